@@ -1,0 +1,441 @@
+"""The border between Python (policy) and Rust (mechanism): what `txstore._native` offers.
+
+One call crosses per message or batch. Offsets are ints: `physical_offset` in bytes of the commit log, `queue_offset` in
+entries of a queue. Times are ints in milliseconds (`*_ms`, epoch for timestamps). Every call may raise a `TxStoreError`
+(`txstore.errors`); a call on a closed handle raises `StoreClosedError`, on one opened before a fork `StoreForkedError`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import final
+
+__version__: str
+
+@final
+class Message:
+    """What an application sends: immutable, checked when made.
+
+    `body`: 1 byte to 4 MiB (the store's `max_message_size` decides finally). `keys`: words without spaces; a str is one
+    key or several separated by spaces. `properties`: the application's own names and values. `delay_level`: 0 (at once)
+    to 18. `message_group`: messages of one group go to one queue, in order.
+
+    Raises InvalidMessageError (empty or too large body, \\x00 \\x01 \\x02 in a name or value, reserved property name,
+    properties too long) and InvalidNameError (topic).
+    """
+
+    def __new__(
+        cls,
+        topic: str,
+        body: bytes | bytearray | memoryview,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        delay_level: int = 0,
+        message_group: str | None = None,
+    ) -> Message: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def tags(self) -> str | None: ...
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+    @property
+    def properties(self) -> dict[str, str]:
+        """The application's own properties (a fresh dict)."""
+    @property
+    def flag(self) -> int: ...
+    @property
+    def delay_level(self) -> int: ...
+    @property
+    def message_group(self) -> str | None: ...
+    @property
+    def transaction_id(self) -> str | None:
+        """The unique id, in the copy that `prepare` hands to a local transaction; None before."""
+    def replace(self, *, delay_level: int) -> Message:
+        """The same message with another delay level."""
+    def with_transaction_id(self, transaction_id: str) -> Message:
+        """The same message, knowing the transaction it belongs to."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class SendResult:
+    """Where a message was stored. For a half message: its place in the half queue."""
+
+    @property
+    def message_id(self) -> str:
+        """The unique id (32 hex digits), RocketMQ's msgId."""
+    @property
+    def offset_message_id(self) -> str: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def queue_offset(self) -> int: ...
+    @property
+    def physical_offset(self) -> int: ...
+    @property
+    def transaction_id(self) -> str | None:
+        """The transaction's id, for a half message; else None."""
+
+@final
+class EndResult:
+    """What ending a transaction did."""
+
+    @property
+    def outcome(self) -> str:
+        """'committed', 'rolled_back' or 'discarded'."""
+    @property
+    def already(self) -> bool:
+        """Whether it had ended so before, and nothing was written."""
+    @property
+    def physical_offset(self) -> int | None:
+        """Where the final message stands, if this call wrote one."""
+    @property
+    def queue_offset(self) -> int | None: ...
+
+@final
+class StoredMessage:
+    """A message as it stands in the log: immutable, decoded when asked."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def queue_offset(self) -> int: ...
+    @property
+    def physical_offset(self) -> int: ...
+    @property
+    def size(self) -> int:
+        """Bytes of the whole record."""
+    @property
+    def version(self) -> int:
+        """1, or 2 where the topic may be longer than 127 bytes."""
+    @property
+    def message_id(self) -> str:
+        """The unique id, else the offset id."""
+    @property
+    def offset_message_id(self) -> str: ...
+    @property
+    def transaction_id(self) -> str | None:
+        """`__transactionId__`, else the unique id of a transaction's record, else None."""
+    @property
+    def body(self) -> bytes:
+        """The body as the application sent it: decompressed. Raises StoreCorruptError if it cannot be."""
+    @property
+    def stored_body(self) -> bytes: ...
+    @property
+    def body_crc(self) -> int: ...
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+    @property
+    def tags(self) -> str | None: ...
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties, the system's too, but not the record's CRC (a fresh dict; of equal names the last)."""
+    @property
+    def properties_bytes(self) -> bytes:
+        """The properties' text as stored."""
+    @property
+    def record(self) -> bytes:
+        """The whole record as stored."""
+    @property
+    def flag(self) -> int: ...
+    @property
+    def sys_flag(self) -> int: ...
+    @property
+    def transaction_type(self) -> str:
+        """'none', 'prepared', 'commit' or 'rollback'; 'prepared' for every record of the half topic."""
+    @property
+    def born_timestamp_ms(self) -> int: ...
+    @property
+    def store_timestamp_ms(self) -> int: ...
+    @property
+    def born_host(self) -> str:
+        """`ADDRESS:PORT`, IPv6 in brackets."""
+    @property
+    def store_host(self) -> str: ...
+    @property
+    def reconsume_times(self) -> int: ...
+    @property
+    def prepared_transaction_offset(self) -> int: ...
+    @property
+    def real_topic(self) -> str:
+        """Of a half or discarded message the topic it is meant for, else `topic`."""
+    @property
+    def real_queue_id(self) -> int: ...
+    @property
+    def producer_group(self) -> str | None: ...
+
+@final
+class WaitingHalf:
+    """Facts about one pending transaction, for `decide`."""
+
+    @property
+    def half_queue_offset(self) -> int:
+        """Of its newest copy; what names it in the calls below."""
+    @property
+    def prepared_transaction_offset(self) -> int:
+        """The newest copy's physical offset."""
+    @property
+    def producer_group(self) -> str: ...
+    @property
+    def owner(self) -> int:
+        """The number that `prepare` was given; 0 after a restart."""
+    @property
+    def running(self) -> bool:
+        """Whether its local transaction still runs here (`local_transaction_ended` was not called yet)."""
+    @property
+    def age_ms(self) -> int:
+        """Monotonic, since it was stored, or since its local transaction ended here."""
+    @property
+    def stored_age_ms(self) -> int:
+        """Since it was stored, for the retention time."""
+    @property
+    def immunity_ms(self) -> int | None:
+        """CHECK_IMMUNITY_TIME_IN_SECONDS of the message, in milliseconds."""
+    @property
+    def checks(self) -> int:
+        """How many checks were really sent."""
+    @property
+    def last_check_age_ms(self) -> int | None: ...
+    @property
+    def look_again_in_ms(self) -> int:
+        """When `halves_due` will hand it out next; 0 or less: it is due."""
+
+@final
+class TransactionRow:
+    """One transaction of the log, folded by the outcome rule (docs/transactions.md)."""
+
+    @property
+    def transaction_id(self) -> str | None: ...
+    @property
+    def producer_group(self) -> str | None: ...
+    @property
+    def topic(self) -> str:
+        """The real topic."""
+    @property
+    def state(self) -> str:
+        """'pending', 'committed', 'rolled_back', 'discarded' or 'finished_unknown'."""
+    @property
+    def halves(self) -> list[tuple[int, int]]:
+        """(half queue offset, physical offset) of each copy, oldest first."""
+    @property
+    def finals(self) -> list[int]:
+        """Physical offsets of its messages in the real topic; more than one: committed twice (by a broker)."""
+    @property
+    def discards(self) -> list[int]:
+        """Physical offsets of its copies in TRANS_CHECK_MAX_TIME_TOPIC."""
+    @property
+    def ops(self) -> list[int]:
+        """Physical offsets of the op messages that name one of its halves."""
+    @property
+    def prepared_timestamp_ms(self) -> int: ...
+    @property
+    def ended_timestamp_ms(self) -> int | None: ...
+    @property
+    def checks(self) -> int:
+        """TRANSACTION_CHECK_TIMES of its newest copy (what a broker counted)."""
+
+@final
+class OpenReport:
+    """What opening found and did."""
+
+    @property
+    def clean(self) -> bool: ...
+    @property
+    def scanned_from(self) -> int:
+        """The physical offset at which the scan began: the snapshot's, or the log's first."""
+    @property
+    def scanned_bytes(self) -> int: ...
+    @property
+    def truncated_bytes(self) -> int:
+        """The torn tail that was cut (or would be, read-only)."""
+    @property
+    def healed_ops(self) -> int:
+        """Halves whose missing op message was written (or would be, read-only)."""
+    @property
+    def milliseconds(self) -> int: ...
+    @property
+    def warnings(self) -> list[str]: ...
+
+@final
+class StoreStat:
+    """Figures of an open store."""
+
+    @property
+    def min_physical_offset(self) -> int: ...
+    @property
+    def max_physical_offset(self) -> int: ...
+    @property
+    def durable_physical_offset(self) -> int: ...
+    @property
+    def visible_physical_offset(self) -> int: ...
+    @property
+    def snapshot_physical_offset(self) -> int: ...
+    @property
+    def commit_log_file_size(self) -> int: ...
+    @property
+    def consume_queue_file_size(self) -> int: ...
+    @property
+    def max_hash_slot_num(self) -> int: ...
+    @property
+    def max_index_num(self) -> int: ...
+    @property
+    def queues(self) -> int: ...
+    @property
+    def index_files(self) -> int: ...
+    @property
+    def pending_transactions(self) -> int: ...
+    @property
+    def pending_table_bytes(self) -> int:
+        """Memory that the table of transactions takes."""
+    @property
+    def decided_halves(self) -> int: ...
+
+@final
+class Store:
+    """One store directory, open. Safe to use from many threads; not across a fork."""
+
+    @staticmethod
+    def open(
+        path: str,
+        *,
+        read_only: bool = False,
+        flush_disk_type: str = "ASYNC_FLUSH",
+        mapped_file_size_commit_log: int | None = None,
+        mapped_file_size_consume_queue: int | None = None,
+        max_hash_slot_num: int | None = None,
+        max_index_num: int | None = None,
+        max_message_size: int = 4194304,
+        flush_interval_commit_log_ms: int = 500,
+        transaction_op_msg_max_size: int = 4096,
+        enabled_append_prop_crc: bool | None = None,
+        transaction_timeout_ms: int = 6000,
+        reject_late_end: bool = False,
+        pending_transactions_max: int = 10000000,
+        broker_host: str = "127.0.0.1",
+        broker_port: int = 10911,
+    ) -> Store:
+        """Opens a store; a writer makes it if the directory is missing or empty, and recovers and heals it.
+
+        Sizes of None: the store's own if it exists, else RocketMQ's defaults. Raises InvalidOptionError (a size that
+        differs from the store's), StoreLockedError, ForeignStoreError, StoreCorruptError, MissingFileError, OSErrors.
+        """
+    def close(self) -> None:
+        """Writes all that is buffered, a snapshot, the progress, and hands the store over. Again: nothing."""
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def read_only(self) -> bool: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def open_report(self) -> OpenReport: ...
+    def stat(self) -> StoreStat: ...
+
+    # Append
+    def append(self, message: Message, queue_id: int) -> SendResult:
+        """Stores one message; visible to readers when this returns (SYNC_FLUSH: and durable)."""
+    def append_many(self, messages: Sequence[Message], queue_ids: Sequence[int]) -> list[SendResult]:
+        """Stores several as one write (and one sync): all or none."""
+    def flush(self) -> None:
+        """Makes everything appended so far durable."""
+
+    # Transactions
+    def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int = 0) -> SendResult:
+        """Stores a half message. A resent half (same group, id, topic, body) that still pends is found, not stored twice.
+
+        `owner` other than 0: its local transaction runs here until `local_transaction_ended`. Raises TooManyPendingError.
+        """
+    def local_transaction_ended(self, half_queue_offset: int) -> None:
+        """Its age counts from now. Of one that has ended: nothing."""
+    def end_transaction(
+        self,
+        half_queue_offset: int,
+        prepared_transaction_offset: int,
+        *,
+        commit: bool,
+        transaction_id: str | None = None,
+        producer_group: str | None = None,
+        from_check: bool = False,
+    ) -> EndResult:
+        """Commits or rolls back. The same again: `already`, nothing written.
+
+        Raises TransactionNotFoundError, AlreadyEndedError(outcome), WrongGroupError (a given group or id that differs).
+        """
+    def discard(self, half_queue_offset: int, prepared_transaction_offset: int) -> EndResult:
+        """Parks a pending transaction in TRANS_CHECK_MAX_TIME_TOPIC. Errors as `end_transaction`."""
+    def resume(self, transaction_id: str) -> SendResult:
+        """Stores a discarded transaction's half again: a new, pending one. Raises TransactionNotFoundError, AlreadyEndedError."""
+    def halves_due(self, limit: int) -> list[WaitingHalf]:
+        """Pending transactions whose time to be looked at has come, the longest due first. They stay due until `look_again`."""
+    def look_again(self, half_queue_offset: int, in_ms: int, *, asked: bool = False) -> None:
+        """Hands it out again after `in_ms`; `asked`: a check was really sent, count it."""
+    def next_due_in_ms(self) -> int | None:
+        """Until the first pending one is due; None: nothing pends."""
+    def halves_waiting(self, after_half_queue_offset: int, limit: int) -> list[WaitingHalf]:
+        """Pending ones by half queue offset, from the one behind `after_half_queue_offset` (-1: the first)."""
+    def half(self, half_queue_offset: int) -> StoredMessage:
+        """The half message as stored (topic RMQ_SYS_TRANS_HALF_TOPIC; `real_topic` tells the real one)."""
+    def transaction(self, transaction_id: str) -> TransactionRow:
+        """The newest transaction with that id, from table, index and log. Raises TransactionNotFoundError."""
+    def transactions(self) -> list[TransactionRow]:
+        """All transactions of the log, in order of their first half; reads the whole log."""
+
+    # Read
+    def read(
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
+    ) -> tuple[list[StoredMessage], int]:
+        """Visible messages of a queue in order, and the queue offset to go on from (behind those that `tags` passed over).
+
+        Raises OffsetTooOldError below the queue's first entry; at or above its end: an empty list.
+        """
+    def read_at(self, physical_offset: int) -> StoredMessage:
+        """The record that begins there. Raises MessageNotFoundError, OffsetTooOldError, StoreCorruptError."""
+    def scan(self, physical_offset: int, max_messages: int = 1000) -> tuple[list[StoredMessage], int]:
+        """Records of the log in order, of every topic, and the offset to go on from."""
+    def query(self, topic: str, key: str, max_messages: int = 64) -> list[StoredMessage]:
+        """Messages of a topic by unique id or key, newest first, through the index; the key itself is compared."""
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """First queue offset left, and one past the last visible; (0, 0) of a queue that is not there."""
+    def queues(self) -> list[tuple[str, int, int, int]]:
+        """(topic, queue id, first, end) of every queue, sorted."""
+    def wait_for_messages(self, physical_offset: int, timeout_ms: int) -> int:
+        """Waits until the visible end is above `physical_offset`, or the time is over; returns the visible end."""
+
+    # Small files
+    def config_text(self, name: str) -> str | None:
+        """A file of `config/` as strict JSON (a broker's lenient one is read too; falls back to `.bak`); None: not there."""
+    def set_config_text(self, name: str, text: str) -> None:
+        """Replaces a file of `config/` safely; the old one stays as `.bak`."""
+    def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None: ...
+    def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        """In memory at once; on disk by `write_offsets`. Raises InvalidOptionError above the queue's end or below 0."""
+    def consumer_offsets(self) -> list[tuple[str, str, int, int]]:
+        """(topic, group, queue id, queue offset) of all groups."""
+    def write_offsets(self) -> None:
+        """Writes consumerOffset.json if an offset changed, with the progress of the transactions."""
+    def snapshot(self) -> None:
+        """Syncs what is derived and writes a snapshot, so that the next opening scans only from here."""
+    def heal(self) -> OpenReport:
+        """The report of the healing that opening did (a writer's store is always healed)."""
+
+def unique_id() -> str:
+    """A new unique id, as RocketMQ's clients make them: 32 upper-case hex digits."""
+
+def validate_topic(topic: str) -> None:
+    """Raises InvalidNameError for a name that clients may not send to."""
+
+def validate_group(group: str) -> None:
+    """Raises InvalidNameError."""
+
+def is_system_topic(topic: str) -> bool: ...
+
+def java_hash_code(text: str) -> int:
+    """java.lang.String.hashCode."""

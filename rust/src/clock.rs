@@ -1,0 +1,69 @@
+//! Clocks: the one place that reads the time.
+//!
+//! In: nothing. Out: wall time for records, monotonic time for ages. Always: an age is a difference of monotonic
+//! readings, so a jump of the wall clock decides nothing.
+
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use crate::units::TimestampMs;
+
+/// A source of time.
+pub trait Clock: Send + Sync + Debug {
+    /// The wall clock, in milliseconds since the epoch.
+    fn wall(&self) -> TimestampMs;
+    /// Milliseconds since some fixed moment; never decreases.
+    fn monotonic_ms(&self) -> i64;
+}
+
+/// The system's clocks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn wall(&self) -> TimestampMs {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        TimestampMs(now.tv_sec * 1_000 + now.tv_nsec / 1_000_000)
+    }
+
+    fn monotonic_ms(&self) -> i64 {
+        // Boottime goes on while the machine sleeps: a transaction grows older then, too.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
+    }
+}
+
+/// A clock that a test turns.
+#[derive(Debug, Default)]
+pub struct ManualClock {
+    wall_ms: AtomicI64,
+    monotonic_ms: AtomicI64,
+}
+
+impl ManualClock {
+    /// A clock that stands at `wall`.
+    pub const fn at(wall: TimestampMs) -> Self {
+        Self { wall_ms: AtomicI64::new(wall.0), monotonic_ms: AtomicI64::new(0) }
+    }
+
+    /// Both clocks go on by `milliseconds`.
+    pub fn advance(&self, milliseconds: i64) {
+        self.wall_ms.fetch_add(milliseconds, Ordering::SeqCst);
+        self.monotonic_ms.fetch_add(milliseconds, Ordering::SeqCst);
+    }
+
+    /// Only the wall clock jumps, forwards or back.
+    pub fn jump_wall(&self, milliseconds: i64) {
+        self.wall_ms.fetch_add(milliseconds, Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn wall(&self) -> TimestampMs {
+        TimestampMs(self.wall_ms.load(Ordering::SeqCst))
+    }
+
+    fn monotonic_ms(&self) -> i64 {
+        self.monotonic_ms.load(Ordering::SeqCst)
+    }
+}

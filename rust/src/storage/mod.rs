@@ -1,0 +1,121 @@
+//! Storage: the one seam between the engine and the operating system's files.
+//!
+//! In: paths below the store's directory, byte ranges. Out: bytes, or an `Error` that names the file and the call.
+//! Always: no other room opens, writes, syncs, renames or removes a file; paths are relative, without `..`, and no
+//! symbolic link is followed. Not here: what the bytes mean.
+
+pub mod disk;
+pub mod memory;
+
+use std::borrow::Cow;
+use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::Result;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// An existing file, only to read.
+    Read,
+    /// An existing file, to read and write.
+    Write,
+    /// To read and write; made (0600) if it is not there.
+    Create,
+}
+
+/// One entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DirEntry {
+    /// The name, without its directory.
+    pub name: String,
+    /// Whether it is a directory.
+    pub is_dir: bool,
+    /// A file's length in bytes; 0 for a directory.
+    pub len: u64,
+}
+
+/// The files below one directory.
+pub trait Storage: Send + Sync + Debug {
+    /// The store's directory, for messages.
+    fn root(&self) -> &std::path::Path;
+    /// Opens a file.
+    fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>>;
+    /// What a directory holds, sorted by name; `None` if it is not there.
+    fn list(&self, dir: &str) -> Result<Option<Vec<DirEntry>>>;
+    /// The length of a file; `None` if there is no such file.
+    fn len(&self, path: &str) -> Result<Option<u64>>;
+    /// Makes a directory (0700) and those above it; each new one's entry is synced.
+    fn create_dir(&self, dir: &str) -> Result<()>;
+    /// Renames a file over another.
+    fn rename(&self, from: &str, to: &str) -> Result<()>;
+    /// Removes a file; one that is not there is fine.
+    fn unlink(&self, path: &str) -> Result<()>;
+    /// Removes a directory and everything below it; one that is not there is fine.
+    fn remove_dir(&self, dir: &str) -> Result<()>;
+    /// Makes the entries of a directory durable.
+    fn sync_dir(&self, dir: &str) -> Result<()>;
+    /// Takes the exclusive lock of one byte of a file for as long as the value lives; `None` if it is held elsewhere.
+    /// The file is made if it is not there. Open-file-description locks, which RocketMQ's POSIX locks respect.
+    fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn Lock>>>;
+    /// Whether somebody holds the exclusive lock of that byte. Takes nothing, makes nothing.
+    fn is_locked(&self, path: &str, byte: u64) -> Result<bool>;
+}
+
+/// An open file.
+pub trait File: Send + Sync + Debug {
+    /// The length in bytes.
+    fn len(&self) -> Result<u64>;
+    /// Whether the file has no bytes.
+    fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Sets the length; new bytes are zeros and take no space.
+    fn set_len(&self, len: u64) -> Result<()>;
+    /// Takes space for a range, so that writing there cannot find the disk full. The bytes stay.
+    fn allocate(&self, range: Range<u64>) -> Result<()>;
+    /// Makes a range read as zeros and gives its space back where the file system can. The length stays.
+    fn punch(&self, range: Range<u64>) -> Result<()>;
+    /// Reads exactly `buf.len()` bytes; an error if the file ends before.
+    fn read_at(&self, buf: &mut [u8], position: u64) -> Result<()>;
+    /// Writes all of `buf`; short writes and interruptions are continued.
+    fn write_at(&self, buf: &[u8], position: u64) -> Result<()>;
+    /// Makes what was written, and the length, durable (fdatasync).
+    fn sync(&self) -> Result<()>;
+    /// A read-only view of the file's present length.
+    fn map_read(&self) -> Result<Box<dyn ReadMap>>;
+    /// Shared 64-bit values at the file's beginning, seen by other processes at once.
+    fn map_shared(&self, values: usize) -> Result<Box<dyn SharedMap>>;
+}
+
+/// A read-only view of a file.
+pub trait ReadMap: Send + Sync + Debug {
+    /// The view's length in bytes.
+    fn len(&self) -> u64;
+    /// Whether the view has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// The bytes of a range, or `None` if it reaches past the view. Borrowed from the map on a real disk.
+    fn bytes(&self, range: Range<u64>) -> Option<Cow<'_, [u8]>>;
+}
+
+/// Aligned 64-bit values shared with other processes.
+pub trait SharedMap: Send + Sync + Debug {
+    /// Reads value `index` (acquire); 0 past the end.
+    fn load(&self, index: usize) -> u64 {
+        self.values().get(index).map_or(0, |value| value.load(Ordering::Acquire))
+    }
+    /// Writes value `index` (release); nothing past the end.
+    fn store(&self, index: usize, to: u64) {
+        if let Some(value) = self.values().get(index) {
+            value.store(to, Ordering::Release);
+        }
+    }
+    /// The values themselves.
+    fn values(&self) -> &[AtomicU64];
+}
+
+/// A held lock; dropping it lets go. A forked child only closes it, which keeps the parent's.
+pub trait Lock: Send + Sync + Debug {}
