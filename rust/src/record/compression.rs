@@ -1,0 +1,44 @@
+//! Compression: a body as the application sent it.
+//!
+//! In: a sysflag, a stored body, how long the result may be. Out: the body, borrowed where it is not compressed.
+//! Always: memory stays near the limit, whatever the bytes claim. Not here: compressing.
+
+use std::borrow::Cow;
+use std::io::Read;
+
+use super::layout::{SYS_COMPRESSED, SYS_COMPRESSION_MASK, SYS_LZ4, SYS_ZLIB, SYS_ZSTD};
+
+/// A frame may ask for this window even where the limit is lower: every ZSTD decoder grants it, by its standard.
+const ZSTD_WINDOW_MIN: usize = 8 << 20;
+
+/// The body without its compression; an error's text says what is wrong with it.
+pub fn decompress(sys_flag: i32, body: &[u8], limit: usize) -> std::result::Result<Cow<'_, [u8]>, String> {
+    if sys_flag & SYS_COMPRESSED == 0 || body.is_empty() {
+        return Ok(Cow::Borrowed(body));
+    }
+    let (name, read) = match sys_flag & SYS_COMPRESSION_MASK {
+        0 | SYS_ZLIB => ("ZLIB", read_to_limit(flate2::read::ZlibDecoder::new(body), limit)),
+        SYS_LZ4 => ("LZ4", read_to_limit(lz4_flex::frame::FrameDecoder::new(body), limit)),
+        SYS_ZSTD => ("ZSTD", unzstd(body, limit)),
+        other => return Err(format!("the body's compression is unknown: type {}", other >> 8)),
+    };
+    match read {
+        Ok(plain) if plain.len() > limit => Err(format!("the body is longer than {limit} bytes when decompressed")),
+        Ok(plain) => Ok(Cow::Owned(plain)),
+        Err(why) => Err(format!("the body is no whole {name} stream: {why}")),
+    }
+}
+
+fn unzstd(body: &[u8], limit: usize) -> std::result::Result<Vec<u8>, String> {
+    let window_max = u64::try_from(limit.max(ZSTD_WINDOW_MIN)).unwrap_or(u64::MAX);
+    let decoder = ruzstd::decoding::StreamingDecoder::new_with_max_window_size(body, window_max);
+    read_to_limit(decoder.map_err(|error| error.to_string())?, limit)
+}
+
+/// One byte more than the limit at most, to tell "as long as" from "longer".
+fn read_to_limit(reader: impl Read, limit: usize) -> std::result::Result<Vec<u8>, String> {
+    let mut plain = Vec::new();
+    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    reader.take(most).read_to_end(&mut plain).map_err(|error| error.to_string())?;
+    Ok(plain)
+}

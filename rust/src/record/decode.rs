@@ -1,0 +1,303 @@
+//! Decode: bytes as a record, or exactly why they are none.
+//!
+//! In: bytes that begin where a record should, and where that is. Out: a view that borrows, a blank, or an error.
+//! Always: any bytes, never a panic; lengths add up exactly to the total size. Not here: whether an error is a torn
+//! tail or damage, and whether a blank fills its file.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::encode::crc_property;
+use super::layout::{
+    BLANK_MIN, CRC_DIGITS, CRC_PROPERTY_HEAD, CRC_PROPERTY_LEN, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, PROPERTIES_MAX,
+    RECORD_MAX, RECORD_MIN, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, TOPIC_V1_MAX, TOPIC_V2_MAX, VALUE_END,
+};
+use super::{Properties, RecordView, Version, crc32};
+use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+
+/// What is done with the whole-record CRC, the last 20 bytes of the properties.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordCrc {
+    /// Nothing.
+    Ignore,
+    /// It is checked where it stands.
+    IfPresent,
+    /// It must be there and right.
+    Required,
+}
+
+/// What is checked beside the structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verify {
+    /// The body's CRC.
+    pub body_crc: bool,
+    /// The whole record's CRC.
+    pub record_crc: RecordCrc,
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug)]
+pub enum Scanned<'a> {
+    /// A message.
+    Record(RecordView<'a>),
+    /// The rest of the file is unused.
+    Blank {
+        /// All that remains of the file; the caller checks that it does.
+        size: u32,
+    },
+}
+
+/// Why bytes are no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Size and magic are 0.
+    #[error("nothing was written here: size and magic are 0")]
+    Empty,
+    /// The bytes end before the record does.
+    #[error("the bytes end inside the record: it needs {needed}")]
+    Truncated {
+        /// Bytes that the record needs, from its beginning.
+        needed: u32,
+    },
+    /// The magic is none of RocketMQ's.
+    #[error("the magic is {found:#010x}, no record's")]
+    BadMagic {
+        /// The magic as it stands.
+        found: u32,
+    },
+    /// No record can have this size.
+    #[error("the total size is {found}, which no record can have")]
+    BadSize {
+        /// The size as it stands.
+        found: u32,
+    },
+    /// The record belongs elsewhere.
+    #[error("the record says that it stands at {says}, which is not here")]
+    WrongPlace {
+        /// Where it says it stands.
+        says: PhysicalOffset,
+    },
+    /// A length does not fit the total size.
+    #[error("the {field} does not fit the total size")]
+    BadLength {
+        /// Which length.
+        field: &'static str,
+    },
+    /// A port beyond 65,535.
+    #[error("the {field} has port {found}; ports end at 65535")]
+    BadPort {
+        /// Which host.
+        field: &'static str,
+        /// The port as it stands.
+        found: u32,
+    },
+    /// The topic is not UTF-8.
+    #[error("the topic is not UTF-8")]
+    NotUtf8Topic,
+    /// The body's CRC is wrong.
+    #[error("the body's CRC is {stored:#010x}, but its bytes have {computed:#010x}")]
+    BodyCrc {
+        /// The CRC as it stands.
+        stored: u32,
+        /// The CRC that the bytes have.
+        computed: u32,
+    },
+    /// The whole record's CRC is wrong.
+    #[error("the record's CRC is {}, but its bytes have {computed}",
+        stored.map_or_else(|| "no number".to_owned(), |stored| stored.to_string()))]
+    RecordCrc {
+        /// The CRC as it stands; `None` where it is no 32-bit number.
+        stored: Option<u32>,
+        /// The CRC that the bytes have.
+        computed: u32,
+    },
+    /// The whole record's CRC is not there, and must be.
+    #[error("the record has no CRC: the last 20 bytes of its properties are not __CRC32#")]
+    RecordCrcMissing,
+    /// The topic is empty.
+    #[error("the record has an empty topic")]
+    IllegalTopic,
+}
+
+type Decoded<T> = std::result::Result<T, DecodeError>;
+
+/// Reads the record that `bytes` begin with and that stands at `at`.
+pub fn decode(bytes: &[u8], at: PhysicalOffset, verify: Verify) -> Decoded<Scanned<'_>> {
+    let (size, magic) = start(bytes)?;
+    let version = match magic {
+        MAGIC_V1 => Version::V1,
+        MAGIC_V2 => Version::V2,
+        MAGIC_BLANK if to_usize(size) >= BLANK_MIN && size <= RECORD_MAX => return Ok(Scanned::Blank { size }),
+        MAGIC_BLANK => return Err(DecodeError::BadSize { found: size }),
+        found => return Err(DecodeError::BadMagic { found }),
+    };
+    if to_usize(size) < RECORD_MIN || size > RECORD_MAX {
+        return Err(DecodeError::BadSize { found: size });
+    }
+    let Some(record) = bytes.get(..to_usize(size)) else {
+        return Err(DecodeError::Truncated { needed: size });
+    };
+    let (view, topic) = read(record, size, version, at)?;
+    check_body_crc(&view, verify)?;
+    check_record_crc(record, view.properties, verify)?;
+    let topic = std::str::from_utf8(topic).map_err(|_| DecodeError::NotUtf8Topic)?;
+    Ok(Scanned::Record(RecordView { topic, ..view }))
+}
+
+fn start(bytes: &[u8]) -> Decoded<(u32, u32)> {
+    let mut reader = Reader { rest: bytes };
+    let needed = DecodeError::Truncated { needed: 8 };
+    let size = reader.take().map(u32::from_be_bytes).ok_or(needed)?;
+    let magic = reader.take().map(u32::from_be_bytes).ok_or(needed)?;
+    if size == 0 && magic == 0 { Err(DecodeError::Empty) } else { Ok((size, magic)) }
+}
+
+/// Reads every field; the view's topic stays empty, its bytes come beside it: text is checked after the CRCs.
+fn read(record: &[u8], size: u32, version: Version, at: PhysicalOffset) -> Decoded<(RecordView<'_>, &[u8])> {
+    let mut reader = Reader { rest: record };
+    reader.field::<BLANK_MIN>("total size")?;
+    let body_crc = u32::from_be_bytes(reader.field("total size")?);
+    let queue_id = QueueId(i32::from_be_bytes(reader.field("total size")?));
+    let flag = i32::from_be_bytes(reader.field("total size")?);
+    let queue_offset = QueueOffset(u64::from_be_bytes(reader.field("total size")?));
+    let physical_offset = PhysicalOffset(u64::from_be_bytes(reader.field("total size")?));
+    if physical_offset != at {
+        return Err(DecodeError::WrongPlace { says: physical_offset });
+    }
+    let sys_flag = i32::from_be_bytes(reader.field("total size")?);
+    let born_timestamp = TimestampMs(i64::from_be_bytes(reader.field("total size")?));
+    let born_host = reader.host("born host", sys_flag & SYS_BORN_HOST_V6 != 0)?;
+    let store_timestamp = TimestampMs(i64::from_be_bytes(reader.field("total size")?));
+    let store_host = reader.host("store host", sys_flag & SYS_STORE_HOST_V6 != 0)?;
+    let reconsume_times = i32::from_be_bytes(reader.field("total size")?);
+    let prepared_transaction_offset = PhysicalOffset(u64::from_be_bytes(reader.field("total size")?));
+    let (body, topic, properties) = reader.texts(version)?;
+    let view = RecordView {
+        size,
+        version,
+        body_crc,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        reconsume_times,
+        prepared_transaction_offset,
+        body,
+        topic: "",
+        properties: Properties(properties),
+    };
+    Ok((view, topic))
+}
+
+fn check_body_crc(view: &RecordView<'_>, verify: Verify) -> Decoded<()> {
+    if !verify.body_crc {
+        return Ok(());
+    }
+    let computed = crc32(view.body);
+    if computed == view.body_crc { Ok(()) } else { Err(DecodeError::BodyCrc { stored: view.body_crc, computed }) }
+}
+
+fn check_record_crc(record: &[u8], properties: Properties<'_>, verify: Verify) -> Decoded<()> {
+    if verify.record_crc == RecordCrc::Ignore {
+        return Ok(());
+    }
+    let property = properties.0.last_chunk::<CRC_PROPERTY_LEN>().filter(|property| is_crc_property(property));
+    let Some(property) = property else {
+        let must = verify.record_crc == RecordCrc::Required;
+        return if must { Err(DecodeError::RecordCrcMissing) } else { Ok(()) };
+    };
+    let covered = record.len().checked_sub(CRC_PROPERTY_LEN).and_then(|len| record.get(..len)).unwrap_or_default();
+    let computed = crc32(covered);
+    if *property == crc_property(computed) {
+        Ok(())
+    } else {
+        Err(DecodeError::RecordCrc { stored: stored_crc(property), computed })
+    }
+}
+
+fn is_crc_property(property: &[u8; CRC_PROPERTY_LEN]) -> bool {
+    property.starts_with(CRC_PROPERTY_HEAD) && property.ends_with(&[VALUE_END])
+}
+
+#[cold]
+fn stored_crc(property: &[u8; CRC_PROPERTY_LEN]) -> Option<u32> {
+    let digits = property.get(CRC_PROPERTY_HEAD.len()..)?.first_chunk::<CRC_DIGITS>()?;
+    digits.iter().rev().try_fold(0_u32, |number, digit| {
+        let digit = digit.is_ascii_digit().then(|| u32::from(*digit - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+/// Takes fields one behind the other.
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    #[inline]
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.rest.split_first_chunk::<N>()?;
+        self.rest = rest;
+        Some(*head)
+    }
+
+    #[inline]
+    fn field<const N: usize>(&mut self, field: &'static str) -> Decoded<[u8; N]> {
+        self.take().ok_or(DecodeError::BadLength { field })
+    }
+
+    #[inline]
+    fn host(&mut self, field: &'static str, v6: bool) -> Decoded<SocketAddr> {
+        let ip = if v6 {
+            Ipv6Addr::from(self.field::<16>(field)?).into()
+        } else {
+            Ipv4Addr::from(self.field::<4>(field)?).into()
+        };
+        let found = u32::from_be_bytes(self.field(field)?);
+        let port = u16::try_from(found).map_err(|_| DecodeError::BadPort { field, found })?;
+        Ok(SocketAddr::new(ip, port))
+    }
+
+    /// Body, topic and properties, with nothing left behind them.
+    fn texts(&mut self, version: Version) -> Decoded<(&'a [u8], &'a [u8], &'a [u8])> {
+        let body_len = u32::from_be_bytes(self.field("body length")?);
+        let body = self.text("body length", to_usize(body_len), to_usize(RECORD_MAX))?;
+        let topic = match version {
+            Version::V1 => {
+                let len = u8::from_be_bytes(self.field("topic length")?);
+                self.text("topic length", usize::from(len), TOPIC_V1_MAX)?
+            }
+            Version::V2 => {
+                let len = u16::from_be_bytes(self.field("topic length")?);
+                self.text("topic length", usize::from(len), TOPIC_V2_MAX)?
+            }
+        };
+        let properties_len = u16::from_be_bytes(self.field("properties length")?);
+        let properties = self.text("properties length", usize::from(properties_len), PROPERTIES_MAX)?;
+        match (self.rest.is_empty(), topic.is_empty()) {
+            (false, _) => Err(DecodeError::BadLength { field: "sum of all lengths" }),
+            (true, true) => Err(DecodeError::IllegalTopic),
+            (true, false) => Ok((body, topic, properties)),
+        }
+    }
+
+    #[inline]
+    fn text(&mut self, field: &'static str, len: usize, len_max: usize) -> Decoded<&'a [u8]> {
+        match self.rest.split_at_checked(len) {
+            Some((text, rest)) if len <= len_max => {
+                self.rest = rest;
+                Ok(text)
+            }
+            _ => Err(DecodeError::BadLength { field }),
+        }
+    }
+}
+
+/// Never saturates where this crate builds: Linux has 32-bit addresses at least.
+fn to_usize(len: u32) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,168 @@
+//! Record: a message as bytes of the commit log.
+//!
+//! In: a `Draft` and its `Place`, or bytes. Out: exactly RocketMQ's bytes, or a `RecordView` that borrows from them.
+//! Always: the only room that knows a record's bytes. Not here: where a record goes, and what it is to a transaction.
+
+pub mod compression;
+pub mod decode;
+pub mod encode;
+pub mod layout;
+pub mod message_id;
+pub mod properties;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+
+pub use compression::decompress;
+pub use decode::{DecodeError, RecordCrc, Scanned, Verify, decode};
+pub use encode::{blank, encode, encoded_size};
+pub use message_id::{UniqueId, UniqueIds, offset_message_id, parse_offset_message_id};
+pub use properties::Properties;
+
+use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+
+/// How a record writes its topic's length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// In one byte.
+    V1,
+    /// In two bytes, for topics of more than 127 bytes.
+    V2,
+}
+
+/// What the sysflag says a record is to a transaction. The half messages of 4.3 and later say `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransactionType {
+    /// An ordinary message.
+    None,
+    /// Prepared: in no queue.
+    Prepared,
+    /// The message of a committed transaction.
+    Commit,
+    /// Rolled back: in no queue.
+    Rollback,
+}
+
+impl TransactionType {
+    /// What the sysflag's transaction bits say.
+    pub const fn of(sys_flag: i32) -> Self {
+        match sys_flag & layout::SYS_TRANSACTION_MASK {
+            layout::SYS_PREPARED => Self::Prepared,
+            layout::SYS_COMMIT => Self::Commit,
+            layout::SYS_ROLLBACK => Self::Rollback,
+            _ => Self::None,
+        }
+    }
+
+    /// Whether records of this type get an entry in their queue.
+    pub const fn is_queued(self) -> bool {
+        matches!(self, Self::None | Self::Commit)
+    }
+}
+
+/// A record, borrowed from its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordView<'a> {
+    /// Bytes of the whole record.
+    pub size: u32,
+    /// How the topic's length is written.
+    pub version: Version,
+    /// CRC of the body as stored, top bit cleared.
+    pub body_crc: u32,
+    /// The queue within the topic.
+    pub queue_id: QueueId,
+    /// The application's own flag.
+    pub flag: i32,
+    /// The entry in the queue; 0 for prepared and rollback.
+    pub queue_offset: QueueOffset,
+    /// The record's own place.
+    pub physical_offset: PhysicalOffset,
+    /// The bits of `layout::SYS_…`.
+    pub sys_flag: i32,
+    /// When the producer made the message.
+    pub born_timestamp: TimestampMs,
+    /// The producer's address.
+    pub born_host: SocketAddr,
+    /// When the message was stored.
+    pub store_timestamp: TimestampMs,
+    /// The store's address.
+    pub store_host: SocketAddr,
+    /// How often a consumer asked for it again.
+    pub reconsume_times: i32,
+    /// In a committed message: where its half message stands.
+    pub prepared_transaction_offset: PhysicalOffset,
+    /// The body as stored, perhaps compressed.
+    pub body: &'a [u8],
+    /// The topic.
+    pub topic: &'a str,
+    /// The properties as stored.
+    pub properties: Properties<'a>,
+}
+
+impl<'a> RecordView<'a> {
+    /// What the sysflag says the record is to a transaction.
+    pub const fn transaction_type(&self) -> TransactionType {
+        TransactionType::of(self.sys_flag)
+    }
+
+    /// The id that names the store's address and the place in its log.
+    pub fn offset_message_id(&self) -> String {
+        offset_message_id(self.store_host, self.physical_offset)
+    }
+
+    /// The id that the producer gave it.
+    pub fn unique_id(&self) -> Option<&'a str> {
+        self.properties.get_str(properties::UNIQUE_KEY)
+    }
+
+    /// The unique id, else the offset id.
+    pub fn message_id(&self) -> String {
+        self.unique_id().map_or_else(|| self.offset_message_id(), str::to_owned)
+    }
+}
+
+/// A message that is to become a record.
+#[derive(Clone, Copy, Debug)]
+pub struct Draft<'a> {
+    /// The topic.
+    pub topic: &'a str,
+    /// The queue within the topic.
+    pub queue_id: QueueId,
+    /// The application's own flag.
+    pub flag: i32,
+    /// The bits of `layout::SYS_…`; those of the hosts are set by the hosts.
+    pub sys_flag: i32,
+    /// When the producer made the message.
+    pub born_timestamp: TimestampMs,
+    /// The producer's address.
+    pub born_host: SocketAddr,
+    /// The store's address.
+    pub store_host: SocketAddr,
+    /// How often a consumer asked for it again.
+    pub reconsume_times: i32,
+    /// In a committed message: where its half message stands.
+    pub prepared_transaction_offset: PhysicalOffset,
+    /// The body as stored, perhaps compressed.
+    pub body: &'a [u8],
+    /// The body's CRC where it is known already; else it is computed.
+    pub body_crc: Option<u32>,
+    /// The raw properties, without a CRC's.
+    pub properties: &'a [u8],
+}
+
+/// What an append decides about a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Where the record goes.
+    pub physical_offset: PhysicalOffset,
+    /// Its entry in the queue; written as 0 for prepared and rollback.
+    pub queue_offset: QueueOffset,
+    /// When it is stored.
+    pub store_timestamp: TimestampMs,
+}
+
+/// The CRC-32 of RocketMQ: ISO-HDLC without its top bit.
+pub fn crc32(bytes: &[u8]) -> u32 {
+    crc32fast::hash(bytes) & layout::CRC_MASK
+}

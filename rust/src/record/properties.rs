@@ -1,0 +1,216 @@
+//! Properties: the name/value text inside a record, order kept.
+//!
+//! In: `name \x01 value \x02` repeated, the last \x02 perhaps missing. Out: values by name, pairs in order.
+//! Always: read as leniently as RocketMQ does: what has no name or no value is not there, of equal names the last counts.
+//! Not here: what a property means.
+
+use super::layout::{NAME_END, VALUE_END};
+
+/// The application's keys, separated by spaces.
+pub const KEYS: &str = "KEYS";
+/// The tag.
+pub const TAGS: &str = "TAGS";
+/// Whether the producer waits for the store.
+pub const WAIT: &str = "WAIT";
+/// The delay level.
+pub const DELAY: &str = "DELAY";
+/// The topic that a retried message came from.
+pub const RETRY_TOPIC: &str = "RETRY_TOPIC";
+/// The consumer group that a message of its retry topic belongs to.
+pub const ORIGIN_GROUP: &str = "ORIGIN_GROUP";
+/// The topic that a half or delayed message is for.
+pub const REAL_TOPIC: &str = "REAL_TOPIC";
+/// The queue that a half or delayed message is for.
+pub const REAL_QUEUE_ID: &str = "REAL_QID";
+/// `true` on a transaction's messages.
+pub const TRANSACTION_PREPARED: &str = "TRAN_MSG";
+/// The group of the producer that can be asked.
+pub const PRODUCER_GROUP: &str = "PGROUP";
+/// The lowest offset of the queue, added on the way to a consumer.
+pub const MIN_OFFSET: &str = "MIN_OFFSET";
+/// The highest offset of the queue, added on the way to a consumer.
+pub const MAX_OFFSET: &str = "MAX_OFFSET";
+/// The id of the message that a retry copies.
+pub const ORIGIN_MESSAGE_ID: &str = "ORIGIN_MESSAGE_ID";
+/// How often a retried message was consumed.
+pub const RECONSUME_TIME: &str = "RECONSUME_TIME";
+/// How often a message may be retried.
+pub const MAX_RECONSUME_TIMES: &str = "MAX_RECONSUME_TIMES";
+/// When its consumption began.
+pub const CONSUME_START_TIME: &str = "CONSUME_START_TIME";
+/// The broker's region.
+pub const MSG_REGION: &str = "MSG_REGION";
+/// Whether the message is traced.
+pub const TRACE_ON: &str = "TRACE_ON";
+/// The producer's cluster.
+pub const CLUSTER: &str = "CLUSTER";
+/// The unique id.
+pub const UNIQUE_KEY: &str = "UNIQ_KEY";
+/// More of the unique id, for a batch.
+pub const EXTEND_UNIQUE_INFO: &str = "EXTEND_UNIQ_INFO";
+/// Seconds before a half message is asked about.
+pub const CHECK_IMMUNITY_TIME: &str = "CHECK_IMMUNITY_TIME_IN_SECONDS";
+/// In a half message that was put back within its immunity time: the first copy's queue offset.
+pub const TRANSACTION_PREPARED_QUEUE_OFFSET: &str = "TRAN_PREPARED_QUEUE_OFFSET";
+/// The transaction's id.
+pub const TRANSACTION_ID: &str = "__transactionId__";
+/// How often a broker asked about a half message.
+pub const TRANSACTION_CHECK_TIMES: &str = "TRANSACTION_CHECK_TIMES";
+/// The instance id of the producer.
+pub const INSTANCE_ID: &str = "INSTANCE_ID";
+/// Names a request, for its reply.
+pub const CORRELATION_ID: &str = "CORRELATION_ID";
+/// The client that waits for a reply.
+pub const REPLY_TO_CLIENT: &str = "REPLY_TO_CLIENT";
+/// How long a request waits for its reply.
+pub const TTL: &str = "TTL";
+/// What kind of message it is.
+pub const MESSAGE_TYPE: &str = "MSG_TYPE";
+/// How many messages an inner batch holds.
+pub const INNER_NUM: &str = "INNER_NUM";
+/// The first queue offset of an inner batch.
+pub const INNER_BASE: &str = "INNER_BASE";
+/// The queues that a message is in besides its own.
+pub const INNER_MULTI_DISPATCH: &str = "INNER_MULTI_DISPATCH";
+/// What orders messages within a topic.
+pub const SHARDING_KEY: &str = "__SHARDINGKEY";
+/// Delay in seconds.
+pub const TIMER_DELAY_SEC: &str = "TIMER_DELAY_SEC";
+/// Delay in milliseconds.
+pub const TIMER_DELAY_MS: &str = "TIMER_DELAY_MS";
+/// When a timer message is delivered.
+pub const TIMER_DELIVER_MS: &str = "TIMER_DELIVER_MS";
+/// When a timer message is due, as the broker keeps it.
+pub const TIMER_OUT_MS: &str = "TIMER_OUT_MS";
+/// The producer's address, as the producer states it.
+pub const BORN_HOST: &str = "__BORNHOST";
+/// When a message was made, as the producer states it.
+pub const BORN_TIMESTAMP: &str = "BORN_TIMESTAMP";
+/// The topic that a dead letter came from.
+pub const DLQ_ORIGIN_TOPIC: &str = "DLQ_ORIGIN_TOPIC";
+/// The id of the message that a dead letter copies.
+pub const DLQ_ORIGIN_MESSAGE_ID: &str = "DLQ_ORIGIN_MESSAGE_ID";
+/// The whole-record CRC; no user sees it.
+pub const CRC32: &str = "__CRC32#";
+/// What stands between two of the `KEYS`.
+pub const KEY_SEPARATOR: char = ' ';
+
+/// The names that an application may not set: those that RocketMQ 5.4.0 reserves.
+pub const RESERVED: &[&str] = &[
+    TRACE_ON,
+    MSG_REGION,
+    KEYS,
+    TAGS,
+    WAIT,
+    DELAY,
+    RETRY_TOPIC,
+    ORIGIN_GROUP,
+    REAL_TOPIC,
+    REAL_QUEUE_ID,
+    TRANSACTION_PREPARED,
+    PRODUCER_GROUP,
+    MIN_OFFSET,
+    MAX_OFFSET,
+    "BUYER_ID",
+    ORIGIN_MESSAGE_ID,
+    "TRANSFER_FLAG",
+    "CORRECTION_FLAG",
+    "MQ2_FLAG",
+    RECONSUME_TIME,
+    UNIQUE_KEY,
+    MAX_RECONSUME_TIMES,
+    CONSUME_START_TIME,
+    "POP_CK",
+    "POP_CK_OFFSET",
+    "1ST_POP_TIME",
+    TRANSACTION_PREPARED_QUEUE_OFFSET,
+    "DUP_INFO",
+    EXTEND_UNIQUE_INFO,
+    INSTANCE_ID,
+    CORRELATION_ID,
+    REPLY_TO_CLIENT,
+    TTL,
+    "ARRIVE_TIME",
+    "PUSH_REPLY_TIME",
+    CLUSTER,
+    MESSAGE_TYPE,
+    "INNER_MULTI_QUEUE_OFFSET",
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    "TIMER_ENQUEUE_MS",
+    "TIMER_DEQUEUE_MS",
+    "TIMER_ROLL_TIMES",
+    TIMER_OUT_MS,
+    "TIMER_DEL_UNIQKEY",
+    "TIMER_DELAY_LEVEL",
+    BORN_HOST,
+    BORN_TIMESTAMP,
+    DLQ_ORIGIN_TOPIC,
+    DLQ_ORIGIN_MESSAGE_ID,
+    CRC32,
+    "_SYS_MSG_PRIORITY_",
+];
+
+/// Whether an application may not set this name.
+pub fn is_reserved(name: &str) -> bool {
+    RESERVED.contains(&name)
+}
+
+/// A record's properties, as they stand in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Properties<'a>(pub &'a [u8]);
+
+impl<'a> Properties<'a> {
+    /// The value of this name; of equal names the last.
+    pub fn get(&self, name: &str) -> Option<&'a [u8]> {
+        // From the end, so that the first one found is the last one set.
+        self.0.rsplit(|byte| *byte == VALUE_END).find_map(|entry| {
+            let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(&[NAME_END])?;
+            let is_value = !value.is_empty() && !name.is_empty() && !name.as_bytes().contains(&NAME_END);
+            is_value.then_some(value)
+        })
+    }
+
+    /// The value of this name, if it is UTF-8.
+    pub fn get_str(&self, name: &str) -> Option<&'a str> {
+        self.get(name).and_then(|value| std::str::from_utf8(value).ok())
+    }
+
+    /// Names and values in the order of writing, without a CRC's: that one is the record's, not the message's.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        self.0.split(|byte| *byte == VALUE_END).filter_map(name_and_value).filter(|(name, _)| *name != CRC32.as_bytes())
+    }
+}
+
+/// Appends a property; a separator that the text before it lacks is added first.
+pub fn push(out: &mut Vec<u8>, name: &str, value: &str) {
+    push_bytes(out, name.as_bytes(), value.as_bytes());
+}
+
+/// Appends all properties but the named ones and a CRC's, in their order.
+pub fn copy_without(properties: Properties<'_>, names: &[&str], out: &mut Vec<u8>) {
+    for (name, value) in properties.iter() {
+        if !names.iter().any(|dropped| dropped.as_bytes() == name) {
+            push_bytes(out, name, value);
+        }
+    }
+}
+
+fn push_bytes(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    if out.last().is_some_and(|last| *last != VALUE_END) {
+        out.push(VALUE_END);
+    }
+    out.reserve(name.len() + value.len() + 2);
+    out.extend_from_slice(name);
+    out.push(NAME_END);
+    out.extend_from_slice(value);
+    out.push(VALUE_END);
+}
+
+fn name_and_value(entry: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = entry.iter().position(|byte| *byte == NAME_END)?;
+    let (name, rest) = entry.split_at_checked(end)?;
+    let value = rest.strip_prefix(&[NAME_END])?;
+    (!name.is_empty() && !value.is_empty()).then_some((name, value))
+}
