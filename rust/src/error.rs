@@ -251,6 +251,23 @@ impl Error {
         }
     }
 
+    /// The same failure once more, for another caller that it concerns: one write or sync served both.
+    #[must_use]
+    pub fn repeat(&self) -> Self {
+        let again = |source: &io::Error| {
+            source.raw_os_error().map_or_else(|| io::Error::from(source.kind()), io::Error::from_raw_os_error)
+        };
+        match self {
+            Self::DiskFull { path, source } => Self::DiskFull { path: path.clone(), source: again(source) },
+            Self::TooManyFiles { path, source } => Self::TooManyFiles { path: path.clone(), source: again(source) },
+            Self::Io { operation, path, source } => {
+                Self::Io { operation, path: path.clone(), source: again(source) }
+            }
+            Self::StoreClosed => Self::StoreClosed,
+            other => Self::StorePoisoned { why: other.to_string() },
+        }
+    }
+
     /// The error of a failed system call: a full disk and a lack of handles have kinds of their own.
     pub fn from_io(operation: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
         let path = path.into();

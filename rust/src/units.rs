@@ -60,3 +60,17 @@ impl fmt::Display for TimestampMs {
         self.0.fmt(f)
     }
 }
+
+/// A length in memory as a file's length; lossless on the 64-bit machines that this crate supports.
+#[inline]
+pub(crate) fn to_u64(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
+
+/// A file's length as a length in memory; lossless on the 64-bit machines that this crate supports.
+#[inline]
+pub(crate) fn to_usize(length: u64) -> usize {
+    usize::try_from(length).unwrap_or(usize::MAX)
+}
+
+const _: () = assert!(usize::BITS == 64, "maps of whole log files need a 64-bit machine");

@@ -1,0 +1,224 @@
+//! Appender: gives records their place and writes them, under the put lock.
+//!
+//! In: drafts, as a batch. Out: their places; the bytes in the page cache. Always: a batch is there whole or not at
+//! all; store timestamps never decrease; a file is durable before the next one is begun. Not here: queue offsets' meaning.
+
+use std::sync::Arc;
+
+use super::{CommitLog, FILE_TAIL};
+use crate::error::{Error, Result};
+use crate::record::encode::{blank, encode, encoded_size};
+use crate::record::{Draft, Place};
+use crate::segment::Segment;
+use crate::units::{PhysicalOffset, QueueOffset, TimestampMs, to_u64, to_usize};
+
+/// The least space taken ahead of the writer, in bytes.
+const CHUNK_MIN: u64 = 1 << 20;
+/// The most space taken ahead with fallocate, in bytes.
+const CHUNK_MAX: u64 = 64 << 20;
+/// The most space written ahead with zeros, in bytes: as much as stays unnoticed among syncs.
+const ZEROS_MAX: u64 = 1 << 20;
+/// Ends may still use this much when sends find the disk full, beside the pending halves' own sizes.
+const END_RESERVE: u64 = 1 << 20;
+
+/// Whether a batch may use the space that is kept for ending transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// No: it leaves room for ends, of as many pending bytes.
+    Send {
+        /// What the pending halves take.
+        pending_bytes: u64,
+    },
+    /// Yes.
+    End,
+}
+
+/// Where a record went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Its place in the log.
+    pub physical_offset: PhysicalOffset,
+    /// Its bytes.
+    pub size: u32,
+    /// When.
+    pub store_timestamp: TimestampMs,
+}
+
+/// Bytes of the buffer that go to one file without a gap.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    offset: u64,
+    start: usize,
+}
+
+/// The log's one writer.
+#[derive(Debug)]
+pub struct Appender {
+    log: Arc<CommitLog>,
+    with_crc: bool,
+    write_zeros: bool,
+    store_timestamp: TimestampMs,
+    cursor: u64,
+    buffer: Vec<u8>,
+    parts: Vec<Part>,
+    current: Option<Arc<Segment>>,
+    space_end: u64,
+    chunk: u64,
+}
+
+impl Appender {
+    /// A writer behind the log's appended end. `write_zeros`: space ahead is written, which makes small syncs cheap.
+    pub fn new(log: Arc<CommitLog>, with_crc: bool, write_zeros: bool, newest: TimestampMs) -> Self {
+        let end = log.appended();
+        Self {
+            current: log.segments.at(end),
+            log,
+            with_crc,
+            write_zeros,
+            store_timestamp: newest,
+            cursor: end,
+            buffer: Vec::new(),
+            parts: Vec::new(),
+            space_end: end,
+            chunk: CHUNK_MIN,
+        }
+    }
+
+    /// Begins a batch, forgetting one that was not written.
+    pub fn begin(&mut self, wall: TimestampMs) {
+        self.buffer.clear();
+        self.parts.clear();
+        self.cursor = self.log.appended();
+        self.store_timestamp = self.store_timestamp.max(wall);
+        self.parts.push(Part { offset: self.cursor, start: 0 });
+    }
+
+    /// The store timestamp that records of this batch get.
+    pub const fn store_timestamp(&self) -> TimestampMs {
+        self.store_timestamp
+    }
+
+    /// Adds a record to the batch.
+    pub fn push(&mut self, draft: &Draft<'_>, queue_offset: QueueOffset) -> Result<Appended> {
+        let size = encoded_size(draft, self.with_crc)?;
+        let file_size = self.log.segments.file_size();
+        let needed = u64::from(size) + FILE_TAIL;
+        if needed > file_size {
+            return Err(Error::InvalidMessage {
+                what: format!("the record takes {size} bytes, a commit log file only {file_size}"),
+            });
+        }
+        let file_end = (self.cursor / file_size + 1) * file_size;
+        if self.cursor + needed > file_end {
+            let rest = file_end - self.cursor;
+            // A file has at most 2 GiB (options.rs), so its rest fits.
+            self.buffer.extend_from_slice(&blank(u32::try_from(rest).unwrap_or(u32::MAX)));
+            self.cursor = file_end;
+            self.parts.push(Part { offset: file_end, start: self.buffer.len() });
+        }
+        let physical_offset = PhysicalOffset(self.cursor);
+        let place = Place { physical_offset, queue_offset, store_timestamp: self.store_timestamp };
+        let written = encode(draft, place, self.with_crc, &mut self.buffer)?;
+        debug_assert_eq!(written, size);
+        self.cursor += u64::from(size);
+        Ok(Appended { physical_offset, size, store_timestamp: self.store_timestamp })
+    }
+
+    /// Whether `write` will neither wait nor make a file: everything goes into space that is taken already.
+    pub fn is_ready(&self, urgency: Urgency) -> bool {
+        self.parts.len() == 1 && self.current.is_some() && self.wanted(urgency) <= self.space_end
+    }
+
+    /// Takes the space that the batch needs. On a full disk the batch is forgotten and nothing has changed.
+    pub fn make_room(&mut self, urgency: Urgency) -> Result<()> {
+        let wanted = self.wanted(urgency);
+        while self.space_end < wanted {
+            let segment = self.log.segments.at_or_create(self.space_end)?;
+            let from = self.space_end;
+            let generous = (from + self.chunk).max(wanted).min(segment.end());
+            if self.take_space(&segment, from, generous).is_ok() {
+                self.space_end = generous;
+            } else {
+                let needed = wanted.min(segment.end());
+                self.take_space(&segment, from, needed)?;
+                self.space_end = needed;
+            }
+            self.chunk = (self.chunk * 2).min(if self.write_zeros { ZEROS_MAX } else { CHUNK_MAX });
+        }
+        Ok(())
+    }
+
+    /// Writes the batch. After an error nothing of it is in the log, or, where that cannot be assured, the error is
+    /// `StorePoisoned`.
+    pub fn write(&mut self) -> Result<()> {
+        let from = self.log.appended();
+        match self.write_parts() {
+            Ok(()) => {
+                self.log.set_appended(self.cursor);
+                Ok(())
+            }
+            Err(error) => {
+                self.current = self.log.segments.at(from);
+                self.take_back(from).map_err(|second| Error::StorePoisoned { why: format!("{error}; then {second}") })?;
+                Err(error)
+            }
+        }
+    }
+
+    fn write_parts(&mut self) -> Result<()> {
+        for (index, part) in self.parts.iter().enumerate() {
+            let end = self.parts.get(index + 1).map_or(self.buffer.len(), |next| next.start);
+            let bytes = self.buffer.get(part.start..end).unwrap_or_default();
+            if bytes.is_empty() {
+                continue;
+            }
+            let segment = match &self.current {
+                Some(segment) if part.offset < segment.end() => segment,
+                _ => {
+                    // A file is durable before the next is begun: otherwise lost power could leave a hole (L1, L8).
+                    if let Some(full) = &self.current {
+                        full.sync().map_err(|error| Error::StorePoisoned { why: error.to_string() })?;
+                    }
+                    self.current.insert(self.log.segments.at_or_create(part.offset)?)
+                }
+            };
+            segment.write(bytes, part.offset)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the batch's bytes zeros again.
+    fn take_back(&mut self, from: u64) -> Result<()> {
+        self.space_end = from;
+        for segment in self.log.segments.all().iter().rev() {
+            let range = from.max(segment.base())..self.cursor.min(segment.end());
+            if range.start < range.end {
+                segment.punch(range)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_space(&self, segment: &Segment, from: u64, to: u64) -> Result<()> {
+        segment.allocate(from..to)?;
+        if self.write_zeros {
+            let zeros = vec![0; to_usize((to - from).min(ZEROS_MAX))];
+            let mut at = from;
+            while at < to {
+                let length = (to - at).min(to_u64(zeros.len()));
+                segment.write(zeros.get(..to_usize(length)).unwrap_or_default(), at)?;
+                at += length;
+            }
+        }
+        Ok(())
+    }
+
+    fn wanted(&self, urgency: Urgency) -> u64 {
+        // Small files (of tests) would otherwise be made many ahead.
+        let reserve = END_RESERVE.min(self.log.segments.file_size() / 4);
+        match urgency {
+            Urgency::Send { pending_bytes } => self.cursor + reserve + pending_bytes,
+            Urgency::End => self.cursor,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Commit log: every record, one behind the other; the truth from which all else is derived.
+//!
+//! In: encoded records. Out: records by physical offset, or in order. Always: bytes below the appended end never change.
+//! Not here: what a record means.
+
+mod appender;
+mod scanner;
+#[cfg(test)]
+mod tests;
+
+pub use appender::{Appended, Appender, Urgency};
+pub use scanner::{Scan, Scanner, Tail};
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{Error, Result};
+use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
+use crate::record::{RecordView, layout};
+use crate::segment::{Segment, SegmentQueue};
+use crate::units::PhysicalOffset;
+
+/// The directory of the log's files.
+pub const DIRECTORY: &str = "commitlog";
+
+/// The log's files and how far they are written and durable.
+#[derive(Debug)]
+pub struct CommitLog {
+    /// The files.
+    pub segments: SegmentQueue,
+    appended: AtomicU64,
+    durable: AtomicU64,
+}
+
+impl CommitLog {
+    /// A log over opened files; its ends are set by recovery.
+    pub const fn new(segments: SegmentQueue) -> Self {
+        Self { segments, appended: AtomicU64::new(0), durable: AtomicU64::new(0) }
+    }
+
+    /// One past the last record.
+    pub fn appended(&self) -> u64 {
+        self.appended.load(Ordering::Acquire)
+    }
+
+    /// The end that a successful sync covers.
+    pub fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// Sets the appended end.
+    pub fn set_appended(&self, end: u64) {
+        self.appended.store(end, Ordering::Release);
+    }
+
+    /// Sets the durable end.
+    pub fn set_durable(&self, end: u64) {
+        self.durable.store(end, Ordering::Release);
+    }
+
+    /// The file that holds an offset, for reading; says `OffsetTooOld` or `MessageNotFound` if there is none.
+    pub fn segment(&self, offset: PhysicalOffset) -> Result<Arc<Segment>> {
+        let first = self.segments.first();
+        if offset.0 < first {
+            return Err(Error::OffsetTooOld {
+                place: "the commit log".into(),
+                requested: offset.0,
+                minimum: first,
+            });
+        }
+        self.segments.at(offset.0).filter(|_| offset.0 < self.appended()).ok_or_else(|| not_found(offset))
+    }
+
+    /// Reads the record at an offset below `end` and hands it to `use_it`, borrowed from the file.
+    ///
+    /// The body's CRC is verified; a bad record is `StoreCorrupt`, an offset at or behind `end` `MessageNotFound`.
+    pub fn read<T>(
+        &self,
+        offset: PhysicalOffset,
+        end: u64,
+        use_it: impl FnOnce(&RecordView<'_>, &[u8]) -> T,
+    ) -> Result<T> {
+        if offset.0 >= end {
+            return Err(not_found(offset));
+        }
+        let segment = self.segment(offset)?;
+        let bytes = segment.bytes(offset.0..segment.end().min(end))?;
+        let verify = Verify { body_crc: true, record_crc: RecordCrc::Ignore };
+        match decode(&bytes, offset, verify) {
+            Ok(Scanned::Record(view)) => {
+                let whole = usize::try_from(view.size).unwrap_or(usize::MAX);
+                Ok(use_it(&view, bytes.get(..whole).unwrap_or_default()))
+            }
+            Ok(Scanned::Blank { .. }) => Err(not_found(offset)),
+            Err(why) => Err(segment.corrupt(offset.0, why.to_string())),
+        }
+    }
+}
+
+fn not_found(offset: PhysicalOffset) -> Error {
+    Error::MessageNotFound { what: format!("no record begins at physical offset {offset} of the commit log") }
+}
+
+/// Bytes that a record must leave free behind it in its file.
+pub const FILE_TAIL: u64 = 8;
+const _: () = assert!(FILE_TAIL == layout::BLANK_MIN as u64, "the free bytes are those of the smallest blank record");

@@ -1,0 +1,195 @@
+//! The queues' files: blocks of entries written and read by position.
+//!
+//! In: a queue's name and entry numbers. Out: bytes of entries. Always: a path is built only from names that were
+//! checked; handles are few, however many queues there are. Not here: which entries are valid.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+
+use super::ENTRY_SIZE;
+use crate::error::{Error, Result};
+use crate::names;
+use crate::segment::SegmentQueue;
+use crate::storage::{File, OpenMode, Storage};
+use crate::units::{QueueId, to_u64, to_usize};
+
+/// The directory of all queues.
+pub const DIRECTORY: &str = "consumequeue";
+
+/// Handles kept open; with more queues in use than that, all are let go and opened again.
+const HANDLES_MAX: usize = 512;
+
+type Name = (Arc<str>, QueueId, u64);
+
+/// The files below `consumequeue/`.
+#[derive(Debug)]
+pub struct QueueFiles {
+    storage: Arc<dyn Storage>,
+    file_size: u64,
+    read_only: bool,
+    handles: Mutex<HashMap<Name, Arc<dyn File>>>,
+}
+
+impl QueueFiles {
+    /// Files of `file_size` bytes each.
+    pub fn new(storage: Arc<dyn Storage>, file_size: u64, read_only: bool) -> Self {
+        Self { storage, file_size, read_only, handles: Mutex::new(HashMap::new()) }
+    }
+
+    /// Bytes of one file.
+    pub const fn file_size(&self) -> u64 {
+        self.file_size
+    }
+
+    /// Entries of one file.
+    pub fn entries_per_file(&self) -> u64 {
+        self.file_size / to_u64(ENTRY_SIZE)
+    }
+
+    /// Every queue that has a directory: topic, number, and the entries its files have room for.
+    pub fn list(&self) -> Result<Vec<(Arc<str>, QueueId, u64, u64)>> {
+        let mut queues = Vec::new();
+        for topic in self.storage.list(DIRECTORY)?.unwrap_or_default() {
+            if !topic.is_dir || !names::valid_path_component(&topic.name) {
+                continue;
+            }
+            let name: Arc<str> = topic.name.as_str().into();
+            for queue in self.storage.list(&format!("{DIRECTORY}/{}", topic.name))?.unwrap_or_default() {
+                let Some(queue_id) = queue.name.parse().ok().filter(|_| queue.is_dir).map(QueueId) else { continue };
+                let directory = directory(&name, queue_id)?;
+                let files = SegmentQueue::files(self.storage.as_ref(), &directory)?;
+                for (base, file) in &files {
+                    if file.len != self.file_size || base % self.file_size != 0 {
+                        return Err(Error::ForeignStore {
+                            path: self.storage.root().join(format!("{directory}/{}", file.name)),
+                            what: format!("it has {} bytes, the other queue files {}", file.len, self.file_size),
+                        });
+                    }
+                }
+                let (Some((first, _)), Some((last, _))) = (files.first(), files.last()) else { continue };
+                let per_entry = to_u64(ENTRY_SIZE);
+                queues.push((Arc::clone(&name), queue_id, first / per_entry, (last + self.file_size) / per_entry));
+            }
+        }
+        Ok(queues)
+    }
+
+    /// Reads the entries from `from` on, at most to the end of their file; fewer if there is no such file.
+    pub fn read(&self, topic: &Arc<str>, queue_id: QueueId, from: u64, entries: u64) -> Result<Vec<u8>> {
+        let (base, at) = self.locate(from);
+        let length = (entries * to_u64(ENTRY_SIZE)).min(self.file_size - at);
+        let Some(file) = self.handle(topic, queue_id, base, false)? else { return Ok(Vec::new()) };
+        let mut bytes = vec![0; to_usize(length)];
+        file.read_at(&mut bytes, at)?;
+        Ok(bytes)
+    }
+
+    /// Writes a block of entries from `from` on, making files as needed.
+    pub fn write(&self, topic: &Arc<str>, queue_id: QueueId, from: u64, block: &[u8]) -> Result<()> {
+        self.by_file(from, block, |base, at, bytes| match self.handle(topic, queue_id, base, true)? {
+            Some(file) => file.write_at(bytes, at),
+            None => Err(Error::StoreClosed),
+        })
+    }
+
+    /// Whether the files hold exactly this block from `from` on.
+    pub fn holds(&self, topic: &Arc<str>, queue_id: QueueId, from: u64, block: &[u8]) -> Result<bool> {
+        let mut equal = true;
+        self.by_file(from, block, |base, at, bytes| {
+            let entry = (base + at) / to_u64(ENTRY_SIZE);
+            equal = equal && self.read(topic, queue_id, entry, to_u64(bytes.len() / ENTRY_SIZE))? == bytes;
+            Ok(())
+        })?;
+        Ok(equal)
+    }
+
+    /// Makes the files that hold the entries `from..to` durable.
+    pub fn sync(&self, topic: &Arc<str>, queue_id: QueueId, from: u64, to: u64) -> Result<()> {
+        let mut entry = from;
+        while entry < to {
+            let (base, _) = self.locate(entry);
+            if let Some(file) = self.handle(topic, queue_id, base, false)? {
+                file.sync()?;
+            }
+            entry = base / to_u64(ENTRY_SIZE) + self.entries_per_file();
+        }
+        Ok(())
+    }
+
+    /// Makes everything behind entry `end` zeros, and removes the files behind it.
+    pub fn cut(&self, topic: &Arc<str>, queue_id: QueueId, end: u64) -> Result<()> {
+        let directory = directory(topic, queue_id)?;
+        let (base, at) = self.locate(end);
+        self.handles.lock().clear();
+        for (other, file) in SegmentQueue::files(self.storage.as_ref(), &directory)?.into_iter().rev() {
+            if other > base || (other == base && at == 0) {
+                self.storage.unlink(&format!("{directory}/{}", file.name))?;
+            }
+        }
+        if at > 0
+            && let Some(file) = self.handle(topic, queue_id, base, false)?
+        {
+            file.punch(at..self.file_size)?;
+        }
+        Ok(())
+    }
+
+    fn handle(&self, topic: &Arc<str>, queue_id: QueueId, base: u64, create: bool) -> Result<Option<Arc<dyn File>>> {
+        let name = (Arc::clone(topic), queue_id, base);
+        if let Some(file) = self.handles.lock().get(&name) {
+            return Ok(Some(Arc::clone(file)));
+        }
+        let directory = directory(topic, queue_id)?;
+        let path = format!("{directory}/{base:020}");
+        let file: Arc<dyn File> = match self.storage.len(&path)? {
+            Some(length) if length == self.file_size => {
+                let mode = if self.read_only { OpenMode::Read } else { OpenMode::Write };
+                self.storage.open(&path, mode)?.into()
+            }
+            _ if !create => return Ok(None),
+            _ => {
+                self.storage.create_dir(&directory)?;
+                let file = self.storage.open(&path, OpenMode::Create)?;
+                file.set_len(self.file_size)?;
+                file.sync()?;
+                self.storage.sync_dir(&directory)?;
+                file.into()
+            }
+        };
+        let mut handles = self.handles.lock();
+        if handles.len() >= HANDLES_MAX {
+            handles.clear();
+        }
+        handles.insert(name, Arc::clone(&file));
+        Ok(Some(file))
+    }
+
+    /// The file's base in bytes and the position in it.
+    fn locate(&self, entry: u64) -> (u64, u64) {
+        let position = entry * to_u64(ENTRY_SIZE);
+        (position - position % self.file_size, position % self.file_size)
+    }
+
+    fn by_file(&self, from: u64, block: &[u8], mut act: impl FnMut(u64, u64, &[u8]) -> Result<()>) -> Result<()> {
+        let (mut base, mut at) = self.locate(from);
+        let mut rest = block;
+        while !rest.is_empty() {
+            let room = to_usize(self.file_size - at).min(rest.len());
+            let (here, behind) = rest.split_at_checked(room).unwrap_or((rest, &[]));
+            act(base, at, here)?;
+            (base, at, rest) = (base + self.file_size, 0, behind);
+        }
+        Ok(())
+    }
+}
+
+/// A queue's directory; the topic's name is checked once more, because a path is built from it.
+fn directory(topic: &str, queue_id: QueueId) -> Result<String> {
+    if names::valid_path_component(topic) && queue_id.0 >= 0 {
+        Ok(format!("{DIRECTORY}/{topic}/{queue_id}"))
+    } else {
+        Err(Error::InvalidName { what: format!("queue {queue_id} of topic {topic:?} cannot name a directory") })
+    }
+}

@@ -1,0 +1,81 @@
+//! Consume queue: one queue's entries, pointing into the commit log.
+//!
+//! In: dispatch requests in log order. Out: entries by queue offset. Derived: may be deleted and rebuilt.
+//! Always: entry i points at a whole record below the log's end; the newest entries are in memory until a block of them
+//! is written. Not here: the record's bytes.
+
+mod entry;
+mod files;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use entry::{ENTRY_SIZE, Entry, PADDING_SIZE};
+pub use files::{DIRECTORY, QueueFiles};
+pub use table::{Block, QueueTable, Slot};
+
+use std::sync::Arc;
+
+use crate::units::{QueueId, to_u64, to_usize};
+
+/// One queue: how many entries it has, and those that no file holds yet.
+#[derive(Debug)]
+pub struct ConsumeQueue {
+    /// The topic's name.
+    pub topic: Arc<str>,
+    /// The queue's number.
+    pub queue_id: QueueId,
+    /// The first entry that is left.
+    pub first: u64,
+    /// Entries below are in the files.
+    settled: u64,
+    /// The entries from `settled` on.
+    tail: Vec<u8>,
+    /// What was written since the last sync begins here; `None`: nothing was.
+    pub unsynced_from: Option<u64>,
+}
+
+impl ConsumeQueue {
+    /// A queue whose entries `first..next` are in its files.
+    pub const fn new(topic: Arc<str>, queue_id: QueueId, first: u64, next: u64) -> Self {
+        Self { topic, queue_id, first, settled: next, tail: Vec::new(), unsynced_from: None }
+    }
+
+    /// A queue that begins at `first`, with padding in front of it in its first file.
+    pub fn padded(topic: Arc<str>, queue_id: QueueId, first: u64, entries_per_file: u64) -> Self {
+        let base = first - first % entries_per_file;
+        let padding = Entry::PADDING.to_bytes().repeat(to_usize(first - base));
+        Self { topic, queue_id, first, settled: base, tail: padding, unsynced_from: None }
+    }
+
+    /// The queue offset that the next message gets.
+    pub fn next(&self) -> u64 {
+        self.settled + to_u64(self.tail.len() / ENTRY_SIZE)
+    }
+
+    /// The first entry that is only in memory.
+    pub const fn settled(&self) -> u64 {
+        self.settled
+    }
+
+    /// The bytes that are only in memory.
+    pub fn tail(&self) -> &[u8] {
+        &self.tail
+    }
+
+    /// Adds the next entry.
+    pub fn push(&mut self, entry: Entry) {
+        self.tail.extend_from_slice(&entry.to_bytes());
+    }
+
+    /// Notes that the entries below `to` are in the files.
+    fn settle(&mut self, to: u64) {
+        let entries = to.min(self.next()).saturating_sub(self.settled);
+        self.unsynced_from = Some(self.unsynced_from.unwrap_or(self.settled).min(self.settled));
+        self.tail.drain(..to_usize(entries) * ENTRY_SIZE);
+        self.settled += entries;
+        if self.tail.is_empty() && self.tail.capacity() > 1 << 16 {
+            self.tail = Vec::new();
+        }
+    }
+}

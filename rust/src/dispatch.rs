@@ -1,0 +1,111 @@
+//! Dispatch: what a record means for the consume queues and the index; it does not know topics apart.
+//!
+//! In: records, as they are appended or scanned. Out: queue entries and index entries, in memory.
+//! Always: in log order; prepared and rollback records get no queue entry, rollback records no index entry.
+
+use crate::consume_queue::{Entry, QueueTable, Slot};
+use crate::index::IndexEntry;
+use crate::java;
+use crate::names::SCHEDULE_TOPIC;
+use crate::record::properties::{DELAY, KEYS, TAGS, UNIQUE_KEY};
+use crate::record::{RecordView, TransactionType};
+use crate::units::{PhysicalOffset, TimestampMs};
+
+/// RocketMQ's delay levels 1 to 18, in milliseconds (`messageDelayLevel`).
+const DELAY_LEVELS_MS: [i64; 18] = [
+    1_000, 5_000, 10_000, 30_000, 60_000, 120_000, 180_000, 240_000, 300_000, 360_000, 420_000, 480_000, 540_000,
+    600_000, 1_200_000, 1_800_000, 3_600_000, 7_200_000,
+];
+
+/// What one record adds to the derived files.
+#[derive(Clone, Copy, Debug)]
+pub struct DispatchRequest<'a> {
+    /// Where it stands.
+    pub physical_offset: PhysicalOffset,
+    /// Its bytes.
+    pub size: u32,
+    /// When it was stored.
+    pub store_timestamp: TimestampMs,
+    /// The code of its tags.
+    pub tags_code: i64,
+    /// `String.hashCode` of its topic and `#`.
+    pub topic_hash: i32,
+    /// Its transaction bits.
+    pub transaction_type: TransactionType,
+    /// Its unique id.
+    pub unique_id: Option<&'a str>,
+    /// Its keys, separated by spaces.
+    pub keys: Option<&'a str>,
+}
+
+impl<'a> DispatchRequest<'a> {
+    /// The request of a record that stands in the log.
+    pub fn of(view: &RecordView<'a>) -> Self {
+        Self {
+            physical_offset: view.physical_offset,
+            size: view.size,
+            store_timestamp: view.store_timestamp,
+            tags_code: tags_code(view),
+            topic_hash: topic_hash(view.topic),
+            transaction_type: view.transaction_type(),
+            unique_id: view.properties.get_str(UNIQUE_KEY),
+            keys: view.properties.get_str(KEYS),
+        }
+    }
+
+    /// Whether its queue gets an entry.
+    pub const fn has_entry(&self) -> bool {
+        matches!(self.transaction_type, TransactionType::None | TransactionType::Commit)
+    }
+}
+
+/// The hash that every key of a topic begins with.
+pub fn topic_hash(topic: &str) -> i32 {
+    java::extend_hash(java::hash_code(topic), "#")
+}
+
+/// What dispatch has not handed to files yet.
+#[derive(Debug, Default)]
+pub struct Dispatcher {
+    /// The queues.
+    pub queues: QueueTable,
+    /// Index entries, in log order.
+    pub index: Vec<IndexEntry>,
+}
+
+impl Dispatcher {
+    /// Adds a record's entry to its queue.
+    pub fn enqueue(&mut self, slot: Slot, request: &DispatchRequest<'_>) {
+        if request.has_entry() {
+            let DispatchRequest { physical_offset, size, tags_code, .. } = *request;
+            self.queues.push(slot, Entry { physical_offset, size, tags_code });
+        }
+    }
+
+    /// Adds a record's keys to the index.
+    pub fn index(&mut self, request: &DispatchRequest<'_>) {
+        if request.transaction_type == TransactionType::Rollback {
+            return;
+        }
+        let words = request.keys.into_iter().flat_map(|keys| keys.split(' ')).filter(|key| !key.is_empty());
+        for key in request.unique_id.into_iter().chain(words) {
+            self.index.push(IndexEntry {
+                hash: java::index_hash_after(request.topic_hash, key),
+                physical_offset: request.physical_offset,
+                store_timestamp: request.store_timestamp,
+            });
+        }
+    }
+}
+
+/// The code in the queue entry: of the tags, or in the schedule topic the time of delivery.
+fn tags_code(view: &RecordView<'_>) -> i64 {
+    let level = || view.properties.get_str(DELAY)?.parse::<usize>().ok();
+    match level().filter(|level| view.topic == SCHEDULE_TOPIC && *level > 0) {
+        Some(level) => {
+            let delay = DELAY_LEVELS_MS.get(level - 1).or(DELAY_LEVELS_MS.last()).copied().unwrap_or(0);
+            view.store_timestamp.0 + delay
+        }
+        None => java::tags_code(view.properties.get_str(TAGS)),
+    }
+}

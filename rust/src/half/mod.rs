@@ -1,0 +1,110 @@
+//! Half messages and op messages: the two records that make a transaction.
+//!
+//! ```text
+//!            prepare                    end: commit
+//! (nothing) ─────────► half, pending ─────────────────► final message in the real topic, op
+//!                        │  │   ▲
+//!                        │  │   │ resume (a new half)
+//!        end: roll back  │  └───┴── discard ──────────► copy in TRANS_CHECK_MAX_TIME_TOPIC, op
+//!                        ▼
+//!                        op alone
+//! ```
+//! In: records of the log and calls. Out: what pends, what was decided, what is to be written. Always: one outcome for
+//! one transaction (docs/transactions.md). Not here: when to ask, which is Python's.
+
+pub mod convert;
+pub mod op;
+pub mod outcome;
+pub mod replay;
+pub mod scan;
+pub mod table;
+#[cfg(test)]
+mod tests;
+
+use xxhash_rust::xxh3::Xxh3Default;
+
+use crate::record::RecordView;
+use crate::record::properties::{
+    CHECK_IMMUNITY_TIME, Properties, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_CHECK_TIMES,
+    UNIQUE_KEY,
+};
+use crate::units::QueueId;
+
+/// The queue of half messages; txstore and RocketMQ use only this one.
+pub const HALF_QUEUE: QueueId = QueueId(0);
+
+/// What makes two half messages copies of one transaction, as 64 bits: producer group, unique id, real topic, body CRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity(pub u64);
+
+impl Identity {
+    /// The identity of those four.
+    pub fn new(group: &str, unique_id: &str, real_topic: &str, body_crc: u32) -> Self {
+        let mut hasher = Xxh3Default::new();
+        for text in [group, unique_id, real_topic] {
+            hasher.update(text.as_bytes());
+            hasher.update(&[0]); // No name contains it, so no two lists of names read alike.
+        }
+        hasher.update(&body_crc.to_be_bytes());
+        Self(hasher.digest())
+    }
+
+    /// The identity that a record's properties give it, if it has a group and an id.
+    pub fn of(properties: Properties<'_>, real_topic: &str, body_crc: u32) -> Option<Self> {
+        let group = properties.get_str(PRODUCER_GROUP).filter(|group| !group.is_empty())?;
+        let unique_id = properties.get_str(UNIQUE_KEY).filter(|id| !id.is_empty())?;
+        Some(Self::new(group, unique_id, real_topic, body_crc))
+    }
+}
+
+/// Where a copy of a half message stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HalfCopy {
+    /// In the half queue.
+    pub queue_offset: u64,
+    /// In the commit log.
+    pub physical_offset: u64,
+}
+
+/// What a half message's record says.
+#[derive(Clone, Copy, Debug)]
+pub struct HalfFacts<'a> {
+    /// The group that may end it.
+    pub group: &'a str,
+    /// What makes it one with its copies.
+    pub identity: Option<Identity>,
+    /// The topic it is meant for.
+    pub real_topic: &'a str,
+    /// The queue it is meant for.
+    pub real_queue_id: QueueId,
+    /// How often a broker has asked; 0 in one that was sent.
+    pub checks: u16,
+    /// Whether a producer sent it, and not a broker put it back.
+    pub sent: bool,
+    /// How long it is not to be asked about, in milliseconds.
+    pub immunity_ms: Option<i64>,
+}
+
+impl<'a> HalfFacts<'a> {
+    /// Reads a record of the half topic.
+    pub fn of(view: &RecordView<'a>) -> Self {
+        let properties = view.properties;
+        let real_topic = properties.get_str(REAL_TOPIC).unwrap_or_default();
+        let checks = properties.get_str(TRANSACTION_CHECK_TIMES).and_then(|times| times.parse::<u16>().ok());
+        Self {
+            group: properties.get_str(PRODUCER_GROUP).unwrap_or_default(),
+            identity: Identity::of(properties, real_topic, view.body_crc),
+            real_topic,
+            real_queue_id: QueueId(properties.get_str(REAL_QUEUE_ID).and_then(|id| id.parse().ok()).unwrap_or(0)),
+            checks: checks.unwrap_or(0),
+            sent: checks.unwrap_or(0) == 0,
+            immunity_ms: immunity_ms(properties),
+        }
+    }
+}
+
+/// `CHECK_IMMUNITY_TIME_IN_SECONDS` in milliseconds; a negative one means none, as in RocketMQ.
+pub fn immunity_ms(properties: Properties<'_>) -> Option<i64> {
+    let seconds: i64 = properties.get_str(CHECK_IMMUNITY_TIME)?.parse().ok()?;
+    seconds.checked_mul(1_000).filter(|immunity| *immunity >= 0)
+}

@@ -1,0 +1,96 @@
+//! Outcome: what the log says became of a half; pure.
+//!
+//! In: which records of a transaction were seen. Out: its outcome, or that it pends. Always: a final message outweighs a
+//! discarded copy, that outweighs an op; so the decision is one record (docs/transactions.md). Not here: where records are.
+
+use crate::error::Outcome;
+
+/// Two bits for each half queue offset that is decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DecidedHalves {
+    base: u64,
+    bits: Vec<u8>,
+    count: u64,
+}
+
+/// What was seen of a transaction behind its half.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// A final message that names one of its copies.
+    pub final_message: bool,
+    /// A copy in the discard topic.
+    pub discarded: bool,
+    /// An op that names its last sent half or a copy behind it.
+    pub op: bool,
+}
+
+impl Evidence {
+    /// The outcome rule.
+    pub const fn outcome(self) -> Option<Outcome> {
+        match self {
+            Self { final_message: true, .. } => Some(Outcome::Committed),
+            Self { discarded: true, .. } => Some(Outcome::Discarded),
+            Self { op: true, .. } => Some(Outcome::RolledBack),
+            _ => None,
+        }
+    }
+}
+
+impl DecidedHalves {
+    /// None yet, for halves from queue offset `base` on.
+    pub const fn from(base: u64) -> Self {
+        Self { base: base - base % 4, bits: Vec::new(), count: 0 }
+    }
+
+    /// As a snapshot holds them: the first queue offset, how many are decided, four to a byte.
+    pub fn parts(&self) -> (u64, u64, &[u8]) {
+        (self.base, self.count, &self.bits)
+    }
+
+    /// Back from a snapshot.
+    pub const fn from_parts(base: u64, count: u64, bits: Vec<u8>) -> Self {
+        Self { base, bits, count }
+    }
+
+    /// How many are decided.
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Bytes in memory.
+    pub fn memory(&self) -> usize {
+        self.bits.capacity()
+    }
+
+    /// Notes an outcome; below the first queue offset nothing is kept.
+    pub fn set(&mut self, queue_offset: u64, outcome: Outcome) {
+        let Some(place) = queue_offset.checked_sub(self.base) else { return };
+        let (byte, shift) = (crate::units::to_usize(place / 4), place % 4 * 2);
+        if self.bits.len() <= byte {
+            self.bits.resize(byte + 1, 0);
+        }
+        let code: u8 = match outcome {
+            Outcome::Committed => 0,
+            Outcome::RolledBack => 1,
+            Outcome::Discarded => 2,
+            Outcome::FinishedUnknown => 3,
+        };
+        if let Some(bits) = self.bits.get_mut(byte) {
+            *bits = (*bits & !(3 << shift)) | (code << shift);
+        }
+        self.count += 1;
+    }
+
+    /// The outcome at a queue offset, if it is decided: the caller knows that it does not pend and is no newer than
+    /// the half queue.
+    pub fn get(&self, queue_offset: u64) -> Option<Outcome> {
+        let place = queue_offset.checked_sub(self.base)?;
+        let bits = self.bits.get(crate::units::to_usize(place / 4))?;
+        Some(match bits >> (place % 4 * 2) & 3 {
+            0 => Outcome::Committed,
+            1 => Outcome::RolledBack,
+            2 => Outcome::Discarded,
+            _ => Outcome::FinishedUnknown,
+        })
+    }
+}

@@ -1,0 +1,254 @@
+//! Replay: the log's records of transactions, in order, applied to the table.
+//!
+//! In: half, final, discarded and op records as recovery meets them. Out: what pends, what is decided, and which decided
+//! halves no op names yet. Always: the rule of docs/transactions.md, also for stores that a broker worked on, which puts
+//! halves back and may commit twice. Not here: reading the log, writing the missing ops.
+
+use std::collections::BTreeSet;
+
+use hashbrown::HashMap;
+
+use super::op::parse_op_body;
+use super::table::{Key, NewHalf, Table};
+use super::{HalfCopy, HalfFacts, Identity};
+use crate::error::Outcome;
+use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use crate::record::properties::REAL_TOPIC;
+use crate::record::{RecordView, TransactionType};
+
+/// How much is remembered of what is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// Only what may still change: enough for a log that txstore alone wrote.
+    Open,
+    /// And the identities of all, because a broker may put any of them back.
+    Identities,
+    /// Every transaction with all its records, to list them.
+    All,
+}
+
+/// The state of a replay beside the table.
+#[derive(Debug)]
+pub struct Replay {
+    keep: Keep,
+    first_physical_offset: u64,
+    half_progress: u64,
+    finished: HashMap<Identity, u64>,
+    by_physical_offset: HashMap<u64, Key>,
+    unnamed: BTreeSet<u64>,
+}
+
+impl Replay {
+    /// A replay of a log that begins at `first_physical_offset`, with the half progress that is stored with it.
+    pub fn new(keep: Keep, first_physical_offset: u64, half_progress: u64) -> Self {
+        Self {
+            keep,
+            first_physical_offset,
+            half_progress,
+            finished: HashMap::new(),
+            by_physical_offset: HashMap::new(),
+            unnamed: BTreeSet::new(),
+        }
+    }
+
+    /// Applies one record; others than those of transactions are passed over.
+    pub fn apply(&mut self, table: &mut Table, view: &RecordView<'_>) {
+        match view.topic {
+            HALF_TOPIC => self.half(table, view),
+            OP_TOPIC => self.op(table, view),
+            DISCARD_TOPIC => self.discard(table, view),
+            _ if view.transaction_type() == TransactionType::Commit => self.final_message(table, view),
+            _ => {}
+        }
+    }
+
+    /// Ends the replay: what is decided leaves the table. Returns the decided halves that no op names.
+    pub fn finish(&mut self, table: &mut Table) -> Vec<u64> {
+        let all: Vec<_> = table.iter().map(|(key, entry)| (key, entry.evidence().outcome())).collect();
+        for (key, outcome) in all {
+            match outcome {
+                Some(outcome) => self.decide(table, key, outcome),
+                None if self.is_behind_progress(table, key) => table.decide(key, Outcome::FinishedUnknown),
+                None => {}
+            }
+        }
+        std::mem::take(&mut self.unnamed).into_iter().collect()
+    }
+
+    /// Whether a broker's progress has passed every copy, so that it finished the transaction somehow.
+    pub fn is_behind_progress(&self, table: &Table, key: Key) -> bool {
+        table.get(key).is_some_and(|entry| entry.newest.queue_offset < self.half_progress)
+    }
+
+    fn half(&mut self, table: &mut Table, view: &RecordView<'_>) {
+        let facts = HalfFacts::of(view);
+        let half = new_half(view, &facts);
+        let known = facts.identity.and_then(|identity| table.find_identity(identity));
+        match known {
+            Some(key) if !facts.sent || joins(table, key) => {
+                table.join(key, &half);
+                self.note_place(half.copy, key);
+            }
+            Some(displaced) => {
+                // The one before stays findable by its place until it is settled.
+                let places: Vec<_> = table.get(displaced).into_iter().flat_map(|entry| entry.copies()).collect();
+                for (copy, _) in places {
+                    self.by_physical_offset.insert(copy.physical_offset, displaced);
+                }
+                self.begin(table, &half);
+            }
+            None => match facts.identity.and_then(|identity| self.finished.get_mut(&identity)).filter(|_| !facts.sent) {
+                Some(finished) => {
+                    // A broker put back what was decided: one more copy of it, which an op must name.
+                    let outcome = table.outcome(*finished).unwrap_or(Outcome::FinishedUnknown);
+                    *finished = half.copy.queue_offset;
+                    table.decided.set(half.copy.queue_offset, outcome);
+                    self.unnamed.insert(half.copy.queue_offset);
+                }
+                None => self.begin(table, &half),
+            },
+        }
+    }
+
+    fn begin(&mut self, table: &mut Table, half: &NewHalf<'_>) {
+        let key = table.insert(half);
+        self.note_place(half.copy, key);
+    }
+
+    /// Without an identity, or when all is kept, a transaction is found by its place alone.
+    fn note_place(&mut self, copy: HalfCopy, key: Key) {
+        if self.keep == Keep::All {
+            self.by_physical_offset.insert(copy.physical_offset, key);
+        }
+    }
+
+    fn final_message(&mut self, table: &mut Table, view: &RecordView<'_>) {
+        let identity = Identity::of(view.properties, view.topic, view.body_crc);
+        match self.find(table, identity, view.prepared_transaction_offset.0, false) {
+            Some(key) => {
+                table.saw_final(key);
+                self.note(table, key, view, |more| more.finals.push(view.physical_offset.0));
+                self.settle(table, key);
+            }
+            None => self.decide_again(table, identity, Outcome::Committed),
+        }
+    }
+
+    fn discard(&mut self, table: &mut Table, view: &RecordView<'_>) {
+        let real_topic = view.properties.get_str(REAL_TOPIC).unwrap_or_default();
+        let identity = Identity::of(view.properties, real_topic, view.body_crc);
+        if let Some(key) = self.find(table, identity, view.prepared_transaction_offset.0, true) {
+            table.saw_discard(key);
+            self.note(table, key, view, |more| more.discards.push(view.physical_offset.0));
+            self.settle(table, key);
+        }
+    }
+
+    fn op(&mut self, table: &mut Table, view: &RecordView<'_>) {
+        let mut highest = 0;
+        for queue_offset in parse_op_body(view.body) {
+            highest = highest.max(queue_offset);
+            self.unnamed.remove(&queue_offset);
+            if let Some(key) = table.find(queue_offset) {
+                table.saw_op(key, queue_offset);
+                self.note(table, key, view, |more| {
+                    if more.ops.last() != Some(&view.physical_offset.0) {
+                        more.ops.push(view.physical_offset.0);
+                    }
+                });
+                self.settle(table, key);
+            }
+        }
+        table.ops.note(view.queue_offset.0, highest);
+    }
+
+    /// The transaction that a final or discarded copy speaks of.
+    fn find(&self, table: &Table, identity: Option<Identity>, place: u64, any_place: bool) -> Option<Key> {
+        let newest = identity.and_then(|identity| table.find_identity(identity));
+        let stands_there = |key: &Key| table.get(*key).is_some_and(|entry| entry.has_copy_at(place));
+        let same = |key: &Key| {
+            let entry = table.get(*key).map(|entry| entry.identity);
+            entry == Some(identity.map_or(0, |identity| identity.0))
+        };
+        newest
+            .filter(stands_there)
+            .or_else(|| self.by_physical_offset.get(&place).copied().filter(stands_there).filter(same))
+            .or_else(|| self.alone(table, identity, place))
+            .or_else(|| newest.filter(|_| any_place || place < self.first_physical_offset))
+    }
+
+    /// A half without id or group, by its place.
+    fn alone(&self, table: &Table, identity: Option<Identity>, place: u64) -> Option<Key> {
+        if identity.is_some() {
+            return None;
+        }
+        table.iter().find(|(_, entry)| entry.identity == 0 && entry.newest.physical_offset == place).map(|(key, _)| key)
+    }
+
+    /// A decision about what has left the table already: a broker committed what was rolled back.
+    fn decide_again(&mut self, table: &mut Table, identity: Option<Identity>, outcome: Outcome) {
+        if let Some(queue_offset) = identity.and_then(|identity| self.finished.get(&identity)) {
+            table.decided.set(*queue_offset, outcome);
+        }
+    }
+
+    fn note(
+        &self,
+        table: &mut Table,
+        key: Key,
+        view: &RecordView<'_>,
+        note: impl FnOnce(&mut super::table::More),
+    ) {
+        if self.keep == Keep::All {
+            table.note(key, |more| {
+                note(more);
+                more.ended_ms = more.ended_ms.or(Some(view.store_timestamp.0));
+            });
+        }
+    }
+
+    /// A decided transaction whose newest copy is named by an op is done with.
+    fn settle(&mut self, table: &mut Table, key: Key) {
+        let Some(entry) = table.get(key) else { return };
+        let named = entry.more().is_some_and(|more| more.named.contains(&entry.newest.queue_offset));
+        if let Some(outcome) = entry.evidence().outcome().filter(|_| named && self.keep != Keep::All) {
+            self.decide(table, key, outcome);
+        }
+    }
+
+    fn decide(&mut self, table: &mut Table, key: Key, outcome: Outcome) {
+        let Some(entry) = table.get(key) else { return };
+        for (copy, _) in entry.copies() {
+            let named = entry.more().is_some_and(|more| more.named.contains(&copy.queue_offset));
+            if !named && copy.queue_offset >= self.half_progress {
+                self.unnamed.insert(copy.queue_offset);
+            }
+            self.by_physical_offset.remove(&copy.physical_offset);
+        }
+        if self.keep == Keep::Identities && entry.identity != 0 {
+            self.finished.insert(Identity(entry.identity), entry.newest.queue_offset);
+        }
+        table.decide(key, outcome);
+    }
+}
+
+/// A sent half joins a transaction that nothing has ended yet.
+fn joins(table: &Table, key: Key) -> bool {
+    table.get(key).is_some_and(|entry| {
+        entry.evidence().outcome().is_none() && entry.more().is_none_or(|more| more.named.is_empty())
+    })
+}
+
+fn new_half<'a>(view: &RecordView<'_>, facts: &HalfFacts<'a>) -> NewHalf<'a> {
+    NewHalf {
+        copy: HalfCopy { queue_offset: view.queue_offset.0, physical_offset: view.physical_offset.0 },
+        identity: facts.identity,
+        group: facts.group,
+        size: view.size,
+        stored_ms: view.store_timestamp.0,
+        immunity_ms: facts.immunity_ms,
+        checks: facts.checks,
+        owner: 0,
+        sent: facts.sent,
+    }
+}

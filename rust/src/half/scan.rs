@@ -1,0 +1,72 @@
+//! Scan: what waits, as facts; choosing is Python's.
+//!
+//! In: the table and the monotonic clock. Out: `Waiting`, one for each pending transaction asked for. Always: ages come
+//! from the monotonic clock. Not here: whether to ask, discard or wait.
+
+use super::HalfCopy;
+use super::table::{Key, Pending, Table};
+
+/// Facts about one pending transaction. Times are in milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Its newest copy.
+    pub newest: HalfCopy,
+    /// Its producer group.
+    pub group: String,
+    /// The number of the producer that sent it; 0 unknown.
+    pub owner: u32,
+    /// Whether its local transaction runs here.
+    pub running: bool,
+    /// Since it was stored, or since its local transaction ended here.
+    pub age_ms: i64,
+    /// Since it was stored.
+    pub stored_age_ms: i64,
+    /// How long it is not to be asked about.
+    pub immunity_ms: Option<i64>,
+    /// Checks that were sent.
+    pub checks: u16,
+    /// Since the last of them.
+    pub last_check_age_ms: Option<i64>,
+    /// Until it is handed out; 0 or less: it is due.
+    pub look_again_in_ms: i64,
+}
+
+impl Waiting {
+    /// The facts about `entry` now.
+    pub fn of(table: &Table, entry: &Pending, now_ms: i64) -> Self {
+        Self {
+            newest: entry.newest,
+            group: table.group(entry).to_owned(),
+            owner: entry.owner,
+            running: entry.running,
+            age_ms: now_ms - entry.aged_from_ms(),
+            stored_age_ms: now_ms - entry.stored_ms,
+            immunity_ms: entry.immunity_ms(),
+            checks: entry.checks,
+            last_check_age_ms: entry.last_check_ms().map(|checked| now_ms - checked),
+            look_again_in_ms: entry.due_ms - now_ms,
+        }
+    }
+}
+
+/// What is due, the longest due first.
+pub fn due(table: &Table, now_ms: i64, limit: usize) -> Vec<Waiting> {
+    facts(table, table.due(now_ms, limit), now_ms)
+}
+
+/// What waits behind a half queue offset, in the order of the half queue.
+pub fn waiting_after(table: &Table, after: Option<u64>, limit: usize, now_ms: i64) -> Vec<Waiting> {
+    let behind = |entry: &Pending| after.is_none_or(|after| entry.newest.queue_offset > after);
+    let mut keys: Vec<_> =
+        table.iter().filter(|(_, entry)| behind(entry)).map(|(key, entry)| (entry.newest.queue_offset, key)).collect();
+    if keys.len() > limit && limit > 0 {
+        keys.select_nth_unstable(limit - 1);
+    }
+    keys.truncate(limit);
+    keys.sort_unstable();
+    facts(table, keys.into_iter().map(|(_, key)| key), now_ms)
+}
+
+fn facts(table: &Table, keys: impl IntoIterator<Item = Key>, now_ms: i64) -> Vec<Waiting> {
+    keys.into_iter().filter_map(|key| table.get(key)).map(|entry| Waiting::of(table, entry, now_ms)).collect()
+}

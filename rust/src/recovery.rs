@@ -1,0 +1,373 @@
+//! Recovery: from the files of a store to its state, after any end.
+//!
+//! In: the opened log, what is known about it (snapshot, settings, published and checkpointed ends). Out: the log's true
+//! end, the queues, the index, the table of transactions, and what is to be healed. Always: repeatable from the start;
+//! what a snapshot covers is not read again; below the durable end a bad record is damage, behind it a torn tail.
+//! Not here: locks, and writing the missing ops, which the store does with its ordinary append.
+
+use std::sync::Arc;
+
+use crate::commit_log::{Appended, CommitLog, Scanner, Tail};
+use crate::consume_queue::{Block, ConsumeQueue, Entry, QueueFiles};
+use crate::dispatch::{DispatchRequest, Dispatcher};
+use crate::error::{Error, Result};
+use crate::half::replay::{Keep, Replay};
+use crate::half::table::Table;
+use crate::half::HALF_QUEUE;
+use crate::index::IndexFiles;
+use crate::names::HALF_TOPIC;
+use crate::record::RecordView;
+use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
+use crate::settings::Settings;
+use crate::snapshot::{Anchor, Snapshot};
+use crate::units::{PhysicalOffset, QueueId, TimestampMs, to_u64};
+
+/// Bytes of queue entries that recovery keeps in memory before it compares them with the files.
+const BUFFERED_MAX: usize = 8 << 20;
+/// Index entries that recovery keeps in memory before it writes them.
+const INDEX_MAX: usize = 1 << 16;
+
+/// What is known before the log is read.
+#[derive(Debug)]
+pub struct Known {
+    /// Nothing may be written.
+    pub read_only: bool,
+    /// The last writer closed the store.
+    pub clean: bool,
+    /// The end that a writer is known to have made durable; 0 if nothing is known.
+    pub durable: u64,
+    /// Where to stop: what a live writer has published, or `u64::MAX`.
+    pub limit: u64,
+    /// A bad record at the end means that a writer is just writing it.
+    pub live: bool,
+    /// The stored progress of the half queue.
+    pub half_progress: u64,
+}
+
+/// The state after recovery.
+#[derive(Debug)]
+pub struct Recovered {
+    /// Queues and waiting index entries.
+    pub dispatcher: Dispatcher,
+    /// Transactions; times are store timestamps until `Table::start`.
+    pub table: Table,
+    /// Goes on where the log goes on, for a reader that follows it.
+    pub replay: Replay,
+    /// Decided halves that no op names.
+    pub unnamed: Vec<u64>,
+    /// One past the last record.
+    pub end: u64,
+    /// The last record.
+    pub anchor: Option<Anchor>,
+    /// The newest store timestamp.
+    pub newest: TimestampMs,
+    /// Where reading began.
+    pub scanned_from: u64,
+    /// Bytes of a torn tail.
+    pub torn_bytes: u64,
+    /// What a person should know.
+    pub warnings: Vec<String>,
+}
+
+impl Recovered {
+    /// Notes the record that was appended last, for the next snapshot.
+    pub fn note_last(&mut self, last: Appended) {
+        self.anchor = Some(Anchor { physical_offset: last.physical_offset.0, size: last.size, crc: 0 });
+        self.newest = last.store_timestamp;
+    }
+
+    /// A log without records that begins at `first`.
+    fn nothing(first: u64, half_progress: u64) -> Self {
+        Self {
+            dispatcher: Dispatcher::default(),
+            table: Table::new(0),
+            replay: Replay::new(Keep::Open, first, half_progress),
+            unnamed: Vec::new(),
+            end: first,
+            anchor: None,
+            newest: TimestampMs(0),
+            scanned_from: first,
+            torn_bytes: 0,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+/// Reads the log and rebuilds all that is derived from it.
+pub fn recover(
+    log: &CommitLog,
+    queue_files: &QueueFiles,
+    index: Option<&mut IndexFiles>,
+    settings: &Settings,
+    snapshot: Option<Snapshot>,
+    known: &Known,
+) -> Result<Recovered> {
+    let snapshot = snapshot.filter(|snapshot| fits(log, snapshot));
+    let mut run = Run::begin(log, queue_files, index, snapshot, known)?;
+    let from = run.out.end;
+    // Where only txstore wrote, nothing that is decided comes back; a broker may put back anything.
+    let keep = if settings.is_all_ours(log.segments.first(), u64::MAX) { Keep::Open } else { Keep::Identities };
+    run.out.replay = Replay::new(keep, log.segments.first(), known.half_progress);
+    let scan = Scanner::new(log, PhysicalOffset(from), known.limit).run(
+        |offset| settings.verify(offset),
+        |view, bytes| run.record(view, bytes).map(|()| true),
+    )?;
+    run.out.end = scan.end.max(from);
+    run.judge_tail(&scan.tail)?;
+    run.finish()
+}
+
+/// Goes on reading behind `recovered`, for a reader that follows a writer.
+pub fn follow(
+    log: &CommitLog,
+    queue_files: &QueueFiles,
+    settings: &Settings,
+    recovered: &mut Recovered,
+    known: &Known,
+) -> Result<()> {
+    let from = PhysicalOffset(recovered.end);
+    let out = std::mem::replace(recovered, Recovered::nothing(from.0, known.half_progress));
+    let mut run = Run { log, queue_files, index: None, index_covered: None, known, out };
+    let scan = Scanner::new(log, from, known.limit)
+        .run(|offset| settings.verify(offset), |view, bytes| run.record(view, bytes).map(|()| true));
+    let settled = run.settle();
+    *recovered = run.out;
+    recovered.end = scan?.end;
+    settled
+}
+
+/// Whether the log still holds what the snapshot was taken of.
+fn fits(log: &CommitLog, snapshot: &Snapshot) -> bool {
+    let Some(anchor) = snapshot.anchor else { return log.segments.all().is_empty() && snapshot.position == 0 };
+    let record = |segment: &crate::segment::Segment| {
+        let end = anchor.physical_offset + u64::from(anchor.size);
+        (end <= segment.end()).then(|| segment.bytes(anchor.physical_offset..end).ok().map(|bytes| crc32fast::hash(&bytes)))
+    };
+    let found = log.segments.at(anchor.physical_offset).and_then(|segment| record(&segment).flatten());
+    log.segments.first() <= snapshot.position && found == Some(anchor.crc)
+}
+
+struct Run<'a> {
+    log: &'a CommitLog,
+    queue_files: &'a QueueFiles,
+    index: Option<&'a mut IndexFiles>,
+    /// Records up to here are in the index files; `None`: none are.
+    index_covered: Option<PhysicalOffset>,
+    known: &'a Known,
+    out: Recovered,
+}
+
+impl<'a> Run<'a> {
+    fn begin(
+        log: &'a CommitLog,
+        queue_files: &'a QueueFiles,
+        mut index: Option<&'a mut IndexFiles>,
+        snapshot: Option<Snapshot>,
+        known: &'a Known,
+    ) -> Result<Self> {
+        let first = log.segments.first();
+        let mut index_covered = None;
+        if let Some(index) = index.as_deref_mut() {
+            if !known.clean && !known.read_only {
+                index.roll_back(snapshot.as_ref().and_then(|snapshot| snapshot.index.as_ref()))?;
+            }
+            // A crash leaves a reader with index files that it may not mend: it keeps entries of its own.
+            index_covered = if known.clean || !known.read_only { index.end() } else { None };
+        }
+        let mut out = Recovered::nothing(first, known.half_progress);
+        if let Some(snapshot) = snapshot {
+            for queue in snapshot.queues {
+                out.dispatcher.queues.insert(ConsumeQueue::new(queue.topic, queue.queue_id, queue.first, queue.next));
+            }
+            out.table = snapshot.table;
+            out.end = snapshot.position;
+            out.anchor = snapshot.anchor;
+            out.newest = TimestampMs(snapshot.newest_store_ms);
+            out.scanned_from = snapshot.position;
+        }
+        Ok(Self { log, queue_files, index, index_covered, known, out })
+    }
+
+    fn record(&mut self, view: &RecordView<'_>, bytes: &[u8]) -> Result<()> {
+        let request = DispatchRequest::of(view);
+        if request.has_entry() {
+            self.enqueue(view, &request)?;
+        }
+        if self.index_covered.is_none_or(|covered| view.physical_offset > covered) {
+            self.out.dispatcher.index(&request);
+        }
+        self.out.replay.apply(&mut self.out.table, view);
+        self.out.newest = self.out.newest.max(view.store_timestamp);
+        self.out.anchor = Some(Anchor {
+            physical_offset: view.physical_offset.0,
+            size: view.size,
+            // Only the last one's is needed; `finish` computes it.
+            crc: 0,
+        });
+        debug_assert_eq!(to_u64(bytes.len()), u64::from(view.size));
+        if self.out.dispatcher.queues.buffered() > BUFFERED_MAX || self.out.dispatcher.index.len() > INDEX_MAX {
+            self.settle()?;
+        }
+        Ok(())
+    }
+
+    fn enqueue(&mut self, view: &RecordView<'_>, request: &DispatchRequest<'_>) -> Result<()> {
+        if view.topic == HALF_TOPIC && view.queue_id != HALF_QUEUE && !self.known.read_only {
+            return Err(Error::ForeignStore {
+                path: format!("commitlog at {}", view.physical_offset).into(),
+                what: format!("it holds a half message in queue {}; only queue 0 can be continued", view.queue_id),
+            });
+        }
+        let queues = &mut self.out.dispatcher.queues;
+        let slot = match queues.find(view.topic, view.queue_id) {
+            Some(slot) => slot,
+            None => {
+                let queue = self.first_seen(view)?;
+                self.out.dispatcher.queues.insert(queue)
+            }
+        };
+        let next = self.out.dispatcher.queues.next(slot);
+        if view.queue_offset.0 != next {
+            self.out.warnings.push(format!(
+                "the record at {} says queue offset {} of {}/{}, where {next} comes next",
+                view.physical_offset, view.queue_offset, view.topic, view.queue_id
+            ));
+            if view.queue_offset.0 < next {
+                return Ok(());
+            }
+            for _ in next..view.queue_offset.0 {
+                self.out.dispatcher.queues.push(slot, Entry::PADDING);
+            }
+        }
+        self.out.dispatcher.enqueue(slot, request);
+        Ok(())
+    }
+
+    /// A queue that begins with this record, as far as the log goes back.
+    fn first_seen(&self, view: &RecordView<'_>) -> Result<ConsumeQueue> {
+        let topic: Arc<str> = view.topic.into();
+        let first = view.queue_offset.0;
+        // Entries in front of it point below the log's first file; where a file has them, they stay as they are.
+        let has_front = first > 0 && !self.queue_files.read(&topic, view.queue_id, first - 1, 1)?.is_empty();
+        Ok(if first == 0 || has_front {
+            ConsumeQueue::new(topic, view.queue_id, first, first)
+        } else {
+            ConsumeQueue::padded(topic, view.queue_id, first, self.queue_files.entries_per_file())
+        })
+    }
+
+    /// Compares what is in memory with the files; writes what differs, or keeps it in memory if nothing may be written.
+    fn settle(&mut self) -> Result<()> {
+        for block in self.out.dispatcher.queues.blocks() {
+            let Block { topic, queue_id, from, bytes, .. } = &block;
+            if self.queue_files.holds(topic, *queue_id, *from, bytes)? {
+                self.out.dispatcher.queues.settle(&block);
+            } else if !self.known.read_only {
+                self.queue_files.write(topic, *queue_id, *from, bytes)?;
+                self.out.dispatcher.queues.settle(&block);
+            }
+        }
+        if let Some(index) = self.index.as_deref_mut().filter(|_| !self.known.read_only) {
+            index.append(&self.out.dispatcher.index)?;
+            self.out.dispatcher.index.clear();
+        }
+        Ok(())
+    }
+
+    /// Tells a torn tail, which is cut, from damage, which is an error.
+    fn judge_tail(&mut self, tail: &Tail) -> Result<()> {
+        let end = self.out.end;
+        let damage = |what: &str| match self.log.segments.at(end) {
+            Some(segment) => segment.corrupt(end, what),
+            None => Error::StoreCorrupt { file: crate::commit_log::DIRECTORY.into(), offset: end, what: what.to_owned() },
+        };
+        if let Tail::Bad(why) = tail
+            && (self.known.clean || end < self.known.durable)
+        {
+            return Err(damage(why));
+        }
+        if end < self.known.durable.min(self.known.limit) {
+            return Err(damage("zeros, where records were stored and synced"));
+        }
+        for segment in self.log.segments.all().iter().filter(|segment| segment.base() > end) {
+            let bytes = segment.bytes(segment.base()..segment.end())?;
+            let verify = Verify { body_crc: true, record_crc: RecordCrc::Ignore };
+            if let Ok(Scanned::Record(_)) = decode(&bytes, PhysicalOffset(segment.base()), verify) {
+                return Err(damage("no whole record, but the next file begins with one"));
+            }
+        }
+        if let (Tail::Bad(why), false) = (tail, self.known.live) {
+            self.out.torn_bytes = self.torn_bytes()?;
+            self.out.warnings.push(format!("a torn record at {end} behind the durable end was cut off: {why}"));
+        }
+        Ok(())
+    }
+
+    /// Bytes behind the end that are not zeros, up to the last of them in that file.
+    fn torn_bytes(&self) -> Result<u64> {
+        let end = self.out.end;
+        let Some(segment) = self.log.segments.at(end) else { return Ok(0) };
+        let bytes = segment.bytes(end..segment.end())?;
+        Ok(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| to_u64(last) + 1))
+    }
+
+    fn finish(mut self) -> Result<Recovered> {
+        self.settle()?;
+        self.add_silent_queues()?;
+        // A reader goes on with the replay, so for it what is decided stays until its op is read.
+        if !self.known.live {
+            self.out.unnamed = self.out.replay.finish(&mut self.out.table);
+        }
+        if let Some(anchor) = &mut self.out.anchor {
+            anchor.crc = self.log.read(PhysicalOffset(anchor.physical_offset), u64::MAX, |_, bytes| crc32fast::hash(bytes))?;
+        }
+        Ok(self.out)
+    }
+
+    /// Queues whose messages are all gone keep their offsets: the next message must not get a used one.
+    fn add_silent_queues(&mut self) -> Result<()> {
+        for (topic, queue_id, first, room) in self.queue_files.list()? {
+            if self.out.dispatcher.queues.find(&topic, queue_id).is_some() {
+                continue;
+            }
+            let limit = self.log.segments.first();
+            let next = self.last_below(&topic, queue_id, first, room, limit)?;
+            self.out.dispatcher.queues.insert(ConsumeQueue::new(topic, queue_id, next, next));
+        }
+        Ok(())
+    }
+
+    /// One past the last entry of a queue's files that points below `limit`.
+    fn last_below(&self, topic: &Arc<str>, queue_id: QueueId, first: u64, room: u64, limit: u64) -> Result<u64> {
+        let (mut low, mut high) = (first, room);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let bytes = self.queue_files.read(topic, queue_id, middle, 1)?;
+            match Entry::from_bytes(&bytes).filter(|entry| entry.is_padding() || entry.physical_offset.0 < limit) {
+                Some(_) => low = middle + 1,
+                None => high = middle,
+            }
+        }
+        Ok(low)
+    }
+}
+
+/// Makes the queues' files end where the queues end.
+pub fn cut_queues(queue_files: &QueueFiles, dispatcher: &Dispatcher) -> Result<()> {
+    for (_, queue) in dispatcher.queues.iter() {
+        let behind = queue_files.read(&queue.topic, queue.queue_id, queue.next(), 1)?;
+        if !behind.is_empty() {
+            queue_files.cut(&queue.topic, queue.queue_id, queue.next())?;
+        }
+    }
+    Ok(())
+}
+
+/// Zeros behind the log's end, to the end of its file, and no file behind that (L3: what was cut never comes back).
+pub fn cut_log(log: &CommitLog, end: u64) -> Result<()> {
+    if let Some(segment) = log.segments.at(end) {
+        segment.punch(end..segment.end())?;
+        segment.sync()?;
+    }
+    log.segments.remove_from(end + 1)
+}

@@ -1,0 +1,107 @@
+//! One file of a row: written by position, read through a map.
+//!
+//! In: bytes at offsets of the whole row. Out: views of them. Always: nothing outside the file's own range is touched;
+//! the map is read-only. Not here: which bytes are valid.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use crate::error::{Error, Result};
+use crate::storage::{File, OpenMode, ReadMap, Storage};
+
+/// A fixed-size file that holds the row's bytes from `base` on (RocketMQ's MappedFile).
+#[derive(Debug)]
+pub struct Segment {
+    base: u64,
+    size: u64,
+    path: String,
+    root: PathBuf,
+    file: Box<dyn File>,
+    map: OnceLock<Box<dyn ReadMap>>,
+}
+
+impl Segment {
+    /// Opens an existing file; its length must be `size`.
+    pub fn open(storage: &dyn Storage, path: String, base: u64, size: u64, mode: OpenMode) -> Result<Self> {
+        let file = storage.open(&path, mode)?;
+        Ok(Self { base, size, path, root: storage.root().to_owned(), file, map: OnceLock::new() })
+    }
+
+    /// Makes the file, sparse, durable with its name before it is used.
+    pub fn create(storage: &dyn Storage, directory: &str, path: String, base: u64, size: u64) -> Result<Self> {
+        let file = storage.open(&path, OpenMode::Create)?;
+        file.set_len(size)?;
+        file.sync()?;
+        storage.sync_dir(directory)?;
+        Ok(Self { base, size, path, root: storage.root().to_owned(), file, map: OnceLock::new() })
+    }
+
+    /// The row's offset of this file's first byte.
+    pub const fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The row's offset behind this file's last byte.
+    pub const fn end(&self) -> u64 {
+        self.base + self.size
+    }
+
+    /// The path below the store's directory.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Writes bytes at an offset of the row.
+    pub fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.file.write_at(bytes, offset - self.base)
+    }
+
+    /// Takes space for a range of the row.
+    pub fn allocate(&self, range: Range<u64>) -> Result<()> {
+        self.file.allocate(self.local(&range))
+    }
+
+    /// Makes a range of the row read as zeros.
+    pub fn punch(&self, range: Range<u64>) -> Result<()> {
+        self.file.punch(self.local(&range))
+    }
+
+    /// Makes what was written durable.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync()
+    }
+
+    /// The bytes of a range of the row, which must lie within this file.
+    pub fn bytes(&self, range: Range<u64>) -> Result<Cow<'_, [u8]>> {
+        let local = self.local(&range);
+        self.map()?.bytes(local.clone()).ok_or_else(|| Error::StoreCorrupt {
+            file: self.root.join(&self.path),
+            offset: local.end,
+            what: format!("the file ends before, it should have {} bytes", self.size),
+        })
+    }
+
+    /// An error about a byte of this file.
+    pub fn corrupt(&self, offset: u64, what: impl Into<String>) -> Error {
+        Error::StoreCorrupt {
+            file: self.root.join(&self.path),
+            offset: offset.saturating_sub(self.base),
+            what: what.into(),
+        }
+    }
+
+    fn map(&self) -> Result<&dyn ReadMap> {
+        if self.map.get().is_none() {
+            // Two threads may both map; the loser's map is dropped at once.
+            let _ = self.map.set(self.file.map_read()?);
+        }
+        self.map.get().map(AsRef::as_ref).ok_or(Error::StoreClosed)
+    }
+
+    fn local(&self, range: &Range<u64>) -> Range<u64> {
+        debug_assert!(range.start >= self.base && range.end <= self.end() && range.start <= range.end);
+        range.start.saturating_sub(self.base)..range.end.saturating_sub(self.base)
+    }
+}

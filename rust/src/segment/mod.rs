@@ -1,0 +1,7 @@
+//! Segments: files of one size in a row, which together are one long array of bytes.
+
+mod file;
+mod queue;
+
+pub use file::Segment;
+pub use queue::SegmentQueue;

@@ -1,0 +1,133 @@
+//! The row of files itself: finds the file of an offset, adds one at the end, removes some at either end.
+//!
+//! In: a directory of files named by their first byte's offset, 20 digits. Out: the segment of an offset.
+//! Always: the files are of one size and follow each other without a gap. Not here: where the valid bytes end.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::error::{Error, Result};
+use crate::segment::Segment;
+use crate::storage::{DirEntry, OpenMode, Storage};
+use crate::units::{PhysicalOffset, to_usize};
+
+/// A row of segments (RocketMQ's MappedFileQueue).
+#[derive(Debug)]
+pub struct SegmentQueue {
+    storage: Arc<dyn Storage>,
+    directory: String,
+    size: u64,
+    segments: RwLock<Vec<Arc<Segment>>>,
+}
+
+impl SegmentQueue {
+    /// Opens the files of a directory. A gap between them is `MissingFile`, another length `ForeignStore`.
+    pub fn open(storage: Arc<dyn Storage>, directory: &str, size: u64, read_only: bool) -> Result<Self> {
+        let mode = if read_only { OpenMode::Read } else { OpenMode::Write };
+        let mut segments: Vec<Arc<Segment>> = Vec::new();
+        for (base, entry) in Self::files(storage.as_ref(), directory)? {
+            let path = format!("{directory}/{}", entry.name);
+            if entry.len != size {
+                return Err(Error::ForeignStore {
+                    path: storage.root().join(&path),
+                    what: format!("it has {} bytes, the other files {size}", entry.len),
+                });
+            }
+            if let Some(last) = segments.last().filter(|last| last.end() != base) {
+                return Err(Error::MissingFile {
+                    path: storage.root().join(format!("{directory}/{:020}", last.end())),
+                    from: PhysicalOffset(last.end()),
+                    to: PhysicalOffset(base),
+                });
+            }
+            segments.push(Arc::new(Segment::open(storage.as_ref(), path, base, size, mode)?));
+        }
+        Ok(Self { storage, directory: directory.to_owned(), size, segments: RwLock::new(segments) })
+    }
+
+    /// The files of a row with their bases, in order; other names are passed over.
+    pub fn files(storage: &dyn Storage, directory: &str) -> Result<Vec<(u64, DirEntry)>> {
+        let entries = storage.list(directory)?.unwrap_or_default();
+        let numbered = |entry: DirEntry| {
+            let is_base = entry.name.len() == 20 && entry.name.bytes().all(|byte| byte.is_ascii_digit());
+            entry.name.parse().ok().filter(|_| is_base && !entry.is_dir).map(|base| (base, entry))
+        };
+        Ok(entries.into_iter().filter_map(numbered).collect())
+    }
+
+    /// Bytes of one file.
+    pub const fn file_size(&self) -> u64 {
+        self.size
+    }
+
+    /// The first offset that a file holds; 0 without files.
+    pub fn first(&self) -> u64 {
+        self.segments.read().first().map_or(0, |segment| segment.base())
+    }
+
+    /// All files, in order.
+    pub fn all(&self) -> Vec<Arc<Segment>> {
+        self.segments.read().clone()
+    }
+
+    /// The file that holds an offset.
+    pub fn at(&self, offset: u64) -> Option<Arc<Segment>> {
+        let segments = self.segments.read();
+        let first = segments.first()?.base();
+        let index = offset.checked_sub(first)? / self.size;
+        segments.get(to_usize(index)).cloned()
+    }
+
+    /// The file that holds an offset; made if it is the next one of the row.
+    pub fn at_or_create(&self, offset: u64) -> Result<Arc<Segment>> {
+        loop {
+            if let Some(segment) = self.at(offset) {
+                return Ok(segment);
+            }
+            let base = self.segments.read().last().map_or(offset - offset % self.size, |last| last.end());
+            let path = format!("{}/{base:020}", self.directory);
+            let made = Segment::create(self.storage.as_ref(), &self.directory, path, base, self.size)?;
+            self.segments.write().push(Arc::new(made));
+        }
+    }
+
+    /// Opens files that another process added behind the last.
+    pub fn extend(&self) -> Result<()> {
+        let mut segments = self.segments.write();
+        loop {
+            let next = segments.last().map(|last| last.end());
+            let Some((base, _)) =
+                Self::files(self.storage.as_ref(), &self.directory)?.into_iter().find(|(base, file)| {
+                    file.len == self.size && next.is_none_or(|next| *base == next)
+                })
+            else {
+                return Ok(());
+            };
+            let path = format!("{}/{base:020}", self.directory);
+            segments.push(Arc::new(Segment::open(self.storage.as_ref(), path, base, self.size, OpenMode::Read)?));
+        }
+    }
+
+    /// Removes the files that begin at or behind an offset.
+    pub fn remove_from(&self, offset: u64) -> Result<()> {
+        let mut segments = self.segments.write();
+        let keep = segments.partition_point(|segment| segment.base() < offset);
+        let removed = segments.split_off(keep);
+        if removed.is_empty() {
+            return Ok(());
+        }
+        // From the end, so that a crash between leaves no gap.
+        for segment in removed.iter().rev() {
+            self.storage.unlink(segment.path())?;
+        }
+        self.storage.sync_dir(&self.directory)
+    }
+
+    /// Makes a range durable: every file that it touches.
+    pub fn sync(&self, from: u64, to: u64) -> Result<()> {
+        let touched: Vec<_> =
+            self.all().into_iter().filter(|segment| segment.base() < to && from < segment.end()).collect();
+        touched.iter().try_for_each(|segment| segment.sync())
+    }
+}

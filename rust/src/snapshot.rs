@@ -1,0 +1,264 @@
+//! Snapshot: the state at a position of the log, to open faster: `txstore/snapshot`.
+//!
+//! In: the table of transactions, the queues' ends, the index's mark. Out: the same, if the file is whole and fits the log.
+//! Always: everything derived from the log below the position was synced before the snapshot was written. Never needed
+//! for correctness: without it the whole log is read.
+//!
+//! ```text
+//! 0         8         12     16                     little-endian
+//! | magic   | version | crc  | payload …            the CRC-32 is the payload's
+//! ```
+
+use std::sync::Arc;
+
+use crate::config_file::replace_file;
+use crate::error::Result;
+use crate::half::outcome::DecidedHalves;
+use crate::half::table::{NewHalf, OpProgress, Table};
+use crate::half::{HalfCopy, Identity};
+use crate::index::IndexMark;
+use crate::storage::{OpenMode, Storage};
+use crate::units::{QueueId, to_u64, to_usize};
+
+const PATH: &str = "txstore/snapshot";
+const MAGIC: u64 = u64::from_le_bytes(*b"txsnap\r\n");
+const VERSION: u32 = 1;
+const HEADER: usize = 16;
+
+/// A record that must stand in the log for the snapshot to fit it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    /// Where it begins.
+    pub physical_offset: u64,
+    /// Its bytes.
+    pub size: u32,
+    /// The CRC-32 of all of them.
+    pub crc: u32,
+}
+
+/// A queue's extent at the position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueExtent {
+    /// Its topic.
+    pub topic: Arc<str>,
+    /// Its number.
+    pub queue_id: QueueId,
+    /// The first entry that is left.
+    pub first: u64,
+    /// One past the last entry.
+    pub next: u64,
+}
+
+/// Everything derived from the log below `position`.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The position.
+    pub position: u64,
+    /// The last record in front of it; `None` in an empty log.
+    pub anchor: Option<Anchor>,
+    /// The newest store timestamp in front of it.
+    pub newest_store_ms: i64,
+    /// The queues.
+    pub queues: Vec<QueueExtent>,
+    /// The last index file.
+    pub index: Option<IndexMark>,
+    /// The transactions; times are wall times.
+    pub table: Table,
+}
+
+impl Snapshot {
+    /// The bytes of a snapshot of a live table, whose ages go by the monotonic clock.
+    pub fn encode(&self, table: &Table, wall_ms: i64, monotonic_ms: i64) -> Vec<u8> {
+        let mut out = Writer(vec![0; HEADER]);
+        out.u64(self.position);
+        out.i64(self.newest_store_ms);
+        out.u64(self.anchor.map_or(u64::MAX, |anchor| anchor.physical_offset));
+        out.u32(self.anchor.map_or(0, |anchor| anchor.size));
+        out.u32(self.anchor.map_or(0, |anchor| anchor.crc));
+        out.u64(to_u64(self.queues.len()));
+        for queue in &self.queues {
+            out.text(&queue.topic);
+            out.u32(queue.queue_id.0.cast_unsigned());
+            out.u64(queue.first);
+            out.u64(queue.next);
+        }
+        out.text(self.index.as_ref().map_or("", |mark| &mark.file));
+        out.u32(self.index.as_ref().map_or(0, |mark| mark.count));
+        write_table(&mut out, table, wall_ms, monotonic_ms);
+        let mut bytes = out.0;
+        let crc = crc32fast::hash(bytes.get(HEADER..).unwrap_or_default());
+        for (slot, byte) in bytes.iter_mut().zip(
+            MAGIC.to_le_bytes().into_iter().chain(VERSION.to_le_bytes()).chain(crc.to_le_bytes()),
+        ) {
+            *slot = byte;
+        }
+        bytes
+    }
+
+    /// Replaces the file.
+    pub fn store(storage: &dyn Storage, bytes: &[u8]) -> Result<()> {
+        replace_file(storage, PATH, bytes, false)
+    }
+
+    /// Reads the file; `None` if it is missing or damaged.
+    pub fn load(storage: &dyn Storage) -> Result<Option<Self>> {
+        let Some(length) = storage.len(PATH)?.filter(|length| *length > to_u64(HEADER)) else { return Ok(None) };
+        let file = storage.open(PATH, OpenMode::Read)?;
+        let mut bytes = vec![0; to_usize(length)];
+        file.read_at(&mut bytes, 0)?;
+        Ok(Self::decode(&bytes))
+    }
+
+    /// A snapshot from its bytes, if they are one.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut input = Reader(bytes);
+        let (magic, version, crc) = (input.u64()?, input.u32()?, input.u32()?);
+        if magic != MAGIC || version != VERSION || crc32fast::hash(input.0) != crc {
+            return None;
+        }
+        let (position, newest_store_ms) = (input.u64()?, input.i64()?);
+        let anchor = Anchor { physical_offset: input.u64()?, size: input.u32()?, crc: input.u32()? };
+        let mut queues = Vec::new();
+        for _ in 0..input.u64()? {
+            queues.push(QueueExtent {
+                topic: input.text()?.into(),
+                queue_id: QueueId(input.u32()?.cast_signed()),
+                first: input.u64()?,
+                next: input.u64()?,
+            });
+        }
+        let mark = IndexMark { file: input.text()?.to_owned(), count: input.u32()? };
+        Some(Self {
+            position,
+            newest_store_ms,
+            anchor: Some(anchor).filter(|anchor| anchor.physical_offset != u64::MAX),
+            queues,
+            index: Some(mark).filter(|mark| !mark.file.is_empty()),
+            table: read_table(&mut input)?,
+        })
+    }
+}
+
+fn write_table(out: &mut Writer, table: &Table, wall_ms: i64, monotonic_ms: i64) {
+    out.u64(table.lowest());
+    let (base, count, bits) = table.decided.parts();
+    out.u64(base);
+    out.u64(count);
+    out.u64(to_u64(bits.len()));
+    out.0.extend_from_slice(bits);
+    let (op_end, runs) = table.ops.parts();
+    let runs: Vec<_> = runs.collect();
+    out.u64(op_end);
+    out.u64(to_u64(runs.len()));
+    for (first, highest) in runs {
+        out.u64(first);
+        out.u64(highest);
+    }
+    let mut pending: Vec<_> = table.iter().map(|(_, entry)| entry).collect();
+    pending.sort_unstable_by_key(|entry| entry.newest.queue_offset);
+    out.u64(to_u64(pending.len()));
+    for entry in pending {
+        out.u64(entry.newest.queue_offset);
+        out.u64(entry.newest.physical_offset);
+        out.u64(entry.identity);
+        out.i64(wall_ms - (monotonic_ms - entry.stored_ms));
+        out.i64(entry.immunity_ms().unwrap_or(-1));
+        out.u32(entry.size);
+        out.u32(u32::from(entry.checks));
+        out.text(table.group(entry));
+        let copies: Vec<_> = entry.copies().collect();
+        out.u32(u32::try_from(copies.len()).unwrap_or(u32::MAX));
+        for (copy, sent) in copies {
+            out.u64(copy.queue_offset);
+            out.u64(copy.physical_offset);
+            out.u32(u32::from(sent));
+        }
+    }
+}
+
+fn read_table(input: &mut Reader<'_>) -> Option<Table> {
+    let lowest = input.u64()?;
+    let (base, count, length) = (input.u64()?, input.u64()?, input.u64()?);
+    let bits = input.take(to_usize(length))?.to_vec();
+    let mut table = Table::new(lowest);
+    table.decided = DecidedHalves::from_parts(base, count, bits);
+    let op_end = input.u64()?;
+    let mut runs = Vec::new();
+    for _ in 0..input.u64()? {
+        runs.push((input.u64()?, input.u64()?));
+    }
+    table.ops = OpProgress::from_parts(op_end, runs);
+    for _ in 0..input.u64()? {
+        let copy = HalfCopy { queue_offset: input.u64()?, physical_offset: input.u64()? };
+        let identity = input.u64()?;
+        let (stored_ms, immunity_ms) = (input.i64()?, input.i64()?);
+        let (size, checks) = (input.u32()?, input.u32()?);
+        let group = input.text()?;
+        let mut copies = Vec::new();
+        for _ in 0..input.u32()? {
+            copies.push((HalfCopy { queue_offset: input.u64()?, physical_offset: input.u64()? }, input.u32()? != 0));
+        }
+        let (_, sent) = copies.pop()?;
+        let half = NewHalf {
+            copy,
+            identity: Some(Identity(identity)).filter(|identity| identity.0 != 0),
+            group,
+            size,
+            stored_ms,
+            immunity_ms: Some(immunity_ms).filter(|immunity| *immunity >= 0),
+            checks: u16::try_from(checks).unwrap_or(u16::MAX),
+            owner: 0,
+            sent,
+        };
+        table.restore(&half, &copies);
+    }
+    Some(table)
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn u32(&mut self, value: u32) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn i64(&mut self, value: i64) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn text(&mut self, text: &str) {
+        self.u32(u32::try_from(text.len()).unwrap_or(u32::MAX));
+        self.0.extend_from_slice(text.as_bytes());
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(*self.take(4)?.first_chunk()?))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(*self.take(8)?.first_chunk()?))
+    }
+
+    fn i64(&mut self) -> Option<i64> {
+        Some(i64::from_le_bytes(*self.take(8)?.first_chunk()?))
+    }
+
+    fn text(&mut self) -> Option<&'a str> {
+        let length = self.u32()?;
+        std::str::from_utf8(self.take(to_usize(u64::from(length)))?).ok()
+    }
+}

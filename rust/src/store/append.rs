@@ -1,0 +1,331 @@
+//! Append: messages and half messages into the log, their entries into queues and index.
+//!
+//! In: envelopes with bodies. Out: where each went. Always: all of a batch or nothing; when it returns the messages are
+//! visible, in SYNC_FLUSH durable. Not here: ends of transactions.
+
+use super::{Inner, Shared, Store};
+use crate::commit_log::{Appended, Appender, Urgency};
+use crate::consume_queue::Slot;
+use crate::dispatch::DispatchRequest;
+use crate::error::{Error, Result};
+use crate::half::convert::half_properties;
+use crate::half::table::{Key, NewHalf};
+use crate::half::{HALF_QUEUE, HalfCopy, Identity, immunity_ms};
+use crate::message::{Envelope, check_body};
+use crate::names::{self, HALF_TOPIC};
+use crate::record::message_id::UniqueId;
+use crate::record::properties::{self, Properties, UNIQUE_KEY};
+use crate::record::{Draft, TransactionType, crc32};
+use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+
+/// A message to be stored.
+#[derive(Clone, Copy, Debug)]
+pub struct NewMessage<'a> {
+    /// All but the body.
+    pub envelope: &'a Envelope,
+    /// The body.
+    pub body: &'a [u8],
+    /// The queue of its topic.
+    pub queue_id: QueueId,
+}
+
+/// A half message to be stored.
+#[derive(Clone, Copy, Debug)]
+pub struct NewHalfMessage<'a> {
+    /// The message, with its real topic and queue.
+    pub message: NewMessage<'a>,
+    /// Its producer group.
+    pub group: &'a str,
+    /// Its id, if the producer has sent it before.
+    pub unique_id: Option<&'a str>,
+    /// The producer's number; not 0: its local transaction runs here until `local_transaction_ended`.
+    pub owner: u32,
+}
+
+/// Where a message went.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// Its unique id.
+    pub unique_id: Box<str>,
+    /// Its record.
+    pub physical_offset: PhysicalOffset,
+    /// Its place in its queue (of a half: in the half queue).
+    pub queue_offset: QueueOffset,
+    /// Its queue (of a half: its real queue).
+    pub queue_id: QueueId,
+}
+
+/// A message of the batch that is being written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Placed {
+    slot: Slot,
+    appended: Appended,
+    queue_offset: QueueOffset,
+    unique_id: UniqueId,
+}
+
+impl Store {
+    /// Stores messages as one write.
+    pub fn append(&self, messages: &[NewMessage<'_>]) -> Result<Vec<Sent>> {
+        self.shared.check_append(messages)?;
+        let mut inner = self.shared.inner.lock();
+        let sent = self.shared.append_in(&mut inner, messages, true)?.unwrap_or_default();
+        let end = self.shared.log.appended();
+        drop(inner);
+        self.acknowledge(end)?;
+        Ok(sent)
+    }
+
+    /// Stores one message if that needs no waiting at all; `None` otherwise, and nothing has changed.
+    ///
+    /// In SYNC_FLUSH the caller waits with `acknowledge` for the end that comes with it.
+    pub fn append_now(&self, message: &NewMessage<'_>) -> Result<Option<(Sent, u64)>> {
+        let messages = std::slice::from_ref(message);
+        self.shared.check_append(messages)?;
+        let Some(mut inner) = self.shared.inner.try_lock() else { return Ok(None) };
+        let sent = self.shared.append_in(&mut inner, messages, false)?.and_then(|mut sent| sent.pop());
+        let end = self.shared.log.appended();
+        drop(inner);
+        self.shared.announce();
+        Ok(sent.map(|sent| (sent, end)))
+    }
+
+    /// Waits until what was appended up to `end` may be acknowledged.
+    pub fn acknowledge(&self, end: u64) -> Result<()> {
+        if self.is_sync() {
+            self.shared.wait_durable(end)?;
+        }
+        self.shared.announce();
+        Ok(())
+    }
+
+    /// Stores a half message, or finds the pending one that it is a resend of.
+    pub fn prepare(&self, half: &NewHalfMessage<'_>) -> Result<Sent> {
+        self.shared.check_prepare(half)?;
+        let mut inner = self.shared.inner.lock();
+        let sent = self.shared.prepare_in(&mut inner, half, true)?;
+        let end = self.shared.log.appended();
+        drop(inner);
+        self.acknowledge(end)?;
+        sent.ok_or(Error::StoreClosed)
+    }
+
+    /// As `append_now`, for a half message.
+    pub fn prepare_now(&self, half: &NewHalfMessage<'_>) -> Result<Option<(Sent, u64)>> {
+        self.shared.check_prepare(half)?;
+        let Some(mut inner) = self.shared.inner.try_lock() else { return Ok(None) };
+        let sent = self.shared.prepare_in(&mut inner, half, false)?;
+        let end = self.shared.log.appended();
+        Ok(sent.map(|sent| (sent, end)))
+    }
+}
+
+impl Shared {
+    fn check_append(&self, messages: &[NewMessage<'_>]) -> Result<()> {
+        self.check_writable("sending")?;
+        for message in messages {
+            check_body(message.body, self.options.max_message_size)?;
+            check_queue(message.queue_id)?;
+            if message.envelope.delay_level > 0 {
+                return Err(Error::InvalidMessage {
+                    what: "delayed delivery is not there yet\nhint: send without delay_level".into(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_prepare(&self, half: &NewHalfMessage<'_>) -> Result<()> {
+        self.check_writable("preparing a transaction")?;
+        check_body(half.message.body, self.options.max_message_size)?;
+        check_queue(half.message.queue_id)?;
+        if half.message.envelope.delay_level > 0 {
+            return Err(Error::InvalidMessage { what: "a transactional message cannot be delayed".into() });
+        }
+        names::validate_group(half.group)
+    }
+
+    fn append_in(&self, inner: &mut Inner, messages: &[NewMessage<'_>], may_wait: bool) -> Result<Option<Vec<Sent>>> {
+        let now = self.clock.wall();
+        let Inner { appender, state, scratch, placed, .. } = inner;
+        let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "sending" })?;
+        appender.begin(now);
+        placed.clear();
+        for message in messages {
+            let unique_id = self.ids.next(now);
+            scratch.clear();
+            scratch.extend_from_slice(&message.envelope.properties);
+            properties::push(scratch, UNIQUE_KEY, unique_id.as_str());
+            let slot = state.dispatcher.queues.find_or_insert(&message.envelope.topic, message.queue_id);
+            let before = placed.iter().rev().find(|other| other.slot == slot);
+            let queue_offset = before
+                .map_or_else(|| QueueOffset(state.dispatcher.queues.next(slot)), |other| other.queue_offset.plus(1));
+            let draft = self.draft(message, &message.envelope.topic, message.queue_id, now, None, scratch);
+            let appended = appender.push(&draft, queue_offset)?;
+            placed.push(Placed { slot, appended, queue_offset, unique_id });
+        }
+        let urgency = Urgency::Send { pending_bytes: state.table.pending_bytes() };
+        if !self.write(appender, urgency, may_wait)? {
+            return Ok(None);
+        }
+        for (message, placed) in messages.iter().zip(placed.iter()) {
+            let request = request(message.envelope, placed.appended, placed.unique_id.as_str(), message.envelope.topic_hash);
+            state.dispatcher.enqueue(placed.slot, &request);
+            state.dispatcher.index(&request);
+        }
+        if let Some(last) = placed.last() {
+            state.note_last(last.appended);
+        }
+        self.ask_for_upkeep(state.dispatcher.queues.buffered(), state.dispatcher.index.len());
+        let sent = placed.iter().zip(messages).map(|(placed, message)| Sent {
+            unique_id: placed.unique_id.as_str().into(),
+            physical_offset: placed.appended.physical_offset,
+            queue_offset: placed.queue_offset,
+            queue_id: message.queue_id,
+        });
+        Ok(Some(sent.collect()))
+    }
+
+    fn prepare_in(&self, inner: &mut Inner, half: &NewHalfMessage<'_>, may_wait: bool) -> Result<Option<Sent>> {
+        let now = self.clock.wall();
+        let message = &half.message;
+        let generated = self.ids.next(now);
+        let unique_id = half.unique_id.unwrap_or_else(|| generated.as_str());
+        let body_crc = crc32(message.body);
+        let identity = Identity::new(half.group, unique_id, &message.envelope.topic, body_crc);
+        if let Some(sent) = self.resent(inner, half, unique_id, identity)? {
+            return Ok(Some(sent));
+        }
+        if inner.state.table.len() >= self.options.pending_transactions_max {
+            let pending = inner.state.table.len();
+            return Err(Error::TooManyPending { option: "pending_transactions_max", pending });
+        }
+        let Inner { appender, state, scratch, half_slot, .. } = inner;
+        let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "preparing a transaction" })?;
+        half_properties(message.envelope, message.queue_id, unique_id, half.group, scratch)?;
+        let queue_offset = QueueOffset(state.dispatcher.queues.next(*half_slot));
+        appender.begin(now);
+        let draft = self.draft(message, HALF_TOPIC, HALF_QUEUE, now, Some(body_crc), scratch);
+        let appended = appender.push(&draft, queue_offset)?;
+        // What this half takes now, its end may need once more.
+        let urgency = Urgency::Send { pending_bytes: state.table.pending_bytes() + u64::from(appended.size) };
+        if !self.write(appender, urgency, may_wait)? {
+            return Ok(None);
+        }
+        let request = request(message.envelope, appended, unique_id, self.half_topic_hash());
+        state.dispatcher.enqueue(*half_slot, &request);
+        state.dispatcher.index(&request);
+        let monotonic_ms = self.clock.monotonic_ms();
+        let immunity_ms = immunity_ms(Properties(&message.envelope.properties));
+        let key = state.table.insert(&NewHalf {
+            copy: HalfCopy { queue_offset: queue_offset.0, physical_offset: appended.physical_offset.0 },
+            identity: Some(identity),
+            group: half.group,
+            size: appended.size,
+            stored_ms: monotonic_ms,
+            immunity_ms,
+            checks: 0,
+            owner: half.owner,
+            sent: true,
+        });
+        state.table.set_due(key, monotonic_ms + immunity_ms.unwrap_or(self.options.transaction_timeout_ms));
+        state.note_last(appended);
+        self.ask_for_upkeep(state.dispatcher.queues.buffered(), state.dispatcher.index.len());
+        Ok(Some(Sent {
+            unique_id: unique_id.into(),
+            physical_offset: appended.physical_offset,
+            queue_offset,
+            queue_id: message.queue_id,
+        }))
+    }
+
+    /// The pending half that a resend repeats (T12); the record itself is compared, hashes may collide.
+    fn resent(
+        &self,
+        inner: &Inner,
+        half: &NewHalfMessage<'_>,
+        unique_id: &str,
+        identity: Identity,
+    ) -> Result<Option<Sent>> {
+        if half.unique_id.is_none() {
+            return Ok(None);
+        }
+        let found = inner.state.table.find_identity(identity).and_then(|key: Key| inner.state.table.get(key));
+        let Some(pending) = found else { return Ok(None) };
+        let place = PhysicalOffset(pending.newest.physical_offset);
+        let same = self.log.read(place, self.log.appended(), |view, _| {
+            view.unique_id() == Some(unique_id) && view.body == half.message.body
+        })?;
+        Ok(same.then(|| Sent {
+            unique_id: unique_id.into(),
+            physical_offset: place,
+            queue_offset: QueueOffset(pending.newest.queue_offset),
+            queue_id: half.message.queue_id,
+        }))
+    }
+
+    fn draft<'a>(
+        &self,
+        message: &NewMessage<'a>,
+        topic: &'a str,
+        queue_id: QueueId,
+        now: TimestampMs,
+        body_crc: Option<u32>,
+        properties: &'a [u8],
+    ) -> Draft<'a> {
+        Draft {
+            topic,
+            queue_id,
+            flag: message.envelope.flag,
+            sys_flag: 0,
+            born_timestamp: now,
+            born_host: self.options.store_host,
+            store_host: self.options.store_host,
+            reconsume_times: 0,
+            prepared_transaction_offset: PhysicalOffset(0),
+            body: message.body,
+            body_crc,
+            properties,
+        }
+    }
+
+    /// Writes the appender's batch; false if that would wait and may not.
+    pub(super) fn write(&self, appender: &mut Appender, urgency: Urgency, may_wait: bool) -> Result<bool> {
+        if !appender.is_ready(urgency) {
+            if !may_wait {
+                return Ok(false);
+            }
+            appender.make_room(urgency)?;
+        }
+        appender.write().map_err(|error| self.judge(error))?;
+        if let Some(published) = &self.published {
+            published.set_appended(PhysicalOffset(self.log.appended()));
+        }
+        Ok(true)
+    }
+}
+
+fn check_queue(queue_id: QueueId) -> Result<()> {
+    if queue_id.0 < 0 {
+        return Err(Error::InvalidName { what: format!("queue {queue_id} does not exist: queues are numbered from 0") });
+    }
+    Ok(())
+}
+
+fn request<'a>(
+    envelope: &'a Envelope,
+    appended: Appended,
+    unique_id: &'a str,
+    topic_hash: i32,
+) -> DispatchRequest<'a> {
+    DispatchRequest {
+        physical_offset: appended.physical_offset,
+        size: appended.size,
+        store_timestamp: appended.store_timestamp,
+        tags_code: envelope.tags_code,
+        topic_hash,
+        transaction_type: TransactionType::None,
+        unique_id: Some(unique_id),
+        keys: envelope.keys(),
+    }
+}

@@ -1,0 +1,425 @@
+//! End of a transaction: the only place that appends a real message and its op.
+//!
+//! In: ends, from many threads. Out: outcomes. Always: the table decides under the put lock; all decisions of a group
+//! stand in the log in front of its op message; what waits together is one write and one sync. Ending twice alike is a
+//! success that writes nothing; any other end is an exact error that writes nothing.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{Inner, Shared, Store};
+use crate::commit_log::{Appended, Urgency};
+use crate::consume_queue::{Entry, Slot};
+use crate::dispatch::{DispatchRequest, topic_hash};
+use crate::error::{Error, Outcome, Result};
+use crate::half::convert::{discard_draft, final_draft};
+use crate::half::op::{op_bodies, op_properties};
+use crate::half::table::Key;
+use crate::half::{HALF_QUEUE, HalfCopy, HalfFacts};
+use crate::java;
+use crate::names::OP_TOPIC;
+use crate::record::properties::{KEYS, TAGS, UNIQUE_KEY};
+use crate::record::{Draft, TransactionType};
+use crate::units::{PhysicalOffset, QueueId, QueueOffset};
+
+/// How a transaction is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndKind {
+    /// Its message becomes visible.
+    Commit,
+    /// It leaves nothing.
+    RollBack,
+    /// It is given up and parked.
+    Discard,
+}
+
+impl EndKind {
+    const fn outcome(self) -> Outcome {
+        match self {
+            Self::Commit => Outcome::Committed,
+            Self::RollBack => Outcome::RolledBack,
+            Self::Discard => Outcome::Discarded,
+        }
+    }
+}
+
+/// A request to end a transaction.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// Any copy of its half message.
+    pub half: HalfCopy,
+    /// How.
+    pub kind: EndKind,
+    /// Its id, to be compared if given.
+    pub transaction_id: Option<String>,
+    /// The producer group, to be compared if given.
+    pub group: Option<String>,
+    /// Whether a check asked for it.
+    pub from_check: bool,
+}
+
+/// What an end did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// What became of the transaction.
+    pub outcome: Outcome,
+    /// It had ended so before; nothing was written.
+    pub already: bool,
+    /// Where the final (or parked) message stands, if this end wrote one.
+    pub place: Option<(PhysicalOffset, QueueOffset)>,
+}
+
+/// Ends that wait to be one group.
+#[derive(Debug, Default)]
+pub(super) struct EndQueue {
+    waiting: Mutex<Vec<Arc<Ticket>>>,
+    turn: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Ticket {
+    end: End,
+    result: Mutex<Option<Result<Ended>>>,
+}
+
+/// A decision that stands in the batch but is not written yet.
+struct Decision {
+    key: Key,
+    outcome: Outcome,
+    record: Option<Written>,
+}
+
+/// A record of the batch, with what dispatch needs of it.
+struct Written {
+    slot: Slot,
+    queue_offset: QueueOffset,
+    appended: Appended,
+    tags_code: i64,
+    topic_hash: i32,
+    transaction_type: TransactionType,
+    unique_id: Option<String>,
+    keys: Option<String>,
+}
+
+impl Store {
+    /// Ends a transaction.
+    pub fn end_transaction(&self, end: End) -> Result<Ended> {
+        self.shared.check_writable("ending a transaction")?;
+        self.shared.end_in_group(end)
+    }
+}
+
+impl Shared {
+    /// Waits for a turn; who has it ends all that wait. While one group is synced the next one gathers.
+    fn end_in_group(&self, end: End) -> Result<Ended> {
+        let ticket = Arc::new(Ticket { end, result: Mutex::new(None) });
+        self.ends.waiting.lock().push(Arc::clone(&ticket));
+        let turn = self.ends.turn.lock();
+        let done = ticket.result.lock().take();
+        if let Some(result) = done {
+            return result;
+        }
+        let group = std::mem::take(&mut *self.ends.waiting.lock());
+        self.end_group(&group);
+        drop(turn);
+        let result = ticket.result.lock().take();
+        result.unwrap_or(Err(Error::StoreClosed))
+    }
+
+    fn end_group(&self, group: &[Arc<Ticket>]) {
+        let mut results = Vec::with_capacity(group.len());
+        let mut inner = self.inner.lock();
+        let written = self.write_group(&mut inner, group, &mut results);
+        let end = self.log.appended();
+        drop(inner);
+        let durable = match (&written, self.options.flush_disk_type) {
+            (Ok(()), crate::options::FlushDiskType::Sync) => self.wait_durable(end),
+            _ => Ok(()),
+        };
+        self.announce();
+        let failed = written.err().or(durable.err());
+        for (ticket, result) in group.iter().zip(results) {
+            let wrote = matches!(result, Ok(Ended { already: false, .. }));
+            let result = match &failed {
+                Some(error) if wrote => Err(error.repeat()),
+                _ => result,
+            };
+            *ticket.result.lock() = Some(result);
+        }
+    }
+
+    /// Judges all ends, then writes all that is decided: finals and parked copies, then ops.
+    fn write_group(
+        &self,
+        inner: &mut Inner,
+        group: &[Arc<Ticket>],
+        results: &mut Vec<Result<Ended>>,
+    ) -> Result<()> {
+        let now = self.clock.wall();
+        if let Some(appender) = inner.appender.as_mut() {
+            appender.begin(now);
+        }
+        let mut decisions: Vec<Decision> = Vec::new();
+        for ticket in group {
+            results.push(self.judge_end(inner, &ticket.end, &mut decisions));
+        }
+        if decisions.is_empty() {
+            return Ok(());
+        }
+        let ops = self.push_ops(inner, &decisions)?;
+        let appender = inner.appender.as_mut().ok_or(Error::ReadOnly { what: "ending a transaction" })?;
+        self.write(appender, Urgency::End, true)?;
+        for decision in decisions {
+            inner.state.table.decide(decision.key, decision.outcome);
+            if let Some(written) = decision.record {
+                Self::dispatch(inner, &written);
+            }
+        }
+        for (written, highest) in ops {
+            inner.state.table.ops.note(written.queue_offset.0, highest);
+            Self::dispatch(inner, &written);
+        }
+        self.ask_for_upkeep(inner.state.dispatcher.queues.buffered(), inner.state.dispatcher.index.len());
+        Ok(())
+    }
+
+    /// Decides one end; a pending transaction's record joins the batch.
+    fn judge_end(&self, inner: &mut Inner, end: &End, decisions: &mut Vec<Decision>) -> Result<Ended> {
+        let outcome = end.kind.outcome();
+        let Some(key) = self.pending(inner, end)? else {
+            return self.judge_decided(inner, end);
+        };
+        if let Some(earlier) = decisions.iter().find(|decision| decision.key == key) {
+            return already(end, outcome, earlier.outcome);
+        }
+        self.check_late(inner, key, end)?;
+        let place = PhysicalOffset(end.half.physical_offset);
+        let record = self.log.read(place, self.log.appended(), |view, _| {
+            if let Some(id) = end.transaction_id.as_deref().filter(|id| view.unique_id() != Some(id)) {
+                return Err(not_found(end, &format!("its id is {:?}, not {id:?}", view.unique_id().unwrap_or("none"))));
+            }
+            if end.kind == EndKind::RollBack {
+                return Ok(None);
+            }
+            let facts = HalfFacts::of(view);
+            let Inner { appender, state, scratch, .. } = &mut *inner;
+            let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "ending a transaction" })?;
+            let draft = match end.kind {
+                EndKind::Commit => final_draft(view, &facts, self.options.store_host, scratch),
+                _ => discard_draft(view, self.options.store_host, scratch),
+            };
+            check_real(&draft)?;
+            let slot = state.dispatcher.queues.find_or_insert(draft.topic, draft.queue_id);
+            let queue_offset = next_in_batch(decisions, slot, state.dispatcher.queues.next(slot));
+            let appended = appender.push(&draft, queue_offset)?;
+            Ok(Some(Written {
+                slot,
+                queue_offset,
+                appended,
+                tags_code: java::tags_code(view.properties.get_str(TAGS)),
+                topic_hash: topic_hash(draft.topic),
+                transaction_type: match end.kind {
+                    EndKind::Commit => TransactionType::Commit,
+                    _ => TransactionType::None,
+                },
+                unique_id: view.properties.get_str(UNIQUE_KEY).map(str::to_owned),
+                keys: view.properties.get_str(KEYS).map(str::to_owned),
+            }))
+        })??;
+        let place = record.as_ref().map(|record| (record.appended.physical_offset, record.queue_offset));
+        decisions.push(Decision { key, outcome, record });
+        Ok(Ended { outcome, already: false, place })
+    }
+
+    /// The pending transaction that an end names, after comparing place and group.
+    fn pending(&self, inner: &Inner, end: &End) -> Result<Option<Key>> {
+        let Some(key) = inner.state.table.find(end.half.queue_offset) else { return Ok(None) };
+        let Some(entry) = inner.state.table.get(key) else { return Ok(None) };
+        if !entry.copies().any(|(copy, _)| copy == end.half) {
+            return Err(not_found(end, "no copy of a half message stands there"));
+        }
+        check_group(end, inner.state.table.group(entry))?;
+        Ok(Some(key))
+    }
+
+    /// An end of what does not pend: the same again is a success, anything else an error.
+    fn judge_decided(&self, inner: &Inner, end: &End) -> Result<Ended> {
+        let queue = inner.state.dispatcher.queues.get(inner.half_slot).ok_or(Error::StoreClosed)?;
+        let wanted = end.half.queue_offset;
+        if wanted >= queue.next() {
+            return Err(not_found(end, "the half queue does not reach that far"));
+        }
+        let bytes = self.entry_bytes(queue, wanted)?;
+        let entry = Entry::from_bytes(&bytes).filter(|entry| !entry.is_padding());
+        let Some(entry) = entry.filter(|entry| entry.physical_offset.0 >= self.log.segments.first()) else {
+            return self.judge_gone(inner, end);
+        };
+        if entry.physical_offset.0 != end.half.physical_offset {
+            return Err(not_found(end, "no half message stands there"));
+        }
+        self.log.read(entry.physical_offset, self.log.appended(), |view, _| {
+            check_group(end, HalfFacts::of(view).group)?;
+            match end.transaction_id.as_deref().filter(|id| view.unique_id() != Some(id)) {
+                Some(id) => Err(not_found(end, &format!("its id is {:?}, not {id:?}", view.unique_id().unwrap_or("none")))),
+                None => Ok(()),
+            }
+        })??;
+        let found = inner.state.table.outcome(wanted).ok_or_else(|| not_found(end, "nothing is known of it"))?;
+        already(end, end.kind.outcome(), found)
+    }
+
+    /// An end whose half retention has removed: what it left tells.
+    fn judge_gone(&self, inner: &Inner, end: &End) -> Result<Ended> {
+        let Some(found) = inner.state.table.outcome(end.half.queue_offset) else {
+            return Err(not_found(end, "its half message is gone, and nothing is known of it"));
+        };
+        already(end, end.kind.outcome(), found)
+    }
+
+    fn check_late(&self, inner: &Inner, key: Key, end: &End) -> Result<()> {
+        let Some(entry) = inner.state.table.get(key).filter(|_| self.options.reject_late_end && !end.from_check) else {
+            return Ok(());
+        };
+        let immunity_ms = entry.immunity_ms().unwrap_or(self.options.transaction_timeout_ms);
+        // Once it may have been asked about, a check settles it, as in RocketMQ; a discard is no producer's end.
+        if end.kind != EndKind::Discard && self.clock.monotonic_ms() - entry.stored_ms > immunity_ms {
+            return Err(Error::LateEnd { transaction: name(end), immunity_ms });
+        }
+        Ok(())
+    }
+
+    /// The op messages that name every copy of what is decided, from the stored progress on.
+    fn push_ops(&self, inner: &mut Inner, decisions: &[Decision]) -> Result<Vec<(Written, u64)>> {
+        let progress = inner.stored_half_progress;
+        let mut offsets: Vec<u64> = decisions
+            .iter()
+            .filter_map(|decision| inner.state.table.get(decision.key))
+            .flat_map(|entry| entry.copies().map(|(copy, _)| copy.queue_offset).collect::<Vec<_>>())
+            .filter(|offset| *offset >= progress)
+            .collect();
+        offsets.sort_unstable();
+        self.push_op_messages(inner, &offsets)
+    }
+
+    fn push_op_messages(&self, inner: &mut Inner, offsets: &[u64]) -> Result<Vec<(Written, u64)>> {
+        let Inner { appender, state, op_slot, .. } = inner;
+        let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "ending a transaction" })?;
+        let properties = op_properties();
+        let mut queue_offset = QueueOffset(state.dispatcher.queues.next(*op_slot));
+        let mut written = Vec::new();
+        for body in op_bodies(offsets, self.options.op_message_size_max) {
+            let draft = Draft {
+                topic: OP_TOPIC,
+                queue_id: HALF_QUEUE,
+                flag: 0,
+                sys_flag: 0,
+                born_timestamp: appender.store_timestamp(),
+                born_host: self.options.store_host,
+                store_host: self.options.store_host,
+                reconsume_times: 0,
+                prepared_transaction_offset: PhysicalOffset(0),
+                body: body.as_bytes(),
+                body_crc: None,
+                properties: &properties,
+            };
+            let appended = appender.push(&draft, queue_offset)?;
+            let highest = crate::half::op::parse_op_body(body.as_bytes()).max().unwrap_or(0);
+            written.push((
+                Written {
+                    slot: *op_slot,
+                    queue_offset,
+                    appended,
+                    tags_code: java::tags_code(Some(crate::half::op::REMOVE_TAG)),
+                    topic_hash: 0,
+                    transaction_type: TransactionType::None,
+                    unique_id: None,
+                    keys: None,
+                },
+                highest,
+            ));
+            queue_offset = queue_offset.plus(1);
+        }
+        Ok(written)
+    }
+
+    /// Writes op messages for decided halves that none names: what a crash (or a broker) left open (T8).
+    pub(super) fn heal(&self, inner: &mut Inner, unnamed: &[u64]) -> Result<()> {
+        if unnamed.is_empty() {
+            return Ok(());
+        }
+        let now = self.clock.wall();
+        if let Some(appender) = inner.appender.as_mut() {
+            appender.begin(now);
+        }
+        let ops = self.push_op_messages(inner, unnamed)?;
+        let appender = inner.appender.as_mut().ok_or(Error::ReadOnly { what: "healing" })?;
+        self.write(appender, Urgency::End, true)?;
+        for (written, highest) in ops {
+            inner.state.table.ops.note(written.queue_offset.0, highest);
+            Self::dispatch(inner, &written);
+        }
+        Ok(())
+    }
+
+    fn dispatch(inner: &mut Inner, written: &Written) {
+        let request = DispatchRequest {
+            physical_offset: written.appended.physical_offset,
+            size: written.appended.size,
+            store_timestamp: written.appended.store_timestamp,
+            tags_code: written.tags_code,
+            topic_hash: written.topic_hash,
+            transaction_type: written.transaction_type,
+            unique_id: written.unique_id.as_deref(),
+            keys: written.keys.as_deref(),
+        };
+        inner.state.dispatcher.enqueue(written.slot, &request);
+        inner.state.dispatcher.index(&request);
+        inner.state.note_last(written.appended);
+    }
+}
+
+/// The queue offset behind those that the batch has given already.
+fn next_in_batch(decisions: &[Decision], slot: Slot, next: u64) -> QueueOffset {
+    let last = decisions.iter().rev().filter_map(|decision| decision.record.as_ref()).find(|record| record.slot == slot);
+    last.map_or(QueueOffset(next), |record| record.queue_offset.plus(1))
+}
+
+/// A half whose real topic cannot be a topic was not written by us; committing it would write where nobody looks.
+fn check_real(draft: &Draft<'_>) -> Result<()> {
+    if crate::names::valid_path_component(draft.topic) && draft.queue_id >= QueueId(0) {
+        return Ok(());
+    }
+    Err(Error::InvalidName {
+        what: format!("the half message names queue {} of topic {:?}, which cannot be", draft.queue_id, draft.topic),
+    })
+}
+
+fn check_group(end: &End, expected: &str) -> Result<()> {
+    match end.group.as_deref().filter(|given| *given != expected) {
+        Some(given) => Err(Error::WrongGroup {
+            transaction: name(end),
+            expected: expected.to_owned(),
+            given: given.to_owned(),
+        }),
+        None => Ok(()),
+    }
+}
+
+fn already(end: &End, wanted: Outcome, found: Outcome) -> Result<Ended> {
+    if wanted == found {
+        return Ok(Ended { outcome: found, already: true, place: None });
+    }
+    Err(Error::AlreadyEnded { transaction: name(end), outcome: found })
+}
+
+fn not_found(end: &End, why: &str) -> Error {
+    Error::TransactionNotFound { what: format!("transaction {} is not there: {why}", name(end)) }
+}
+
+fn name(end: &End) -> String {
+    end.transaction_id.clone().unwrap_or_else(|| {
+        format!("(half queue offset {}, physical offset {})", end.half.queue_offset, end.half.physical_offset)
+    })
+}
+

@@ -1,0 +1,277 @@
+//! Store: one directory, open; the façade over log, queues, index and the table of transactions.
+//!
+//! In: messages, ends, questions. Out: places, outcomes, messages. Always: one process writes; one lock orders all
+//! appends and ends; readers see only what is below the visible end. Not here: when to check, who is asked (Python).
+
+mod append;
+mod end_transaction;
+mod history;
+mod open;
+mod read;
+mod upkeep;
+mod waiting;
+#[cfg(test)]
+mod tests;
+
+pub use append::{NewHalfMessage, NewMessage, Sent};
+pub use end_transaction::{End, EndKind, Ended};
+pub use history::TransactionRow;
+pub use open::{GUARD, OpenReport};
+pub use read::{StoreStat, StoredRecord};
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::clock::{Clock, SystemClock};
+use crate::commit_log::{Appender, CommitLog};
+use crate::consume_queue::{QueueFiles, Slot};
+use crate::error::{Error, Result};
+use crate::flush::GroupCommit;
+use crate::index::{IndexEntry, IndexFiles};
+use crate::offsets::ConsumerOffsets;
+use crate::options::{FlushDiskType, StoreOptions};
+use crate::published::Published;
+use crate::record::message_id::UniqueIds;
+use crate::recovery::Recovered;
+use crate::settings::Settings;
+use crate::storage::disk::Disk;
+use crate::storage::{Lock, Storage};
+
+/// How often this process was forked, as far as it was told (see `note_fork`).
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// A forked child says so: handles that the parent opened refuse to work in it.
+pub fn note_fork() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+}
+
+/// An open store.
+#[derive(Debug)]
+pub struct Store {
+    shared: Arc<Shared>,
+    flusher: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the store's threads share.
+#[derive(Debug)]
+struct Shared {
+    options: StoreOptions,
+    storage: Arc<dyn Storage>,
+    clock: Arc<dyn Clock>,
+    log: Arc<CommitLog>,
+    queue_files: QueueFiles,
+    index_files: Mutex<IndexFiles>,
+    inner: Mutex<Inner>,
+    ends: end_transaction::EndQueue,
+    commit: GroupCommit,
+    offsets: Mutex<ConsumerOffsets>,
+    settings: Mutex<Settings>,
+    published: Option<Published>,
+    ids: UniqueIds,
+    report: OpenReport,
+    /// One at a time writes what is derived.
+    upkeep: Mutex<()>,
+    /// The background thread sleeps here.
+    wake: Wake,
+    /// Readers that wait for messages sleep here.
+    arrival: Wake,
+    arrival_waiters: AtomicUsize,
+    snapshot_position: AtomicU64,
+    closed: AtomicBool,
+    poisoned: AtomicBool,
+    forks: u64,
+    process: u32,
+    locks: Mutex<Vec<Box<dyn Lock>>>,
+}
+
+/// What the put lock guards.
+#[derive(Debug)]
+struct Inner {
+    /// `None` in a reader.
+    appender: Option<Appender>,
+    /// Everything derived from the log.
+    state: Recovered,
+    half_slot: Slot,
+    op_slot: Slot,
+    /// Index entries that the background writer has taken but not written yet.
+    index_in_flight: Arc<Vec<IndexEntry>>,
+    /// The half progress that consumerOffset.json holds.
+    stored_half_progress: u64,
+    /// Reused for properties.
+    scratch: Vec<u8>,
+    placed: Vec<append::Placed>,
+}
+
+/// A flag to wait on.
+#[derive(Debug, Default)]
+struct Wake {
+    flag: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Wake {
+    fn set(&self) {
+        *self.flag.lock() = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for the flag or the time, and takes it down.
+    fn wait_ms(&self, milliseconds: u64) {
+        let mut flag = self.flag.lock();
+        if !*flag {
+            self.changed.wait_for(&mut flag, std::time::Duration::from_millis(milliseconds));
+        }
+        *flag = false;
+    }
+}
+
+impl Store {
+    /// Opens the store in a directory; a writer makes it if it is missing or empty.
+    pub fn open(path: &Path, options: StoreOptions) -> Result<Self> {
+        options.check()?;
+        let storage = if options.read_only { Disk::open(path)? } else { Disk::create(path)? };
+        Self::open_with(Arc::new(storage), Arc::new(SystemClock), options)
+    }
+
+    /// Opens a store on any storage, with any clock.
+    pub fn open_with(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, options: StoreOptions) -> Result<Self> {
+        options.check()?;
+        let shared = Arc::new(open::open(storage, clock, options)?);
+        let flusher = if shared.options.read_only || !shared.options.background {
+            None
+        } else {
+            Some(upkeep::spawn(&shared)?)
+        };
+        Ok(Self { shared, flusher: Mutex::new(flusher) })
+    }
+
+    /// What opening found and did.
+    pub fn open_report(&self) -> &OpenReport {
+        &self.shared.report
+    }
+
+    /// The directory.
+    pub fn path(&self) -> PathBuf {
+        self.shared.storage.root().to_owned()
+    }
+
+    /// Whether it was opened read-only.
+    pub fn is_read_only(&self) -> bool {
+        self.shared.options.read_only
+    }
+
+    /// Whether `close` was called.
+    pub fn is_closed(&self) -> bool {
+        self.shared.closed.load(Ordering::Acquire)
+    }
+
+    /// Whether appends must wait until they are durable.
+    pub fn is_sync(&self) -> bool {
+        self.shared.options.flush_disk_type == FlushDiskType::Sync
+    }
+
+    /// Writes all that is buffered, hands the store over, lets go of the locks. Again: nothing.
+    pub fn close(&self) -> Result<()> {
+        if self.shared.is_forked() {
+            // The parent's files and locks are none of the child's business.
+            self.shared.closed.store(true, Ordering::SeqCst);
+            return Ok(());
+        }
+        if self.shared.closed.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.shared.wake.set();
+        self.shared.arrival.set();
+        if let Some(thread) = self.flusher.lock().take() {
+            // A panic there has poisoned the store already.
+            let _ = thread.join();
+        }
+        let result = self.shared.hand_over();
+        self.shared.locks.lock().clear();
+        result
+    }
+
+    /// One round of what the background thread does: write what is derived, sync the log.
+    pub fn flush_round(&self) -> Result<()> {
+        self.shared.check_open()?;
+        self.shared.flush_round()
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Nobody is there to tell; a store that was not closed well is recovered at the next opening.
+        let _ = self.close();
+    }
+}
+
+impl Shared {
+    fn is_forked(&self) -> bool {
+        self.forks != FORKS.load(Ordering::Relaxed)
+    }
+
+    /// Refuses in a forked child and on a closed handle.
+    #[inline]
+    fn check_open(&self) -> Result<()> {
+        if self.is_forked() {
+            let here = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+            return Err(Error::StoreForked { owner: self.process, here });
+        }
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::StoreClosed);
+        }
+        Ok(())
+    }
+
+    /// Refuses what a reader or a poisoned store cannot do.
+    #[inline]
+    fn check_writable(&self, what: &'static str) -> Result<()> {
+        self.check_open()?;
+        if self.options.read_only {
+            return Err(Error::ReadOnly { what });
+        }
+        if self.poisoned.load(Ordering::Acquire) {
+            return Err(Error::StorePoisoned { why: self.commit.poisoned().unwrap_or_default() });
+        }
+        Ok(())
+    }
+
+    /// Stops all writing after an error that leaves the files unknown; other errors pass through.
+    fn judge(&self, error: Error) -> Error {
+        if let Error::StorePoisoned { why } = &error {
+            self.commit.poison(why);
+            self.poisoned.store(true, Ordering::Release);
+        }
+        error
+    }
+
+    /// How far readers may read.
+    fn visible_end(&self) -> u64 {
+        match (&self.published, self.options.read_only, self.options.flush_disk_type) {
+            (_, true, _) | (_, _, FlushDiskType::Async) => self.log.appended(),
+            (_, _, FlushDiskType::Sync) => self.log.durable(),
+        }
+    }
+
+    /// Waits until the log is durable up to `end`.
+    fn wait_durable(&self, end: u64) -> Result<()> {
+        let publish = |durable: u64| {
+            if let Some(published) = &self.published {
+                published.set_durable(crate::units::PhysicalOffset(durable));
+            }
+        };
+        self.commit.wait(&self.log, end, publish).map_err(|error| self.judge(error))
+    }
+
+    /// Tells readers that wait, if there are any.
+    #[inline]
+    fn announce(&self) {
+        if self.arrival_waiters.load(Ordering::SeqCst) > 0 {
+            self.arrival.set();
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Read: messages by queue, by place, by key, in the log's order.
+//!
+//! In: names and offsets. Out: records, copied out of the log. Always: nothing behind the visible end; entries that are
+//! only in memory are seen like those in files. Not here: decoding bodies, filtering by policy.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+use super::{Shared, Store};
+use crate::commit_log::Scanner;
+use crate::consume_queue::{ConsumeQueue, ENTRY_SIZE, Entry};
+use crate::error::{Error, Result};
+use crate::java;
+use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
+use crate::record::properties::{KEYS, TAGS, UNIQUE_KEY};
+use crate::record::RecordView;
+use crate::units::{PhysicalOffset, QueueId, QueueOffset, to_u64, to_usize};
+
+/// Bytes that one `read` returns at most, beyond its first message: RocketMQ's `maxTransferBytesOnMessageInMemory` is
+/// 256 KiB; a reader in the process is not sent anything, so it may have more.
+const READ_BYTES_MAX: usize = 4 << 20;
+/// Candidates of one hash that a query looks at.
+const CANDIDATES_MAX: usize = 4_096;
+
+/// A record, copied out of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredRecord {
+    bytes: Box<[u8]>,
+    physical_offset: PhysicalOffset,
+}
+
+impl StoredRecord {
+    fn new(bytes: &[u8], physical_offset: PhysicalOffset) -> Self {
+        Self { bytes: bytes.into(), physical_offset }
+    }
+
+    /// The record as stored.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The record, decoded. It was verified when it was read.
+    pub fn view(&self) -> Result<RecordView<'_>> {
+        let verify = Verify { body_crc: false, record_crc: RecordCrc::Ignore };
+        match decode(&self.bytes, self.physical_offset, verify) {
+            Ok(Scanned::Record(view)) => Ok(view),
+            _ => Err(Error::MessageNotFound { what: format!("no record at {}", self.physical_offset) }),
+        }
+    }
+}
+
+/// Figures of an open store.
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)] // Each is explained where Python sees it, in _native.pyi.
+pub struct StoreStat {
+    pub min_physical_offset: u64,
+    pub max_physical_offset: u64,
+    pub durable_physical_offset: u64,
+    pub visible_physical_offset: u64,
+    pub snapshot_physical_offset: u64,
+    pub commit_log_file_size: u64,
+    pub consume_queue_file_size: u64,
+    pub max_hash_slot_num: u32,
+    pub max_index_num: u32,
+    pub queues: usize,
+    pub index_files: usize,
+    pub pending_transactions: u64,
+    pub pending_table_bytes: usize,
+    pub decided_halves: u64,
+}
+
+impl Store {
+    /// Visible messages of a queue from an offset on, and the offset to go on from. With `tags` only messages with one
+    /// of them; those passed over count as read.
+    pub fn read(
+        &self,
+        topic: &str,
+        queue_id: QueueId,
+        queue_offset: QueueOffset,
+        max_messages: usize,
+        tags: Option<&[String]>,
+    ) -> Result<(Vec<StoredRecord>, QueueOffset)> {
+        self.shared.refresh()?;
+        let codes: Option<Vec<i64>> = tags.map(|tags| tags.iter().map(|tag| java::tags_code(Some(tag))).collect());
+        let mut next = queue_offset.0;
+        let mut found = Vec::new();
+        let mut bytes = 0;
+        while found.len() < max_messages && bytes < READ_BYTES_MAX {
+            let entries = self.shared.entries(topic, queue_id, next, to_u64(max_messages - found.len()).max(32))?;
+            if entries.is_empty() {
+                break;
+            }
+            for entry in entries {
+                if found.len() >= max_messages || bytes >= READ_BYTES_MAX {
+                    break;
+                }
+                next += 1;
+                let wanted = !entry.is_padding() && codes.as_ref().is_none_or(|codes| codes.contains(&entry.tags_code));
+                if let Some(record) = wanted.then(|| self.record_if(entry.physical_offset, tags)).transpose()?.flatten() {
+                    bytes += record.bytes.len();
+                    found.push(record);
+                }
+            }
+        }
+        Ok((found, QueueOffset(next)))
+    }
+
+    /// The record at a physical offset.
+    pub fn read_at(&self, physical_offset: PhysicalOffset) -> Result<StoredRecord> {
+        self.shared.refresh()?;
+        self.shared.log.read(physical_offset, self.shared.visible_end(), |_, bytes| {
+            StoredRecord::new(bytes, physical_offset)
+        })
+    }
+
+    /// Records of every topic in the log's order, and the offset to go on from.
+    pub fn scan(&self, from: PhysicalOffset, max_messages: usize) -> Result<(Vec<StoredRecord>, PhysicalOffset)> {
+        self.shared.refresh()?;
+        let first = self.shared.log.segments.first();
+        if from.0 < first {
+            return Err(Error::OffsetTooOld { place: "the commit log".into(), requested: from.0, minimum: first });
+        }
+        let mut found = Vec::new();
+        let settings = self.shared.settings.lock().clone();
+        let scan = Scanner::new(&self.shared.log, from, self.shared.visible_end()).run(
+            |offset| settings.verify(offset),
+            |view, bytes| {
+                found.push(StoredRecord::new(bytes, view.physical_offset));
+                Ok(found.len() < max_messages)
+            },
+        )?;
+        match scan.tail {
+            crate::commit_log::Tail::Bad(why) if found.is_empty() => {
+                let segment = self.shared.log.segment(PhysicalOffset(scan.end))?;
+                Err(segment.corrupt(scan.end, why))
+            }
+            _ => Ok((found, PhysicalOffset(scan.end))),
+        }
+    }
+
+    /// Messages of a topic with a key or unique id, the newest first.
+    pub fn query(&self, topic: &str, key: &str, max_messages: usize) -> Result<Vec<StoredRecord>> {
+        self.shared.refresh()?;
+        let mut found = Vec::new();
+        for place in self.shared.candidates(topic, key)? {
+            if found.len() >= max_messages {
+                break;
+            }
+            let record = self.shared.log.read(place, self.shared.visible_end(), |view, bytes| {
+                (view.topic == topic && has_key(view, key)).then(|| StoredRecord::new(bytes, place))
+            });
+            match record {
+                Ok(record) => found.extend(record),
+                // The index may still name what retention removed.
+                Err(Error::OffsetTooOld { .. } | Error::MessageNotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
+    /// The first entry that is left in a queue, and one past its last visible one.
+    pub fn queue_range(&self, topic: &str, queue_id: QueueId) -> Result<(u64, u64)> {
+        self.shared.refresh()?;
+        self.shared.range(topic, queue_id)
+    }
+
+    /// Topic, number and range of every queue, sorted.
+    pub fn queues(&self) -> Result<Vec<(String, QueueId, u64, u64)>> {
+        self.shared.refresh()?;
+        let inner = self.shared.inner.lock();
+        let mut names: Vec<_> =
+            inner.state.dispatcher.queues.iter().map(|(_, queue)| (queue.topic.to_string(), queue.queue_id)).collect();
+        drop(inner);
+        names.sort();
+        let range = |(topic, queue_id): (String, QueueId)| {
+            let (first, end) = self.shared.range(&topic, queue_id)?;
+            Ok((topic, queue_id, first, end))
+        };
+        // The half and op queue stand in the table before their first message.
+        let kept = |row: &Result<(String, QueueId, u64, u64)>| row.as_ref().map_or(true, |(_, _, _, end)| *end > 0);
+        names.into_iter().map(range).filter(kept).collect()
+    }
+
+    /// Waits until something behind `physical_offset` is visible, or the time is over. Returns the visible end.
+    pub fn wait_for_messages(&self, physical_offset: PhysicalOffset, timeout_ms: u64) -> Result<PhysicalOffset> {
+        let shared = &self.shared;
+        shared.refresh()?;
+        let until = shared.clock.monotonic_ms() + i64::try_from(timeout_ms).unwrap_or(i64::MAX / 2);
+        shared.arrival_waiters.fetch_add(1, Ordering::SeqCst);
+        let result = loop {
+            let end = shared.visible_end();
+            let left = until - shared.clock.monotonic_ms();
+            if end > physical_offset.0 || left <= 0 {
+                break shared.check_open().map(|()| PhysicalOffset(end));
+            }
+            // A reader of another process's store is told by nobody: it looks again now and then.
+            let nap = if shared.options.read_only { left.min(20) } else { left };
+            shared.arrival.wait_ms(u64::try_from(nap).unwrap_or(0));
+            if let Err(error) = shared.refresh() {
+                break Err(error);
+            }
+        };
+        shared.arrival_waiters.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+
+    /// Figures.
+    pub fn stat(&self) -> Result<StoreStat> {
+        self.shared.refresh()?;
+        let shared = &self.shared;
+        let queues = self.queues()?.len();
+        let geometry = shared.index_files.lock().geometry();
+        let index_files = shared.index_files.lock().len();
+        let inner = shared.inner.lock();
+        Ok(StoreStat {
+            min_physical_offset: shared.log.segments.first(),
+            max_physical_offset: shared.log.appended(),
+            durable_physical_offset: shared.log.durable(),
+            visible_physical_offset: shared.visible_end(),
+            snapshot_physical_offset: shared.snapshot_position.load(Ordering::Acquire),
+            commit_log_file_size: shared.log.segments.file_size(),
+            consume_queue_file_size: shared.queue_files.file_size(),
+            max_hash_slot_num: geometry.slots,
+            max_index_num: geometry.entries,
+            queues,
+            index_files,
+            pending_transactions: inner.state.table.len(),
+            pending_table_bytes: inner.state.table.memory(),
+            decided_halves: inner.state.table.decided.count(),
+        })
+    }
+
+    /// A record, if it has one of the tags: codes collide, so the tag itself is compared.
+    fn record_if(&self, place: PhysicalOffset, tags: Option<&[String]>) -> Result<Option<StoredRecord>> {
+        self.shared.log.read(place, self.shared.visible_end(), |view, bytes| {
+            let tag = view.properties.get_str(TAGS);
+            let wanted = tags.is_none_or(|tags| tag.is_some_and(|tag| tags.iter().any(|wanted| wanted == tag)));
+            wanted.then(|| StoredRecord::new(bytes, place))
+        })
+    }
+}
+
+impl Shared {
+    /// Visible entries of a queue from an offset on.
+    fn entries(&self, topic: &str, queue_id: QueueId, from: u64, most: u64) -> Result<Vec<Entry>> {
+        let inner = self.inner.lock();
+        let queues = &inner.state.dispatcher.queues;
+        let Some(queue) = queues.find(topic, queue_id).and_then(|slot| queues.get(slot)) else {
+            return Ok(Vec::new());
+        };
+        if from < queue.first {
+            return Err(Error::OffsetTooOld {
+                place: format!("{topic}/{queue_id}"),
+                requested: from,
+                minimum: queue.first,
+            });
+        }
+        if from >= queue.next() {
+            return Ok(Vec::new());
+        }
+        let most = most.min(queue.next() - from);
+        let bytes = if from >= queue.settled() {
+            tail_bytes(queue, from, most)
+        } else {
+            let (name, most) = (std::sync::Arc::clone(&queue.topic), most.min(queue.settled() - from));
+            drop(inner);
+            self.queue_files.read(&name, queue_id, from, most)?
+        };
+        let visible = self.visible_end();
+        let (entries, _) = bytes.as_chunks::<ENTRY_SIZE>();
+        Ok(entries
+            .iter()
+            .map_while(|entry| Entry::from_bytes(entry))
+            .take_while(|entry| entry.is_padding() || entry.end() <= visible)
+            .collect())
+    }
+
+    /// One entry's bytes, from memory or file.
+    pub(super) fn entry_bytes(&self, queue: &ConsumeQueue, at: u64) -> Result<Vec<u8>> {
+        if at >= queue.settled() {
+            return Ok(tail_bytes(queue, at, 1));
+        }
+        self.queue_files.read(&queue.topic, queue.queue_id, at, 1)
+    }
+
+    fn range(&self, topic: &str, queue_id: QueueId) -> Result<(u64, u64)> {
+        let inner = self.inner.lock();
+        let queues = &inner.state.dispatcher.queues;
+        let Some(queue) = queues.find(topic, queue_id).and_then(|slot| queues.get(slot)) else { return Ok((0, 0)) };
+        let (first, mut end) = (queue.first, queue.next());
+        let visible = self.visible_end();
+        // Only in SYNC_FLUSH a few last entries may stand behind the visible end.
+        while end > first {
+            let bytes = self.entry_bytes(queue, end - 1)?;
+            if Entry::from_bytes(&bytes).is_none_or(|entry| entry.is_padding() || entry.end() <= visible) {
+                break;
+            }
+            end -= 1;
+        }
+        Ok((first, end))
+    }
+
+    /// Where records with a key may stand, the newest first: entries in memory, then in files.
+    fn candidates(&self, topic: &str, key: &str) -> Result<Vec<PhysicalOffset>> {
+        let hash = java::index_hash(topic, key);
+        let inner = self.inner.lock();
+        let in_memory = inner.state.dispatcher.index.iter().chain(inner.index_in_flight.iter());
+        let mut places: BTreeSet<PhysicalOffset> =
+            in_memory.filter(|entry| entry.hash == hash).map(|entry| entry.physical_offset).collect();
+        drop(inner);
+        let everywhere = PhysicalOffset(0)..PhysicalOffset(u64::MAX);
+        places.extend(self.index_files.lock().query(hash, CANDIDATES_MAX, everywhere)?);
+        Ok(places.into_iter().rev().collect())
+    }
+}
+
+fn tail_bytes(queue: &ConsumeQueue, from: u64, most: u64) -> Vec<u8> {
+    let start = to_usize(from.saturating_sub(queue.settled())) * ENTRY_SIZE;
+    queue.tail().get(start..).unwrap_or_default().iter().take(to_usize(most) * ENTRY_SIZE).copied().collect()
+}
+
+fn has_key(view: &RecordView<'_>, key: &str) -> bool {
+    view.properties.get_str(UNIQUE_KEY) == Some(key)
+        || view.properties.get_str(KEYS).is_some_and(|keys| keys.split(' ').any(|word| word == key))
+}

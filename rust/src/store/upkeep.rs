@@ -1,0 +1,310 @@
+//! Upkeep: what a store does beside appends: derived files, syncs, snapshots, progress, the clean close.
+//!
+//! In: a background thread, or a caller. Out: files that are as new as they need to be. Always: data is synced before
+//! what points to it; the log never waits for a queue or the index. Not here: when a snapshot is due (Python).
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use super::open::{ABORT, GUARD};
+use super::{Inner, Shared, Store};
+use crate::checkpoint::Checkpoint;
+use crate::commit_log;
+use crate::consume_queue::Slot;
+use crate::dispatch::topic_hash;
+use crate::error::{Error, Result};
+use crate::half::HALF_QUEUE;
+use crate::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use crate::snapshot::{Anchor, QueueExtent, Snapshot};
+use crate::units::PhysicalOffset;
+
+/// Bytes of queue entries in memory from which the background thread is woken.
+const BUFFERED_WAKE: usize = 1 << 20;
+/// Index entries in memory from which the background thread is woken.
+const INDEX_WAKE: usize = 1 << 15;
+/// Bytes of queue entries, or index entries, in memory from which a sender writes them itself.
+const BUFFERED_MAX: usize = 32 << 20;
+const INDEX_MAX: usize = 1 << 20;
+
+/// Starts the background thread. It ends with the store, also with one that was never closed.
+pub(super) fn spawn(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
+    let weak = Arc::downgrade(shared);
+    std::thread::Builder::new()
+        .name("txstore-flush".into())
+        .spawn(move || run(&weak))
+        .map_err(|source| Error::from_io("start a thread for", shared.storage.root(), source))
+}
+
+fn run(weak: &Weak<Shared>) {
+    while let Some(shared) = weak.upgrade() {
+        shared.wake.wait_ms(shared.options.flush_interval_ms);
+        if shared.closed.load(Ordering::Acquire) {
+            return;
+        }
+        // An error stays: a failed sync poisons, a full disk is met again by the next round and by the senders.
+        let _ = shared.flush_round();
+    }
+}
+
+impl Store {
+    /// Makes everything that was appended durable.
+    pub fn flush(&self) -> Result<()> {
+        self.shared.check_writable("flushing")?;
+        self.shared.wait_durable(self.shared.log.appended())
+    }
+
+    /// Syncs all that is derived and writes a snapshot.
+    pub fn snapshot(&self) -> Result<()> {
+        self.shared.check_writable("a snapshot")?;
+        self.shared.snapshot()
+    }
+
+    /// The offset up to which a group has acknowledged a queue.
+    pub fn consumer_offset(&self, topic: &str, group: &str, queue_id: crate::units::QueueId) -> Result<Option<u64>> {
+        self.shared.check_open()?;
+        Ok(self.shared.offsets.lock().get(topic, group, queue_id))
+    }
+
+    /// Sets it, in memory; `write_offsets` writes.
+    pub fn set_consumer_offset(
+        &self,
+        topic: &str,
+        group: &str,
+        queue_id: crate::units::QueueId,
+        queue_offset: u64,
+    ) -> Result<()> {
+        self.shared.check_writable("acknowledging")?;
+        let inner = self.shared.inner.lock();
+        let queues = &inner.state.dispatcher.queues;
+        let next = queues.find(topic, queue_id).map_or(0, |slot| queues.next(slot));
+        drop(inner);
+        if queue_offset > next {
+            return Err(Error::InvalidOption {
+                option: "queue_offset".into(),
+                what: format!("{queue_offset} is behind the end of {topic}/{queue_id}, which is {next}"),
+            });
+        }
+        self.shared.offsets.lock().set(topic, group, queue_id, queue_offset);
+        Ok(())
+    }
+
+    /// All groups' offsets: topic, group, queue, offset.
+    pub fn consumer_offsets(&self) -> Result<Vec<(String, String, crate::units::QueueId, u64)>> {
+        self.shared.check_open()?;
+        Ok(self.shared.offsets.lock().all())
+    }
+
+    /// Writes consumerOffset.json if an offset changed, with the transactions' progress.
+    pub fn write_offsets(&self) -> Result<()> {
+        self.shared.check_writable("writing offsets")?;
+        self.shared.write_progress()
+    }
+}
+
+impl Shared {
+    pub(super) fn half_topic_hash(&self) -> i32 {
+        *self.half_topic_hash.get_or_init(|| topic_hash(HALF_TOPIC))
+    }
+
+    /// Wakes the background thread when much is buffered.
+    #[inline]
+    pub(super) fn ask_for_upkeep(&self, buffered: usize, index: usize) {
+        let much = buffered > BUFFERED_WAKE || index > INDEX_WAKE;
+        if much && !self.upkeep_asked.swap(true, Ordering::AcqRel) {
+            self.wake.set();
+        }
+        self.overfull.store(buffered > BUFFERED_MAX || index > INDEX_MAX, Ordering::Relaxed);
+    }
+
+    /// A sender that is too far ahead of the background thread does its work.
+    pub(super) fn relieve(&self) -> Result<()> {
+        if self.overfull.swap(false, Ordering::Relaxed) { self.write_derived() } else { Ok(()) }
+    }
+
+    pub(super) fn is_overfull(&self) -> bool {
+        self.overfull.load(Ordering::Relaxed)
+    }
+
+    /// Writes what is derived, syncs the log.
+    pub(super) fn flush_round(&self) -> Result<()> {
+        self.upkeep_asked.store(false, Ordering::Release);
+        let derived = self.write_derived();
+        if !self.poisoned.load(Ordering::Acquire) {
+            self.wait_durable(self.log.appended())?;
+        }
+        derived
+    }
+
+    /// Writes the queue entries and index entries that are only in memory.
+    pub(super) fn write_derived(&self) -> Result<()> {
+        let _one = self.upkeep.lock();
+        self.write_derived_alone()
+    }
+
+    fn write_derived_alone(&self) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let blocks = inner.state.dispatcher.queues.blocks();
+        let entries = Arc::new(std::mem::take(&mut inner.state.dispatcher.index));
+        inner.index_in_flight = Arc::clone(&entries);
+        let end = self.log.appended();
+        drop(inner);
+        let queues = self.write_blocks(&blocks);
+        let indexed = self.write_index(&entries);
+        let mut inner = self.inner.lock();
+        inner.index_in_flight = Arc::default();
+        if indexed.is_err() {
+            let newer = std::mem::replace(&mut inner.state.dispatcher.index, entries.to_vec());
+            inner.state.dispatcher.index.extend(newer);
+        }
+        drop(inner);
+        queues?;
+        indexed?;
+        if let Some(published) = &self.published {
+            published.set_dispatched(PhysicalOffset(end));
+        }
+        Ok(())
+    }
+
+    fn write_blocks(&self, blocks: &[crate::consume_queue::Block]) -> Result<()> {
+        for block in blocks {
+            self.queue_files.write(&block.topic, block.queue_id, block.from, &block.bytes)?;
+            self.inner.lock().state.dispatcher.queues.settle(block);
+        }
+        Ok(())
+    }
+
+    fn write_index(&self, entries: &[crate::index::IndexEntry]) -> Result<()> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let mut files = self.index_files.lock();
+        let mark = files.mark();
+        files.append(entries).inspect_err(|_| {
+            // What could not be added whole is taken back, so that adding it again adds it once.
+            let _ = files.roll_back(mark.as_ref());
+        })
+    }
+
+    /// Syncs log, queues and index, then writes the state at that position.
+    pub(super) fn snapshot(&self) -> Result<()> {
+        let _one = self.upkeep.lock();
+        self.write_derived_alone()?;
+        let mut inner = self.inner.lock();
+        // Little has come since; with the lock held nothing more does, so that all stand at one position.
+        for block in inner.state.dispatcher.queues.blocks() {
+            self.queue_files.write(&block.topic, block.queue_id, block.from, &block.bytes)?;
+            inner.state.dispatcher.queues.settle(&block);
+        }
+        self.write_index(&inner.state.dispatcher.index)?;
+        inner.state.dispatcher.index.clear();
+        let (bytes, newest, position) = self.encode_snapshot(&inner)?;
+        let unsynced: Vec<_> = unsynced_queues(&inner).collect();
+        drop(inner);
+        self.wait_durable(position)?;
+        for (slot, topic, queue_id, from, to) in unsynced {
+            self.queue_files.sync(&topic, queue_id, from, to)?;
+            if let Some(queue) = self.inner.lock().state.dispatcher.queues.get_mut(slot) {
+                queue.unsynced_from = Some(to).filter(|to| queue.settled() > *to);
+            }
+        }
+        self.index_files.lock().sync()?;
+        Snapshot::store(self.storage.as_ref(), &bytes)?;
+        self.snapshot_position.store(position, Ordering::Release);
+        let before = Checkpoint::load(self.storage.as_ref())?.unwrap_or_default();
+        Checkpoint::store(
+            self.storage.as_ref(),
+            &Checkpoint { physic_ms: newest, logics_ms: newest, index_ms: newest, ..before },
+        )
+    }
+
+    fn encode_snapshot(&self, inner: &Inner) -> Result<(Vec<u8>, i64, u64)> {
+        let position = self.log.appended();
+        let anchor = match inner.state.anchor {
+            Some(last) => Some(Anchor { crc: self.crc_at(last.physical_offset)?, ..last }),
+            None => None,
+        };
+        let extent = |queue: &crate::consume_queue::ConsumeQueue| QueueExtent {
+            topic: Arc::clone(&queue.topic),
+            queue_id: queue.queue_id,
+            first: queue.first,
+            next: queue.next(),
+        };
+        let snapshot = Snapshot {
+            position,
+            anchor,
+            newest_store_ms: inner.state.newest.0,
+            queues: inner.state.dispatcher.queues.iter().map(|(_, queue)| extent(queue)).collect(),
+            index: self.index_files.lock().mark(),
+            table: crate::half::table::Table::default(),
+        };
+        let wall_ms = self.clock.wall().0.max(inner.state.newest.0);
+        let bytes = snapshot.encode(&inner.state.table, wall_ms, self.clock.monotonic_ms());
+        Ok((bytes, inner.state.newest.0, position))
+    }
+
+    fn crc_at(&self, physical_offset: u64) -> Result<u32> {
+        self.log.read(PhysicalOffset(physical_offset), self.log.appended(), |_, bytes| crc32fast::hash(bytes))
+    }
+
+    /// Writes the transactions' progress and the consumers' offsets, after the sync that they depend on (T9).
+    pub(super) fn write_progress(&self) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let half_end = inner.state.dispatcher.queues.next(inner.half_slot);
+        let half_progress = inner.state.table.half_progress(half_end);
+        let op_progress = inner.state.table.ops.pass(half_progress);
+        let end = self.log.appended();
+        drop(inner);
+        self.wait_durable(end)?;
+        let mut offsets = self.offsets.lock();
+        // Queues that do not exist yet have no progress.
+        for (topic, progress) in [(HALF_TOPIC, half_progress), (OP_TOPIC, op_progress)] {
+            if progress > 0 || offsets.get(topic, TRANSACTION_GROUP, HALF_QUEUE).is_some() {
+                offsets.set(topic, TRANSACTION_GROUP, HALF_QUEUE, progress);
+            }
+        }
+        if offsets.is_dirty() {
+            offsets.write(self.storage.as_ref(), self.clock.wall())?;
+        }
+        drop(offsets);
+        self.inner.lock().stored_half_progress = half_progress;
+        Ok(())
+    }
+
+    /// The clean close: everything synced, the log without space ahead, our marks gone, the guard last.
+    pub(super) fn hand_over(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        if self.poisoned.load(Ordering::Acquire) {
+            // What is on disk is not known; the guard stays, and the next opening recovers.
+            return Ok(());
+        }
+        self.snapshot()?;
+        self.write_progress()?;
+        let end = self.log.appended();
+        crate::recovery::cut_log(&self.log, end)?;
+        if let Some(published) = &self.published {
+            published.set_appended(PhysicalOffset(end));
+            published.set_dispatched(PhysicalOffset(end));
+            published.sync()?;
+        }
+        let mut settings = self.settings.lock();
+        settings.end_range(end);
+        settings.store(self.storage.as_ref())?;
+        drop(settings);
+        self.storage.unlink(ABORT)?;
+        self.storage.sync_dir("")?;
+        self.storage.unlink(GUARD)?;
+        self.storage.sync_dir(commit_log::DIRECTORY)
+    }
+}
+
+fn unsynced_queues(
+    inner: &Inner,
+) -> impl Iterator<Item = (Slot, Arc<str>, crate::units::QueueId, u64, u64)> + '_ {
+    inner.state.dispatcher.queues.iter().filter_map(|(slot, queue)| {
+        let from = queue.unsynced_from?;
+        Some((slot, Arc::clone(&queue.topic), queue.queue_id, from, queue.settled()))
+    })
+}

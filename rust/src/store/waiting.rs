@@ -1,0 +1,82 @@
+//! Waiting: what pends, handed to whoever decides about checks.
+//!
+//! In: the table. Out: facts; and what was decided goes back in: look again then, a check was sent. Always: writes no
+//! byte to disk (T14).
+
+use super::Store;
+use crate::error::{Error, Result};
+use crate::half::scan::{self, Waiting};
+use crate::units::{PhysicalOffset, QueueOffset};
+
+impl Store {
+    /// Pending transactions that are due, the longest due first, at most `limit`.
+    pub fn halves_due(&self, limit: usize) -> Result<Vec<Waiting>> {
+        self.shared.refresh()?;
+        let now_ms = self.shared.clock.monotonic_ms();
+        Ok(scan::due(&self.shared.inner.lock().state.table, now_ms, limit))
+    }
+
+    /// Pending transactions behind a half queue offset (`None`: from the first), at most `limit`.
+    pub fn halves_waiting(&self, after: Option<u64>, limit: usize) -> Result<Vec<Waiting>> {
+        self.shared.refresh()?;
+        let now_ms = self.shared.clock.monotonic_ms();
+        Ok(scan::waiting_after(&self.shared.inner.lock().state.table, after, limit, now_ms))
+    }
+
+    /// Hands a transaction out again in `in_ms`; `asked`: a check was sent, and counts.
+    pub fn look_again(&self, half_queue_offset: u64, in_ms: i64, asked: bool) -> Result<()> {
+        self.shared.check_open()?;
+        let now_ms = self.shared.clock.monotonic_ms();
+        let mut inner = self.shared.inner.lock();
+        if let Some(key) = inner.state.table.find(half_queue_offset) {
+            if asked {
+                inner.state.table.checked(key, now_ms);
+            }
+            inner.state.table.set_due(key, now_ms.saturating_add(in_ms));
+        }
+        Ok(())
+    }
+
+    /// The local transaction of a half has ended here: its age counts from now.
+    pub fn local_transaction_ended(&self, half_queue_offset: u64) -> Result<()> {
+        self.shared.check_open()?;
+        let now_ms = self.shared.clock.monotonic_ms();
+        let mut inner = self.shared.inner.lock();
+        let Some(key) = inner.state.table.find(half_queue_offset) else { return Ok(()) };
+        inner.state.table.local_ended(key, now_ms);
+        let immunity_ms = inner.state.table.get(key).and_then(crate::half::table::Pending::immunity_ms);
+        let due_ms = now_ms + immunity_ms.unwrap_or(self.shared.options.transaction_timeout_ms);
+        inner.state.table.set_due(key, due_ms);
+        Ok(())
+    }
+
+    /// Milliseconds until the first pending transaction is due; `None`: nothing pends.
+    pub fn next_due_in_ms(&self) -> Result<Option<i64>> {
+        self.shared.check_open()?;
+        let due_ms = self.shared.inner.lock().state.table.next_due_ms();
+        Ok(due_ms.map(|due_ms| due_ms - self.shared.clock.monotonic_ms()))
+    }
+
+    /// The record of a half message.
+    pub fn half(&self, half_queue_offset: QueueOffset) -> Result<super::StoredRecord> {
+        self.shared.refresh()?;
+        let inner = self.shared.inner.lock();
+        let place = match inner.state.table.find(half_queue_offset.0).and_then(|key| inner.state.table.get(key)) {
+            Some(entry) => {
+                let copy = entry.copies().find(|(copy, _)| copy.queue_offset == half_queue_offset.0);
+                copy.map(|(copy, _)| copy.physical_offset)
+            }
+            None => {
+                let queue = inner.state.dispatcher.queues.get(inner.half_slot).ok_or(Error::StoreClosed)?;
+                let known = half_queue_offset.0 < queue.next();
+                let bytes = if known { self.shared.entry_bytes(queue, half_queue_offset.0)? } else { Vec::new() };
+                crate::consume_queue::Entry::from_bytes(&bytes).map(|entry| entry.physical_offset.0)
+            }
+        };
+        drop(inner);
+        let place = place.ok_or_else(|| Error::MessageNotFound {
+            what: format!("no half message stands at half queue offset {half_queue_offset}"),
+        })?;
+        self.read_at(PhysicalOffset(place))
+    }
+}
