@@ -42,3 +42,6 @@ fn read_to_limit(reader: impl Read, limit: usize) -> std::result::Result<Vec<u8>
     reader.take(most).read_to_end(&mut plain).map_err(|error| error.to_string())?;
     Ok(plain)
 }
+
+#[cfg(test)]
+mod tests;

@@ -136,11 +136,7 @@ pub fn decode(bytes: &[u8], at: PhysicalOffset, verify: Verify) -> Decoded<Scann
     let Some(record) = bytes.get(..to_usize(size)) else {
         return Err(DecodeError::Truncated { needed: size });
     };
-    let (view, topic) = read(record, size, version, at)?;
-    check_body_crc(&view, verify)?;
-    check_record_crc(record, view.properties, verify)?;
-    let topic = std::str::from_utf8(topic).map_err(|_| DecodeError::NotUtf8Topic)?;
-    Ok(Scanned::Record(RecordView { topic, ..view }))
+    read(record, size, version, at, verify).map(Scanned::Record)
 }
 
 fn start(bytes: &[u8]) -> Decoded<(u32, u32)> {
@@ -151,8 +147,9 @@ fn start(bytes: &[u8]) -> Decoded<(u32, u32)> {
     if size == 0 && magic == 0 { Err(DecodeError::Empty) } else { Ok((size, magic)) }
 }
 
-/// Reads every field; the view's topic stays empty, its bytes come beside it: text is checked after the CRCs.
-fn read(record: &[u8], size: u32, version: Version, at: PhysicalOffset) -> Decoded<(RecordView<'_>, &[u8])> {
+/// Reads every field of the bytes of one record, whose size and magic are known to be good.
+#[inline]
+fn read(record: &[u8], size: u32, version: Version, at: PhysicalOffset, verify: Verify) -> Decoded<RecordView<'_>> {
     let mut reader = Reader { rest: record };
     reader.field::<BLANK_MIN>("total size")?;
     let body_crc = u32::from_be_bytes(reader.field("total size")?);
@@ -171,7 +168,10 @@ fn read(record: &[u8], size: u32, version: Version, at: PhysicalOffset) -> Decod
     let reconsume_times = i32::from_be_bytes(reader.field("total size")?);
     let prepared_transaction_offset = PhysicalOffset(u64::from_be_bytes(reader.field("total size")?));
     let (body, topic, properties) = reader.texts(version)?;
-    let view = RecordView {
+    check_body_crc(body, body_crc, verify)?;
+    check_record_crc(record, properties, verify)?;
+    let topic = std::str::from_utf8(topic).map_err(|_| DecodeError::NotUtf8Topic)?;
+    Ok(RecordView {
         size,
         version,
         body_crc,
@@ -187,25 +187,24 @@ fn read(record: &[u8], size: u32, version: Version, at: PhysicalOffset) -> Decod
         reconsume_times,
         prepared_transaction_offset,
         body,
-        topic: "",
+        topic,
         properties: Properties(properties),
-    };
-    Ok((view, topic))
+    })
 }
 
-fn check_body_crc(view: &RecordView<'_>, verify: Verify) -> Decoded<()> {
+fn check_body_crc(body: &[u8], stored: u32, verify: Verify) -> Decoded<()> {
     if !verify.body_crc {
         return Ok(());
     }
-    let computed = crc32(view.body);
-    if computed == view.body_crc { Ok(()) } else { Err(DecodeError::BodyCrc { stored: view.body_crc, computed }) }
+    let computed = crc32(body);
+    if computed == stored { Ok(()) } else { Err(DecodeError::BodyCrc { stored, computed }) }
 }
 
-fn check_record_crc(record: &[u8], properties: Properties<'_>, verify: Verify) -> Decoded<()> {
+fn check_record_crc(record: &[u8], properties: &[u8], verify: Verify) -> Decoded<()> {
     if verify.record_crc == RecordCrc::Ignore {
         return Ok(());
     }
-    let property = properties.0.last_chunk::<CRC_PROPERTY_LEN>().filter(|property| is_crc_property(property));
+    let property = properties.last_chunk::<CRC_PROPERTY_LEN>().filter(|property| is_crc_property(property));
     let Some(property) = property else {
         let must = verify.record_crc == RecordCrc::Required;
         return if must { Err(DecodeError::RecordCrcMissing) } else { Ok(()) };

@@ -193,3 +193,6 @@ fn hex_value(digit: u8) -> Option<u8> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -165,11 +165,14 @@ impl<'a> Properties<'a> {
     /// The value of this name; of equal names the last.
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
         // From the end, so that the first one found is the last one set.
-        self.0.rsplit(|byte| *byte == VALUE_END).find_map(|entry| {
-            let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(&[NAME_END])?;
-            let is_value = !value.is_empty() && !name.is_empty() && !name.as_bytes().contains(&NAME_END);
-            is_value.then_some(value)
-        })
+        let mut rest = self.0;
+        loop {
+            let (before, entry) = split_last_entry(rest);
+            match value_of(entry, name.as_bytes()) {
+                Some(value) => return Some(value),
+                None => rest = before?,
+            }
+        }
     }
 
     /// The value of this name, if it is UTF-8.
@@ -179,7 +182,13 @@ impl<'a> Properties<'a> {
 
     /// Names and values in the order of writing, without a CRC's: that one is the record's, not the message's.
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
-        self.0.split(|byte| *byte == VALUE_END).filter_map(name_and_value).filter(|(name, _)| *name != CRC32.as_bytes())
+        let mut rest = Some(self.0);
+        let entries = std::iter::from_fn(move || {
+            let (entry, after) = split_first_entry(rest?);
+            rest = after;
+            Some(entry)
+        });
+        entries.filter_map(name_and_value).filter(|(name, _)| *name != CRC32.as_bytes())
     }
 }
 
@@ -214,3 +223,62 @@ fn name_and_value(entry: &[u8]) -> Option<(&[u8], &[u8])> {
     let value = rest.strip_prefix(&[NAME_END])?;
     (!name.is_empty() && !value.is_empty()).then_some((name, value))
 }
+
+fn value_of<'a>(entry: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let value = entry.strip_prefix(name)?.strip_prefix(&[NAME_END])?;
+    let is_value = !value.is_empty() && !name.is_empty() && !name.contains(&NAME_END);
+    is_value.then_some(value)
+}
+
+/// The last entry, and what stands before its separator: `None` where nothing does.
+fn split_last_entry(text: &[u8]) -> (Option<&[u8]>, &[u8]) {
+    let mut head = text;
+    while let Some((before, word)) = head.split_last_chunk::<8>() {
+        // The last byte is the lowest one of the word.
+        if let Some(distance) = first_separator(u64::from_be_bytes(*word)) {
+            return split_around(text, before.len() + 7 - distance);
+        }
+        head = before;
+    }
+    match head.iter().rposition(|byte| *byte == VALUE_END) {
+        Some(at) => split_around(text, at),
+        None => (None, text),
+    }
+}
+
+fn split_around(text: &[u8], at: usize) -> (Option<&[u8]>, &[u8]) {
+    (text.get(..at), text.get(at + 1..).unwrap_or_default())
+}
+
+/// The first entry, and what stands behind its separator: `None` where nothing does.
+fn split_first_entry(text: &[u8]) -> (&[u8], Option<&[u8]>) {
+    let mut tail = text;
+    let mut at = 0;
+    while let Some((word, after)) = tail.split_first_chunk::<8>() {
+        if let Some(distance) = first_separator(u64::from_le_bytes(*word)) {
+            at += distance;
+            return (text.get(..at).unwrap_or_default(), text.get(at + 1..));
+        }
+        tail = after;
+        at += 8;
+    }
+    match tail.iter().position(|byte| *byte == VALUE_END) {
+        Some(distance) => (text.get(..at + distance).unwrap_or_default(), text.get(at + distance + 1..)),
+        None => (text, None),
+    }
+}
+
+/// How many bytes above the lowest one the first separator stands: eight bytes in one step.
+fn first_separator(word: u64) -> Option<usize> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    // A byte of `zeros` is 0 where a separator stands. Subtracting borrows only above the first of them, so that
+    // the lowest mark is always true.
+    let zeros = word ^ (ONES * 2);
+    let marks = zeros.wrapping_sub(ONES) & !zeros & (ONES << 7);
+    if marks == 0 { None } else { usize::try_from(marks.trailing_zeros() / 8).ok() }
+}
+
+const _: () = assert!(VALUE_END == 2, "first_separator looks for this byte");
+
+#[cfg(test)]
+mod tests;
