@@ -1,0 +1,1 @@
+//! Memory: files that lose, tear, and refuse at the n-th call.
