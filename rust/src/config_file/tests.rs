@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::storage::disk::Disk;
+use crate::storage::memory::{CrashKeep, FaultKind, Memory};
 
 const OFFSETS: &str = "{\n\t\"dataVersion\":{\n\t\t\"counter\":0,\n\t\t\"stateVersion\":0,\n\t\t\"timestamp\":1795233463200\n\t},\n\t\"groupTopicMap\":{\n\t\t\"g\":[\n\t\t\t\"t\"\n\t\t]\n\t},\n\t\"none\":{\n\t\t\n\t},\n\t\"offsetTable\":{\n\t\t\"t@g\":{\n\t\t\t0:25\n\t\t}\n\t}\n}";
 
@@ -86,6 +87,32 @@ fn replacing_keeps_the_last_good_one() {
     assert_eq!(load(&disk, "a.json").unwrap().value.unwrap()["a"], 1);
     let names: Vec<_> = disk.list("config").unwrap().unwrap().into_iter().map(|entry| entry.name).collect();
     assert_eq!(names, ["a.json", "a.json.bak"]);
+}
+
+#[test]
+fn a_crash_anywhere_in_a_replacement_leaves_the_old_or_the_new() {
+    let replaced = |memory: &Memory| replace(memory, "a.json", "{\"a\":3}");
+    let memory = Memory::new();
+    for text in ["{\"a\":1}", "{\"a\":2}"] {
+        replace(&memory, "a.json", text).unwrap();
+    }
+    let calls = {
+        let whole = memory.crash(0, CrashKeep::PageCache);
+        replaced(&whole).unwrap();
+        assert_eq!(load(&whole.crash(1, CrashKeep::PowerLoss), "a.json").unwrap().value, Some(json!({"a": 3})));
+        whole.calls()
+    };
+    for (call, seed) in (1..=calls).flat_map(|call| (0..50).map(move |seed| (call, seed))) {
+        for keep in [CrashKeep::PageCache, CrashKeep::PowerLoss] {
+            let crashing = memory.crash(0, CrashKeep::PageCache);
+            crashing.fail_at(call, FaultKind::Tear(3), true);
+            assert!(replaced(&crashing).is_err());
+            let loaded = load(&crashing.crash(seed, keep), "a.json").unwrap();
+            let value =
+                loaded.value.unwrap_or_else(|| panic!("call {call}, seed {seed}, {keep:?}: {:?}", loaded.damaged));
+            assert!(value["a"] == 2 || value["a"] == 3, "call {call}, seed {seed}, {keep:?}: {value}");
+        }
+    }
 }
 
 #[test]
