@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::layout::{ENTRY_BYTES, HEADER_BYTES, StoredEntry, file_name, wide};
 use super::*;
 use crate::storage::disk::Disk;
+use crate::storage::memory::{CrashKeep, FaultKind, Memory};
 
 const SMALL: IndexGeometry = IndexGeometry { slots: 5, entries: 20 };
 const ALL: Range<PhysicalOffset> = PhysicalOffset(0)..PhysicalOffset(u64::MAX);
@@ -20,12 +21,12 @@ fn entry(hash: u32, place: u64) -> IndexEntry {
     IndexEntry { hash, physical_offset: PhysicalOffset(place * 100), store_timestamp }
 }
 
-fn bytes(disk: &Disk, name: &str) -> Vec<u8> {
+fn bytes(disk: &dyn Storage, name: &str) -> Vec<u8> {
     let file = disk.open(&path_of(name), OpenMode::Read).unwrap();
     file.map_read().unwrap().bytes(0..file.len().unwrap()).unwrap().into_owned()
 }
 
-fn names(disk: &Disk) -> Vec<String> {
+fn names(disk: &dyn Storage) -> Vec<String> {
     disk.list(DIR).unwrap().unwrap_or_default().into_iter().map(|entry| entry.name).collect()
 }
 
@@ -57,10 +58,10 @@ fn naive(geometry: IndexGeometry, entries: &[IndexEntry]) -> Vec<u8> {
 fn the_bytes_are_those_of_a_drawn_file() {
     let (_dir, disk) = disk();
     let mut index = IndexFiles::open(disk.clone(), SMALL, true).unwrap();
-    assert_eq!((index.end(), index.mark(), names(&disk).len()), (None, None, 0));
+    assert_eq!((index.end(), index.mark(), names(&*disk).len()), (None, None, 0));
     index.append(&[entry(7, 1), entry(12, 2), entry(0, 3)]).unwrap();
-    assert_eq!(names(&disk), ["20261121035639065"]);
-    let file = bytes(&disk, "20261121035639065");
+    assert_eq!(names(&*disk), ["20261121035639065"]);
+    let file = bytes(&*disk, "20261121035639065");
     assert_eq!(file.len(), 40 + 5 * 4 + 20 * 20);
     assert_eq!(file[16..40], *b"\0\0\0\0\0\0\0\x64\0\0\0\0\0\0\x01\x2c\0\0\0\x02\0\0\0\x04");
     assert_eq!(file[40..60], *b"\0\0\0\x03\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\0");
@@ -75,10 +76,10 @@ fn files_roll_when_one_place_is_left() {
     let mut index = IndexFiles::open(disk.clone(), SMALL, true).unwrap();
     let entries: Vec<_> = (1..=19).map(|place| entry(3, place)).collect();
     index.append(&entries).unwrap();
-    assert_eq!((names(&disk).len(), index.mark().unwrap().count), (1, 20));
+    assert_eq!((names(&*disk).len(), index.mark().unwrap().count), (1, 20));
     index.append(&[IndexEntry { store_timestamp: TimestampMs(0), ..entry(3, 20) }]).unwrap();
     index.sync().unwrap();
-    assert_eq!(names(&disk), ["20261121035639065", "20261121035639066"]);
+    assert_eq!(names(&*disk), ["20261121035639065", "20261121035639066"]);
     assert_eq!(index.end(), Some(PhysicalOffset(2_000)));
     let found = index.query(3, 3, ALL).unwrap();
     assert_eq!(found, [2_000, 1_900, 1_800].map(PhysicalOffset));
@@ -86,7 +87,7 @@ fn files_roll_when_one_place_is_left() {
     assert_eq!(found, [500, 400, 300].map(PhysicalOffset));
     assert_eq!(index.remove_below(PhysicalOffset(1_900)).unwrap(), 0);
     assert_eq!(index.remove_below(PhysicalOffset(9_999)).unwrap(), 1);
-    assert_eq!((names(&disk).len(), index.query(3, 99, ALL).unwrap().len()), (1, 1));
+    assert_eq!((names(&*disk).len(), index.query(3, 99, ALL).unwrap().len()), (1, 1));
 }
 
 #[test]
@@ -125,7 +126,7 @@ fn damaged_chains_end() {
     let (_dir, disk) = disk();
     let mut index = IndexFiles::open(disk.clone(), SMALL, true).unwrap();
     index.append(&(1..=4).map(|place| entry(3, place)).collect::<Vec<_>>()).unwrap();
-    let file = disk.open(&path_of(&names(&disk)[0]), OpenMode::Write).unwrap();
+    let file = disk.open(&path_of(&names(&*disk)[0]), OpenMode::Write).unwrap();
     for previous in [2_u32, 4, 5, u32::MAX] {
         file.write_at(&previous.to_be_bytes(), SMALL.entry_at(2) + 16).unwrap();
         assert_eq!(index.query(3, 99, ALL).unwrap().len(), 3, "{previous}");
@@ -142,15 +143,15 @@ fn slots_ahead_of_the_count_are_built_again() {
     let mut index = IndexFiles::open(disk.clone(), SMALL, true).unwrap();
     let entries: Vec<_> = (1..=6).map(|place| entry(u32::try_from(place % 3).unwrap(), place)).collect();
     index.append(&entries[..4]).unwrap();
-    let name = names(&disk)[0].clone();
-    let header = bytes(&disk, &name)[..HEADER_BYTES].to_vec();
+    let name = names(&*disk)[0].clone();
+    let header = bytes(&*disk, &name)[..HEADER_BYTES].to_vec();
     index.append(&entries[4..]).unwrap();
-    let whole = bytes(&disk, &name);
+    let whole = bytes(&*disk, &name);
     disk.open(&path_of(&name), OpenMode::Write).unwrap().write_at(&header, 0).unwrap();
     let mut again = IndexFiles::open(disk.clone(), SMALL, true).unwrap();
     assert_eq!(again.query(2, 9, ALL).unwrap(), [PhysicalOffset(200)]);
     again.append(&entries[4..]).unwrap();
-    assert_eq!(bytes(&disk, &name), whole);
+    assert_eq!(bytes(&*disk, &name), whole);
 }
 
 #[test]
@@ -159,12 +160,12 @@ fn a_mark_that_is_not_there_is_damage() {
     let mut index = IndexFiles::open(disk.clone(), SMALL, true).unwrap();
     index.append(&[entry(1, 1)]).unwrap();
     let mark = |file: &str, count| IndexMark { file: file.to_owned(), count };
-    let name = names(&disk)[0].clone();
+    let name = names(&*disk)[0].clone();
     for mark in [mark("20200101000000000", 1), mark(&name, 3), mark(&name, 0)] {
         assert!(matches!(index.roll_back(Some(&mark)), Err(Error::StoreCorrupt { .. })), "{mark:?}");
     }
     index.roll_back(None).unwrap();
-    assert_eq!((names(&disk).len(), index.mark()), (0, None));
+    assert_eq!((names(&*disk).len(), index.mark()), (0, None));
 }
 
 #[test]
@@ -175,7 +176,39 @@ fn an_empty_file_that_a_crash_left_is_no_file() {
     let mut index = IndexFiles::open(disk.clone(), SMALL, true).unwrap();
     index.append(&[entry(1, 1)]).unwrap();
     assert_eq!(index.query(1, 1, ALL).unwrap(), [PhysicalOffset(100)]);
-    assert_eq!(names(&disk), ["20261121035639065"]);
+    assert_eq!(names(&*disk), ["20261121035639065"]);
+}
+
+#[test]
+fn a_crash_anywhere_is_rolled_back_to_the_synced_mark_and_filled_again() {
+    let all = |memory: &Memory| names(memory).iter().map(|name| bytes(memory, name)).collect::<Vec<_>>();
+    let entries: Vec<_> = (1..=45).map(|place| entry(u32::try_from(place * place % 37).unwrap(), place)).collect();
+    let memory = Memory::new();
+    let mut index = IndexFiles::open(Arc::new(memory.clone()), SMALL, true).unwrap();
+    index.append(&entries[..10]).unwrap();
+    index.sync().unwrap();
+    let mark = index.mark();
+    let fill = |memory: &Memory| -> Result<()> {
+        let mut index = IndexFiles::open(Arc::new(memory.clone()), SMALL, true)?;
+        index.append(&entries[10..15])?;
+        index.append(&entries[15..])?;
+        index.sync()
+    };
+    let whole = memory.crash(0, CrashKeep::PageCache);
+    fill(&whole).unwrap();
+    assert_eq!(all(&whole), all(&whole.crash(3, CrashKeep::PowerLoss)));
+    for (call, seed) in (1..=whole.calls()).flat_map(|call| (0..40).map(move |seed| (call, seed))) {
+        for keep in [CrashKeep::PageCache, CrashKeep::PowerLoss] {
+            let crashing = memory.crash(0, CrashKeep::PageCache);
+            crashing.fail_at(call, FaultKind::Tear(30), true);
+            assert!(fill(&crashing).is_err());
+            let found = crashing.crash(seed, keep);
+            let mut index = IndexFiles::open(Arc::new(found.clone()), SMALL, true).unwrap();
+            index.roll_back(mark.as_ref()).unwrap();
+            index.append(&entries[10..]).unwrap();
+            assert_eq!(all(&found), all(&whole), "call {call}, seed {seed}, {keep:?}");
+        }
+    }
 }
 
 #[test]
@@ -215,7 +248,7 @@ proptest! {
             rest = later;
             if rest.is_empty() { break; }
         }
-        let files: Vec<_> = names(&disk).iter().map(|name| bytes(&disk, name)).collect();
+        let files: Vec<_> = names(&*disk).iter().map(|name| bytes(&*disk, name)).collect();
         let expected: Vec<_> = entries.chunks(19).map(|chunk| naive(SMALL, chunk)).collect();
         prop_assert_eq!(files, expected);
         for hash in 0..40 {
@@ -232,13 +265,13 @@ proptest! {
         index.append(&entries[..keep]).unwrap();
         let mark = index.mark();
         index.append(&entries[keep..]).unwrap();
-        let before: Vec<_> = names(&disk).iter().map(|name| bytes(&disk, name)).collect();
+        let before: Vec<_> = names(&*disk).iter().map(|name| bytes(&*disk, name)).collect();
         let mut index = IndexFiles::open(disk.clone(), SMALL, true).unwrap();
         index.roll_back(mark.as_ref()).unwrap();
         prop_assert_eq!(index.mark(), mark);
         prop_assert_eq!(index.end(), entries[..keep].last().map(|e| e.physical_offset));
         index.append(&entries[keep..]).unwrap();
-        let after: Vec<_> = names(&disk).iter().map(|name| bytes(&disk, name)).collect();
+        let after: Vec<_> = names(&*disk).iter().map(|name| bytes(&*disk, name)).collect();
         prop_assert_eq!(before, after);
     }
 }
