@@ -109,6 +109,12 @@ pub enum Error {
         /// What became of it.
         outcome: Outcome,
     },
+    /// The transaction has not ended.
+    #[error("transaction {transaction} still pends\nhint: end it, or wait for its check")]
+    StillPending {
+        /// Its id.
+        transaction: String,
+    },
     /// The end comes from a group that did not begin the transaction.
     #[error("transaction {transaction} belongs to producer group {expected}, not to {given}")]
     WrongGroup {
@@ -236,6 +242,7 @@ impl Error {
                 ErrorKind::NotFound
             }
             Self::AlreadyEnded { .. }
+            | Self::StillPending { .. }
             | Self::WrongGroup { .. }
             | Self::LateEnd { .. }
             | Self::StoreForked { .. }

@@ -1,7 +1,60 @@
-//! txstore: RocketMQ's transactional message as an embedded engine.
+//! RocketMQ's transactional message as an embedded engine.
+//!
+//! A producer stores a *half message* that no consumer sees, runs its local transaction, then commits or rolls back.
+//! The files are a RocketMQ store's, byte for byte. One process writes a store, many read it.
+//!
+//! What it is not: a broker. It opens no socket, starts no check by itself, and knows no consumer groups beyond their
+//! offsets; that is for whoever embeds it (the Python package `txstore` does).
+//!
+//! ```no_run
+//! use txstore::half::HalfCopy;
+//! use txstore::message::{Envelope, Parts};
+//! use txstore::options::StoreOptions;
+//! use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store};
+//! use txstore::units::{QueueId, QueueOffset};
+//!
+//! let store = Store::open("orders.store".as_ref(), StoreOptions::default())?;
+//! let envelope = Envelope::new(&Parts { topic: "orders", tags: Some("paid"), ..Parts::default() })?;
+//! let message = NewMessage { envelope: &envelope, body: b"17", queue_id: QueueId(0) };
+//! let half = store.prepare(&NewHalfMessage { message, group: "order-service", unique_id: None, owner: 0 })?;
+//! // The local transaction goes here; then:
+//! store.end_transaction(End {
+//!     half: HalfCopy { queue_offset: half.queue_offset.0, physical_offset: half.physical_offset.0 },
+//!     kind: EndKind::Commit,
+//!     transaction_id: None,
+//!     group: Some("order-service".into()),
+//!     from_check: false,
+//! })?;
+//! let (messages, _next) = store.read("orders", QueueId(0), QueueOffset(0), 32, None)?;
+//! assert_eq!(messages[0].view()?.body, b"17");
+//! store.close()?;
+//! # Ok::<(), txstore::error::Error>(())
+//! ```
 
+pub mod checkpoint;
+pub mod clock;
+pub mod commit_log;
+pub mod config_file;
+pub mod consume_queue;
+pub mod dispatch;
 pub mod error;
+pub mod flush;
+pub mod half;
+pub mod index;
 pub mod java;
+pub mod message;
 pub mod names;
+pub mod offsets;
+pub mod options;
+pub mod published;
 pub mod record;
+pub mod recovery;
+pub mod segment;
+pub mod settings;
+pub mod snapshot;
+pub mod storage;
+pub mod store;
 pub mod units;
+
+#[cfg(feature = "python")]
+mod python;

@@ -6,6 +6,7 @@
 
 pub mod disk;
 pub mod memory;
+mod path;
 
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -113,7 +114,7 @@ pub trait SharedMap: Send + Sync + Debug {
             value.store(to, Ordering::Release);
         }
     }
-    /// The values themselves.
+    /// The values themselves; none where the file was opened only to read.
     fn values(&self) -> &[AtomicU64];
 }
 

@@ -68,6 +68,7 @@ impl Store {
     /// Stores messages as one write.
     pub fn append(&self, messages: &[NewMessage<'_>]) -> Result<Vec<Sent>> {
         self.shared.check_append(messages)?;
+        self.shared.relieve()?;
         let mut inner = self.shared.inner.lock();
         let sent = self.shared.append_in(&mut inner, messages, true)?.unwrap_or_default();
         let end = self.shared.log.appended();
@@ -82,7 +83,9 @@ impl Store {
     pub fn append_now(&self, message: &NewMessage<'_>) -> Result<Option<(Sent, u64)>> {
         let messages = std::slice::from_ref(message);
         self.shared.check_append(messages)?;
-        let Some(mut inner) = self.shared.inner.try_lock() else { return Ok(None) };
+        let Some(mut inner) = self.shared.inner.try_lock().filter(|_| !self.shared.is_overfull()) else {
+            return Ok(None);
+        };
         let sent = self.shared.append_in(&mut inner, messages, false)?.and_then(|mut sent| sent.pop());
         let end = self.shared.log.appended();
         drop(inner);
@@ -102,6 +105,7 @@ impl Store {
     /// Stores a half message, or finds the pending one that it is a resend of.
     pub fn prepare(&self, half: &NewHalfMessage<'_>) -> Result<Sent> {
         self.shared.check_prepare(half)?;
+        self.shared.relieve()?;
         let mut inner = self.shared.inner.lock();
         let sent = self.shared.prepare_in(&mut inner, half, true)?;
         let end = self.shared.log.appended();
@@ -113,7 +117,9 @@ impl Store {
     /// As `append_now`, for a half message.
     pub fn prepare_now(&self, half: &NewHalfMessage<'_>) -> Result<Option<(Sent, u64)>> {
         self.shared.check_prepare(half)?;
-        let Some(mut inner) = self.shared.inner.try_lock() else { return Ok(None) };
+        let Some(mut inner) = self.shared.inner.try_lock().filter(|_| !self.shared.is_overfull()) else {
+            return Ok(None);
+        };
         let sent = self.shared.prepare_in(&mut inner, half, false)?;
         let end = self.shared.log.appended();
         Ok(sent.map(|sent| (sent, end)))

@@ -75,6 +75,11 @@ struct Shared {
     report: OpenReport,
     /// One at a time writes what is derived.
     upkeep: Mutex<()>,
+    /// The background thread was woken for what is buffered.
+    upkeep_asked: AtomicBool,
+    /// So much is buffered that the next sender writes it.
+    overfull: AtomicBool,
+    half_topic_hash: std::sync::OnceLock<i32>,
     /// The background thread sleeps here.
     wake: Wake,
     /// Readers that wait for messages sleep here.

@@ -1,0 +1,106 @@
+//! Config files: the small JSON files below `config/`, and the way any small file is replaced.
+//!
+//! In: a broker's lenient JSON, or a value to write. Out: a value and what was found damaged. Always: at each moment of a
+//! replacement the file or its `.bak` is whole; a damaged file never pushes a good `.bak` out. Not here: what keys mean.
+
+mod parse;
+mod text;
+
+use serde_json::{Value, json};
+
+use crate::error::{Error, Result};
+use crate::storage::{OpenMode, Storage};
+use crate::units::TimestampMs;
+
+pub use parse::{TEXT_BYTES_MAX, parse_lenient};
+pub use text::to_text;
+
+/// What was read of a config file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Loaded {
+    /// The object in the file, or in its `.bak`; `None` if there is no good one.
+    pub value: Option<Value>,
+    /// What was bad: one text a file.
+    pub damaged: Vec<String>,
+}
+
+/// Reads `config/NAME`, and `config/NAME.bak` where that is missing, empty or damaged.
+pub fn load(storage: &dyn Storage, name: &str) -> Result<Loaded> {
+    let mut loaded = Loaded::default();
+    for path in [format!("config/{name}"), format!("config/{name}.bak")] {
+        match read_object(storage, &path)? {
+            Some(Ok(value)) => {
+                loaded.value = Some(value);
+                break;
+            }
+            Some(Err(what)) => loaded.damaged.push(what),
+            None => {}
+        }
+    }
+    Ok(loaded)
+}
+
+/// Puts a text into `config/NAME`; what was there becomes `config/NAME.bak`, if it was good.
+pub fn replace(storage: &dyn Storage, name: &str, text: &str) -> Result<()> {
+    let path = format!("config/{name}");
+    if text.len() > TEXT_BYTES_MAX {
+        // A text that could not be read back must not take the place of one that can.
+        let too_large = std::io::Error::new(std::io::ErrorKind::FileTooLarge, format!("{} bytes", text.len()));
+        return Err(Error::from_io("write", storage.root().join(path), too_large));
+    }
+    let backup = matches!(read_object(storage, &path)?, Some(Ok(_)));
+    replace_file(storage, &path, text.as_bytes(), backup)
+}
+
+/// Replaces a file, made with its directory if need be, so that a crash leaves the old bytes or the new ones; with
+/// `backup` the old file becomes `PATH.bak`, and between two renames only that one is there.
+pub fn replace_file(storage: &dyn Storage, path: &str, bytes: &[u8], backup: bool) -> Result<()> {
+    let dir = path.rsplit_once('/').map_or("", |(dir, _)| dir);
+    let tmp = format!("{path}.tmp");
+    storage.create_dir(dir)?;
+    let file = storage.open(&tmp, OpenMode::Create)?;
+    file.set_len(0)?; // a crash may have left a longer one
+    file.write_at(bytes, 0)?;
+    file.sync()?;
+    if backup && storage.len(path)?.is_some() {
+        storage.rename(path, &format!("{path}.bak"))?;
+    }
+    storage.rename(&tmp, path)?;
+    storage.sync_dir(dir)
+}
+
+/// Counts a file's `dataVersion` up, by which brokers see that it changed.
+pub fn bump_data_version(value: &mut Value, now: TimestampMs) {
+    let Some(object) = value.as_object_mut() else { return };
+    let field = |name| object.get("dataVersion").and_then(|version| version.get(name)).and_then(Value::as_i64);
+    let counter = field("counter").unwrap_or(0).saturating_add(1);
+    let state_version = field("stateVersion").unwrap_or(0);
+    let version = json!({"counter": counter, "stateVersion": state_version, "timestamp": now.0});
+    object.insert("dataVersion".to_owned(), version);
+}
+
+/// The object in a file, or what is wrong with it; `None` if there is no such file.
+fn read_object(storage: &dyn Storage, path: &str) -> Result<Option<Result<Value, String>>> {
+    let Some(len) = storage.len(path)? else { return Ok(None) };
+    let bytes = match usize::try_from(len) {
+        Ok(bytes) if bytes <= TEXT_BYTES_MAX => bytes,
+        _ => return Ok(Some(Err(format!("{path}: {len} bytes are more than {TEXT_BYTES_MAX}")))),
+    };
+    let mut text = vec![0; bytes];
+    storage.open(path, OpenMode::Read)?.read_at(&mut text, 0)?;
+    Ok(Some(parse_object(&text).map_err(|what| format!("{path}: {what}"))))
+}
+
+fn parse_object(bytes: &[u8]) -> Result<Value, String> {
+    let text = std::str::from_utf8(bytes).map_err(|error| format!("not UTF-8: {error}"))?;
+    if text.trim().is_empty() {
+        return Err("it is empty".to_owned());
+    }
+    match parse_lenient(text)? {
+        object @ Value::Object(_) => Ok(object),
+        _ => Err("it holds no object".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,323 @@
+//! Index: where the messages with a key stand, by the key's hash.
+//!
+//! In: hashes of keys with their records' offsets, in log order. Out: candidates, newest first: hashes collide, so the
+//! caller compares the key itself. Derived: may be deleted and built again. Always: a file's entries are written before
+//! the slots that lead to them, and these before the header that counts them. Not here: keys and their hashes.
+
+mod current;
+mod geometry;
+mod layout;
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use crate::error::{Error, Result};
+use crate::storage::{DirEntry, File, OpenMode, Storage};
+use crate::units::{PhysicalOffset, TimestampMs};
+
+use current::{Current, read_entry, read_header};
+pub use geometry::{find_geometry, verify_geometry};
+pub use layout::IndexGeometry;
+use layout::{Header, SLOT_BYTES, be_u32, slot_at};
+
+const DIR: &str = "index";
+const NAME_DIGITS: usize = 17;
+
+/// One key of one record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexEntry {
+    /// The absolute value of `TOPIC#KEY`'s hash code.
+    pub hash: u32,
+    /// Where the record stands.
+    pub physical_offset: PhysicalOffset,
+    /// When the record was stored.
+    pub store_timestamp: TimestampMs,
+}
+
+/// How far the index had come: what a snapshot keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexMark {
+    /// The last file's name.
+    pub file: String,
+    /// Its header's count: entries + 1.
+    pub count: u32,
+}
+
+/// A file of the index, as its header tells.
+#[derive(Debug)]
+struct Known {
+    name: String,
+    header: Header,
+    /// The handle of queries, opened by the first one.
+    handle: OnceLock<Box<dyn File>>,
+}
+
+impl Known {
+    const fn new(name: String, header: Header) -> Self {
+        Self { name, header, handle: OnceLock::new() }
+    }
+}
+
+/// The files of the index.
+#[derive(Debug)]
+pub struct IndexFiles {
+    storage: Arc<dyn Storage>,
+    geometry: IndexGeometry,
+    writable: bool,
+    files: Vec<Known>,
+    /// The last file, once something was added to it.
+    current: Option<Current>,
+    /// Whether the current file has bytes that are not synced.
+    dirty: bool,
+    /// Full files that are not synced yet.
+    full: Vec<Box<dyn File>>,
+}
+
+impl IndexFiles {
+    /// The files in `index/`, which must all have this geometry. Without files nothing is made.
+    pub fn open(storage: Arc<dyn Storage>, geometry: IndexGeometry, writable: bool) -> Result<Self> {
+        if geometry.slots == 0 || geometry.entries < 2 {
+            let what = format!("{} slots and {} entries hold nothing", geometry.slots, geometry.entries);
+            return Err(Error::InvalidOption { option: "max_index_num".to_owned(), what });
+        }
+        if writable {
+            remove_empty(&*storage)?;
+        }
+        let mut files = Vec::new();
+        for entry in index_files(&*storage)? {
+            let path = path_of(&entry.name);
+            if entry.len != geometry.file_bytes() {
+                return Err(geometry::wrong(geometry, &format!("{path} has {} bytes", entry.len)));
+            }
+            let header = read_header(&*storage.open(&path, OpenMode::Read)?)?;
+            files.push(Known::new(entry.name, header));
+        }
+        Ok(Self { storage, geometry, writable, files, current: None, dirty: false, full: Vec::new() })
+    }
+
+    /// Slots and entries of each file.
+    pub const fn geometry(&self) -> IndexGeometry {
+        self.geometry
+    }
+
+    /// How many files there are.
+    pub const fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// The highest end of any file: an entry below it is there already.
+    pub fn end(&self) -> Option<PhysicalOffset> {
+        self.files.iter().map(|file| file.header.end_offset).max()
+    }
+
+    /// How far the index has come; `None` without files.
+    pub fn mark(&self) -> Option<IndexMark> {
+        self.files.last().map(|file| IndexMark { file: file.name.clone(), count: file.header.count })
+    }
+
+    /// Brings the index back to a mark, or to nothing. An error that names a damaged file leaves the choice to bring it
+    /// back to nothing and to build it again.
+    pub fn roll_back(&mut self, mark: Option<&IndexMark>) -> Result<()> {
+        self.for_writing("rolling the index back")?;
+        self.current = None;
+        let keep = match mark {
+            None => 0,
+            Some(mark) => self.files.iter().position(|file| file.name == mark.file).ok_or_else(|| self.gone(mark))? + 1,
+        };
+        let later = self.files.split_off(keep);
+        self.unlink(later.into_iter().rev())?;
+        let Some((mark, file)) = mark.zip(self.files.last_mut()) else { return Ok(()) };
+        let path = path_of(&mark.file);
+        let handle = self.storage.open(&path, OpenMode::Write)?;
+        let full_path = self.storage.root().join(path);
+        let current = Current::load_rolled_back(handle, full_path, self.geometry, mark.count)?;
+        file.header = current.header;
+        self.current = Some(current);
+        self.dirty = true;
+        Ok(())
+    }
+
+    fn gone(&self, mark: &IndexMark) -> Error {
+        let what = format!("the index file is missing, though a snapshot counts {} in it", mark.count);
+        Error::StoreCorrupt { file: self.full_path(&mark.file), offset: 0, what }
+    }
+
+    /// Removes the files, never the last one, that lead only below `minimum`. How many they were.
+    pub fn remove_below(&mut self, minimum: PhysicalOffset) -> Result<usize> {
+        self.for_writing("removing index files")?;
+        let all_but_last = self.files.len().saturating_sub(1);
+        let old = self.files.iter().take(all_but_last).take_while(|file| file.header.end_offset < minimum).count();
+        let removed: Vec<_> = self.files.drain(..old).collect();
+        self.unlink(removed.into_iter())?;
+        Ok(old)
+    }
+
+    /// Removes files in the order given: from an end of the row inwards, so that no crash leaves a gap.
+    fn unlink(&self, files: impl Iterator<Item = Known>) -> Result<()> {
+        let mut some = false;
+        for file in files {
+            self.storage.unlink(&path_of(&file.name))?;
+            some = true;
+        }
+        if some { self.storage.sync_dir(DIR) } else { Ok(()) }
+    }
+
+    /// Adds entries, in log order. After an error the count of the last good header holds; roll back and add again.
+    pub fn append(&mut self, entries: &[IndexEntry]) -> Result<()> {
+        self.for_writing("adding to the index")?;
+        let mut rest = entries;
+        while let Some(first) = rest.first() {
+            let mut current = self.take_current(first.store_timestamp)?;
+            let (now, later) = rest.split_at(rest.len().min(current.room()));
+            self.dirty = true;
+            // Dropped on an error: the slots in memory are ahead then, and the next call reads them again.
+            current.append(now)?;
+            if let Some(file) = self.files.last_mut() {
+                file.header = current.header;
+            }
+            self.current = Some(current);
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// A file with room for an entry: the one at hand, the last one, or a new one.
+    fn take_current(&mut self, stored: TimestampMs) -> Result<Current> {
+        let current = match (self.current.take(), self.files.last()) {
+            (Some(current), _) => Some(current),
+            (None, Some(file)) if file.header.count < self.geometry.entries => {
+                let handle = self.storage.open(&path_of(&file.name), OpenMode::Write)?;
+                Some(Current::load(handle, self.full_path(&file.name), self.geometry)?)
+            }
+            _ => None,
+        };
+        match current {
+            Some(current) if !current.is_full() => Ok(current),
+            full => {
+                if self.dirty {
+                    self.full.extend(full.map(|full| full.file));
+                }
+                self.create(stored)
+            }
+        }
+    }
+
+    fn create(&mut self, stored: TimestampMs) -> Result<Current> {
+        let name = layout::file_name(stored, self.files.last().map(|file| file.name.as_str()));
+        self.storage.create_dir(DIR)?;
+        let file = self.storage.open(&path_of(&name), OpenMode::Create)?;
+        file.set_len(self.geometry.file_bytes())?;
+        file.sync()?;
+        self.storage.sync_dir(DIR)?;
+        self.files.push(Known::new(name, Header::EMPTY));
+        Ok(Current::new(file, self.geometry))
+    }
+
+    /// Makes durable what was added.
+    pub fn sync(&mut self) -> Result<()> {
+        for file in self.full.drain(..) {
+            file.sync()?;
+        }
+        if self.dirty {
+            match (&self.current, self.files.last()) {
+                (Some(current), _) => current.file.sync()?,
+                (None, Some(last)) => self.storage.open(&path_of(&last.name), OpenMode::Write)?.sync()?,
+                (None, None) => {}
+            }
+            self.dirty = false;
+        }
+        Ok(())
+    }
+
+    /// Where records with that hash stand, the newest first, at most `max` and only those within the range.
+    pub fn query(&self, hash: u32, max: usize, within: Range<PhysicalOffset>) -> Result<Vec<PhysicalOffset>> {
+        let mut found = Vec::new();
+        for file in self.files.iter().rev() {
+            if found.len() >= max {
+                break;
+            }
+            self.query_file(file, hash, max, &within, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    fn query_file(
+        &self,
+        file: &Known,
+        hash: u32,
+        max: usize,
+        within: &Range<PhysicalOffset>,
+        found: &mut Vec<PhysicalOffset>,
+    ) -> Result<()> {
+        let handle = self.handle(file)?;
+        // Another process may be adding to the file that a reader knows.
+        let count = if self.writable { file.header.count } else { read_header(handle)?.count };
+        let slot = self.geometry.slot_of(hash);
+        let mut bytes = [0; SLOT_BYTES];
+        handle.read_at(&mut bytes, slot_at(slot))?;
+        let (mut number, mut above) = (be_u32(&bytes, 0), self.geometry.entries);
+        // Numbers only go down, so that a damaged chain ends, too.
+        while number > 0 && number < above && found.len() < max {
+            let entry = read_entry(handle, self.geometry, number)?;
+            if self.geometry.slot_of(entry.hash) != slot {
+                break;
+            }
+            // At or above the count stands what is just being added: only its way to the older ones is of use.
+            if entry.hash == hash && number < count && within.contains(&entry.physical_offset) {
+                found.push(entry.physical_offset);
+            }
+            (above, number) = (number, entry.previous);
+        }
+        Ok(())
+    }
+
+    fn handle<'f>(&self, file: &'f Known) -> Result<&'f dyn File> {
+        if let Some(handle) = file.handle.get() {
+            return Ok(&**handle);
+        }
+        let opened = self.storage.open(&path_of(&file.name), OpenMode::Read)?;
+        Ok(&**file.handle.get_or_init(|| opened))
+    }
+
+    fn full_path(&self, name: &str) -> PathBuf {
+        self.storage.root().join(path_of(name))
+    }
+
+    const fn for_writing(&self, what: &'static str) -> Result<()> {
+        if self.writable { Ok(()) } else { Err(Error::ReadOnly { what }) }
+    }
+}
+
+fn path_of(name: &str) -> String {
+    format!("{DIR}/{name}")
+}
+
+/// The index's files by name. An empty one is left out: a crash took its length, and nothing was in it.
+fn index_files(storage: &dyn Storage) -> Result<Vec<DirEntry>> {
+    let mut entries = named_files(storage)?;
+    entries.retain(|entry| entry.len > 0);
+    Ok(entries)
+}
+
+fn remove_empty(storage: &dyn Storage) -> Result<()> {
+    for entry in named_files(storage)?.into_iter().filter(|entry| entry.len == 0) {
+        storage.unlink(&path_of(&entry.name))?;
+    }
+    Ok(())
+}
+
+fn named_files(storage: &dyn Storage) -> Result<Vec<DirEntry>> {
+    let mut entries = storage.list(DIR)?.unwrap_or_default();
+    let is_name = |name: &str| name.len() == NAME_DIGITS && name.bytes().all(|byte| byte.is_ascii_digit());
+    entries.retain(|entry| !entry.is_dir && is_name(&entry.name));
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests;

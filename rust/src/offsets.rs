@@ -1,0 +1,145 @@
+//! Consumer offsets: how far each group has read each queue.
+//!
+//! In: acknowledged queue offsets. Out: `config/consumerOffset.json`, as a broker keeps it. Always: what the file holds and
+//! this room does not know stays in it. Not here: when to write, and whether an offset is above its queue's end.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::config_file;
+use crate::error::Result;
+use crate::storage::Storage;
+use crate::units::{QueueId, TimestampMs};
+
+const FILE: &str = "consumerOffset.json";
+
+/// How far each group has read each queue.
+#[derive(Debug)]
+pub struct ConsumerOffsets {
+    /// Topic → group → queue → offset: found by borrowed names, so that setting a known one allocates nothing.
+    table: BTreeMap<String, BTreeMap<String, BTreeMap<QueueId, u64>>>,
+    /// The file as it was read; the table is laid over it on writing.
+    file: Value,
+    dirty: bool,
+}
+
+impl Default for ConsumerOffsets {
+    fn default() -> Self {
+        Self { table: BTreeMap::new(), file: json!({}), dirty: false }
+    }
+}
+
+impl ConsumerOffsets {
+    /// Reads the file, or its backup; the texts say what was damaged. With both bad the offsets are lost, and so said.
+    pub fn load(storage: &dyn Storage) -> Result<(Self, Vec<String>)> {
+        let loaded = config_file::load(storage, FILE)?;
+        let mut offsets = Self::default();
+        if let Some(file) = loaded.value {
+            offsets.take_table(&file);
+            offsets.file = file;
+        }
+        Ok((offsets, loaded.damaged))
+    }
+
+    fn take_table(&mut self, file: &Value) {
+        for (key, queues) in file.get("offsetTable").and_then(Value::as_object).into_iter().flatten() {
+            let Some((topic, group)) = key.split_once('@').filter(|(_, group)| !group.contains('@')) else { continue };
+            for (queue, offset) in queues.as_object().into_iter().flatten() {
+                // Anything else than a queue with an offset stays in the file, unread.
+                if let (Ok(queue), Some(offset)) = (queue.parse(), offset.as_u64()) {
+                    self.put(topic, group, QueueId(queue), offset);
+                }
+            }
+        }
+    }
+
+    /// The next offset that a group reads of a queue.
+    pub fn get(&self, topic: &str, group: &str, queue: QueueId) -> Option<u64> {
+        self.table.get(topic)?.get(group)?.get(&queue).copied()
+    }
+
+    /// Notes the next offset that a group reads of a queue.
+    pub fn set(&mut self, topic: &str, group: &str, queue: QueueId, offset: u64) {
+        let known = self.table.get_mut(topic).and_then(|groups| groups.get_mut(group)?.get_mut(&queue));
+        match known {
+            Some(known) if *known == offset => return,
+            Some(known) => *known = offset,
+            None => self.put(topic, group, queue, offset),
+        }
+        self.dirty = true;
+    }
+
+    fn put(&mut self, topic: &str, group: &str, queue: QueueId, offset: u64) {
+        let groups = self.table.entry(topic.to_owned()).or_default();
+        groups.entry(group.to_owned()).or_default().insert(queue, offset);
+    }
+
+    /// All of them, by topic, group and queue.
+    pub fn all(&self) -> Vec<(String, String, QueueId, u64)> {
+        self.rows().map(|(topic, group, queue, offset)| (topic.to_owned(), group.to_owned(), queue, offset)).collect()
+    }
+
+    fn rows(&self) -> impl Iterator<Item = (&str, &str, QueueId, u64)> {
+        self.table.iter().flat_map(|(topic, groups)| {
+            groups.iter().flat_map(move |(group, queues)| {
+                queues.iter().map(move |(queue, offset)| (topic.as_str(), group.as_str(), *queue, *offset))
+            })
+        })
+    }
+
+    /// Whether something was set since the last write.
+    pub const fn is_dirty(&self) -> bool {
+        self.dirty
+    }
+
+    /// Replaces the file.
+    pub fn write(&mut self, storage: &dyn Storage, now: TimestampMs) -> Result<()> {
+        let mut file = self.laid_over();
+        config_file::bump_data_version(&mut file, now);
+        config_file::replace(storage, FILE, &config_file::to_text(&file))?;
+        self.file = file;
+        self.dirty = false;
+        Ok(())
+    }
+
+    /// The file's value with the table's offsets in it.
+    fn laid_over(&self) -> Value {
+        let mut file = self.file.clone();
+        for (topic, group, queue, offset) in self.rows() {
+            let key = format!("{topic}@{group}");
+            if let Some(queues) = below(&mut file, "offsetTable").and_then(|table| inside(table, &key)) {
+                queues.insert(queue.to_string(), offset.into());
+            }
+            if let Some(groups) = below(&mut file, "groupTopicMap") {
+                note_topic(groups, group, topic);
+            }
+        }
+        file
+    }
+}
+
+fn note_topic(groups: &mut Map<String, Value>, group: &str, topic: &str) {
+    let topics = groups.entry(group).or_insert_with(|| json!([]));
+    if let Some(topics) = topics.as_array_mut()
+        && !topics.iter().any(|known| known == topic)
+    {
+        topics.push(topic.into());
+    }
+}
+
+fn below<'v>(value: &'v mut Value, key: &str) -> Option<&'v mut Map<String, Value>> {
+    inside(value.as_object_mut()?, key)
+}
+
+/// The object behind a key; made if there is none, also in place of something else.
+fn inside<'v>(object: &'v mut Map<String, Value>, key: &str) -> Option<&'v mut Map<String, Value>> {
+    let value = object.entry(key).or_insert(Value::Null);
+    if !value.is_object() {
+        *value = json!({});
+    }
+    value.as_object_mut()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,187 @@
+//! Published ends: how far readers in other processes may read.
+//!
+//! In: the writer's ends as they move. Out: the side file `txstore/published`, mapped by everyone. Always: one writer;
+//! each value is one aligned 64-bit store, released by the writer and acquired by readers; an odd epoch says that the store
+//! is being changed in another way than by appending. Not here: byte 1 of `lock`, without which nothing here holds.
+//!
+//! Little-endian, in values of 8 bytes:
+//!
+//! | value | what                                                             |
+//! |-------|------------------------------------------------------------------|
+//! | 0     | magic `TXSPUBLI`                                                 |
+//! | 1     | version (low 4 bytes), CRC-32 of the 12 bytes before it (high 4) |
+//! | 2–7   | zeros                                                            |
+//! | 8     | epoch                                                            |
+//! | 9     | appended: one past the last whole record                         |
+//! | 10    | durable: one past the last synced record                         |
+//! | 11    | dispatched: below it, queues hold every record                   |
+//! | 12    | minimum: the first byte that retention left                      |
+//! | 13–15 | zeros                                                            |
+
+use std::sync::atomic::{Ordering, fence};
+
+use crate::error::Result;
+use crate::storage::{File, OpenMode, SharedMap, Storage};
+use crate::units::PhysicalOffset;
+
+const DIR: &str = "txstore";
+const PATH: &str = "txstore/published";
+const MAGIC: [u8; 8] = *b"TXSPUBLI";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 64; // one cache line, so that readers of the header never share one with the writer
+const LIVE_BYTES: usize = 64;
+const FILE_BYTES: usize = HEADER_BYTES + LIVE_BYTES;
+const VALUE_BYTES: usize = size_of::<u64>();
+const VALUES: usize = FILE_BYTES / VALUE_BYTES;
+
+const EPOCH: usize = HEADER_BYTES / VALUE_BYTES;
+const APPENDED: usize = EPOCH + 1;
+const DURABLE: usize = APPENDED + 1;
+const DISPATCHED: usize = DURABLE + 1;
+const MINIMUM: usize = DISPATCHED + 1;
+const _: () = assert!(MINIMUM < VALUES);
+
+/// How far readers in other processes may read.
+#[derive(Debug)]
+pub struct Published {
+    map: Box<dyn SharedMap>,
+    file: Box<dyn File>,
+}
+
+impl Published {
+    /// The writer's: makes the file, or opens it and keeps its values if its header is good.
+    pub fn create(storage: &dyn Storage) -> Result<Self> {
+        storage.create_dir(DIR)?;
+        let file = storage.open(PATH, OpenMode::Create)?;
+        if !has_good_header(&*file)? {
+            // Never shorter, not even for a moment: a reader may have the file mapped. The header goes last.
+            file.set_len(bytes_of(FILE_BYTES))?;
+            file.write_at(&[0; LIVE_BYTES], bytes_of(HEADER_BYTES))?;
+            file.write_at(&header(), 0)?;
+            file.sync()?;
+            storage.sync_dir(DIR)?;
+        }
+        Ok(Self { map: file.map_shared(VALUES)?, file })
+    }
+
+    /// A reader's; `None` if there is no such file or its header is bad.
+    pub fn open(storage: &dyn Storage) -> Result<Option<Self>> {
+        if storage.len(PATH)?.is_none() {
+            return Ok(None);
+        }
+        let file = storage.open(PATH, OpenMode::Read)?;
+        if !has_good_header(&*file)? {
+            return Ok(None);
+        }
+        Ok(Some(Self { map: file.map_shared(VALUES)?, file }))
+    }
+
+    fn load(&self, index: usize) -> u64 {
+        u64::from_le(self.map.load(index))
+    }
+
+    fn store(&self, index: usize, to: u64) {
+        self.map.store(index, to.to_le());
+    }
+
+    /// Which state of the store the other values belong to; odd while it is being changed.
+    pub fn epoch(&self) -> u64 {
+        self.load(EPOCH)
+    }
+
+    /// Whether everything read since `epoch` was taken belongs to it. Ask after each batch, and drop it if not.
+    pub fn is_still(&self, epoch: u64) -> bool {
+        fence(Ordering::SeqCst); // what was read before stays before
+        epoch.is_multiple_of(2) && self.epoch() == epoch
+    }
+
+    /// The writer begins a change that is no append: readers drop what they read until it ends.
+    pub fn begin_change(&self) {
+        let epoch = self.epoch();
+        // A crash may have left an odd one: the next change is another one.
+        self.store(EPOCH, epoch.wrapping_add(if epoch.is_multiple_of(2) { 1 } else { 2 }));
+        fence(Ordering::SeqCst); // what is changed after it stays after
+    }
+
+    /// The change is over.
+    pub fn end_change(&self) {
+        let epoch = self.epoch();
+        if !epoch.is_multiple_of(2) {
+            self.store(EPOCH, epoch.wrapping_add(1));
+        }
+    }
+
+    /// One past the last whole record.
+    pub fn appended(&self) -> PhysicalOffset {
+        PhysicalOffset(self.load(APPENDED))
+    }
+
+    /// Sets `appended`.
+    pub fn set_appended(&self, to: PhysicalOffset) {
+        self.store(APPENDED, to.0);
+    }
+
+    /// One past the last synced record.
+    pub fn durable(&self) -> PhysicalOffset {
+        PhysicalOffset(self.load(DURABLE))
+    }
+
+    /// Sets `durable`.
+    pub fn set_durable(&self, to: PhysicalOffset) {
+        self.store(DURABLE, to.0);
+    }
+
+    /// Below it, queues hold every record.
+    pub fn dispatched(&self) -> PhysicalOffset {
+        PhysicalOffset(self.load(DISPATCHED))
+    }
+
+    /// Sets `dispatched`.
+    pub fn set_dispatched(&self, to: PhysicalOffset) {
+        self.store(DISPATCHED, to.0);
+    }
+
+    /// The first byte that retention left.
+    pub fn minimum(&self) -> PhysicalOffset {
+        PhysicalOffset(self.load(MINIMUM))
+    }
+
+    /// Sets `minimum`.
+    pub fn set_minimum(&self, to: PhysicalOffset) {
+        self.store(MINIMUM, to.0);
+    }
+
+    /// Makes the values durable: the next opening learns from them what must not be missing.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync()
+    }
+}
+
+fn header() -> [u8; HEADER_BYTES] {
+    let mut bytes = [0; HEADER_BYTES];
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&MAGIC);
+    crc.update(&VERSION.to_le_bytes());
+    let fields = [&MAGIC[..], &VERSION.to_le_bytes(), &crc.finalize().to_le_bytes()].concat();
+    for (place, byte) in bytes.iter_mut().zip(fields) {
+        *place = byte;
+    }
+    bytes
+}
+
+fn has_good_header(file: &dyn File) -> Result<bool> {
+    if file.len()? < bytes_of(FILE_BYTES) {
+        return Ok(false);
+    }
+    let mut bytes = [0; HEADER_BYTES];
+    file.read_at(&mut bytes, 0)?;
+    Ok(bytes == header())
+}
+
+/// A number of bytes as a position.
+fn bytes_of(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

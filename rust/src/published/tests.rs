@@ -1,0 +1,71 @@
+//! The ends that another process sees, and headers that it must not believe.
+
+use super::*;
+use crate::storage::disk::Disk;
+
+fn disk() -> (tempfile::TempDir, Disk) {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::open(dir.path()).unwrap();
+    (dir, disk)
+}
+
+#[test]
+fn a_reader_sees_what_the_writer_sets() {
+    let (_dir, disk) = disk();
+    assert!(Published::open(&disk).unwrap().is_none());
+    let writer = Published::create(&disk).unwrap();
+    let reader = Published::open(&disk).unwrap().unwrap();
+    writer.set_appended(PhysicalOffset(1));
+    writer.set_durable(PhysicalOffset(2));
+    writer.set_dispatched(PhysicalOffset(3));
+    writer.set_minimum(PhysicalOffset(u64::MAX));
+    let seen = [reader.appended(), reader.durable(), reader.dispatched(), reader.minimum()];
+    assert_eq!(seen, [1, 2, 3, u64::MAX].map(PhysicalOffset));
+    writer.sync().unwrap();
+    drop((writer, reader));
+    assert_eq!(Published::create(&disk).unwrap().durable(), PhysicalOffset(2));
+}
+
+#[test]
+fn a_change_is_seen_by_its_epoch() {
+    let (_dir, disk) = disk();
+    let writer = Published::create(&disk).unwrap();
+    let reader = Published::open(&disk).unwrap().unwrap();
+    assert!(reader.is_still(0));
+    writer.begin_change();
+    assert_eq!((reader.epoch(), reader.is_still(0), reader.is_still(1)), (1, false, false));
+    writer.begin_change();
+    assert_eq!(reader.epoch(), 3);
+    writer.end_change();
+    writer.end_change();
+    assert_eq!((reader.epoch(), reader.is_still(4), reader.is_still(0)), (4, true, false));
+}
+
+#[test]
+fn the_header_is_these_bytes() {
+    let crc = crc32fast::hash(b"TXSPUBLI\x01\0\0\0").to_le_bytes();
+    assert_eq!(header()[..12], *b"TXSPUBLI\x01\0\0\0");
+    assert_eq!((&header()[12..16], &header()[16..]), (&crc[..], &[0; 48][..]));
+}
+
+#[test]
+fn a_bad_header_is_not_believed_and_made_anew() {
+    let (_dir, disk) = disk();
+    let writer = Published::create(&disk).unwrap();
+    writer.set_appended(PhysicalOffset(9));
+    let file = disk.open(PATH, OpenMode::Write).unwrap();
+    for byte in 0..64 {
+        let mut was = [0];
+        file.read_at(&mut was, byte).unwrap();
+        file.write_at(&[was[0] ^ 4], byte).unwrap();
+        assert!(Published::open(&disk).unwrap().is_none(), "{byte}");
+        file.write_at(&was, byte).unwrap();
+    }
+    assert_eq!(Published::create(&disk).unwrap().appended(), PhysicalOffset(9));
+    file.write_at(b"?", 0).unwrap();
+    assert_eq!(Published::create(&disk).unwrap().appended(), PhysicalOffset(0));
+    drop(writer);
+    file.set_len(127).unwrap();
+    assert!(Published::open(&disk).unwrap().is_none());
+    assert!(Published::create(&disk).is_ok() && Published::open(&disk).unwrap().is_some());
+}

@@ -1,0 +1,465 @@
+//! Disk: the files below one real directory.
+//!
+//! In: relative paths and byte ranges. Out: bytes, maps and locks of the operating system. Always: every path is walked
+//! part by part from one directory handle and no part may be a symbolic link; files are 0600, directories 0700, handles
+//! close on exec. Not here: what is synced when (the callers know the order).
+#![allow(unsafe_code)] // Maps and the lock call have no safe form; each block says who keeps its invariant.
+
+use std::borrow::Cow;
+use std::ffi::CStr;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use memmap2::{Mmap, MmapMut, MmapOptions};
+use rustix::fs::{self, AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom};
+use rustix::io::{Errno, pread, pwrite, retry_on_intr};
+
+use super::path::{parent_and_name, parts};
+use super::{DirEntry, File, Lock, OpenMode, ReadMap, SharedMap, Storage};
+use crate::error::{Error, Result};
+
+const FILE_MODE: u32 = 0o600;
+const DIR_MODE: u32 = 0o700;
+const ZERO_BLOCK_BYTES: usize = 1 << 20; // one write where holes cannot be punched
+
+/// The files below one real directory.
+#[derive(Debug)]
+pub struct Disk {
+    root: PathBuf,
+    handle: OwnedFd,
+}
+
+impl Disk {
+    /// The files below an existing directory.
+    pub fn open(root: &Path) -> Result<Self> {
+        let failed = |source: io::Error| Error::from_io("open", root, source);
+        let root = std::path::absolute(root).map_err(failed)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // Only the store's own directory may be reached through a link: the user named it.
+        let handle = retry_on_intr(|| fs::open(&root, flags, Mode::empty())).map_err(|e| failed(e.into()))?;
+        Ok(Self { root, handle })
+    }
+
+    /// The same, and the directory (not those above it) is made if it is not there.
+    pub fn create(root: &Path) -> Result<Self> {
+        let failed = |source: Errno| Error::from_io("create", root, source.into());
+        match fs::mkdir(root, Mode::from_raw_mode(DIR_MODE)) {
+            Ok(()) => {
+                let disk = Self::open(root)?;
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let above = retry_on_intr(|| fs::openat(&disk.handle, c"..", flags, Mode::empty())).map_err(failed)?;
+                retry_on_intr(|| fs::fsync(&above)).map_err(failed)?;
+                Ok(disk)
+            }
+            Err(Errno::EXIST) => Self::open(root),
+            Err(source) => Err(failed(source)),
+        }
+    }
+
+    fn error(&self, operation: &'static str, path: &str, source: impl Into<io::Error>) -> Error {
+        Error::from_io(operation, self.root.join(path), source.into())
+    }
+
+    fn refused(&self, operation: &'static str, path: &str) -> Error {
+        let why = "the path is not one below the store's directory";
+        self.error(operation, path, io::Error::new(io::ErrorKind::InvalidInput, why))
+    }
+
+    /// The handle of a directory, walked part by part; `ENOENT` where a part is missing.
+    fn dir(&self, parts: &[&str]) -> Result<OwnedFd, Errno> {
+        let mut here = self.handle.try_clone().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+        for part in parts {
+            here = open_dir(here.as_fd(), part)?;
+        }
+        Ok(here)
+    }
+
+    /// A path's directory handle and last part, or the error of that call.
+    fn parent<'p>(&self, operation: &'static str, path: &'p str) -> Result<(Result<OwnedFd, Errno>, &'p str)> {
+        let (above, name) = parent_and_name(path).ok_or_else(|| self.refused(operation, path))?;
+        Ok((self.dir(&above), name))
+    }
+
+    fn open_file(&self, operation: &'static str, path: &str, flags: OFlags) -> Result<Result<OwnedFd, Errno>> {
+        let (above, name) = self.parent(operation, path)?;
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(above.and_then(|above| retry_on_intr(|| fs::openat(&above, name, flags, Mode::from_raw_mode(FILE_MODE)))))
+    }
+}
+
+fn open_dir(above: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    retry_on_intr(|| fs::openat(above, name, flags, Mode::empty()))
+}
+
+impl Storage for Disk {
+    fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>> {
+        let flags = match mode {
+            OpenMode::Read => OFlags::RDONLY,
+            OpenMode::Write => OFlags::RDWR,
+            OpenMode::Create => OFlags::RDWR | OFlags::CREATE,
+        };
+        let handle = self.open_file("open", path, flags)?.map_err(|e| self.error("open", path, e))?;
+        let file = DiskFile { handle, path: self.root.join(path), writable: mode != OpenMode::Read };
+        let stat = fs::fstat(&file.handle).map_err(|e| file.error("open", e))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(file.error("open", io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+        }
+        Ok(Box::new(file))
+    }
+
+    fn list(&self, dir: &str) -> Result<Option<Vec<DirEntry>>> {
+        let parts = parts(dir).ok_or_else(|| self.refused("list", dir))?;
+        let handle = match self.dir(&parts) {
+            Ok(handle) => handle,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(source) => return Err(self.error("list", dir, source)),
+        };
+        let mut entries = dir_entries(handle.as_fd()).map_err(|e| self.error("list", dir, e))?;
+        entries.sort();
+        Ok(Some(entries))
+    }
+
+    fn len(&self, path: &str) -> Result<Option<u64>> {
+        let (above, name) = self.parent("stat", path)?;
+        match above.and_then(|above| fs::statat(&above, name, AtFlags::SYMLINK_NOFOLLOW)) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => Ok(None),
+            Ok(stat) => Ok(Some(u64::try_from(stat.st_size).unwrap_or(0))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(source) => Err(self.error("stat", path, source)),
+        }
+    }
+
+    fn create_dir(&self, dir: &str) -> Result<()> {
+        let parts = parts(dir).ok_or_else(|| self.refused("create", dir))?;
+        let failed = |source: Errno| self.error("create", dir, source);
+        let mut here = self.dir(&[]).map_err(failed)?;
+        for part in parts {
+            match fs::mkdirat(&here, part, Mode::from_raw_mode(DIR_MODE)) {
+                Ok(()) => retry_on_intr(|| fs::fsync(&here)).map_err(failed)?,
+                Err(Errno::EXIST) => {}
+                Err(source) => return Err(failed(source)),
+            }
+            here = open_dir(here.as_fd(), part).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let (from_dir, from_name) = self.parent("rename", from)?;
+        let (to_dir, to_name) = self.parent("rename", to)?;
+        let from_dir = from_dir.map_err(|e| self.error("rename", from, e))?;
+        let to_dir = to_dir.map_err(|e| self.error("rename", to, e))?;
+        fs::renameat(&from_dir, from_name, &to_dir, to_name).map_err(|e| self.error("rename", from, e))
+    }
+
+    fn unlink(&self, path: &str) -> Result<()> {
+        let (above, name) = self.parent("remove", path)?;
+        match above.and_then(|above| fs::unlinkat(&above, name, AtFlags::empty())) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(source) => Err(self.error("remove", path, source)),
+        }
+    }
+
+    fn remove_dir(&self, dir: &str) -> Result<()> {
+        let (above, name) = self.parent("remove", dir)?;
+        match above.and_then(|above| remove_tree(above.as_fd(), name)) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(source) => Err(self.error("remove", dir, source)),
+        }
+    }
+
+    fn sync_dir(&self, dir: &str) -> Result<()> {
+        let parts = parts(dir).ok_or_else(|| self.refused("sync", dir))?;
+        let synced = self.dir(&parts).and_then(|handle| retry_on_intr(|| fs::fsync(&handle)));
+        synced.map_err(|e| self.error("sync", dir, e))
+    }
+
+    fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn Lock>>> {
+        let flags = OFlags::RDWR | OFlags::CREATE;
+        let handle = self.open_file("lock", path, flags)?.map_err(|e| self.error("lock", path, e))?;
+        match one_byte_lock(handle.as_fd(), libc::F_OFD_SETLK, libc::F_WRLCK, byte) {
+            Ok(_) => Ok(Some(Box::new(DiskLock { _handle: handle }))),
+            Err(Errno::AGAIN | Errno::ACCESS) => Ok(None),
+            Err(source) => Err(self.error("lock", path, source)),
+        }
+    }
+
+    fn is_locked(&self, path: &str, byte: u64) -> Result<bool> {
+        let handle = match self.open_file("look at the lock of", path, OFlags::RDONLY)? {
+            Ok(handle) => handle,
+            Err(Errno::NOENT) => return Ok(false),
+            Err(source) => return Err(self.error("look at the lock of", path, source)),
+        };
+        // A shared lock is in the way of exclusive ones only, which is the question.
+        let found = one_byte_lock(handle.as_fd(), libc::F_OFD_GETLK, libc::F_RDLCK, byte);
+        Ok(found.map_err(|e| self.error("look at the lock of", path, e))? != libc::F_UNLCK)
+    }
+}
+
+/// What a directory holds, unsorted. What vanishes meanwhile is left out.
+fn dir_entries(handle: BorrowedFd<'_>) -> Result<Vec<DirEntry>, Errno> {
+    let mut entries = Vec::new();
+    for entry in fs::Dir::read_from(handle)? {
+        let entry = entry?;
+        let name: &CStr = entry.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
+        let stat = match fs::statat(handle, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => continue,
+            Err(source) => return Err(source),
+        };
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let len = if is_dir { 0 } else { u64::try_from(stat.st_size).unwrap_or(0) };
+        entries.push(DirEntry { name: name.to_string_lossy().into_owned(), is_dir, len });
+    }
+    Ok(entries)
+}
+
+fn remove_tree(above: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
+    let handle = open_dir(above, name)?;
+    for entry in dir_entries(handle.as_fd())? {
+        if entry.is_dir {
+            remove_tree(handle.as_fd(), &entry.name)?;
+        } else {
+            fs::unlinkat(&handle, entry.name.as_str(), AtFlags::empty())?;
+        }
+    }
+    fs::unlinkat(above, name, AtFlags::REMOVEDIR)
+}
+
+/// Asks for, or about, an open-file-description lock of one byte; gives the kind of lock that the answer names.
+fn one_byte_lock(handle: BorrowedFd<'_>, command: i32, kind: i32, byte: u64) -> Result<i32, Errno> {
+    let start = libc::off_t::try_from(byte).map_err(|_| Errno::INVAL)?;
+    let (kind, whence) = (i16::try_from(kind), i16::try_from(libc::SEEK_SET));
+    let (Ok(l_type), Ok(l_whence)) = (kind, whence) else { return Err(Errno::INVAL) };
+    // SAFETY: `flock` is a plain C structure of integers, for which all zeros is a value; l_pid must be 0 here.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    (lock.l_type, lock.l_whence, lock.l_start, lock.l_len) = (l_type, l_whence, start, 1);
+    // SAFETY: the handle is open for as long as it is borrowed and `lock` is a live structure of the type that both
+    // commands take; the call keeps no pointer to it.
+    retry_on_intr(|| match unsafe { libc::fcntl(handle.as_raw_fd(), command, &raw mut lock) } {
+        -1 => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Ok(()),
+    })?;
+    Ok(i32::from(lock.l_type))
+}
+
+/// A held lock. Closing the description's last handle lets go; nothing here unlocks, so a forked child cannot.
+#[derive(Debug)]
+struct DiskLock {
+    _handle: OwnedFd,
+}
+
+impl Lock for DiskLock {}
+
+#[derive(Debug)]
+struct DiskFile {
+    handle: OwnedFd,
+    path: PathBuf,
+    writable: bool,
+}
+
+impl DiskFile {
+    #[cold]
+    fn error(&self, operation: &'static str, source: impl Into<io::Error>) -> Error {
+        Error::from_io(operation, &self.path, source.into())
+    }
+
+    fn too_short(&self, operation: &'static str) -> Error {
+        self.error(operation, io::Error::new(io::ErrorKind::UnexpectedEof, "the file ends before"))
+    }
+
+    /// Writes zeros over what is not a hole already, up to the file's end.
+    fn write_zeros(&self, range: Range<u64>) -> Result<()> {
+        let end = range.end.min(self.len()?);
+        let zeros = vec![0; ZERO_BLOCK_BYTES];
+        let mut at = range.start;
+        while at < end {
+            at = match fs::seek(&self.handle, SeekFrom::Data(at)) {
+                Ok(data) => data,
+                Err(Errno::NXIO) => return Ok(()),
+                Err(_) => at,
+            };
+            let bytes = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX).min(ZERO_BLOCK_BYTES);
+            self.write_at(zeros.get(..bytes).unwrap_or_default(), at)?;
+            at += u64::try_from(bytes).unwrap_or(u64::MAX).max(1);
+        }
+        Ok(())
+    }
+}
+
+impl File for DiskFile {
+    fn len(&self) -> Result<u64> {
+        let stat = fs::fstat(&self.handle).map_err(|e| self.error("stat", e))?;
+        Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        retry_on_intr(|| fs::ftruncate(&self.handle, len)).map_err(|e| self.error("set the length of", e))
+    }
+
+    fn allocate(&self, range: Range<u64>) -> Result<()> {
+        let Some(bytes) = range.end.checked_sub(range.start).filter(|bytes| *bytes > 0) else { return Ok(()) };
+        match retry_on_intr(|| fs::fallocate(&self.handle, FallocateFlags::KEEP_SIZE, range.start, bytes)) {
+            // Such a file system takes space when the bytes are written; a full disk shows then.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(source) => Err(self.error("reserve space for", source)),
+        }
+    }
+
+    fn punch(&self, range: Range<u64>) -> Result<()> {
+        let Some(bytes) = range.end.checked_sub(range.start).filter(|bytes| *bytes > 0) else { return Ok(()) };
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match retry_on_intr(|| fs::fallocate(&self.handle, flags, range.start, bytes)) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeros(range),
+            Err(source) => Err(self.error("give back space of", source)),
+        }
+    }
+
+    fn read_at(&self, buf: &mut [u8], position: u64) -> Result<()> {
+        let mut done = 0;
+        while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            let at = position.saturating_add(u64::try_from(done).unwrap_or(u64::MAX));
+            match pread(&self.handle, rest, at) {
+                Ok(0) => return Err(self.too_short("read")),
+                Ok(bytes) => done += bytes,
+                Err(Errno::INTR) => {}
+                Err(source) => return Err(self.error("read", source)),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, buf: &[u8], position: u64) -> Result<()> {
+        let (mut rest, mut at) = (buf, position);
+        while !rest.is_empty() {
+            match pwrite(&self.handle, rest, at) {
+                Ok(0) => return Err(self.error("write", io::Error::from(io::ErrorKind::WriteZero))),
+                Ok(bytes) => {
+                    rest = rest.get(bytes..).unwrap_or_default();
+                    at = at.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
+                }
+                Err(Errno::INTR) => {}
+                Err(source) => return Err(self.error("write", source)),
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        // Only an interruption, which did nothing, is tried again: after a real failure the pages count as clean.
+        retry_on_intr(|| fs::fdatasync(&self.handle)).map_err(|e| self.error("sync", e))
+    }
+
+    fn map_read(&self) -> Result<Box<dyn ReadMap>> {
+        let len = self.len()?;
+        if len == 0 {
+            return Ok(Box::new(DiskReadMap { map: None }));
+        }
+        let bytes = usize::try_from(len).map_err(|_| self.error("map", Errno::OVERFLOW))?;
+        // SAFETY: the map is read-only and no store file is made shorter while it is open (reliability.md, section 3), so
+        // no access faults. Other bytes than those below the visible end may change under the view; callers look at
+        // those only as plain integers and bytes, whose every value is allowed, and verify them afterwards.
+        let map = unsafe { MmapOptions::new().len(bytes).map(&self.handle) }.map_err(|e| self.error("map", e))?;
+        Ok(Box::new(DiskReadMap { map: Some(map) }))
+    }
+
+    fn map_shared(&self, values: usize) -> Result<Box<dyn SharedMap>> {
+        let bytes = values.checked_mul(size_of::<AtomicU64>()).ok_or_else(|| self.error("map", Errno::OVERFLOW))?;
+        if self.len()? < u64::try_from(bytes).unwrap_or(u64::MAX) || bytes == 0 {
+            return Err(self.too_short("map"));
+        }
+        let mut options = MmapOptions::new();
+        let options = options.len(bytes);
+        // SAFETY (both): the file is at least that long and never made shorter; its bytes are touched only through the
+        // atomics below, by this process and by others.
+        if self.writable {
+            let map = unsafe { options.map_mut(&self.handle) }.map_err(|e| self.error("map", e))?;
+            Ok(Box::new(DiskSharedMap { map, values }))
+        } else {
+            let map = unsafe { options.map(&self.handle) }.map_err(|e| self.error("map", e))?;
+            Ok(Box::new(DiskWatchedMap { map, values }))
+        }
+    }
+}
+
+#[derive(Debug)]
+struct DiskReadMap {
+    map: Option<Mmap>,
+}
+
+impl DiskReadMap {
+    fn all(&self) -> &[u8] {
+        self.map.as_deref().unwrap_or_default()
+    }
+}
+
+impl ReadMap for DiskReadMap {
+    fn len(&self) -> u64 {
+        u64::try_from(self.all().len()).unwrap_or(u64::MAX)
+    }
+
+    fn bytes(&self, range: Range<u64>) -> Option<Cow<'_, [u8]>> {
+        let (from, to) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
+        self.all().get(from..to).map(Cow::Borrowed)
+    }
+}
+
+/// The values as their one writer has them.
+#[derive(Debug)]
+struct DiskSharedMap {
+    map: MmapMut,
+    values: usize,
+}
+
+impl SharedMap for DiskSharedMap {
+    fn values(&self) -> &[AtomicU64] {
+        // SAFETY: a map begins at a page, so the values are aligned; it is `values` * 8 bytes long, lives as long as
+        // `self`, is written through these atomics only, and each bit pattern is an integer.
+        #[allow(clippy::cast_ptr_alignment)] // a page is aligned for anything
+        unsafe {
+            std::slice::from_raw_parts(self.map.as_ptr().cast::<AtomicU64>(), self.values)
+        }
+    }
+}
+
+/// The values as a reader sees them: a store into them would fault, so it never gets the atomics.
+#[derive(Debug)]
+struct DiskWatchedMap {
+    map: Mmap,
+    values: usize,
+}
+
+impl SharedMap for DiskWatchedMap {
+    fn load(&self, index: usize) -> u64 {
+        if index >= self.values {
+            return 0;
+        }
+        // SAFETY: as in `DiskSharedMap`; the pages are read-only, where exactly relaxed loads of this size are allowed,
+        // so the ordering comes from the fence.
+        #[allow(clippy::cast_ptr_alignment)]
+        let value = unsafe { &*self.map.as_ptr().cast::<AtomicU64>().add(index) }.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        value
+    }
+
+    fn store(&self, _index: usize, _to: u64) {}
+
+    fn values(&self) -> &[AtomicU64] {
+        &[]
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! The files of a real directory: what the trait promises, and what no path may reach.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use super::*;
+
+fn disk() -> (tempfile::TempDir, Disk) {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::open(dir.path()).unwrap();
+    (dir, disk)
+}
+
+#[test]
+fn what_is_written_is_read_back_by_calls_and_by_maps() {
+    let (_dir, disk) = disk();
+    let file = disk.open("a", OpenMode::Create).unwrap();
+    file.set_len(100).unwrap();
+    file.write_at(b"hello", 10).unwrap();
+    file.sync().unwrap();
+    let mut bytes = [0; 7];
+    file.read_at(&mut bytes, 9).unwrap();
+    assert_eq!(&bytes, b"\0hello\0");
+    let map = file.map_read().unwrap();
+    assert_eq!(map.len(), 100);
+    assert_eq!(map.bytes(10..15).unwrap().as_ref(), b"hello");
+    file.write_at(b"J", 10).unwrap();
+    assert_eq!(map.bytes(10..15).unwrap().as_ref(), b"Jello");
+    assert!(map.bytes(99..101).is_none());
+    let error = file.read_at(&mut bytes, 95).unwrap_err();
+    assert!(error.to_string().contains("read") && error.to_string().contains("/a"), "{error}");
+    assert!(file.write_at(&bytes, u64::MAX).is_err());
+}
+
+#[test]
+fn an_empty_file_has_an_empty_view_and_no_shared_values() {
+    let (_dir, disk) = disk();
+    let file = disk.open("a", OpenMode::Create).unwrap();
+    assert!(file.map_read().unwrap().is_empty());
+    assert_eq!(file.map_read().unwrap().bytes(0..0).unwrap().len(), 0);
+    assert!(file.map_shared(1).is_err());
+}
+
+#[test]
+fn a_punched_range_reads_as_zeros_and_the_length_stays() {
+    let (_dir, disk) = disk();
+    let file = disk.open("a", OpenMode::Create).unwrap();
+    file.write_at(&vec![7; 3 << 20], 0).unwrap();
+    file.punch(5..(2 << 20)).unwrap();
+    assert_eq!(file.len().unwrap(), 3 << 20);
+    let map = file.map_read().unwrap();
+    assert_eq!(map.bytes(4..6).unwrap().as_ref(), [7, 0]);
+    assert_eq!(map.bytes((2 << 20) - 1..(2 << 20) + 1).unwrap().as_ref(), [0, 7]);
+}
+
+#[test]
+fn zeros_are_written_where_holes_cannot_be_punched() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::open(dir.path()).unwrap();
+    let handle = disk.open_file("open", "a", OFlags::RDWR | OFlags::CREATE).unwrap().unwrap();
+    let file = DiskFile { handle, path: dir.path().join("a"), writable: true };
+    file.set_len(8 << 20).unwrap();
+    file.write_at(&vec![7; 3 << 20], 1 << 20).unwrap();
+    file.write_zeros((1 << 20) + 3..u64::MAX).unwrap();
+    assert_eq!(file.len().unwrap(), 8 << 20);
+    let map = file.map_read().unwrap();
+    assert_eq!(map.bytes(1 << 20..(1 << 20) + 4).unwrap().as_ref(), [7, 7, 7, 0]);
+    assert!(map.bytes((1 << 20) + 3..8 << 20).unwrap().iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn allocating_keeps_length_and_bytes() {
+    let (_dir, disk) = disk();
+    let file = disk.open("a", OpenMode::Create).unwrap();
+    file.set_len(10).unwrap();
+    file.write_at(b"x", 3).unwrap();
+    file.allocate(0..1 << 20).unwrap();
+    file.allocate(5..5).unwrap();
+    assert_eq!(file.len().unwrap(), 10);
+    assert_eq!(file.map_read().unwrap().bytes(3..4).unwrap().as_ref(), b"x");
+}
+
+#[test]
+fn shared_values_are_seen_by_a_reader_who_cannot_change_them() {
+    let (_dir, disk) = disk();
+    let file = disk.open("a", OpenMode::Create).unwrap();
+    file.set_len(64).unwrap();
+    let ours = file.map_shared(8).unwrap();
+    let theirs = disk.open("a", OpenMode::Read).unwrap().map_shared(8).unwrap();
+    ours.store(7, 42);
+    ours.store(8, 43);
+    assert_eq!((theirs.load(7), theirs.load(8)), (42, 0));
+    theirs.store(7, 1);
+    assert_eq!((ours.load(7), theirs.values().len()), (42, 0));
+    assert!(file.map_shared(9).is_err());
+}
+
+#[test]
+fn directories_are_made_listed_and_removed() {
+    let (dir, disk) = disk();
+    assert_eq!(disk.list("q/t").unwrap(), None);
+    disk.create_dir("q/t/0").unwrap();
+    disk.create_dir("q/t/0").unwrap();
+    disk.open("q/t/0/b", OpenMode::Create).unwrap().set_len(5).unwrap();
+    disk.open("q/t/a", OpenMode::Create).unwrap();
+    let names: Vec<_> = disk.list("q/t").unwrap().unwrap().into_iter().map(|e| (e.name, e.is_dir, e.len)).collect();
+    assert_eq!(names, [("0".to_owned(), true, 0), ("a".to_owned(), false, 0)]);
+    assert_eq!(disk.len("q/t/0/b").unwrap(), Some(5));
+    assert_eq!((disk.len("q/t/0").unwrap(), disk.len("nowhere/b").unwrap()), (None, None));
+    disk.rename("q/t/0/b", "q/c").unwrap();
+    disk.sync_dir("q").unwrap();
+    disk.sync_dir("").unwrap();
+    disk.unlink("q/c").unwrap();
+    disk.unlink("q/c").unwrap();
+    let mode = |path: &str| std::fs::metadata(dir.path().join(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("q/t"), mode("q/t/a")), (0o700, 0o600));
+    disk.remove_dir("q").unwrap();
+    disk.remove_dir("q").unwrap();
+    assert_eq!(disk.list("").unwrap(), Some(vec![]));
+}
+
+#[test]
+fn no_path_leads_outside() {
+    let (dir, disk) = disk();
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::File::create(outside.path().join("secret")).unwrap();
+    symlink(outside.path(), dir.path().join("link")).unwrap();
+    symlink(outside.path().join("secret"), dir.path().join("file")).unwrap();
+    for path in ["/etc/passwd", "../x", "a/../b", "a//b", "a/", "./a", "link/secret", "file", "", "a\0b"] {
+        assert!(disk.open(path, OpenMode::Create).is_err(), "{path:?}");
+    }
+    assert!(disk.list("link").is_err() && disk.remove_dir("link").is_err() && disk.remove_dir("").is_err());
+    disk.unlink("link").unwrap();
+    assert!(outside.path().join("secret").exists());
+}
+
+#[test]
+fn a_lock_is_held_once_until_it_is_dropped() {
+    let (_dir, disk) = disk();
+    assert!(!disk.is_locked("lock", 0).unwrap());
+    assert_eq!(disk.len("lock").unwrap(), None);
+    let held = disk.lock("lock", 0).unwrap().unwrap();
+    assert!(disk.lock("lock", 0).unwrap().is_none());
+    let other = disk.lock("lock", 1).unwrap().unwrap();
+    assert!(disk.is_locked("lock", 0).unwrap() && disk.is_locked("lock", 1).unwrap());
+    // Opening and closing the file elsewhere in the process drops a plain POSIX lock, but not this one.
+    drop(disk.open("lock", OpenMode::Write).unwrap());
+    assert!(disk.is_locked("lock", 0).unwrap());
+    drop(held);
+    assert!(!disk.is_locked("lock", 0).unwrap() && disk.is_locked("lock", 1).unwrap());
+    drop(other);
+    assert!(disk.lock("lock", 1).unwrap().is_some());
+}
+
+#[test]
+fn a_store_directory_is_made_with_its_owner_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("store");
+    assert!(Disk::open(&root).is_err());
+    let disk = Disk::create(&root).unwrap();
+    assert_eq!(disk.root(), root);
+    assert_eq!(std::fs::metadata(&root).unwrap().permissions().mode() & 0o777, 0o700);
+    Disk::create(&root).unwrap();
+    assert!(Disk::create(&root.join("a/b")).is_err());
+}

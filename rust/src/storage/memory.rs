@@ -1,0 +1,473 @@
+//! Memory: files that lose, tear, and refuse at the n-th call.
+//!
+//! In: the same calls as a disk's. Out: the same answers; and, asked for, a copy as a crash would leave it. Always: what a
+//! seed decides is decided again by the same seed; calls that change something are counted from 1. Not here: time.
+
+mod content;
+mod random;
+mod sparse;
+mod tree;
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::path::{parent_and_name, parts};
+use super::{DirEntry, File, Lock, OpenMode, ReadMap, SharedMap, Storage};
+use crate::error::{Error, Result};
+use random::Random;
+use sparse::wide;
+use tree::{Inode, Node, Tree, parent};
+
+const LEN_MAX: u64 = i64::MAX.cast_unsigned();
+
+/// What a crash leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrashKeep {
+    /// The process was killed: every call that returned counts.
+    PageCache,
+    /// The power was lost: what was synced counts, and by chance more.
+    PowerLoss,
+}
+
+/// How a call fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// EIO. A sync that fails so has written some sectors and forgets the others.
+    Io,
+    /// ENOSPC.
+    NoSpace,
+    /// EROFS.
+    ReadOnly,
+    /// A write stops with EIO after that many bytes; another call fails with EIO.
+    Tear(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    call: u64,
+    kind: FaultKind,
+    sticky: bool,
+}
+
+/// What is counted, and what is to fail.
+#[derive(Debug, Default)]
+struct Faults {
+    calls: u64,
+    with_reads: bool,
+    plan: Option<Plan>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    tree: Mutex<Tree>,
+    faults: Mutex<Faults>,
+    /// Held locks, by file and byte.
+    locks: Mutex<HashSet<(usize, u64)>>,
+}
+
+/// Files in memory. A clone is another handle of the same files.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    root: PathBuf,
+    shared: Arc<Shared>,
+}
+
+impl Memory {
+    /// No files, no faults.
+    pub fn new() -> Self {
+        Self { root: PathBuf::from("/memory"), ..Self::default() }
+    }
+
+    /// A copy of the files as they would be found after a crash at this moment, without locks and faults.
+    #[must_use]
+    pub fn crash(&self, seed: u64, keep: CrashKeep) -> Self {
+        let tree = self.shared.tree.lock();
+        let tree = match keep {
+            CrashKeep::PageCache => tree.without_process(),
+            CrashKeep::PowerLoss => tree.after_power_loss(&mut Random::new(seed)),
+        };
+        let shared = Shared { tree: Mutex::new(tree), ..Shared::default() };
+        Self { root: self.root.clone(), shared: Arc::new(shared) }
+    }
+
+    /// Lets a call fail, counted from 1 since the files were made; if `sticky`, every later one, too.
+    pub fn fail_at(&self, call: u64, kind: FaultKind, sticky: bool) {
+        self.shared.faults.lock().plan = Some(Plan { call, kind, sticky });
+    }
+
+    /// Lets no call fail any more.
+    pub fn clear_fault(&self) {
+        self.shared.faults.lock().plan = None;
+    }
+
+    /// Counts calls that only read, too, or no more.
+    pub fn count_reads(&self, with_reads: bool) {
+        self.shared.faults.lock().with_reads = with_reads;
+    }
+
+    /// How many calls were counted.
+    pub fn calls(&self) -> u64 {
+        self.shared.faults.lock().calls
+    }
+
+    fn error(&self, operation: &'static str, path: &str, source: impl Into<io::Error>) -> Error {
+        Error::from_io(operation, self.root.join(path), source.into())
+    }
+
+    fn changes(&self, operation: &'static str, path: &str) -> Result<()> {
+        self.shared.next(false).map_or(Ok(()), |fault| Err(self.error(operation, path, fault.error())))
+    }
+
+    fn reads(&self, operation: &'static str, path: &str) -> Result<()> {
+        self.shared.next(true).map_or(Ok(()), |fault| Err(self.error(operation, path, fault.error())))
+    }
+
+    /// The path in one spelling, and what stands there.
+    fn find(&self, tree: &Tree, operation: &'static str, path: &str) -> Result<Option<Node>> {
+        if parent_and_name(path).is_none() {
+            return Err(self.error(operation, path, io::ErrorKind::InvalidInput));
+        }
+        tree.find(path).map_err(|e| self.error(operation, path, e))
+    }
+
+    /// A directory's path in one spelling.
+    fn dir<'p>(&self, operation: &'static str, path: &'p str) -> Result<&'p str> {
+        match parts(path) {
+            Some(parts) if parts.is_empty() => Ok(""),
+            Some(_) => Ok(path),
+            None => Err(self.error(operation, path, io::ErrorKind::InvalidInput)),
+        }
+    }
+
+    fn file(&self, operation: &'static str, path: &str, make: bool) -> Result<Inode> {
+        let mut tree = self.shared.tree.lock();
+        match self.find(&tree, operation, path)? {
+            Some(Node::File(inode)) => Ok(inode),
+            Some(Node::Dir) => Err(self.error(operation, path, io::ErrorKind::IsADirectory)),
+            None if make && tree.find(parent(path)).is_ok_and(|above| above.is_some()) => {
+                let inode = Inode::default();
+                tree.put(path, Node::File(Arc::clone(&inode)));
+                Ok(inode)
+            }
+            None => Err(self.error(operation, path, io::ErrorKind::NotFound)),
+        }
+    }
+}
+
+impl Shared {
+    /// Counts a call, and gives the fault it meets.
+    fn next(&self, only_reads: bool) -> Option<FaultKind> {
+        let mut faults = self.faults.lock();
+        if only_reads && !faults.with_reads {
+            return None;
+        }
+        faults.calls += 1;
+        let calls = faults.calls;
+        faults.plan.filter(|plan| calls == plan.call || (plan.sticky && calls > plan.call)).map(|plan| plan.kind)
+    }
+}
+
+impl FaultKind {
+    fn error(self) -> io::Error {
+        match self {
+            Self::Io | Self::Tear(_) => rustix::io::Errno::IO.into(),
+            Self::NoSpace => rustix::io::Errno::NOSPC.into(),
+            Self::ReadOnly => rustix::io::Errno::ROFS.into(),
+        }
+    }
+}
+
+impl Storage for Memory {
+    fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>> {
+        let make = mode == OpenMode::Create;
+        if make { self.changes("open", path) } else { self.reads("open", path) }?;
+        let inode = self.file("open", path, make)?;
+        let writable = mode != OpenMode::Read;
+        Ok(Box::new(MemoryFile { shared: Arc::clone(&self.shared), inode, path: self.root.join(path), writable }))
+    }
+
+    fn list(&self, dir: &str) -> Result<Option<Vec<DirEntry>>> {
+        self.reads("list", dir)?;
+        let path = self.dir("list", dir)?;
+        let tree = self.shared.tree.lock();
+        match tree.find(path).map_err(|e| self.error("list", dir, e))? {
+            None => return Ok(None),
+            Some(Node::File(_)) => return Err(self.error("list", dir, io::ErrorKind::NotADirectory)),
+            Some(Node::Dir) => {}
+        }
+        let entry = |(name, node): (&str, &Node)| match node {
+            Node::Dir => DirEntry { name: name.to_owned(), is_dir: true, len: 0 },
+            Node::File(inode) => DirEntry { name: name.to_owned(), is_dir: false, len: inode.lock().len() },
+        };
+        let mut entries: Vec<DirEntry> = tree.names(path).map(entry).collect();
+        entries.sort();
+        Ok(Some(entries))
+    }
+
+    fn len(&self, path: &str) -> Result<Option<u64>> {
+        self.reads("stat", path)?;
+        match self.find(&self.shared.tree.lock(), "stat", path)? {
+            Some(Node::File(inode)) => Ok(Some(inode.lock().len())),
+            Some(Node::Dir) | None => Ok(None),
+        }
+    }
+
+    fn create_dir(&self, dir: &str) -> Result<()> {
+        self.changes("create", dir)?;
+        let path = self.dir("create", dir)?;
+        let mut tree = self.shared.tree.lock();
+        let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+        for part in ends.filter_map(|end| path.get(..end)).filter(|part| !part.is_empty()) {
+            match tree.find(part).map_err(|e| self.error("create", dir, e))? {
+                Some(Node::Dir) => {}
+                Some(Node::File(_)) => return Err(self.error("create", dir, io::ErrorKind::NotADirectory)),
+                None => {
+                    tree.put(part, Node::Dir);
+                    tree.sync(parent(part));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.changes("rename", from)?;
+        let mut tree = self.shared.tree.lock();
+        let node = self.find(&tree, "rename", from)?;
+        let Some(node @ Node::File(_)) = node else {
+            return Err(self.error("rename", from, io::ErrorKind::NotFound));
+        };
+        if matches!(self.find(&tree, "rename", to)?, Some(Node::Dir)) {
+            return Err(self.error("rename", from, io::ErrorKind::IsADirectory));
+        }
+        if tree.find(parent(to)).is_ok_and(|above| above.is_none()) {
+            return Err(self.error("rename", to, io::ErrorKind::NotFound));
+        }
+        tree.rename(from, to, node);
+        Ok(())
+    }
+
+    fn unlink(&self, path: &str) -> Result<()> {
+        self.changes("remove", path)?;
+        let mut tree = self.shared.tree.lock();
+        match self.find(&tree, "remove", path)? {
+            Some(Node::File(_)) => tree.remove(path),
+            Some(Node::Dir) => return Err(self.error("remove", path, io::ErrorKind::IsADirectory)),
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn remove_dir(&self, dir: &str) -> Result<()> {
+        self.changes("remove", dir)?;
+        let mut tree = self.shared.tree.lock();
+        match self.find(&tree, "remove", dir)? {
+            Some(Node::Dir) => tree.remove(dir),
+            Some(Node::File(_)) => return Err(self.error("remove", dir, io::ErrorKind::NotADirectory)),
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn sync_dir(&self, dir: &str) -> Result<()> {
+        self.changes("sync", dir)?;
+        let path = self.dir("sync", dir)?;
+        let mut tree = self.shared.tree.lock();
+        match tree.find(path).map_err(|e| self.error("sync", dir, e))? {
+            Some(Node::Dir) => tree.sync(path),
+            _ => return Err(self.error("sync", dir, io::ErrorKind::NotFound)),
+        }
+        Ok(())
+    }
+
+    fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn Lock>>> {
+        self.changes("lock", path)?;
+        let inode = self.file("lock", path, true)?;
+        let place = (identity(&inode), byte);
+        if !self.shared.locks.lock().insert(place) {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(MemoryLock { shared: Arc::clone(&self.shared), _inode: inode, place })))
+    }
+
+    fn is_locked(&self, path: &str, byte: u64) -> Result<bool> {
+        self.reads("look at the lock of", path)?;
+        match self.find(&self.shared.tree.lock(), "look at the lock of", path)? {
+            Some(Node::File(inode)) => Ok(self.shared.locks.lock().contains(&(identity(&inode), byte))),
+            Some(Node::Dir) | None => Ok(false),
+        }
+    }
+}
+
+/// A number of its own for each file that lives.
+fn identity(inode: &Inode) -> usize {
+    Arc::as_ptr(inode).addr()
+}
+
+#[derive(Debug)]
+struct MemoryLock {
+    shared: Arc<Shared>,
+    _inode: Inode, // keeps the file's number its own
+    place: (usize, u64),
+}
+
+impl Lock for MemoryLock {}
+
+impl Drop for MemoryLock {
+    fn drop(&mut self) {
+        self.shared.locks.lock().remove(&self.place);
+    }
+}
+
+#[derive(Debug)]
+struct MemoryFile {
+    shared: Arc<Shared>,
+    inode: Inode,
+    path: PathBuf,
+    writable: bool,
+}
+
+impl MemoryFile {
+    fn error(&self, operation: &'static str, source: impl Into<io::Error>) -> Error {
+        Error::from_io(operation, &self.path, source.into())
+    }
+
+    fn reads(&self, operation: &'static str) -> Result<()> {
+        self.shared.next(true).map_or(Ok(()), |fault| Err(self.error(operation, fault.error())))
+    }
+
+    /// Counts a change up to `end`; the fault that it meets is the caller's.
+    fn changes(&self, operation: &'static str, end: Option<u64>) -> Result<Option<FaultKind>> {
+        let fault = self.shared.next(false);
+        if !self.writable {
+            return Err(self.error(operation, rustix::io::Errno::BADF));
+        }
+        if end.is_none_or(|end| end > LEN_MAX) {
+            return Err(self.error(operation, rustix::io::Errno::FBIG));
+        }
+        Ok(fault)
+    }
+
+    fn changes_or_fails(&self, operation: &'static str, end: u64) -> Result<()> {
+        self.changes(operation, Some(end))?.map_or(Ok(()), |fault| Err(self.error(operation, fault.error())))
+    }
+}
+
+impl File for MemoryFile {
+    fn len(&self) -> Result<u64> {
+        self.reads("stat")?;
+        Ok(self.inode.lock().len())
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.changes_or_fails("set the length of", len)?;
+        self.inode.lock().set_len(len);
+        Ok(())
+    }
+
+    fn allocate(&self, range: Range<u64>) -> Result<()> {
+        self.changes_or_fails("reserve space for", range.end)
+    }
+
+    fn punch(&self, range: Range<u64>) -> Result<()> {
+        self.changes_or_fails("give back space of", range.end)?;
+        self.inode.lock().zero(range);
+        Ok(())
+    }
+
+    fn read_at(&self, buf: &mut [u8], position: u64) -> Result<()> {
+        self.reads("read")?;
+        let mut content = self.inode.lock();
+        let is_inside = position.checked_add(wide(buf.len())).is_some_and(|end| end <= content.len());
+        if !is_inside && !buf.is_empty() {
+            return Err(self.error("read", io::Error::new(io::ErrorKind::UnexpectedEof, "the file ends before")));
+        }
+        content.read(position, buf);
+        Ok(())
+    }
+
+    fn write_at(&self, buf: &[u8], position: u64) -> Result<()> {
+        let end = position.checked_add(wide(buf.len())).or(buf.is_empty().then_some(0));
+        let fault = self.changes("write", end)?;
+        let written = match fault {
+            None => buf,
+            Some(FaultKind::Tear(bytes)) => buf.get(..bytes).unwrap_or(buf),
+            Some(_) => &[],
+        };
+        self.inode.lock().write(position, written);
+        fault.map_or(Ok(()), |fault| Err(self.error("write", fault.error())))
+    }
+
+    fn sync(&self) -> Result<()> {
+        let Some(fault) = self.shared.next(false) else {
+            self.inode.lock().sync();
+            return Ok(());
+        };
+        self.inode.lock().fail_sync(&mut Random::new(self.shared.faults.lock().calls));
+        Err(self.error("sync", fault.error()))
+    }
+
+    fn map_read(&self) -> Result<Box<dyn ReadMap>> {
+        let len = self.len()?;
+        Ok(Box::new(MemoryReadMap { inode: Arc::clone(&self.inode), len }))
+    }
+
+    fn map_shared(&self, values: usize) -> Result<Box<dyn SharedMap>> {
+        self.reads("map")?;
+        let mut content = self.inode.lock();
+        let is_inside = values > 0 && wide(values).checked_mul(8).is_some_and(|bytes| bytes <= content.len());
+        let shared = if is_inside { content.share(values) } else { None };
+        let shared = shared.ok_or_else(|| self.error("map", io::ErrorKind::UnexpectedEof))?;
+        Ok(Box::new(MemorySharedMap { shared, values, writable: self.writable }))
+    }
+}
+
+#[derive(Debug)]
+struct MemoryReadMap {
+    inode: Inode,
+    len: u64,
+}
+
+impl ReadMap for MemoryReadMap {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn bytes(&self, range: Range<u64>) -> Option<Cow<'_, [u8]>> {
+        let bytes = range.end.checked_sub(range.start).filter(|_| range.end <= self.len)?;
+        let mut bytes = vec![0; usize::try_from(bytes).ok()?];
+        self.inode.lock().read(range.start, &mut bytes);
+        Some(Cow::Owned(bytes))
+    }
+}
+
+#[derive(Debug)]
+struct MemorySharedMap {
+    shared: Arc<[AtomicU64]>,
+    values: usize,
+    writable: bool,
+}
+
+impl SharedMap for MemorySharedMap {
+    fn load(&self, index: usize) -> u64 {
+        self.shared.get(..self.values).and_then(|all| all.get(index)).map_or(0, |value| value.load(Ordering::Acquire))
+    }
+
+    fn values(&self) -> &[AtomicU64] {
+        if self.writable { self.shared.get(..self.values).unwrap_or_default() } else { &[] }
+    }
+}
+
+#[cfg(test)]
+mod tests;

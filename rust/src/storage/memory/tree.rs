@@ -1,0 +1,172 @@
+//! Tree of names: which file stands where, now and on the disk.
+//!
+//! In: names made, moved and removed; synced directories. Out: the tree now, or as lost power would leave it. Always: a
+//! change is durable once its directory is synced; before that each change survives by chance, a rename as a whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::content::Content;
+use super::random::Random;
+
+pub(super) type Inode = Arc<Mutex<Content>>;
+
+#[derive(Clone, Debug)]
+pub(super) enum Node {
+    Dir,
+    File(Inode),
+}
+
+/// A change of names that is not durable yet.
+#[derive(Clone, Debug)]
+enum Change {
+    Put { path: String, node: Node },
+    Remove { path: String },
+    Move { from: String, to: String, node: Node },
+}
+
+impl Change {
+    fn paths(&self) -> Vec<&str> {
+        match self {
+            Self::Put { path, .. } | Self::Remove { path } => vec![path],
+            Self::Move { from, to, .. } => vec![from, to],
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tree {
+    now: BTreeMap<String, Node>,
+    durable: BTreeMap<String, Node>,
+    pending: Vec<Change>,
+}
+
+impl Tree {
+    /// What stands at a path. An error if a file stands where a directory should.
+    pub(super) fn find(&self, path: &str) -> io::Result<Option<Node>> {
+        if path.is_empty() {
+            return Ok(Some(Node::Dir));
+        }
+        match self.find(parent(path))? {
+            None => Ok(None),
+            Some(Node::File(_)) => Err(io::ErrorKind::NotADirectory.into()),
+            Some(Node::Dir) => Ok(self.now.get(path).cloned()),
+        }
+    }
+
+    /// The names directly below a directory.
+    pub(super) fn names<'t>(&'t self, dir: &'t str) -> impl Iterator<Item = (&'t str, &'t Node)> {
+        self.now.iter().filter(move |(path, _)| parent(path) == dir).map(|(path, node)| (name(path), node))
+    }
+
+    pub(super) fn put(&mut self, path: &str, node: Node) {
+        self.change(Change::Put { path: path.to_owned(), node });
+    }
+
+    pub(super) fn remove(&mut self, path: &str) {
+        self.change(Change::Remove { path: path.to_owned() });
+    }
+
+    pub(super) fn rename(&mut self, from: &str, to: &str, node: Node) {
+        self.change(Change::Move { from: from.to_owned(), to: to.to_owned(), node });
+    }
+
+    fn change(&mut self, change: Change) {
+        apply(&mut self.now, &change);
+        self.pending.push(change);
+    }
+
+    /// Makes the changes in a directory durable, and those before them that they build upon.
+    pub(super) fn sync(&mut self, dir: &str) {
+        let mut paths: BTreeSet<String> = BTreeSet::new();
+        let mut later = Vec::new();
+        let mut now = Vec::new();
+        for change in self.pending.drain(..).rev() {
+            let touched = change.paths();
+            let is_below = |path: &&str| paths.iter().any(|done| is_at_or_below(path, done));
+            if touched.iter().any(|path| parent(path) == dir) || touched.iter().any(is_below) {
+                paths.extend(touched.into_iter().map(str::to_owned));
+                now.push(change);
+            } else {
+                later.push(change);
+            }
+        }
+        now.iter().rev().for_each(|change| apply(&mut self.durable, change));
+        self.pending.extend(later.into_iter().rev());
+    }
+
+    /// The tree after its process was killed.
+    pub(super) fn without_process(&self) -> Self {
+        // A file may stand in several places of the record; it stays one file.
+        let mut copies: Vec<(Inode, Inode)> = Vec::new();
+        let mut copy = |node: &Node| match node {
+            Node::Dir => Node::Dir,
+            Node::File(file) => {
+                let known = copies.iter().find(|(from, _)| Arc::ptr_eq(from, file)).map(|(_, to)| Arc::clone(to));
+                Node::File(known.unwrap_or_else(|| {
+                    let new = Arc::new(Mutex::new(file.lock().without_process()));
+                    copies.push((Arc::clone(file), Arc::clone(&new)));
+                    new
+                }))
+            }
+        };
+        let mut tree = self.clone();
+        tree.now.values_mut().chain(tree.durable.values_mut()).for_each(|node| *node = copy(node));
+        for change in &mut tree.pending {
+            if let Change::Put { node, .. } | Change::Move { node, .. } = change {
+                *node = copy(node);
+            }
+        }
+        tree
+    }
+
+    /// The tree after the power was lost, all of it durable.
+    pub(super) fn after_power_loss(&self, random: &mut Random) -> Self {
+        let mut survived = self.durable.clone();
+        for change in &self.pending {
+            if random.coin() {
+                apply(&mut survived, change);
+            }
+        }
+        let has_dir = |path: &str| parent(path).is_empty() || matches!(survived.get(parent(path)), Some(Node::Dir));
+        let paths: BTreeSet<String> = survived.keys().filter(|path| has_dir(path)).cloned().collect();
+        survived.retain(|path, _| paths.contains(path));
+        for node in survived.values_mut() {
+            if let Node::File(file) = node {
+                let after = file.lock().after_power_loss(random);
+                *file = Arc::new(Mutex::new(after));
+            }
+        }
+        Self { now: survived.clone(), durable: survived, pending: Vec::new() }
+    }
+}
+
+fn apply(nodes: &mut BTreeMap<String, Node>, change: &Change) {
+    match change {
+        Change::Put { path, node } => {
+            nodes.insert(path.clone(), node.clone());
+        }
+        Change::Remove { path } => {
+            nodes.retain(|other, _| !is_at_or_below(other, path));
+        }
+        Change::Move { from, to, node } => {
+            nodes.remove(from);
+            nodes.insert(to.clone(), node.clone());
+        }
+    }
+}
+
+fn is_at_or_below(path: &str, above: &str) -> bool {
+    path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+pub(super) fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+fn name(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}

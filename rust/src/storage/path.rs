@@ -1,0 +1,20 @@
+//! Paths below the store's directory: which are allowed, and their parts.
+//!
+//! In: a relative path. Out: its parts, or `None` where it could lead outside. Always: the same rule for every storage.
+
+/// The parts of a path; none for the directory itself (`""` or `"."`).
+pub(super) fn parts(path: &str) -> Option<Vec<&str>> {
+    if path.is_empty() || path == "." {
+        return Some(Vec::new());
+    }
+    let parts: Vec<&str> = path.split('/').collect();
+    let allowed = |part: &&str| !part.is_empty() && *part != "." && *part != ".." && !part.contains('\0');
+    parts.iter().all(allowed).then_some(parts)
+}
+
+/// The parts of a path that names something below the directory: those of its parent, and its own name.
+pub(super) fn parent_and_name(path: &str) -> Option<(Vec<&str>, &str)> {
+    let mut parts = parts(path)?;
+    let name = parts.pop()?;
+    Some((parts, name))
+}

@@ -1,0 +1,258 @@
+//! History: what the log tells of transactions, one or all.
+//!
+//! In: an id, or the whole log. Out: rows, folded by the same rule that recovery uses. Always: also for stores that a
+//! broker worked on, with its put-back halves and double commits. Not here: checks, which leave no trace in the log.
+
+use super::append::Sent;
+use super::{Shared, Store, StoredRecord};
+use crate::commit_log::{Scanner, Urgency};
+use crate::dispatch::DispatchRequest;
+use crate::error::{Error, Outcome, Result};
+use crate::half::convert::resume_draft;
+use crate::half::replay::{Keep, Replay};
+use crate::half::table::{Key, NewHalf, Pending, Table};
+use crate::half::{HalfCopy, HalfFacts};
+use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use crate::record::TransactionType;
+use crate::units::{PhysicalOffset, QueueOffset};
+
+/// Records of one id that are looked at.
+const RECORDS_MAX: usize = 4_096;
+/// Op messages that are searched for one that names a half.
+const OPS_MAX: usize = 1 << 16;
+
+/// One transaction of the log.
+#[derive(Clone, Debug)]
+pub struct TransactionRow {
+    /// Its id.
+    pub transaction_id: Option<String>,
+    /// Its producer group.
+    pub group: Option<String>,
+    /// Its real topic.
+    pub topic: String,
+    /// What became of it; `None`: it pends.
+    pub outcome: Option<Outcome>,
+    /// Its half messages, oldest first.
+    pub halves: Vec<HalfCopy>,
+    /// Physical offsets of its messages in the real topic.
+    pub finals: Vec<u64>,
+    /// Physical offsets of its parked copies.
+    pub discards: Vec<u64>,
+    /// Physical offsets of op messages that name a half of it.
+    pub ops: Vec<u64>,
+    /// When its first half was stored, ms.
+    pub prepared_ms: i64,
+    /// When the record was stored that decided, ms.
+    pub ended_ms: Option<i64>,
+    /// What a broker counted in its newest half.
+    pub checks: u16,
+}
+
+impl Store {
+    /// All transactions of the log, in the order of their first halves. Reads the whole log.
+    pub fn transactions(&self) -> Result<Vec<TransactionRow>> {
+        self.shared.refresh()?;
+        let shared = &self.shared;
+        let mut table = Table::new(0);
+        let mut replay = shared.replay_all();
+        let settings = shared.settings.lock().clone();
+        let from = PhysicalOffset(shared.log.segments.first());
+        let scan = Scanner::new(&shared.log, from, shared.visible_end()).run(
+            |offset| settings.verify(offset),
+            |view, _| {
+                replay.apply(&mut table, view);
+                Ok(true)
+            },
+        )?;
+        if let crate::commit_log::Tail::Bad(why) = scan.tail {
+            return Err(shared.log.segment(PhysicalOffset(scan.end))?.corrupt(scan.end, why));
+        }
+        shared.rows(&table, &replay)
+    }
+
+    /// The newest transaction with an id.
+    pub fn transaction(&self, transaction_id: &str) -> Result<TransactionRow> {
+        self.shared.refresh()?;
+        let mut records = self.query(HALF_TOPIC, transaction_id, RECORDS_MAX)?;
+        let Some(newest) = records.first() else { return Err(unknown(transaction_id)) };
+        let real_topic = HalfFacts::of(&newest.view()?).real_topic.to_owned();
+        records.extend(self.query(DISCARD_TOPIC, transaction_id, RECORDS_MAX)?);
+        records.extend(self.query(&real_topic, transaction_id, RECORDS_MAX)?);
+        self.ops_of(&mut records)?;
+        let mut places = Vec::new();
+        for record in &records {
+            places.push((record.view()?.physical_offset, record));
+        }
+        places.sort_by_key(|(place, _)| *place);
+        places.dedup_by_key(|(place, _)| *place);
+        let (mut table, mut replay) = (Table::new(0), self.shared.replay_all());
+        for (_, record) in places {
+            replay.apply(&mut table, &record.view()?);
+        }
+        let rows = self.shared.rows(&table, &replay)?;
+        let same = |row: &TransactionRow| row.transaction_id.as_deref() == Some(transaction_id);
+        rows.into_iter().rfind(same).ok_or_else(|| unknown(transaction_id))
+    }
+
+    /// Stores a discarded transaction's half again: a new, pending transaction.
+    pub fn resume(&self, transaction_id: &str) -> Result<Sent> {
+        self.shared.check_writable("resuming a transaction")?;
+        let row = self.transaction(transaction_id)?;
+        match (row.outcome, row.discards.last()) {
+            (Some(Outcome::Discarded), Some(place)) => self.resume_at(transaction_id, PhysicalOffset(*place)),
+            (Some(outcome), _) => Err(Error::AlreadyEnded { transaction: transaction_id.to_owned(), outcome }),
+            (None, _) => Err(Error::StillPending { transaction: transaction_id.to_owned() }),
+        }
+    }
+
+    fn resume_at(&self, transaction_id: &str, place: PhysicalOffset) -> Result<Sent> {
+        let shared = &self.shared;
+        let mut inner = shared.inner.lock();
+        let sent = shared.log.read(place, shared.log.appended(), |view, _| {
+            let facts = HalfFacts::of(view);
+            let super::Inner { appender, state, scratch, half_slot, .. } = &mut *inner;
+            if facts.identity.is_some_and(|identity| state.table.find_identity(identity).is_some()) {
+                return Err(Error::StillPending { transaction: transaction_id.to_owned() });
+            }
+            let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "resuming a transaction" })?;
+            appender.begin(shared.clock.wall());
+            let draft = resume_draft(view, shared.options.store_host, scratch);
+            let queue_offset = QueueOffset(state.dispatcher.queues.next(*half_slot));
+            let appended = appender.push(&draft, queue_offset)?;
+            let urgency =
+                Urgency::Send { pending_bytes: state.table.pending_bytes() + u64::from(appended.size) };
+            shared.write(appender, urgency, true)?;
+            let request = DispatchRequest {
+                physical_offset: appended.physical_offset,
+                size: appended.size,
+                store_timestamp: appended.store_timestamp,
+                topic_hash: shared.half_topic_hash(),
+                transaction_type: TransactionType::None,
+                ..DispatchRequest::of(view)
+            };
+            state.dispatcher.enqueue(*half_slot, &request);
+            state.dispatcher.index(&request);
+            state.note_last(appended);
+            let now_ms = shared.clock.monotonic_ms();
+            let key = state.table.insert(&NewHalf {
+                copy: HalfCopy { queue_offset: queue_offset.0, physical_offset: appended.physical_offset.0 },
+                identity: facts.identity,
+                group: facts.group,
+                size: appended.size,
+                stored_ms: now_ms,
+                immunity_ms: facts.immunity_ms,
+                checks: 0,
+                owner: 0,
+                sent: true,
+            });
+            state.table.set_due(key, now_ms + facts.immunity_ms.unwrap_or(shared.options.transaction_timeout_ms));
+            Ok(Sent {
+                unique_id: transaction_id.into(),
+                physical_offset: appended.physical_offset,
+                queue_offset,
+                queue_id: facts.real_queue_id,
+            })
+        })??;
+        let end = shared.log.appended();
+        drop(inner);
+        self.acknowledge(end)?;
+        Ok(sent)
+    }
+
+    /// Adds the op messages behind the oldest half of `records` that name one of them.
+    fn ops_of(&self, records: &mut Vec<StoredRecord>) -> Result<()> {
+        let mut wanted = Vec::new();
+        let mut oldest = u64::MAX;
+        for record in records.iter() {
+            let view = record.view()?;
+            if view.topic == HALF_TOPIC {
+                wanted.push(view.queue_offset.0);
+                oldest = oldest.min(view.physical_offset.0);
+            }
+        }
+        let queue = crate::half::HALF_QUEUE;
+        let (first, end) = self.queue_range(OP_TOPIC, queue)?;
+        let mut at = self.first_behind(first, end, oldest)?;
+        let mut looked = 0;
+        while at < end && looked < OPS_MAX && !wanted.is_empty() {
+            let (ops, next) = self.read(OP_TOPIC, queue, QueueOffset(at), 256, None)?;
+            if ops.is_empty() {
+                break;
+            }
+            looked += ops.len();
+            at = next.0;
+            for op in ops {
+                let named: Vec<u64> = crate::half::op::parse_op_body(op.view()?.body).collect();
+                if wanted.iter().any(|half| named.contains(half)) {
+                    wanted.retain(|half| !named.contains(half));
+                    records.push(op);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The first op message that stands behind a place of the log.
+    fn first_behind(&self, first: u64, end: u64, place: u64) -> Result<u64> {
+        let (mut low, mut high) = (first, end);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let (ops, _) = self.read(OP_TOPIC, crate::half::HALF_QUEUE, QueueOffset(middle), 1, None)?;
+            let behind = match ops.first() {
+                Some(op) => op.view()?.physical_offset.0 > place,
+                None => true,
+            };
+            if behind { high = middle } else { low = middle + 1 }
+        }
+        Ok(low)
+    }
+}
+
+impl Shared {
+    fn replay_all(&self) -> Replay {
+        let stored = self.offsets.lock().get(HALF_TOPIC, TRANSACTION_GROUP, crate::half::HALF_QUEUE);
+        // Only a broker's progress says that a half without a trace is finished.
+        let ours = self.settings.lock().is_all_ours(self.log.segments.first(), self.log.appended());
+        Replay::new(Keep::All, self.log.segments.first(), stored.filter(|_| !ours).unwrap_or(0))
+    }
+
+    fn rows(&self, table: &Table, replay: &Replay) -> Result<Vec<TransactionRow>> {
+        let mut entries: Vec<(u64, Key)> = table
+            .iter()
+            .map(|(key, entry)| (entry.copies().next().map_or(0, |(copy, _)| copy.queue_offset), key))
+            .collect();
+        entries.sort_unstable();
+        let entry = |(_, key): (u64, Key)| table.get(key).map(|entry| (key, entry));
+        entries.into_iter().filter_map(entry).map(|(key, entry)| self.row(table, replay, key, entry)).collect()
+    }
+
+    fn row(&self, table: &Table, replay: &Replay, key: Key, entry: &Pending) -> Result<TransactionRow> {
+        let halves: Vec<HalfCopy> = entry.copies().map(|(copy, _)| copy).collect();
+        let first = halves.first().map_or(entry.newest, |first| *first);
+        let place = PhysicalOffset(first.physical_offset);
+        let (transaction_id, group, topic, prepared_ms) = self.log.read(place, self.log.appended(), |view, _| {
+            let facts = HalfFacts::of(view);
+            let group = Some(facts.group).filter(|group| !group.is_empty()).map(str::to_owned);
+            (view.unique_id().map(str::to_owned), group, facts.real_topic.to_owned(), view.store_timestamp.0)
+        })?;
+        let passed = replay.is_behind_progress(table, key).then_some(Outcome::FinishedUnknown);
+        let more = entry.more().cloned().unwrap_or_default();
+        Ok(TransactionRow {
+            transaction_id,
+            group,
+            topic,
+            outcome: entry.evidence().outcome().or(passed),
+            halves,
+            finals: more.finals,
+            discards: more.discards,
+            ops: more.ops,
+            prepared_ms,
+            ended_ms: more.ended_ms.filter(|_| entry.evidence().outcome().is_some()),
+            checks: entry.checks,
+        })
+    }
+}
+
+fn unknown(transaction_id: &str) -> Error {
+    Error::TransactionNotFound { what: format!("no transaction {transaction_id:?} is in the store") }
+}

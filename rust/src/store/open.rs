@@ -1,0 +1,475 @@
+//! Open: a directory becomes a store, after any end.
+//!
+//! In: a directory, options. Out: what the store's threads share. Always, in this order: lock, guard, epoch odd, recovery,
+//! cut, missing ops, progress, epoch even; each step may crash and is repeated from the start (docs/transactions.md).
+//! A directory that is no store, or a kind of store that we cannot continue, is refused before anything changes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use super::{FORKS, Inner, Shared, Wake};
+use crate::clock::Clock;
+use crate::commit_log::{self, Appender, CommitLog};
+use crate::config_file::replace_file;
+use crate::consume_queue::{self, QueueFiles};
+use crate::error::{Error, Result};
+use crate::half::HALF_QUEUE;
+use crate::index::{IndexFiles, IndexGeometry, find_geometry, verify_geometry};
+use crate::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use crate::offsets::ConsumerOffsets;
+use crate::options::{COMMIT_LOG_FILE_SIZE, CONSUME_QUEUE_FILE_SIZE, FlushDiskType, StoreOptions};
+use crate::published::Published;
+use crate::record::message_id::UniqueIds;
+use crate::recovery::{Known, Recovered, cut_log, cut_queues, recover};
+use crate::segment::SegmentQueue;
+use crate::settings::Settings;
+use crate::snapshot::Snapshot;
+use crate::storage::{Lock, OpenMode, Storage};
+use crate::units::{PhysicalOffset, to_usize};
+
+/// Exists while a store is open; found at opening: the last close was not clean.
+pub const ABORT: &str = "abort";
+/// Makes a RocketMQ broker refuse the store while we have it open, and until we have healed it.
+pub const GUARD: &str = "commitlog/!txstore-open";
+const LOCK: &str = "lock";
+/// The byte of `lock` that RocketMQ locks too.
+const WRITER_BYTE: u64 = 0;
+/// The byte that says: `published` is to be believed.
+const PUBLISHER_BYTE: u64 = 1;
+
+/// What opening found and did.
+#[derive(Clone, Debug, Default)]
+pub struct OpenReport {
+    /// The last writer had closed the store.
+    pub clean: bool,
+    /// Where reading the log began.
+    pub scanned_from: u64,
+    /// Bytes of the log that were read.
+    pub scanned_bytes: u64,
+    /// Bytes of a torn tail that were cut (would be, read-only).
+    pub truncated_bytes: u64,
+    /// Decided halves that got their missing op (would get, read-only).
+    pub healed_ops: u64,
+    /// How long it took.
+    pub milliseconds: u64,
+    /// What a person should know.
+    pub warnings: Vec<String>,
+}
+
+/// Sizes of the files.
+struct Geometry {
+    commit_log: u64,
+    consume_queue: u64,
+    index: IndexGeometry,
+}
+
+/// The marks of a writer.
+struct Claim {
+    locks: Vec<Box<dyn Lock>>,
+    clean: bool,
+}
+
+pub(super) fn open(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, options: StoreOptions) -> Result<Shared> {
+    let is_store = look(storage.as_ref())?;
+    if options.read_only && !is_store {
+        return Err(foreign(storage.as_ref(), "", "it holds no store: there is no commitlog in it"));
+    }
+    if !options.read_only {
+        refuse(storage.as_ref())?;
+    }
+    let settings = Settings::load(storage.as_ref())?;
+    let geometry = geometry(storage.as_ref(), &options, settings.as_ref())?;
+    if options.read_only {
+        return open_with(storage, clock, options, &geometry, settings, Vec::new(), is_clean);
+    }
+    let claim = claim(storage.as_ref())?;
+    let was_clean = claim.clean;
+    let opened =
+        open_with(Arc::clone(&storage), clock, options, &geometry, settings, claim.locks, |_| Ok(was_clean));
+    if opened.is_err() && was_clean {
+        // It was closed well, and nothing but what is derived was touched: it stays so.
+        storage.unlink(ABORT)?;
+        storage.unlink(GUARD)?;
+    }
+    opened
+}
+
+fn open_with(
+    storage: Arc<dyn Storage>,
+    clock: Arc<dyn Clock>,
+    options: StoreOptions,
+    geometry: &Geometry,
+    settings: Option<Settings>,
+    locks: Vec<Box<dyn Lock>>,
+    is_clean: impl Fn(&dyn Storage) -> Result<bool>,
+) -> Result<Shared> {
+    let began_ms = clock.monotonic_ms();
+    let read_only = options.read_only;
+    let published = if read_only { Published::open(storage.as_ref())? } else { Some(Published::create(storage.as_ref())?) };
+    let live = read_only && storage.is_locked(LOCK, PUBLISHER_BYTE)?;
+    let foreign_writer = read_only && !live && storage.is_locked(LOCK, WRITER_BYTE)?;
+    let clean = is_clean(storage.as_ref())?;
+    if let Some(published) = published.as_ref().filter(|_| !read_only) {
+        published.begin_change();
+    }
+    let (mut offsets, mut warnings) = ConsumerOffsets::load(storage.as_ref())?;
+    let snapshot = Snapshot::load(storage.as_ref())?;
+    let is_new = settings.is_none() && SegmentQueue::files(storage.as_ref(), commit_log::DIRECTORY)?.is_empty();
+    let mut settings = settings.unwrap_or_else(|| Settings { append_prop_crc: is_new, ..Settings::default() });
+    let known = Known {
+        read_only,
+        clean: clean && !foreign_writer,
+        durable: known_durable(published.as_ref(), snapshot.as_ref()),
+        limit: published.as_ref().filter(|_| live).map_or(u64::MAX, |published| published.appended().0),
+        live: live || foreign_writer,
+        half_progress: offsets.get(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE).unwrap_or(0),
+    };
+    let segments = SegmentQueue::open(Arc::clone(&storage), commit_log::DIRECTORY, geometry.commit_log, read_only)?;
+    let log = Arc::new(CommitLog::new(segments));
+    log.set_appended(u64::MAX); // Recovery reads what is there and says where it ends.
+    let queue_files = QueueFiles::new(Arc::clone(&storage), geometry.consume_queue, read_only);
+    let mut index = IndexFiles::open(Arc::clone(&storage), geometry.index, !read_only)?;
+    let recovered = recover_or_rebuild(&log, &queue_files, &mut index, &settings, snapshot, &known)?;
+    let end = recovered.end;
+    log.set_appended(end);
+    log.set_durable(if read_only { end } else { known.durable.min(end) });
+    warnings.extend(recovered.warnings.iter().cloned());
+    let mut report = OpenReport {
+        clean,
+        scanned_from: recovered.scanned_from,
+        scanned_bytes: end - recovered.scanned_from,
+        truncated_bytes: recovered.torn_bytes,
+        healed_ops: u64::try_from(recovered.unnamed.len()).unwrap_or(u64::MAX),
+        milliseconds: 0,
+        warnings,
+    };
+    clamp_offsets(&mut offsets, &recovered, &mut report.warnings);
+    let sync = options.flush_disk_type == FlushDiskType::Sync;
+    if !read_only {
+        if !clean {
+            cut_log(&log, end)?;
+            cut_queues(&queue_files, &recovered.dispatcher)?;
+        }
+        settings.append_prop_crc = options.append_prop_crc.unwrap_or(settings.append_prop_crc);
+        settings.commit_log_file_size = Some(geometry.commit_log);
+        settings.consume_queue_file_size = Some(geometry.consume_queue);
+        settings.index_slots = Some(geometry.index.slots);
+        settings.index_entries = Some(geometry.index.entries);
+        settings.begin_range(end);
+        settings.store(storage.as_ref())?;
+    }
+    let appender =
+        (!read_only).then(|| Appender::new(Arc::clone(&log), settings.append_prop_crc, sync, recovered.newest));
+    let shared = Shared {
+        inner: Mutex::new(inner(recovered, appender, known.half_progress, clock.as_ref(), &options)),
+        process: rustix::process::getpid().as_raw_nonzero().get().cast_unsigned(),
+        forks: FORKS.load(Ordering::SeqCst),
+        ids: unique_ids(clock.as_ref(), &options),
+        index_files: Mutex::new(index),
+        offsets: Mutex::new(offsets),
+        settings: Mutex::new(settings),
+        locks: Mutex::new(locks),
+        report: OpenReport::default(),
+        ends: super::end_transaction::EndQueue::default(),
+        commit: crate::flush::GroupCommit::default(),
+        upkeep: Mutex::new(()),
+        upkeep_asked: AtomicBool::new(false),
+        overfull: AtomicBool::new(false),
+        half_topic_hash: std::sync::OnceLock::new(),
+        wake: Wake::default(),
+        arrival: Wake::default(),
+        arrival_waiters: AtomicUsize::new(0),
+        snapshot_position: AtomicU64::new(report.scanned_from),
+        closed: AtomicBool::new(false),
+        poisoned: AtomicBool::new(false),
+        options,
+        storage,
+        clock,
+        log,
+        queue_files,
+        published,
+    };
+    if !read_only {
+        shared.begin_writing(&report)?;
+    }
+    report.milliseconds = u64::try_from(shared.clock.monotonic_ms() - began_ms).unwrap_or(0);
+    Ok(Shared { report, ..shared })
+}
+
+impl Shared {
+    /// The last steps of a writer's opening: missing ops, sync, progress, and readers may read.
+    fn begin_writing(&self, report: &OpenReport) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let unnamed = std::mem::take(&mut inner.state.unnamed);
+        debug_assert_eq!(unnamed.len(), to_usize(report.healed_ops));
+        self.heal(&mut inner, &unnamed)?;
+        drop(inner);
+        let end = self.log.appended();
+        self.wait_durable(end)?;
+        if report.scanned_bytes > 0 || !unnamed.is_empty() {
+            self.write_progress()?;
+        }
+        if let Some(published) = &self.published {
+            published.set_appended(PhysicalOffset(end));
+            published.set_durable(PhysicalOffset(end));
+            published.set_minimum(PhysicalOffset(self.log.segments.first()));
+            published.set_dispatched(PhysicalOffset(report.scanned_from));
+            published.end_change();
+        }
+        Ok(())
+    }
+}
+
+/// Recovers; index files that a crash damaged are built again from nothing.
+fn recover_or_rebuild(
+    log: &CommitLog,
+    queue_files: &QueueFiles,
+    index: &mut IndexFiles,
+    settings: &Settings,
+    snapshot: Option<Snapshot>,
+    known: &Known,
+) -> Result<Recovered> {
+    let mark = snapshot.as_ref().and_then(|snapshot| snapshot.index.as_ref());
+    if !known.clean && !known.read_only && mark.is_some() && index.roll_back(mark).is_err() {
+        index.roll_back(None)?;
+        return recover(log, queue_files, Some(index), settings, None, known);
+    }
+    recover(log, queue_files, Some(index), settings, snapshot, known)
+}
+
+fn inner(
+    mut recovered: Recovered,
+    appender: Option<Appender>,
+    half_progress: u64,
+    clock: &dyn Clock,
+    options: &StoreOptions,
+) -> Inner {
+    let queues = &mut recovered.dispatcher.queues;
+    let half_slot = queues.find_or_insert(HALF_TOPIC, HALF_QUEUE);
+    let op_slot = queues.find_or_insert(OP_TOPIC, HALF_QUEUE);
+    // A wall clock behind the newest record would make every half younger than it is: time goes on from the later.
+    let wall_ms = clock.wall().0.max(recovered.newest.0);
+    let timeout_ms = options.transaction_timeout_ms;
+    recovered
+        .table
+        .start(wall_ms, clock.monotonic_ms(), |entry| entry.immunity_ms().unwrap_or(timeout_ms));
+    Inner {
+        appender,
+        state: recovered,
+        half_slot,
+        op_slot,
+        index_in_flight: Arc::default(),
+        stored_half_progress: half_progress,
+        scratch: Vec::new(),
+        placed: Vec::new(),
+    }
+}
+
+/// Whether a directory is a store; one with other things in it is refused.
+fn look(storage: &dyn Storage) -> Result<bool> {
+    let entries = storage.list("")?.unwrap_or_default();
+    if entries.iter().any(|entry| entry.is_dir && entry.name == commit_log::DIRECTORY) {
+        return Ok(true);
+    }
+    if let Some(dledger) = entries.iter().find(|entry| entry.is_dir && entry.name.starts_with("dledger-")) {
+        return Err(foreign(storage, &dledger.name, "a DLedger store keeps its log elsewhere; only ordinary stores are read"));
+    }
+    // What an opening that crashed at its very beginning leaves behind.
+    let ours = ["lock", ABORT, "txstore", "config", "checkpoint", "index", consume_queue::DIRECTORY];
+    match entries.iter().find(|entry| !ours.contains(&entry.name.as_str())) {
+        Some(other) => Err(foreign(
+            storage,
+            "",
+            &format!("it is no store: it holds {:?} and no commitlog\nhint: name an empty or a new directory", other.name),
+        )),
+        None => Ok(false),
+    }
+}
+
+/// Kinds of stores that we cannot continue (docs/format.md).
+fn refuse(storage: &dyn Storage) -> Result<()> {
+    if storage.len("consumequeue/CURRENT")?.is_some() {
+        return Err(foreign(storage, "consumequeue/CURRENT", "the queues are kept in RocksDB; only file queues are continued"));
+    }
+    for directory in ["batchconsumequeue", "consumequeue_ext"] {
+        if storage.list(directory)?.is_some_and(|entries| !entries.is_empty()) {
+            return Err(foreign(storage, directory, "queues of this kind are not continued"));
+        }
+    }
+    for queue in storage.list(&format!("{}/{HALF_TOPIC}", consume_queue::DIRECTORY))?.unwrap_or_default() {
+        if queue.is_dir && queue.name != "0" {
+            return Err(foreign(
+                storage,
+                &format!("{}/{HALF_TOPIC}/{}", consume_queue::DIRECTORY, queue.name),
+                "half messages in more than one queue are not continued",
+            ));
+        }
+    }
+    for topic in ["RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", "rmq_sys_wheel_timer"] {
+        let directory = format!("{}/{topic}", consume_queue::DIRECTORY);
+        if storage.list(&directory)?.is_some_and(|queues| !queues.is_empty()) {
+            let what = "messages that RocketMQ keeps outside of the log may hang on it; it is not continued\nhint: let the broker deliver them first";
+            return Err(foreign(storage, &directory, what));
+        }
+    }
+    Ok(())
+}
+
+/// Takes the locks and sets the marks of a writer.
+fn claim(storage: &dyn Storage) -> Result<Claim> {
+    let held = || Error::StoreLocked { path: storage.root().to_owned(), pid: abort_pid(storage) };
+    let writer = storage.lock(LOCK, WRITER_BYTE)?.ok_or_else(held)?;
+    let publisher = storage.lock(LOCK, PUBLISHER_BYTE)?.ok_or_else(held)?;
+    let clean = is_clean(storage)?;
+    storage.create_dir(commit_log::DIRECTORY)?;
+    let guard = storage.open(GUARD, OpenMode::Create)?;
+    guard.write_at(b"!", 0)?;
+    guard.sync()?;
+    storage.sync_dir(commit_log::DIRECTORY)?;
+    let pid = rustix::process::getpid().as_raw_nonzero().to_string();
+    replace_file(storage, ABORT, pid.as_bytes(), false)?;
+    Ok(Claim { locks: vec![writer, publisher], clean })
+}
+
+fn is_clean(storage: &dyn Storage) -> Result<bool> {
+    Ok(storage.len(GUARD)?.is_none() && storage.len(ABORT)?.is_none())
+}
+
+fn abort_pid(storage: &dyn Storage) -> Option<u32> {
+    let length = storage.len(ABORT).ok()??.min(16);
+    let mut text = vec![0; to_usize(length)];
+    storage.open(ABORT, OpenMode::Read).ok()?.read_at(&mut text, 0).ok()?;
+    std::str::from_utf8(&text).ok()?.trim().parse().ok()
+}
+
+fn known_durable(published: Option<&Published>, snapshot: Option<&Snapshot>) -> u64 {
+    let published = published.map_or(0, |published| published.durable().0);
+    published.max(snapshot.map_or(0, |snapshot| snapshot.position))
+}
+
+/// The files' sizes: the store's own, else what is asked for, else RocketMQ's.
+fn geometry(storage: &dyn Storage, options: &StoreOptions, settings: Option<&Settings>) -> Result<Geometry> {
+    let log_files = SegmentQueue::files(storage, commit_log::DIRECTORY)?;
+    let found = log_files.iter().map(|(_, file)| file.len).find(|length| *length > 0);
+    let own = found.or_else(|| settings.and_then(|settings| settings.commit_log_file_size));
+    let commit_log = agree("mapped_file_size_commit_log", own, options.commit_log_file_size, COMMIT_LOG_FILE_SIZE)?;
+    let own = queue_file_size(storage)?.or_else(|| settings.and_then(|settings| settings.consume_queue_file_size));
+    let consume_queue =
+        agree("mapped_file_size_consume_queue", own, options.consume_queue_file_size, CONSUME_QUEUE_FILE_SIZE)?;
+    Ok(Geometry { commit_log, consume_queue, index: index_geometry(storage, options, settings)? })
+}
+
+fn index_geometry(
+    storage: &dyn Storage,
+    options: &StoreOptions,
+    settings: Option<&Settings>,
+) -> Result<IndexGeometry> {
+    let default = IndexGeometry::default();
+    let remembered = settings.and_then(|settings| {
+        Some(IndexGeometry { slots: settings.index_slots?, entries: settings.index_entries? })
+    });
+    let own = match (remembered, options.max_hash_slot_num, options.max_index_num) {
+        (Some(remembered), ..) => Some(remembered),
+        (None, Some(slots), Some(entries)) => {
+            let asked = IndexGeometry { slots, entries };
+            verify_geometry(storage, asked)?;
+            Some(asked)
+        }
+        _ => find_geometry(storage)?,
+    };
+    let (own_slots, own_entries) = (own.map(|own| u64::from(own.slots)), own.map(|own| u64::from(own.entries)));
+    let slots = agree("max_hash_slot_num", own_slots, options.max_hash_slot_num.map(u64::from), default.slots.into())?;
+    let entries = agree("max_index_num", own_entries, options.max_index_num.map(u64::from), default.entries.into())?;
+    let narrow = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+    Ok(IndexGeometry { slots: narrow(slots), entries: narrow(entries) })
+}
+
+/// The store's own size rules; asking for another is an error, not a wish.
+fn agree(option: &str, own: Option<u64>, asked: Option<u64>, default: u64) -> Result<u64> {
+    match (own, asked) {
+        (Some(own), Some(asked)) if own != asked => Err(Error::InvalidOption {
+            option: option.to_owned(),
+            what: format!("{asked} was asked for, the store has {own}\nhint: leave it out to open the store as it is"),
+        }),
+        (Some(size), _) | (None, Some(size)) => Ok(size),
+        (None, None) => Ok(default),
+    }
+}
+
+fn queue_file_size(storage: &dyn Storage) -> Result<Option<u64>> {
+    for topic in storage.list(consume_queue::DIRECTORY)?.unwrap_or_default() {
+        let directory = format!("{}/{}", consume_queue::DIRECTORY, topic.name);
+        for queue in storage.list(&directory).ok().flatten().unwrap_or_default() {
+            let files = SegmentQueue::files(storage, &format!("{directory}/{}", queue.name))?;
+            if let Some((_, file)) = files.iter().find(|(_, file)| file.len > 0) {
+                return Ok(Some(file.len));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// An offset beyond its queue's end, as lost power can leave it, is brought back and reported (D2).
+fn clamp_offsets(offsets: &mut ConsumerOffsets, recovered: &Recovered, warnings: &mut Vec<String>) {
+    for (topic, group, queue_id, offset) in offsets.all() {
+        let queues = &recovered.dispatcher.queues;
+        let next = queues.find(&topic, queue_id).map_or(0, |slot| queues.next(slot));
+        if offset > next {
+            warnings.push(format!("the offset of {group} in {topic}/{queue_id} was {offset}, behind the end {next}"));
+            offsets.set(&topic, &group, queue_id, next);
+        }
+    }
+}
+
+fn unique_ids(clock: &dyn Clock, options: &StoreOptions) -> UniqueIds {
+    // RocketMQ's clients put a class loader's hash here; it keeps two opens in one process apart.
+    static OPENS: AtomicU64 = AtomicU64::new(0);
+    let opened = OPENS.fetch_add(1, Ordering::Relaxed);
+    let mixed = (clock.wall().0.cast_unsigned() ^ (opened << 48)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+    UniqueIds::new(options.store_host.ip(), pid, u32::try_from(mixed >> 32).unwrap_or(0))
+}
+
+fn foreign(storage: &dyn Storage, path: &str, what: &str) -> Error {
+    Error::ForeignStore { path: storage.root().join(path), what: what.to_owned() }
+}
+
+/// Readers follow a writer in another process.
+impl Shared {
+    /// Reads what a writer has appended since; nothing in a writer.
+    pub(super) fn refresh(&self) -> Result<()> {
+        self.check_open()?;
+        if !self.options.read_only {
+            return Ok(());
+        }
+        let published = self.published.as_ref().map(|published| published.appended().0);
+        if published.is_some_and(|appended| appended <= self.log.appended()) {
+            return Ok(());
+        }
+        let live = self.storage.is_locked(LOCK, PUBLISHER_BYTE)?;
+        if !live && !self.storage.is_locked(LOCK, WRITER_BYTE)? && published.is_none() {
+            return Ok(());
+        }
+        let mut inner = self.inner.lock();
+        self.log.segments.extend()?;
+        let known = Known {
+            read_only: true,
+            clean: false,
+            durable: 0,
+            limit: published.filter(|_| live).unwrap_or(u64::MAX),
+            live: true,
+            half_progress: inner.stored_half_progress,
+        };
+        let settings = self.settings.lock().clone();
+        let before = self.log.appended();
+        self.log.set_appended(u64::MAX);
+        let followed =
+            crate::recovery::follow(&self.log, &self.queue_files, &settings, &mut inner.state, &known);
+        let end = inner.state.end.max(before);
+        self.log.set_appended(end);
+        self.log.set_durable(end);
+        followed
+    }
+}
