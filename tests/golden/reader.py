@@ -152,42 +152,63 @@ class Transaction:
         return "finished_unknown" if all(half.queue_offset < progress for half in self.halves) else "pending"
 
 
+class _Fold:
+    """A log on its way to transactions, record by record."""
+
+    def __init__(self, minimum: int) -> None:
+        self.minimum = minimum
+        self.found: list[Transaction] = []
+        self.newest: dict[tuple[str, str, str, int], Transaction] = {}
+        self.by_place: dict[int, Transaction] = {}
+        self.by_queue_offset: dict[int, Transaction] = {}
+
+    def half(self, record: Record) -> None:
+        """A put-back joins the newest of its key; a sent half only one that has not ended."""
+        key = record.key
+        known = self.newest.get(key) if key else None
+        put_back = int(record.properties.get("TRANSACTION_CHECK_TIMES", "0")) > 0
+        transaction = known if known and (put_back or not known.ended) else None
+        if transaction is None:
+            transaction = Transaction(key)
+            self.found.append(transaction)
+        if key:
+            self.newest[key] = transaction
+        if not put_back:
+            transaction.last_sent = len(transaction.halves)
+        transaction.halves.append(record)
+        self.by_place[record.physical_offset] = self.by_queue_offset[record.queue_offset] = transaction
+
+    def op(self, record: Record) -> None:
+        """An op rolls back (alone) if it names the last sent half or a copy behind it."""
+        for queue_offset in map(int, filter(None, record.body.decode().split(","))):
+            named = self.by_queue_offset.get(queue_offset)
+            if named is not None:
+                named.ops.append(record)
+                named.sent_op = named.sent_op or queue_offset >= named.halves[named.last_sent].queue_offset
+
+    def owner(self, record: Record, *, newest_will_do: bool) -> Transaction | None:
+        """Whose copy a final or discarded message names."""
+        place = self.by_place.get(record.prepared_transaction_offset)
+        if place is not None and place.key == record.key:
+            return place
+        return self.newest.get(record.key) if newest_will_do and record.key else None
+
+    def end(self, record: Record) -> None:
+        """A broker's discarded copies name no place; a final's half may be gone with the log's front."""
+        if record.topic == DISCARD_TOPIC:
+            owner = self.owner(record, newest_will_do=True)
+            if owner is not None:
+                owner.discards.append(record)
+        elif record.sys_flag & TRANSACTION_BITS == COMMIT_BITS:
+            owner = self.owner(record, newest_will_do=record.prepared_transaction_offset < self.minimum)
+            if owner is not None:
+                owner.finals.append(record)
+
+
 def transactions(log: list[Record]) -> list[Transaction]:
     """Folds a log into its transactions, in the order of their first half."""
-    found: list[Transaction] = []
-    newest: dict[tuple[str, str, str, int], Transaction] = {}
-    by_place: dict[int, Transaction] = {}
-    by_queue_offset: dict[int, Transaction] = {}
+    fold = _Fold(log[0].physical_offset if log else 0)
+    steps = {HALF_TOPIC: fold.half, OP_TOPIC: fold.op}
     for record in log:
-        key = record.key
-        known = newest.get(key) if key else None
-        if record.topic == HALF_TOPIC:
-            put_back = int(record.properties.get("TRANSACTION_CHECK_TIMES", "0")) > 0
-            transaction = known if known and (put_back or not known.ended) else None
-            if transaction is None:
-                transaction = Transaction(key)
-                found.append(transaction)
-            if key:
-                newest[key] = transaction
-            if not put_back:
-                transaction.last_sent, transaction.sent_op = len(transaction.halves), False
-            transaction.halves.append(record)
-            by_place[record.physical_offset] = by_queue_offset[record.queue_offset] = transaction
-        elif record.topic == OP_TOPIC:
-            for text in filter(None, record.body.decode().split(",")):
-                named = by_queue_offset.get(int(text))
-                if named is not None:
-                    named.ops.append(record)
-                    sent = named.halves[named.last_sent].queue_offset
-                    named.sent_op = named.sent_op or int(text) >= sent
-        elif record.topic == DISCARD_TOPIC:
-            place = by_place.get(record.prepared_transaction_offset)
-            target = place if place is not None and place.key == key else known
-            if target is not None:
-                target.discards.append(record)
-        elif record.sys_flag & TRANSACTION_BITS == COMMIT_BITS:
-            gone = record.prepared_transaction_offset < log[0].physical_offset
-            place = known if gone else by_place.get(record.prepared_transaction_offset)
-            if place is not None and place.key == key:
-                place.finals.append(record)
-    return found
+        steps.get(record.topic, fold.end)(record)
+    return fold.found

@@ -55,7 +55,9 @@ def test_every_record_as_the_manifest_says(golden: Unpacked, name: str) -> None:
             "recordSha256": hashlib.sha256(record.raw).hexdigest(),
         }
         assert found == {key: message[key] for key in found}
-        assert (record.born_host, record.store_host) == tuple(expected.host(message[k]) for k in ("bornHost", "storeHost"))
+        assert (record.born_host, record.store_host) == tuple(
+            expected.host(message[k]) for k in ("bornHost", "storeHost")
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
