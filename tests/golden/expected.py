@@ -57,7 +57,7 @@ def halves_named_by_ops(manifest: Manifest) -> set[int]:
 
 
 def outcomes(manifest: Manifest, named: set[int] | None = None) -> dict[str, str]:
-    """Each transaction's outcome; `named`: half queue offsets named by ops, if not all op bodies are in the manifest."""
+    """Each transaction's outcome; `named`: what ops name, if the manifest does not hold every op body."""
     real, discarded = by_transaction(manifest, None), by_transaction(manifest, {DISCARD_TOPIC})
     named = halves_named_by_ops(manifest) if named is None else named
     said = {check["transactionId"] for check in manifest["checks"] if check["answer"] == "ROLLBACK_MESSAGE"}
