@@ -120,7 +120,10 @@ def units(store: Path, topic: str, queue_id: int) -> list[tuple[int, int, int]]:
 
 def half_progress(store: Path) -> int:
     """How far the broker's checks had come in the half queue (its JSON has bare numbers as keys)."""
-    text = (store / "config" / "consumerOffset.json").read_text()
+    path = store / "config" / "consumerOffset.json"
+    if not path.exists():
+        return 0
+    text = path.read_text()
     table = json.loads(re.sub(r"([{,]\s*)(\d+)\s*:", r'\1"\2":', text))["offsetTable"]
     return int(table.get(f"{HALF_TOPIC}@{PROGRESS_GROUP}", {}).get("0", 0))
 
