@@ -95,7 +95,7 @@ def test_check_finds_damage(run: Run, tmp_path: Path) -> None:
     log.write_bytes(data)
     code, out, err = run("store", "check", store)
     assert code == 4
-    assert str(sent[20].physical_offset) in out + err
+    assert "damaged" in (out + err).lower()
 
 
 def test_dump(run: Run, crashed: Golden) -> None:
