@@ -62,5 +62,6 @@ $(DEPS): requirements-dev.lock
 
 $(NATIVE): $(DEPS) Cargo.toml Cargo.lock pyproject.toml $(RUST_SOURCES)
 	@printf '── building the engine\n'
-	@VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(BIN)/maturin develop --release --locked --quiet
+	@VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(BIN)/maturin develop --release --locked --quiet > $(VENV)/build.log 2>&1 \
+		|| { cat $(VENV)/build.log; printf 'make: failed: building the engine\n' >&2; exit 1; }
 	@touch $@
