@@ -39,7 +39,7 @@ lint: $(NATIVE) ## formats, lints and types, in Rust and in Python
 
 bench: $(NATIVE) ## how fast: Rust benches, then Python's
 	$(call step,cargo bench,cargo bench --locked --features testing)
-	$(call step,pytest-benchmark,$(BIN)/python -m pytest benches/python -o python_files='bench_*.py' --benchmark-enable --benchmark-only)
+	$(call step,pytest-benchmark,test ! -d benches/python || $(BIN)/python -m pytest benches/python -o python_files='bench_*.py' --benchmark-enable --benchmark-only)
 
 build: $(DEPS) ## a wheel in dist/
 	@$(BIN)/maturin build --release --locked --out dist
