@@ -1,0 +1,67 @@
+# txstore: each target sets up all it needs (a virtual environment in .venv, the built engine) and only once.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEPS := $(VENV)/.stamp-deps
+NATIVE := $(VENV)/.stamp-native
+RUST_SOURCES := $(shell find rust -name '*.rs' 2>/dev/null)
+TYPED := python tests examples
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint bench build lock clean
+
+# $(call step,NAME,COMMAND): says what runs, and what failed.
+define step
+	@printf '── %s\n' '$(1)'
+	@$(2) || { printf 'make: failed: %s\n' '$(1)' >&2; exit 1; }
+endef
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(NATIVE) ## orders and payments with a process killed on the way; then a real broker's store
+	@$(BIN)/python -m examples.demo
+
+test: lint ## everything that must hold: lint, then the tests in Rust and in Python
+	$(call step,cargo test,cargo test --release --locked --quiet --features testing)
+	$(call step,stubtest,cd python && ../$(BIN)/python -m mypy.stubtest txstore._native --mypy-config-file ../pyproject.toml --concise --allowlist ../tests/stubtest_allowlist.txt --ignore-unused-allowlist)
+	$(call step,pytest,$(BIN)/python -m pytest)
+
+lint: $(NATIVE) ## formats, lints and types, in Rust and in Python
+	$(call step,rustfmt,cargo fmt --check)
+	$(call step,clippy,cargo clippy --locked --quiet --all-targets --all-features -- -D warnings)
+	$(call step,clippy without Python,cargo clippy --locked --quiet --all-targets -- -D warnings)
+	$(call step,ruff check,$(BIN)/ruff check --quiet)
+	$(call step,ruff format,$(BIN)/ruff format --check --quiet)
+	$(call step,mypy,$(BIN)/mypy $(TYPED))
+
+bench: $(NATIVE) ## how fast: Rust benches, then Python's
+	$(call step,cargo bench,cargo bench --locked --features testing)
+	$(call step,pytest-benchmark,test ! -d benches/python || $(BIN)/python -m pytest benches/python -o python_files='bench_*.py' --benchmark-enable --benchmark-only)
+
+build: $(DEPS) ## a wheel in dist/
+	@$(BIN)/maturin build --release --locked --out dist
+
+lock: ## requirements-dev.lock anew, with today's versions
+	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark hypothesis mypy ruff zstandard
+	@{ head -n 1 requirements-dev.lock; .venv-lock/bin/python -m pip freeze; } > requirements-dev.lock.new
+	@mv requirements-dev.lock.new requirements-dev.lock && rm -rf .venv-lock
+
+clean: ## removes what was built and installed here
+	@rm -rf $(VENV) .venv-lock dist target .hypothesis .mypy_cache .ruff_cache .pytest_cache .benchmarks python/txstore/*.so
+	@find python tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(DEPS): requirements-dev.lock
+	@printf '── setting up %s\n' '$(VENV)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	@touch $@
+
+$(NATIVE): $(DEPS) Cargo.toml Cargo.lock pyproject.toml $(RUST_SOURCES)
+	@printf '── building the engine\n'
+	@VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(BIN)/maturin develop --release --locked --quiet > $(VENV)/build.log 2>&1 \
+		|| { cat $(VENV)/build.log; printf 'make: failed: building the engine\n' >&2; exit 1; }
+	@touch $@

@@ -1,0 +1,241 @@
+"""`txstore tx …`: transactions listed, shown, explained, and ended by hand.
+
+In: parsed options, a transaction's id. Out: text or JSON, an exit code. Always: an id names the newest transaction of
+that id; what has ended otherwise is an error, not a success. Not here: the rule that tells an outcome (the engine's,
+docs/transactions.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from txstore import errors
+from txstore._native import Store, TransactionRow, WaitingHalf
+from txstore.cli.opening import reading, writing
+from txstore.cli.output import age, print_facts, print_json, print_table, utc
+
+__all__ = ["add_commands"]
+
+_STATES = ["pending", "committed", "rolled_back", "discarded", "finished_unknown"]
+_BATCH = 1000
+_WHY = {
+    "pending": "Neither a committed message, nor a discarded copy, nor an op message names it: it waits for its end.",
+    "committed": "A message in its real topic names its half: that record is the decision.",
+    "rolled_back": "An op message names its half, and no committed message or discarded copy does.",
+    "discarded": "A copy stands in TRANS_CHECK_MAX_TIME_TOPIC, and no committed message names its half.",
+    "finished_unknown": "A broker passed it, and the log does not tell how it ended.",
+}
+_NEXT = {
+    "pending": "Its producer's group will be asked; or end it: `txstore tx commit` or `txstore tx rollback`.",
+    "discarded": "`txstore tx resume` stores its half again, as a new transaction.",
+}
+
+
+def add_commands(nouns: Any) -> None:
+    """`tx` and its verbs."""
+    tx = nouns.add_parser("tx", help="transactions: list, show, explain, commit, rollback, resume")
+    verbs = tx.add_subparsers(metavar="VERB", required=True)
+    listing = _verb(verbs, "list", _list, "what pends; or all transactions of the log")
+    listing.add_argument("--all", action="store_true", help="ended ones, too; reads the whole log")
+    listing.add_argument("--state", choices=_STATES, help="only those in this state; reads the whole log")
+    for name, run, text in (
+        ("show", _show, "one transaction, as facts"),
+        ("explain", _explain, "one transaction's history, and why it is what it is"),
+        ("commit", _commit, "commit a pending transaction by hand"),
+        ("rollback", _rollback, "roll a pending transaction back by hand"),
+        ("resume", _resume, "store a discarded transaction's half again, as a new transaction"),
+    ):
+        _verb(verbs, name, run, text).add_argument("id", metavar="ID", help="the transaction's id")
+
+
+def _verb(verbs: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:
+    verb: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
+    verb.add_argument("path", metavar="PATH", help="the store's directory")
+    verb.add_argument("--json", action="store_true", help="JSON instead of text")
+    verb.set_defaults(run=run)
+    return verb
+
+
+def _list(options: argparse.Namespace) -> int:
+    with reading(options.path) as store:
+        if options.all or options.state not in (None, "pending"):
+            rows = [row_facts(row) for row in store.transactions() if options.state in (None, row.state)]
+            columns = ["transaction_id", "state", "topic", "producer_group", "prepared", "ended", "copies", "finals"]
+        else:
+            rows = _waiting(store)
+            columns = ["transaction_id", "topic", "producer_group", "age", "checks", "last_check", "next_look"]
+    if options.json:
+        print_json(rows)
+    elif rows:
+        print_table(columns, [[_cell(row, column) for column in columns] for row in rows])
+    else:
+        print("nothing pends" if options.state in (None, "pending") and not options.all else "there is none")
+    return 0
+
+
+def _cell(row: dict[str, Any], column: str) -> Any:
+    match column:
+        case "prepared" | "ended":
+            return utc(row[f"{column}_timestamp_ms"])
+        case "age" | "last_check" | "next_look":
+            name = {"age": "stored_age_ms", "last_check": "last_check_age_ms", "next_look": "look_again_in_ms"}[column]
+            return age(row[name])
+        case "copies":
+            return len(row["halves"])
+        case "finals":
+            return f"{len(row['finals'])} (twice!)" if len(row["finals"]) > 1 else str(len(row["finals"]))
+    return row[column]
+
+
+def _waiting(store: Store) -> list[dict[str, Any]]:
+    """What pends, from the table: no reading of the whole log."""
+    found: list[dict[str, Any]] = []
+    after = -1
+    while batch := store.halves_waiting(after, _BATCH):
+        found += [waiting_facts(store, half) for half in batch]
+        after = batch[-1].half_queue_offset
+    return found
+
+
+def waiting_facts(store: Store, half: WaitingHalf) -> dict[str, Any]:
+    """One pending transaction, with its owner, its checks and when it is looked at next."""
+    message = store.half(half.half_queue_offset)
+    return {
+        "transaction_id": message.transaction_id,
+        "state": "pending",
+        "topic": message.real_topic,
+        "producer_group": half.producer_group,
+        "half_queue_offset": half.half_queue_offset,
+        "prepared_transaction_offset": half.prepared_transaction_offset,
+        "stored_age_ms": half.stored_age_ms,
+        "running": half.running,
+        "owner": half.owner,
+        "checks": half.checks,
+        "last_check_age_ms": half.last_check_age_ms,
+        "look_again_in_ms": half.look_again_in_ms,
+    }
+
+
+def row_facts(row: TransactionRow) -> dict[str, Any]:
+    """One transaction as the log tells it."""
+    return {
+        "transaction_id": row.transaction_id,
+        "state": row.state,
+        "topic": row.topic,
+        "producer_group": row.producer_group,
+        "prepared_timestamp_ms": row.prepared_timestamp_ms,
+        "ended_timestamp_ms": row.ended_timestamp_ms,
+        "checks": row.checks,
+        "halves": [list(half) for half in row.halves],
+        "finals": row.finals,
+        "discards": row.discards,
+        "ops": row.ops,
+    }
+
+
+def _show(options: argparse.Namespace) -> int:
+    with reading(options.path) as store:
+        row = store.transaction(options.id)
+        half = store.read_at(row.halves[-1][1]) if row.halves else None
+        facts = row_facts(row)
+        if half is not None:
+            facts |= {"keys": list(half.keys), "tags": half.tags, "body_bytes": len(half.body)}
+    if options.json:
+        print_json(facts)
+        return 0
+    times = {"prepared": utc(row.prepared_timestamp_ms), "ended": utc(row.ended_timestamp_ms)}
+    places = {"halves": [f"{q}@{c}" for q, c in row.halves], "finals": row.finals, "discards": row.discards}
+    kept = {name: value for name, value in facts.items() if not name.endswith("_timestamp_ms")}
+    print_facts({**kept, **times, **places, "ops": sorted(set(row.ops))})
+    return 0
+
+
+def history(store: Store, row: TransactionRow) -> list[dict[str, Any]]:
+    """Every record of a transaction, in the log's order."""
+    kinds = {physical_offset: "half" for _, physical_offset in row.halves}
+    kinds |= dict.fromkeys(row.finals, "committed") | dict.fromkeys(row.discards, "discarded")
+    kinds |= dict.fromkeys(row.ops, "op")
+    events: list[dict[str, Any]] = []
+    for physical_offset, kind in sorted(kinds.items()):
+        message = store.read_at(physical_offset)
+        times = int(message.properties.get("TRANSACTION_CHECK_TIMES", "0")) if kind == "half" else 0
+        events.append(
+            {
+                "physical_offset": physical_offset,
+                "time": utc(message.store_timestamp_ms),
+                "what": f"half, put back for check {times}" if times else kind,
+                "topic": message.topic,
+                "queue_id": message.queue_id,
+                "queue_offset": message.queue_offset,
+            }
+        )
+    return events
+
+
+def _explain(options: argparse.Namespace) -> int:
+    with reading(options.path) as store:
+        row = store.transaction(options.id)
+        events = history(store, row)
+        waiting = next((facts for facts in _waiting(store) if facts["transaction_id"] == options.id), None)
+    why = _WHY[row.state]
+    if len(row.finals) > 1:
+        why += f" It was committed {len(row.finals)} times: a broker took a late end and a check's answer both."
+    if options.json:
+        print_json({**row_facts(row), "history": events, "why": why, "waiting": waiting, "next": _NEXT.get(row.state)})
+        return 0
+    print(f"{row.transaction_id} of {row.producer_group}, for {row.topic}: {row.state.replace('_', ' ')}")
+    print(why)
+    if waiting is not None:
+        looked = age(max(0, waiting["look_again_in_ms"]))
+        print(f"Stored {age(waiting['stored_age_ms'])} ago, checked {waiting['checks']} times, looked at in {looked}.")
+    if row.state in _NEXT:
+        print(_NEXT[row.state])
+    print()
+    names = ["time", "what", "topic", "queue_id", "queue_offset", "physical_offset"]
+    print_table(names, [[event[name] for name in names] for event in events])
+    return 0
+
+
+def _commit(options: argparse.Namespace) -> int:
+    return _end(options, commit=True)
+
+
+def _rollback(options: argparse.Namespace) -> int:
+    return _end(options, commit=False)
+
+
+def _end(options: argparse.Namespace, *, commit: bool) -> int:
+    with writing(options.path) as store:
+        row = store.transaction(options.id)
+        if not row.halves:
+            raise errors.AlreadyEndedError(f"transaction {options.id} has ended: {row.state}", outcome=row.state)
+        queue_offset, physical_offset = row.halves[-1]
+        end = store.end_transaction(queue_offset, physical_offset, commit=commit, transaction_id=options.id)
+    facts = {
+        "transaction_id": options.id,
+        "outcome": end.outcome,
+        "already": end.already,
+        "physical_offset": end.physical_offset,
+        "queue_offset": end.queue_offset,
+    }
+    if options.json:
+        print_json(facts)
+    else:
+        print(f"{options.id}: {end.outcome.replace('_', ' ')}{' already, nothing was written' if end.already else ''}")
+    return 0
+
+
+def _resume(options: argparse.Namespace) -> int:
+    with writing(options.path) as store:
+        sent = store.resume(options.id)
+    facts = {
+        "transaction_id": options.id,
+        "half_queue_offset": sent.queue_offset,
+        "prepared_transaction_offset": sent.physical_offset,
+    }
+    if options.json:
+        print_json(facts)
+    else:
+        print(f"{options.id}: pends again, with its half at {sent.physical_offset}")
+    return 0

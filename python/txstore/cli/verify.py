@@ -1,0 +1,166 @@
+"""A store verified: records in themselves, queues against the log, transactions against both.
+
+In: an open store, its records in the log's order. Out: counts, and findings of three weights: damage (bytes that cannot
+be right), differences (two places that contradict), notes (what a broker does and nobody need mend). Always: nothing is
+written, and the first damage in the log does not hide what the queues have to say. Not here: mending.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from txstore import errors
+from txstore._native import Store, StoredMessage, TransactionRow
+from txstore.cli.progress import Progress
+
+__all__ = ["Findings", "verify"]
+
+_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+_PROGRESS_GROUP = "CID_RMQ_SYS_TRANS"
+_READ_BATCH = 500
+_FINDINGS_MAX = 1000  # More of one kind say nothing new, and a wrecked store has millions.
+Place = tuple[str, int]
+
+
+@dataclass
+class Findings:
+    """What was counted and what was found."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    damages: list[str] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def as_facts(self) -> dict[str, Any]:
+        return {
+            "counts": dict(self.counts),
+            "damages": self.damages,
+            "differences": self.differences,
+            "notes": self.notes,
+        }
+
+    def differs(self, text: str) -> None:
+        if len(self.differences) < _FINDINGS_MAX:
+            self.differences.append(text)
+
+
+def verify(store: Store, records: Iterable[StoredMessage]) -> Findings:
+    """Reads everything."""
+    found = Findings()
+    expected = _verify_records(records, found)
+    _verify_queues(store, expected, found)
+    if not found.damages:
+        # Transactions are folded from the whole log; in a damaged one they would be guesses.
+        _verify_transactions(store, found)
+    return found
+
+
+def _verify_records(records: Iterable[StoredMessage], found: Findings) -> dict[Place, tuple[int, array[int]]]:
+    """Each record in itself; returns what the queues should hold: first queue offset, and physical offsets in order."""
+    expected: dict[Place, tuple[int, array[int]]] = {}
+    try:
+        for message in records:
+            found.counts["records"] += 1
+            _verify_body(message, found)
+            if message.sys_flag & 0xC in (0, 0x8):
+                _expect(message, expected, found)
+    except (errors.StoreCorruptError, errors.MissingFileError) as error:
+        found.damages.append(str(error))
+    return expected
+
+
+def _verify_body(message: StoredMessage, found: Findings) -> None:
+    stored = message.stored_body
+    if stored and zlib.crc32(stored) & 0x7FFFFFFF != message.body_crc:
+        found.damages.append(f"record at {message.physical_offset}: the body's CRC is not the one in the record")
+        return
+    try:
+        found.counts["body_bytes"] += len(message.body)
+    except errors.StoreCorruptError as error:
+        found.damages.append(f"record at {message.physical_offset}: {error}")
+
+
+def _expect(message: StoredMessage, expected: dict[Place, tuple[int, array[int]]], found: Findings) -> None:
+    place = (message.topic, message.queue_id)
+    first, offsets = expected.setdefault(place, (message.queue_offset, array("q")))
+    following = first + len(offsets)
+    if message.queue_offset != following:
+        where = f"{message.topic}/{message.queue_id}"
+        found.differs(
+            f"record at {message.physical_offset}: queue offset {message.queue_offset} of {where}, not {following}"
+        )
+    offsets.append(message.physical_offset)
+
+
+def _verify_queues(store: Store, expected: dict[Place, tuple[int, array[int]]], found: Findings) -> None:
+    ranges = {(topic, queue_id): (first, end) for topic, queue_id, first, end in store.queues()}
+    total = sum(end - first for first, end in ranges.values())
+    with Progress("reading the queues", total) as bar:
+        for place, (first, end) in ranges.items():
+            found.counts["queues"] += 1
+            begin, offsets = expected.pop(place, (first, array("q")))
+            if not found.damages and end != begin + len(offsets):
+                found.differs(f"{place[0]}/{place[1]}: ends at {end}, by the log at {begin + len(offsets)}")
+            _verify_queue(store, place, (first, end), (begin, offsets), found)
+            bar.to(found.counts["queue_entries"])
+    for (topic, queue_id), (_, offsets) in expected.items():
+        found.differs(f"{topic}/{queue_id}: has no queue, but {len(offsets)} records in the log")
+
+
+def _verify_queue(
+    store: Store, place: Place, span: tuple[int, int], expected: tuple[int, array[int]], found: Findings
+) -> None:
+    """Each entry must point at the log's record of its place; the read itself compares size and tags code."""
+    (topic, queue_id), (at, end), (begin, offsets) = place, span, expected
+    while at < end:
+        try:
+            messages, following = store.read(topic, queue_id, at, _READ_BATCH)
+        except errors.TxStoreError as error:
+            found.differs(f"{topic}/{queue_id} from {at}: {error}")
+            return
+        for message in messages:
+            found.counts["queue_entries"] += 1
+            i = message.queue_offset - begin
+            if not 0 <= i < len(offsets) or offsets[i] != message.physical_offset:
+                told = offsets[i] if 0 <= i < len(offsets) else "nothing"
+                where = f"{topic}/{queue_id} at {message.queue_offset}"
+                found.differs(f"{where}: points at {message.physical_offset}, the log has {told} there")
+        if following <= at:
+            found.differs(f"{topic}/{queue_id}: cannot be read beyond {at}, it should end at {end}")
+            return
+        at = following
+
+
+def _verify_transactions(store: Store, found: Findings) -> None:
+    progress = store.consumer_offset(_HALF_TOPIC, _PROGRESS_GROUP, 0) or 0
+    rows = store.transactions()
+    with Progress("comparing transactions", len(rows)) as bar:
+        for number, row in enumerate(rows):
+            bar.to(number)
+            found.counts[f"transactions_{row.state}"] += 1
+            _verify_transaction(store, row, progress, found)
+    pending = store.stat().pending_transactions
+    if pending != found.counts["transactions_pending"]:
+        found.differs(f"the table has {pending} pending, the log {found.counts['transactions_pending']}")
+
+
+def _verify_transaction(store: Store, row: TransactionRow, progress: int, found: Findings) -> None:
+    name = row.transaction_id or f"with its records at {[place for _, place in row.halves] or row.finals}"
+    if len(row.finals) > 1:
+        found.counts["transactions_committed_twice"] += 1
+        found.notes.append(f"transaction {name}: committed {len(row.finals)} times, at {row.finals} (a broker does so)")
+    if row.finals and row.discards:
+        found.notes.append(f"transaction {name}: committed, and discarded as well (a broker does so)")
+    if row.state == "pending" and row.halves and row.halves[-1][0] < progress:
+        found.differs(f"transaction {name}: pends, but a broker's checks have passed it (progress {progress})")
+    halves = {physical_offset for _, physical_offset in row.halves}
+    for final in map(store.read_at, row.finals):
+        if final.prepared_transaction_offset in halves:
+            half = store.read_at(final.prepared_transaction_offset)
+            if final.stored_body != half.stored_body:
+                found.differs(f"transaction {name}: the message at {final.physical_offset} has not its half's body")

@@ -1,0 +1,219 @@
+"""The story: somebody looks after a store at night, by hand. What a command prints and returns must be believed.
+
+Commands run on a store that a real broker was killed on (13 transactions pend), and on small ones made here.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.golden.unpack import Golden, file_hashes, unpack
+from txstore import errors
+from txstore._native import Message, Store
+from txstore.cli import output
+from txstore.cli.main import exit_code, main
+from txstore.cli.progress import Progress
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> Golden:
+    return unpack("tx-crash", tmp_path_factory.mktemp("cli"))
+
+
+@pytest.fixture
+def copy(crashed: Golden, tmp_path: Path) -> Path:
+    return crashed.copy_to(tmp_path)
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+def facts(run: Run, *arguments: object) -> Any:
+    code, out, err = run(*arguments, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def test_looking_writes_nothing(run: Run, crashed: Golden) -> None:
+    before = file_hashes(crashed.store)
+    one = facts(run, "tx", "list", crashed.store)[0]["transaction_id"]
+    for command in (["store", "stat"], ["store", "check"], ["store", "dump"], ["tx", "list"], ["tx", "list", "--all"]):
+        for as_json in ([], ["--json"]):
+            code, out, err = run(*command, crashed.store, *as_json)
+            assert (code, err) == (0, "")
+            assert out
+    for verb in ("show", "explain"):
+        assert run("tx", verb, crashed.store, one)[0] == 0
+    assert file_hashes(crashed.store) == before
+
+
+def test_stat(run: Run, crashed: Golden) -> None:
+    found = facts(run, "store", "stat", crashed.store)
+    assert (found["min_physical_offset"], found["max_physical_offset"]) == (0, 566706)
+    assert found["pending_transactions"] == 13
+    assert found["open"]["clean"] is False
+    assert {"topic": "RMQ_SYS_TRANS_HALF_TOPIC", "queue_id": 0, "first": 0, "end": 155} in found["queue_ranges"]
+
+
+def test_check_reports_what_a_broker_doubled_and_does_not_fail(run: Run, crashed: Golden) -> None:
+    found = facts(run, "store", "check", crashed.store)
+    assert found["counts"]["records"] == found["counts"]["queue_entries"] == 256
+    assert found["counts"]["transactions_pending"] == 13
+    assert found["counts"]["transactions_committed_twice"] == len(found["notes"]) == 2
+    assert found["damages"] == found["differences"] == []
+    code, out, _ = run("store", "check", crashed.store)
+    assert code == 0
+    assert out.endswith("all is well\n")
+
+
+def test_check_finds_damage(run: Run, tmp_path: Path) -> None:
+    store = tmp_path / "damaged.store"
+    with closing(Store.open(str(store), mapped_file_size_commit_log=1 << 20)) as native:
+        sent = [native.append(Message("Orders", b"body of an order " * 20), 0) for _ in range(50)]
+    log = store / "commitlog" / f"{0:020}"
+    data = bytearray(log.read_bytes())
+    data[sent[20].physical_offset + 150] ^= 0xFF
+    log.write_bytes(data)
+    code, out, err = run("store", "check", store)
+    assert code == 4
+    assert "damaged" in (out + err).lower()
+
+
+def test_dump(run: Run, crashed: Golden) -> None:
+    code, out, _ = run("store", "dump", crashed.store, "--bodies")
+    records = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [record["physical_offset"] for record in records] == sorted(r["physical_offset"] for r in records)
+    said = {message["commitLogOffset"]: message for message in crashed.manifest["messages"]}
+    assert set(said) == {record["physical_offset"] for record in records}
+    for record in records:
+        assert len(base64.b64decode(record["body"])) == said[record["physical_offset"]]["bodyLen"]
+    _, out, _ = run("store", "dump", crashed.store, "--topic", "TxA", "--limit", "3")
+    assert [json.loads(line)["topic"] for line in out.splitlines()] == ["TxA"] * 3
+    assert "body" not in json.loads(out.splitlines()[0])
+    _, out, _ = run("store", "dump", crashed.store, "--from", records[250]["physical_offset"])
+    assert len(out.splitlines()) == 6
+
+
+def test_transactions_listed_and_explained(run: Run, crashed: Golden) -> None:
+    pending = facts(run, "tx", "list", crashed.store)
+    assert len(pending) == 13
+    assert len(facts(run, "tx", "list", "--all", crashed.store)) == 108
+    assert len(facts(run, "tx", "list", "--state", "rolled_back", crashed.store)) == 42
+    committed = facts(run, "tx", "list", "--state", "committed", crashed.store)
+    twice = next(row["transaction_id"] for row in committed if len(row["finals"]) == 2)
+    code, out, _ = run("tx", "explain", crashed.store, twice)
+    assert code == 0
+    assert "committed 2 times" in out
+    most = max(pending, key=lambda row: int(row["checks"]))["transaction_id"]
+    told = facts(run, "tx", "explain", crashed.store, most)
+    assert [event["what"] for event in told["history"]][:2] == ["half", "half, put back for check 1"]
+    assert told["waiting"]["transaction_id"] == most
+
+
+def test_transactions_ended_by_hand(run: Run, copy: Path) -> None:
+    first, second, *_ = [row["transaction_id"] for row in facts(run, "tx", "list", copy)]
+    assert facts(run, "tx", "commit", copy, first)["outcome"] == "committed"
+    assert facts(run, "tx", "commit", copy, first)["already"] is True
+    assert facts(run, "tx", "rollback", copy, second)["outcome"] == "rolled_back"
+    code, out, err = run("tx", "commit", copy, second)
+    assert (code, out) == (1, "")
+    assert err.startswith("txstore: error: ")
+    assert "rolled_back" in err
+    assert facts(run, "tx", "show", copy, first)["state"] == "committed"
+    discarded = facts(run, "tx", "list", "--state", "discarded", copy)[0]["transaction_id"]
+    assert facts(run, "tx", "resume", copy, discarded)["transaction_id"] == discarded
+    assert discarded in {row["transaction_id"] for row in facts(run, "tx", "list", copy)}
+    assert run("tx", "resume", copy, discarded)[0] == 1
+
+
+def test_heal_hands_over(run: Run, copy: Path) -> None:
+    (copy / "commitlog" / "!txstore-open").write_bytes(b"x")
+    assert run("store", "heal", copy)[0] == 0
+    assert not (copy / "commitlog" / "!txstore-open").exists()
+    assert not (copy / "abort").exists()
+    assert facts(run, "store", "stat", copy)["open"]["clean"] is True
+
+
+def test_exit_codes(run: Run, copy: Path, tmp_path: Path) -> None:
+    code, out, err = run("tx", "show", copy, "NO-SUCH-ID")
+    assert (code, out) == (1, "")
+    assert "NO-SUCH-ID" in err
+    for nothing in (tmp_path / "nowhere", tmp_path):
+        for command in (["store", "stat"], ["store", "heal"]):
+            code, _, err = run(*command, nothing)
+            assert code == 3
+            assert "hint:" in err
+    assert list(tmp_path.iterdir()) == [copy]
+    with closing(Store.open(str(copy))):
+        code, _, err = run("store", "heal", copy)
+        assert code == 3
+        assert "hint:" in err
+        assert run("tx", "list", copy)[0] == 0
+    with pytest.raises(SystemExit) as usage:
+        main(["store", "nonsense"])
+    assert usage.value.code == 2
+    assert "Traceback" not in run("store", "stat", copy)[2]
+
+
+def test_every_error_has_a_code() -> None:
+    assert exit_code(errors.StoreCorruptError("x")) == 4
+    assert exit_code(errors.InvalidOptionError("x")) == 2
+    assert exit_code(errors.TransactionNotFoundError("x")) == 1
+    assert exit_code(errors.StoreLockedError("x")) == 3
+
+
+def test_a_missing_log_file_is_damage(run: Run, tmp_path: Path) -> None:
+    store = tmp_path / "gap.store"
+    with closing(Store.open(str(store), mapped_file_size_commit_log=1 << 16)) as native:
+        for _ in range(300):
+            native.append(Message("Orders", b"x" * 900), 0)
+    files = sorted(path for path in (store / "commitlog").iterdir() if re.fullmatch(r"\d{20}", path.name))
+    shutil.move(files[1], tmp_path / "gone")
+    code, out, err = run("store", "check", store)
+    assert code == 4
+    assert files[1].name in out + err
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"), [(0, "0ms"), (999, "999ms"), (61_000, "1m 1s"), (90_061_000, "1d 1h"), (-5_000, "-5s")]
+)
+def test_ages(milliseconds: int, text: str) -> None:
+    assert output.age(milliseconds) == text
+
+
+def test_sizes_and_times() -> None:
+    assert [output.size(n) for n in (0, 1023, 1536, 5 << 30)] == ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]
+    assert output.utc(1_700_000_000_007) == "2023-11-14 22:13:20.007Z"
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_only_where_somebody_watches() -> None:
+    for stream, drawn in ((_Terminal(), True), (io.StringIO(), False)):
+        with Progress("reading", 200, stream) as bar:
+            bar.to(100)
+        assert ("reading ██████████████░░░░░░░░░░░░░░  50%" in stream.getvalue()) == drawn
+        assert stream.getvalue().endswith("\r\x1b[K") == drawn

@@ -1,0 +1,289 @@
+"""The story: the layout is a promise, too. Each file is a room, and a room knows only those to its left.
+
+Every rule is a function from a file's path and text to complaints. It is run over all files of the project, and over a
+made-up bad snippet, so that a rule which has gone blind fails here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LINES_MAX = 700
+
+RUST_ROOMS = (
+    "units error clock options names java record storage segment commit_log consume_queue index checkpoint published "
+    "config_file offsets dispatch flush half snapshot recovery retention store arrow remoting python"
+).split()
+PYTHON_ROOMS = (
+    "errors config message listener interface _native database topics producer consumer transaction check housekeeping "
+    "broker remoting testing spark cli"
+).split()
+# What half and op messages are is needed wherever records are looked at; those parts of `half` hold no state.
+RUST_SEEN_FROM_RECORD_ON = {"storage", "half"}
+# Message and StoredMessage are the border's own classes, shown to users by the room that bears their name.
+PYTHON_EXCEPTIONS = {("message", "_native")}
+# Whoever stands right of the broker may come in by the front door, `import txstore`.
+FRONT_DOOR = "broker"
+UNSAFE_ROOMS = {"rust/src/storage/disk.rs"}
+
+Rule = Callable[[str, str], list[str]]
+
+
+@cache
+def tracked() -> tuple[str, ...]:
+    """The project's files, also new ones that are not committed yet."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        listed = [
+            str(path.relative_to(ROOT)) for top in ("rust", "python", "tests") for path in (ROOT / top).rglob("*")
+        ]
+    return tuple(name for name in sorted(listed) if (ROOT / name).is_file())
+
+
+def rust_code(text: str) -> str:
+    """Rust without comments, text literals and the tests at its end."""
+    pattern = r'//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|b?\'(?:\\.[^\']*|[^\\\'])\''
+    bare = re.sub(pattern, lambda found: '""' if found[0].endswith('"') else "", text, flags=re.DOTALL)
+    return re.split(r"#\[cfg\(test\)\]\s*(?:pub )?mod \w+ \{", bare)[0]
+
+
+def is_rust_source(path: str) -> bool:
+    return path.startswith("rust/src/") and path.endswith(".rs") and not is_rust_test(path)
+
+
+def is_rust_test(path: str) -> bool:
+    return path.endswith("/tests.rs") or "/tests/" in path
+
+
+def is_package(path: str) -> bool:
+    return path.startswith("python/txstore/") and path.endswith(".py")
+
+
+def room_of(path: str, top: str) -> str:
+    """`rust/src/half/scan.rs` is in the room `half`."""
+    return path.removeprefix(top).split("/")[0].removesuffix(".rs").removesuffix(".py")
+
+
+def rust_imports(code: str) -> Iterator[str]:
+    """The rooms that `crate::room` and `crate::{room, …}` name."""
+    for match in re.finditer(r"\bcrate::(\w+|\{)", code):
+        if match[1] != "{":
+            yield match[1]
+            continue
+        depth, start = 1, match.end()
+        for place in range(start, len(code)):
+            depth += {"{": 1, "}": -1}.get(code[place], 0)
+            if depth == 0 or (depth == 1 and code[place] == ","):
+                name = re.match(r"\s*(\w+)", code[start:place])
+                if name:
+                    yield name[1]
+                start = place + 1
+            if depth == 0:
+                break
+
+
+def rust_imports_go_left(path: str, text: str) -> list[str]:
+    room = room_of(path, "rust/src/")
+    if not is_rust_source(path) or room == "lib":
+        return []
+    if room not in RUST_ROOMS:
+        return [f"{path}: the room `{room}` stands in no order; add it to RUST_ROOMS"]
+    here, found = RUST_ROOMS.index(room), []
+    for other in rust_imports(rust_code(text)):
+        if other not in RUST_ROOMS or other == room:
+            continue
+        place = "storage" if other in RUST_SEEN_FROM_RECORD_ON else other
+        if RUST_ROOMS.index(place) > here:
+            found.append(f"{path}: `{room}` imports `{other}`, which stands to its right")
+    return found
+
+
+def python_imports(path: str, text: str) -> Iterator[str]:
+    """The rooms of txstore that a module imports; `txstore` for the front door."""
+    package = ["txstore", *path.removeprefix("python/txstore/").split("/")[:-1]]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (rooms_in(alias.name, "") for alias in node.names if alias.name.split(".")[0] == "txstore")
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            full = ".".join([*base, *([node.module] if node.module else [])])
+            if full.split(".")[0] == "txstore":
+                yield from (rooms_in(full, alias.name) for alias in node.names)
+
+
+def rooms_in(module: str, name: str) -> str:
+    parts = [*module.split("."), name]
+    return parts[1] if parts[1] in PYTHON_ROOMS else "txstore"
+
+
+def python_imports_go_left(path: str, text: str) -> list[str]:
+    room = room_of(path, "python/txstore/")
+    if not is_package(path) or room == "__init__":
+        return []
+    if room not in PYTHON_ROOMS:
+        return [f"{path}: the room `{room}` stands in no order; add it to PYTHON_ROOMS"]
+    here, found = PYTHON_ROOMS.index(room), []
+    for other in python_imports(path, text):
+        if other == room or (room, other) in PYTHON_EXCEPTIONS:
+            continue
+        if PYTHON_ROOMS.index(FRONT_DOOR if other == "txstore" else other) >= here:
+            found.append(f"{path}: `{room}` imports `{other}`, which stands to its right")
+    return found
+
+
+def begins_with_a_header(path: str, text: str) -> list[str]:
+    if path.endswith(".rs") and not text.startswith("//! "):
+        return [f"{path}: begin with `//! ` and a noun phrase of what it is"]
+    if path.endswith((".py", ".pyi")) and not re.match(r'(#![^\n]*\n)?r?"""\S', text):
+        return [f"{path}: begin with a docstring of what it is"]
+    return []
+
+
+def unsafe_only_where_files_are_mapped(path: str, text: str) -> list[str]:
+    if not is_rust_source(path) or path in UNSAFE_ROOMS or not re.search(r"\bunsafe\b", rust_code(text)):
+        return []
+    return [f"{path}: `unsafe` belongs to {', '.join(UNSAFE_ROOMS)}"]
+
+
+def files_only_in_storage(path: str, text: str) -> list[str]:
+    if not is_rust_source(path) or path.startswith("rust/src/storage/"):
+        return []
+    calls = re.findall(
+        r"\bstd::fs\b|\brustix::fs\b|\bOpenOptions\b|\bFile::(?:open|create)\w*|\bmemmap2\b", rust_code(text)
+    )
+    return [f"{path}: `{call}`; ask the Storage trait" for call in calls]
+
+
+def time_only_from_clock(path: str, text: str) -> list[str]:
+    if not is_rust_source(path) or path == "rust/src/clock.rs":
+        return []
+    calls = re.findall(r"\bSystemTime\b|\bInstant\b|\bclock_gettime\b", rust_code(text))
+    return [f"{path}: `{call}`; ask a Clock" for call in calls]
+
+
+def python_names_only_at_the_border(path: str, text: str) -> list[str]:
+    if not is_rust_source(path) or path.startswith("rust/src/python/"):
+        return []
+    return [
+        f"{path}: `{name}` belongs to rust/src/python" for name in re.findall(r"\bPy[A-Z]\w*|\bpyo3\b", rust_code(text))
+    ]
+
+
+def only_the_command_line_prints(path: str, text: str) -> list[str]:
+    if is_rust_source(path):
+        return [f"{path}: `{name}`" for name in re.findall(r"\b(?:e?print(?:ln)?|dbg)!", rust_code(text))]
+    if not is_package(path) or path.startswith("python/txstore/cli/"):
+        return []
+    calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+    printing = (call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print")
+    return [f"{path}:{call.lineno}: only the command line prints" for call in printing]
+
+
+def not_too_long(path: str, text: str) -> list[str]:
+    lines = text.count("\n")
+    return (
+        [f"{path}: {lines} lines; two nouns want two files"]
+        if path.endswith((".rs", ".py")) and lines > LINES_MAX
+        else []
+    )
+
+
+def a_test_opens_with_a_story(path: str, text: str) -> list[str]:
+    if not re.match(r"tests/.*/test_\w+\.py$", path):
+        return []
+    story = ast.get_docstring(ast.parse(text)) or ""
+    return [] if len(story.split()) >= 8 else [f"{path}: open with the story that it guards"]
+
+
+def names_no_strangers(path: str, text: str) -> list[str]:
+    """No path of somebody's machine, in any file."""
+    found = re.findall(r"(?<![\w.$}/])/(?:home|root|work|tmp|Users|opt|mnt|srv|private)/[\w.-]+", text)
+    return [f"{path}: `{name}` is a path of one machine" for name in found]
+
+
+# Each rule with the path and text of something that breaks it. Paths of machines are put together here, so that this
+# file itself names none.
+BROKEN: dict[str, tuple[Rule, str, str]] = {
+    "rust import": (rust_imports_go_left, "rust/src/record/decode.rs", "use crate::commit_log::CommitLog;"),
+    "rust import, grouped": (
+        rust_imports_go_left,
+        "rust/src/segment/file.rs",
+        "use crate::{error::{Error, Result}, flush::Flusher, units};",
+    ),
+    "rust import, in the middle": (rust_imports_go_left, "rust/src/units.rs", "fn f() -> crate::error::Result<()> {}"),
+    "rust import of half from its left": (rust_imports_go_left, "rust/src/record/mod.rs", "use crate::half::op;"),
+    "rust room unknown": (rust_imports_go_left, "rust/src/helpers.rs", "//! Helpers."),
+    "python import": (python_imports_go_left, "python/txstore/message.py", "from txstore.broker import Broker"),
+    "python import, relative": (python_imports_go_left, "python/txstore/check.py", "from . import housekeeping"),
+    "python import, nested": (python_imports_go_left, "python/txstore/database/sqlite.py", "from ..producer import x"),
+    "python import, module": (python_imports_go_left, "python/txstore/config.py", "import txstore.message as m"),
+    "python import, front door": (python_imports_go_left, "python/txstore/producer.py", "from txstore import Message"),
+    "python room unknown": (python_imports_go_left, "python/txstore/utils.py", '"""Utils."""'),
+    "rust header": (begins_with_a_header, "rust/src/java.rs", "use std::fmt;\n"),
+    "python header": (begins_with_a_header, "python/txstore/check.py", "import os\n"),
+    "unsafe": (unsafe_only_where_files_are_mapped, "rust/src/index.rs", "fn f() { unsafe { g() } }"),
+    "file call": (files_only_in_storage, "rust/src/checkpoint.rs", "use std::fs;"),
+    "file open": (files_only_in_storage, "rust/src/index.rs", "let f = File::open(path)?;"),
+    "file options": (files_only_in_storage, "rust/src/index.rs", "let f = OpenOptions::new();"),
+    "wall clock": (time_only_from_clock, "rust/src/half/scan.rs", "let now = SystemTime::now();"),
+    "monotonic clock": (time_only_from_clock, "rust/src/flush.rs", "let now = std::time::Instant::now();"),
+    "python's name": (python_names_only_at_the_border, "rust/src/store/mod.rs", "fn f(py: Python, m: PyMessage) {}"),
+    "pyo3": (python_names_only_at_the_border, "rust/src/error.rs", "use pyo3::prelude::*;"),
+    "rust print": (only_the_command_line_prints, "rust/src/flush.rs", 'fn f() { println!("x"); }'),
+    "python print": (only_the_command_line_prints, "python/txstore/broker.py", 'def f():\n    print("x")\n'),
+    "too long": (not_too_long, "python/txstore/broker.py", "x = 1\n" * (LINES_MAX + 1)),
+    "no story": (a_test_opens_with_a_story, "tests/unit/test_x.py", '"""Tests."""\n'),
+    "stranger": (names_no_strangers, "README.md", "see /" + "home/somebody/txstore"),
+    "stranger in code": (names_no_strangers, "tests/unit/test_x.py", 'path = "/' + 'tmp/store"'),
+}
+ALLOWED: list[tuple[Rule, str, str]] = [
+    (rust_imports_go_left, "rust/src/commit_log/mod.rs", "use crate::{record, half::op, storage::Storage};"),
+    (rust_imports_go_left, "rust/src/record/mod.rs", "// crate::store is not named here\nuse crate::units::QueueId;"),
+    (python_imports_go_left, "python/txstore/cli/main.py", "import txstore\nfrom txstore.cli import store"),
+    (python_imports_go_left, "python/txstore/message.py", "from txstore._native import Message"),
+    (unsafe_only_where_files_are_mapped, "rust/src/storage/disk.rs", "unsafe { map() }"),
+    (unsafe_only_where_files_are_mapped, "rust/src/index.rs", "// no unsafe here\n#![deny(unsafe_code)]"),
+    (files_only_in_storage, "rust/src/index.rs", "use crate::storage::File;\n#[cfg(test)]\nmod tests { use std::fs; }"),
+    (only_the_command_line_prints, "python/txstore/cli/main.py", "print(1)"),
+    (names_no_strangers, "README.md", "#!/usr/bin/env bash\nhttps://example.org/home/page rust/src/store/tmp/x"),
+]
+RULES = list(dict.fromkeys(rule for rule, _, _ in BROKEN.values()))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_project_keeps(rule: Rule) -> None:
+    complaints: list[str] = []
+    for path in tracked():
+        try:
+            text = (ROOT / path).read_text()
+        except UnicodeDecodeError:
+            continue
+        complaints += rule(path, text)
+    assert complaints == []
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_rule_sees(name: str) -> None:
+    rule, path, text = BROKEN[name]
+    assert rule(path, text) != []
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), ALLOWED)
+def test_the_rule_lets_pass(rule: Rule, path: str, text: str) -> None:
+    assert rule(path, text) == []
+
+
+def test_there_is_something_to_hold() -> None:
+    """A rule over no files holds nothing."""
+    assert sum(map(is_rust_source, tracked())) > 3
+    assert any(path.startswith("tests/golden/") for path in tracked())
