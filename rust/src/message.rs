@@ -18,7 +18,7 @@ pub const DELAY_LEVEL_MAX: u8 = 18;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
     /// The topic.
-    pub topic: Box<str>,
+    pub topic: std::sync::Arc<str>,
     /// The properties' text.
     pub properties: Vec<u8>,
     /// The application's own flag.

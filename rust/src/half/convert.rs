@@ -11,7 +11,7 @@ use crate::options::PUT_BACK_ROOM;
 use crate::error::{Error, Result};
 use crate::record::layout::{CRC_PROPERTY_LEN, PROPERTIES_MAX, SYS_COMMIT, SYS_TRANSACTION_MASK};
 use crate::record::properties::{
-    self, PRODUCER_GROUP, Properties, REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_CHECK_TIMES, TRANSACTION_ID,
+    self, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_CHECK_TIMES, TRANSACTION_ID,
     TRANSACTION_PREPARED, UNIQUE_KEY,
 };
 use crate::record::{Draft, RecordView};

@@ -108,6 +108,29 @@ impl Store {
         self.shared.check_writable("ending a transaction")?;
         self.shared.end_in_group(end)
     }
+
+    /// Ends a transaction if that needs no waiting at all; `None` otherwise, and nothing has changed.
+    pub fn end_now(&self, end: &End) -> Option<Result<Ended>> {
+        if let Err(error) = self.shared.check_writable("ending a transaction") {
+            return Some(Err(error));
+        }
+        if self.is_sync() {
+            return None;
+        }
+        let _turn = self.shared.ends.turn.try_lock()?;
+        let mut inner = self.shared.inner.try_lock()?;
+        let mut results = Vec::with_capacity(1);
+        let written = self.shared.write_group(&mut inner, &[end], &mut results, false);
+        drop(inner);
+        match written {
+            Ok(true) => {
+                self.shared.announce();
+                results.pop()
+            }
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
 }
 
 impl Shared {
@@ -130,7 +153,8 @@ impl Shared {
     fn end_group(&self, group: &[Arc<Ticket>]) {
         let mut results = Vec::with_capacity(group.len());
         let mut inner = self.inner.lock();
-        let written = self.write_group(&mut inner, group, &mut results);
+        let ends: Vec<&End> = group.iter().map(|ticket| &ticket.end).collect();
+        let written = self.write_group(&mut inner, &ends, &mut results, true).map(|_| ());
         let end = self.log.appended();
         drop(inner);
         let durable = match (&written, self.options.flush_disk_type) {
@@ -149,27 +173,31 @@ impl Shared {
         }
     }
 
-    /// Judges all ends, then writes all that is decided: finals and parked copies, then ops.
+    /// Judges all ends, then writes all that is decided: finals and parked copies, then ops. False if that would wait
+    /// and may not: then nothing has changed.
     fn write_group(
         &self,
         inner: &mut Inner,
-        group: &[Arc<Ticket>],
+        group: &[&End],
         results: &mut Vec<Result<Ended>>,
-    ) -> Result<()> {
+        may_wait: bool,
+    ) -> Result<bool> {
         let now = self.clock.wall();
         if let Some(appender) = inner.appender.as_mut() {
             appender.begin(now);
         }
         let mut decisions: Vec<Decision> = Vec::new();
-        for ticket in group {
-            results.push(self.judge_end(inner, &ticket.end, &mut decisions));
+        for end in group {
+            results.push(self.judge_end(inner, end, &mut decisions));
         }
         if decisions.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         let ops = self.push_ops(inner, &decisions)?;
         let appender = inner.appender.as_mut().ok_or(Error::ReadOnly { what: "ending a transaction" })?;
-        self.write(appender, Urgency::End, true)?;
+        if !self.write(appender, Urgency::End, may_wait)? {
+            return Ok(false);
+        }
         for decision in decisions {
             inner.state.table.decide(decision.key, decision.outcome);
             if let Some(written) = decision.record {
@@ -181,7 +209,7 @@ impl Shared {
             Self::dispatch(inner, &written);
         }
         self.ask_for_upkeep(inner.state.dispatcher.queues.buffered(), inner.state.dispatcher.index.len());
-        Ok(())
+        Ok(true)
     }
 
     /// Decides one end; a pending transaction's record joins the batch.

@@ -11,6 +11,7 @@ use super::open::{ABORT, GUARD};
 use super::{Inner, Shared, Store};
 use crate::checkpoint::Checkpoint;
 use crate::commit_log;
+use crate::config_file;
 use crate::consume_queue::Slot;
 use crate::dispatch::topic_hash;
 use crate::error::{Error, Result};
@@ -93,6 +94,20 @@ impl Store {
     pub fn consumer_offsets(&self) -> Result<Vec<(String, String, crate::units::QueueId, u64)>> {
         self.shared.check_open()?;
         Ok(self.shared.offsets.lock().all())
+    }
+
+    /// A file of `config/`, as a broker or we wrote it; a damaged one falls back to its `.bak`.
+    pub fn config(&self, name: &str) -> Result<Option<serde_json::Value>> {
+        self.shared.check_open()?;
+        check_config_name(name)?;
+        Ok(config_file::load(self.shared.storage.as_ref(), name)?.value)
+    }
+
+    /// Replaces a file of `config/`.
+    pub fn set_config(&self, name: &str, value: &serde_json::Value) -> Result<()> {
+        self.shared.check_writable("writing a configuration")?;
+        check_config_name(name)?;
+        config_file::replace(self.shared.storage.as_ref(), name, &config_file::to_text(value))
     }
 
     /// Writes consumerOffset.json if an offset changed, with the transactions' progress.
@@ -298,6 +313,15 @@ impl Shared {
         self.storage.unlink(GUARD)?;
         self.storage.sync_dir(commit_log::DIRECTORY)
     }
+}
+
+/// A plain file name; consumer offsets have calls of their own.
+fn check_config_name(name: &str) -> Result<()> {
+    let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    if !plain || name.starts_with('.') || name.is_empty() || name == "consumerOffset.json" {
+        return Err(Error::InvalidName { what: format!("{name:?} is no file of config/ that may be read or replaced") });
+    }
+    Ok(())
 }
 
 fn unsynced_queues(

@@ -1,0 +1,94 @@
+//! Errors to exceptions: the only map.
+//!
+//! In: `crate::Error`. Out: an instance of a class of `txstore.errors`, with its facts as attributes. Not here: texts.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::error::{Error, Outcome};
+
+/// The name by which Python knows an outcome.
+pub(super) const fn outcome_name(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Committed => "committed",
+        Outcome::RolledBack => "rolled_back",
+        Outcome::Discarded => "discarded",
+        Outcome::FinishedUnknown => "finished_unknown",
+    }
+}
+
+/// The exception of an error.
+pub(super) fn into_py(py: Python<'_>, error: &Error) -> PyErr {
+    exception(py, error).unwrap_or_else(|failed| failed)
+}
+
+/// Results with the error as an exception.
+pub(super) trait OrRaise<T> {
+    fn or_raise(self, py: Python<'_>) -> PyResult<T>;
+}
+
+impl<T> OrRaise<T> for crate::error::Result<T> {
+    fn or_raise(self, py: Python<'_>) -> PyResult<T> {
+        self.map_err(|error| into_py(py, &error))
+    }
+}
+
+fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+    let facts = PyDict::new(py);
+    let class = match error {
+        Error::InvalidMessage { .. } => "InvalidMessageError",
+        Error::InvalidName { .. } => "InvalidNameError",
+        Error::InvalidOption { option, .. } => {
+            facts.set_item("option", option)?;
+            "InvalidOptionError"
+        }
+        Error::MessageNotFound { .. } => "MessageNotFoundError",
+        Error::TransactionNotFound { .. } => "TransactionNotFoundError",
+        Error::OffsetTooOld { minimum, .. } => {
+            facts.set_item("minimum", minimum)?;
+            "OffsetTooOldError"
+        }
+        Error::AlreadyEnded { outcome, .. } => {
+            facts.set_item("outcome", outcome_name(*outcome))?;
+            "AlreadyEndedError"
+        }
+        Error::StillPending { .. } => "StillPendingError",
+        Error::WrongGroup { .. } => "WrongGroupError",
+        Error::LateEnd { .. } => "LateEndError",
+        Error::StoreForked { .. } => "StoreForkedError",
+        Error::ReadOnly { .. } => "ReadOnlyError",
+        Error::StoreLocked { pid, .. } => {
+            facts.set_item("pid", pid)?;
+            "StoreLockedError"
+        }
+        Error::DiskFull { path, source } => {
+            system(&facts, path, source)?;
+            "DiskFullError"
+        }
+        Error::TooManyPending { .. } => "TooManyPendingError",
+        Error::TooManyFiles { path, source } => {
+            system(&facts, path, source)?;
+            "TooManyFilesError"
+        }
+        Error::StoreCorrupt { file, offset, .. } => {
+            facts.set_item("file", file.to_string_lossy())?;
+            facts.set_item("offset", offset)?;
+            "StoreCorruptError"
+        }
+        Error::MissingFile { .. } => "MissingFileError",
+        Error::ForeignStore { .. } => "ForeignStoreError",
+        Error::StorePoisoned { .. } => "StorePoisonedError",
+        Error::StoreClosed => "StoreClosedError",
+        Error::Io { path, source, .. } => {
+            system(&facts, path, source)?;
+            "StoreIOError"
+        }
+    };
+    let class = py.import("txstore.errors")?.getattr(class)?;
+    Ok(PyErr::from_value(class.call((error.to_string(),), Some(&facts))?))
+}
+
+fn system(facts: &Bound<'_, PyDict>, path: &std::path::Path, source: &std::io::Error) -> PyResult<()> {
+    facts.set_item("errno", source.raw_os_error())?;
+    facts.set_item("filename", path.to_string_lossy())
+}

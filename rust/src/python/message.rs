@@ -1,0 +1,272 @@
+//! Message and `SendResult`: what an application sends, and where it went.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyMapping, PyString, PyTuple};
+
+use super::error::{OrRaise, into_py};
+use crate::error::Error;
+use crate::message::{Envelope, Parts};
+use crate::options::MAX_MESSAGE_SIZE;
+use crate::record::message_id::offset_message_id;
+use crate::record::properties::{Properties, SHARDING_KEY, TAGS, is_reserved};
+use crate::store::Sent;
+
+/// What an application sends: immutable, checked when made.
+#[pyclass(frozen, module = "txstore._native")]
+pub(super) struct Message {
+    pub(super) envelope: Arc<Envelope>,
+    body: Py<PyBytes>,
+    pub(super) transaction_id: Option<Box<str>>,
+}
+
+impl Message {
+    pub(super) fn body_bytes<'py>(&'py self, py: Python<'py>) -> &'py [u8] {
+        self.body.as_bytes(py)
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        Properties(&self.envelope.properties).get_str(name)
+    }
+}
+
+#[pymethods]
+impl Message {
+    #[new]
+    #[pyo3(signature = (topic, body, *, tags=None, keys=None, properties=None, flag=0, delay_level=0, message_group=None))]
+    #[allow(clippy::too_many_arguments)] // Each is a keyword of the Python class.
+    fn new(
+        py: Python<'_>,
+        topic: &str,
+        body: &Bound<'_, PyAny>,
+        tags: Option<&str>,
+        keys: Option<&Bound<'_, PyAny>>,
+        properties: Option<&Bound<'_, PyAny>>,
+        flag: i32,
+        delay_level: i64,
+        message_group: Option<&str>,
+    ) -> PyResult<Self> {
+        let body = match body.cast::<PyBytes>() {
+            Ok(bytes) => bytes.clone().unbind(),
+            Err(_) => copy_body(py, body)?,
+        };
+        crate::message::check_body(body.as_bytes(py), MAX_MESSAGE_SIZE.max(u32::MAX >> 1)).or_raise(py)?;
+        let keys = keys.map(|keys| joined(py, keys)).transpose()?.unwrap_or_default();
+        let own: Vec<(String, String)> = properties.map(pairs).transpose()?.unwrap_or_default();
+        let own: Vec<(&str, &str)> = own.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let delay_level = u8::try_from(delay_level).unwrap_or(u8::MAX);
+        let parts = Parts { topic, tags, keys: &keys, properties: &own, flag, delay_level, message_group };
+        let envelope = Arc::new(Envelope::new(&parts).or_raise(py)?);
+        Ok(Self { envelope, body, transaction_id: None })
+    }
+
+    #[getter]
+    fn topic(&self) -> &str {
+        &self.envelope.topic
+    }
+
+    #[getter]
+    fn body(&self, py: Python<'_>) -> Py<PyBytes> {
+        self.body.clone_ref(py)
+    }
+
+    #[getter]
+    fn tags(&self) -> Option<&str> {
+        self.text(TAGS)
+    }
+
+    #[getter]
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        words(py, self.envelope.keys())
+    }
+
+    #[getter]
+    fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let own = PyDict::new(py);
+        for (name, value) in Properties(&self.envelope.properties).iter() {
+            let name = String::from_utf8_lossy(name);
+            if !is_reserved(&name) {
+                own.set_item(name, String::from_utf8_lossy(value))?;
+            }
+        }
+        Ok(own)
+    }
+
+    #[getter]
+    fn flag(&self) -> i32 {
+        self.envelope.flag
+    }
+
+    #[getter]
+    fn delay_level(&self) -> u8 {
+        self.envelope.delay_level
+    }
+
+    #[getter]
+    fn message_group(&self) -> Option<&str> {
+        self.text(SHARDING_KEY)
+    }
+
+    #[getter]
+    fn transaction_id(&self) -> Option<&str> {
+        self.transaction_id.as_deref()
+    }
+
+    #[pyo3(signature = (*, delay_level))]
+    fn replace(&self, py: Python<'_>, delay_level: i64) -> PyResult<Self> {
+        let properties = Properties(&self.envelope.properties);
+        let own: Vec<(String, String)> = properties
+            .iter()
+            .map(|(name, value)| {
+                (String::from_utf8_lossy(name).into_owned(), String::from_utf8_lossy(value).into_owned())
+            })
+            .filter(|(name, _)| !is_reserved(name))
+            .collect();
+        let own: Vec<(&str, &str)> = own.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let parts = Parts {
+            topic: &self.envelope.topic,
+            tags: self.text(TAGS),
+            keys: self.envelope.keys().unwrap_or_default(),
+            properties: &own,
+            flag: self.envelope.flag,
+            delay_level: u8::try_from(delay_level).unwrap_or(u8::MAX),
+            message_group: self.text(SHARDING_KEY),
+        };
+        let envelope = Arc::new(Envelope::new(&parts).or_raise(py)?);
+        Ok(Self { envelope, body: self.body.clone_ref(py), transaction_id: self.transaction_id.clone() })
+    }
+
+    fn with_transaction_id(&self, py: Python<'_>, transaction_id: &str) -> Self {
+        Self {
+            envelope: Arc::clone(&self.envelope),
+            body: self.body.clone_ref(py),
+            transaction_id: Some(transaction_id.into()),
+        }
+    }
+
+    fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<Self>().is_ok_and(|other| {
+            let other = other.get();
+            self.envelope == other.envelope
+                && self.body.as_bytes(py) == other.body.as_bytes(py)
+                && self.transaction_id == other.transaction_id
+        })
+    }
+
+    fn __hash__(&self, py: Python<'_>) -> u64 {
+        u64::from(crate::record::crc32(self.body.as_bytes(py))) << 32
+            | u64::from(crate::record::crc32(&self.envelope.properties))
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let tags = self.text(TAGS).map_or_else(String::new, |tags| format!(", tags={tags:?}"));
+        let keys = self.envelope.keys().map_or_else(String::new, |keys| format!(", keys={keys:?}"));
+        format!("Message(topic={:?}, {} bytes{tags}{keys})", self.envelope.topic, self.body.as_bytes(py).len())
+    }
+}
+
+/// A body that is not bytes: copied, once.
+fn copy_body(py: Python<'_>, body: &Bound<'_, PyAny>) -> PyResult<Py<PyBytes>> {
+    if body.cast::<PyString>().is_ok() {
+        let what = "the body is a str, not bytes\nhint: encode it: text.encode()".to_owned();
+        return Err(into_py(py, &Error::InvalidMessage { what }));
+    }
+    let buffer = pyo3::buffer::PyBuffer::<u8>::get(body).map_err(|_| {
+        let what = format!("the body is a {}, not bytes", body.get_type());
+        into_py(py, &Error::InvalidMessage { what })
+    })?;
+    Ok(PyBytes::new(py, &buffer.to_vec(py)?).unbind())
+}
+
+/// Keys as RocketMQ keeps them: words separated by spaces.
+fn joined(py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<String> {
+    if let Ok(text) = keys.cast::<PyString>() {
+        return Ok(text.to_str()?.trim().to_owned());
+    }
+    let mut words = String::new();
+    for key in keys.try_iter()? {
+        let key: String = key?.extract()?;
+        if key.is_empty() || key.contains(' ') {
+            let what = format!("key {key:?} is empty or contains a space\nhint: spaces separate keys");
+            return Err(into_py(py, &Error::InvalidMessage { what }));
+        }
+        if !words.is_empty() {
+            words.push(' ');
+        }
+        words.push_str(&key);
+    }
+    Ok(words)
+}
+
+fn pairs(properties: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
+    if let Ok(dict) = properties.cast::<PyDict>() {
+        return dict.iter().map(|(name, value)| Ok((name.extract()?, value.extract()?))).collect();
+    }
+    properties.cast::<PyMapping>()?.items()?.iter().map(|pair| pair.extract()).collect()
+}
+
+/// A tuple of the words of a text.
+pub(super) fn words<'py>(py: Python<'py>, text: Option<&str>) -> PyResult<Bound<'py, PyTuple>> {
+    PyTuple::new(py, text.unwrap_or_default().split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>())
+}
+
+/// Where a message was stored.
+#[pyclass(frozen, module = "txstore._native")]
+pub(super) struct SendResult {
+    sent: Sent,
+    topic: Arc<str>,
+    host: std::net::SocketAddr,
+    half: bool,
+}
+
+impl SendResult {
+    pub(super) const fn new(sent: Sent, topic: Arc<str>, host: std::net::SocketAddr, half: bool) -> Self {
+        Self { sent, topic, host, half }
+    }
+}
+
+#[pymethods]
+impl SendResult {
+    #[getter]
+    fn message_id(&self) -> &str {
+        &self.sent.unique_id
+    }
+
+    #[getter]
+    fn offset_message_id(&self) -> String {
+        offset_message_id(self.host, self.sent.physical_offset)
+    }
+
+    #[getter]
+    fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    #[getter]
+    const fn queue_id(&self) -> i32 {
+        self.sent.queue_id.0
+    }
+
+    #[getter]
+    const fn queue_offset(&self) -> u64 {
+        self.sent.queue_offset.0
+    }
+
+    #[getter]
+    const fn physical_offset(&self) -> u64 {
+        self.sent.physical_offset.0
+    }
+
+    #[getter]
+    fn transaction_id(&self) -> Option<&str> {
+        self.half.then_some(&*self.sent.unique_id)
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "SendResult(message_id={:?}, topic={:?}, queue_id={}, queue_offset={})",
+            self.sent.unique_id, self.topic, self.sent.queue_id, self.sent.queue_offset
+        )
+    }
+}

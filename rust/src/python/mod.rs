@@ -1,0 +1,83 @@
+//! The extension module `txstore._native`: what Python sees of the engine.
+//!
+//! In: calls of a few lines. Out: small frozen objects. Always: one call a message or batch; the interpreter is released
+//! only where a call can wait; no panic crosses. Not here: mechanism, policy. The contract is `_native.pyi`.
+
+mod error;
+mod message;
+mod stored;
+mod store;
+mod transaction;
+
+use pyo3::prelude::*;
+
+use crate::clock::{Clock, SystemClock};
+use crate::record::message_id::UniqueIds;
+
+use error::into_py;
+
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use super::message::{Message, SendResult};
+    #[pymodule_export]
+    use super::store::{OpenReport, Store, StoreStat};
+    #[pymodule_export]
+    use super::stored::StoredMessage;
+    #[pymodule_export]
+    use super::transaction::{EndResult, TransactionRow, WaitingHalf};
+    #[pymodule_export]
+    use super::{is_system_topic, java_hash_code, unique_id, validate_group, validate_topic};
+
+    use pyo3::prelude::*;
+
+    /// Sets the version, and has a forked child tell the engine that it is one.
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("_debug_build", cfg!(debug_assertions))?;
+        let py = module.py();
+        let note = pyo3::types::PyCFunction::new_closure(py, None, None, |_args, _kwargs| crate::store::note_fork())?;
+        let options = pyo3::types::PyDict::new(py);
+        options.set_item("after_in_child", note)?;
+        py.import("os")?.call_method("register_at_fork", (), Some(&options))?;
+        Ok(())
+    }
+}
+
+/// A new unique id, as RocketMQ's clients make them.
+#[pyfunction]
+fn unique_id() -> String {
+    static IDS: std::sync::OnceLock<UniqueIds> = std::sync::OnceLock::new();
+    let clock = SystemClock;
+    let ids = IDS.get_or_init(|| {
+        let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+        let mixed = clock.wall().0.cast_unsigned().wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        UniqueIds::new(std::net::Ipv4Addr::LOCALHOST.into(), pid, u32::try_from(mixed >> 32).unwrap_or(0))
+    });
+    ids.next(clock.wall()).as_str().to_owned()
+}
+
+/// Refuses a name that clients may not send to.
+#[pyfunction]
+fn validate_topic(py: Python<'_>, topic: &str) -> PyResult<()> {
+    crate::names::validate_topic(topic).map_err(|error| into_py(py, &error))
+}
+
+/// Refuses a name that is no group's.
+#[pyfunction]
+fn validate_group(py: Python<'_>, group: &str) -> PyResult<()> {
+    crate::names::validate_group(group).map_err(|error| into_py(py, &error))
+}
+
+/// Whether a topic is the system's own.
+#[pyfunction]
+fn is_system_topic(topic: &str) -> bool {
+    crate::names::is_system_topic(topic)
+}
+
+/// `java.lang.String.hashCode`.
+#[pyfunction]
+fn java_hash_code(text: &str) -> i32 {
+    crate::java::hash_code(text)
+}

@@ -1,0 +1,523 @@
+//! `Store`: one directory, open. Calls of a few lines into `crate::store`.
+//!
+//! Always: an append into prepared space keeps the interpreter lock, because giving it away costs more than the write;
+//! whatever can wait lets it go.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+
+use super::error::OrRaise;
+use super::message::{Message, SendResult};
+use super::stored::StoredMessage;
+use super::transaction::{EndResult, TransactionRow, WaitingHalf};
+use crate::config_file;
+use crate::error::Error;
+use crate::half::HalfCopy;
+use crate::half::scan::Waiting;
+use crate::options::{FlushDiskType, StoreOptions};
+use crate::store::{End, EndKind, NewHalfMessage, NewMessage, StoredRecord};
+use crate::units::{PhysicalOffset, QueueId, QueueOffset};
+
+/// One store directory, open.
+#[pyclass(frozen, module = "txstore._native")]
+pub(super) struct Store {
+    store: crate::store::Store,
+    host: std::net::SocketAddr,
+}
+
+#[pymethods]
+impl Store {
+    #[staticmethod]
+    #[pyo3(signature = (
+        path, *, read_only=false, flush_disk_type="ASYNC_FLUSH", mapped_file_size_commit_log=None,
+        mapped_file_size_consume_queue=None, max_hash_slot_num=None, max_index_num=None, max_message_size=4_194_304,
+        flush_interval_commit_log_ms=500, transaction_op_msg_max_size=4_096, enabled_append_prop_crc=None,
+        transaction_timeout_ms=6_000, reject_late_end=false, pending_transactions_max=10_000_000,
+        broker_host="127.0.0.1", broker_port=10_911,
+    ))]
+    #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)] // Each is a keyword of the Python call.
+    fn open(
+        py: Python<'_>,
+        path: PathBuf,
+        read_only: bool,
+        flush_disk_type: &str,
+        mapped_file_size_commit_log: Option<i128>,
+        mapped_file_size_consume_queue: Option<i128>,
+        max_hash_slot_num: Option<i128>,
+        max_index_num: Option<i128>,
+        max_message_size: i128,
+        flush_interval_commit_log_ms: i128,
+        transaction_op_msg_max_size: i128,
+        enabled_append_prop_crc: Option<bool>,
+        transaction_timeout_ms: i64,
+        reject_late_end: bool,
+        pending_transactions_max: i128,
+        broker_host: &str,
+        broker_port: u16,
+    ) -> PyResult<Self> {
+        let host = broker_host.parse().map_err(|_| invalid("broker_host", format!("{broker_host:?} is no address")));
+        let host = std::net::SocketAddr::new(host.or_raise(py)?, broker_port);
+        let options = StoreOptions {
+            read_only,
+            flush_disk_type: flush_type(flush_disk_type).or_raise(py)?,
+            commit_log_file_size: size(mapped_file_size_commit_log, "mapped_file_size_commit_log").or_raise(py)?,
+            consume_queue_file_size: size(mapped_file_size_consume_queue, "mapped_file_size_consume_queue")
+                .or_raise(py)?,
+            max_hash_slot_num: size(max_hash_slot_num, "max_hash_slot_num").or_raise(py)?,
+            max_index_num: size(max_index_num, "max_index_num").or_raise(py)?,
+            max_message_size: number(max_message_size, "max_message_size").or_raise(py)?,
+            flush_interval_ms: number(flush_interval_commit_log_ms, "flush_interval_commit_log").or_raise(py)?,
+            op_message_size_max: number(transaction_op_msg_max_size, "transaction_op_msg_max_size").or_raise(py)?,
+            append_prop_crc: enabled_append_prop_crc,
+            transaction_timeout_ms,
+            reject_late_end,
+            pending_transactions_max: number(pending_transactions_max, "pending_transactions_max").or_raise(py)?,
+            store_host: host,
+            background: true,
+        };
+        let store = py.detach(|| crate::store::Store::open(&path, options)).or_raise(py)?;
+        Ok(Self { store, host })
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.store.close()).or_raise(py)
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.store.is_closed()
+    }
+
+    #[getter]
+    fn read_only(&self) -> bool {
+        self.store.is_read_only()
+    }
+
+    #[getter]
+    fn path(&self) -> PathBuf {
+        self.store.path()
+    }
+
+    #[getter]
+    fn open_report(&self) -> OpenReport {
+        OpenReport(self.store.open_report().clone())
+    }
+
+    fn stat(&self, py: Python<'_>) -> PyResult<StoreStat> {
+        py.detach(|| self.store.stat()).map(StoreStat).or_raise(py)
+    }
+
+    fn append(&self, py: Python<'_>, message: &Bound<'_, Message>, queue_id: i64) -> PyResult<SendResult> {
+        let message = message.get();
+        let new = NewMessage {
+            envelope: &message.envelope,
+            body: message.body_bytes(py),
+            queue_id: queue(queue_id).or_raise(py)?,
+        };
+        let sent = match self.store.append_now(&new).or_raise(py)? {
+            Some((sent, end)) => {
+                if self.store.is_sync() {
+                    py.detach(|| self.store.acknowledge(end)).or_raise(py)?;
+                }
+                sent
+            }
+            None => py
+                .detach(|| self.store.append(std::slice::from_ref(&new)))
+                .and_then(|sent| sent.into_iter().next().ok_or(Error::StoreClosed))
+                .or_raise(py)?,
+        };
+        Ok(SendResult::new(sent, Arc::clone(&message.envelope.topic), self.host, false))
+    }
+
+    fn append_many(
+        &self,
+        py: Python<'_>,
+        messages: Vec<Bound<'_, Message>>,
+        queue_ids: Vec<i64>,
+    ) -> PyResult<Vec<SendResult>> {
+        if messages.len() != queue_ids.len() {
+            let what = format!("{} messages, but {} queues", messages.len(), queue_ids.len());
+            return Err(Error::InvalidMessage { what }).or_raise(py);
+        }
+        let new = messages.iter().zip(queue_ids).map(|(message, queue_id)| {
+            let message = message.get();
+            let queue_id = queue(queue_id)?;
+            Ok(NewMessage { envelope: &message.envelope, body: message.body_bytes(py), queue_id })
+        });
+        let new: Vec<NewMessage<'_>> = new.collect::<Result<_, Error>>().or_raise(py)?;
+        let sent = py.detach(|| self.store.append(&new)).or_raise(py)?;
+        let result = |(sent, message): (_, &Bound<'_, Message>)| {
+            SendResult::new(sent, Arc::clone(&message.get().envelope.topic), self.host, false)
+        };
+        Ok(sent.into_iter().zip(&messages).map(result).collect())
+    }
+
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.store.flush()).or_raise(py)
+    }
+
+    #[pyo3(signature = (message, queue_id, producer_group, owner=0))]
+    fn prepare(
+        &self,
+        py: Python<'_>,
+        message: &Bound<'_, Message>,
+        queue_id: i64,
+        producer_group: &str,
+        owner: u32,
+    ) -> PyResult<SendResult> {
+        let message = message.get();
+        let half = NewHalfMessage {
+            message: NewMessage {
+                envelope: &message.envelope,
+                body: message.body_bytes(py),
+                queue_id: queue(queue_id).or_raise(py)?,
+            },
+            group: producer_group,
+            unique_id: message.transaction_id.as_deref(),
+            owner,
+        };
+        let sent = match self.store.prepare_now(&half).or_raise(py)? {
+            Some((sent, end)) => {
+                if self.store.is_sync() {
+                    py.detach(|| self.store.acknowledge(end)).or_raise(py)?;
+                }
+                sent
+            }
+            None => py.detach(|| self.store.prepare(&half)).or_raise(py)?,
+        };
+        Ok(SendResult::new(sent, Arc::clone(&message.envelope.topic), self.host, true))
+    }
+
+    fn local_transaction_ended(&self, py: Python<'_>, half_queue_offset: u64) -> PyResult<()> {
+        self.store.local_transaction_ended(half_queue_offset).or_raise(py)
+    }
+
+    #[pyo3(signature = (
+        half_queue_offset, prepared_transaction_offset, *, commit, transaction_id=None, producer_group=None,
+        from_check=false
+    ))]
+    #[allow(clippy::too_many_arguments)] // Each is a keyword of the Python call.
+    fn end_transaction(
+        &self,
+        py: Python<'_>,
+        half_queue_offset: i128,
+        prepared_transaction_offset: i128,
+        commit: bool,
+        transaction_id: Option<String>,
+        producer_group: Option<String>,
+        from_check: bool,
+    ) -> PyResult<EndResult> {
+        let end = End {
+            half: half(half_queue_offset, prepared_transaction_offset).or_raise(py)?,
+            kind: if commit { EndKind::Commit } else { EndKind::RollBack },
+            transaction_id,
+            group: producer_group,
+            from_check,
+        };
+        self.end(py, end)
+    }
+
+    fn discard(
+        &self,
+        py: Python<'_>,
+        half_queue_offset: i128,
+        prepared_transaction_offset: i128,
+    ) -> PyResult<EndResult> {
+        let half = half(half_queue_offset, prepared_transaction_offset).or_raise(py)?;
+        self.end(py, End { half, kind: EndKind::Discard, transaction_id: None, group: None, from_check: false })
+    }
+
+    fn resume(&self, py: Python<'_>, transaction_id: &str) -> PyResult<SendResult> {
+        let sent = py.detach(|| self.store.resume(transaction_id)).or_raise(py)?;
+        let half = self.store.half(sent.queue_offset).or_raise(py)?;
+        let topic = crate::half::HalfFacts::of(&half.view().or_raise(py)?).real_topic.into();
+        Ok(SendResult::new(sent, topic, self.host, true))
+    }
+
+    fn halves_due(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<WaitingHalf>> {
+        py.detach(|| self.store.halves_due(limit)).map(facts).or_raise(py)
+    }
+
+    #[pyo3(signature = (half_queue_offset, in_ms, *, asked=false))]
+    fn look_again(&self, py: Python<'_>, half_queue_offset: u64, in_ms: i64, asked: bool) -> PyResult<()> {
+        self.store.look_again(half_queue_offset, in_ms, asked).or_raise(py)
+    }
+
+    fn next_due_in_ms(&self, py: Python<'_>) -> PyResult<Option<i64>> {
+        self.store.next_due_in_ms().or_raise(py)
+    }
+
+    fn halves_waiting(&self, py: Python<'_>, after_half_queue_offset: i64, limit: usize) -> PyResult<Vec<WaitingHalf>> {
+        let after = u64::try_from(after_half_queue_offset).ok();
+        py.detach(|| self.store.halves_waiting(after, limit)).map(facts).or_raise(py)
+    }
+
+    fn half(&self, py: Python<'_>, half_queue_offset: u64) -> PyResult<StoredMessage> {
+        self.store.half(QueueOffset(half_queue_offset)).map(StoredMessage::new).or_raise(py)
+    }
+
+    fn transaction(&self, py: Python<'_>, transaction_id: &str) -> PyResult<TransactionRow> {
+        py.detach(|| self.store.transaction(transaction_id)).map(TransactionRow).or_raise(py)
+    }
+
+    fn transactions(&self, py: Python<'_>) -> PyResult<Vec<TransactionRow>> {
+        let rows = py.detach(|| self.store.transactions()).or_raise(py)?;
+        Ok(rows.into_iter().map(TransactionRow).collect())
+    }
+
+    #[pyo3(signature = (topic, queue_id, queue_offset, max_messages=32, tags=None))]
+    fn read(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        queue_id: i64,
+        queue_offset: i128,
+        max_messages: usize,
+        tags: Option<Vec<String>>,
+    ) -> PyResult<(Vec<StoredMessage>, u64)> {
+        let (queue_id, from) = (queue(queue_id).or_raise(py)?, offset(queue_offset, "queue_offset").or_raise(py)?);
+        let (records, next) = self
+            .store
+            .read(topic, queue_id, QueueOffset(from), max_messages, tags.as_deref())
+            .or_raise(py)?;
+        Ok((messages(records), next.0))
+    }
+
+    fn read_at(&self, py: Python<'_>, physical_offset: i128) -> PyResult<StoredMessage> {
+        let place = PhysicalOffset(offset(physical_offset, "physical_offset").or_raise(py)?);
+        self.store.read_at(place).map(StoredMessage::new).or_raise(py)
+    }
+
+    #[pyo3(signature = (physical_offset, max_messages=1_000))]
+    fn scan(
+        &self,
+        py: Python<'_>,
+        physical_offset: i128,
+        max_messages: usize,
+    ) -> PyResult<(Vec<StoredMessage>, u64)> {
+        let from = PhysicalOffset(offset(physical_offset, "physical_offset").or_raise(py)?);
+        let (records, next) = py.detach(|| self.store.scan(from, max_messages)).or_raise(py)?;
+        Ok((messages(records), next.0))
+    }
+
+    #[pyo3(signature = (topic, key, max_messages=64))]
+    fn query(&self, py: Python<'_>, topic: &str, key: &str, max_messages: usize) -> PyResult<Vec<StoredMessage>> {
+        self.store.query(topic, key, max_messages).map(messages).or_raise(py)
+    }
+
+    fn queue_range(&self, py: Python<'_>, topic: &str, queue_id: i64) -> PyResult<(u64, u64)> {
+        self.store.queue_range(topic, queue(queue_id).or_raise(py)?).or_raise(py)
+    }
+
+    fn queues(&self, py: Python<'_>) -> PyResult<Vec<(String, i32, u64, u64)>> {
+        let rows = self.store.queues().or_raise(py)?;
+        Ok(rows.into_iter().map(|(topic, queue_id, first, end)| (topic, queue_id.0, first, end)).collect())
+    }
+
+    fn wait_for_messages(&self, py: Python<'_>, physical_offset: u64, timeout_ms: i64) -> PyResult<u64> {
+        let timeout_ms = u64::try_from(timeout_ms).unwrap_or(0);
+        let end = py.detach(|| self.store.wait_for_messages(PhysicalOffset(physical_offset), timeout_ms));
+        end.map(|end| end.0).or_raise(py)
+    }
+
+    fn config_text(&self, py: Python<'_>, name: &str) -> PyResult<Option<String>> {
+        let value = self.store.config(name).or_raise(py)?;
+        Ok(value.map(|value| value.to_string()))
+    }
+
+    fn set_config_text(&self, py: Python<'_>, name: &str, text: &str) -> PyResult<()> {
+        let value = config_file::parse_lenient(text).map_err(|why| invalid(name, why)).or_raise(py)?;
+        py.detach(|| self.store.set_config(name, &value)).or_raise(py)
+    }
+
+    fn consumer_offset(&self, py: Python<'_>, topic: &str, group: &str, queue_id: i64) -> PyResult<Option<u64>> {
+        self.store.consumer_offset(topic, group, queue(queue_id).or_raise(py)?).or_raise(py)
+    }
+
+    fn set_consumer_offset(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        group: &str,
+        queue_id: i64,
+        queue_offset: i128,
+    ) -> PyResult<()> {
+        let (queue_id, to) = (queue(queue_id).or_raise(py)?, offset(queue_offset, "queue_offset").or_raise(py)?);
+        self.store.set_consumer_offset(topic, group, queue_id, to).or_raise(py)
+    }
+
+    fn consumer_offsets(&self, py: Python<'_>) -> PyResult<Vec<(String, String, i32, u64)>> {
+        let rows = self.store.consumer_offsets().or_raise(py)?;
+        Ok(rows.into_iter().map(|(topic, group, queue_id, to)| (topic, group, queue_id.0, to)).collect())
+    }
+
+    fn write_offsets(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.store.write_offsets()).or_raise(py)
+    }
+
+    fn snapshot(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.store.snapshot()).or_raise(py)
+    }
+
+    fn heal(&self) -> OpenReport {
+        self.open_report()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Store({:?})", self.store.path().display().to_string())
+    }
+}
+
+impl Store {
+    fn end(&self, py: Python<'_>, end: End) -> PyResult<EndResult> {
+        // Alone and without a sync an end never waits; else other ends or the disk may be in front of it.
+        let ended = match self.store.end_now(&end) {
+            Some(ended) => ended,
+            None => py.detach(|| self.store.end_transaction(end)),
+        };
+        ended.map(EndResult).or_raise(py)
+    }
+}
+
+fn facts(waiting: Vec<Waiting>) -> Vec<WaitingHalf> {
+    waiting.into_iter().map(WaitingHalf).collect()
+}
+
+fn messages(records: Vec<StoredRecord>) -> Vec<StoredMessage> {
+    records.into_iter().map(StoredMessage::new).collect()
+}
+
+fn invalid(option: &str, what: String) -> Error {
+    Error::InvalidOption { option: option.to_owned(), what }
+}
+
+fn flush_type(name: &str) -> Result<FlushDiskType, Error> {
+    match name {
+        "ASYNC_FLUSH" => Ok(FlushDiskType::Async),
+        "SYNC_FLUSH" => Ok(FlushDiskType::Sync),
+        _ => Err(invalid("flush_disk_type", format!("{name:?} is neither ASYNC_FLUSH nor SYNC_FLUSH"))),
+    }
+}
+
+fn number<T: TryFrom<i128>>(value: i128, option: &str) -> Result<T, Error> {
+    T::try_from(value).map_err(|_| invalid(option, format!("{value} is out of range")))
+}
+
+fn size<T: TryFrom<i128>>(value: Option<i128>, option: &str) -> Result<Option<T>, Error> {
+    value.map(|value| number(value, option)).transpose()
+}
+
+fn queue(queue_id: i64) -> Result<QueueId, Error> {
+    i32::try_from(queue_id).ok().filter(|id| *id >= 0).map(QueueId).ok_or_else(|| Error::InvalidName {
+        what: format!("queue {queue_id} does not exist: queues are numbered from 0 to 2147483647"),
+    })
+}
+
+/// Offsets are signed 64-bit numbers in RocketMQ's files.
+fn offset(value: i128, name: &str) -> Result<u64, Error> {
+    u64::try_from(value)
+        .ok()
+        .filter(|offset| *offset <= u64::MAX >> 1)
+        .ok_or_else(|| invalid(name, format!("{value} is not within 0 to 9223372036854775807")))
+}
+
+fn half(half_queue_offset: i128, prepared_transaction_offset: i128) -> Result<HalfCopy, Error> {
+    Ok(HalfCopy {
+        queue_offset: offset(half_queue_offset, "half_queue_offset")?,
+        physical_offset: offset(prepared_transaction_offset, "prepared_transaction_offset")?,
+    })
+}
+
+/// What opening found and did.
+#[pyclass(frozen, module = "txstore._native")]
+pub(super) struct OpenReport(crate::store::OpenReport);
+
+#[pymethods]
+impl OpenReport {
+    #[getter]
+    const fn clean(&self) -> bool {
+        self.0.clean
+    }
+
+    #[getter]
+    const fn scanned_from(&self) -> u64 {
+        self.0.scanned_from
+    }
+
+    #[getter]
+    const fn scanned_bytes(&self) -> u64 {
+        self.0.scanned_bytes
+    }
+
+    #[getter]
+    const fn truncated_bytes(&self) -> u64 {
+        self.0.truncated_bytes
+    }
+
+    #[getter]
+    const fn healed_ops(&self) -> u64 {
+        self.0.healed_ops
+    }
+
+    #[getter]
+    const fn milliseconds(&self) -> u64 {
+        self.0.milliseconds
+    }
+
+    #[getter]
+    fn warnings(&self) -> Vec<String> {
+        self.0.warnings.clone()
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "OpenReport(clean={}, scanned_bytes={}, truncated_bytes={}, healed_ops={}, milliseconds={})",
+            if self.0.clean { "True" } else { "False" },
+            self.0.scanned_bytes,
+            self.0.truncated_bytes,
+            self.0.healed_ops,
+            self.0.milliseconds
+        )
+    }
+}
+
+/// Figures of an open store.
+#[pyclass(frozen, module = "txstore._native")]
+pub(super) struct StoreStat(crate::store::StoreStat);
+
+macro_rules! figures {
+    ($($name:ident: $kind:ty),* $(,)?) => {
+        #[pymethods]
+        impl StoreStat {
+            $(
+                #[getter]
+                const fn $name(&self) -> $kind {
+                    self.0.$name
+                }
+            )*
+
+            fn __repr__(&self) -> String {
+                format!("{:?}", self.0)
+            }
+        }
+    };
+}
+
+figures! {
+    min_physical_offset: u64,
+    max_physical_offset: u64,
+    durable_physical_offset: u64,
+    visible_physical_offset: u64,
+    snapshot_physical_offset: u64,
+    commit_log_file_size: u64,
+    consume_queue_file_size: u64,
+    max_hash_slot_num: u32,
+    max_index_num: u32,
+    queues: usize,
+    index_files: usize,
+    pending_transactions: u64,
+    pending_table_bytes: usize,
+    decided_halves: u64,
+}

@@ -1,0 +1,224 @@
+//! `StoredMessage`: a record of the log, decoded when asked.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+
+use super::error::{OrRaise, into_py};
+use super::message::words;
+use crate::error::Error;
+use crate::names::HALF_TOPIC;
+use crate::record::compression::decompress;
+use crate::record::properties::{
+    KEYS, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TRANSACTION_ID, TRANSACTION_PREPARED,
+};
+use crate::record::{RecordView, TransactionType, Version};
+use crate::store::StoredRecord;
+
+/// A body is never unpacked to more than this: RocketMQ's clients compress bodies of at most 4 MiB.
+const BODY_MAX: usize = 64 << 20;
+
+/// A message as it stands in the log.
+#[pyclass(frozen, module = "txstore._native")]
+pub(super) struct StoredMessage {
+    record: StoredRecord,
+}
+
+impl StoredMessage {
+    pub(super) const fn new(record: StoredRecord) -> Self {
+        Self { record }
+    }
+
+    fn view(&self, py: Python<'_>) -> PyResult<RecordView<'_>> {
+        self.record.view().or_raise(py)
+    }
+
+    fn text(&self, py: Python<'_>, name: &str) -> PyResult<Option<&str>> {
+        Ok(self.view(py)?.properties.get_str(name))
+    }
+}
+
+#[pymethods]
+impl StoredMessage {
+    #[getter]
+    fn topic(&self, py: Python<'_>) -> PyResult<&str> {
+        Ok(self.view(py)?.topic)
+    }
+
+    #[getter]
+    fn queue_id(&self, py: Python<'_>) -> PyResult<i32> {
+        Ok(self.view(py)?.queue_id.0)
+    }
+
+    #[getter]
+    fn queue_offset(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.view(py)?.queue_offset.0)
+    }
+
+    #[getter]
+    fn physical_offset(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.view(py)?.physical_offset.0)
+    }
+
+    #[getter]
+    fn size(&self) -> usize {
+        self.record.bytes().len()
+    }
+
+    #[getter]
+    fn version(&self, py: Python<'_>) -> PyResult<u8> {
+        Ok(match self.view(py)?.version {
+            Version::V1 => 1,
+            Version::V2 => 2,
+        })
+    }
+
+    #[getter]
+    fn message_id(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.view(py)?.message_id())
+    }
+
+    #[getter]
+    fn offset_message_id(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.view(py)?.offset_message_id())
+    }
+
+    #[getter]
+    fn transaction_id(&self, py: Python<'_>) -> PyResult<Option<&str>> {
+        let view = self.view(py)?;
+        let is_transaction = view.transaction_type() != TransactionType::None
+            || view.properties.get(TRANSACTION_PREPARED).is_some_and(|prepared| prepared == b"true");
+        Ok(view.properties.get_str(TRANSACTION_ID).or_else(|| view.unique_id().filter(|_| is_transaction)))
+    }
+
+    #[getter]
+    fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let view = self.view(py)?;
+        match decompress(view.sys_flag, view.body, BODY_MAX) {
+            Ok(body) => Ok(PyBytes::new(py, &body)),
+            Err(why) => Err(into_py(
+                py,
+                &Error::StoreCorrupt { file: "commitlog".into(), offset: view.physical_offset.0, what: why },
+            )),
+        }
+    }
+
+    #[getter]
+    fn stored_body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, self.view(py)?.body))
+    }
+
+    #[getter]
+    fn body_crc(&self, py: Python<'_>) -> PyResult<u32> {
+        Ok(self.view(py)?.body_crc)
+    }
+
+    #[getter]
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        words(py, self.text(py, KEYS)?)
+    }
+
+    #[getter]
+    fn tags(&self, py: Python<'_>) -> PyResult<Option<&str>> {
+        self.text(py, TAGS)
+    }
+
+    #[getter]
+    fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let all = PyDict::new(py);
+        for (name, value) in self.view(py)?.properties.iter() {
+            all.set_item(String::from_utf8_lossy(name), String::from_utf8_lossy(value))?;
+        }
+        Ok(all)
+    }
+
+    #[getter]
+    fn properties_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, self.view(py)?.properties.0))
+    }
+
+    #[getter]
+    fn record<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.record.bytes())
+    }
+
+    #[getter]
+    fn flag(&self, py: Python<'_>) -> PyResult<i32> {
+        Ok(self.view(py)?.flag)
+    }
+
+    #[getter]
+    fn sys_flag(&self, py: Python<'_>) -> PyResult<i32> {
+        Ok(self.view(py)?.sys_flag)
+    }
+
+    #[getter]
+    fn transaction_type(&self, py: Python<'_>) -> PyResult<&'static str> {
+        let view = self.view(py)?;
+        Ok(match view.transaction_type() {
+            _ if view.topic == HALF_TOPIC => "prepared",
+            TransactionType::None => "none",
+            TransactionType::Prepared => "prepared",
+            TransactionType::Commit => "commit",
+            TransactionType::Rollback => "rollback",
+        })
+    }
+
+    #[getter]
+    fn born_timestamp_ms(&self, py: Python<'_>) -> PyResult<i64> {
+        Ok(self.view(py)?.born_timestamp.0)
+    }
+
+    #[getter]
+    fn store_timestamp_ms(&self, py: Python<'_>) -> PyResult<i64> {
+        Ok(self.view(py)?.store_timestamp.0)
+    }
+
+    #[getter]
+    fn born_host(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.view(py)?.born_host.to_string())
+    }
+
+    #[getter]
+    fn store_host(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.view(py)?.store_host.to_string())
+    }
+
+    #[getter]
+    fn reconsume_times(&self, py: Python<'_>) -> PyResult<i32> {
+        Ok(self.view(py)?.reconsume_times)
+    }
+
+    #[getter]
+    fn prepared_transaction_offset(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.view(py)?.prepared_transaction_offset.0)
+    }
+
+    #[getter]
+    fn real_topic(&self, py: Python<'_>) -> PyResult<&str> {
+        let view = self.view(py)?;
+        Ok(view.properties.get_str(REAL_TOPIC).unwrap_or(view.topic))
+    }
+
+    #[getter]
+    fn real_queue_id(&self, py: Python<'_>) -> PyResult<i32> {
+        let view = self.view(py)?;
+        Ok(view.properties.get_str(REAL_QUEUE_ID).and_then(|id| id.parse().ok()).unwrap_or(view.queue_id.0))
+    }
+
+    #[getter]
+    fn producer_group(&self, py: Python<'_>) -> PyResult<Option<&str>> {
+        self.text(py, PRODUCER_GROUP)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let view = self.view(py)?;
+        Ok(format!(
+            "StoredMessage(message_id={:?}, topic={:?}, queue_id={}, queue_offset={}, {} bytes)",
+            view.message_id(),
+            view.topic,
+            view.queue_id,
+            view.queue_offset,
+            view.body.len()
+        ))
+    }
+}
