@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,9 +39,11 @@ __all__ = [
 
 _log = logging.getLogger("txstore.check")
 
+_THREAD_NAME = "txstore-check"
 _BATCH = 256  # Halves taken from the engine at once.
 _ROUND_HALVES_MAX = 20_000  # Then the other jobs get their turn.
 _QUEUED_MAX = 4096  # Checks of one producer that may stand in line.
+_RUNNING_LOOK_MS = 100  # At least between two looks at one whose local transaction still runs.
 _BUSY_MS = 1000  # When to look again at one whose producer's line is full.
 
 
@@ -63,6 +65,8 @@ class Decision:
     action: Action
     look_again_in_ms: int
     why: str
+    no_producer: bool = False
+    """Whether it waits for a producer to come."""
 
 
 class Waiting(Protocol):
@@ -136,7 +140,7 @@ def decide(waiting: Waiting, rules: CheckRules, *, producers: int, asking: bool 
     """
     interval = max(1, rules.transaction_check_interval_ms)
     if waiting.running:
-        wait = min(interval, max(1, rules.transaction_time_out_ms))
+        wait = min(interval, max(_RUNNING_LOOK_MS, rules.transaction_time_out_ms))
         return Decision(Action.WAIT, wait, "its local transaction still runs")
     if asking:
         return Decision(Action.WAIT, interval, "a check is under way")
@@ -147,11 +151,11 @@ def decide(waiting: Waiting, rules: CheckRules, *, producers: int, asking: bool 
         # Not beyond the retention time, at which it is discarded.
         return Decision(Action.WAIT, min(left, rules.file_reserved_time_ms - waiting.stored_age_ms + 1), why)
     if waiting.checks >= rules.transaction_check_max:
-        return Decision(
-            Action.DISCARD, interval, f"{waiting.checks} checks brought no answer (transaction_check_max is {rules.transaction_check_max})"
-        )
+        why = f"{waiting.checks} checks brought no end (transaction_check_max is {rules.transaction_check_max})"
+        return Decision(Action.DISCARD, interval, why)
     if producers < 1:
-        return Decision(Action.WAIT, interval, f"no live producer of group {group} can answer; waiting is not counted")
+        why = f"no live producer of group {group} can answer; waiting is not counted"
+        return Decision(Action.WAIT, interval, why, no_producer=True)
     return Decision(Action.ASK, rules.interval_after_ms(waiting.checks + 1), f"due for check {waiting.checks + 1}")
 
 
@@ -159,7 +163,8 @@ def _until_due(waiting: Waiting, rules: CheckRules) -> tuple[int, str]:
     """How long (ms) until the next check is due, and what it waits for."""
     if waiting.checks > 0 and waiting.last_check_age_ms is not None:
         interval = rules.interval_after_ms(waiting.checks)
-        return interval - waiting.last_check_age_ms, f"check {waiting.checks} was not answered with an end; the next one follows"
+        why = f"check {waiting.checks} was sent and brought no end yet; the next one follows"
+        return interval - waiting.last_check_age_ms, why
     if waiting.immunity_ms is not None:
         return waiting.immunity_ms - waiting.age_ms, f"the message's own immunity time is {waiting.immunity_ms} ms"
     return rules.transaction_time_out_ms - waiting.age_ms, f"first checked after {rules.transaction_time_out_ms} ms"
@@ -298,7 +303,7 @@ class CheckPool:
         self._asking: dict[int, _Check] = {}
         self._threads = 0
         self._idle = 0
-        self._hung = 0
+        self._hung_by: dict[int, int] = {}
         self._stopped = False
 
     def submit(
@@ -310,22 +315,22 @@ class CheckPool:
         starting: Callable[[], bool],
         done: Callable[[Answer], None],
     ) -> bool:
-        """Puts a check in its producer's line; False: the line is full, `key` stands in one already, or it is stopped.
+        """Puts a check in its producer's line.
+
+        False: the line is full, `key` stands in one already, all that the producer may occupy hangs, or it is stopped.
 
         In a thread of the pool: `starting()` right before asking (False: do not ask after all), then `ask()`, then
         `done(answer)`, which `expire` calls instead when the time is over.
         """
         with self._changed:
             line = self._lines.setdefault(producer, deque())
-            if self._stopped or key in self._asking or len(line) >= _QUEUED_MAX:
+            if self._stopped or key in self._asking or len(line) >= _QUEUED_MAX or self._hangs(producer):
                 return False
             check = _Check(producer, key, ask, starting, done)
             self._asking[key] = check
             line.append(check)
-            if self._idle:
-                self._changed.notify()
-            else:
-                self._start_thread()
+            self._changed.notify()
+            self._start_thread()
             return True
 
     def asking(self, key: int) -> bool:
@@ -335,7 +340,7 @@ class CheckPool:
     @property
     def hung(self) -> int:
         """Threads whose check's time is over and that have not come back."""
-        return self._hung
+        return sum(self._hung_by.values())
 
     @property
     def threads(self) -> int:
@@ -355,12 +360,14 @@ class CheckPool:
                 if rest <= 0:
                     check.settled = True
                     del self._asking[check.key]
-                    self._hung += 1
+                    self._hung_by[check.producer] = self._hung_by.get(check.producer, 0) + 1
                     self._threads -= 1
                     over.append(check)
+                    if self._hangs(check.producer):
+                        self._drop_line(check.producer)
                 elif left is None or rest < left:
                     left = rest
-            if over and any(self._lines.values()):
+            if over:
                 self._start_thread()
         for check in over:
             check.done(Answer(LocalTransactionState.UNKNOWN, f"no answer within {self._time_limit:g} s"))
@@ -370,21 +377,30 @@ class CheckPool:
         """Asks nothing more; waits up to `wait` seconds for what is under way. Whether all have come back."""
         with self._changed:
             self._stopped = True
-            for line in self._lines.values():
-                for check in line:
-                    self._asking.pop(check.key, None)
-            self._lines.clear()
+            for producer in list(self._lines):
+                self._drop_line(producer)
             self._changed.notify_all()
-            if wait > 0:
+            if wait > 0 and threading.current_thread().name != _THREAD_NAME:  # A check must not wait for itself.
                 self._changed.wait_for(lambda: not self._asking, wait)
             return not self._asking
 
+    def _hangs(self, producer: int) -> bool:
+        """Whether all that a producer may occupy hangs: others of its group should be asked instead."""
+        return self._hung_by.get(producer, 0) >= self._per_producer
+
+    def _drop_line(self, producer: int) -> None:
+        """Forgets what stands in a producer's line; the round looks at it again at its time."""
+        for check in self._lines.pop(producer, ()):
+            self._asking.pop(check.key, None)
+
     def _start_thread(self) -> None:
-        """One more thread, if the bounds allow."""
-        if self._threads < self._threads_max and self._hung <= self._hung_max and not self._stopped:
+        """One more thread, if there is more in line than idle ones can take and the bounds allow."""
+        standing = sum(map(len, self._lines.values()))
+        room = self._threads < self._threads_max and self.hung <= self._hung_max
+        if room and standing > self._idle and not self._stopped:
             self._threads += 1
             try:
-                threading.Thread(target=self._work, name="txstore-check", daemon=True).start()
+                threading.Thread(target=self._work, name=_THREAD_NAME, daemon=True).start()
             except RuntimeError:  # The system has no thread left, or the interpreter ends; what stands in line waits.
                 self._threads -= 1
 
@@ -438,10 +454,11 @@ class CheckPool:
             late = check.settled
             check.settled = True
             if late:
-                self._hung -= 1
+                hung = self._hung_by.pop(check.producer, 1) - 1
+                if hung:
+                    self._hung_by[check.producer] = hung
                 self._changed.notify()
-                if any(self._lines.values()):
-                    self._start_thread()
+                self._start_thread()
                 return False
         try:
             if answer is not None:
@@ -461,8 +478,8 @@ class CheckPool:
 class CheckStore(Protocol):
     """What a round asks of the store."""
 
-    def halves_due(self, limit: int) -> "list[DueHalf]": ...
-    def halves_waiting(self, after_half_queue_offset: int, limit: int) -> "list[DueHalf]": ...
+    def halves_due(self, limit: int) -> Sequence[DueHalf]: ...
+    def halves_waiting(self, after_half_queue_offset: int, limit: int) -> Sequence[DueHalf]: ...
     def look_again(self, half_queue_offset: int, in_ms: int, *, asked: bool = False) -> None: ...
     def half(self, half_queue_offset: int) -> StoredHalf: ...
     def discard(self, half_queue_offset: int, prepared_transaction_offset: int) -> object: ...
@@ -480,7 +497,7 @@ class CheckStore(Protocol):
 
 
 class CheckRounds:
-    """Takes what is due from the store, decides, and has it asked, discarded or looked at again. One thread calls it."""
+    """Takes what is due from the store, decides, and has it asked, discarded or looked at again. For one thread."""
 
     def __init__(
         self,
@@ -541,7 +558,7 @@ class CheckRounds:
             if decision.action is Action.DISCARD:
                 self._discard(waiting, decision.why)
             elif decision.action is Action.WAIT or half is None:
-                if not self._producers.of_group(waiting.producer_group) or decision.why.startswith("no live producer"):
+                if decision.no_producer:
                     self._lonely.add(waiting.producer_group)
                 self._store.look_again(key, decision.look_again_in_ms)
             else:
@@ -559,7 +576,8 @@ class CheckRounds:
 
     def _discard(self, waiting: DueHalf, why: str) -> None:
         self._store.discard(waiting.half_queue_offset, waiting.prepared_transaction_offset)
-        _log.warning("transaction discarded: %s", why, extra=_fields(waiting) | {"reason": why, "checks": waiting.checks})
+        fields = _fields(waiting) | {"reason": why, "checks": waiting.checks}
+        _log.warning("transaction discarded: %s", why, extra=fields)
 
     def _submit(
         self, waiting: DueHalf, able: list[tuple[int, ProducerMember, Checker]], half: HalfMessage, next_ms: int
@@ -575,11 +593,14 @@ class CheckRounds:
 
         def starting() -> bool:
             nonlocal asked_at
-            if self._producers.get(number) is not member:
-                self._store.look_again(key, 0)  # It left while the check stood in line: another one is asked.
-                return False
-            asked_at = self._time_ms()
-            self._store.look_again(key, next_ms, asked=True)
+            try:
+                if self._producers.get(number) is not member:
+                    self._store.look_again(key, 0)  # It left while the check stood in line: another one is asked.
+                    return False
+                asked_at = self._time_ms()
+                self._store.look_again(key, next_ms, asked=True)
+            except TxStoreError:
+                return False  # It ended while the check stood in line, or the store was closed.
             return True
 
         def done(answer: Answer) -> None:
@@ -594,7 +615,8 @@ class CheckRounds:
                 "check answered %s%s",
                 answer.state.name,
                 "" if reason is None else f": {reason}",
-                extra=_fields(waiting) | {"transaction_id": half.transaction_id, "answer": answer.state.name, "reason": reason},
+                extra=_fields(waiting)
+                | {"transaction_id": half.transaction_id, "answer": answer.state.name, "reason": reason},
             )
 
         return self._pool.submit(number, key, lambda: checker(half), starting=starting, done=done)

@@ -67,7 +67,7 @@ class BrokerConfig:
     mapped_file_size_commit_log: int | None = None
     """Bytes of one file of the log (mappedFileSizeCommitLog); None: the store's own, else 1 GiB."""
     mapped_file_size_consume_queue: int | None = None
-    """Bytes of one file of a queue (mappedFileSizeConsumeQueue), a multiple of 20; None: the store's own, else 6,000,000."""
+    """Bytes of one file of a queue (mappedFileSizeConsumeQueue), a multiple of 20; None: the store's own, else 6 MB."""
     max_hash_slot_num: int | None = None
     """Slots of an index file (maxHashSlotNum); None: the store's own, else 5,000,000."""
     max_index_num: int | None = None
@@ -75,7 +75,7 @@ class BrokerConfig:
     max_message_size: int = 4 * 1024 * 1024
     """Bytes of the largest body (maxMessageSize; 1 byte to 128 MiB)."""
     enabled_append_prop_crc: bool | None = None
-    """Whether records carry a CRC over all of them (enabledAppendPropCRC); None: on in stores made here, else as it is."""
+    """Whether a record's CRC covers all of it (enabledAppendPropCRC); None: on in stores made here, else as it is."""
     transaction_op_msg_max_size: int = 4096
     """Bytes of the largest op message's body (transactionOpMsgMaxSize; 64 to 65,536)."""
     transaction_time_out: Duration = timedelta(seconds=6)
@@ -91,7 +91,7 @@ class BrokerConfig:
     check_threads: int = 4
     """Threads that ask listeners at one time (RocketMQ's checkThreadPoolMaxSize; 1 to 256)."""
     file_reserved_time: Duration = timedelta(hours=72)
-    """How long messages stay (fileReservedTime); an older pending transaction is discarded unchecked (1 s to 100 years)."""
+    """How long messages stay (fileReservedTime; 1 s to 100 years); an older pending one is discarded unchecked."""
     reject_late_end: bool = False
     """RocketMQ's rule: an end after the message's own immunity time is refused, a check decides."""
     pending_transactions_max: int = 10_000_000
@@ -201,6 +201,6 @@ def _check_type(option: str, value: object, kind: type, wanted: str) -> None:
 
 def _flush_disk_type(value: object) -> FlushDiskType:
     try:
-        return FlushDiskType(value)
+        return FlushDiskType(str(value))
     except ValueError:
         raise _invalid("flush_disk_type", f"{value!r} is neither ASYNC_FLUSH nor SYNC_FLUSH") from None

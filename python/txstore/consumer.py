@@ -97,7 +97,7 @@ class Consumer:
         Waits up to `timeout` (seconds or timedelta; None: until one comes) for the first, then returns what is there.
         Raises InvalidOptionError, StoreClosedError.
         """
-        if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
+        if max_messages < 1:
             raise InvalidOptionError(f"max_messages {max_messages!r} must be 1 or more", option="max_messages")
         span = None if timeout is None else as_timedelta(timeout, "timeout")
         until = None if span is None else self._monotonic() + span.total_seconds()
@@ -126,11 +126,11 @@ class Consumer:
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         try:
-            while not self._closed:
+            while True:
                 try:
                     batch = self.poll(1, None)
                 except StoreClosedError:
-                    if self._closed:
+                    if self.closed:
                         return  # Closed by another thread: the loop ends.
                     raise
                 yield batch[0]
@@ -205,7 +205,9 @@ class Consumer:
         try:
             messages, behind = self._read(queue)
         except OffsetTooOldError as error:
-            self._report("messages were removed before they were consumed", queue.queue_id, queue.next_offset, error.minimum)
+            self._report(
+                "messages were removed before they were consumed", queue.queue_id, queue.next_offset, error.minimum
+            )
             queue.next_offset = error.minimum
             messages, behind = self._read(queue)
         queue.ahead.extend(messages)

@@ -57,7 +57,6 @@ __all__ = [
 ]
 
 
-
 class TxStoreError(Exception):
     """Whatever txstore raises on purpose. `str(error)` is its text: what, where, and a `hint:` if there is one."""
 

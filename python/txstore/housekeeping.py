@@ -73,9 +73,7 @@ class Housekeeping:
                 return None
             self._run(entry)
         with self._changed:
-            if not self._entries:
-                return None
-            return max(0.0, min(entry.due for entry in self._entries.values()) - self._monotonic())
+            return self._until_next()
 
     def start(self) -> None:
         """Starts the thread; it is a daemon, so a program that forgets its broker can end."""
@@ -108,18 +106,18 @@ class Housekeeping:
             self.wake(entry.name, sooner)
 
     def _work(self) -> None:
-        while not self._stopping:
-            left = self.run_due()
+        while True:
+            self.run_due()
             with self._changed:
                 if self._stopping:
                     return
-                if left is None or self._entries:
-                    left = self._until_next()
+                # Looked at again under the lock, so that no wake is missed between looking and waiting.
+                left = self._until_next()
                 if left is None or left > 0:
                     self._changed.wait(left)
 
     def _until_next(self) -> float | None:
-        """Under the lock, so that no wake is missed between looking and waiting."""
+        """Seconds until the next job; None: there is none. Under the lock."""
         if not self._entries:
             return None
-        return min(entry.due for entry in self._entries.values()) - self._monotonic()
+        return max(0.0, min(entry.due for entry in self._entries.values()) - self._monotonic())

@@ -6,7 +6,7 @@ RocketMQ's own spelling as an alias. Not here: checking a message (the engine do
 
 import enum
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 from txstore._native import Message, SendResult, StoredMessage
@@ -100,9 +100,11 @@ class SentMessage(Protocol):
     @property
     def queue_offset(self) -> int:
         """In entries; of a half message: in the half queue."""
+
     @property
     def physical_offset(self) -> int:
         """In bytes of the log."""
+
     @property
     def transaction_id(self) -> str | None: ...
 
@@ -134,9 +136,11 @@ class ReceivedMessage(TransactionMessage, Protocol):
     @property
     def queue_offset(self) -> int:
         """In entries of the queue."""
+
     @property
     def physical_offset(self) -> int:
         """In bytes of the log."""
+
     @property
     def message_id(self) -> str: ...
     @property
@@ -289,7 +293,7 @@ def check_times(properties: dict[str, str]) -> int:
 def utc(timestamp_ms: int) -> datetime:
     """Milliseconds since the epoch as an aware datetime; one beyond what datetime can hold is cut to its nearest."""
     try:
-        return datetime.fromtimestamp(timestamp_ms / 1000, timezone.utc)
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):
         bound = datetime.max if timestamp_ms > 0 else datetime.min
-        return bound.replace(tzinfo=timezone.utc)
+        return bound.replace(tzinfo=UTC)

@@ -101,7 +101,12 @@ class Producer:
         return self._append(message, queue_id)
 
     def send_batch(
-        self, messages: Sequence[Message], *, queue_id: int | None = None, selector: QueueSelector | None = None, arg: Any = None
+        self,
+        messages: Sequence[Message],
+        *,
+        queue_id: int | None = None,
+        selector: QueueSelector | None = None,
+        arg: Any = None,
     ) -> Sequence[SentMessage]:
         """Stores several messages as one write (and one sync): all or none. Topics may differ.
 
@@ -170,7 +175,8 @@ class Producer:
         known = self._queue_ids(topic)
         if queue_id not in known or isinstance(queue_id, bool):
             raise InvalidNameError(
-                f"topic {topic} has no queue {queue_id} that may be sent to\nhint: its queues are {', '.join(map(str, known))}"
+                f"topic {topic} has no queue {queue_id} that may be sent to\n"
+                f"hint: its queues are {', '.join(map(str, known))}"
             )
 
     def _choose(self, message: Message, queue_id: int | None, selector: QueueSelector | None, arg: Any) -> int:
@@ -244,8 +250,8 @@ class TransactionProducer(Producer):
 
         `arg` goes to the local transaction (and to `selector`); `executer` runs it instead of the listener: a callable,
         or RocketMQ's LocalTransactionExecuter. What the local transaction raises is logged and kept in the result's
-        `error`, and counts as UNKNOWN, as in RocketMQ; so does an end that fails: a check settles both. Storing the half
-        message raises as `send` does, and then nothing has run; also raises TooManyPendingError.
+        `error`, and counts as UNKNOWN, as in RocketMQ; so does an end that fails: a check settles both. Storing the
+        half message raises as `send` does, and then nothing has run; also raises TooManyPendingError.
         """
         execute = self._executer(executer)
         sent, local = self._prepare(message, queue_id, selector, arg)
@@ -315,7 +321,8 @@ class TransactionProducer(Producer):
             # RocketMQ clears it too: the half topic's own delivery must not be delayed.
             warnings.warn("a transactional message cannot be delayed: its delay level is cleared", stacklevel=4)
             _log.warning(
-                "delay level cleared", extra={"topic": message.topic, "group": self._group, "delay_level": message.delay_level}
+                "delay level cleared",
+                extra={"topic": message.topic, "group": self._group, "delay_level": message.delay_level},
             )
             message = message.replace(delay_level=0)
         sent = self._broker.prepare(message, self._choose(message, queue_id, selector, arg), self._group, self._number)
@@ -324,7 +331,7 @@ class TransactionProducer(Producer):
         return sent, message.with_transaction_id(transaction_id_of(sent))
 
     def _end(self, sent: SentMessage, state: LocalTransactionState) -> str | None:
-        """Ends it by the local transaction's answer; what fails is logged, and its text returned: a check settles it."""
+        """Ends it by the local transaction's answer; logs what fails and returns its text: a check settles it."""
         try:
             if state is not LocalTransactionState.UNKNOWN:
                 self._broker.end_transaction(sent, state, producer_group=self._group)
@@ -350,7 +357,11 @@ class TransactionProducer(Producer):
             _log.warning("local transaction's end is not noted", extra={"group": self._group, "reason": _text(error)})
 
     def _fields(self, sent: SentMessage, **more: object) -> dict[str, object]:
-        return {"transaction_id": transaction_id_of(sent), "group": self._group, "half_queue_offset": sent.queue_offset} | more
+        return {
+            "transaction_id": transaction_id_of(sent),
+            "group": self._group,
+            "half_queue_offset": sent.queue_offset,
+        } | more
 
     def _warn(self, what: str, sent: SentMessage, reason: str, **more: object) -> None:
         _log.warning("%s: %s", what, reason, extra=self._fields(sent, reason=reason, **more))
@@ -366,7 +377,12 @@ class Transaction:
     """
 
     def __init__(
-        self, producer: TransactionProducer, message: Message, queue_id: int | None, selector: QueueSelector | None, arg: Any
+        self,
+        producer: TransactionProducer,
+        message: Message,
+        queue_id: int | None,
+        selector: QueueSelector | None,
+        arg: Any,
     ) -> None:
         self._producer = producer
         self._message = message
@@ -392,7 +408,9 @@ class Transaction:
     def send_result(self) -> SentMessage:
         """Where the half message was stored. Raises InvalidOptionError before the block was entered."""
         if self._sent is None:
-            raise InvalidOptionError("the transaction has not begun\nhint: use it as `with producer.transaction(message) as tx`")
+            raise InvalidOptionError(
+                "the transaction has not begun\nhint: use it as `with producer.transaction(message) as tx`"
+            )
         return self._sent
 
     def commit(self) -> None:

@@ -6,16 +6,19 @@ message. Not here: which names are allowed (the engine), reading and writing the
 """
 
 import json
+import logging
 import threading
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from txstore._native import is_system_topic, validate_topic
-from txstore.errors import InvalidNameError, InvalidOptionError, StoreCorruptError
+from txstore.errors import InvalidNameError, InvalidOptionError
 
 __all__ = ["ConfigFiles", "Groups", "Topics"]
 
-_READ = 4
+_log = logging.getLogger("txstore.topics")
+_READ = 4  # RocketMQ's PermName.
 _WRITE = 2
 _QUEUES_MAX = 1024
 
@@ -30,21 +33,28 @@ class ConfigFiles(Protocol):
 class _Table:
     """One file: a JSON object with `dataVersion` and a table of entries by name."""
 
-    def __init__(self, files: ConfigFiles, file: str, table: str, time_ms: Callable[[], int], *, read_only: bool) -> None:
+    def __init__(
+        self, files: ConfigFiles, file: str, table: str, time_ms: Callable[[], int], *, read_only: bool
+    ) -> None:
         self._files = files
         self._file = file
         self._name = table
         self._time_ms = time_ms
         self._read_only = read_only
         self._lock = threading.RLock()
-        text = files.config_text(file)
-        try:
-            self._root: dict[str, Any] = {} if text is None else json.loads(text)
-            self._entries: dict[str, dict[str, Any]] = self._root.setdefault(table, {})
-            if not isinstance(self._entries, dict):
-                raise TypeError(f"{table} is no object")
-        except (ValueError, TypeError, AttributeError) as error:
-            raise StoreCorruptError(f"config/{file} is no table of RocketMQ's: {error}", file=f"config/{file}", offset=0) from error
+        self._root = self._parsed(files.config_text(file))
+        self._entries: dict[str, dict[str, Any]] = self._root[table]
+
+    def _parsed(self, text: str | None) -> dict[str, Any]:
+        """The file's object; one that is no table of RocketMQ's is reported and begun anew, from what the log has."""
+        root = {} if text is None else _json_object(text)
+        table = root.setdefault(self._name, {}) if root is not None else None
+        if root is not None and isinstance(table, dict) and all(isinstance(entry, dict) for entry in table.values()):
+            return root
+        what = f"config/{self._file} is no table of RocketMQ's: it is rebuilt from the log"
+        warnings.warn(what, RuntimeWarning, stacklevel=2)
+        _log.warning(what, extra={"file": f"config/{self._file}"})
+        return {self._name: {}}
 
     def _replace(self, changed: dict[str, dict[str, Any]]) -> None:
         """Writes the table with `changed` entries, then remembers them: a failed write changes nothing."""
@@ -106,7 +116,8 @@ class Topics(_Table):
         if topic not in self._entries:
             if not self._auto_create:
                 raise InvalidNameError(
-                    f"there is no topic {topic}, and auto_create_topic_enable is off\nhint: broker.create_topic({topic!r})"
+                    f"there is no topic {topic}, and auto_create_topic_enable is off\n"
+                    f"hint: broker.create_topic({topic!r})"
                 )
             self.create(topic, None)
         return self._allowed(topic, "writeQueueNums", _WRITE)
@@ -120,7 +131,7 @@ class Topics(_Table):
         with self._lock:
             has = self._count(topic, "writeQueueNums")
             count = queues if queues is not None else has or self._queues_default
-            if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _QUEUES_MAX:
+            if not 1 <= count <= _QUEUES_MAX:
                 raise InvalidOptionError(f"queues {count!r} is out of range\nhint: 1 to {_QUEUES_MAX}", option="queues")
             if count < has:
                 raise InvalidOptionError(
@@ -190,3 +201,11 @@ class Groups(_Table):
                 "whichBrokerWhenConsumeSlowly": 1,
             }
             self._replace({group: entry})
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from txstore._native import EndResult, SendResult, StoredMessage, Store, TransactionRow, WaitingHalf
+from txstore._native import EndResult, SendResult, Store, StoredMessage, TransactionRow, WaitingHalf
 from txstore.check import Action, CheckHistory, CheckRecord, Decision
 from txstore.errors import InvalidOptionError, MessageNotFoundError, OffsetTooOldError, TransactionNotFoundError
 from txstore.message import (
@@ -165,7 +165,8 @@ class Transactions:
     ) -> EndResult:
         """Commits or rolls back, by id or by what `prepare` returned. The same again: `already`, nothing written.
 
-        Raises InvalidOptionError (a state that is no end), TransactionNotFoundError, AlreadyEndedError, WrongGroupError.
+        Raises InvalidOptionError (a state that is no end), TransactionNotFoundError, AlreadyEndedError,
+        WrongGroupError.
         """
         if state not in (LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK):
             raise InvalidOptionError(
@@ -231,7 +232,12 @@ class Transactions:
         return found
 
     def finished(
-        self, state: TransactionState | None, *, group: str | None = None, topic: str | None = None, limit: int | None = None
+        self,
+        state: TransactionState | None,
+        *,
+        group: str | None = None,
+        topic: str | None = None,
+        limit: int | None = None,
     ) -> list[TransactionRow]:
         """Transactions of the log by state (None: all), in order; reads the whole log."""
         rows = [
@@ -309,7 +315,7 @@ def _fold(
     state = TransactionState(row.state)
     events = list(_events(store, row, state))
     events.extend(_checked(record) for record in checks)
-    # The order of the log where times are equal or missing: sorting is stable, and a check follows what stands before it.
+    # Sorting is stable: where times are equal or missing the order is the log's, and checks come behind it.
     known = [event.time.timestamp() if event.time is not None else 0.0 for event in events]
     order = sorted(range(len(events)), key=known.__getitem__)
     return TransactionTrace(
@@ -333,7 +339,10 @@ def _events(store: Store, row: TransactionRow, state: TransactionState) -> Itera
     for number, (queue_offset, physical_offset) in enumerate(row.halves):
         record = _record(store, physical_offset)
         times = 0 if record is None else check_times(record.properties)
-        kind, text = EventKind.PREPARED, "half message stored" if number == 0 else "half message stored again, by a resend"
+        kind, text = (
+            EventKind.PREPARED,
+            "half message stored" if number == 0 else "half message stored again, by a resend",
+        )
         if times:
             kind, text = EventKind.PUT_BACK, f"half message put back by a broker for check {times}"
         yield _event(record, kind, f"{text} (half queue offset {queue_offset})", physical_offset, queue_offset)
