@@ -49,6 +49,7 @@ __all__ = ["Broker", "open"]
 
 _log = logging.getLogger("txstore.broker")
 _STOP_SECONDS = 60.0  # A job of housekeeping is a snapshot at most.
+_FORGOTTEN_STOP_SECONDS = 5.0  # The collector may run while this thread holds what the job waits for.
 
 _Pending: TypeAlias = Literal["pending", TransactionState.PENDING]
 _Finished: TypeAlias = Literal[
@@ -216,14 +217,15 @@ class Broker:
 
         Again: nothing. Raises what closing the store raises.
         """
+        parts = self._parts
+        if os.getpid() != parts.process:
+            self._closed = True  # Without the lock: a thread that the fork left behind may have held it.
+            return
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-        parts = self._parts
         self._finalizer.detach()
-        if os.getpid() != parts.process:
-            return
         parts.housekeeping.stop(_STOP_SECONDS)
         parts.pool.stop(self._time_limit)
         members: list[ConsumerMember | ProducerMember] = [*self._consumers.values(), *self._producers.all()]
@@ -572,7 +574,7 @@ def _forgotten(parts: _Parts) -> None:
     if os.getpid() != parts.process:
         return
     try:
-        parts.housekeeping.stop(_STOP_SECONDS)
+        parts.housekeeping.stop(_FORGOTTEN_STOP_SECONDS)
         parts.pool.stop()
         if not parts.store.closed:
             _shut(parts)

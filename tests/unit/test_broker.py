@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,7 @@ def test_P1_a_second_writer_is_refused_at_once(open_store: Any) -> None:
     assert caught.value.pid in (None, os.getpid())
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_P1_a_forked_child_is_told(broker: Broker) -> None:
     producer = broker.producer("p")
     producer.send(Message("t", b"x"))
@@ -125,13 +127,14 @@ def test_a_reader_reads_beside_the_writer_and_writes_nothing(open_store: Any) ->
     assert reader.read_only
     assert [message.body for message in reader.read("t", sent.queue_id, 0)[0]] == [b"x"]
     assert reader.transactions() == []
-    for call in (
+    calls: list[Callable[[], object]] = [
         lambda: reader.producer("p"),
         lambda: reader.transaction_producer("p"),
         lambda: reader.consumer("c", "t"),
         lambda: reader.create_topic("u"),
         lambda: reader.write_queues("t"),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(ReadOnlyError):
             call()
 
@@ -143,7 +146,7 @@ def test_a_closed_store_says_so_everywhere(open_store: Any) -> None:
     broker.close()
     broker.close()
     assert broker.closed
-    for call in (
+    calls: list[Callable[[], object]] = [
         lambda: producer.send(Message("t", b"x")),
         lambda: transactions.send_in_transaction(Message("t", b"x"), executer=print),
         lambda: consumer.poll(),
@@ -153,7 +156,8 @@ def test_a_closed_store_says_so_everywhere(open_store: Any) -> None:
         lambda: broker.transactions(),
         lambda: broker.flush(),
         lambda: broker.stat(),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(StoreClosedError):
             call()
 
@@ -226,11 +230,12 @@ def test_P2_a_bad_topic_is_refused(broker: Broker, topic: str) -> None:
 
 @pytest.mark.parametrize("group", BAD_NAMES)
 def test_P2_a_bad_group_is_refused(broker: Broker, group: str) -> None:
-    for call in (
+    calls: list[Callable[[], object]] = [
         lambda: broker.producer(group),
         lambda: broker.transaction_producer(group),
         lambda: broker.consumer(group, "t"),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(InvalidNameError):
             call()
 
@@ -238,11 +243,12 @@ def test_P2_a_bad_group_is_refused(broker: Broker, group: str) -> None:
 @pytest.mark.parametrize("number", [-1, 2**63, 2**100])
 def test_P2_a_number_out_of_range_is_refused(broker: Broker, number: int) -> None:
     broker.create_topic("t")
-    for call in (
+    calls: list[Callable[[], object]] = [
         lambda: broker.read("t", 0, number),
         lambda: broker.read("t", number, 0),
         lambda: broker.set_consumer_offset("t", "c", 0, number),
-    ):
+    ]
+    for call in calls:
         with pytest.raises((TxStoreError, OverflowError)):
             call()
 
