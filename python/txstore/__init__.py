@@ -14,7 +14,6 @@ if sys.platform != "linux":
 from txstore import _native
 from txstore._native import __version__, unique_id
 from txstore.broker import Broker, open
-from txstore.check import CheckRecord
 from txstore.config import BrokerConfig, FlushDiskType
 from txstore.consumer import Consumer
 from txstore.errors import (
@@ -58,7 +57,7 @@ from txstore.message import (
     TransactionState,
 )
 from txstore.producer import Producer, Transaction, TransactionProducer
-from txstore.transaction import EventKind, PendingTransaction, TraceEvent, TransactionTrace
+from txstore.transaction import CheckRecord, EventKind, PendingTransaction, TraceEvent, TransactionTrace
 
 __all__ = [
     "AlreadyEndedError",

@@ -24,9 +24,10 @@ from txstore._native import (
     StoredMessage,
     StoreStat,
     TransactionRow,
+    WaitingHalf,
     is_system_topic,
 )
-from txstore.check import CheckHistory, CheckPool, CheckRounds, CheckRules, Producers
+from txstore.check import Action, CheckPool, CheckRounds, CheckRules, Producers
 from txstore.config import BrokerConfig, Duration, FlushDiskType, as_timedelta, milliseconds
 from txstore.consumer import Consumer
 from txstore.errors import (
@@ -43,7 +44,7 @@ from txstore.interface import ConsumerMember, ProducerMember
 from txstore.message import ConsumeFromWhere, LocalTransactionState, Message, SentMessage, TransactionState
 from txstore.producer import Producer, TransactionProducer
 from txstore.topics import Groups, Topics
-from txstore.transaction import PendingTransaction, Transactions, TransactionTrace
+from txstore.transaction import CheckHistory, Outlook, PendingTransaction, Transactions, TransactionTrace
 
 __all__ = ["Broker", "open"]
 
@@ -153,13 +154,8 @@ class Broker:
         time_limit = milliseconds(config.transaction_check_time_limit) / 1000
         pool = CheckPool(config.check_threads, time_limit, monotonic)
         self._rounds = CheckRounds(store, self._producers, pool, CheckRules.of(config), self._history, time_ms)
-        rounds = self._rounds
-        self._transactions = Transactions(
-            store,
-            self._history,
-            None if store.read_only else lambda waiting: rounds.judge(waiting)[0],
-            self._owner_name,
-        )
+        outlook = None if store.read_only else _outlook_of(self._rounds)
+        self._transactions = Transactions(store, self._history, outlook, self._owner_name)
         self.append = store.append
         self._time_limit = time_limit
         self._parts = _Parts(store, Housekeeping(monotonic), pool, os.getpid())
@@ -580,6 +576,16 @@ def _forgotten(parts: _Parts) -> None:
             _shut(parts)
     except Exception:
         _log.exception("a forgotten store was not closed cleanly")
+
+
+def _outlook_of(rounds: CheckRounds) -> Callable[[WaitingHalf], Outlook]:
+    """What a round would decide now, for showing."""
+
+    def outlook(waiting: WaitingHalf) -> Outlook:
+        decision, _, _ = rounds.judge(waiting)
+        return Outlook(decision.look_again_in_ms if decision.action is Action.WAIT else 0, decision.why)
+
+    return outlook
 
 
 def _not_negative(option: str, value: int) -> None:

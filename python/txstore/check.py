@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,13 +21,12 @@ from txstore.errors import AlreadyEndedError, StoreClosedError, TransactionNotFo
 from txstore.interface import ProducerMember
 from txstore.listener import Checker, judged
 from txstore.message import HalfMessage, LocalTransactionState, StoredHalf
+from txstore.transaction import CheckHistory, CheckRecord
 
 __all__ = [
     "Action",
     "Answer",
-    "CheckHistory",
     "CheckPool",
-    "CheckRecord",
     "CheckRounds",
     "CheckRules",
     "CheckStore",
@@ -207,43 +206,6 @@ class Producers:
         with self._lock:
             found = [(number, producer) for number, producer in self._by_number.items() if producer.group == group]
         return sorted(found, key=lambda member: member[0] != owner)
-
-
-# What was asked -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class CheckRecord:
-    """One check that was sent: when (epoch ms), to whom, what came of it."""
-
-    timestamp_ms: int
-    producer: str
-    answer: LocalTransactionState
-    reason: str | None
-    """Why it counts as UNKNOWN, or why the end that it answered failed; None: it was answered."""
-
-
-class CheckHistory:
-    """The checks of each transaction, in memory: the latest `checks_max` of the latest `transactions_max`."""
-
-    def __init__(self, transactions_max: int = 10_000, checks_max: int = 32) -> None:
-        self._lock = threading.RLock()
-        self._records: OrderedDict[int, deque[CheckRecord]] = OrderedDict()
-        self._transactions_max = transactions_max
-        self._checks_max = checks_max
-
-    def add(self, half_queue_offset: int, record: CheckRecord) -> None:
-        with self._lock:
-            records = self._records.setdefault(half_queue_offset, deque(maxlen=self._checks_max))
-            records.append(record)
-            self._records.move_to_end(half_queue_offset)
-            while len(self._records) > self._transactions_max:
-                self._records.popitem(last=False)
-
-    def of(self, half_queue_offsets: Iterable[int]) -> list[CheckRecord]:
-        """The checks of a transaction by its copies, oldest first."""
-        with self._lock:
-            return [record for offset in half_queue_offsets for record in self._records.get(offset, ())]
 
 
 # The pool -------------------------------------------------------------------------------------------------------------

@@ -6,12 +6,14 @@ rule by which the log decides (the engine's `half/outcome`), when a check is due
 """
 
 import enum
-from collections.abc import Callable, Iterator
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from txstore._native import EndResult, SendResult, Store, StoredMessage, TransactionRow, WaitingHalf
-from txstore.check import Action, CheckHistory, CheckRecord, Decision
 from txstore.errors import InvalidOptionError, MessageNotFoundError, OffsetTooOldError, TransactionNotFoundError
 from txstore.message import (
     HalfMessage,
@@ -23,7 +25,17 @@ from txstore.message import (
     utc,
 )
 
-__all__ = ["EventKind", "PendingTransaction", "TraceEvent", "TransactionTrace", "Transactions", "trace"]
+__all__ = [
+    "CheckHistory",
+    "CheckRecord",
+    "EventKind",
+    "Outlook",
+    "PendingTransaction",
+    "TraceEvent",
+    "TransactionTrace",
+    "Transactions",
+    "trace",
+]
 
 _PAGE = 1000
 _NEXT: dict[TransactionState, str] = {
@@ -141,10 +153,51 @@ class TransactionTrace:
         return f"looked at in {self.pending.next_check}: {self.pending.why}"
 
 
+@dataclass(frozen=True, slots=True)
+class CheckRecord:
+    """One check that was sent: when (epoch ms), to whom, what came of it."""
+
+    timestamp_ms: int
+    producer: str
+    answer: LocalTransactionState
+    reason: str | None
+    """Why it counts as UNKNOWN, or why the end that it answered failed; None: it was answered."""
+
+
+class CheckHistory:
+    """The checks of each transaction, in memory: the latest `checks_max` of the latest `transactions_max`."""
+
+    def __init__(self, transactions_max: int = 10_000, checks_max: int = 32) -> None:
+        self._lock = threading.RLock()
+        self._records: OrderedDict[int, deque[CheckRecord]] = OrderedDict()
+        self._transactions_max = transactions_max
+        self._checks_max = checks_max
+
+    def add(self, half_queue_offset: int, record: CheckRecord) -> None:
+        with self._lock:
+            records = self._records.setdefault(half_queue_offset, deque(maxlen=self._checks_max))
+            records.append(record)
+            self._records.move_to_end(half_queue_offset)
+            while len(self._records) > self._transactions_max:
+                self._records.popitem(last=False)
+
+    def of(self, half_queue_offsets: Iterable[int]) -> list[CheckRecord]:
+        """The checks of a transaction by its copies, oldest first."""
+        with self._lock:
+            return [record for offset in half_queue_offsets for record in self._records.get(offset, ())]
+
+
+class Outlook(NamedTuple):
+    """What comes next for a pending transaction: in how many ms at the latest (0: it is due), and why."""
+
+    in_ms: int
+    why: str
+
+
 class Transactions:
     """The transactions of one open store. Safe to use from many threads.
 
-    `judge` tells what is next for a waiting one (`check.CheckRounds.judge`); None where nobody checks (read-only).
+    `outlook` tells what is next for a waiting one; None where nobody checks (read-only).
     `owner_name` tells the living producer behind a number.
     """
 
@@ -152,12 +205,12 @@ class Transactions:
         self,
         store: Store,
         history: CheckHistory,
-        judge: Callable[[WaitingHalf], Decision] | None,
+        outlook: Callable[[WaitingHalf], Outlook] | None,
         owner_name: Callable[[int], str | None],
     ) -> None:
         self._store = store
         self._history = history
-        self._judge = judge
+        self._outlook = outlook
         self._owner_name = owner_name
 
     def end(
@@ -288,17 +341,17 @@ class Transactions:
         )
 
     def _next_check(self, waiting: WaitingHalf, owner: str | None) -> tuple[timedelta | None, str]:
-        if self._judge is None:
+        if self._outlook is None:
             return None, "the process that writes the store checks it"
         if waiting.running:
             return timedelta(milliseconds=max(0, waiting.look_again_in_ms)), (
                 f"its local transaction still runs in {owner or 'a producer that has left'}"
             )
-        decision = self._judge(waiting)
+        outlook = self._outlook(waiting)
         left_ms = max(0, waiting.look_again_in_ms)
-        if decision.action is Action.WAIT and decision.look_again_in_ms < left_ms:
-            left_ms = decision.look_again_in_ms
-        return timedelta(milliseconds=left_ms), decision.why
+        if 0 < outlook.in_ms < left_ms:
+            left_ms = outlook.in_ms
+        return timedelta(milliseconds=left_ms), outlook.why
 
 
 def trace(store: Store, transaction_id: str) -> TransactionTrace:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from txstore.check import Answer, CheckHistory, CheckPool, CheckRecord, Producers
+from txstore.check import Answer, CheckPool, Producers
 from txstore.message import LocalTransactionState
+from txstore.transaction import CheckHistory, CheckRecord
 
 COMMIT, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN
 SOON = 5.0
