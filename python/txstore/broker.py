@@ -37,6 +37,7 @@ from txstore.errors import (
     OffsetTooOldError,
     ReadOnlyError,
     StoreClosedError,
+    StoreCorruptError,
     TxStoreError,
 )
 from txstore.housekeeping import Housekeeping, Job
@@ -504,8 +505,8 @@ class Broker:
         try:
             place = int(message_id[-16:], 16) if len(message_id) in (32, 56) else -1
             found = self._store.read_at(place) if 0 <= place < 2**63 else None
-        except (ValueError, MessageNotFoundError, OffsetTooOldError):
-            return None
+        except (ValueError, MessageNotFoundError, OffsetTooOldError, StoreCorruptError):
+            return None  # A unique id names no place, and what it would point at need not be a record.
         return found if found is not None and found.offset_message_id == message_id.upper() else None
 
     def _keep_house(self) -> None:

@@ -10,7 +10,12 @@ import pytest
 import txstore
 from txstore import Broker, LocalTransactionState, TransactionListener, TransactionMessage
 
-SMALL: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 1000, "max_index_num": 4000}
+SMALL: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1 << 20,
+    "max_message_size": 1 << 16,
+    "max_hash_slot_num": 1000,
+    "max_index_num": 4000,
+}
 
 
 class OpenStore(Protocol):

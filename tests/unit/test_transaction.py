@@ -12,6 +12,7 @@ from txstore import (
     AlreadyEndedError,
     Broker,
     InvalidOptionError,
+    LateEndError,
     LocalTransactionState,
     Message,
     StoreClosedError,
@@ -233,6 +234,8 @@ def test_T11_a_check_is_answered_at_home(
     eventually(lambda: state_of(broker, sent.transaction_id) == "committed")
     assert (home.checked, other.checked) == ([sent.transaction_id], [])
     assert read_all(broker, "t") == [b"x"]
+    # The end is in the log a moment before the answer is in memory.
+    eventually(lambda: len(broker.transaction(sent.transaction_id).events) == 4)
     history = broker.transaction(sent.transaction_id)
     assert [event.kind for event in history.events] == ["prepared", "checked", "committed", "op"]
     assert "COMMIT" in history.explain()
@@ -351,6 +354,17 @@ def test_a_late_end_is_accepted(open_store: Any, scripted: Any, read_all: ReadAl
     with producer.transaction(Message("t", b"x")):
         time.sleep(0.1)
     assert read_all(broker, "t") == [b"x"]
+
+
+def test_a_late_end_is_refused_where_rocketmqs_rule_is_asked_for(open_store: Any) -> None:
+    broker = open_store(reject_late_end=True)
+    late = Message("t", b"x", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"})
+    with broker.transaction_producer("g").transaction(late) as tx:
+        time.sleep(1.1)
+        with pytest.raises(LateEndError):
+            tx.commit()
+    assert "LateEndError" in str(tx.error)
+    assert state_of(broker, tx.transaction_id) == "pending"
 
 
 def test_T5_an_outcome_and_a_pending_one_are_there_after_a_restart(
