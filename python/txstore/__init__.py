@@ -1,0 +1,121 @@
+"""txstore: RocketMQ's transactional message as an embedded engine.
+
+A producer stores a half message that no consumer sees, runs its local transaction, then commits or rolls back; whoever
+dies in between, a check asks later what became of it. `txstore.open(path)` opens a store. This module is the one door:
+what is not in `__all__` is inside.
+"""
+
+import sys
+import warnings
+
+if sys.platform != "linux":
+    raise ImportError(f"txstore runs on Linux; this is {sys.platform}\nhint: use WSL, a container or a virtual machine")
+
+from txstore import _native
+from txstore._native import __version__, unique_id
+from txstore.broker import Broker, open
+from txstore.config import BrokerConfig, FlushDiskType
+from txstore.consumer import Consumer
+from txstore.errors import (
+    AlreadyEndedError,
+    DiskFullError,
+    ForeignStoreError,
+    InvalidMessageError,
+    InvalidNameError,
+    InvalidOptionError,
+    LateEndError,
+    MessageNotFoundError,
+    MissingFileError,
+    OffsetTooOldError,
+    ReadOnlyError,
+    StoreClosedError,
+    StoreCorruptError,
+    StoreForkedError,
+    StoreIOError,
+    StoreLockedError,
+    StorePoisonedError,
+    TooManyFilesError,
+    TooManyPendingError,
+    TransactionNotFoundError,
+    TxStoreError,
+    WrongGroupError,
+)
+from txstore.listener import LocalTransactionExecuter, TransactionCheckListener, TransactionListener
+from txstore.message import (
+    ConsumeFromWhere,
+    HalfMessage,
+    LocalTransactionState,
+    Message,
+    MessageQueue,
+    ReceivedMessage,
+    SendResult,
+    SendStatus,
+    SentMessage,
+    StoredMessage,
+    TransactionMessage,
+    TransactionSendResult,
+    TransactionState,
+)
+from txstore.producer import Producer, Transaction, TransactionProducer
+from txstore.transaction import CheckRecord, EventKind, PendingTransaction, TraceEvent, TransactionTrace
+
+__all__ = [
+    "AlreadyEndedError",
+    "Broker",
+    "BrokerConfig",
+    "CheckRecord",
+    "ConsumeFromWhere",
+    "Consumer",
+    "DiskFullError",
+    "EventKind",
+    "FlushDiskType",
+    "ForeignStoreError",
+    "HalfMessage",
+    "InvalidMessageError",
+    "InvalidNameError",
+    "InvalidOptionError",
+    "LateEndError",
+    "LocalTransactionExecuter",
+    "LocalTransactionState",
+    "Message",
+    "MessageNotFoundError",
+    "MessageQueue",
+    "MissingFileError",
+    "OffsetTooOldError",
+    "PendingTransaction",
+    "Producer",
+    "ReadOnlyError",
+    "ReceivedMessage",
+    "SendResult",
+    "SendStatus",
+    "SentMessage",
+    "StoreClosedError",
+    "StoreCorruptError",
+    "StoreForkedError",
+    "StoreIOError",
+    "StoreLockedError",
+    "StorePoisonedError",
+    "StoredMessage",
+    "TooManyFilesError",
+    "TooManyPendingError",
+    "TraceEvent",
+    "Transaction",
+    "TransactionCheckListener",
+    "TransactionListener",
+    "TransactionMessage",
+    "TransactionNotFoundError",
+    "TransactionProducer",
+    "TransactionSendResult",
+    "TransactionState",
+    "TransactionTrace",
+    "TxStoreError",
+    "WrongGroupError",
+    "__version__",
+    "open",
+    "unique_id",
+]
+
+if getattr(_native, "__debug_build__", False):
+    warnings.warn(
+        "txstore._native is a debug build: slow\nhint: maturin develop --release", RuntimeWarning, stacklevel=2
+    )

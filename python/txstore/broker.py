@@ -1,0 +1,594 @@
+"""Broker: an open store with everything around it: topics, groups, producers, consumers, checks.
+
+In: a path and settings. Out: producers and consumers, transactions to look at, and a store that is closed properly.
+Always: one broker a store and process; safe to use from many threads; a topic is on disk before its first message; no
+client sends to or reads a system topic. Not here: the rules of each part, which stand in its own room.
+"""
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Literal, Self, TypeAlias, overload
+
+from txstore._native import (
+    EndResult,
+    OpenReport,
+    SendResult,
+    Store,
+    StoredMessage,
+    StoreStat,
+    TransactionRow,
+    WaitingHalf,
+    is_system_topic,
+)
+from txstore.check import Action, CheckPool, CheckRounds, CheckRules, Producers
+from txstore.config import BrokerConfig, Duration, FlushDiskType, as_timedelta, milliseconds
+from txstore.consumer import Consumer
+from txstore.errors import (
+    InvalidNameError,
+    InvalidOptionError,
+    MessageNotFoundError,
+    OffsetTooOldError,
+    ReadOnlyError,
+    StoreClosedError,
+    StoreCorruptError,
+    TxStoreError,
+)
+from txstore.housekeeping import Housekeeping, Job
+from txstore.interface import ConsumerMember, ProducerMember
+from txstore.message import ConsumeFromWhere, LocalTransactionState, Message, SentMessage, TransactionState
+from txstore.producer import Producer, TransactionProducer
+from txstore.topics import Groups, Topics
+from txstore.transaction import CheckHistory, Outlook, PendingTransaction, Transactions, TransactionTrace
+
+__all__ = ["Broker", "open"]
+
+_log = logging.getLogger("txstore.broker")
+_STOP_SECONDS = 60.0  # A job of housekeeping is a snapshot at most.
+_FORGOTTEN_STOP_SECONDS = 5.0  # The collector may run while this thread holds what the job waits for.
+
+_Pending: TypeAlias = Literal["pending", TransactionState.PENDING]
+_Finished: TypeAlias = Literal[
+    "committed",
+    "rolled_back",
+    "discarded",
+    "finished_unknown",
+    TransactionState.COMMITTED,
+    TransactionState.ROLLED_BACK,
+    TransactionState.DISCARDED,
+    TransactionState.FINISHED_UNKNOWN,
+]
+
+
+def open(
+    path: str | os.PathLike[str], *, read_only: bool = False, config: BrokerConfig | None = None, **options: object
+) -> "Broker":
+    """Opens the store at `path`; its writer makes it where there is none, and recovers and heals it.
+
+    `options` are settings of `BrokerConfig`, laid over `config`. `read_only`: any number of processes, beside a writer
+    or without; nothing is written.
+
+    Raises InvalidOptionError (unknown or bad option, or a size that the store does not have), StoreLockedError (another
+    process writes it), ForeignStoreError, StoreCorruptError, MissingFileError, and OSErrors of the system.
+    """
+    settings = BrokerConfig.from_options(options, config)
+    place = os.fspath(path)
+    if not isinstance(place, str):
+        raise InvalidOptionError("path must be a str or an os.PathLike of str", option="path")
+    if "\0" in place or not place:
+        raise InvalidOptionError(f"path {place!r} names no directory", option="path")
+    store = Store.open(
+        place,
+        read_only=read_only,
+        flush_disk_type=FlushDiskType(settings.flush_disk_type).value,
+        mapped_file_size_commit_log=settings.mapped_file_size_commit_log,
+        mapped_file_size_consume_queue=settings.mapped_file_size_consume_queue,
+        max_hash_slot_num=settings.max_hash_slot_num,
+        max_index_num=settings.max_index_num,
+        max_message_size=settings.max_message_size,
+        flush_interval_commit_log_ms=milliseconds(settings.flush_interval_commit_log),
+        transaction_op_msg_max_size=settings.transaction_op_msg_max_size,
+        enabled_append_prop_crc=settings.enabled_append_prop_crc,
+        transaction_timeout_ms=milliseconds(settings.transaction_time_out),
+        reject_late_end=settings.reject_late_end,
+        pending_transactions_max=settings.pending_transactions_max,
+        broker_host=settings.broker_host,
+        broker_port=settings.broker_port,
+    )
+    try:
+        return Broker(store, settings)
+    except BaseException:
+        store.close()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What must be ended with a broker. It does not know the broker, so that a forgotten one can be collected."""
+
+    store: Store
+    housekeeping: Housekeeping
+    pool: CheckPool
+    process: int
+
+
+class Broker:
+    """An open store. Made by `txstore.open`; close it, or use it in `with`.
+
+    A forgotten one is closed when it is collected or the program ends. In a forked child closing is nothing, and every
+    other call raises StoreForkedError.
+    """
+
+    append: Callable[[Message, int], SendResult]
+    """Stores one message in a queue that `write_queues` names. The engine's own call, since each send makes it."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: BrokerConfig,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        time_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._lock = threading.RLock()
+        self._closed = False
+        self._consumers: dict[tuple[str, str], ConsumerMember] = {}
+        self._producers = Producers()
+        self._topics = Topics(
+            store,
+            [(topic, queue_id) for topic, queue_id, _, _ in store.queues()],
+            time_ms,
+            read_only=store.read_only,
+            auto_create=config.auto_create_topic_enable,
+            queues_default=config.default_topic_queue_nums,
+        )
+        self._groups = Groups(store, time_ms, read_only=store.read_only)
+        self._history = CheckHistory()
+        time_limit = milliseconds(config.transaction_check_time_limit) / 1000
+        pool = CheckPool(config.check_threads, time_limit, monotonic)
+        self._rounds = CheckRounds(store, self._producers, pool, CheckRules.of(config), self._history, time_ms)
+        outlook = None if store.read_only else _outlook_of(self._rounds)
+        self._transactions = Transactions(store, self._history, outlook, self._owner_name)
+        self.append = store.append
+        self._time_limit = time_limit
+        self._parts = _Parts(store, Housekeeping(monotonic), pool, os.getpid())
+        self._finalizer = weakref.finalize(self, _forgotten, self._parts)
+        if not store.read_only:
+            self._keep_house()
+        self._log_opening()
+
+    def __repr__(self) -> str:
+        mode = "closed" if self._closed else "read-only" if self._store.read_only else "open"
+        return f"Broker({self._store.path!r}, {mode})"
+
+    # Opening and closing
+
+    @property
+    def path(self) -> str:
+        return self._store.path
+
+    @property
+    def read_only(self) -> bool:
+        return self._store.read_only
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self._config
+
+    @property
+    def store(self) -> Store:
+        """The engine's own handle, for tools that look below topics and groups."""
+        return self._store
+
+    @property
+    def open_report(self) -> OpenReport:
+        """What opening found and did."""
+        return self._store.open_report
+
+    def heal(self) -> OpenReport:
+        """What healing did at opening; a writer's store is always healed. Raises ReadOnlyError."""
+        return self._store.heal()
+
+    def stat(self) -> StoreStat:
+        """Figures of the store."""
+        return self._store.stat()
+
+    def flush(self) -> None:
+        """Makes everything that was sent so far durable."""
+        self._store.flush()
+
+    def close(self) -> None:
+        """Stops checking, waits for running checks up to their limit, closes producers, consumers and the store.
+
+        Again: nothing. Raises what closing the store raises.
+        """
+        parts = self._parts
+        if os.getpid() != parts.process:
+            self._closed = True  # Without the lock: a thread that the fork left behind may have held it.
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._finalizer.detach()
+        parts.housekeeping.stop(_STOP_SECONDS)
+        parts.pool.stop(self._time_limit)
+        members: list[ConsumerMember | ProducerMember] = [*self._consumers.values(), *self._producers.all()]
+        for member in members:
+            try:
+                member.close()
+            except TxStoreError as error:
+                _log.warning("%r was not closed cleanly: %s", member, error, extra={"group": member.group})
+        _shut(parts)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Producers and consumers
+
+    def producer(self, group: str) -> Producer:
+        """A producer of plain messages. Raises InvalidNameError, ReadOnlyError."""
+        self._must_write("a producer")
+        return Producer(self, group)
+
+    def transaction_producer(
+        self, group: str, listener: object = None, *, check_listener: object = None
+    ) -> TransactionProducer:
+        """A producer of transactional messages; it answers checks until it is closed.
+
+        `listener`: a TransactionListener, or one of RocketMQ's older callbacks; `check_listener` answers checks where
+        the listener does not. Raises InvalidNameError, InvalidOptionError, ReadOnlyError.
+        """
+        self._must_write("a producer")
+        return TransactionProducer(self, group, listener, check_listener=check_listener)
+
+    def consumer(
+        self, group: str, topic: str, tags: str | None = None, *, start: ConsumeFromWhere = ConsumeFromWhere.FIRST
+    ) -> Consumer:
+        """The consumer of `topic` for `group`; `tags` as `"a || b"`.
+
+        Raises InvalidNameError, InvalidOptionError (the group has one here), ReadOnlyError.
+        """
+        self._must_write("a consumer")
+        return Consumer(self, group, topic, tags, start=start)
+
+    def register_producer(self, producer: ProducerMember) -> int:
+        """Its number. What waited for a producer of its group is looked at again."""
+        self._must_be_open()
+        number = self._producers.add(producer)
+        self._rounds.producer_came(producer.group)
+        self._parts.housekeeping.wake("checks")
+        return number
+
+    def unregister_producer(self, producer: ProducerMember) -> None:
+        self._producers.remove(producer)
+
+    def register_consumer(self, consumer: ConsumerMember) -> None:
+        """Raises InvalidNameError (a system topic), InvalidOptionError (the group has a member on the topic here)."""
+        self._must_be_open()
+        self._not_of_the_system(consumer.topic)
+        key = (consumer.group, consumer.topic)
+        with self._lock:
+            if key in self._consumers:
+                raise InvalidOptionError(
+                    f"group {consumer.group} has a consumer of topic {consumer.topic} in this process already\n"
+                    "hint: close it first, share it, or use another group",
+                    option="group",
+                )
+            self._groups.add(consumer.group)
+            self._consumers[key] = consumer
+
+    def unregister_consumer(self, consumer: ConsumerMember) -> None:
+        with self._lock:
+            key = (consumer.group, consumer.topic)
+            if self._consumers.get(key) is consumer:
+                del self._consumers[key]
+
+    # Topics
+
+    def topics(self) -> list[str]:
+        """The topics of users, sorted."""
+        return self._topics.names()
+
+    def groups(self) -> list[str]:
+        """The consumer groups, sorted."""
+        return self._groups.names()
+
+    def create_topic(self, topic: str, queues: int | None = None) -> None:
+        """Makes a topic, or gives it more queues (default: `default_topic_queue_nums`). One that has them: nothing.
+
+        Raises InvalidNameError, InvalidOptionError (fewer queues than it has), ReadOnlyError.
+        """
+        self._must_write("making a topic")
+        self._topics.create(topic, queues)
+        for producer in self._producers.all():
+            producer.topics_changed()
+
+    def queues(self, topic: str | None = None) -> list[tuple[str, int, int, int]]:
+        """(topic, queue id, first queue offset, end) of every queue that the log has, or of one topic's."""
+        return [row for row in self._store.queues() if topic is None or row[0] == topic]
+
+    def write_queues(self, topic: str) -> Sequence[int]:
+        """Queue ids that may be sent to; makes the topic where that is allowed. Raises InvalidNameError."""
+        self._must_write("sending")
+        return self._topics.write_queues(topic)
+
+    def read_queues(self, topic: str) -> Sequence[int]:
+        """Queue ids that may be read; none of a topic that is not there."""
+        if self._store.read_only:  # The writer may have made some since.
+            return [queue_id for _, queue_id, _, _ in self.queues(topic)]
+        return self._topics.read_queues(topic)
+
+    # Messages
+
+    def append_many(self, messages: Sequence[Message], queue_ids: Sequence[int]) -> list[SendResult]:
+        """Stores several as one write: all or none. A topic must exist: ask `write_queues` first."""
+        return self._store.append_many(messages, queue_ids)
+
+    def read(
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
+    ) -> tuple[list[StoredMessage], int]:
+        """Visible messages of a queue in order, and the queue offset to go on from.
+
+        Raises InvalidNameError (a system topic), InvalidOptionError (a number out of range), OffsetTooOldError.
+        """
+        self._not_of_the_system(topic)
+        _not_negative("queue_offset", queue_offset)
+        _not_negative("queue_id", queue_id)
+        if max_messages < 1:
+            raise InvalidOptionError(f"max_messages {max_messages} must be 1 or more", option="max_messages")
+        return self._store.read(topic, queue_id, queue_offset, max_messages, tags)
+
+    def message(self, message_id: str, *, topic: str | None = None) -> StoredMessage:
+        """A message by its unique id or its offset id; `topic` saves looking through all of them.
+
+        Raises MessageNotFoundError.
+        """
+        for name in [topic] if topic is not None else self.topics():
+            for found in self._store.query(name, message_id, 8):
+                if found.message_id == message_id:
+                    return found
+        found_by_place = self._by_offset_id(message_id)
+        if found_by_place is None or is_system_topic(found_by_place.topic):
+            raise MessageNotFoundError(f"there is no message {message_id} in {topic or 'any topic'}")
+        return found_by_place
+
+    def query(self, topic: str, key: str, max_messages: int = 64) -> list[StoredMessage]:
+        """Messages of a topic by key or unique id, newest first. Raises InvalidNameError for a system topic."""
+        self._not_of_the_system(topic)
+        return self._store.query(topic, key, max_messages)
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """First queue offset left, and one past the last visible."""
+        return self._store.queue_range(topic, queue_id)
+
+    def wait(self, physical_offset: int, timeout_ms: int) -> int:
+        """Waits until the visible end is above `physical_offset`, or the time is over; returns the visible end."""
+        return self._store.wait_for_messages(physical_offset, timeout_ms)
+
+    def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The queue offset that a group goes on from; None: it has none."""
+        return self._store.consumer_offset(topic, group, queue_id)
+
+    def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        """In memory at once, on disk soon. Raises InvalidOptionError outside the queue, InvalidNameError."""
+        self._not_of_the_system(topic)
+        _not_negative("queue_offset", queue_offset)
+        self._store.set_consumer_offset(topic, group, queue_id, queue_offset)
+
+    def write_offsets(self) -> None:
+        """Writes consumer offsets now."""
+        self._store.write_offsets()
+
+    # Transactions
+
+    def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int = 0) -> SendResult:
+        """Stores a half message. For producers: use `transaction_producer`."""
+        return self._store.prepare(message, queue_id, producer_group, owner)
+
+    def local_transaction_ended(self, half_queue_offset: int) -> None:
+        """Its age counts from now. For producers."""
+        self._store.local_transaction_ended(half_queue_offset)
+
+    def end_transaction(
+        self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None
+    ) -> EndResult:
+        """Commits or rolls back a transaction, by id or by where its half was stored; also by hand.
+
+        The same again: success, `already`, nothing written. Raises TransactionNotFoundError, AlreadyEndedError,
+        WrongGroupError (a given group that did not begin it), InvalidOptionError (a state that is no end).
+        """
+        return self._transactions.end(transaction, state, producer_group=producer_group)
+
+    def discard(self, transaction: str | SentMessage) -> EndResult:
+        """Parks a pending transaction in TRANS_CHECK_MAX_TIME_TOPIC. Errors as `end_transaction`."""
+        return self._transactions.discard(transaction)
+
+    def resume(self, transaction_id: str) -> SendResult:
+        """Makes a discarded transaction pending again. Raises TransactionNotFoundError, AlreadyEndedError."""
+        return self._transactions.resume(transaction_id)
+
+    def transaction(self, transaction_id: str) -> TransactionTrace:
+        """The whole history of a transaction, from the log; `print(….explain())`. Raises TransactionNotFoundError."""
+        return self._transactions.trace(transaction_id)
+
+    @overload
+    def transactions(
+        self,
+        state: _Pending = ...,
+        *,
+        group: str | None = None,
+        topic: str | None = None,
+        older_than: Duration | None = None,
+        limit: int | None = None,
+    ) -> list[PendingTransaction]: ...
+
+    @overload
+    def transactions(
+        self,
+        state: _Finished | None,
+        *,
+        group: str | None = None,
+        topic: str | None = None,
+        older_than: Duration | None = None,
+        limit: int | None = None,
+    ) -> list[TransactionRow]: ...
+
+    def transactions(
+        self,
+        state: _Pending | _Finished | None = TransactionState.PENDING,
+        *,
+        group: str | None = None,
+        topic: str | None = None,
+        older_than: Duration | None = None,
+        limit: int | None = None,
+    ) -> list[PendingTransaction] | list[TransactionRow]:
+        """Transactions by state, oldest first; pending ones with age, checks, owner, next check and why.
+
+        Another state, or None for all, reads the whole log and returns rows of it. `older_than` is for pending ones.
+        Raises InvalidOptionError for a state that is none.
+        """
+        if state is None:
+            return self._transactions.finished(None, group=group, topic=topic, limit=limit)
+        try:
+            wanted = TransactionState(state)
+        except ValueError:
+            known = ", ".join(TransactionState)
+            raise InvalidOptionError(
+                f"state {state!r} is none\nhint: {known}, or None for all", option="state"
+            ) from None
+        if wanted is not TransactionState.PENDING:
+            return self._transactions.finished(wanted, group=group, topic=topic, limit=limit)
+        age: timedelta | None = None if older_than is None else as_timedelta(older_than, "older_than")
+        return self._transactions.pending(group=group, topic=topic, older_than=age, limit=limit)
+
+    # Inside
+
+    def _owner_name(self, number: int) -> str | None:
+        producer = self._producers.get(number)
+        return None if producer is None else repr(producer)
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the store is closed")
+
+    def _must_write(self, what: str) -> None:
+        self._must_be_open()
+        if self._store.read_only:
+            raise ReadOnlyError(f"the store is open read-only: {what} needs a writer")
+
+    def _not_of_the_system(self, topic: str) -> None:
+        if is_system_topic(topic):
+            raise InvalidNameError(
+                f"{topic} is a system topic\nhint: broker.transactions() and broker.transaction(id) show what is in it"
+            )
+
+    def _by_offset_id(self, message_id: str) -> StoredMessage | None:
+        """Offset ids end with the physical offset, 16 hex digits."""
+        try:
+            place = int(message_id[-16:], 16) if len(message_id) in (32, 56) else -1
+            found = self._store.read_at(place) if 0 <= place < 2**63 else None
+        except (ValueError, MessageNotFoundError, OffsetTooOldError, StoreCorruptError):
+            return None  # A unique id names no place, and what it would point at need not be a record.
+        return found if found is not None and found.offset_message_id == message_id.upper() else None
+
+    def _keep_house(self) -> None:
+        """The jobs. They know the broker weakly, so that a forgotten one can be collected."""
+        forget = weakref.ref(self)
+
+        def job(run: Callable[[Broker], float | None]) -> Job:
+            def call() -> float | None:
+                broker = forget()
+                return None if broker is None or broker.closed else run(broker)
+
+            return call
+
+        config, house = self._config, self._parts.housekeeping
+        seconds = {name: milliseconds(getattr(config, name)) / 1000 for name in _PERIODS}
+        # Halves that come while nothing pends are seen at the latest after their own time.
+        rounds_every = min(seconds["transaction_check_interval"], max(0.05, seconds["transaction_time_out"]))
+        house.add("checks", job(lambda broker: broker._rounds.round()), rounds_every)
+        house.add("check limits", job(lambda broker: broker._parts.pool.expire()), max(0.005, self._time_limit / 2))
+        house.add(
+            "offsets", job(lambda broker: broker._store.write_offsets()), seconds["flush_consumer_offset_interval"]
+        )
+        house.add("snapshot", job(lambda broker: broker._store.snapshot()), seconds["snapshot_interval"])
+        house.start()
+        house.wake("checks")
+
+    def _log_opening(self) -> None:
+        report = self._store.open_report
+        fields = {
+            "path": self._store.path,
+            "clean": report.clean,
+            "scanned_bytes": report.scanned_bytes,
+            "truncated_bytes": report.truncated_bytes,
+            "healed_ops": report.healed_ops,
+            "milliseconds": report.milliseconds,
+        }
+        _log.info("store opened", extra=fields)
+        for warning in report.warnings:
+            _log.warning("%s", warning, extra=fields)
+
+
+_PERIODS = (
+    "transaction_check_interval",
+    "transaction_time_out",
+    "flush_consumer_offset_interval",
+    "snapshot_interval",
+)
+
+
+def _shut(parts: _Parts) -> None:
+    """Writes what is left and closes the store, even where writing fails."""
+    try:
+        parts.store.write_offsets()
+    except ReadOnlyError:
+        pass
+    finally:
+        parts.store.close()
+
+
+def _forgotten(parts: _Parts) -> None:
+    """Ends a broker that nobody closed. Runs wherever it is collected, so it waits for no check and raises nothing."""
+    if os.getpid() != parts.process:
+        return
+    try:
+        parts.housekeeping.stop(_FORGOTTEN_STOP_SECONDS)
+        parts.pool.stop()
+        if not parts.store.closed:
+            _shut(parts)
+    except Exception:
+        _log.exception("a forgotten store was not closed cleanly")
+
+
+def _outlook_of(rounds: CheckRounds) -> Callable[[WaitingHalf], Outlook]:
+    """What a round would decide now, for showing."""
+
+    def outlook(waiting: WaitingHalf) -> Outlook:
+        decision, _, _ = rounds.judge(waiting)
+        return Outlook(decision.look_again_in_ms if decision.action is Action.WAIT else 0, decision.why)
+
+    return outlook
+
+
+def _not_negative(option: str, value: int) -> None:
+    if not 0 <= value < 2**63:
+        raise InvalidOptionError(f"{option} {value!r} is out of range\nhint: 0 to 2**63 - 1", option=option)

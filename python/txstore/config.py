@@ -1,0 +1,206 @@
+"""The settings of a broker: RocketMQ's names in snake_case, with its defaults, units and ranges.
+
+In: keyword options as a user writes them. Out: one frozen `BrokerConfig`, checked. Always: a config that exists is in
+its ranges; a duration is a `timedelta`. Not here: what the settings do, and the sizes' agreement with an existing store
+(the engine checks that when it opens).
+"""
+
+import dataclasses
+import difflib
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeAlias
+
+from txstore.errors import InvalidOptionError
+
+__all__ = ["BrokerConfig", "Duration", "FlushDiskType", "as_timedelta", "milliseconds"]
+
+Duration: TypeAlias = timedelta | float
+"""A time span as a user may write it: a `timedelta`, or a number of seconds."""
+
+_LOG_FILE_BYTES_MAX = 2**31 - 1  # RocketMQ's MappedFile counts its bytes in a Java int.
+_JAVA_INT_MAX = 2**31 - 1
+
+
+class FlushDiskType(enum.StrEnum):
+    """What is durable when a send returns."""
+
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    """In the page cache: a killed process loses nothing, lost power at most `flush_interval_commit_log`."""
+    SYNC_FLUSH = "SYNC_FLUSH"
+    """On disk."""
+
+
+def as_timedelta(value: Duration, option: str) -> timedelta:
+    """`value` as a `timedelta`; a number counts seconds. Raises InvalidOptionError naming `option`."""
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidOptionError(
+            f"option {option}: {value!r} is no duration\nhint: give a timedelta or a number of seconds", option=option
+        )
+    try:
+        return timedelta(seconds=value)
+    except (OverflowError, ValueError) as error:
+        raise InvalidOptionError(f"option {option}: {value!r} seconds is out of range", option=option) from error
+
+
+def milliseconds(value: Duration) -> int:
+    """A duration in whole milliseconds."""
+    span = value if isinstance(value, timedelta) else timedelta(seconds=value)
+    return span // timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokerConfig:
+    """Every setting of a broker. Durations accept a `timedelta` or a number of seconds, and are kept as `timedelta`.
+
+    Raises InvalidOptionError for a value of the wrong type or out of its range.
+    """
+
+    flush_disk_type: FlushDiskType | str = FlushDiskType.ASYNC_FLUSH
+    """What is durable when a send returns (RocketMQ's flushDiskType; default ASYNC_FLUSH)."""
+    flush_interval_commit_log: Duration = timedelta(milliseconds=500)
+    """How often ASYNC_FLUSH syncs the log (flushIntervalCommitLog; 1 ms to 1 h)."""
+    mapped_file_size_commit_log: int | None = None
+    """Bytes of one file of the log (mappedFileSizeCommitLog); None: the store's own, else 1 GiB."""
+    mapped_file_size_consume_queue: int | None = None
+    """Bytes of one file of a queue (mappedFileSizeConsumeQueue), a multiple of 20; None: the store's own, else 6 MB."""
+    max_hash_slot_num: int | None = None
+    """Slots of an index file (maxHashSlotNum); None: the store's own, else 5,000,000."""
+    max_index_num: int | None = None
+    """Entries of an index file (maxIndexNum); None: the store's own, else 20,000,000."""
+    max_message_size: int = 4 * 1024 * 1024
+    """Bytes of the largest body (maxMessageSize; 1 byte to 128 MiB)."""
+    enabled_append_prop_crc: bool | None = None
+    """Whether a record's CRC covers all of it (enabledAppendPropCRC); None: on in stores made here, else as it is."""
+    transaction_op_msg_max_size: int = 4096
+    """Bytes of the largest op message's body (transactionOpMsgMaxSize; 64 to 65,536)."""
+    transaction_time_out: Duration = timedelta(seconds=6)
+    """Age at which a pending transaction is checked first (transactionTimeOut; 0 to 30 days)."""
+    transaction_check_interval: Duration = timedelta(seconds=30)
+    """From one check of a transaction to its next (transactionCheckInterval; 1 ms to 30 days)."""
+    transaction_check_max: int = 15
+    """Checks until a pending transaction is discarded (transactionCheckMax; 1 to 10,000)."""
+    transaction_check_back_off: float = 1.0
+    """Ours: each interval is this many times the one before (1.0 to 10.0; 1.0: RocketMQ's even rhythm)."""
+    transaction_check_time_limit: Duration = timedelta(seconds=30)
+    """Ours: how long one check may take before it counts as UNKNOWN (1 ms to 1 day)."""
+    check_threads: int = 4
+    """Threads that ask listeners at one time (RocketMQ's checkThreadPoolMaxSize; 1 to 256)."""
+    file_reserved_time: Duration = timedelta(hours=72)
+    """How long messages stay (fileReservedTime; 1 s to 100 years); an older pending one is discarded unchecked."""
+    reject_late_end: bool = False
+    """RocketMQ's rule: an end after the message's own immunity time is refused, a check decides."""
+    pending_transactions_max: int = 10_000_000
+    """Ours: pending transactions at which `prepare` raises TooManyPendingError (1 to 1,000,000,000)."""
+    auto_create_topic_enable: bool = True
+    """Whether sending to an unknown topic makes it (autoCreateTopicEnable)."""
+    default_topic_queue_nums: int = 4
+    """Queues of a topic that sending makes (defaultTopicQueueNums, as RocketMQ's clients have it; 1 to 1,024)."""
+    flush_consumer_offset_interval: Duration = timedelta(seconds=5)
+    """How often consumer offsets are written (flushConsumerOffsetInterval; 1 ms to 1 day)."""
+    snapshot_interval: Duration = timedelta(seconds=60)
+    """Ours: how often a snapshot is written, from which the next opening starts (1 ms to 30 days)."""
+    broker_host: str = "127.0.0.1"
+    """Address in offset message ids (brokerIP1)."""
+    broker_port: int = 10911
+    """Port in offset message ids (listenPort; 0 to 65,535)."""
+    cluster_name: str = "DefaultCluster"
+    """RocketMQ's brokerClusterName."""
+    broker_name: str = "txstore"
+    """RocketMQ's brokerName."""
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _DURATIONS.items():
+            span = as_timedelta(getattr(self, name), name)
+            _check_range(name, span, low, high)
+            object.__setattr__(self, name, span)
+        for name, (least, most) in _NUMBERS.items():
+            _check_number(name, getattr(self, name), least, most)
+        for name in _FLAGS:
+            _check_type(name, getattr(self, name), bool, "True or False")
+        for name in ("broker_host", "cluster_name", "broker_name"):
+            _check_type(name, getattr(self, name), str, "a str")
+        if self.mapped_file_size_consume_queue is not None and self.mapped_file_size_consume_queue % 20:
+            raise _invalid("mapped_file_size_consume_queue", "must be a multiple of 20, the bytes of one entry")
+        if self.enabled_append_prop_crc is not None:
+            _check_type("enabled_append_prop_crc", self.enabled_append_prop_crc, bool, "True, False or None")
+        object.__setattr__(self, "flush_disk_type", _flush_disk_type(self.flush_disk_type))
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, object], base: "BrokerConfig | None" = None) -> "BrokerConfig":
+        """`base` (default: all defaults) with `options` laid over it.
+
+        Raises InvalidOptionError for an unknown option, naming the nearest known one, and for a bad value.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]}?" if near else "help(txstore.BrokerConfig) lists the options"
+                raise InvalidOptionError(f"there is no option {name}\nhint: {hint}", option=name)
+        return dataclasses.replace(base if base is not None else cls(), **options)  # type: ignore[arg-type]
+
+
+_DAY = timedelta(days=1)
+_MS = timedelta(milliseconds=1)
+_DURATIONS: dict[str, tuple[timedelta, timedelta]] = {
+    "flush_interval_commit_log": (_MS, timedelta(hours=1)),
+    "transaction_time_out": (timedelta(0), 30 * _DAY),
+    "transaction_check_interval": (_MS, 30 * _DAY),
+    "transaction_check_time_limit": (_MS, _DAY),
+    "file_reserved_time": (timedelta(seconds=1), 36_525 * _DAY),
+    "flush_consumer_offset_interval": (_MS, _DAY),
+    "snapshot_interval": (_MS, 30 * _DAY),
+}
+_NUMBERS: dict[str, tuple[int, int]] = {
+    "mapped_file_size_commit_log": (4096, _LOG_FILE_BYTES_MAX),
+    "mapped_file_size_consume_queue": (20, _LOG_FILE_BYTES_MAX),
+    "max_hash_slot_num": (1, _JAVA_INT_MAX // 4),
+    "max_index_num": (2, _JAVA_INT_MAX // 20),
+    "max_message_size": (1, 128 * 1024 * 1024),
+    "transaction_op_msg_max_size": (64, 65_536),
+    "transaction_check_max": (1, 10_000),
+    "transaction_check_back_off": (1, 10),
+    "check_threads": (1, 256),
+    "pending_transactions_max": (1, 1_000_000_000),
+    "default_topic_queue_nums": (1, 1024),
+    "broker_port": (0, 65_535),
+}
+_FLAGS = ("reject_late_end", "auto_create_topic_enable")
+_MAY_BE_NONE = ("mapped_file_size_commit_log", "mapped_file_size_consume_queue", "max_hash_slot_num", "max_index_num")
+_MAY_BE_FLOAT = ("transaction_check_back_off",)
+
+
+def _invalid(option: str, what: str) -> InvalidOptionError:
+    return InvalidOptionError(f"option {option}: {what}", option=option)
+
+
+def _check_range(option: str, value: timedelta, low: timedelta, high: timedelta) -> None:
+    if not low <= value <= high:
+        raise _invalid(option, f"{value} is out of range\nhint: {low} to {high}")
+
+
+def _check_number(option: str, value: object, low: int, high: int) -> None:
+    if value is None and option in _MAY_BE_NONE:
+        return
+    kinds = (int, float) if option in _MAY_BE_FLOAT else (int,)
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise _invalid(option, f"{value!r} is no number\nhint: {low} to {high}")
+    if not low <= value <= high:
+        raise _invalid(option, f"{value} is out of range\nhint: {low} to {high}")
+
+
+def _check_type(option: str, value: object, kind: type, wanted: str) -> None:
+    if not isinstance(value, kind):
+        raise _invalid(option, f"{value!r} is not {wanted}")
+
+
+def _flush_disk_type(value: object) -> FlushDiskType:
+    try:
+        return FlushDiskType(str(value))
+    except ValueError:
+        raise _invalid("flush_disk_type", f"{value!r} is neither ASYNC_FLUSH nor SYNC_FLUSH") from None

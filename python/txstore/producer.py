@@ -1,0 +1,467 @@
+"""Producers: choose a queue, store a message, run a local transaction and end it.
+
+In: messages and the user's callbacks. Out: where each message was stored, and what became of its transaction. Always:
+a half message is stored before its local transaction runs, and an answer nobody knows is UNKNOWN. Not here: who is
+asked later (`check`), what may end how (the engine and `transaction`).
+"""
+
+import itertools
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeAlias
+
+from txstore._native import java_hash_code, validate_group
+from txstore.errors import (
+    AlreadyEndedError,
+    InvalidNameError,
+    InvalidOptionError,
+    StoreClosedError,
+    TransactionNotFoundError,
+    TxStoreError,
+    WrongGroupError,
+)
+from txstore.interface import BrokerInterface
+from txstore.listener import Checker, Checkers, as_checker, as_executer, judged
+from txstore.message import (
+    LocalTransactionState,
+    Message,
+    MessageQueue,
+    SentMessage,
+    TransactionSendResult,
+    transaction_id_of,
+)
+
+__all__ = ["Producer", "QueueSelector", "Transaction", "TransactionProducer"]
+
+QueueSelector: TypeAlias = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue | int]
+"""Chooses one of a topic's queues for a message; the last argument is `send`'s `arg`. A queue or its id."""
+
+_log = logging.getLogger("txstore.producer")
+
+
+class Producer:
+    """Sends messages. Made by `broker.producer(group)`; safe to use from many threads.
+
+    Raises InvalidNameError for a group name that is not allowed.
+    """
+
+    def __init__(self, broker: BrokerInterface, group: str) -> None:
+        validate_group(group)
+        self._broker = broker
+        self._group = group
+        self._closed = False
+        self._append: Callable[[Message, int], SentMessage] = broker.append
+        self._queues: dict[str, tuple[int, ...]] = {}
+        # The next queue of each topic: `itertools.cycle` steps in one C call, so threads share it without a lock, and
+        # it has no counter that could overflow.
+        self._turns: dict[str, Callable[[], int]] = {}
+        self._number = broker.register_producer(self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(group={self._group!r}, number={self.number})"
+
+    @property
+    def group(self) -> str:
+        return self._group
+
+    @property
+    def number(self) -> int:
+        return getattr(self, "_number", 0)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue_id: int | None = None,
+        selector: QueueSelector | None = None,
+        arg: Any = None,
+    ) -> SentMessage:
+        """Stores one message; it is visible to consumers when this returns (SYNC_FLUSH: and durable).
+
+        Its queue: `queue_id`, else what `selector` chooses, else its message group's, else the next one in turn.
+        Raises InvalidNameError (topic or queue), StoreClosedError, and what storing raises.
+        """
+        if queue_id is None:
+            if selector is None and message.message_group is None:
+                try:
+                    queue_id = self._turns[message.topic]()
+                except KeyError:
+                    queue_id = self._first_turn(message.topic)
+            else:
+                queue_id = self._choose(message, None, selector, arg)
+        else:
+            self._check_queue(message.topic, queue_id)
+        return self._append(message, queue_id)
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue_id: int | None = None,
+        selector: QueueSelector | None = None,
+        arg: Any = None,
+    ) -> Sequence[SentMessage]:
+        """Stores several messages as one write (and one sync): all or none. Topics may differ.
+
+        Messages of one topic without a group go to one queue, so that they stay in order. Errors as `send`.
+        """
+        if self._closed:
+            self._refuse()
+        together: dict[str, int] = {}
+        chosen: list[int] = []
+        for message in messages:
+            if queue_id is not None or selector is not None or message.message_group is not None:
+                chosen.append(self._choose(message, queue_id, selector, arg))
+                continue
+            topic = message.topic
+            if topic not in together:
+                together[topic] = self._choose(message, None, None, None)
+            chosen.append(together[topic])
+        return self._broker.append_many(messages, chosen) if chosen else []
+
+    def topics_changed(self) -> None:
+        """Forgets what is known of topics; the next send asks the broker again."""
+        self._queues = {}
+        self._turns = {}
+
+    def checker_for(self, topic: str, tag: str | None) -> Checker | None:
+        """A plain producer began no transaction and answers for none."""
+        return None
+
+    def close(self) -> None:
+        """Leaves the group; sending afterwards raises StoreClosedError. Again: nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._append = self._refuse
+        self._broker.unregister_producer(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise StoreClosedError(f"the producer of group {self._group} is closed")
+
+    def _queue_ids(self, topic: str) -> tuple[int, ...]:
+        """The queues that may be sent to, from the broker the first time."""
+        known = self._queues.get(topic)
+        if known is None:
+            if self._closed:
+                self._refuse()
+            known = tuple(self._broker.write_queues(topic))
+            if not known:
+                raise InvalidNameError(f"topic {topic} has no queue that may be sent to")
+            self._queues[topic] = known
+        return known
+
+    def _first_turn(self, topic: str) -> int:
+        turn = itertools.cycle(self._queue_ids(topic)).__next__
+        # Of two threads that come first, both go on with the same cycle.
+        return self._turns.setdefault(topic, turn)()
+
+    def _check_queue(self, topic: str, queue_id: int) -> None:
+        known = self._queue_ids(topic)
+        if queue_id not in known or isinstance(queue_id, bool):
+            raise InvalidNameError(
+                f"topic {topic} has no queue {queue_id} that may be sent to\n"
+                f"hint: its queues are {', '.join(map(str, known))}"
+            )
+
+    def _choose(self, message: Message, queue_id: int | None, selector: QueueSelector | None, arg: Any) -> int:
+        """The queue of one message: given, selected, its group's, or the next in turn."""
+        topic = message.topic
+        if queue_id is None and selector is not None:
+            chosen = selector([MessageQueue(topic, number) for number in self._queue_ids(topic)], message, arg)
+            queue_id = chosen.queue_id if isinstance(chosen, MessageQueue) else chosen
+            if not isinstance(queue_id, int):
+                raise InvalidNameError(f"the selector returned {chosen!r}, neither a MessageQueue nor a queue id")
+        if queue_id is not None:
+            self._check_queue(topic, queue_id)
+            return queue_id
+        group = message.message_group
+        if group is not None:
+            queues = self._queue_ids(topic)
+            return queues[java_hash_code(group) % len(queues)]  # Python's % of a negative hash is not negative.
+        turn = self._turns.get(topic)
+        return turn() if turn is not None else self._first_turn(topic)
+
+
+class TransactionProducer(Producer):
+    """Sends transactional messages, and answers checks about those of its group.
+
+    `listener`: runs local transactions and answers checks (today's shape, or RocketMQ's older ones); `check_listener`:
+    answers checks, if `listener` does not or is None. Made by `broker.transaction_producer(group, listener)`; safe to
+    use from many threads. It is asked until it is closed, also while nobody calls it.
+
+    Raises InvalidOptionError for a listener that can neither run nor answer, InvalidNameError for the group.
+    """
+
+    def __init__(
+        self, broker: BrokerInterface, group: str, listener: object = None, *, check_listener: object = None
+    ) -> None:
+        self._execute = as_executer(listener)
+        default = as_checker(check_listener if check_listener is not None else listener)
+        if listener is not None and self._execute is None and default is None:
+            raise InvalidOptionError(
+                f"{type(listener).__name__} is no transaction listener\nhint: derive from txstore.TransactionListener",
+                option="listener",
+            )
+        self._checkers = Checkers(default)
+        if check_listener is not None and default is None:
+            self._checkers.add(check_listener)
+        self._running: set[int] = set()
+        self._running_lock = threading.Lock()
+        super().__init__(broker, group)
+
+    def add_checker(self, checker: object, *, topic: str | None = None, tags: str | None = None) -> None:
+        """Binds a checker to a topic, to tags (`"a || b"`), to both, or to all; the most specific one answers.
+
+        `checker`: a callable that takes the message, or a listener. Raises InvalidOptionError.
+        """
+        self._checkers.add(checker, topic=topic, tags=tags)
+        # Transactions that nobody could answer for may have been waiting for this one.
+        self._broker.register_producer(self)
+
+    def checker_for(self, topic: str, tag: str | None) -> Checker | None:
+        return None if self._closed else self._checkers.find(topic, tag)
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        arg: Any = None,
+        *,
+        executer: object = None,
+        queue_id: int | None = None,
+        selector: QueueSelector | None = None,
+    ) -> TransactionSendResult:
+        """Stores a half message, runs the local transaction, and commits or rolls back by what it returned.
+
+        `arg` goes to the local transaction (and to `selector`); `executer` runs it instead of the listener: a callable,
+        or RocketMQ's LocalTransactionExecuter. What the local transaction raises is logged and kept in the result's
+        `error`, and counts as UNKNOWN, as in RocketMQ; so does an end that fails: a check settles both. Storing the
+        half message raises as `send` does, and then nothing has run; also raises TooManyPendingError.
+        """
+        execute = self._executer(executer)
+        sent, local = self._prepare(message, queue_id, selector, arg)
+        offset = sent.queue_offset
+        error: str | None = None
+        try:
+            state, error = judged(execute(local, arg), "the local transaction")
+            if error is not None:
+                self._warn("local transaction gave no answer", sent, error)
+        except Exception as raised:
+            state, error = LocalTransactionState.UNKNOWN, _text(raised)
+            _log.warning("local transaction raised", exc_info=True, extra=self._fields(sent, reason=error))
+        except BaseException:
+            self._ended(offset)
+            raise
+        try:
+            failed = self._end(sent, state)
+        except BaseException:
+            self._ended(offset)
+            raise
+        return TransactionSendResult(sent, state, local, error if failed is None else failed)
+
+    def transaction(
+        self, message: Message, *, queue_id: int | None = None, selector: QueueSelector | None = None, arg: Any = None
+    ) -> "Transaction":
+        """A block around the local transaction: entering stores the half message, leaving commits it.
+
+        An exception inside leaves the transaction UNKNOWN, since the database may have committed already: a check
+        decides, and the exception goes on. `tx.rollback()` rolls back outright.
+        """
+        return Transaction(self, message, queue_id, selector, arg)
+
+    def close(self) -> None:
+        """Leaves the group; the ages of local transactions that still run here count from now. Again: nothing."""
+        super().close()
+        with self._running_lock:
+            running, self._running = self._running, set()
+        for offset in running:
+            try:
+                self._broker.local_transaction_ended(offset)
+            except TxStoreError:
+                return  # The store is closed or broken: the next opening takes them for ended.
+
+    def _executer(self, executer: object) -> Callable[[Any, Any], object]:
+        if executer is None:
+            if self._execute is None:
+                raise InvalidOptionError(
+                    f"the producer of group {self._group} has no listener that runs local transactions\n"
+                    "hint: give it a TransactionListener, pass executer=, or use `with producer.transaction(message)`",
+                    option="listener",
+                )
+            return self._execute
+        found = as_executer(executer)
+        if found is not None:
+            return found
+        if not callable(executer):
+            raise InvalidOptionError(f"{type(executer).__name__} can run no local transaction", option="executer")
+        return executer
+
+    def _prepare(
+        self, message: Message, queue_id: int | None, selector: QueueSelector | None, arg: Any
+    ) -> tuple[SentMessage, Message]:
+        """Stores the half message; returns where, and the message as the local transaction sees it."""
+        if self._closed:
+            self._refuse()
+        if message.delay_level:
+            # RocketMQ clears it too: the half topic's own delivery must not be delayed.
+            warnings.warn("a transactional message cannot be delayed: its delay level is cleared", stacklevel=4)
+            _log.warning(
+                "delay level cleared",
+                extra={"topic": message.topic, "group": self._group, "delay_level": message.delay_level},
+            )
+            message = message.replace(delay_level=0)
+        sent = self._broker.prepare(message, self._choose(message, queue_id, selector, arg), self._group, self._number)
+        with self._running_lock:
+            self._running.add(sent.queue_offset)
+        return sent, message.with_transaction_id(transaction_id_of(sent))
+
+    def _end(self, sent: SentMessage, state: LocalTransactionState) -> str | None:
+        """Ends it by the local transaction's answer; logs what fails and returns its text: a check settles it."""
+        try:
+            if state is not LocalTransactionState.UNKNOWN:
+                self._broker.end_transaction(sent, state, producer_group=self._group)
+                self._forget(sent.queue_offset)
+                return None
+        except TxStoreError as error:
+            self._warn("transaction could not be ended", sent, _text(error), state=state.name)
+            self._ended(sent.queue_offset)
+            return _text(error)
+        self._ended(sent.queue_offset)
+        return None
+
+    def _forget(self, half_queue_offset: int) -> None:
+        with self._running_lock:
+            self._running.discard(half_queue_offset)
+
+    def _ended(self, half_queue_offset: int) -> None:
+        """From here on the transaction's age counts, so that it will be checked."""
+        self._forget(half_queue_offset)
+        try:
+            self._broker.local_transaction_ended(half_queue_offset)
+        except TxStoreError as error:
+            _log.warning("local transaction's end is not noted", extra={"group": self._group, "reason": _text(error)})
+
+    def _fields(self, sent: SentMessage, **more: object) -> dict[str, object]:
+        return {
+            "transaction_id": transaction_id_of(sent),
+            "group": self._group,
+            "half_queue_offset": sent.queue_offset,
+        } | more
+
+    def _warn(self, what: str, sent: SentMessage, reason: str, **more: object) -> None:
+        _log.warning("%s: %s", what, reason, extra=self._fields(sent, reason=reason, **more))
+
+
+class Transaction:
+    """A transaction as a block: `with producer.transaction(message) as tx`.
+
+    Entering stores the half message and raises as `send_in_transaction` does. Leaving commits, unless it was ended
+    inside; an exception leaves it UNKNOWN. `commit()` and `rollback()` end it at once and raise what fails. When the
+    commit at leaving fails: an end that contradicts raises (AlreadyEndedError, WrongGroupError,
+    TransactionNotFoundError), anything else is logged and kept in `error`, and a check settles it.
+    """
+
+    def __init__(
+        self,
+        producer: TransactionProducer,
+        message: Message,
+        queue_id: int | None,
+        selector: QueueSelector | None,
+        arg: Any,
+    ) -> None:
+        self._producer = producer
+        self._message = message
+        self._route = (queue_id, selector, arg)
+        self._sent: SentMessage | None = None
+        self._left = False
+        self.state = LocalTransactionState.UNKNOWN
+        """What it was told to become."""
+        self.error: str | None = None
+        """The text of what went wrong at leaving, if a check must settle it."""
+
+    @property
+    def transaction_id(self) -> str:
+        """What the local transaction should store, so that a check finds it."""
+        return transaction_id_of(self.send_result)
+
+    @property
+    def message(self) -> Message:
+        """The message, with its transaction id once the block was entered."""
+        return self._message
+
+    @property
+    def send_result(self) -> SentMessage:
+        """Where the half message was stored. Raises InvalidOptionError before the block was entered."""
+        if self._sent is None:
+            raise InvalidOptionError(
+                "the transaction has not begun\nhint: use it as `with producer.transaction(message) as tx`"
+            )
+        return self._sent
+
+    def commit(self) -> None:
+        """Commits now. Again: nothing. Raises AlreadyEndedError if it was rolled back or discarded."""
+        self._decide(LocalTransactionState.COMMIT)
+
+    def rollback(self) -> None:
+        """Rolls back now. Again: nothing. Raises AlreadyEndedError if it was committed or discarded."""
+        self._decide(LocalTransactionState.ROLLBACK)
+
+    def __enter__(self) -> Self:
+        if self._sent is not None:
+            raise InvalidOptionError("the transaction has begun already\nhint: one block is one transaction")
+        self._sent, self._message = self._producer._prepare(self._message, *self._route)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._left = True
+        if self.state is not LocalTransactionState.UNKNOWN:
+            return
+        if error is not None:
+            self.error = _text(error)
+            _log.info(
+                "transaction left unknown by an exception",
+                extra=self._producer._fields(self.send_result, reason=type(error).__name__),
+            )
+            self._producer._ended(self.send_result.queue_offset)
+            return
+        try:
+            self._decide(LocalTransactionState.COMMIT)
+        except (AlreadyEndedError, WrongGroupError, TransactionNotFoundError):
+            raise
+        except TxStoreError as failed:
+            self.error = _text(failed)
+            self._producer._warn("transaction could not be committed", self.send_result, self.error)
+
+    def _decide(self, state: LocalTransactionState) -> None:
+        sent = self.send_result
+        try:
+            self._producer._broker.end_transaction(sent, state, producer_group=self._producer.group)
+        except BaseException:
+            if self._left:
+                self._producer._ended(sent.queue_offset)
+            raise
+        self.state = state
+        self._producer._forget(sent.queue_offset)
+
+
+def _text(error: BaseException) -> str:
+    """An exception in one line for logs and results: its class and its text."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

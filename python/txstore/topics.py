@@ -1,0 +1,211 @@
+"""Topics and groups: what topics.json and subscriptionGroup.json say, in RocketMQ's shape.
+
+In: the files' text, and the queues that the log has. Out: which queues a topic has, and a new text when something was
+added. Always: unknown keys are kept, `dataVersion` rises with each change, and a topic is on disk before its first
+message. Not here: which names are allowed (the engine), reading and writing the files safely (the engine too).
+"""
+
+import json
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from txstore._native import is_system_topic, validate_topic
+from txstore.errors import InvalidNameError, InvalidOptionError
+
+__all__ = ["ConfigFiles", "Groups", "Topics"]
+
+_log = logging.getLogger("txstore.topics")
+_READ = 4  # RocketMQ's PermName.
+_WRITE = 2
+_QUEUES_MAX = 1024
+
+
+class ConfigFiles(Protocol):
+    """What reads and replaces a file of `config/`."""
+
+    def config_text(self, name: str) -> str | None: ...
+    def set_config_text(self, name: str, text: str) -> None: ...
+
+
+class _Table:
+    """One file: a JSON object with `dataVersion` and a table of entries by name."""
+
+    def __init__(
+        self, files: ConfigFiles, file: str, table: str, time_ms: Callable[[], int], *, read_only: bool
+    ) -> None:
+        self._files = files
+        self._file = file
+        self._name = table
+        self._time_ms = time_ms
+        self._read_only = read_only
+        self._lock = threading.RLock()
+        self._root = self._parsed(files.config_text(file))
+        self._entries: dict[str, dict[str, Any]] = self._root[table]
+
+    def _parsed(self, text: str | None) -> dict[str, Any]:
+        """The file's object; one that is no table of RocketMQ's is reported and begun anew, from what the log has."""
+        root = {} if text is None else _json_object(text)
+        table = root.setdefault(self._name, {}) if root is not None else None
+        if root is not None and isinstance(table, dict) and all(isinstance(entry, dict) for entry in table.values()):
+            return root
+        what = f"config/{self._file} is no table of RocketMQ's: it is rebuilt from the log"
+        warnings.warn(what, RuntimeWarning, stacklevel=2)
+        _log.warning(what, extra={"file": f"config/{self._file}"})
+        return {self._name: {}}
+
+    def _replace(self, changed: dict[str, dict[str, Any]]) -> None:
+        """Writes the table with `changed` entries, then remembers them: a failed write changes nothing."""
+        if not changed or self._read_only:
+            self._entries = self._entries | changed
+            return
+        entries = self._entries | changed
+        version = self._root.get("dataVersion")
+        version = dict(version) if isinstance(version, dict) else {"stateVersion": 0}
+        counter = version.get("counter", 0)
+        version["counter"] = counter + 1 if isinstance(counter, int) else 1
+        version["timestamp"] = self._time_ms()
+        root = self._root | {"dataVersion": version, self._name: entries}
+        self._files.set_config_text(self._file, json.dumps(root, indent=1, sort_keys=True))
+        self._root, self._entries = root, entries
+
+
+class Topics(_Table):
+    """The topics of a store and their queues. Safe to use from many threads.
+
+    `queues`: (topic, queue id) of the log; what topics.json does not know of them is added at once.
+    """
+
+    def __init__(
+        self,
+        files: ConfigFiles,
+        queues: Iterable[tuple[str, int]],
+        time_ms: Callable[[], int],
+        *,
+        read_only: bool,
+        auto_create: bool,
+        queues_default: int,
+    ) -> None:
+        super().__init__(files, "topics.json", "topicConfigTable", time_ms, read_only=read_only)
+        self._auto_create = auto_create
+        self._queues_default = queues_default
+        found: dict[str, int] = {}
+        for topic, queue_id in queues:
+            if not is_system_topic(topic):
+                found[topic] = max(found.get(topic, 0), queue_id + 1)
+        self._replace(
+            {
+                topic: self._entry(topic, count)
+                for topic, count in found.items()
+                if self._count(topic, "readQueueNums") < count or self._count(topic, "writeQueueNums") < 1
+            }
+        )
+
+    def names(self) -> list[str]:
+        """The topics of users, sorted."""
+        return sorted(topic for topic in self._entries if not is_system_topic(topic))
+
+    def read_queues(self, topic: str) -> tuple[int, ...]:
+        return self._allowed(topic, "readQueueNums", _READ)
+
+    def write_queues(self, topic: str) -> tuple[int, ...]:
+        """The queues to send to; makes the topic if that is allowed. Raises InvalidNameError."""
+        validate_topic(topic)
+        if topic not in self._entries:
+            if not self._auto_create:
+                raise InvalidNameError(
+                    f"there is no topic {topic}, and auto_create_topic_enable is off\n"
+                    f"hint: broker.create_topic({topic!r})"
+                )
+            self.create(topic, None)
+        return self._allowed(topic, "writeQueueNums", _WRITE)
+
+    def create(self, topic: str, queues: int | None) -> None:
+        """Makes a topic, or gives it more queues; None: the default number, or what it has.
+
+        Raises InvalidNameError, and InvalidOptionError for fewer queues than it has.
+        """
+        validate_topic(topic)
+        with self._lock:
+            has = self._count(topic, "writeQueueNums")
+            count = queues if queues is not None else has or self._queues_default
+            if not 1 <= count <= _QUEUES_MAX:
+                raise InvalidOptionError(f"queues {count!r} is out of range\nhint: 1 to {_QUEUES_MAX}", option="queues")
+            if count < has:
+                raise InvalidOptionError(
+                    f"topic {topic} has {has} queues; {count} would hide messages", option="queues"
+                )
+            if count > has or topic not in self._entries:
+                self._replace({topic: self._entry(topic, count)})
+
+    def _entry(self, topic: str, count: int) -> dict[str, Any]:
+        """RocketMQ's entry with at least `count` queues; what a broker put into it stays."""
+        fresh: dict[str, Any] = {
+            "attributes": {},
+            "order": False,
+            "perm": _READ | _WRITE,
+            "topicFilterType": "SINGLE_TAG",
+            "topicName": topic,
+            "topicSysFlag": 0,
+        }
+        entry = fresh | self._entries.get(topic, {})
+        for name in ("readQueueNums", "writeQueueNums"):
+            entry[name] = max(count, self._count(topic, name))
+        return entry
+
+    def _count(self, topic: str, name: str) -> int:
+        value = self._entries.get(topic, {}).get(name, 0)
+        return value if isinstance(value, int) else 0
+
+    def _allowed(self, topic: str, name: str, permission: int) -> tuple[int, ...]:
+        entry = self._entries.get(topic)
+        if entry is None or is_system_topic(topic):
+            return ()
+        perm = entry.get("perm", _READ | _WRITE)
+        if not isinstance(perm, int) or not perm & permission:
+            return ()
+        return tuple(range(self._count(topic, name)))
+
+
+class Groups(_Table):
+    """The consumer groups of a store, as a broker wants to find them. Safe to use from many threads."""
+
+    def __init__(self, files: ConfigFiles, time_ms: Callable[[], int], *, read_only: bool) -> None:
+        super().__init__(files, "subscriptionGroup.json", "subscriptionGroupTable", time_ms, read_only=read_only)
+        self._root.setdefault("forbiddenTable", {})
+
+    def names(self) -> list[str]:
+        return sorted(self._entries)
+
+    def add(self, group: str) -> None:
+        """Makes sure the file knows the group; the name was checked."""
+        with self._lock:
+            if group in self._entries:
+                return
+            entry: dict[str, Any] = {
+                "attributes": {},
+                "brokerId": 0,
+                "consumeBroadcastEnable": True,
+                "consumeEnable": True,
+                "consumeFromMinEnable": True,
+                "consumeMessageOrderly": False,
+                "consumeTimeoutMinute": 15,
+                "groupName": group,
+                "groupRetryPolicy": {"type": "CUSTOMIZED"},
+                "groupSysFlag": 0,
+                "notifyConsumerIdsChangedEnable": True,
+                "retryMaxTimes": 16,
+                "retryQueueNums": 1,
+                "whichBrokerWhenConsumeSlowly": 1,
+            }
+            self._replace({group: entry})
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

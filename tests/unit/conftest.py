@@ -1,0 +1,102 @@
+"""What tests of the whole package share: a store of their own, with small files and short times."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+import txstore
+from txstore import Broker, LocalTransactionState, TransactionListener, TransactionMessage
+
+SMALL: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1 << 20,
+    "max_message_size": 1 << 16,
+    "max_hash_slot_num": 1000,
+    "max_index_num": 4000,
+}
+
+
+class OpenStore(Protocol):
+    """Opens the test's store; what is left open is closed at the end."""
+
+    def __call__(self, **options: Any) -> Broker: ...
+
+
+@pytest.fixture
+def open_store(tmp_path: Path) -> Iterator[OpenStore]:
+    brokers: list[Broker] = []
+
+    def opened(**options: Any) -> Broker:
+        broker = txstore.open(tmp_path / "store", **(SMALL | options))
+        brokers.append(broker)
+        return broker
+
+    yield opened
+    for broker in reversed(brokers):
+        broker.close()
+
+
+@pytest.fixture
+def broker(open_store: OpenStore) -> Broker:
+    """A store whose checks come only when a test makes them come."""
+    return open_store(transaction_check_interval=3600)
+
+
+class Scripted(TransactionListener):
+    """Answers as told, and remembers what it was asked."""
+
+    def __init__(
+        self,
+        execute: LocalTransactionState = LocalTransactionState.UNKNOWN,
+        check: LocalTransactionState = LocalTransactionState.UNKNOWN,
+    ) -> None:
+        self.execute = execute
+        self.check = check
+        self.executed: list[tuple[TransactionMessage, Any]] = []
+        self.checked: list[str | None] = []
+
+    def execute_local_transaction(self, message: TransactionMessage, arg: Any) -> LocalTransactionState:
+        self.executed.append((message, arg))
+        return self.execute
+
+    def check_local_transaction(self, message: TransactionMessage) -> LocalTransactionState:
+        self.checked.append(message.transaction_id)
+        return self.check
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Waits for what another thread will do."""
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def scripted() -> type[Scripted]:
+    return Scripted
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], bool]], None]:
+    return wait_until
+
+
+def bodies(broker: Broker, topic: str) -> list[bytes]:
+    """All visible bodies of a topic, queue by queue."""
+    found: list[bytes] = []
+    for _, queue_id, first, _ in broker.queues(topic):
+        offset = first
+        while True:
+            messages, offset = broker.read(topic, queue_id, offset)
+            if not messages:
+                break
+            found.extend(message.body for message in messages)
+    return found
+
+
+@pytest.fixture
+def read_all() -> Callable[[Broker, str], list[bytes]]:
+    return bodies

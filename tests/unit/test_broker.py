@@ -1,0 +1,308 @@
+"""The story: a store is opened by one, closed by all means, and says what is wrong before anything is written."""
+
+import gc
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txstore
+from txstore import (
+    Broker,
+    ForeignStoreError,
+    InvalidMessageError,
+    InvalidNameError,
+    InvalidOptionError,
+    Message,
+    MessageNotFoundError,
+    ReadOnlyError,
+    StoreClosedError,
+    StoreForkedError,
+    StoreLockedError,
+    TransactionNotFoundError,
+    TxStoreError,
+)
+
+
+def test_a_message_is_found_by_its_ids_and_keys(broker: Broker) -> None:
+    sent = broker.producer("p").send(Message("t", b"x", keys="k1 k2"))
+    assert broker.message(sent.message_id).body == b"x"
+    assert broker.message(sent.message_id, topic="t").queue_offset == sent.queue_offset
+    assert broker.message(sent.offset_message_id).message_id == sent.message_id
+    assert [message.message_id for message in broker.query("t", "k2")] == [sent.message_id]
+    for unknown in ("", "x", "0" * 32, "F" * 32, "7F00000100002A9F" + "F" * 16):
+        with pytest.raises(MessageNotFoundError):
+            broker.message(unknown)
+    with pytest.raises(TransactionNotFoundError):
+        broker.transaction("0" * 32)
+
+
+def test_topics_json_is_in_rocketmqs_shape_and_keeps_what_it_does_not_know(open_store: Any, tmp_path: Path) -> None:
+    file = tmp_path / "store" / "config" / "topics.json"
+    with open_store() as broker:
+        broker.producer("p").send(Message("orders", b"x"))
+        broker.create_topic("wide", 8)
+        table = json.loads(file.read_text())
+        entry = table["topicConfigTable"]["orders"]
+        assert (entry["readQueueNums"], entry["writeQueueNums"], entry["perm"], entry["topicName"]) == (
+            4,
+            4,
+            6,
+            "orders",
+        )
+        table["theirs"] = {"a": 1}
+        entry["attributes"] = {"+message.type": "NORMAL"}
+        broker.store.set_config_text("topics.json", json.dumps(table))
+        counter = table["dataVersion"]["counter"]
+    with open_store() as broker:
+        assert broker.topics() == ["orders", "wide"]
+        assert list(broker.write_queues("wide")) == list(range(8))
+        broker.create_topic("new")
+        table = json.loads(file.read_text())
+        assert table["theirs"] == {"a": 1}
+        assert table["topicConfigTable"]["orders"]["attributes"] == {"+message.type": "NORMAL"}
+        assert table["dataVersion"]["counter"] > counter
+
+
+def test_a_topic_that_only_the_log_knows_is_added(open_store: Any) -> None:
+    with open_store(default_topic_queue_nums=3) as broker:
+        broker.producer("p").send(Message("orders", b"x"), queue_id=2)
+        broker.store.set_config_text("topics.json", "{}")
+    broker = open_store()
+    assert broker.topics() == ["orders"]
+    assert list(broker.read_queues("orders")) == [0, 1, 2]
+
+
+def test_fewer_queues_and_unknown_topics_are_refused(open_store: Any) -> None:
+    broker = open_store(auto_create_topic_enable=False)
+    with pytest.raises(InvalidNameError, match="create_topic"):
+        broker.producer("p").send(Message("orders", b"x"))
+    broker.create_topic("orders", 4)
+    broker.producer("p").send(Message("orders", b"x"))
+    for queues in (3, 0, -1, 1025):
+        with pytest.raises(InvalidOptionError):
+            broker.create_topic("orders", queues)
+
+
+def test_P1_a_second_writer_is_refused_at_once(open_store: Any) -> None:
+    open_store()
+    with pytest.raises(StoreLockedError) as caught:
+        open_store()
+    assert caught.value.pid in (None, os.getpid())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_P1_a_forked_child_is_told(broker: Broker) -> None:
+    producer = broker.producer("p")
+    producer.send(Message("t", b"x"))
+    told = 0
+    child = os.fork()
+    if child == 0:  # Only the child runs this; it must not return into the test runner.
+        try:
+            producer.send(Message("t", b"y"))
+        except StoreForkedError:
+            told = 40
+        finally:
+            try:
+                broker.close()
+            finally:
+                os._exit(told)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 40
+    producer.send(Message("t", b"z"))
+
+
+def test_a_reader_reads_beside_the_writer_and_writes_nothing(open_store: Any) -> None:
+    writer = open_store()
+    sent = writer.producer("p").send(Message("t", b"x"))
+    reader = open_store(read_only=True)
+    assert reader.read_only
+    assert [message.body for message in reader.read("t", sent.queue_id, 0)[0]] == [b"x"]
+    assert reader.transactions() == []
+    calls: list[Callable[[], object]] = [
+        lambda: reader.producer("p"),
+        lambda: reader.transaction_producer("p"),
+        lambda: reader.consumer("c", "t"),
+        lambda: reader.create_topic("u"),
+        lambda: reader.write_queues("t"),
+    ]
+    for call in calls:
+        with pytest.raises(ReadOnlyError):
+            call()
+
+
+def test_a_closed_store_says_so_everywhere(open_store: Any) -> None:
+    broker = open_store()
+    producer, transactions = broker.producer("p"), broker.transaction_producer("g")
+    consumer = broker.consumer("c", "t")
+    broker.close()
+    broker.close()
+    assert broker.closed
+    calls: list[Callable[[], object]] = [
+        lambda: producer.send(Message("t", b"x")),
+        lambda: transactions.send_in_transaction(Message("t", b"x"), executer=print),
+        lambda: consumer.poll(),
+        lambda: broker.producer("q"),
+        lambda: broker.consumer("d", "t"),
+        lambda: broker.read("t", 0, 0),
+        lambda: broker.transactions(),
+        lambda: broker.flush(),
+        lambda: broker.stat(),
+    ]
+    for call in calls:
+        with pytest.raises(StoreClosedError):
+            call()
+
+
+def test_a_forgotten_broker_closes_itself(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    broker = txstore.open(path)
+    broker.transaction_producer("g").send_in_transaction(
+        Message("t", b"x"), executer=lambda message, arg: txstore.LocalTransactionState.COMMIT
+    )
+    gone = weakref.ref(broker)
+    del broker
+    gc.collect()
+    assert gone() is None
+    assert not [thread for thread in threading.enumerate() if thread.name == "txstore-housekeeping"]
+    with txstore.open(path) as again:
+        assert again.open_report.clean
+        assert len(again.transactions("committed")) == 1
+
+
+def test_a_program_that_forgets_to_close_ends(tmp_path: Path) -> None:
+    program = (
+        "import sys, txstore\n"
+        "broker = txstore.open(sys.argv[1])\n"
+        "broker.producer('p').send(txstore.Message('t', b'x'), queue_id=0)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "store")], check=True, timeout=30)
+    with txstore.open(tmp_path / "store") as broker:
+        assert broker.open_report.clean
+        assert [message.body for message in broker.read("t", 0, 0)[0]] == [b"x"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"body": b""},
+        {"body": b"x" * (4 * 1024 * 1024 + 1)},
+        {"properties": {"a": "x" * 33_000}},
+        {"properties": {"a\x01": "x"}},
+        {"properties": {"a": "x\x02"}},
+        {"properties": {"a": "x\x00"}},
+        {"properties": {"UNIQ_KEY": "x"}},
+        {"properties": {"PGROUP": "x"}},
+        {"properties": {"": "x"}},
+        {"tags": "a\x01b"},
+        {"keys": ["a\x02"]},
+        {"keys": ["two words"]},
+        {"message_group": "\x00"},
+        {"delay_level": 19},
+        {"delay_level": -1},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_P2_a_message_that_cannot_be_stored_is_refused_when_made(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidMessageError):
+        Message("t", **({"body": b"x"} | options))
+
+
+BAD_NAMES = ["", ".", "..", "a/b", "../etc", "a b", "a\x00", "a\x01", "\u00e4", "x" * 200, "a.b", "a@b"]
+
+
+@pytest.mark.parametrize("topic", [*BAD_NAMES, "RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "TBW102"])
+def test_P2_a_bad_topic_is_refused(broker: Broker, topic: str) -> None:
+    with pytest.raises(InvalidNameError):
+        Message(topic, b"x")
+    with pytest.raises(InvalidNameError):
+        broker.create_topic(topic)
+    assert broker.topics() == []
+
+
+@pytest.mark.parametrize("group", BAD_NAMES)
+def test_P2_a_bad_group_is_refused(broker: Broker, group: str) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: broker.producer(group),
+        lambda: broker.transaction_producer(group),
+        lambda: broker.consumer(group, "t"),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidNameError):
+            call()
+
+
+@pytest.mark.parametrize("number", [-1, 2**63, 2**100])
+def test_P2_a_number_out_of_range_is_refused(broker: Broker, number: int) -> None:
+    broker.create_topic("t")
+    calls: list[Callable[[], object]] = [
+        lambda: broker.read("t", 0, number),
+        lambda: broker.read("t", number, 0),
+        lambda: broker.set_consumer_offset("t", "c", 0, number),
+    ]
+    for call in calls:
+        with pytest.raises((TxStoreError, OverflowError)):
+            call()
+
+
+def test_P2_reading_beyond_the_end_is_an_empty_list(broker: Broker) -> None:
+    broker.create_topic("t")
+    assert broker.read("t", 0, 1000)[0] == []
+    assert broker.read("nowhere", 0, 0)[0] == []
+    assert broker.queue_range("nowhere", 0) == (0, 0)
+
+
+def test_P3_an_unknown_option_is_named(open_store: Any) -> None:
+    with pytest.raises(InvalidOptionError, match="did you mean transaction_check_max"):
+        open_store(transaction_check_maximum=3)
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", b"bytes"])
+def test_P2_a_path_that_names_no_directory_is_refused(path: Any) -> None:
+    with pytest.raises(InvalidOptionError):
+        txstore.open(path)
+
+
+def test_P3_what_is_no_store_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"mine")
+    with pytest.raises(TxStoreError):
+        txstore.open(file)
+    assert file.read_bytes() == b"mine"
+    foreign = tmp_path / "photos"
+    foreign.mkdir()
+    (foreign / "one.jpg").write_bytes(b"mine")
+    with pytest.raises(ForeignStoreError):
+        txstore.open(foreign)
+    assert [entry.name for entry in foreign.iterdir()] == ["one.jpg"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_P3_a_directory_that_may_not_be_written_is_an_os_error(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(OSError, match="store"):
+            txstore.open(tmp_path / "store")
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_opening_read_only_what_is_not_there_makes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(TxStoreError):
+        txstore.open(tmp_path / "nothing", read_only=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_starts_at_import() -> None:
+    program = "import threading, txstore; print(threading.active_count())"
+    ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=30)
+    assert ran.stdout.strip() == "1"
+    assert multiprocessing.active_children() == []

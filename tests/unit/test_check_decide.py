@@ -1,0 +1,119 @@
+"""The story: a pending transaction is asked about in time, not too early, not too often, and is given up at the end."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txstore.check import Action, CheckRules, decide
+
+RULES = CheckRules(
+    transaction_time_out_ms=6_000,
+    transaction_check_interval_ms=30_000,
+    transaction_check_max=15,
+    transaction_check_back_off=1.0,
+    file_reserved_time_ms=259_200_000,
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    running: bool = False
+    age_ms: int = 0
+    stored_age_ms: int = 0
+    immunity_ms: int | None = None
+    checks: int = 0
+    last_check_age_ms: int | None = None
+
+
+WAIT, ASK, DISCARD = Action.WAIT, Action.ASK, Action.DISCARD
+
+
+@pytest.mark.parametrize(
+    ("facts", "producers", "action", "look_again_in_ms"),
+    [
+        pytest.param(Facts(age_ms=0), 1, WAIT, 6_000, id="fresh"),
+        pytest.param(Facts(age_ms=5_999), 1, WAIT, 1, id="a millisecond early"),
+        pytest.param(Facts(age_ms=6_000), 1, ASK, 30_000, id="due"),
+        pytest.param(Facts(age_ms=10**9, running=True), 1, WAIT, 6_000, id="still runs"),
+        pytest.param(Facts(running=True, stored_age_ms=10**12), 1, WAIT, 6_000, id="runs beyond the retention"),
+        pytest.param(Facts(age_ms=9_000, immunity_ms=60_000), 1, WAIT, 51_000, id="immune longer"),
+        pytest.param(Facts(age_ms=1_000, immunity_ms=1_000), 1, ASK, 30_000, id="immune shorter"),
+        pytest.param(Facts(age_ms=0, immunity_ms=0), 1, ASK, 30_000, id="immune not at all"),
+        pytest.param(Facts(age_ms=0, immunity_ms=-5), 1, ASK, 30_000, id="a negative immunity time"),
+        pytest.param(Facts(age_ms=99_000, checks=1, last_check_age_ms=1_000), 1, WAIT, 29_000, id="asked just now"),
+        pytest.param(
+            Facts(age_ms=99_000, checks=1, last_check_age_ms=30_000), 1, ASK, 30_000, id="asked an interval ago"
+        ),
+        pytest.param(
+            Facts(age_ms=99_000, immunity_ms=10**6, checks=1, last_check_age_ms=30_000),
+            1,
+            ASK,
+            30_000,
+            id="immunity once",
+        ),
+        pytest.param(Facts(age_ms=9_000, checks=3), 1, ASK, 30_000, id="counted before a restart"),
+        pytest.param(Facts(age_ms=10**6, checks=15, last_check_age_ms=100), 1, WAIT, 29_900, id="the last may answer"),
+        pytest.param(Facts(age_ms=10**6, checks=15, last_check_age_ms=30_000), 1, DISCARD, 30_000, id="the maximum"),
+        pytest.param(Facts(age_ms=10**6, checks=15, last_check_age_ms=30_000), 0, DISCARD, 30_000, id="nobody needed"),
+        pytest.param(Facts(age_ms=10**6), 0, WAIT, 30_000, id="no producer"),
+        pytest.param(Facts(age_ms=10**9, stored_age_ms=259_200_001), 1, DISCARD, 30_000, id="beyond the retention"),
+        pytest.param(Facts(stored_age_ms=259_199_999), 1, WAIT, 2, id="not slept beyond the retention"),
+    ],
+)
+def test_decide(facts: Facts, producers: int, action: Action, look_again_in_ms: int) -> None:
+    decision = decide(facts, RULES, producers=producers, group="g")
+    assert (decision.action, decision.look_again_in_ms) == (action, look_again_in_ms)
+    assert decision.why
+
+
+def test_T11_one_that_is_being_asked_is_not_asked_twice() -> None:
+    facts = Facts(age_ms=10**6, checks=1, last_check_age_ms=40_000)
+    assert decide(facts, RULES, producers=1, asking=True).action is WAIT
+
+
+def test_T11_waiting_without_a_producer_says_so() -> None:
+    decision = decide(Facts(age_ms=10**6), RULES, producers=0, group="orders")
+    assert decision.no_producer
+    assert "orders" in decision.why
+    assert "not counted" in decision.why
+
+
+def test_a_back_off_makes_each_interval_longer_up_to_the_retention() -> None:
+    rules = replace(RULES, transaction_check_back_off=2.0)
+    assert [round(rules.interval_after_ms(checks) / 30_000) for checks in (1, 2, 3, 4)] == [1, 2, 4, 8]
+    assert rules.interval_after_ms(100_000) <= RULES.file_reserved_time_ms
+    facts = Facts(age_ms=10**6, checks=3, last_check_age_ms=60_000)
+    assert decide(facts, rules, producers=1).action is WAIT
+
+
+ages = st.integers(0, 10**12)
+
+
+@given(
+    st.builds(
+        Facts,
+        running=st.booleans(),
+        age_ms=ages,
+        stored_age_ms=ages,
+        immunity_ms=st.none() | st.integers(-(10**6), 10**9),
+        checks=st.integers(0, 10**6),
+        last_check_age_ms=st.none() | ages,
+    ),
+    st.integers(0, 3),
+    st.booleans(),
+    st.sampled_from([1.0, 1.5, 10.0]),
+)
+def test_decide_holds_its_rules(facts: Facts, producers: int, asking: bool, back_off: float) -> None:
+    rules = replace(RULES, transaction_check_back_off=back_off)
+    decision = decide(facts, rules, producers=producers, asking=asking)
+    assert decision.look_again_in_ms >= 1
+    assert decision.look_again_in_ms <= max(rules.file_reserved_time_ms + 1, 10**9)
+    if facts.running or asking:
+        assert decision.action is WAIT
+    if decision.action is ASK:
+        assert producers > 0
+        assert facts.checks < rules.transaction_check_max
+    if decision.action is DISCARD:
+        assert facts.checks >= rules.transaction_check_max or facts.stored_age_ms > rules.file_reserved_time_ms

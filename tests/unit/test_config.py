@@ -1,0 +1,93 @@
+"""The story: a typing error in a setting is found when the store is opened, and the text says what was meant."""
+
+import dataclasses
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txstore.config import BrokerConfig, FlushDiskType, milliseconds
+from txstore.errors import InvalidOptionError
+
+
+def test_defaults_are_rocketmqs() -> None:
+    config = BrokerConfig()
+    assert config.flush_disk_type is FlushDiskType.ASYNC_FLUSH
+    assert config.transaction_time_out == timedelta(seconds=6)
+    assert config.transaction_check_interval == timedelta(seconds=30)
+    assert config.transaction_check_max == 15
+    assert config.transaction_op_msg_max_size == 4096
+    assert config.file_reserved_time == timedelta(hours=72)
+    assert config.max_message_size == 4194304
+    assert config.flush_interval_commit_log == timedelta(milliseconds=500)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("transaction_timeout", "transaction_time_out"),
+        ("flushDiskType", "flush_disk_type"),
+        ("check_thread", "check_threads"),
+    ],
+)
+def test_P3_an_unknown_option_names_the_nearest(wrong: str, meant: str) -> None:
+    with pytest.raises(InvalidOptionError, match=f"did you mean {meant}"):
+        BrokerConfig.from_options({wrong: 1})
+
+
+def test_an_option_like_no_other_gets_no_guess() -> None:
+    with pytest.raises(InvalidOptionError, match="lists the options"):
+        BrokerConfig.from_options({"zzz": 1})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"flush_disk_type": "MAYBE_FLUSH"},
+        {"flush_disk_type": None},
+        {"transaction_check_max": 0},
+        {"transaction_check_max": 1.5},
+        {"transaction_check_max": True},
+        {"transaction_check_max": "15"},
+        {"transaction_time_out": -1},
+        {"transaction_time_out": float("nan")},
+        {"transaction_time_out": float("inf")},
+        {"transaction_time_out": 1e300},
+        {"transaction_time_out": "6s"},
+        {"transaction_check_interval": 0},
+        {"transaction_check_back_off": 0.5},
+        {"transaction_check_back_off": float("nan")},
+        {"mapped_file_size_consume_queue": 21},
+        {"mapped_file_size_commit_log": 2**31},
+        {"max_message_size": 0},
+        {"reject_late_end": 1},
+        {"enabled_append_prop_crc": "yes"},
+        {"broker_host": 7},
+        {"broker_port": -1},
+        {"check_threads": 0},
+    ],
+    ids=str,
+)
+def test_P2_a_value_out_of_its_range_is_named(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOptionError, match=next(iter(options))) as caught:
+        BrokerConfig.from_options(options)
+    assert caught.value.option == next(iter(options))
+
+
+@given(st.integers(0, 30 * 86400 * 1000))
+def test_a_number_of_seconds_and_a_timedelta_are_the_same(ms: int) -> None:
+    span = timedelta(milliseconds=ms)
+    by_number = BrokerConfig(transaction_time_out=span.total_seconds())
+    assert by_number == BrokerConfig(transaction_time_out=span)
+    assert milliseconds(by_number.transaction_time_out) == ms
+
+
+def test_options_lie_over_a_config_that_stays_as_it_is() -> None:
+    base = BrokerConfig(check_threads=9)
+    over = BrokerConfig.from_options({"transaction_check_max": 3}, base)
+    assert (over.check_threads, over.transaction_check_max) == (9, 3)
+    assert base.transaction_check_max == 15
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        base.check_threads = 1  # type: ignore[misc]

@@ -1,0 +1,196 @@
+"""The story: a consumer sees every message of its topic in order, and none is acknowledged before it was dealt with."""
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from txstore import Broker, ConsumeFromWhere, InvalidOptionError, Message, StoreClosedError
+from txstore.testing import FakeBroker
+
+GONE = 0.0
+
+
+def fill(broker: Any, count: int, **options: Any) -> None:
+    broker.producer("p").send_batch(
+        [Message("t", str(number).encode(), **options) for number in range(count)], queue_id=0
+    )
+
+
+@pytest.fixture(params=["fake", "store"])
+def any_broker(request: pytest.FixtureRequest) -> Any:
+    """The same rules hold on the embedded broker and on the fake one."""
+    if request.param == "fake":
+        return FakeBroker()
+    return request.getfixturevalue("broker")
+
+
+def test_D1_every_message_in_order(any_broker: Any) -> None:
+    fill(any_broker, 100)
+    with any_broker.consumer("c", "t") as consumer:
+        seen = [int(message.body) for _ in range(20) for message in consumer.poll(7, GONE)]
+    assert seen == list(range(100))
+
+
+def test_asking_for_the_next_acknowledges_the_last(any_broker: Any) -> None:
+    fill(any_broker, 3)
+    with any_broker.consumer("c", "t") as consumer:
+        consumer.poll(1)
+        assert any_broker.consumer_offset("t", "c", 0) is None
+        consumer.poll(1)
+        assert any_broker.consumer_offset("t", "c", 0) == 1
+    assert any_broker.consumer_offset("t", "c", 0) == 2, "leaving normally acknowledges the one in hand"
+
+
+def test_an_exception_does_not_acknowledge_the_one_in_hand(any_broker: Any) -> None:
+    fill(any_broker, 3)
+    with pytest.raises(KeyError), any_broker.consumer("c", "t") as consumer:  # noqa: PT012
+        for message in consumer:
+            if message.body == b"1":
+                raise KeyError("shipping")
+    assert any_broker.consumer_offset("t", "c", 0) == 1
+    with any_broker.consumer("c", "t") as consumer:
+        assert [message.body for message in consumer.poll(9)] == [b"1", b"2"]
+
+
+def test_a_break_does_not_acknowledge_the_one_in_hand(any_broker: Any) -> None:
+    fill(any_broker, 3)
+    with any_broker.consumer("c", "t") as consumer:
+        for message in consumer:
+            if message.body == b"1":
+                break
+        assert [message.body for message in consumer.poll(1)] == [b"1"], "the same consumer gets it again at once"
+        for message in consumer:
+            assert message.body == b"2"
+            break
+    assert any_broker.consumer_offset("t", "c", 0) == 2
+
+
+def test_tags_choose_and_what_they_pass_over_is_done_with(any_broker: Any) -> None:
+    producer = any_broker.producer("p")
+    for number, tag in enumerate(["paid", "open", "refunded", None, "open"]):
+        producer.send(Message("t", str(number).encode(), tags=tag), queue_id=0)
+    with any_broker.consumer("c", "t", tags="paid || refunded") as consumer:
+        assert [message.body for message in consumer.poll(9)] == [b"0", b"2"]
+    assert any_broker.consumer_offset("t", "c", 0) == 5
+    with any_broker.consumer("nothing", "t", tags="other") as consumer:
+        assert consumer.poll(9) == []
+        assert any_broker.consumer_offset("t", "nothing", 0) == 5
+
+
+def test_queues_take_turns(any_broker: Any) -> None:
+    producer = any_broker.producer("p")
+    for queue_id, count in enumerate((50, 2, 2, 2)):
+        producer.send_batch([Message("t", b"x")] * count, queue_id=queue_id)
+    with any_broker.consumer("c", "t") as consumer:
+        assert [message.queue_id for message in consumer.poll(8)] == [0, 1, 2, 3] * 2
+
+
+def test_groups_know_nothing_of_each_other_and_a_new_one_begins_at_the_first(any_broker: Any) -> None:
+    fill(any_broker, 2)
+    for group in ("a", "b"):
+        with any_broker.consumer(group, "t") as consumer:
+            assert len(consumer.poll(9)) == 2
+    with any_broker.consumer("late", "t", start=ConsumeFromWhere.LAST) as consumer:
+        assert consumer.poll(9) == []
+        fill(any_broker, 1)
+        assert len(consumer.poll(9)) == 1
+
+
+def test_a_second_member_of_a_group_is_refused(any_broker: Any) -> None:
+    first = any_broker.consumer("c", "t")
+    with pytest.raises(InvalidOptionError, match="already"):
+        any_broker.consumer("c", "t")
+    any_broker.consumer("c", "u").close()
+    first.close()
+    any_broker.consumer("c", "t").close()
+
+
+def test_a_closed_consumer_says_so(any_broker: Any) -> None:
+    consumer = any_broker.consumer("c", "t")
+    consumer.close()
+    consumer.close()
+    with pytest.raises(StoreClosedError):
+        consumer.poll()
+    assert list(consumer) == []
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_P2_no_number_of_messages_is_refused(any_broker: Any, count: int) -> None:
+    with any_broker.consumer("c", "t") as consumer, pytest.raises(InvalidOptionError):
+        consumer.poll(count)
+
+
+def test_iteration_waits_for_what_comes(broker: Broker) -> None:
+    def later() -> None:
+        time.sleep(0.05)
+        broker.producer("p").send(Message("t", b"x"))
+
+    thread = threading.Thread(target=later)
+    with broker.consumer("c", "t") as consumer:
+        thread.start()
+        for message in consumer:
+            assert message.body == b"x"
+            break
+    thread.join()
+
+
+def test_closing_from_another_thread_ends_the_loop(broker: Broker) -> None:
+    consumer = broker.consumer("c", "t")
+    thread = threading.Timer(0.05, consumer.close)
+    thread.start()
+    assert list(consumer) == []
+    thread.join()
+
+
+def test_poll_waits_its_time(broker: Broker) -> None:
+    with broker.consumer("c", "t") as consumer:
+        before = time.monotonic()
+        assert consumer.poll(1, 0.05) == []
+        assert 0.04 < time.monotonic() - before < 2
+
+
+def test_D2_offsets_survive_a_restart_and_never_pass_the_end(open_store: Any) -> None:
+    with open_store() as broker:
+        fill(broker, 5)
+        with broker.consumer("c", "t") as consumer:
+            consumer.poll(3)
+        with pytest.raises(InvalidOptionError):
+            broker.set_consumer_offset("t", "c", 0, 6)
+    broker = open_store()
+    assert broker.groups() == ["c"]
+    with broker.consumer("c", "t") as consumer:
+        assert [message.body for message in consumer.poll(9)] == [b"3", b"4"]
+
+
+def test_D2_an_offset_beyond_the_end_is_clamped_and_reported(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(broker, 2)
+    monkeypatch.setattr(broker, "consumer_offset", lambda topic, group, queue_id: 99)
+    with broker.consumer("c", "t") as consumer:
+        assert consumer.poll(9) == []
+        assert "beyond the end" in caplog.text
+        fill(broker, 1)
+        assert len(consumer.poll(9)) == 1
+
+
+def test_messages_that_retention_took_are_reported_not_waited_for(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from txstore import OffsetTooOldError
+
+    fake = FakeBroker()
+    fill(fake, 5)
+    whole = fake.read
+
+    def read(topic: str, queue_id: int, queue_offset: int, *rest: Any) -> Any:
+        if queue_id == 0 and queue_offset < 3:
+            raise OffsetTooOldError("gone", minimum=3)
+        return whole(topic, queue_id, queue_offset, *rest)
+
+    monkeypatch.setattr(fake, "read", read)
+    with fake.consumer("c", "t") as consumer:
+        assert [message.body for message in consumer.poll(9)] == [b"3", b"4"]
+    assert "removed before they were consumed" in caplog.text

@@ -1,0 +1,132 @@
+"""The story: a message goes to the queue that its sender means, and a sender cannot leave half a topic idle."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from txstore import (
+    Broker,
+    InvalidNameError,
+    LocalTransactionState,
+    Message,
+    MessageQueue,
+    StoreClosedError,
+    TransactionProducer,
+)
+from txstore._native import java_hash_code
+from txstore.testing import FakeBroker
+
+
+def test_round_robin_takes_every_queue_in_turn_and_each_topic_for_itself() -> None:
+    producer = FakeBroker(queues=3).producer("g")
+    first = [producer.send(Message("a", b"x")).queue_id for _ in range(4)]
+    other = [producer.send(Message("b", b"x")).queue_id for _ in range(2)]
+    rest = [producer.send(Message("a", b"x")).queue_id for _ in range(2)]
+    assert first + rest == [0, 1, 2, 0, 1, 2]
+    assert other == [0, 1]
+
+
+def test_a_message_group_stays_in_one_queue() -> None:
+    fake = FakeBroker(queues=4)
+    producer = fake.producer("g")
+    for group in ("a", "polygenelubricants", "o-17", "\u00e9"):  # The second's hash is the most negative int.
+        queues = {producer.send(Message("t", b"x", message_group=group)).queue_id for _ in range(5)}
+        assert queues == {java_hash_code(group) % 4}
+
+
+def test_a_selector_chooses_and_gets_the_argument() -> None:
+    producer = FakeBroker(queues=4).producer("g")
+
+    def by_order(queues: Any, message: Message, arg: Any) -> MessageQueue:
+        chosen = queues[arg % len(queues)]
+        assert isinstance(chosen, MessageQueue)
+        return chosen
+
+    assert producer.send(Message("t", b"x"), selector=by_order, arg=6).queue_id == 2
+    assert producer.send(Message("t", b"x"), selector=lambda queues, message, arg: 3).queue_id == 3
+    with pytest.raises(InvalidNameError):
+        producer.send(Message("t", b"x"), selector=lambda queues, message, arg: 4)
+    with pytest.raises(InvalidNameError):
+        producer.send(Message("t", b"x"), selector=lambda queues, message, arg: None)  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize("queue_id", [-1, 4, 2**40])
+def test_P2_a_queue_that_is_not_there_is_refused(queue_id: int) -> None:
+    with pytest.raises(InvalidNameError, match="its queues are 0, 1, 2, 3"):
+        FakeBroker().producer("g").send(Message("t", b"x"), queue_id=queue_id)
+
+
+def test_a_batch_keeps_a_topics_order_in_one_queue() -> None:
+    fake = FakeBroker()
+    sent = fake.producer("g").send_batch([Message("a", b"1"), Message("b", b"2"), Message("a", b"3")])
+    assert sent[0].queue_id == sent[2].queue_id
+    assert [message.body for message in fake.messages("a")] == [b"1", b"3"]
+    assert fake.producer("g").send_batch([]) == []
+
+
+def test_a_closed_producer_says_so() -> None:
+    producer = FakeBroker().producer("g")
+    producer.send(Message("t", b"x"))
+    producer.close()
+    producer.close()
+    for call in (lambda: producer.send(Message("t", b"x")), lambda: producer.send_batch([Message("u", b"x")])):
+        with pytest.raises(StoreClosedError):
+            call()
+
+
+def test_more_queues_are_used_at_once(broker: Broker) -> None:
+    producer = broker.producer("g")
+    producer.send(Message("t", b"x"))
+    broker.create_topic("t", 8)
+    assert Counter(producer.send(Message("t", b"x")).queue_id for _ in range(16)) == dict.fromkeys(range(8), 2)
+
+
+def test_an_executer_may_come_with_the_call() -> None:
+    fake = FakeBroker()
+    producer = fake.transaction_producer("g")
+
+    class Old:
+        def execute_local_transaction_branch(self, message: Any, arg: Any) -> LocalTransactionState:
+            return LocalTransactionState.COMMIT if arg else LocalTransactionState.ROLLBACK
+
+    first = producer.send_in_transaction(Message("t", b"1"), 1, executer=Old())
+    second = producer.send_in_transaction(Message("t", b"2"), 0, executer=Old())
+    third = producer.send_in_transaction(Message("t", b"3"), executer=lambda message, arg: LocalTransactionState.COMMIT)
+    states = [fake.transaction_state(sent.transaction_id) for sent in (first, second, third)]
+    assert states == ["committed", "rolled_back", "committed"]
+    with pytest.raises(ValueError, match="no listener"):
+        producer.send_in_transaction(Message("t", b"4"))
+
+
+def test_a_delay_level_is_cleared_with_a_warning() -> None:
+    fake = FakeBroker()
+    producer = fake.transaction_producer("g")
+    run: Callable[..., Any] = lambda message, arg: LocalTransactionState.COMMIT  # noqa: E731
+    with pytest.warns(UserWarning, match="delay level is cleared"):
+        sent = producer.send_in_transaction(Message("t", b"x", delay_level=3), executer=run)
+    assert sent.message.delay_level == 0
+    with pytest.warns(UserWarning, match="delay level"), producer.transaction(Message("t", b"y", delay_level=1)) as tx:
+        assert tx.message.delay_level == 0
+
+
+def test_checkers_are_asked_by_topic_and_tag() -> None:
+    fake = FakeBroker()
+    producer = fake.transaction_producer("g")
+    producer.add_checker(lambda message: LocalTransactionState.COMMIT, topic="orders", tags="paid")
+    producer.add_checker(lambda message: LocalTransactionState.ROLLBACK, topic="orders")
+    sent = [
+        producer.send_in_transaction(message, executer=lambda message, arg: None)
+        for message in (Message("orders", b"1", tags="paid"), Message("orders", b"2"), Message("other", b"3"))
+    ]
+    assert fake.run_checks() == 2
+    states = [fake.transaction_state(one.transaction_id) for one in sent]
+    assert states == ["committed", "rolled_back", "pending"]
+
+
+def test_a_listener_that_is_none_is_refused_before_the_group_is_joined() -> None:
+    fake = FakeBroker()
+    with pytest.raises(ValueError, match="no transaction listener"):
+        TransactionProducer(fake, "g", object())
+    assert fake._producers.all() == []
