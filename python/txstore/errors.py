@@ -10,6 +10,7 @@
     ├── TransactionNotFoundError    also LookupError   look elsewhere
     ├── OffsetTooOldError           also LookupError   go on at `.minimum`: retention removed what was asked for
     ├── AlreadyEndedError                              look again: it ended otherwise, `.outcome` tells how
+    ├── StillPendingError                              look again: it has not ended, so it cannot be resumed
     ├── WrongGroupError                                look again: another producer group began it
     ├── LateEndError                                   wait: a check will ask (only with `reject_late_end=True`)
     ├── StoreForkedError                               open the store in this process, after forking
@@ -43,6 +44,7 @@ __all__ = [
     "MissingFileError",
     "OffsetTooOldError",
     "ReadOnlyError",
+    "StillPendingError",
     "StoreClosedError",
     "StoreCorruptError",
     "StoreForkedError",
@@ -115,6 +117,10 @@ class AlreadyEndedError(TxStoreError):
     """
 
     outcome: str = "finished_unknown"
+
+
+class StillPendingError(TxStoreError):
+    """The transaction has not ended."""
 
 
 class WrongGroupError(TxStoreError):

@@ -30,7 +30,7 @@ pub struct Scan {
 }
 
 /// Whether a visitor wants the next record.
-pub type Continue = bool;
+pub(super) type Continue = bool;
 
 /// Reads records in order.
 #[derive(Debug)]

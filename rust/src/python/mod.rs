@@ -35,7 +35,7 @@ mod _native {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        module.add("_debug_build", cfg!(debug_assertions))?;
+        module.add("__debug_build__", cfg!(debug_assertions))?;
         let py = module.py();
         let note = pyo3::types::PyCFunction::new_closure(py, None, None, |_args, _kwargs| crate::store::note_fork())?;
         let options = pyo3::types::PyDict::new(py);

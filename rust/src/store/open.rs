@@ -30,7 +30,7 @@ use crate::storage::{Lock, OpenMode, Storage};
 use crate::units::{PhysicalOffset, to_usize};
 
 /// Exists while a store is open; found at opening: the last close was not clean.
-pub const ABORT: &str = "abort";
+pub(super) const ABORT: &str = "abort";
 /// Makes a RocketMQ broker refuse the store while we have it open, and until we have healed it.
 pub const GUARD: &str = "commitlog/!txstore-open";
 const LOCK: &str = "lock";
