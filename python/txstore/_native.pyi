@@ -14,11 +14,11 @@ __version__: str
 class Message:
     """What an application sends: immutable, checked when made.
 
-    `body`: 1 byte to 4 MiB (the store's `max_message_size` decides finally). `keys`: words without spaces; a str is one
+    `body`: at least 1 byte; the store refuses more than its `max_message_size` (4 MiB). `keys`: words without spaces; a str is one
     key or several separated by spaces. `properties`: the application's own names and values. `delay_level`: 0 (at once)
     to 18. `message_group`: messages of one group go to one queue, in order.
 
-    Raises InvalidMessageError (empty or too large body, \\x00 \\x01 \\x02 in a name or value, reserved property name,
+    Raises InvalidMessageError (empty body, \\x00 \\x01 \\x02 in a name or value, reserved property name,
     properties too long) and InvalidNameError (topic).
     """
 

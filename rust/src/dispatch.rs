@@ -46,7 +46,7 @@ impl<'a> DispatchRequest<'a> {
             size: view.size,
             store_timestamp: view.store_timestamp,
             tags_code: tags_code(view),
-            topic_hash: topic_hash(view.topic),
+            topic_hash: java::topic_hash(view.topic),
             transaction_type: view.transaction_type(),
             unique_id: view.properties.get_str(UNIQUE_KEY),
             keys: view.properties.get_str(KEYS),
@@ -57,11 +57,6 @@ impl<'a> DispatchRequest<'a> {
     pub const fn has_entry(&self) -> bool {
         matches!(self.transaction_type, TransactionType::None | TransactionType::Commit)
     }
-}
-
-/// The hash that every key of a topic begins with.
-pub fn topic_hash(topic: &str) -> i32 {
-    java::extend_hash(java::hash_code(topic), "#")
 }
 
 /// What dispatch has not handed to files yet.

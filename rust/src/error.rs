@@ -267,9 +267,7 @@ impl Error {
         match self {
             Self::DiskFull { path, source } => Self::DiskFull { path: path.clone(), source: again(source) },
             Self::TooManyFiles { path, source } => Self::TooManyFiles { path: path.clone(), source: again(source) },
-            Self::Io { operation, path, source } => {
-                Self::Io { operation, path: path.clone(), source: again(source) }
-            }
+            Self::Io { operation, path, source } => Self::Io { operation, path: path.clone(), source: again(source) },
             Self::StoreClosed => Self::StoreClosed,
             other => Self::StorePoisoned { why: other.to_string() },
         }

@@ -31,6 +31,11 @@ pub fn tags_code(tags: Option<&str>) -> i64 {
     i64::from(tags.map_or(0, hash_code))
 }
 
+/// The hash with which every key of a topic begins in the index: of `TOPIC#`.
+pub fn topic_hash(topic: &str) -> i32 {
+    extend_hash(hash_code(topic), "#")
+}
+
 /// The hash of `TOPIC#KEY` in an index file.
 pub fn index_hash(topic: &str, key: &str) -> u32 {
     index_hash_after(extend_hash(hash_code(topic), "#"), key)

@@ -4,7 +4,8 @@
 //! record will hold it. Always: no separator hides in a name or value; no reserved name is set. Not here: the body, which
 //! is borrowed at each call.
 
-use crate::dispatch::topic_hash;
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
 use crate::java;
 use crate::names;
@@ -18,7 +19,7 @@ pub const DELAY_LEVEL_MAX: u8 = 18;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
     /// The topic.
-    pub topic: std::sync::Arc<str>,
+    pub topic: Arc<str>,
     /// The properties' text.
     pub properties: Vec<u8>,
     /// The application's own flag.
@@ -83,12 +84,15 @@ impl Envelope {
         }
         // One check for all sends; what the engine adds is checked when the record is encoded.
         if text.len() > PROPERTIES_MAX {
-            return Err(invalid(format!("the properties take {} bytes, at most {PROPERTIES_MAX} are allowed", text.len())));
+            return Err(invalid(format!(
+                "the properties take {} bytes, at most {PROPERTIES_MAX} are allowed",
+                text.len()
+            )));
         }
         Ok(Self {
             topic: parts.topic.into(),
             tags_code: java::tags_code(parts.tags),
-            topic_hash: topic_hash(parts.topic),
+            topic_hash: java::topic_hash(parts.topic),
             properties: text,
             flag: parts.flag,
             delay_level: parts.delay_level,
@@ -104,7 +108,9 @@ impl Envelope {
 /// A body that may be stored.
 pub fn check_body(body: &[u8], max_message_size: u32) -> Result<()> {
     if body.is_empty() {
-        return Err(invalid("the body is empty\nhint: RocketMQ stores no empty messages; send at least one byte".into()));
+        return Err(invalid(
+            "the body is empty\nhint: RocketMQ stores no empty messages; send at least one byte".into(),
+        ));
     }
     if u32::try_from(body.len()).map_or(true, |length| length > max_message_size) {
         return Err(invalid(format!(

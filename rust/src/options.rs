@@ -101,10 +101,16 @@ impl StoreOptions {
         at_least("flush_interval_commit_log", Some(self.flush_interval_ms), 1, "ms")?;
         at_least("pending_transactions_max", Some(self.pending_transactions_max), 1, "transaction")?;
         if self.commit_log_file_size.is_some_and(|size| size > 1 << 31) {
-            return Err(invalid("mapped_file_size_commit_log", "a commit log file has at most 2147483648 bytes".into()));
+            return Err(invalid(
+                "mapped_file_size_commit_log",
+                "a commit log file has at most 2147483648 bytes".into(),
+            ));
         }
         if let Some(size) = self.consume_queue_file_size.filter(|size| size % 20 != 0) {
-            return Err(invalid("mapped_file_size_consume_queue", format!("{size} is no multiple of an entry's 20 bytes")));
+            return Err(invalid(
+                "mapped_file_size_consume_queue",
+                format!("{size} is no multiple of an entry's 20 bytes"),
+            ));
         }
         // An op message names at least one half: twenty digits and a comma.
         if !(32..=1 << 20).contains(&self.op_message_size_max) {

@@ -8,12 +8,12 @@
 use std::sync::Arc;
 
 use crate::commit_log::{Appended, CommitLog, Scanner, Tail};
-use crate::consume_queue::{Block, ConsumeQueue, Entry, QueueFiles};
+use crate::consume_queue::{Block, ConsumeQueue, Entry, QueueFiles, QueueRoom};
 use crate::dispatch::{DispatchRequest, Dispatcher};
 use crate::error::{Error, Result};
+use crate::half::HALF_QUEUE;
 use crate::half::replay::{Keep, Replay};
 use crate::half::table::Table;
-use crate::half::HALF_QUEUE;
 use crate::index::IndexFiles;
 use crate::names::HALF_TOPIC;
 use crate::record::RecordView;
@@ -108,10 +108,8 @@ pub fn recover(
     // Where only txstore wrote, nothing that is decided comes back; a broker may put back anything.
     let keep = if settings.is_all_ours(log.segments.first(), u64::MAX) { Keep::Open } else { Keep::Identities };
     run.out.replay = Replay::new(keep, log.segments.first(), known.half_progress);
-    let scan = Scanner::new(log, PhysicalOffset(from), known.limit).run(
-        |offset| settings.verify(offset),
-        |view, bytes| run.record(view, bytes).map(|()| true),
-    )?;
+    let scan = Scanner::new(log, PhysicalOffset(from), known.limit)
+        .run(|offset| settings.verify(offset), |view, bytes| run.record(view, bytes).map(|()| true))?;
     run.out.end = scan.end.max(from);
     run.judge_tail(&scan.tail)?;
     run.finish()
@@ -141,7 +139,8 @@ fn fits(log: &CommitLog, snapshot: &Snapshot) -> bool {
     let Some(anchor) = snapshot.anchor else { return log.segments.all().is_empty() && snapshot.position == 0 };
     let record = |segment: &crate::segment::Segment| {
         let end = anchor.physical_offset + u64::from(anchor.size);
-        (end <= segment.end()).then(|| segment.bytes(anchor.physical_offset..end).ok().map(|bytes| crc32fast::hash(&bytes)))
+        (end <= segment.end())
+            .then(|| segment.bytes(anchor.physical_offset..end).ok().map(|bytes| crc32fast::hash(&bytes)))
     };
     let found = log.segments.at(anchor.physical_offset).and_then(|segment| record(&segment).flatten());
     log.segments.first() <= snapshot.position && found == Some(anchor.crc)
@@ -219,12 +218,11 @@ impl<'a> Run<'a> {
             });
         }
         let queues = &mut self.out.dispatcher.queues;
-        let slot = match queues.find(view.topic, view.queue_id) {
-            Some(slot) => slot,
-            None => {
-                let queue = self.first_seen(view)?;
-                self.out.dispatcher.queues.insert(queue)
-            }
+        let slot = if let Some(slot) = queues.find(view.topic, view.queue_id) {
+            slot
+        } else {
+            let queue = self.first_seen(view)?;
+            self.out.dispatcher.queues.insert(queue)
         };
         let next = self.out.dispatcher.queues.next(slot);
         if view.queue_offset.0 != next {
@@ -279,7 +277,9 @@ impl<'a> Run<'a> {
         let end = self.out.end;
         let damage = |what: &str| match self.log.segments.at(end) {
             Some(segment) => segment.corrupt(end, what),
-            None => Error::StoreCorrupt { file: crate::commit_log::DIRECTORY.into(), offset: end, what: what.to_owned() },
+            None => {
+                Error::StoreCorrupt { file: crate::commit_log::DIRECTORY.into(), offset: end, what: what.to_owned() }
+            }
         };
         if let Tail::Bad(why) = tail
             && (self.known.clean || end < self.known.durable)
@@ -319,14 +319,15 @@ impl<'a> Run<'a> {
             self.out.unnamed = self.out.replay.finish(&mut self.out.table);
         }
         if let Some(anchor) = &mut self.out.anchor {
-            anchor.crc = self.log.read(PhysicalOffset(anchor.physical_offset), u64::MAX, |_, bytes| crc32fast::hash(bytes))?;
+            anchor.crc =
+                self.log.read(PhysicalOffset(anchor.physical_offset), u64::MAX, |_, bytes| crc32fast::hash(bytes))?;
         }
         Ok(self.out)
     }
 
     /// Queues whose messages are all gone keep their offsets: the next message must not get a used one.
     fn add_silent_queues(&mut self) -> Result<()> {
-        for (topic, queue_id, first, room) in self.queue_files.list()? {
+        for QueueRoom { topic, queue_id, first, room } in self.queue_files.list()? {
             if self.out.dispatcher.queues.find(&topic, queue_id).is_some() {
                 continue;
             }

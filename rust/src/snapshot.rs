@@ -87,9 +87,9 @@ impl Snapshot {
         write_table(&mut out, table, wall_ms, monotonic_ms);
         let mut bytes = out.0;
         let crc = crc32fast::hash(bytes.get(HEADER..).unwrap_or_default());
-        for (slot, byte) in bytes.iter_mut().zip(
-            MAGIC.to_le_bytes().into_iter().chain(VERSION.to_le_bytes()).chain(crc.to_le_bytes()),
-        ) {
+        for (slot, byte) in
+            bytes.iter_mut().zip(MAGIC.to_le_bytes().into_iter().chain(VERSION.to_le_bytes()).chain(crc.to_le_bytes()))
+        {
             *slot = byte;
         }
         bytes

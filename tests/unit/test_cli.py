@@ -138,7 +138,7 @@ def test_transactions_ended_by_hand(run: Run, copy: Path) -> None:
     code, out, err = run("tx", "commit", copy, second)
     assert (code, out) == (1, "")
     assert err.startswith("txstore: error: ")
-    assert "rolled_back" in err
+    assert "rolled back" in err
     assert facts(run, "tx", "show", copy, first)["state"] == "committed"
     discarded = facts(run, "tx", "list", "--state", "discarded", copy)[0]["transaction_id"]
     assert facts(run, "tx", "resume", copy, discarded)["transaction_id"] == discarded

@@ -159,7 +159,8 @@ impl Appender {
             }
             Err(error) => {
                 self.current = self.log.segments.at(from);
-                self.take_back(from).map_err(|second| Error::StorePoisoned { why: format!("{error}; then {second}") })?;
+                self.take_back(from)
+                    .map_err(|second| Error::StorePoisoned { why: format!("{error}; then {second}") })?;
                 Err(error)
             }
         }

@@ -62,11 +62,7 @@ impl CommitLog {
     pub fn segment(&self, offset: PhysicalOffset) -> Result<Arc<Segment>> {
         let first = self.segments.first();
         if offset.0 < first {
-            return Err(Error::OffsetTooOld {
-                place: "the commit log".into(),
-                requested: offset.0,
-                minimum: first,
-            });
+            return Err(Error::OffsetTooOld { place: "the commit log".into(), requested: offset.0, minimum: first });
         }
         self.segments.at(offset.0).filter(|_| offset.0 < self.appended()).ok_or_else(|| not_found(offset))
     }
@@ -103,4 +99,5 @@ fn not_found(offset: PhysicalOffset) -> Error {
 
 /// Bytes that a record must leave free behind it in its file.
 pub const FILE_TAIL: u64 = 8;
-const _: () = assert!(FILE_TAIL == layout::BLANK_MIN as u64, "the free bytes are those of the smallest blank record");
+const _: () =
+    assert!(layout::BLANK_MIN == 8 && FILE_TAIL == 8, "the free bytes are those of the smallest blank record");

@@ -45,11 +45,7 @@ impl Entry {
         let tags = rest.first_chunk::<8>()?;
         let (offset, size) = (u64::from_be_bytes(*offset), u32::from_be_bytes(*size));
         let plausible = size > 0 && size <= PADDING_SIZE && offset <= u64::MAX >> 1;
-        plausible.then(|| Self {
-            physical_offset: PhysicalOffset(offset),
-            size,
-            tags_code: i64::from_be_bytes(*tags),
-        })
+        plausible.then(|| Self { physical_offset: PhysicalOffset(offset), size, tags_code: i64::from_be_bytes(*tags) })
     }
 
     /// Whether it stands for no message.

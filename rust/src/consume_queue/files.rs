@@ -23,6 +23,19 @@ const HANDLES_MAX: usize = 512;
 
 type Name = (Arc<str>, QueueId, u64);
 
+/// A queue's files.
+#[derive(Clone, Debug)]
+pub struct QueueRoom {
+    /// Its topic.
+    pub topic: Arc<str>,
+    /// Its number.
+    pub queue_id: QueueId,
+    /// The first entry that its files have room for.
+    pub first: u64,
+    /// One past the last entry that they have room for.
+    pub room: u64,
+}
+
 /// The files below `consumequeue/`.
 #[derive(Debug)]
 pub struct QueueFiles {
@@ -48,8 +61,8 @@ impl QueueFiles {
         self.file_size / to_u64(ENTRY_SIZE)
     }
 
-    /// Every queue that has a directory: topic, number, and the entries its files have room for.
-    pub fn list(&self) -> Result<Vec<(Arc<str>, QueueId, u64, u64)>> {
+    /// Every queue that has files.
+    pub fn list(&self) -> Result<Vec<QueueRoom>> {
         let mut queues = Vec::new();
         for topic in self.storage.list(DIRECTORY)?.unwrap_or_default() {
             if !topic.is_dir || !names::valid_path_component(&topic.name) {
@@ -61,6 +74,10 @@ impl QueueFiles {
                 let directory = directory(&name, queue_id)?;
                 let files = SegmentQueue::files(self.storage.as_ref(), &directory)?;
                 for (base, file) in &files {
+                    // An empty file is one that a crash left at its making; writing there makes it anew.
+                    if file.len == 0 {
+                        continue;
+                    }
                     if file.len != self.file_size || base % self.file_size != 0 {
                         return Err(Error::ForeignStore {
                             path: self.storage.root().join(format!("{directory}/{}", file.name)),
@@ -70,7 +87,12 @@ impl QueueFiles {
                 }
                 let (Some((first, _)), Some((last, _))) = (files.first(), files.last()) else { continue };
                 let per_entry = to_u64(ENTRY_SIZE);
-                queues.push((Arc::clone(&name), queue_id, first / per_entry, (last + self.file_size) / per_entry));
+                queues.push(QueueRoom {
+                    topic: Arc::clone(&name),
+                    queue_id,
+                    first: first / per_entry,
+                    room: (last + self.file_size) / per_entry,
+                });
             }
         }
         Ok(queues)

@@ -11,7 +11,7 @@ mod table;
 mod tests;
 
 pub use entry::{ENTRY_SIZE, Entry, PADDING_SIZE};
-pub use files::{DIRECTORY, QueueFiles};
+pub use files::{DIRECTORY, QueueFiles, QueueRoom};
 pub use table::{Block, QueueTable, Slot};
 
 use std::sync::Arc;

@@ -5,14 +5,14 @@
 
 use std::net::SocketAddr;
 
+use crate::error::{Error, Result};
 use crate::message::Envelope;
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC};
 use crate::options::PUT_BACK_ROOM;
-use crate::error::{Error, Result};
 use crate::record::layout::{CRC_PROPERTY_LEN, PROPERTIES_MAX, SYS_COMMIT, SYS_TRANSACTION_MASK};
 use crate::record::properties::{
-    self, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_CHECK_TIMES, TRANSACTION_ID,
-    TRANSACTION_PREPARED, UNIQUE_KEY,
+    self, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_CHECK_TIMES, TRANSACTION_ID, TRANSACTION_PREPARED,
+    UNIQUE_KEY,
 };
 use crate::record::{Draft, RecordView};
 use crate::units::{PhysicalOffset, QueueId};
@@ -45,7 +45,12 @@ pub fn half_properties(
 }
 
 /// The final message of a half: its own topic and queue again, committed, pointing back.
-pub fn final_draft<'a>(half: &RecordView<'a>, facts: &HalfFacts<'a>, store_host: SocketAddr, text: &'a mut Vec<u8>) -> Draft<'a> {
+pub fn final_draft<'a>(
+    half: &RecordView<'a>,
+    facts: &HalfFacts<'a>,
+    store_host: SocketAddr,
+    text: &'a mut Vec<u8>,
+) -> Draft<'a> {
     text.clear();
     properties::copy_without(half.properties, &[REAL_TOPIC, REAL_QUEUE_ID], text);
     Draft {

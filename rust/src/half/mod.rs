@@ -25,8 +25,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::record::RecordView;
 use crate::record::properties::{
-    CHECK_IMMUNITY_TIME, Properties, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_CHECK_TIMES,
-    UNIQUE_KEY,
+    CHECK_IMMUNITY_TIME, PRODUCER_GROUP, Properties, REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_CHECK_TIMES, UNIQUE_KEY,
 };
 use crate::units::QueueId;
 

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use hashbrown::HashMap;
 
 use super::op::parse_op_body;
-use super::table::{Key, NewHalf, Table};
+use super::table::{Key, NewHalf, Pending, Table};
 use super::{HalfCopy, HalfFacts, Identity};
 use crate::error::Outcome;
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
@@ -91,22 +91,24 @@ impl Replay {
             }
             Some(displaced) => {
                 // The one before stays findable by its place until it is settled.
-                let places: Vec<_> = table.get(displaced).into_iter().flat_map(|entry| entry.copies()).collect();
+                let places: Vec<_> = table.get(displaced).into_iter().flat_map(Pending::copies).collect();
                 for (copy, _) in places {
                     self.by_physical_offset.insert(copy.physical_offset, displaced);
                 }
                 self.begin(table, &half);
             }
-            None => match facts.identity.and_then(|identity| self.finished.get_mut(&identity)).filter(|_| !facts.sent) {
-                Some(finished) => {
-                    // A broker put back what was decided: one more copy of it, which an op must name.
-                    let outcome = table.outcome(*finished).unwrap_or(Outcome::FinishedUnknown);
-                    *finished = half.copy.queue_offset;
-                    table.decided.set(half.copy.queue_offset, outcome);
-                    self.unnamed.insert(half.copy.queue_offset);
+            None => {
+                match facts.identity.and_then(|identity| self.finished.get_mut(&identity)).filter(|_| !facts.sent) {
+                    Some(finished) => {
+                        // A broker put back what was decided: one more copy of it, which an op must name.
+                        let outcome = table.outcome(*finished).unwrap_or(Outcome::FinishedUnknown);
+                        *finished = half.copy.queue_offset;
+                        table.decided.set(half.copy.queue_offset, outcome);
+                        self.unnamed.insert(half.copy.queue_offset);
+                    }
+                    None => self.begin(table, &half),
                 }
-                None => self.begin(table, &half),
-            },
+            }
         }
     }
 
@@ -173,12 +175,12 @@ impl Replay {
         newest
             .filter(stands_there)
             .or_else(|| self.by_physical_offset.get(&place).copied().filter(stands_there).filter(same))
-            .or_else(|| self.alone(table, identity, place))
+            .or_else(|| Self::alone(table, identity, place))
             .or_else(|| newest.filter(|_| any_place || place < self.first_physical_offset))
     }
 
     /// A half without id or group, by its place.
-    fn alone(&self, table: &Table, identity: Option<Identity>, place: u64) -> Option<Key> {
+    fn alone(table: &Table, identity: Option<Identity>, place: u64) -> Option<Key> {
         if identity.is_some() {
             return None;
         }
@@ -192,13 +194,7 @@ impl Replay {
         }
     }
 
-    fn note(
-        &self,
-        table: &mut Table,
-        key: Key,
-        view: &RecordView<'_>,
-        note: impl FnOnce(&mut super::table::More),
-    ) {
+    fn note(&self, table: &mut Table, key: Key, view: &RecordView<'_>, note: impl FnOnce(&mut super::table::More)) {
         if self.keep == Keep::All {
             table.note(key, |more| {
                 note(more);

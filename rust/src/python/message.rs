@@ -8,7 +8,6 @@ use pyo3::types::{PyBytes, PyDict, PyMapping, PyString, PyTuple};
 use super::error::{OrRaise, into_py};
 use crate::error::Error;
 use crate::message::{Envelope, Parts};
-use crate::options::MAX_MESSAGE_SIZE;
 use crate::record::message_id::offset_message_id;
 use crate::record::properties::{Properties, SHARDING_KEY, TAGS, is_reserved};
 use crate::store::Sent;
@@ -51,7 +50,8 @@ impl Message {
             Ok(bytes) => bytes.clone().unbind(),
             Err(_) => copy_body(py, body)?,
         };
-        crate::message::check_body(body.as_bytes(py), MAX_MESSAGE_SIZE.max(u32::MAX >> 1)).or_raise(py)?;
+        // Its size is the store's affair: the option max_message_size may allow more than RocketMQ's default.
+        crate::message::check_body(body.as_bytes(py), u32::MAX).or_raise(py)?;
         let keys = keys.map(|keys| joined(py, keys)).transpose()?.unwrap_or_default();
         let own: Vec<(String, String)> = properties.map(pairs).transpose()?.unwrap_or_default();
         let own: Vec<(&str, &str)> = own.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();

@@ -3,10 +3,13 @@
 //! In: calls of a few lines. Out: small frozen objects. Always: one call a message or batch; the interpreter is released
 //! only where a call can wait; no panic crosses. Not here: mechanism, policy. The contract is `_native.pyi`.
 
+// What crosses the border arrives as a value.
+#![allow(clippy::needless_pass_by_value)]
+
 mod error;
 mod message;
-mod stored;
 mod store;
+mod stored;
 mod transaction;
 
 use pyo3::prelude::*;

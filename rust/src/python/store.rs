@@ -278,10 +278,8 @@ impl Store {
         tags: Option<Vec<String>>,
     ) -> PyResult<(Vec<StoredMessage>, u64)> {
         let (queue_id, from) = (queue(queue_id).or_raise(py)?, offset(queue_offset, "queue_offset").or_raise(py)?);
-        let (records, next) = self
-            .store
-            .read(topic, queue_id, QueueOffset(from), max_messages, tags.as_deref())
-            .or_raise(py)?;
+        let (records, next) =
+            self.store.read(topic, queue_id, QueueOffset(from), max_messages, tags.as_deref()).or_raise(py)?;
         Ok((messages(records), next.0))
     }
 
@@ -291,12 +289,7 @@ impl Store {
     }
 
     #[pyo3(signature = (physical_offset, max_messages=1_000))]
-    fn scan(
-        &self,
-        py: Python<'_>,
-        physical_offset: i128,
-        max_messages: usize,
-    ) -> PyResult<(Vec<StoredMessage>, u64)> {
+    fn scan(&self, py: Python<'_>, physical_offset: i128, max_messages: usize) -> PyResult<(Vec<StoredMessage>, u64)> {
         let from = PhysicalOffset(offset(physical_offset, "physical_offset").or_raise(py)?);
         let (records, next) = py.detach(|| self.store.scan(from, max_messages)).or_raise(py)?;
         Ok((messages(records), next.0))

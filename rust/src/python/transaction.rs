@@ -172,6 +172,11 @@ impl TransactionRow {
     }
 
     fn __repr__(&self) -> String {
-        format!("TransactionRow(transaction_id={:?}, topic={:?}, state={:?})", self.0.transaction_id, self.0.topic, self.state())
+        format!(
+            "TransactionRow(transaction_id={:?}, topic={:?}, state={:?})",
+            self.0.transaction_id,
+            self.0.topic,
+            self.state()
+        )
     }
 }

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use crate::error::{Error, Result};
 use crate::storage::{File, OpenMode, ReadMap, Storage};
 
-/// A fixed-size file that holds the row's bytes from `base` on (RocketMQ's MappedFile).
+/// A fixed-size file that holds the row's bytes from `base` on (RocketMQ's `MappedFile`).
 #[derive(Debug)]
 pub struct Segment {
     base: u64,

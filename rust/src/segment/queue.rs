@@ -12,7 +12,7 @@ use crate::segment::Segment;
 use crate::storage::{DirEntry, OpenMode, Storage};
 use crate::units::{PhysicalOffset, to_usize};
 
-/// A row of segments (RocketMQ's MappedFileQueue).
+/// A row of segments (RocketMQ's `MappedFileQueue`).
 #[derive(Debug)]
 pub struct SegmentQueue {
     storage: Arc<dyn Storage>,
@@ -28,6 +28,13 @@ impl SegmentQueue {
         let mut segments: Vec<Arc<Segment>> = Vec::new();
         for (base, entry) in Self::files(storage.as_ref(), directory)? {
             let path = format!("{directory}/{}", entry.name);
+            if entry.len == 0 {
+                // A crash left it between its making and its length; nothing was ever in it.
+                if !read_only {
+                    storage.unlink(&path)?;
+                }
+                continue;
+            }
             if entry.len != size {
                 return Err(Error::ForeignStore {
                     path: storage.root().join(&path),
@@ -97,10 +104,9 @@ impl SegmentQueue {
         let mut segments = self.segments.write();
         loop {
             let next = segments.last().map(|last| last.end());
-            let Some((base, _)) =
-                Self::files(self.storage.as_ref(), &self.directory)?.into_iter().find(|(base, file)| {
-                    file.len == self.size && next.is_none_or(|next| *base == next)
-                })
+            let Some((base, _)) = Self::files(self.storage.as_ref(), &self.directory)?
+                .into_iter()
+                .find(|(base, file)| file.len == self.size && next.is_none_or(|next| *base == next))
             else {
                 return Ok(());
             };

@@ -1,7 +1,7 @@
 //! Append: messages and half messages into the log, their entries into queues and index.
 //!
 //! In: envelopes with bodies. Out: where each went. Always: all of a batch or nothing; when it returns the messages are
-//! visible, in SYNC_FLUSH durable. Not here: ends of transactions.
+//! visible, in `SYNC_FLUSH` durable. Not here: ends of transactions.
 
 use super::{Inner, Shared, Store};
 use crate::commit_log::{Appended, Appender, Urgency};
@@ -13,6 +13,7 @@ use crate::half::table::{Key, NewHalf};
 use crate::half::{HALF_QUEUE, HalfCopy, Identity, immunity_ms};
 use crate::message::{Envelope, check_body};
 use crate::names::{self, HALF_TOPIC};
+use crate::options::FlushDiskType;
 use crate::record::message_id::UniqueId;
 use crate::record::properties::{self, Properties, UNIQUE_KEY};
 use crate::record::{Draft, TransactionType, crc32};
@@ -79,7 +80,7 @@ impl Store {
 
     /// Stores one message if that needs no waiting at all; `None` otherwise, and nothing has changed.
     ///
-    /// In SYNC_FLUSH the caller waits with `acknowledge` for the end that comes with it.
+    /// In `SYNC_FLUSH` the caller waits with `acknowledge` for the end that comes with it.
     pub fn append_now(&self, message: &NewMessage<'_>) -> Result<Option<(Sent, u64)>> {
         let messages = std::slice::from_ref(message);
         self.shared.check_append(messages)?;
@@ -175,7 +176,8 @@ impl Shared {
             return Ok(None);
         }
         for (message, placed) in messages.iter().zip(placed.iter()) {
-            let request = request(message.envelope, placed.appended, placed.unique_id.as_str(), message.envelope.topic_hash);
+            let request =
+                request(message.envelope, placed.appended, placed.unique_id.as_str(), message.envelope.topic_hash);
             state.dispatcher.enqueue(placed.slot, &request);
             state.dispatcher.index(&request);
         }
@@ -304,8 +306,8 @@ impl Shared {
             appender.make_room(urgency)?;
         }
         appender.write().map_err(|error| self.judge(error))?;
-        if let Some(published) = &self.published {
-            published.set_appended(PhysicalOffset(self.log.appended()));
+        if self.options.flush_disk_type == FlushDiskType::Async {
+            self.publish_visible(self.log.appended());
         }
         Ok(true)
     }
@@ -313,17 +315,14 @@ impl Shared {
 
 fn check_queue(queue_id: QueueId) -> Result<()> {
     if queue_id.0 < 0 {
-        return Err(Error::InvalidName { what: format!("queue {queue_id} does not exist: queues are numbered from 0") });
+        return Err(Error::InvalidName {
+            what: format!("queue {queue_id} does not exist: queues are numbered from 0"),
+        });
     }
     Ok(())
 }
 
-fn request<'a>(
-    envelope: &'a Envelope,
-    appended: Appended,
-    unique_id: &'a str,
-    topic_hash: i32,
-) -> DispatchRequest<'a> {
+fn request<'a>(envelope: &'a Envelope, appended: Appended, unique_id: &'a str, topic_hash: i32) -> DispatchRequest<'a> {
     DispatchRequest {
         physical_offset: appended.physical_offset,
         size: appended.size,

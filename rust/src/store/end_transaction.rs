@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::{Inner, Shared, Store};
 use crate::commit_log::{Appended, Urgency};
 use crate::consume_queue::{Entry, Slot};
-use crate::dispatch::{DispatchRequest, topic_hash};
+use crate::dispatch::DispatchRequest;
 use crate::error::{Error, Outcome, Result};
 use crate::half::convert::{discard_draft, final_draft};
 use crate::half::op::{op_bodies, op_properties};
@@ -215,7 +215,7 @@ impl Shared {
     /// Decides one end; a pending transaction's record joins the batch.
     fn judge_end(&self, inner: &mut Inner, end: &End, decisions: &mut Vec<Decision>) -> Result<Ended> {
         let outcome = end.kind.outcome();
-        let Some(key) = self.pending(inner, end)? else {
+        let Some(key) = Self::pending(inner, end)? else {
             return self.judge_decided(inner, end);
         };
         if let Some(earlier) = decisions.iter().find(|decision| decision.key == key) {
@@ -246,7 +246,7 @@ impl Shared {
                 queue_offset,
                 appended,
                 tags_code: java::tags_code(view.properties.get_str(TAGS)),
-                topic_hash: topic_hash(draft.topic),
+                topic_hash: java::topic_hash(draft.topic),
                 transaction_type: match end.kind {
                     EndKind::Commit => TransactionType::Commit,
                     _ => TransactionType::None,
@@ -261,7 +261,7 @@ impl Shared {
     }
 
     /// The pending transaction that an end names, after comparing place and group.
-    fn pending(&self, inner: &Inner, end: &End) -> Result<Option<Key>> {
+    fn pending(inner: &Inner, end: &End) -> Result<Option<Key>> {
         let Some(key) = inner.state.table.find(end.half.queue_offset) else { return Ok(None) };
         let Some(entry) = inner.state.table.get(key) else { return Ok(None) };
         if !entry.copies().any(|(copy, _)| copy == end.half) {
@@ -281,7 +281,7 @@ impl Shared {
         let bytes = self.entry_bytes(queue, wanted)?;
         let entry = Entry::from_bytes(&bytes).filter(|entry| !entry.is_padding());
         let Some(entry) = entry.filter(|entry| entry.physical_offset.0 >= self.log.segments.first()) else {
-            return self.judge_gone(inner, end);
+            return Self::judge_gone(inner, end);
         };
         if entry.physical_offset.0 != end.half.physical_offset {
             return Err(not_found(end, "no half message stands there"));
@@ -289,7 +289,9 @@ impl Shared {
         self.log.read(entry.physical_offset, self.log.appended(), |view, _| {
             check_group(end, HalfFacts::of(view).group)?;
             match end.transaction_id.as_deref().filter(|id| view.unique_id() != Some(id)) {
-                Some(id) => Err(not_found(end, &format!("its id is {:?}, not {id:?}", view.unique_id().unwrap_or("none")))),
+                Some(id) => {
+                    Err(not_found(end, &format!("its id is {:?}, not {id:?}", view.unique_id().unwrap_or("none"))))
+                }
                 None => Ok(()),
             }
         })??;
@@ -298,7 +300,7 @@ impl Shared {
     }
 
     /// An end whose half retention has removed: what it left tells.
-    fn judge_gone(&self, inner: &Inner, end: &End) -> Result<Ended> {
+    fn judge_gone(inner: &Inner, end: &End) -> Result<Ended> {
         let Some(found) = inner.state.table.outcome(end.half.queue_offset) else {
             return Err(not_found(end, "its half message is gone, and nothing is known of it"));
         };
@@ -309,9 +311,10 @@ impl Shared {
         let Some(entry) = inner.state.table.get(key).filter(|_| self.options.reject_late_end && !end.from_check) else {
             return Ok(());
         };
-        let immunity_ms = entry.immunity_ms().unwrap_or(self.options.transaction_timeout_ms);
-        // Once it may have been asked about, a check settles it, as in RocketMQ; a discard is no producer's end.
-        if end.kind != EndKind::Discard && self.clock.monotonic_ms() - entry.stored_ms > immunity_ms {
+        // As in RocketMQ only a message with an immunity time of its own can be late: once that has passed, a check
+        // settles it. A discard is no producer's end.
+        let Some(immunity_ms) = entry.immunity_ms().filter(|_| end.kind != EndKind::Discard) else { return Ok(()) };
+        if self.clock.monotonic_ms() - entry.stored_ms > immunity_ms {
             return Err(Error::LateEnd { transaction: name(end), immunity_ms });
         }
         Ok(())
@@ -409,7 +412,8 @@ impl Shared {
 
 /// The queue offset behind those that the batch has given already.
 fn next_in_batch(decisions: &[Decision], slot: Slot, next: u64) -> QueueOffset {
-    let last = decisions.iter().rev().filter_map(|decision| decision.record.as_ref()).find(|record| record.slot == slot);
+    let last =
+        decisions.iter().rev().filter_map(|decision| decision.record.as_ref()).find(|record| record.slot == slot);
     last.map_or(QueueOffset(next), |record| record.queue_offset.plus(1))
 }
 
@@ -425,11 +429,9 @@ fn check_real(draft: &Draft<'_>) -> Result<()> {
 
 fn check_group(end: &End, expected: &str) -> Result<()> {
     match end.group.as_deref().filter(|given| *given != expected) {
-        Some(given) => Err(Error::WrongGroup {
-            transaction: name(end),
-            expected: expected.to_owned(),
-            given: given.to_owned(),
-        }),
+        Some(given) => {
+            Err(Error::WrongGroup { transaction: name(end), expected: expected.to_owned(), given: given.to_owned() })
+        }
         None => Ok(()),
     }
 }
@@ -450,4 +452,3 @@ fn name(end: &End) -> String {
         format!("(half queue offset {}, physical offset {})", end.half.queue_offset, end.half.physical_offset)
     })
 }
-

@@ -119,8 +119,7 @@ impl Store {
             let draft = resume_draft(view, shared.options.store_host, scratch);
             let queue_offset = QueueOffset(state.dispatcher.queues.next(*half_slot));
             let appended = appender.push(&draft, queue_offset)?;
-            let urgency =
-                Urgency::Send { pending_bytes: state.table.pending_bytes() + u64::from(appended.size) };
+            let urgency = Urgency::Send { pending_bytes: state.table.pending_bytes() + u64::from(appended.size) };
             shared.write(appender, urgency, true)?;
             let request = DispatchRequest {
                 physical_offset: appended.physical_offset,

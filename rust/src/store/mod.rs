@@ -8,10 +8,10 @@ mod end_transaction;
 mod history;
 mod open;
 mod read;
-mod upkeep;
-mod waiting;
 #[cfg(test)]
 mod tests;
+mod upkeep;
+mod waiting;
 
 pub use append::{NewHalfMessage, NewMessage, Sent};
 pub use end_transaction::{End, EndKind, Ended};
@@ -40,6 +40,7 @@ use crate::recovery::Recovered;
 use crate::settings::Settings;
 use crate::storage::disk::Disk;
 use crate::storage::{Lock, Storage};
+use crate::units::PhysicalOffset;
 
 /// How often this process was forked, as far as it was told (see `note_fork`).
 static FORKS: AtomicU64 = AtomicU64::new(0);
@@ -146,11 +147,8 @@ impl Store {
     pub fn open_with(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, options: StoreOptions) -> Result<Self> {
         options.check()?;
         let shared = Arc::new(open::open(storage, clock, options)?);
-        let flusher = if shared.options.read_only || !shared.options.background {
-            None
-        } else {
-            Some(upkeep::spawn(&shared)?)
-        };
+        let flusher =
+            if shared.options.read_only || !shared.options.background { None } else { Some(upkeep::spawn(&shared)?) };
         Ok(Self { shared, flusher: Mutex::new(flusher) })
     }
 
@@ -256,9 +254,16 @@ impl Shared {
 
     /// How far readers may read.
     fn visible_end(&self) -> u64 {
-        match (&self.published, self.options.read_only, self.options.flush_disk_type) {
-            (_, true, _) | (_, _, FlushDiskType::Async) => self.log.appended(),
-            (_, _, FlushDiskType::Sync) => self.log.durable(),
+        match self.options.flush_disk_type {
+            FlushDiskType::Sync if !self.options.read_only => self.log.durable(),
+            _ => self.log.appended(),
+        }
+    }
+
+    /// Tells readers in other processes how far they may read: the end that is visible here, too.
+    fn publish_visible(&self, end: u64) {
+        if let Some(published) = &self.published {
+            published.set_appended(PhysicalOffset(end));
         }
     }
 
@@ -266,7 +271,10 @@ impl Shared {
     fn wait_durable(&self, end: u64) -> Result<()> {
         let publish = |durable: u64| {
             if let Some(published) = &self.published {
-                published.set_durable(crate::units::PhysicalOffset(durable));
+                published.set_durable(PhysicalOffset(durable));
+            }
+            if self.options.flush_disk_type == FlushDiskType::Sync {
+                self.publish_visible(durable);
             }
         };
         self.commit.wait(&self.log, end, publish).map_err(|error| self.judge(error))

@@ -86,8 +86,7 @@ pub(super) fn open(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, options: St
     }
     let claim = claim(storage.as_ref())?;
     let was_clean = claim.clean;
-    let opened =
-        open_with(Arc::clone(&storage), clock, options, &geometry, settings, claim.locks, |_| Ok(was_clean));
+    let opened = open_with(Arc::clone(&storage), clock, options, &geometry, settings, claim.locks, |_| Ok(was_clean));
     if opened.is_err() && was_clean {
         // It was closed well, and nothing but what is derived was touched: it stays so.
         storage.unlink(ABORT)?;
@@ -107,7 +106,8 @@ fn open_with(
 ) -> Result<Shared> {
     let began_ms = clock.monotonic_ms();
     let read_only = options.read_only;
-    let published = if read_only { Published::open(storage.as_ref())? } else { Some(Published::create(storage.as_ref())?) };
+    let published =
+        if read_only { Published::open(storage.as_ref())? } else { Some(Published::create(storage.as_ref())?) };
     let live = read_only && storage.is_locked(LOCK, PUBLISHER_BYTE)?;
     let foreign_writer = read_only && !live && storage.is_locked(LOCK, WRITER_BYTE)?;
     let clean = is_clean(storage.as_ref())?;
@@ -252,9 +252,7 @@ fn inner(
     // A wall clock behind the newest record would make every half younger than it is: time goes on from the later.
     let wall_ms = clock.wall().0.max(recovered.newest.0);
     let timeout_ms = options.transaction_timeout_ms;
-    recovered
-        .table
-        .start(wall_ms, clock.monotonic_ms(), |entry| entry.immunity_ms().unwrap_or(timeout_ms));
+    recovered.table.start(wall_ms, clock.monotonic_ms(), |entry| entry.immunity_ms().unwrap_or(timeout_ms));
     Inner {
         appender,
         state: recovered,
@@ -274,7 +272,11 @@ fn look(storage: &dyn Storage) -> Result<bool> {
         return Ok(true);
     }
     if let Some(dledger) = entries.iter().find(|entry| entry.is_dir && entry.name.starts_with("dledger-")) {
-        return Err(foreign(storage, &dledger.name, "a DLedger store keeps its log elsewhere; only ordinary stores are read"));
+        return Err(foreign(
+            storage,
+            &dledger.name,
+            "a DLedger store keeps its log elsewhere; only ordinary stores are read",
+        ));
     }
     // What an opening that crashed at its very beginning leaves behind.
     let ours = ["lock", ABORT, "txstore", "config", "checkpoint", "index", consume_queue::DIRECTORY];
@@ -282,7 +284,10 @@ fn look(storage: &dyn Storage) -> Result<bool> {
         Some(other) => Err(foreign(
             storage,
             "",
-            &format!("it is no store: it holds {:?} and no commitlog\nhint: name an empty or a new directory", other.name),
+            &format!(
+                "it is no store: it holds {:?} and no commitlog\nhint: name an empty or a new directory",
+                other.name
+            ),
         )),
         None => Ok(false),
     }
@@ -291,7 +296,11 @@ fn look(storage: &dyn Storage) -> Result<bool> {
 /// Kinds of stores that we cannot continue (docs/format.md).
 fn refuse(storage: &dyn Storage) -> Result<()> {
     if storage.len("consumequeue/CURRENT")?.is_some() {
-        return Err(foreign(storage, "consumequeue/CURRENT", "the queues are kept in RocksDB; only file queues are continued"));
+        return Err(foreign(
+            storage,
+            "consumequeue/CURRENT",
+            "the queues are kept in RocksDB; only file queues are continued",
+        ));
     }
     for directory in ["batchconsumequeue", "consumequeue_ext"] {
         if storage.list(directory)?.is_some_and(|entries| !entries.is_empty()) {
@@ -361,15 +370,10 @@ fn geometry(storage: &dyn Storage, options: &StoreOptions, settings: Option<&Set
     Ok(Geometry { commit_log, consume_queue, index: index_geometry(storage, options, settings)? })
 }
 
-fn index_geometry(
-    storage: &dyn Storage,
-    options: &StoreOptions,
-    settings: Option<&Settings>,
-) -> Result<IndexGeometry> {
+fn index_geometry(storage: &dyn Storage, options: &StoreOptions, settings: Option<&Settings>) -> Result<IndexGeometry> {
     let default = IndexGeometry::default();
-    let remembered = settings.and_then(|settings| {
-        Some(IndexGeometry { slots: settings.index_slots?, entries: settings.index_entries? })
-    });
+    let remembered = settings
+        .and_then(|settings| Some(IndexGeometry { slots: settings.index_slots?, entries: settings.index_entries? }));
     let own = match (remembered, options.max_hash_slot_num, options.max_index_num) {
         (Some(remembered), ..) => Some(remembered),
         (None, Some(slots), Some(entries)) => {
@@ -465,8 +469,7 @@ impl Shared {
         let settings = self.settings.lock().clone();
         let before = self.log.appended();
         self.log.set_appended(u64::MAX);
-        let followed =
-            crate::recovery::follow(&self.log, &self.queue_files, &settings, &mut inner.state, &known);
+        let followed = crate::recovery::follow(&self.log, &self.queue_files, &settings, &mut inner.state, &known);
         let end = inner.state.end.max(before);
         self.log.set_appended(end);
         self.log.set_durable(end);

@@ -11,9 +11,9 @@ use crate::commit_log::Scanner;
 use crate::consume_queue::{ConsumeQueue, ENTRY_SIZE, Entry};
 use crate::error::{Error, Result};
 use crate::java;
+use crate::record::RecordView;
 use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
 use crate::record::properties::{KEYS, TAGS, UNIQUE_KEY};
-use crate::record::RecordView;
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, to_u64, to_usize};
 
 /// Bytes that one `read` returns at most, beyond its first message: RocketMQ's `maxTransferBytesOnMessageInMemory` is
@@ -96,7 +96,8 @@ impl Store {
                 }
                 next += 1;
                 let wanted = !entry.is_padding() && codes.as_ref().is_none_or(|codes| codes.contains(&entry.tags_code));
-                if let Some(record) = wanted.then(|| self.record_if(entry.physical_offset, tags)).transpose()?.flatten() {
+                if let Some(record) = wanted.then(|| self.record_if(entry.physical_offset, tags)).transpose()?.flatten()
+                {
                     bytes += record.bytes.len();
                     found.push(record);
                 }
@@ -108,9 +109,9 @@ impl Store {
     /// The record at a physical offset.
     pub fn read_at(&self, physical_offset: PhysicalOffset) -> Result<StoredRecord> {
         self.shared.refresh()?;
-        self.shared.log.read(physical_offset, self.shared.visible_end(), |_, bytes| {
-            StoredRecord::new(bytes, physical_offset)
-        })
+        self.shared
+            .log
+            .read(physical_offset, self.shared.visible_end(), |_, bytes| StoredRecord::new(bytes, physical_offset))
     }
 
     /// Records of every topic in the log's order, and the offset to go on from.

@@ -13,9 +13,9 @@ use crate::checkpoint::Checkpoint;
 use crate::commit_log;
 use crate::config_file;
 use crate::consume_queue::Slot;
-use crate::dispatch::topic_hash;
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
+use crate::java;
 use crate::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
 use crate::snapshot::{Anchor, QueueExtent, Snapshot};
 use crate::units::PhysicalOffset;
@@ -119,7 +119,7 @@ impl Store {
 
 impl Shared {
     pub(super) fn half_topic_hash(&self) -> i32 {
-        *self.half_topic_hash.get_or_init(|| topic_hash(HALF_TOPIC))
+        *self.half_topic_hash.get_or_init(|| java::topic_hash(HALF_TOPIC))
     }
 
     /// Wakes the background thread when much is buffered.
@@ -319,14 +319,14 @@ impl Shared {
 fn check_config_name(name: &str) -> Result<()> {
     let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
     if !plain || name.starts_with('.') || name.is_empty() || name == "consumerOffset.json" {
-        return Err(Error::InvalidName { what: format!("{name:?} is no file of config/ that may be read or replaced") });
+        return Err(Error::InvalidName {
+            what: format!("{name:?} is no file of config/ that may be read or replaced"),
+        });
     }
     Ok(())
 }
 
-fn unsynced_queues(
-    inner: &Inner,
-) -> impl Iterator<Item = (Slot, Arc<str>, crate::units::QueueId, u64, u64)> + '_ {
+fn unsynced_queues(inner: &Inner) -> impl Iterator<Item = (Slot, Arc<str>, crate::units::QueueId, u64, u64)> + '_ {
     inner.state.dispatcher.queues.iter().filter_map(|(slot, queue)| {
         let from = queue.unsynced_from?;
         Some((slot, Arc::clone(&queue.topic), queue.queue_id, from, queue.settled()))

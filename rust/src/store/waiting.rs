@@ -61,7 +61,8 @@ impl Store {
     pub fn half(&self, half_queue_offset: QueueOffset) -> Result<super::StoredRecord> {
         self.shared.refresh()?;
         let inner = self.shared.inner.lock();
-        let place = match inner.state.table.find(half_queue_offset.0).and_then(|key| inner.state.table.get(key)) {
+        let pending = inner.state.table.find(half_queue_offset.0).and_then(|key| inner.state.table.get(key));
+        let place = match pending {
             Some(entry) => {
                 let copy = entry.copies().find(|(copy, _)| copy.queue_offset == half_queue_offset.0);
                 copy.map(|(copy, _)| copy.physical_offset)
