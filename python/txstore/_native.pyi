@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import final
 
 __version__: str
+__debug_build__: bool
 
 @final
 class Message:
@@ -28,7 +29,7 @@ class Message:
         body: bytes | bytearray | memoryview,
         *,
         tags: str | None = None,
-        keys: str | Iterable[str] = (),
+        keys: str | Iterable[str] | None = None,
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         delay_level: int = 0,
@@ -436,6 +437,5 @@ def validate_group(group: str) -> None:
     """Raises InvalidNameError."""
 
 def is_system_topic(topic: str) -> bool: ...
-
 def java_hash_code(text: str) -> int:
     """java.lang.String.hashCode."""

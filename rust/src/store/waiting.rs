@@ -62,17 +62,14 @@ impl Store {
         self.shared.refresh()?;
         let inner = self.shared.inner.lock();
         let pending = inner.state.table.find(half_queue_offset.0).and_then(|key| inner.state.table.get(key));
-        let place = match pending {
-            Some(entry) => {
-                let copy = entry.copies().find(|(copy, _)| copy.queue_offset == half_queue_offset.0);
-                copy.map(|(copy, _)| copy.physical_offset)
-            }
-            None => {
-                let queue = inner.state.dispatcher.queues.get(inner.half_slot).ok_or(Error::StoreClosed)?;
-                let known = half_queue_offset.0 < queue.next();
-                let bytes = if known { self.shared.entry_bytes(queue, half_queue_offset.0)? } else { Vec::new() };
-                crate::consume_queue::Entry::from_bytes(&bytes).map(|entry| entry.physical_offset.0)
-            }
+        let place = if let Some(entry) = pending {
+            let copy = entry.copies().find(|(copy, _)| copy.queue_offset == half_queue_offset.0);
+            copy.map(|(copy, _)| copy.physical_offset)
+        } else {
+            let queue = inner.state.dispatcher.queues.get(inner.half_slot).ok_or(Error::StoreClosed)?;
+            let known = half_queue_offset.0 < queue.next();
+            let bytes = if known { self.shared.entry_bytes(queue, half_queue_offset.0)? } else { Vec::new() };
+            crate::consume_queue::Entry::from_bytes(&bytes).map(|entry| entry.physical_offset.0)
         };
         drop(inner);
         let place = place.ok_or_else(|| Error::MessageNotFound {
