@@ -233,7 +233,7 @@ class HalfMessage:
         return f"HalfMessage(topic={self.topic!r}, transaction_id={self.transaction_id!r})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TransactionSendResult:
     """What `send_in_transaction` did: where the half was stored, what the local transaction said, what went wrong."""
 

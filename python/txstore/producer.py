@@ -7,7 +7,6 @@ asked later (`check`), what may end how (the engine and `transaction`).
 
 import itertools
 import logging
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -39,6 +38,8 @@ __all__ = ["Producer", "QueueSelector", "Transaction", "TransactionProducer"]
 QueueSelector: TypeAlias = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue | int]
 """Chooses one of a topic's queues for a message; the last argument is `send`'s `arg`. A queue or its id."""
 
+# Looking a member up in its enum class is slow, and this one is asked for at every transaction.
+_UNKNOWN = LocalTransactionState.UNKNOWN
 _log = logging.getLogger("txstore.producer")
 
 
@@ -221,8 +222,8 @@ class TransactionProducer(Producer):
         self._checkers = Checkers(default)
         if check_listener is not None and default is None:
             self._checkers.add(check_listener)
+        # Adding to a set and discarding from it are atomic in CPython: no lock.
         self._running: set[int] = set()
-        self._running_lock = threading.Lock()
         super().__init__(broker, group)
 
     def add_checker(self, checker: object, *, topic: str | None = None, tags: str | None = None) -> None:
@@ -287,8 +288,7 @@ class TransactionProducer(Producer):
     def close(self) -> None:
         """Leaves the group; the ages of local transactions that still run here count from now. Again: nothing."""
         super().close()
-        with self._running_lock:
-            running, self._running = self._running, set()
+        running, self._running = self._running, set()
         for offset in running:
             try:
                 self._broker.local_transaction_ended(offset)
@@ -326,14 +326,13 @@ class TransactionProducer(Producer):
             )
             message = message.replace(delay_level=0)
         sent = self._broker.prepare(message, self._choose(message, queue_id, selector, arg), self._group, self._number)
-        with self._running_lock:
-            self._running.add(sent.queue_offset)
+        self._running.add(sent.queue_offset)
         return sent, message.with_transaction_id(transaction_id_of(sent))
 
     def _end(self, sent: SentMessage, state: LocalTransactionState) -> str | None:
         """Ends it by the local transaction's answer; logs what fails and returns its text: a check settles it."""
         try:
-            if state is not LocalTransactionState.UNKNOWN:
+            if state is not _UNKNOWN:
                 self._broker.end_transaction(sent, state, producer_group=self._group)
                 self._forget(sent.queue_offset)
                 return None
@@ -345,8 +344,7 @@ class TransactionProducer(Producer):
         return None
 
     def _forget(self, half_queue_offset: int) -> None:
-        with self._running_lock:
-            self._running.discard(half_queue_offset)
+        self._running.discard(half_queue_offset)
 
     def _ended(self, half_queue_offset: int) -> None:
         """From here on the transaction's age counts, so that it will be checked."""

@@ -18,6 +18,8 @@ const CHUNK_MIN: u64 = 1 << 20;
 const CHUNK_MAX: u64 = 64 << 20;
 /// The most space written ahead with zeros, in bytes: as much as stays unnoticed among syncs.
 const ZEROS_MAX: u64 = 1 << 20;
+/// Bytes of the log that are kept in memory behind their writing.
+const RECENT_MAX: usize = 256 << 10;
 /// Ends may still use this much when sends find the disk full, beside the pending halves' own sizes.
 const END_RESERVE: u64 = 1 << 20;
 
@@ -59,7 +61,12 @@ pub struct Appender {
     write_zeros: bool,
     store_timestamp: TimestampMs,
     cursor: u64,
+    /// The newest bytes of the log, then the batch: what was just written is read again soonest.
     buffer: Vec<u8>,
+    /// How many bytes of `buffer` are in the log.
+    written: usize,
+    /// The place of `buffer`'s first byte.
+    buffer_start: u64,
     parts: Vec<Part>,
     current: Option<Arc<Segment>>,
     space_end: u64,
@@ -78,6 +85,8 @@ impl Appender {
             store_timestamp: newest,
             cursor: end,
             buffer: Vec::new(),
+            written: 0,
+            buffer_start: end,
             parts: Vec::new(),
             space_end: end,
             chunk: CHUNK_MIN,
@@ -86,11 +95,20 @@ impl Appender {
 
     /// Begins a batch, forgetting one that was not written.
     pub fn begin(&mut self, wall: TimestampMs) {
-        self.buffer.clear();
-        self.parts.clear();
         self.cursor = self.log.appended();
+        if self.written > RECENT_MAX {
+            (self.written, self.buffer_start) = (0, self.cursor);
+        }
+        self.buffer.truncate(self.written);
+        self.parts.clear();
         self.store_timestamp = self.store_timestamp.max(wall);
-        self.parts.push(Part { offset: self.cursor, start: 0 });
+        self.parts.push(Part { offset: self.cursor, start: self.written });
+    }
+
+    /// The log's bytes from a place on, if they are still in memory.
+    pub fn recent(&self, physical_offset: PhysicalOffset) -> Option<&[u8]> {
+        let from = to_usize(physical_offset.0.checked_sub(self.buffer_start)?);
+        self.buffer.get(from..self.written).filter(|bytes| !bytes.is_empty())
     }
 
     /// The store timestamp that records of this batch get.
@@ -155,6 +173,14 @@ impl Appender {
         match self.write_parts() {
             Ok(()) => {
                 self.log.set_appended(self.cursor);
+                if let Some(last) =
+                    self.parts.last().filter(|last| last.offset != self.buffer_start && last.start != self.written)
+                {
+                    // The batch went on in another file: what is kept has no gap.
+                    self.buffer.drain(..last.start);
+                    self.buffer_start = last.offset;
+                }
+                self.written = self.buffer.len();
                 Ok(())
             }
             Err(error) => {

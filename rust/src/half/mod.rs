@@ -25,7 +25,8 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::record::RecordView;
 use crate::record::properties::{
-    CHECK_IMMUNITY_TIME, PRODUCER_GROUP, Properties, REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_CHECK_TIMES, UNIQUE_KEY,
+    CHECK_IMMUNITY_TIME, KEYS, PRODUCER_GROUP, Properties, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TRANSACTION_CHECK_TIMES,
+    UNIQUE_KEY,
 };
 use crate::units::QueueId;
 
@@ -70,8 +71,10 @@ pub struct HalfCopy {
 pub struct HalfFacts<'a> {
     /// The group that may end it.
     pub group: &'a str,
-    /// What makes it one with its copies.
-    pub identity: Option<Identity>,
+    /// Its unique id, which is the transaction's.
+    pub unique_id: Option<&'a str>,
+    /// The CRC of its body.
+    pub body_crc: u32,
     /// The topic it is meant for.
     pub real_topic: &'a str,
     /// The queue it is meant for.
@@ -82,28 +85,59 @@ pub struct HalfFacts<'a> {
     pub sent: bool,
     /// How long it is not to be asked about, in milliseconds.
     pub immunity_ms: Option<i64>,
+    /// Its tag.
+    pub tags: Option<&'a str>,
+    /// Its keys, separated by spaces.
+    pub keys: Option<&'a str>,
 }
 
 impl<'a> HalfFacts<'a> {
     /// Reads a record of the half topic.
     pub fn of(view: &RecordView<'a>) -> Self {
-        let properties = view.properties;
-        let real_topic = properties.get_str(REAL_TOPIC).unwrap_or_default();
-        let checks = properties.get_str(TRANSACTION_CHECK_TIMES).and_then(|times| times.parse::<u16>().ok());
-        Self {
-            group: properties.get_str(PRODUCER_GROUP).unwrap_or_default(),
-            identity: Identity::of(properties, real_topic, view.body_crc),
-            real_topic,
-            real_queue_id: QueueId(properties.get_str(REAL_QUEUE_ID).and_then(|id| id.parse().ok()).unwrap_or(0)),
-            checks: checks.unwrap_or(0),
-            sent: checks.unwrap_or(0) == 0,
-            immunity_ms: immunity_ms(properties),
+        let mut facts = Self {
+            group: "",
+            unique_id: None,
+            body_crc: view.body_crc,
+            real_topic: "",
+            real_queue_id: QueueId(0),
+            checks: 0,
+            sent: true,
+            immunity_ms: None,
+            tags: None,
+            keys: None,
+        };
+        // One walk over the text: this is looked at for every end.
+        for (name, value) in view.properties.iter() {
+            let (Ok(name), Ok(value)) = (std::str::from_utf8(name), std::str::from_utf8(value)) else { continue };
+            match name {
+                PRODUCER_GROUP => facts.group = value,
+                UNIQUE_KEY => facts.unique_id = Some(value),
+                REAL_TOPIC => facts.real_topic = value,
+                REAL_QUEUE_ID => facts.real_queue_id = QueueId(value.parse().unwrap_or(0)),
+                TRANSACTION_CHECK_TIMES => facts.checks = value.parse().unwrap_or(0),
+                CHECK_IMMUNITY_TIME => facts.immunity_ms = parse_immunity_ms(value),
+                TAGS => facts.tags = Some(value),
+                KEYS => facts.keys = Some(value),
+                _ => {}
+            }
         }
+        facts.sent = facts.checks == 0;
+        facts
+    }
+
+    /// What makes it one with its copies, if it has a group and an id.
+    pub fn identity(&self) -> Option<Identity> {
+        let unique_id = self.unique_id.filter(|id| !id.is_empty() && !self.group.is_empty())?;
+        Some(Identity::new(self.group, unique_id, self.real_topic, self.body_crc))
     }
 }
 
 /// `CHECK_IMMUNITY_TIME_IN_SECONDS` in milliseconds; a negative one means none, as in RocketMQ.
 pub fn immunity_ms(properties: Properties<'_>) -> Option<i64> {
-    let seconds: i64 = properties.get_str(CHECK_IMMUNITY_TIME)?.parse().ok()?;
+    parse_immunity_ms(properties.get_str(CHECK_IMMUNITY_TIME)?)
+}
+
+fn parse_immunity_ms(seconds: &str) -> Option<i64> {
+    let seconds: i64 = seconds.parse().ok()?;
     seconds.checked_mul(1_000).filter(|immunity| *immunity >= 0)
 }

@@ -83,7 +83,7 @@ impl Replay {
     fn half(&mut self, table: &mut Table, view: &RecordView<'_>) {
         let facts = HalfFacts::of(view);
         let half = new_half(view, &facts);
-        let known = facts.identity.and_then(|identity| table.find_identity(identity));
+        let known = half.identity.and_then(|identity| table.find_identity(identity));
         match known {
             Some(key) if !facts.sent || joins(table, key) => {
                 table.join(key, &half);
@@ -98,7 +98,7 @@ impl Replay {
                 self.begin(table, &half);
             }
             None => {
-                match facts.identity.and_then(|identity| self.finished.get_mut(&identity)).filter(|_| !facts.sent) {
+                match half.identity.and_then(|identity| self.finished.get_mut(&identity)).filter(|_| !facts.sent) {
                     Some(finished) => {
                         // A broker put back what was decided: one more copy of it, which an op must name.
                         let outcome = table.outcome(*finished).unwrap_or(Outcome::FinishedUnknown);
@@ -238,7 +238,7 @@ fn joins(table: &Table, key: Key) -> bool {
 fn new_half<'a>(view: &RecordView<'_>, facts: &HalfFacts<'a>) -> NewHalf<'a> {
     NewHalf {
         copy: HalfCopy { queue_offset: view.queue_offset.0, physical_offset: view.physical_offset.0 },
-        identity: facts.identity,
+        identity: facts.identity(),
         group: facts.group,
         size: view.size,
         stored_ms: view.store_timestamp.0,

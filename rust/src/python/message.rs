@@ -17,12 +17,26 @@ use crate::store::Sent;
 pub(super) struct Message {
     pub(super) envelope: Arc<Envelope>,
     body: Py<PyBytes>,
+    /// Asked for at every send.
+    topic: Py<PyString>,
+    message_group: Option<Py<PyString>>,
     pub(super) transaction_id: Option<Box<str>>,
 }
 
 impl Message {
     pub(super) fn body_bytes<'py>(&'py self, py: Python<'py>) -> &'py [u8] {
         self.body.as_bytes(py)
+    }
+
+    /// The same message, sharing all.
+    fn shared(&self, py: Python<'_>) -> Self {
+        Self {
+            envelope: Arc::clone(&self.envelope),
+            body: self.body.clone_ref(py),
+            topic: self.topic.clone_ref(py),
+            message_group: self.message_group.as_ref().map(|group| group.clone_ref(py)),
+            transaction_id: None,
+        }
     }
 
     fn text(&self, name: &str) -> Option<&str> {
@@ -37,14 +51,14 @@ impl Message {
     #[allow(clippy::too_many_arguments)] // Each is a keyword of the Python class.
     fn new(
         py: Python<'_>,
-        topic: &str,
+        topic: &Bound<'_, PyString>,
         body: &Bound<'_, PyAny>,
         tags: Option<&str>,
         keys: Option<&Bound<'_, PyAny>>,
         properties: Option<&Bound<'_, PyAny>>,
         flag: i32,
         delay_level: i64,
-        message_group: Option<&str>,
+        message_group: Option<&Bound<'_, PyString>>,
     ) -> PyResult<Self> {
         let body = match body.cast::<PyBytes>() {
             Ok(bytes) => bytes.clone().unbind(),
@@ -56,14 +70,16 @@ impl Message {
         let own: Vec<(String, String)> = properties.map(pairs).transpose()?.unwrap_or_default();
         let own: Vec<(&str, &str)> = own.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let delay_level = u8::try_from(delay_level).unwrap_or(u8::MAX);
-        let parts = Parts { topic, tags, keys: &keys, properties: &own, flag, delay_level, message_group };
+        let group = message_group.map(|group| group.to_str()).transpose()?;
+        let (name, message_group) = (topic.to_str()?, message_group.map(|group| group.clone().unbind()));
+        let parts = Parts { topic: name, tags, keys: &keys, properties: &own, flag, delay_level, message_group: group };
         let envelope = Arc::new(Envelope::new(&parts).or_raise(py)?);
-        Ok(Self { envelope, body, transaction_id: None })
+        Ok(Self { envelope, body, topic: topic.clone().unbind(), message_group, transaction_id: None })
     }
 
     #[getter]
-    fn topic(&self) -> &str {
-        &self.envelope.topic
+    fn topic(&self, py: Python<'_>) -> Py<PyString> {
+        self.topic.clone_ref(py)
     }
 
     #[getter]
@@ -104,8 +120,8 @@ impl Message {
     }
 
     #[getter]
-    fn message_group(&self) -> Option<&str> {
-        self.text(SHARDING_KEY)
+    fn message_group(&self, py: Python<'_>) -> Option<Py<PyString>> {
+        self.message_group.as_ref().map(|group| group.clone_ref(py))
     }
 
     #[getter]
@@ -134,15 +150,11 @@ impl Message {
             message_group: self.text(SHARDING_KEY),
         };
         let envelope = Arc::new(Envelope::new(&parts).or_raise(py)?);
-        Ok(Self { envelope, body: self.body.clone_ref(py), transaction_id: self.transaction_id.clone() })
+        Ok(Self { envelope, transaction_id: self.transaction_id.clone(), ..self.shared(py) })
     }
 
     fn with_transaction_id(&self, py: Python<'_>, transaction_id: &str) -> Self {
-        Self {
-            envelope: Arc::clone(&self.envelope),
-            body: self.body.clone_ref(py),
-            transaction_id: Some(transaction_id.into()),
-        }
+        Self { transaction_id: Some(transaction_id.into()), ..self.shared(py) }
     }
 
     fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> bool {

@@ -19,9 +19,12 @@ use crate::half::table::Key;
 use crate::half::{HALF_QUEUE, HalfCopy, HalfFacts};
 use crate::java;
 use crate::names::OP_TOPIC;
-use crate::record::properties::{KEYS, TAGS, UNIQUE_KEY};
+use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
 use crate::record::{Draft, TransactionType};
-use crate::units::{PhysicalOffset, QueueId, QueueOffset};
+use crate::units::{PhysicalOffset, QueueId, QueueOffset, to_usize};
+
+/// For bytes that were verified before.
+const UNVERIFIED: Verify = Verify { body_crc: false, record_crc: RecordCrc::Ignore };
 
 /// How a transaction is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,42 +225,68 @@ impl Shared {
             return already(end, outcome, earlier.outcome);
         }
         self.check_late(inner, key, end)?;
-        let place = PhysicalOffset(end.half.physical_offset);
-        let record = self.log.read(place, self.log.appended(), |view, _| {
-            if let Some(id) = end.transaction_id.as_deref().filter(|id| view.unique_id() != Some(id)) {
-                return Err(not_found(end, &format!("its id is {:?}, not {id:?}", view.unique_id().unwrap_or("none"))));
-            }
-            if end.kind == EndKind::RollBack {
-                return Ok(None);
-            }
-            let facts = HalfFacts::of(view);
-            let Inner { appender, state, scratch, .. } = &mut *inner;
-            let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "ending a transaction" })?;
-            let draft = match end.kind {
-                EndKind::Commit => final_draft(view, &facts, self.options.store_host, scratch),
-                _ => discard_draft(view, self.options.store_host, scratch),
-            };
-            check_real(&draft)?;
-            let slot = state.dispatcher.queues.find_or_insert(draft.topic, draft.queue_id);
-            let queue_offset = next_in_batch(decisions, slot, state.dispatcher.queues.next(slot));
-            let appended = appender.push(&draft, queue_offset)?;
-            Ok(Some(Written {
-                slot,
-                queue_offset,
-                appended,
-                tags_code: java::tags_code(view.properties.get_str(TAGS)),
-                topic_hash: java::topic_hash(draft.topic),
-                transaction_type: match end.kind {
-                    EndKind::Commit => TransactionType::Commit,
-                    _ => TransactionType::None,
-                },
-                unique_id: view.properties.get_str(UNIQUE_KEY).map(str::to_owned),
-                keys: view.properties.get_str(KEYS).map(str::to_owned),
-            }))
-        })??;
+        let bytes = self.copy_record(inner, PhysicalOffset(end.half.physical_offset))?;
+        let record = self.push_decision(inner, end, &bytes, decisions);
+        inner.record = bytes;
+        let record = record?;
         let place = record.as_ref().map(|record| (record.appended.physical_offset, record.queue_offset));
         decisions.push(Decision { key, outcome, record });
         Ok(Ended { outcome, already: false, place })
+    }
+
+    /// The record at a place, copied into a buffer that is used again: from memory, where it mostly still is.
+    fn copy_record(&self, inner: &mut Inner, place: PhysicalOffset) -> Result<Vec<u8>> {
+        let mut bytes = std::mem::take(&mut inner.record);
+        bytes.clear();
+        let recent = inner.appender.as_ref().and_then(|appender| appender.recent(place));
+        // Bytes that were kept since their writing need no CRC to be believed.
+        let recent = recent.and_then(|recent| match decode(recent, place, UNVERIFIED) {
+            Ok(Scanned::Record(view)) => recent.get(..to_usize(view.size.into())),
+            _ => None,
+        });
+        match recent {
+            Some(recent) => bytes.extend_from_slice(recent),
+            None => self.log.read(place, self.log.appended(), |_, stored| bytes.extend_from_slice(stored))?,
+        }
+        Ok(bytes)
+    }
+
+    /// Adds the record that decides to the batch; a roll back has none but its op.
+    fn push_decision(
+        &self,
+        inner: &mut Inner,
+        end: &End,
+        half: &[u8],
+        decisions: &[Decision],
+    ) -> Result<Option<Written>> {
+        let Ok(Scanned::Record(view)) = decode(half, PhysicalOffset(end.half.physical_offset), UNVERIFIED) else {
+            return Err(not_found(end, "no record stands there"));
+        };
+        let facts = HalfFacts::of(&view);
+        check_id(end, facts.unique_id)?;
+        if end.kind == EndKind::RollBack {
+            return Ok(None);
+        }
+        let Inner { appender, state, scratch, .. } = inner;
+        let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "ending a transaction" })?;
+        let (draft, transaction_type) = match end.kind {
+            EndKind::Commit => (final_draft(&view, &facts, self.options.store_host, scratch), TransactionType::Commit),
+            _ => (discard_draft(&view, self.options.store_host, scratch), TransactionType::None),
+        };
+        check_real(&draft)?;
+        let slot = state.dispatcher.queues.find_or_insert(draft.topic, draft.queue_id);
+        let queue_offset = next_in_batch(decisions, slot, state.dispatcher.queues.next(slot));
+        let appended = appender.push(&draft, queue_offset)?;
+        Ok(Some(Written {
+            slot,
+            queue_offset,
+            appended,
+            tags_code: java::tags_code(facts.tags),
+            topic_hash: java::topic_hash(draft.topic),
+            transaction_type,
+            unique_id: facts.unique_id.map(str::to_owned),
+            keys: facts.keys.map(str::to_owned),
+        }))
     }
 
     /// The pending transaction that an end names, after comparing place and group.
@@ -287,13 +316,9 @@ impl Shared {
             return Err(not_found(end, "no half message stands there"));
         }
         self.log.read(entry.physical_offset, self.log.appended(), |view, _| {
-            check_group(end, HalfFacts::of(view).group)?;
-            match end.transaction_id.as_deref().filter(|id| view.unique_id() != Some(id)) {
-                Some(id) => {
-                    Err(not_found(end, &format!("its id is {:?}, not {id:?}", view.unique_id().unwrap_or("none"))))
-                }
-                None => Ok(()),
-            }
+            let facts = HalfFacts::of(view);
+            check_group(end, facts.group)?;
+            check_id(end, facts.unique_id)
         })??;
         let found = inner.state.table.outcome(wanted).ok_or_else(|| not_found(end, "nothing is known of it"))?;
         already(end, end.kind.outcome(), found)
@@ -432,6 +457,13 @@ fn check_group(end: &End, expected: &str) -> Result<()> {
         Some(given) => {
             Err(Error::WrongGroup { transaction: name(end), expected: expected.to_owned(), given: given.to_owned() })
         }
+        None => Ok(()),
+    }
+}
+
+fn check_id(end: &End, found: Option<&str>) -> Result<()> {
+    match end.transaction_id.as_deref().filter(|id| found != Some(id)) {
+        Some(id) => Err(not_found(end, &format!("its id is {:?}, not {id:?}", found.unwrap_or("none")))),
         None => Ok(()),
     }
 }

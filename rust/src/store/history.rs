@@ -111,7 +111,8 @@ impl Store {
         let sent = shared.log.read(place, shared.log.appended(), |view, _| {
             let facts = HalfFacts::of(view);
             let super::Inner { appender, state, scratch, half_slot, .. } = &mut *inner;
-            if facts.identity.is_some_and(|identity| state.table.find_identity(identity).is_some()) {
+            let identity = facts.identity();
+            if identity.is_some_and(|identity| state.table.find_identity(identity).is_some()) {
                 return Err(Error::StillPending { transaction: transaction_id.to_owned() });
             }
             let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "resuming a transaction" })?;
@@ -135,7 +136,7 @@ impl Store {
             let now_ms = shared.clock.monotonic_ms();
             let key = state.table.insert(&NewHalf {
                 copy: HalfCopy { queue_offset: queue_offset.0, physical_offset: appended.physical_offset.0 },
-                identity: facts.identity,
+                identity,
                 group: facts.group,
                 size: appended.size,
                 stored_ms: now_ms,

@@ -109,6 +109,8 @@ struct Inner {
     stored_half_progress: u64,
     /// Reused for properties.
     scratch: Vec<u8>,
+    /// Reused for a half's record.
+    record: Vec<u8>,
     placed: Vec<append::Placed>,
 }
 

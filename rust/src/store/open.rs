@@ -261,6 +261,7 @@ fn inner(
         index_in_flight: Arc::default(),
         stored_half_progress: half_progress,
         scratch: Vec::new(),
+        record: Vec::new(),
         placed: Vec::new(),
     }
 }
