@@ -21,7 +21,6 @@ from txstore.message import (
     SentMessage,
     TransactionState,
     check_times,
-    transaction_id_of,
     utc,
 )
 

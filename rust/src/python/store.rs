@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
-use super::error::OrRaise;
+use super::error::{OrRaise, guarded};
 use super::message::{Message, SendResult};
 use super::stored::StoredMessage;
 use super::transaction::{EndResult, TransactionRow, WaitingHalf};
@@ -77,12 +77,12 @@ impl Store {
             store_host: host,
             background: true,
         };
-        let store = py.detach(|| crate::store::Store::open(&path, options)).or_raise(py)?;
+        let store = py.detach(|| guarded(|| crate::store::Store::open(&path, options))).or_raise(py)?;
         Ok(Self { store, host })
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.store.close()).or_raise(py)
+        py.detach(|| guarded(|| self.store.close())).or_raise(py)
     }
 
     #[getter]
@@ -106,7 +106,7 @@ impl Store {
     }
 
     fn stat(&self, py: Python<'_>) -> PyResult<StoreStat> {
-        py.detach(|| self.store.stat()).map(StoreStat).or_raise(py)
+        py.detach(|| guarded(|| self.store.stat())).map(StoreStat).or_raise(py)
     }
 
     fn append(&self, py: Python<'_>, message: &Bound<'_, Message>, queue_id: i64) -> PyResult<SendResult> {
@@ -116,15 +116,15 @@ impl Store {
             body: message.body_bytes(py),
             queue_id: queue(queue_id).or_raise(py)?,
         };
-        let sent = match self.store.append_now(&new).or_raise(py)? {
+        let sent = match guarded(|| self.store.append_now(&new)).or_raise(py)? {
             Some((sent, end)) => {
                 if self.store.is_sync() {
-                    py.detach(|| self.store.acknowledge(end)).or_raise(py)?;
+                    py.detach(|| guarded(|| self.store.acknowledge(end))).or_raise(py)?;
                 }
                 sent
             }
             None => py
-                .detach(|| self.store.append(std::slice::from_ref(&new)))
+                .detach(|| guarded(|| self.store.append(std::slice::from_ref(&new))))
                 .and_then(|sent| sent.into_iter().next().ok_or(Error::StoreClosed))
                 .or_raise(py)?,
         };
@@ -147,7 +147,7 @@ impl Store {
             Ok(NewMessage { envelope: &message.envelope, body: message.body_bytes(py), queue_id })
         });
         let new: Vec<NewMessage<'_>> = new.collect::<Result<_, Error>>().or_raise(py)?;
-        let sent = py.detach(|| self.store.append(&new)).or_raise(py)?;
+        let sent = py.detach(|| guarded(|| self.store.append(&new))).or_raise(py)?;
         let result = |(sent, message): (_, &Bound<'_, Message>)| {
             SendResult::new(sent, Arc::clone(&message.get().envelope.topic), self.host, false)
         };
@@ -155,7 +155,7 @@ impl Store {
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.store.flush()).or_raise(py)
+        py.detach(|| guarded(|| self.store.flush())).or_raise(py)
     }
 
     #[pyo3(signature = (message, queue_id, producer_group, owner=0))]
@@ -178,20 +178,20 @@ impl Store {
             unique_id: message.transaction_id.as_deref(),
             owner,
         };
-        let sent = match self.store.prepare_now(&half).or_raise(py)? {
+        let sent = match guarded(|| self.store.prepare_now(&half)).or_raise(py)? {
             Some((sent, end)) => {
                 if self.store.is_sync() {
-                    py.detach(|| self.store.acknowledge(end)).or_raise(py)?;
+                    py.detach(|| guarded(|| self.store.acknowledge(end))).or_raise(py)?;
                 }
                 sent
             }
-            None => py.detach(|| self.store.prepare(&half)).or_raise(py)?,
+            None => py.detach(|| guarded(|| self.store.prepare(&half))).or_raise(py)?,
         };
         Ok(SendResult::new(sent, Arc::clone(&message.envelope.topic), self.host, true))
     }
 
     fn local_transaction_ended(&self, py: Python<'_>, half_queue_offset: u64) -> PyResult<()> {
-        self.store.local_transaction_ended(half_queue_offset).or_raise(py)
+        guarded(|| self.store.local_transaction_ended(half_queue_offset)).or_raise(py)
     }
 
     #[pyo3(signature = (
@@ -230,40 +230,40 @@ impl Store {
     }
 
     fn resume(&self, py: Python<'_>, transaction_id: &str) -> PyResult<SendResult> {
-        let sent = py.detach(|| self.store.resume(transaction_id)).or_raise(py)?;
-        let half = self.store.half(sent.queue_offset).or_raise(py)?;
+        let sent = py.detach(|| guarded(|| self.store.resume(transaction_id))).or_raise(py)?;
+        let half = guarded(|| self.store.half(sent.queue_offset)).or_raise(py)?;
         let topic = crate::half::HalfFacts::of(&half.view().or_raise(py)?).real_topic.into();
         Ok(SendResult::new(sent, topic, self.host, true))
     }
 
     fn halves_due(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<WaitingHalf>> {
-        py.detach(|| self.store.halves_due(limit)).map(facts).or_raise(py)
+        py.detach(|| guarded(|| self.store.halves_due(limit))).map(facts).or_raise(py)
     }
 
     #[pyo3(signature = (half_queue_offset, in_ms, *, asked=false))]
     fn look_again(&self, py: Python<'_>, half_queue_offset: u64, in_ms: i64, asked: bool) -> PyResult<()> {
-        self.store.look_again(half_queue_offset, in_ms, asked).or_raise(py)
+        guarded(|| self.store.look_again(half_queue_offset, in_ms, asked)).or_raise(py)
     }
 
     fn next_due_in_ms(&self, py: Python<'_>) -> PyResult<Option<i64>> {
-        self.store.next_due_in_ms().or_raise(py)
+        guarded(|| self.store.next_due_in_ms()).or_raise(py)
     }
 
     fn halves_waiting(&self, py: Python<'_>, after_half_queue_offset: i64, limit: usize) -> PyResult<Vec<WaitingHalf>> {
         let after = u64::try_from(after_half_queue_offset).ok();
-        py.detach(|| self.store.halves_waiting(after, limit)).map(facts).or_raise(py)
+        py.detach(|| guarded(|| self.store.halves_waiting(after, limit))).map(facts).or_raise(py)
     }
 
     fn half(&self, py: Python<'_>, half_queue_offset: u64) -> PyResult<StoredMessage> {
-        self.store.half(QueueOffset(half_queue_offset)).map(StoredMessage::new).or_raise(py)
+        guarded(|| self.store.half(QueueOffset(half_queue_offset))).map(StoredMessage::new).or_raise(py)
     }
 
     fn transaction(&self, py: Python<'_>, transaction_id: &str) -> PyResult<TransactionRow> {
-        py.detach(|| self.store.transaction(transaction_id)).map(TransactionRow).or_raise(py)
+        py.detach(|| guarded(|| self.store.transaction(transaction_id))).map(TransactionRow).or_raise(py)
     }
 
     fn transactions(&self, py: Python<'_>) -> PyResult<Vec<TransactionRow>> {
-        let rows = py.detach(|| self.store.transactions()).or_raise(py)?;
+        let rows = py.detach(|| guarded(|| self.store.transactions())).or_raise(py)?;
         Ok(rows.into_iter().map(TransactionRow).collect())
     }
 
@@ -279,54 +279,55 @@ impl Store {
     ) -> PyResult<(Vec<StoredMessage>, u64)> {
         let (queue_id, from) = (queue(queue_id).or_raise(py)?, offset(queue_offset, "queue_offset").or_raise(py)?);
         let (records, next) =
-            self.store.read(topic, queue_id, QueueOffset(from), max_messages, tags.as_deref()).or_raise(py)?;
+            guarded(|| self.store.read(topic, queue_id, QueueOffset(from), max_messages, tags.as_deref()))
+                .or_raise(py)?;
         Ok((messages(records), next.0))
     }
 
     fn read_at(&self, py: Python<'_>, physical_offset: i128) -> PyResult<StoredMessage> {
         let place = PhysicalOffset(offset(physical_offset, "physical_offset").or_raise(py)?);
-        self.store.read_at(place).map(StoredMessage::new).or_raise(py)
+        guarded(|| self.store.read_at(place)).map(StoredMessage::new).or_raise(py)
     }
 
     #[pyo3(signature = (physical_offset, max_messages=1_000))]
     fn scan(&self, py: Python<'_>, physical_offset: i128, max_messages: usize) -> PyResult<(Vec<StoredMessage>, u64)> {
         let from = PhysicalOffset(offset(physical_offset, "physical_offset").or_raise(py)?);
-        let (records, next) = py.detach(|| self.store.scan(from, max_messages)).or_raise(py)?;
+        let (records, next) = py.detach(|| guarded(|| self.store.scan(from, max_messages))).or_raise(py)?;
         Ok((messages(records), next.0))
     }
 
     #[pyo3(signature = (topic, key, max_messages=64))]
     fn query(&self, py: Python<'_>, topic: &str, key: &str, max_messages: usize) -> PyResult<Vec<StoredMessage>> {
-        self.store.query(topic, key, max_messages).map(messages).or_raise(py)
+        guarded(|| self.store.query(topic, key, max_messages)).map(messages).or_raise(py)
     }
 
     fn queue_range(&self, py: Python<'_>, topic: &str, queue_id: i64) -> PyResult<(u64, u64)> {
-        self.store.queue_range(topic, queue(queue_id).or_raise(py)?).or_raise(py)
+        guarded(|| self.store.queue_range(topic, queue(queue_id)?)).or_raise(py)
     }
 
     fn queues(&self, py: Python<'_>) -> PyResult<Vec<(String, i32, u64, u64)>> {
-        let rows = self.store.queues().or_raise(py)?;
+        let rows = guarded(|| self.store.queues()).or_raise(py)?;
         Ok(rows.into_iter().map(|(topic, queue_id, first, end)| (topic, queue_id.0, first, end)).collect())
     }
 
     fn wait_for_messages(&self, py: Python<'_>, physical_offset: u64, timeout_ms: i64) -> PyResult<u64> {
         let timeout_ms = u64::try_from(timeout_ms).unwrap_or(0);
-        let end = py.detach(|| self.store.wait_for_messages(PhysicalOffset(physical_offset), timeout_ms));
+        let end = py.detach(|| guarded(|| self.store.wait_for_messages(PhysicalOffset(physical_offset), timeout_ms)));
         end.map(|end| end.0).or_raise(py)
     }
 
     fn config_text(&self, py: Python<'_>, name: &str) -> PyResult<Option<String>> {
-        let value = self.store.config(name).or_raise(py)?;
+        let value = guarded(|| self.store.config(name)).or_raise(py)?;
         Ok(value.map(|value| value.to_string()))
     }
 
     fn set_config_text(&self, py: Python<'_>, name: &str, text: &str) -> PyResult<()> {
         let value = config_file::parse_lenient(text).map_err(|why| invalid(name, why)).or_raise(py)?;
-        py.detach(|| self.store.set_config(name, &value)).or_raise(py)
+        py.detach(|| guarded(|| self.store.set_config(name, &value))).or_raise(py)
     }
 
     fn consumer_offset(&self, py: Python<'_>, topic: &str, group: &str, queue_id: i64) -> PyResult<Option<u64>> {
-        self.store.consumer_offset(topic, group, queue(queue_id).or_raise(py)?).or_raise(py)
+        guarded(|| self.store.consumer_offset(topic, group, queue(queue_id)?)).or_raise(py)
     }
 
     fn set_consumer_offset(
@@ -338,20 +339,20 @@ impl Store {
         queue_offset: i128,
     ) -> PyResult<()> {
         let (queue_id, to) = (queue(queue_id).or_raise(py)?, offset(queue_offset, "queue_offset").or_raise(py)?);
-        self.store.set_consumer_offset(topic, group, queue_id, to).or_raise(py)
+        guarded(|| self.store.set_consumer_offset(topic, group, queue_id, to)).or_raise(py)
     }
 
     fn consumer_offsets(&self, py: Python<'_>) -> PyResult<Vec<(String, String, i32, u64)>> {
-        let rows = self.store.consumer_offsets().or_raise(py)?;
+        let rows = guarded(|| self.store.consumer_offsets()).or_raise(py)?;
         Ok(rows.into_iter().map(|(topic, group, queue_id, to)| (topic, group, queue_id.0, to)).collect())
     }
 
     fn write_offsets(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.store.write_offsets()).or_raise(py)
+        py.detach(|| guarded(|| self.store.write_offsets())).or_raise(py)
     }
 
     fn snapshot(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.store.snapshot()).or_raise(py)
+        py.detach(|| guarded(|| self.store.snapshot())).or_raise(py)
     }
 
     fn heal(&self) -> OpenReport {
@@ -366,9 +367,9 @@ impl Store {
 impl Store {
     fn end(&self, py: Python<'_>, end: End) -> PyResult<EndResult> {
         // Alone and without a sync an end never waits; else other ends or the disk may be in front of it.
-        let ended = match self.store.end_now(&end) {
+        let ended = match guarded(|| self.store.end_now(&end).transpose()).transpose() {
             Some(ended) => ended,
-            None => py.detach(|| self.store.end_transaction(end)),
+            None => py.detach(|| guarded(|| self.store.end_transaction(end))),
         };
         ended.map(EndResult).or_raise(py)
     }

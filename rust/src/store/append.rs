@@ -3,7 +3,7 @@
 //! In: envelopes with bodies. Out: where each went. Always: all of a batch or nothing; when it returns the messages are
 //! visible, in `SYNC_FLUSH` durable. Not here: ends of transactions.
 
-use super::{Inner, Shared, Store};
+use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::commit_log::{Appended, Appender, Urgency};
 use crate::consume_queue::Slot;
 use crate::dispatch::DispatchRequest;
@@ -153,6 +153,7 @@ impl Shared {
     }
 
     fn append_in(&self, inner: &mut Inner, messages: &[NewMessage<'_>], may_wait: bool) -> Result<Option<Vec<Sent>>> {
+        let _guard = PoisonOnPanic(self);
         let now = self.clock.wall();
         let Inner { appender, state, scratch, placed, .. } = inner;
         let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "sending" })?;
@@ -195,6 +196,7 @@ impl Shared {
     }
 
     fn prepare_in(&self, inner: &mut Inner, half: &NewHalfMessage<'_>, may_wait: bool) -> Result<Option<Sent>> {
+        let _guard = PoisonOnPanic(self);
         let now = self.clock.wall();
         let message = &half.message;
         let generated = self.ids.next(now);

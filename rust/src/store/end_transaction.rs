@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Inner, Shared, Store};
+use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::commit_log::{Appended, Urgency};
 use crate::consume_queue::{Entry, Slot};
 use crate::dispatch::DispatchRequest;
@@ -185,6 +185,7 @@ impl Shared {
         results: &mut Vec<Result<Ended>>,
         may_wait: bool,
     ) -> Result<bool> {
+        let _guard = PoisonOnPanic(self);
         let now = self.clock.wall();
         if let Some(appender) = inner.appender.as_mut() {
             appender.begin(now);

@@ -114,26 +114,31 @@ struct Inner {
     placed: Vec<append::Placed>,
 }
 
-/// A flag to wait on.
+/// Something to wait for, by many: a count of how often it has happened.
 #[derive(Debug, Default)]
 struct Wake {
-    flag: Mutex<bool>,
+    count: Mutex<u64>,
     changed: Condvar,
 }
 
 impl Wake {
+    /// It happens.
     fn set(&self) {
-        *self.flag.lock() = true;
+        *self.count.lock() += 1;
         self.changed.notify_all();
     }
 
-    /// Waits for the flag or the time, and takes it down.
-    fn wait_ms(&self, milliseconds: u64) {
-        let mut flag = self.flag.lock();
-        if !*flag {
-            self.changed.wait_for(&mut flag, std::time::Duration::from_millis(milliseconds));
+    /// How often it has happened; to be asked before looking whether to wait, so that nothing between is missed.
+    fn seen(&self) -> u64 {
+        *self.count.lock()
+    }
+
+    /// Waits until it has happened since `seen`, or the time is over.
+    fn wait_ms(&self, seen: u64, milliseconds: u64) {
+        let mut count = self.count.lock();
+        if *count == seen {
+            self.changed.wait_for(&mut count, std::time::Duration::from_millis(milliseconds));
         }
-        *flag = false;
     }
 }
 
@@ -213,6 +218,18 @@ impl Drop for Store {
         let _ = self.close();
     }
 }
+
+/// A panic under a lock leaves what the lock guards unknown: nothing more is written.
+impl Drop for PoisonOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.commit.poison("a panic in the engine: this is a bug");
+            self.0.poisoned.store(true, Ordering::Release);
+        }
+    }
+}
+
+struct PoisonOnPanic<'a>(&'a Shared);
 
 impl Shared {
     fn is_forked(&self) -> bool {

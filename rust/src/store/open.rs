@@ -441,6 +441,9 @@ fn foreign(storage: &dyn Storage, path: &str, what: &str) -> Error {
     Error::ForeignStore { path: storage.root().join(path), what: what.to_owned() }
 }
 
+/// Index entries that a reader keeps before it looks whether the writer's files have them.
+const READER_INDEX_MAX: usize = 1 << 20;
+
 /// Readers follow a writer in another process.
 impl Shared {
     /// Reads what a writer has appended since; nothing in a writer.
@@ -474,6 +477,17 @@ impl Shared {
         let end = inner.state.end.max(before);
         self.log.set_appended(end);
         self.log.set_durable(end);
+        self.prune_index(&mut inner)?;
         followed
+    }
+    /// Lets go of index entries that the writer has put into files.
+    fn prune_index(&self, inner: &mut Inner) -> Result<()> {
+        let dispatched = self.published.as_ref().map_or(0, |published| published.dispatched().0);
+        if inner.state.dispatcher.index.len() > READER_INDEX_MAX {
+            let mut files = self.index_files.lock();
+            *files = IndexFiles::open(Arc::clone(&self.storage), files.geometry(), false)?;
+            inner.state.dispatcher.index.retain(|entry| entry.physical_offset.0 >= dispatched);
+        }
+        Ok(())
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use super::open::{ABORT, GUARD};
-use super::{Inner, Shared, Store};
+use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::checkpoint::Checkpoint;
 use crate::commit_log;
 use crate::config_file;
@@ -38,8 +38,10 @@ pub(super) fn spawn(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
 }
 
 fn run(weak: &Weak<Shared>) {
+    let mut seen = 0;
     while let Some(shared) = weak.upgrade() {
-        shared.wake.wait_ms(shared.options.flush_interval_ms);
+        shared.wake.wait_ms(seen, shared.options.flush_interval_ms);
+        seen = shared.wake.seen();
         if shared.closed.load(Ordering::Acquire) {
             return;
         }
@@ -158,6 +160,7 @@ impl Shared {
     }
 
     fn write_derived_alone(&self) -> Result<()> {
+        let _guard = PoisonOnPanic(self);
         let mut inner = self.inner.lock();
         let blocks = inner.state.dispatcher.queues.blocks();
         let entries = Arc::new(std::mem::take(&mut inner.state.dispatcher.index));
@@ -203,6 +206,7 @@ impl Shared {
 
     /// Syncs log, queues and index, then writes the state at that position.
     pub(super) fn snapshot(&self) -> Result<()> {
+        let _guard = PoisonOnPanic(self);
         let _one = self.upkeep.lock();
         self.write_derived_alone()?;
         let mut inner = self.inner.lock();
