@@ -14,7 +14,7 @@ use std::sync::Arc;
 use crate::config_file::replace_file;
 use crate::error::Result;
 use crate::half::outcome::DecidedHalves;
-use crate::half::table::{NewHalf, OpProgress, Table};
+use crate::half::table::{NewHalf, OpProgress, Pending, Table};
 use crate::half::{HalfCopy, Identity};
 use crate::index::IndexMark;
 use crate::storage::{OpenMode, Storage};
@@ -24,6 +24,8 @@ const PATH: &str = "txstore/snapshot";
 const MAGIC: u64 = u64::from_le_bytes(*b"txsnap\r\n");
 const VERSION: u32 = 1;
 const HEADER: usize = 16;
+/// Bytes of a pending transaction with one copy.
+const PENDING_SIZE_MIN: usize = 2 * 8 + 2 * 8 + 6 * 4;
 
 /// A record that must stand in the log for the snapshot to fit it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,9 +106,9 @@ impl Snapshot {
     pub fn load(storage: &dyn Storage) -> Result<Option<Self>> {
         let Some(length) = storage.len(PATH)?.filter(|length| *length > to_u64(HEADER)) else { return Ok(None) };
         let file = storage.open(PATH, OpenMode::Read)?;
-        let mut bytes = vec![0; to_usize(length)];
-        file.read_at(&mut bytes, 0)?;
-        Ok(Self::decode(&bytes))
+        // Mapped: with a million pending transactions it is large, and it is read only once.
+        let map = file.map_read()?;
+        Ok(map.bytes(0..length.min(map.len())).and_then(|bytes| Self::decode(&bytes)))
     }
 
     /// A snapshot from its bytes, if they are one.
@@ -154,25 +156,35 @@ fn write_table(out: &mut Writer, table: &Table, wall_ms: i64, monotonic_ms: i64)
         out.u64(first);
         out.u64(highest);
     }
+    let groups = table.groups();
+    out.u64(to_u64(groups.len()));
+    for group in groups {
+        out.text(group);
+    }
     let mut pending: Vec<_> = table.iter().map(|(_, entry)| entry).collect();
     pending.sort_unstable_by_key(|entry| entry.newest.queue_offset);
     out.u64(to_u64(pending.len()));
     for entry in pending {
-        out.u64(entry.newest.queue_offset);
-        out.u64(entry.newest.physical_offset);
-        out.u64(entry.identity);
-        out.i64(wall_ms - (monotonic_ms - entry.stored_ms));
-        out.i64(entry.immunity_ms().unwrap_or(-1));
-        out.u32(entry.size);
-        out.u32(u32::from(entry.checks));
-        out.text(table.group(entry));
-        let copies: Vec<_> = entry.copies().collect();
-        out.u32(u32::try_from(copies.len()).unwrap_or(u32::MAX));
-        for (copy, sent) in copies {
-            out.u64(copy.queue_offset);
-            out.u64(copy.physical_offset);
-            out.u32(u32::from(sent));
-        }
+        write_pending(out, entry, wall_ms - monotonic_ms);
+    }
+}
+
+/// One transaction; nearly all have one copy, so the others follow only where there are some.
+fn write_pending(out: &mut Writer, entry: &Pending, to_wall_ms: i64) {
+    out.copy(entry.newest);
+    out.u64(entry.identity);
+    out.i64(entry.stored_ms + to_wall_ms);
+    out.i32(entry.immunity_ms().and_then(|immunity| i32::try_from(immunity).ok()).unwrap_or(-1));
+    out.u32(entry.size);
+    out.u32(entry.group_number());
+    out.u32(u32::from(entry.checks));
+    let copies: Vec<_> = entry.copies().collect();
+    let newest_sent = copies.last().is_some_and(|(_, sent)| *sent);
+    out.u32(u32::from(newest_sent));
+    out.u32(u32::try_from(copies.len() - 1).unwrap_or(u32::MAX));
+    for (copy, sent) in copies.iter().take(copies.len() - 1) {
+        out.copy(*copy);
+        out.u32(u32::from(*sent));
     }
 }
 
@@ -188,31 +200,37 @@ fn read_table(input: &mut Reader<'_>) -> Option<Table> {
         runs.push((input.u64()?, input.u64()?));
     }
     table.ops = OpProgress::from_parts(op_end, runs);
-    for _ in 0..input.u64()? {
-        let copy = HalfCopy { queue_offset: input.u64()?, physical_offset: input.u64()? };
-        let identity = input.u64()?;
-        let (stored_ms, immunity_ms) = (input.i64()?, input.i64()?);
-        let (size, checks) = (input.u32()?, input.u32()?);
-        let group = input.text()?;
-        let mut copies = Vec::new();
-        for _ in 0..input.u32()? {
-            copies.push((HalfCopy { queue_offset: input.u64()?, physical_offset: input.u64()? }, input.u32()? != 0));
-        }
-        let (_, sent) = copies.pop()?;
-        let half = NewHalf {
-            copy,
-            identity: Some(Identity(identity)).filter(|identity| identity.0 != 0),
-            group,
-            size,
-            stored_ms,
-            immunity_ms: Some(immunity_ms).filter(|immunity| *immunity >= 0),
-            checks: u16::try_from(checks).unwrap_or(u16::MAX),
-            owner: 0,
-            sent,
-        };
-        table.restore(&half, &copies);
+    let groups = (0..input.u64()?).map(|_| input.text()).collect::<Option<Vec<_>>>()?;
+    let pending = input.u64()?;
+    // A count beyond what the bytes can hold is damage, not a reason to take memory.
+    table.reserve(to_usize(pending).min(input.0.len() / PENDING_SIZE_MIN));
+    for _ in 0..pending {
+        read_pending(input, &groups, &mut table)?;
     }
     Some(table)
+}
+
+fn read_pending(input: &mut Reader<'_>, groups: &[&str], table: &mut Table) -> Option<()> {
+    let copy = input.copy()?;
+    let identity = input.u64()?;
+    let stored_ms = input.i64()?;
+    let immunity_ms = input.i32()?;
+    let (size, group, checks) = (input.u32()?, input.u32()?, input.u32()?);
+    let sent = input.u32()? != 0;
+    let older = (0..input.u32()?).map(|_| Some((input.copy()?, input.u32()? != 0))).collect::<Option<Vec<_>>>()?;
+    let half = NewHalf {
+        copy,
+        identity: Some(Identity(identity)).filter(|identity| identity.0 != 0),
+        group: groups.get(to_usize(u64::from(group)))?,
+        size,
+        stored_ms,
+        immunity_ms: Some(i64::from(immunity_ms)).filter(|immunity| *immunity >= 0),
+        checks: u16::try_from(checks).ok()?,
+        owner: 0,
+        sent,
+    };
+    table.restore(&half, &older);
+    Some(())
 }
 
 struct Writer(Vec<u8>);
@@ -228,6 +246,15 @@ impl Writer {
 
     fn i64(&mut self, value: i64) {
         self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn i32(&mut self, value: i32) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn copy(&mut self, copy: HalfCopy) {
+        self.u64(copy.queue_offset);
+        self.u64(copy.physical_offset);
     }
 
     fn text(&mut self, text: &str) {
@@ -255,6 +282,14 @@ impl<'a> Reader<'a> {
 
     fn i64(&mut self) -> Option<i64> {
         Some(i64::from_le_bytes(*self.take(8)?.first_chunk()?))
+    }
+
+    fn i32(&mut self) -> Option<i32> {
+        Some(i32::from_le_bytes(*self.take(4)?.first_chunk()?))
+    }
+
+    fn copy(&mut self) -> Option<HalfCopy> {
+        Some(HalfCopy { queue_offset: self.u64()?, physical_offset: self.u64()? })
     }
 
     fn text(&mut self) -> Option<&'a str> {

@@ -126,6 +126,11 @@ impl Pending {
         (self.checked_after_ms != NEVER).then(|| self.stored_ms + i64::from(self.checked_after_ms))
     }
 
+    /// Its producer group's number.
+    pub const fn group_number(&self) -> u32 {
+        self.group
+    }
+
     /// What only few have.
     pub fn more(&self) -> Option<&More> {
         self.more.as_deref()
@@ -172,6 +177,20 @@ impl Table {
     /// Nothing pends; halves begin at queue offset `first`.
     pub fn new(first: u64) -> Self {
         Self { decided: DecidedHalves::from(first), lowest: first, ..Self::default() }
+    }
+
+    /// The producer groups by their numbers.
+    pub fn groups(&self) -> &[Arc<str>] {
+        &self.groups
+    }
+
+    /// Takes memory for as many transactions at once.
+    pub fn reserve(&mut self, transactions: usize) {
+        let blocks = &self.blocks;
+        let hash_of = |index: &u32| hash(at(blocks, *index).map_or(0, |entry| entry.newest.queue_offset));
+        self.by_queue_offset.reserve(transactions, hash_of);
+        let hash_of = |index: &u32| hash(at(blocks, *index).map_or(0, |entry| entry.identity));
+        self.by_identity.reserve(transactions, hash_of);
     }
 
     /// How many transactions pend.
@@ -457,15 +476,17 @@ impl Table {
 
     /// Ends the reading: ages go by the monotonic clock from here on, and each is due `due_in_ms` behind its age's start.
     pub fn start(&mut self, wall_ms: i64, monotonic_ms: i64, due_in_ms: impl Fn(&Pending) -> i64) {
-        let keys: Vec<Key> = self.iter().map(|(key, _)| key).collect();
-        for key in keys {
-            if let Some(entry) = self.get_mut(key) {
+        let mut due: Vec<(i64, Key)> = self.iter().map(|(key, _)| (0, key)).collect();
+        for (due_ms, key) in &mut due {
+            if let Some(entry) = self.get_mut(*key) {
                 // A store timestamp in the future (the clock was set back) means an age of 0.
                 entry.stored_ms = monotonic_ms - (wall_ms - entry.stored_ms).max(0);
-                let due_ms = entry.aged_from_ms() + due_in_ms(entry);
-                self.set_due(key, due_ms);
+                entry.due_ms = entry.aged_from_ms() + due_in_ms(entry);
+                *due_ms = entry.due_ms;
             }
         }
+        // Built at once from all of them, the tree is dense.
+        self.due = due.into_iter().collect();
     }
 
     /// Puts a transaction back as a snapshot holds it.

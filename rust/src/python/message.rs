@@ -19,7 +19,7 @@ pub(super) struct Message {
     body: Py<PyBytes>,
     /// Asked for at every send.
     topic: Py<PyString>,
-    message_group: Option<Py<PyString>>,
+    group: Option<Py<PyString>>,
     pub(super) transaction_id: Option<Box<str>>,
 }
 
@@ -34,7 +34,7 @@ impl Message {
             envelope: Arc::clone(&self.envelope),
             body: self.body.clone_ref(py),
             topic: self.topic.clone_ref(py),
-            message_group: self.message_group.as_ref().map(|group| group.clone_ref(py)),
+            group: self.group.as_ref().map(|group| group.clone_ref(py)),
             transaction_id: None,
         }
     }
@@ -71,10 +71,10 @@ impl Message {
         let own: Vec<(&str, &str)> = own.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let delay_level = u8::try_from(delay_level).unwrap_or(u8::MAX);
         let group = message_group.map(|group| group.to_str()).transpose()?;
-        let (name, message_group) = (topic.to_str()?, message_group.map(|group| group.clone().unbind()));
+        let (name, own_group) = (topic.to_str()?, message_group.map(|group| group.clone().unbind()));
         let parts = Parts { topic: name, tags, keys: &keys, properties: &own, flag, delay_level, message_group: group };
         let envelope = Arc::new(Envelope::new(&parts).or_raise(py)?);
-        Ok(Self { envelope, body, topic: topic.clone().unbind(), message_group, transaction_id: None })
+        Ok(Self { envelope, body, topic: topic.clone().unbind(), group: own_group, transaction_id: None })
     }
 
     #[getter]
@@ -121,7 +121,7 @@ impl Message {
 
     #[getter]
     fn message_group(&self, py: Python<'_>) -> Option<Py<PyString>> {
-        self.message_group.as_ref().map(|group| group.clone_ref(py))
+        self.group.as_ref().map(|group| group.clone_ref(py))
     }
 
     #[getter]
