@@ -10,6 +10,10 @@ mod open;
 mod read;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_concurrency;
+#[cfg(test)]
+mod tests_recovery;
 mod upkeep;
 mod waiting;
 

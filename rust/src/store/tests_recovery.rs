@@ -1,0 +1,65 @@
+//! Guards what opening makes of a store after failed syncs, failed openings, missing files, damage and strange numbers.
+
+use std::sync::Arc;
+
+use super::{End, EndKind, GUARD, NewHalfMessage, NewMessage, Store};
+use crate::clock::ManualClock;
+use crate::error::{Error, Result};
+use crate::half::HalfCopy;
+use crate::message::{Envelope, Parts};
+use crate::options::{FlushDiskType, StoreOptions};
+use crate::settings::Settings;
+use crate::storage::memory::{CrashKeep, FaultKind, Memory};
+use crate::storage::{OpenMode, Storage};
+use crate::units::{QueueId, QueueOffset, TimestampMs};
+
+pub(super) fn options(flush_disk_type: FlushDiskType) -> StoreOptions {
+    StoreOptions {
+        flush_disk_type,
+        commit_log_file_size: Some(16 << 10),
+        consume_queue_file_size: Some(20 * 50),
+        max_hash_slot_num: Some(16),
+        max_index_num: Some(100),
+        background: false,
+        ..StoreOptions::default()
+    }
+}
+
+pub(super) fn open(memory: &Memory, options: StoreOptions) -> Result<Store> {
+    open_at(memory, options, 1_700_000_000_000)
+}
+
+fn open_at(memory: &Memory, options: StoreOptions, wall: i64) -> Result<Store> {
+    Store::open_with(Arc::new(memory.clone()), Arc::new(ManualClock::at(TimestampMs(wall))), options)
+}
+
+pub(super) fn envelope(topic: &str) -> Envelope {
+    Envelope::new(&Parts { topic, ..Parts::default() }).unwrap()
+}
+
+pub(super) fn new<'a>(envelope: &'a Envelope, body: &'a [u8]) -> NewMessage<'a> {
+    NewMessage { envelope, body, queue_id: QueueId(0) }
+}
+
+pub(super) fn half(store: &Store, body: &str) -> HalfCopy {
+    let envelope = envelope("t");
+    let message = new(&envelope, body.as_bytes());
+    let sent = store.prepare(&NewHalfMessage { message, group: "g", unique_id: None, owner: 0 }).unwrap();
+    HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 }
+}
+
+fn end(half: HalfCopy, kind: EndKind) -> End {
+    End { half, kind, transaction_id: None, group: None, from_check: false }
+}
+
+fn bodies(store: &Store) -> Vec<Vec<u8>> {
+    let (found, _) = store.read("t", QueueId(0), QueueOffset(0), 1_000, None).unwrap();
+    found.iter().map(|record| record.view().unwrap().body.to_vec()).collect()
+}
+
+fn flip(memory: &Memory, place: u64) {
+    let file = memory.open("commitlog/00000000000000000000", OpenMode::Write).unwrap();
+    let mut byte = [0];
+    file.read_at(&mut byte, place).unwrap();
+    file.write_at(&[byte[0] ^ 1], place).unwrap();
+}
