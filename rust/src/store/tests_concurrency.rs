@@ -36,3 +36,21 @@ fn t5_twin_of_an_end_that_was_not_written_is_no_success() {
         assert!(ended.is_err(), "nothing was written, and yet: {ended:?}");
     }
 }
+
+/// L2, P1: a send that began before `close` and gets the put lock behind it writes nothing: the files are handed over.
+#[test]
+fn l2_send_that_meets_close_writes_nothing() {
+    let memory = Memory::new();
+    let store = Arc::new(open(&memory, options(FlushDiskType::Async)).unwrap());
+    let inner = store.shared.inner.lock();
+    let sender = {
+        let store = Arc::clone(&store);
+        std::thread::spawn(move || store.append(&[new(&envelope("t"), b"late")]).map(|_| ()))
+    };
+    std::thread::sleep(Duration::from_millis(50));
+    store.shared.closed.store(true, Ordering::SeqCst);
+    drop(inner);
+    assert!(matches!(sender.join().unwrap(), Err(Error::StoreClosed)));
+    assert_eq!(store.shared.log.appended(), 0);
+    store.shared.closed.store(false, Ordering::SeqCst);
+}

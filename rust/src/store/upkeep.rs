@@ -154,6 +154,7 @@ impl Shared {
     /// Writes the queue entries and index entries that are only in memory.
     pub(super) fn write_derived(&self) -> Result<()> {
         let _one = self.upkeep.lock();
+        self.check_writable("writing queues")?;
         self.write_derived_alone()
     }
 
@@ -204,6 +205,11 @@ impl Shared {
     /// Syncs log, queues and index, then writes the state at that position.
     pub(super) fn snapshot(&self) -> Result<()> {
         let _one = self.upkeep.lock();
+        self.check_writable("a snapshot")?;
+        self.snapshot_alone()
+    }
+
+    fn snapshot_alone(&self) -> Result<()> {
         self.write_derived_alone()?;
         let mut inner = self.inner.lock();
         // Little has come since; with the lock held nothing more does, so that all stand at one position.
@@ -264,6 +270,12 @@ impl Shared {
 
     /// Writes the transactions' progress and the consumers' offsets, after the sync that they depend on (T9).
     pub(super) fn write_progress(&self) -> Result<()> {
+        let _one = self.upkeep.lock();
+        self.check_writable("writing offsets")?;
+        self.write_progress_alone()
+    }
+
+    fn write_progress_alone(&self) -> Result<()> {
         let mut inner = self.inner.lock();
         let half_end = inner.state.dispatcher.queues.next(inner.half_slot);
         let half_progress = inner.state.table.half_progress(half_end);
@@ -295,8 +307,10 @@ impl Shared {
             // What is on disk is not known; the guard stays, and the next opening recovers.
             return Ok(());
         }
-        self.snapshot()?;
-        self.write_progress()?;
+        // Whoever comes behind this lock finds the store closed: nothing is written once it is handed over.
+        let _one = self.upkeep.lock();
+        self.snapshot_alone()?;
+        self.write_progress_alone()?;
         let end = self.log.appended();
         crate::recovery::cut_log(&self.log, end)?;
         if let Some(published) = &self.published {
