@@ -224,12 +224,13 @@ impl Shared {
         drop(inner);
         self.wait_durable(position)?;
         for (slot, topic, queue_id, from, to) in unsynced {
-            self.queue_files.sync(&topic, queue_id, from, to)?;
+            self.synced(self.queue_files.sync(&topic, queue_id, from, to))?;
             if let Some(queue) = self.inner.lock().state.dispatcher.queues.get_mut(slot) {
                 queue.unsynced_from = Some(to).filter(|to| queue.settled() > *to);
             }
         }
-        self.index_files.lock().sync()?;
+        let indexed = self.index_files.lock().sync();
+        self.synced(indexed)?;
         Snapshot::store(self.storage.as_ref(), &bytes)?;
         self.snapshot_position.store(position, Ordering::Release);
         let before = Checkpoint::load(self.storage.as_ref())?.unwrap_or_default();
@@ -237,6 +238,14 @@ impl Shared {
             self.storage.as_ref(),
             &Checkpoint { physic_ms: newest, logics_ms: newest, index_ms: newest, ..before },
         )
+    }
+
+    /// A sync that failed is never tried again on the same data: the second one would succeed without it.
+    fn synced(&self, result: Result<()>) -> Result<()> {
+        result.map_err(|error| match error {
+            Error::TooManyFiles { .. } => error,
+            error => self.judge(Error::StorePoisoned { why: error.to_string() }),
+        })
     }
 
     fn encode_snapshot(&self, inner: &Inner) -> Result<(Vec<u8>, i64, u64)> {
