@@ -27,6 +27,9 @@ const BUFFERED_MAX: usize = 8 << 20;
 /// Index entries that recovery keeps in memory before it writes them.
 const INDEX_MAX: usize = 1 << 16;
 
+/// Bytes that are written again in one call.
+const REWRITTEN_AT_ONCE: u64 = 1 << 20;
+
 /// What is known before the log is read.
 #[derive(Debug)]
 pub struct Known {
@@ -361,6 +364,21 @@ pub fn cut_queues(queue_files: &QueueFiles, dispatcher: &Dispatcher) -> Result<(
         let behind = queue_files.read(&queue.topic, queue.queue_id, queue.next(), 1)?;
         if !behind.is_empty() {
             queue_files.cut(&queue.topic, queue.queue_id, queue.next())?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes what stands in a range of the log once more. After a sync that failed the page cache shows bytes that the disk
+/// does not have and that no later sync would write; written again, they are durable with the next one.
+pub fn rewrite_log(log: &CommitLog, from: u64, end: u64) -> Result<()> {
+    for segment in log.segments.all() {
+        let (mut at, stop) = (from.max(segment.base()), end.min(segment.end()));
+        while at < stop {
+            let next = stop.min(at + REWRITTEN_AT_ONCE);
+            let bytes = segment.bytes(at..next)?.into_owned();
+            segment.write(&bytes, at)?;
+            at = next;
         }
     }
     Ok(())

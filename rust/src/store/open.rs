@@ -22,7 +22,7 @@ use crate::offsets::ConsumerOffsets;
 use crate::options::{COMMIT_LOG_FILE_SIZE, CONSUME_QUEUE_FILE_SIZE, FlushDiskType, StoreOptions};
 use crate::published::Published;
 use crate::record::message_id::UniqueIds;
-use crate::recovery::{Known, Recovered, cut_log, cut_queues, recover};
+use crate::recovery::{Known, Recovered, cut_log, cut_queues, recover, rewrite_log};
 use crate::segment::SegmentQueue;
 use crate::settings::Settings;
 use crate::snapshot::Snapshot;
@@ -149,6 +149,10 @@ fn open_with(
     let sync = options.flush_disk_type == FlushDiskType::Sync;
     if !read_only {
         if !clean {
+            // Where a broker wrote last nothing was acknowledged by us, and its log may be large.
+            if let Some(ours) = settings.ranges.last().filter(|range| range.end.is_none()) {
+                rewrite_log(&log, known.durable.max(ours.start), end)?;
+            }
             cut_log(&log, end)?;
             cut_queues(&queue_files, &recovered.dispatcher)?;
         }
