@@ -112,3 +112,35 @@ fn l6_snapshot_covers_only_what_is_synced() {
         drop(store);
     }
 }
+
+/// An opening that fails leaves a store that is closed well, or one that says that it is not: never one that RocketMQ
+/// may open though settings.json says that txstore goes on writing.
+#[test]
+fn failed_opening_leaves_marks_that_are_true() {
+    let memory = Memory::new();
+    let store = open(&memory, options(FlushDiskType::Async)).unwrap();
+    half(&store, "pending");
+    store.close().unwrap();
+    drop(store);
+    for call in 1..200 {
+        let copy = memory.crash(0, CrashKeep::PageCache);
+        copy.fail_at(copy.calls() + call, FaultKind::Io, true);
+        let opened = open(&copy, options(FlushDiskType::Async));
+        let failed = opened.is_err();
+        copy.clear_fault();
+        drop(opened);
+        if !failed {
+            return;
+        }
+        // Whoever looks next may be a broker, so the marks themselves must be true; with the fault gone they can be.
+        let once = memory.crash(0, CrashKeep::PageCache);
+        once.fail_at(once.calls() + call, FaultKind::Io, false);
+        let _ = open(&once, options(FlushDiskType::Async)).map(|store| store.close());
+        once.clear_fault();
+        let guarded = once.len(GUARD).unwrap().is_some();
+        let settings = Settings::load(&once).unwrap().unwrap();
+        let grows = settings.ranges.last().is_some_and(|range| range.end.is_none());
+        assert!(guarded || !grows, "call {call}: no guard, but a range of ours that grows");
+    }
+    panic!("opening takes fewer calls");
+}
