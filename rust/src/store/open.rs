@@ -454,11 +454,10 @@ impl Shared {
             return Ok(());
         }
         let published = self.published.as_ref().map(|published| published.appended().0);
-        if published.is_some_and(|appended| appended <= self.log.appended()) {
-            return Ok(());
-        }
+        let newer = published.is_some_and(|appended| appended > self.log.appended());
         let live = self.storage.is_locked(LOCK, PUBLISHER_BYTE)?;
-        if !live && !self.storage.is_locked(LOCK, WRITER_BYTE)? && published.is_none() {
+        // Where a broker writes, what was published last says nothing: then the log itself is asked.
+        if !newer && (live || !self.storage.is_locked(LOCK, WRITER_BYTE)?) {
             return Ok(());
         }
         let mut inner = self.inner.lock();
@@ -473,7 +472,6 @@ impl Shared {
         };
         let settings = self.settings.lock().clone();
         let before = self.log.appended();
-        self.log.set_appended(u64::MAX);
         let followed = crate::recovery::follow(&self.log, &self.queue_files, &settings, &mut inner.state, &known);
         let end = inner.state.end.max(before);
         self.log.set_appended(end);
