@@ -116,26 +116,32 @@ struct Inner {
     placed: Vec<append::Placed>,
 }
 
-/// A flag to wait on.
+/// A count to wait on: a flag would be taken down by one thread before another has seen it.
 #[derive(Debug, Default)]
 struct Wake {
-    flag: Mutex<bool>,
+    count: Mutex<u64>,
     changed: Condvar,
 }
 
 impl Wake {
     fn set(&self) {
-        *self.flag.lock() = true;
+        let mut count = self.count.lock();
+        *count = count.wrapping_add(1);
         self.changed.notify_all();
     }
 
-    /// Waits for the flag or the time, and takes it down.
-    fn wait_ms(&self, milliseconds: u64) {
-        let mut flag = self.flag.lock();
-        if !*flag {
-            self.changed.wait_for(&mut flag, std::time::Duration::from_millis(milliseconds));
+    /// The count, to be taken before looking at what one waits for.
+    fn seen(&self) -> u64 {
+        *self.count.lock()
+    }
+
+    /// Waits until the count is not `seen` any more, or the time is over; gives the count.
+    fn wait_ms(&self, seen: u64, milliseconds: u64) -> u64 {
+        let mut count = self.count.lock();
+        if *count == seen {
+            self.changed.wait_for(&mut count, std::time::Duration::from_millis(milliseconds));
         }
-        *flag = false;
+        *count
     }
 }
 

@@ -190,6 +190,7 @@ impl Store {
         let until = shared.clock.monotonic_ms() + i64::try_from(timeout_ms).unwrap_or(i64::MAX / 2);
         shared.arrival_waiters.fetch_add(1, Ordering::SeqCst);
         let result = loop {
+            let seen = shared.arrival.seen();
             let end = shared.visible_end();
             let left = until - shared.clock.monotonic_ms();
             if end > physical_offset.0 || left <= 0 {
@@ -197,7 +198,7 @@ impl Store {
             }
             // A reader of another process's store is told by nobody: it looks again now and then.
             let nap = if shared.options.read_only { left.min(20) } else { left };
-            shared.arrival.wait_ms(u64::try_from(nap).unwrap_or(0));
+            shared.arrival.wait_ms(seen, u64::try_from(nap).unwrap_or(0));
             if let Err(error) = shared.refresh() {
                 break Err(error);
             }

@@ -38,8 +38,9 @@ pub(super) fn spawn(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
 }
 
 fn run(weak: &Weak<Shared>) {
+    let mut seen = 0;
     while let Some(shared) = weak.upgrade() {
-        shared.wake.wait_ms(shared.options.flush_interval_ms);
+        seen = shared.wake.wait_ms(seen, shared.options.flush_interval_ms);
         if shared.closed.load(Ordering::Acquire) {
             return;
         }
