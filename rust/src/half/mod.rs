@@ -105,5 +105,6 @@ impl<'a> HalfFacts<'a> {
 /// `CHECK_IMMUNITY_TIME_IN_SECONDS` in milliseconds; a negative one means none, as in RocketMQ.
 pub fn immunity_ms(properties: Properties<'_>) -> Option<i64> {
     let seconds: i64 = properties.get_str(CHECK_IMMUNITY_TIME)?.parse().ok()?;
-    seconds.checked_mul(1_000).filter(|immunity| *immunity >= 0)
+    // More than the table keeps, three weeks, means the same; so no sum of times runs over.
+    seconds.checked_mul(1_000).filter(|immunity| *immunity >= 0).map(|ms| ms.min(i64::from(i32::MAX)))
 }

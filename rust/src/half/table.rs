@@ -20,6 +20,8 @@ pub struct Key(u32);
 
 /// No check yet.
 const NEVER: u32 = u32::MAX;
+/// Ages beyond a thousand years are one: a store timestamp may say anything.
+const AGE_MAX_MS: i64 = 1_000 * 366 * 24 * 3_600_000;
 /// No immunity time.
 const NO_IMMUNITY: i32 = -1;
 /// Entries of one block of the slab: growing never copies what is there.
@@ -461,7 +463,7 @@ impl Table {
         for key in keys {
             if let Some(entry) = self.get_mut(key) {
                 // A store timestamp in the future (the clock was set back) means an age of 0.
-                entry.stored_ms = monotonic_ms - (wall_ms - entry.stored_ms).max(0);
+                entry.stored_ms = monotonic_ms - wall_ms.saturating_sub(entry.stored_ms).clamp(0, AGE_MAX_MS);
                 let due_ms = entry.aged_from_ms() + due_in_ms(entry);
                 self.set_due(key, due_ms);
             }

@@ -187,7 +187,7 @@ impl Store {
     pub fn wait_for_messages(&self, physical_offset: PhysicalOffset, timeout_ms: u64) -> Result<PhysicalOffset> {
         let shared = &self.shared;
         shared.refresh()?;
-        let until = shared.clock.monotonic_ms() + i64::try_from(timeout_ms).unwrap_or(i64::MAX / 2);
+        let until = shared.clock.monotonic_ms().saturating_add(i64::try_from(timeout_ms).unwrap_or(i64::MAX));
         shared.arrival_waiters.fetch_add(1, Ordering::SeqCst);
         let result = loop {
             let seen = shared.arrival.seen();

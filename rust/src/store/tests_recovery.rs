@@ -144,3 +144,25 @@ fn failed_opening_leaves_marks_that_are_true() {
     }
     panic!("opening takes fewer calls");
 }
+
+/// P2: no number that an application sets makes an age or a due time run over.
+#[test]
+fn p2_immunity_time_of_a_hundred_million_years() {
+    let memory = Memory::new();
+    let clock = Arc::new(ManualClock::at(TimestampMs(1_700_000_000_000)));
+    clock.advance(1_000_000);
+    let store = Store::open_with(Arc::new(memory), clock, options(FlushDiskType::Async)).unwrap();
+    let mut envelope = envelope("t");
+    crate::record::properties::push(
+        &mut envelope.properties,
+        crate::record::properties::CHECK_IMMUNITY_TIME,
+        "9223372036854775",
+    );
+    let message = new(&envelope, b"body");
+    store.prepare(&NewHalfMessage { message, group: "g", unique_id: None, owner: 0 }).unwrap();
+    assert!(store.halves_due(10).unwrap().is_empty());
+    store.look_again(0, i64::MIN, false).unwrap();
+    assert_eq!(store.halves_due(10).unwrap().len(), 1);
+    store.next_due_in_ms().unwrap();
+    assert!(store.wait_for_messages(crate::units::PhysicalOffset(0), u64::MAX >> 1).is_ok());
+}
