@@ -176,6 +176,15 @@ impl Table {
         Self { decided: DecidedHalves::from(first), lowest: first, ..Self::default() }
     }
 
+    /// Notes where the first half stands that the log still has: of those in front of it nothing is known, which is
+    /// another thing than an outcome. Behind the first half it does nothing.
+    pub fn begin_at(&mut self, first: u64) {
+        if self.live == 0 && self.decided.is_untouched() {
+            self.decided = DecidedHalves::from(first);
+            self.lowest = self.lowest.max(first);
+        }
+    }
+
     /// How many transactions pend.
     pub const fn len(&self) -> u64 {
         self.live

@@ -145,6 +145,25 @@ fn failed_opening_leaves_marks_that_are_true() {
     panic!("opening takes fewer calls");
 }
 
+/// T6: an end of a half that is long gone, and of which nothing is known, is no success.
+#[test]
+fn t6_nothing_is_known_of_a_half_in_front_of_the_log() {
+    let memory = Memory::new();
+    let store = open(&memory, options(FlushDiskType::Async)).unwrap();
+    let first = half(&store, "first");
+    store.end_transaction(end(first, EndKind::RollBack)).unwrap();
+    for number in 0..60 {
+        let other = half(&store, &format!("{number}"));
+        store.end_transaction(end(other, EndKind::Commit)).unwrap();
+    }
+    store.close().unwrap();
+    memory.unlink("commitlog/00000000000000000000").unwrap();
+    memory.unlink("txstore/snapshot").unwrap();
+    let store = open(&memory, options(FlushDiskType::Async)).unwrap();
+    let ended = store.end_transaction(end(first, EndKind::Commit));
+    assert!(matches!(ended, Err(Error::TransactionNotFound { .. })), "{ended:?}");
+}
+
 /// P2: no number that an application sets makes an age or a due time run over.
 #[test]
 fn p2_immunity_time_of_a_hundred_million_years() {
