@@ -94,13 +94,14 @@ impl Store {
                 if found.len() >= max_messages || bytes >= READ_BYTES_MAX {
                     break;
                 }
-                next += 1;
                 let wanted = !entry.is_padding() && codes.as_ref().is_none_or(|codes| codes.contains(&entry.tags_code));
-                if let Some(record) = wanted.then(|| self.record_if(entry.physical_offset, tags)).transpose()?.flatten()
-                {
-                    bytes += record.bytes.len();
-                    found.push(record);
+                match wanted.then(|| self.record_if(entry.physical_offset, tags)).transpose() {
+                    Ok(record) => found.extend(record.flatten().inspect(|record| bytes += record.bytes.len())),
+                    Err(error) if found.is_empty() => return Err(error),
+                    // The error is that message's alone: those in front of it are handed out first.
+                    Err(_) => return Ok((found, QueueOffset(next))),
                 }
+                next += 1;
             }
         }
         Ok((found, QueueOffset(next)))

@@ -185,3 +185,19 @@ fn p2_immunity_time_of_a_hundred_million_years() {
     store.next_due_in_ms().unwrap();
     assert!(store.wait_for_messages(crate::units::PhysicalOffset(0), u64::MAX >> 1).is_ok());
 }
+
+/// Section 5: a bad record is an error of that message only; those in front of it are read.
+#[test]
+fn bad_record_does_not_hide_those_in_front_of_it() {
+    let memory = Memory::new();
+    let store = open(&memory, options(FlushDiskType::Async)).unwrap();
+    let envelope = envelope("t");
+    let mut last = 0;
+    for body in [b"one", b"two", b"bad"] {
+        last = store.append(&[new(&envelope, body)]).unwrap()[0].physical_offset.0;
+    }
+    flip(&memory, last + 88);
+    let (found, next) = store.read("t", QueueId(0), QueueOffset(0), 10, None).unwrap();
+    assert_eq!((found.len(), next), (2, QueueOffset(2)));
+    assert!(matches!(store.read("t", QueueId(0), next, 10, None), Err(Error::StoreCorrupt { .. })));
+}
