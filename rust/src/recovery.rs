@@ -106,6 +106,10 @@ pub fn recover(
     known: &Known,
 ) -> Result<Recovered> {
     let snapshot = snapshot.filter(|snapshot| fits(log, snapshot));
+    let snapshot = match snapshot {
+        Some(snapshot) if derived_is_there(queue_files, index.as_deref(), &snapshot)? => Some(snapshot),
+        _ => None,
+    };
     let mut run = Run::begin(log, queue_files, index, snapshot, known)?;
     let from = run.out.end;
     // Where only txstore wrote, nothing that is decided comes back; a broker may put back anything.
@@ -147,6 +151,18 @@ fn fits(log: &CommitLog, snapshot: &Snapshot) -> bool {
     };
     let found = log.segments.at(anchor.physical_offset).and_then(|segment| record(&segment).flatten());
     log.segments.first() <= snapshot.position && found == Some(anchor.crc)
+}
+
+/// Whether the files are there that a snapshot speaks of: whoever removed some wants them built again.
+fn derived_is_there(queue_files: &QueueFiles, index: Option<&IndexFiles>, snapshot: &Snapshot) -> Result<bool> {
+    for queue in snapshot.queues.iter().filter(|queue| queue.first < queue.next) {
+        let last = queue_files.read(&queue.topic, queue.queue_id, queue.next - 1, 1)?;
+        let first = queue_files.read(&queue.topic, queue.queue_id, queue.first, 1)?;
+        if Entry::from_bytes(&last).is_none() || first.is_empty() {
+            return Ok(false);
+        }
+    }
+    Ok(snapshot.index.as_ref().is_none_or(|mark| index.is_none_or(|index| index.has(&mark.file))))
 }
 
 struct Run<'a> {

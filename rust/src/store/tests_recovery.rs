@@ -201,3 +201,21 @@ fn bad_record_does_not_hide_those_in_front_of_it() {
     assert_eq!((found.len(), next), (2, QueueOffset(2)));
     assert!(matches!(store.read("t", QueueId(0), next, 10, None), Err(Error::StoreCorrupt { .. })));
 }
+
+/// L6: queues that somebody removed are built again from the log, also behind a snapshot.
+#[test]
+fn l6_removed_queues_and_index_are_built_again() {
+    for directory in ["consumequeue", "consumequeue/t", "index"] {
+        let memory = Memory::new();
+        let store = open(&memory, options(FlushDiskType::Async)).unwrap();
+        for number in 0..120_u8 {
+            store.append(&[new(&envelope("t"), &[number + 1])]).unwrap();
+        }
+        let id = store.append(&[new(&envelope("t"), b"last")]).unwrap()[0].unique_id.clone();
+        store.close().unwrap();
+        memory.remove_dir(directory).unwrap();
+        let store = open(&memory, options(FlushDiskType::Async)).unwrap();
+        assert_eq!(bodies(&store).len(), 121, "without {directory}");
+        assert_eq!(store.query("t", &id, 10).unwrap().len(), 1, "without {directory}");
+    }
+}
