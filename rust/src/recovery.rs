@@ -43,6 +43,8 @@ pub struct Known {
     pub limit: u64,
     /// A bad record at the end means that a writer is just writing it.
     pub live: bool,
+    /// The checkpoint's: older records are durable, whoever wrote them.
+    pub physic_ms: i64,
     /// The stored progress of the half queue.
     pub half_progress: u64,
 }
@@ -307,6 +309,11 @@ impl<'a> Run<'a> {
         {
             return Err(damage(why));
         }
+        if let (Tail::Bad(why), false) = (tail, self.known.live)
+            && self.is_followed_by_durable()?
+        {
+            return Err(damage(why));
+        }
         if end < self.known.durable.min(self.known.limit) {
             return Err(damage("zeros, where records were stored and synced"));
         }
@@ -322,6 +329,21 @@ impl<'a> Run<'a> {
             self.out.warnings.push(format!("a torn record at {end} behind the durable end was cut off: {why}"));
         }
         Ok(())
+    }
+
+    /// Whether a whole record stands behind the bad one in its file that is older than what was checkpointed.
+    fn is_followed_by_durable(&self) -> Result<bool> {
+        let (end, torn) = (self.out.end, self.torn_bytes()?);
+        let Some(segment) = self.log.segments.at(end).filter(|_| self.known.physic_ms > 0) else { return Ok(false) };
+        let bytes = segment.bytes(end..segment.end().min(end + torn))?;
+        let verify = Verify { body_crc: true, record_crc: RecordCrc::Ignore };
+        // A record says where it stands, so that bytes in a body are not taken for one.
+        Ok((1..bytes.len()).any(|skipped| {
+            let rest = bytes.get(skipped..).unwrap_or_default();
+            rest.get(4..7) == Some(&[0xDA, 0xA3, 0x20])
+                && matches!(decode(rest, PhysicalOffset(end + to_u64(skipped)), verify),
+                    Ok(Scanned::Record(view)) if view.store_timestamp.0 < self.known.physic_ms)
+        }))
     }
 
     /// Bytes behind the end that are not zeros, up to the last of them in that file.

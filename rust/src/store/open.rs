@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use super::{FORKS, Inner, Shared, Wake};
+use crate::checkpoint::Checkpoint;
 use crate::clock::Clock;
 use crate::commit_log::{self, Appender, CommitLog};
 use crate::config_file::replace_file;
@@ -124,6 +125,7 @@ fn open_with(
         durable: known_durable(published.as_ref(), snapshot.as_ref()),
         limit: published.as_ref().filter(|_| live).map_or(u64::MAX, |published| published.appended().0),
         live: live || foreign_writer,
+        physic_ms: Checkpoint::load(storage.as_ref())?.map_or(0, |checkpoint| checkpoint.physic_ms),
         half_progress: offsets.get(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE).unwrap_or(0),
     };
     let segments = SegmentQueue::open(Arc::clone(&storage), commit_log::DIRECTORY, geometry.commit_log, read_only)?;
@@ -468,6 +470,7 @@ impl Shared {
             durable: 0,
             limit: published.filter(|_| live).unwrap_or(u64::MAX),
             live: true,
+            physic_ms: 0,
             half_progress: inner.stored_half_progress,
         };
         let settings = self.settings.lock().clone();

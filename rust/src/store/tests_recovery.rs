@@ -219,3 +219,20 @@ fn l6_removed_queues_and_index_are_built_again() {
         assert_eq!(store.query("t", &id, 10).unwrap().len(), 1, "without {directory}");
     }
 }
+
+/// L7: in a store that a broker's crash left, a bad record in front of others that its checkpoint covers is damage.
+#[test]
+fn l7_bad_record_below_the_checkpoint_is_damage() {
+    let memory = Memory::new();
+    let mut places = Vec::new();
+    for number in 0..4 {
+        let store = open_at(&memory, options(FlushDiskType::Async), 1_700_000_000_000 + number * 10_000).unwrap();
+        places.push(store.append(&[new(&envelope("t"), b"body")]).unwrap()[0].physical_offset.0);
+        store.close().unwrap();
+    }
+    memory.remove_dir("txstore").unwrap();
+    memory.open("abort", OpenMode::Create).unwrap();
+    flip(&memory, places[1] + 88);
+    let opened = open(&memory, options(FlushDiskType::Async)).map(|_| ());
+    assert!(matches!(opened, Err(Error::StoreCorrupt { .. })), "{opened:?}");
+}
