@@ -27,6 +27,10 @@ const BUFFERED_MAX: usize = 8 << 20;
 /// Index entries that recovery keeps in memory before it writes them.
 const INDEX_MAX: usize = 1 << 16;
 
+/// Entries that a queue may lack in its middle.
+const GAP_MAX: u64 = 1 << 20;
+/// No queue offset is higher: its entry's position would be no file's.
+const QUEUE_OFFSET_MAX: u64 = 1 << 58;
 /// Bytes that are written again in one call.
 const REWRITTEN_AT_ONCE: u64 = 1 << 20;
 
@@ -216,7 +220,10 @@ impl<'a> Run<'a> {
         if self.index_covered.is_none_or(|covered| view.physical_offset > covered) {
             self.out.dispatcher.index(&request);
         }
-        self.out.replay.apply(&mut self.out.table, view);
+        // A half or op without an entry stands in no queue: its queue offset says nothing.
+        if request.has_entry() {
+            self.out.replay.apply(&mut self.out.table, view);
+        }
         self.out.newest = self.out.newest.max(view.store_timestamp);
         self.out.anchor = Some(Anchor {
             physical_offset: view.physical_offset.0,
@@ -238,8 +245,16 @@ impl<'a> Run<'a> {
                 what: format!("it holds a half message in queue {}; only queue 0 can be continued", view.queue_id),
             });
         }
-        let queues = &mut self.out.dispatcher.queues;
-        let slot = if let Some(slot) = queues.find(view.topic, view.queue_id) {
+        let known = self.out.dispatcher.queues.find(view.topic, view.queue_id);
+        // What is between is held in memory, so a number that no queue reaches must not decide how much that is.
+        let most = known.map_or(QUEUE_OFFSET_MAX, |slot| self.out.dispatcher.queues.next(slot).saturating_add(GAP_MAX));
+        if view.queue_offset.0 > most {
+            return Err(self.damage(
+                view.physical_offset.0,
+                &format!("the queue offset {} is far behind all others of {}", view.queue_offset, view.topic),
+            ));
+        }
+        let slot = if let Some(slot) = known {
             slot
         } else {
             let queue = self.first_seen(view)?;
@@ -295,15 +310,19 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    fn damage(&self, at: u64, what: &str) -> Error {
+        match self.log.segments.at(at) {
+            Some(segment) => segment.corrupt(at, what),
+            None => {
+                Error::StoreCorrupt { file: crate::commit_log::DIRECTORY.into(), offset: at, what: what.to_owned() }
+            }
+        }
+    }
+
     /// Tells a torn tail, which is cut, from damage, which is an error.
     fn judge_tail(&mut self, tail: &Tail) -> Result<()> {
         let end = self.out.end;
-        let damage = |what: &str| match self.log.segments.at(end) {
-            Some(segment) => segment.corrupt(end, what),
-            None => {
-                Error::StoreCorrupt { file: crate::commit_log::DIRECTORY.into(), offset: end, what: what.to_owned() }
-            }
-        };
+        let damage = |what: &str| self.damage(end, what);
         if let Tail::Bad(why) = tail
             && (self.known.clean || end < self.known.durable)
         {

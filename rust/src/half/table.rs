@@ -506,9 +506,9 @@ const OPS_PER_RUN: u64 = 64;
 impl OpProgress {
     /// Notes an op message.
     pub fn note(&mut self, op_queue_offset: u64, highest_half: u64) {
-        self.end = op_queue_offset + 1;
+        self.end = op_queue_offset.saturating_add(1);
         match self.runs.last_entry() {
-            Some(mut run) if op_queue_offset < run.key() + OPS_PER_RUN => {
+            Some(mut run) if op_queue_offset < run.key().saturating_add(OPS_PER_RUN) => {
                 let highest = run.get_mut();
                 *highest = highest_half.max(*highest);
             }

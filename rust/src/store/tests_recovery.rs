@@ -236,3 +236,42 @@ fn l7_bad_record_below_the_checkpoint_is_damage() {
     let opened = open(&memory, options(FlushDiskType::Async)).map(|_| ());
     assert!(matches!(opened, Err(Error::StoreCorrupt { .. })), "{opened:?}");
 }
+
+/// P2: a record may say any queue offset; opening says so and neither runs out of memory nor over.
+#[test]
+fn p2_queue_offset_that_no_queue_reaches() {
+    for (topic, wanted) in
+        [("t", u64::MAX >> 1), ("t", 1 << 40), ("new", u64::MAX), (crate::names::HALF_TOPIC, 1 << 60)]
+    {
+        let memory = Memory::new();
+        let store = open(&memory, options(FlushDiskType::Async)).unwrap();
+        store.append(&[new(&envelope("t"), b"body")]).unwrap();
+        let place = store.stat().unwrap().max_physical_offset;
+        store.close().unwrap();
+        let host = StoreOptions::default().store_host;
+        let draft = crate::record::Draft {
+            topic,
+            queue_id: QueueId(0),
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp: TimestampMs(0),
+            born_host: host,
+            store_host: host,
+            reconsume_times: 0,
+            prepared_transaction_offset: crate::units::PhysicalOffset(0),
+            body: b"body",
+            body_crc: None,
+            properties: b"",
+        };
+        let at = crate::record::Place {
+            physical_offset: crate::units::PhysicalOffset(place),
+            queue_offset: QueueOffset(wanted),
+            store_timestamp: TimestampMs(i64::MIN),
+        };
+        let mut bytes = Vec::new();
+        crate::record::encode::encode(&draft, at, false, &mut bytes).unwrap();
+        memory.open("commitlog/00000000000000000000", OpenMode::Write).unwrap().write_at(&bytes, place).unwrap();
+        let opened = open(&memory, options(FlushDiskType::Async)).map(|_| ());
+        assert!(matches!(opened, Err(Error::StoreCorrupt { .. })), "{topic} {wanted}: {opened:?}");
+    }
+}
