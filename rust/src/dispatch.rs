@@ -99,7 +99,7 @@ fn tags_code(view: &RecordView<'_>) -> i64 {
     match level().filter(|level| view.topic == SCHEDULE_TOPIC && *level > 0) {
         Some(level) => {
             let delay = DELAY_LEVELS_MS.get(level - 1).or(DELAY_LEVELS_MS.last()).copied().unwrap_or(0);
-            view.store_timestamp.0 + delay
+            view.store_timestamp.0.saturating_add(delay)
         }
         None => java::tags_code(view.properties.get_str(TAGS)),
     }

@@ -143,6 +143,11 @@ impl IndexFiles {
         Ok(())
     }
 
+    /// Whether a file of that name is there.
+    pub fn has(&self, name: &str) -> bool {
+        self.files.iter().any(|file| file.name == name)
+    }
+
     fn gone(&self, mark: &IndexMark) -> Error {
         let what = format!("the index file is missing, though a snapshot counts {} in it", mark.count);
         Error::StoreCorrupt { file: self.full_path(&mark.file), offset: 0, what }

@@ -100,6 +100,12 @@ impl StoreOptions {
         at_least("max_message_size", Some(u64::from(self.max_message_size)), 1, "byte")?;
         at_least("flush_interval_commit_log", Some(self.flush_interval_ms), 1, "ms")?;
         at_least("pending_transactions_max", Some(self.pending_transactions_max), 1, "transaction")?;
+        if !(0..=i64::from(i32::MAX)).contains(&self.transaction_timeout_ms) {
+            return Err(invalid(
+                "transaction_timeout",
+                format!("{} is not within 0 to {} ms", self.transaction_timeout_ms, i32::MAX),
+            ));
+        }
         if self.commit_log_file_size.is_some_and(|size| size > 1 << 31) {
             return Err(invalid(
                 "mapped_file_size_commit_log",

@@ -27,6 +27,13 @@ const BUFFERED_MAX: usize = 8 << 20;
 /// Index entries that recovery keeps in memory before it writes them.
 const INDEX_MAX: usize = 1 << 16;
 
+/// Entries that a queue may lack in its middle.
+const GAP_MAX: u64 = 1 << 20;
+/// No queue offset is higher: its entry's position would be no file's.
+const QUEUE_OFFSET_MAX: u64 = 1 << 58;
+/// Bytes that are written again in one call.
+const REWRITTEN_AT_ONCE: u64 = 1 << 20;
+
 /// What is known before the log is read.
 #[derive(Debug)]
 pub struct Known {
@@ -40,6 +47,8 @@ pub struct Known {
     pub limit: u64,
     /// A bad record at the end means that a writer is just writing it.
     pub live: bool,
+    /// The checkpoint's: older records are durable, whoever wrote them.
+    pub physic_ms: i64,
     /// The stored progress of the half queue.
     pub half_progress: u64,
 }
@@ -103,6 +112,10 @@ pub fn recover(
     known: &Known,
 ) -> Result<Recovered> {
     let snapshot = snapshot.filter(|snapshot| fits(log, snapshot));
+    let snapshot = match snapshot {
+        Some(snapshot) if derived_is_there(queue_files, index.as_deref(), &snapshot)? => Some(snapshot),
+        _ => None,
+    };
     let mut run = Run::begin(log, queue_files, index, snapshot, known)?;
     let from = run.out.end;
     // Where only txstore wrote, nothing that is decided comes back; a broker may put back anything.
@@ -144,6 +157,18 @@ fn fits(log: &CommitLog, snapshot: &Snapshot) -> bool {
     };
     let found = log.segments.at(anchor.physical_offset).and_then(|segment| record(&segment).flatten());
     log.segments.first() <= snapshot.position && found == Some(anchor.crc)
+}
+
+/// Whether the files are there that a snapshot speaks of: whoever removed some wants them built again.
+fn derived_is_there(queue_files: &QueueFiles, index: Option<&IndexFiles>, snapshot: &Snapshot) -> Result<bool> {
+    for queue in snapshot.queues.iter().filter(|queue| queue.first < queue.next) {
+        let last = queue_files.read(&queue.topic, queue.queue_id, queue.next - 1, 1)?;
+        let first = queue_files.read(&queue.topic, queue.queue_id, queue.first, 1)?;
+        if Entry::from_bytes(&last).is_none() || first.is_empty() {
+            return Ok(false);
+        }
+    }
+    Ok(snapshot.index.as_ref().is_none_or(|mark| index.is_none_or(|index| index.has(&mark.file))))
 }
 
 struct Run<'a> {
@@ -195,7 +220,10 @@ impl<'a> Run<'a> {
         if self.index_covered.is_none_or(|covered| view.physical_offset > covered) {
             self.out.dispatcher.index(&request);
         }
-        self.out.replay.apply(&mut self.out.table, view);
+        // A half or op without an entry stands in no queue: its queue offset says nothing.
+        if request.has_entry() {
+            self.out.replay.apply(&mut self.out.table, view);
+        }
         self.out.newest = self.out.newest.max(view.store_timestamp);
         self.out.anchor = Some(Anchor {
             physical_offset: view.physical_offset.0,
@@ -217,8 +245,16 @@ impl<'a> Run<'a> {
                 what: format!("it holds a half message in queue {}; only queue 0 can be continued", view.queue_id),
             });
         }
-        let queues = &mut self.out.dispatcher.queues;
-        let slot = if let Some(slot) = queues.find(view.topic, view.queue_id) {
+        let known = self.out.dispatcher.queues.find(view.topic, view.queue_id);
+        // What is between is held in memory, so a number that no queue reaches must not decide how much that is.
+        let most = known.map_or(QUEUE_OFFSET_MAX, |slot| self.out.dispatcher.queues.next(slot).saturating_add(GAP_MAX));
+        if view.queue_offset.0 > most {
+            return Err(self.damage(
+                view.physical_offset.0,
+                &format!("the queue offset {} is far behind all others of {}", view.queue_offset, view.topic),
+            ));
+        }
+        let slot = if let Some(slot) = known {
             slot
         } else {
             let queue = self.first_seen(view)?;
@@ -258,7 +294,9 @@ impl<'a> Run<'a> {
     fn settle(&mut self) -> Result<()> {
         for block in self.out.dispatcher.queues.blocks() {
             let Block { topic, queue_id, from, bytes, .. } = &block;
-            if self.queue_files.holds(topic, *queue_id, *from, bytes)? {
+            // Behind a crash equal bytes may be in the page cache only, where a failed sync left them: they are written.
+            let believed = self.known.clean || self.known.read_only;
+            if believed && self.queue_files.holds(topic, *queue_id, *from, bytes)? {
                 self.out.dispatcher.queues.settle(&block);
             } else if !self.known.read_only {
                 self.queue_files.write(topic, *queue_id, *from, bytes)?;
@@ -272,17 +310,26 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    fn damage(&self, at: u64, what: &str) -> Error {
+        match self.log.segments.at(at) {
+            Some(segment) => segment.corrupt(at, what),
+            None => {
+                Error::StoreCorrupt { file: crate::commit_log::DIRECTORY.into(), offset: at, what: what.to_owned() }
+            }
+        }
+    }
+
     /// Tells a torn tail, which is cut, from damage, which is an error.
     fn judge_tail(&mut self, tail: &Tail) -> Result<()> {
         let end = self.out.end;
-        let damage = |what: &str| match self.log.segments.at(end) {
-            Some(segment) => segment.corrupt(end, what),
-            None => {
-                Error::StoreCorrupt { file: crate::commit_log::DIRECTORY.into(), offset: end, what: what.to_owned() }
-            }
-        };
+        let damage = |what: &str| self.damage(end, what);
         if let Tail::Bad(why) = tail
             && (self.known.clean || end < self.known.durable)
+        {
+            return Err(damage(why));
+        }
+        if let (Tail::Bad(why), false) = (tail, self.known.live)
+            && self.is_followed_by_durable()?
         {
             return Err(damage(why));
         }
@@ -301,6 +348,21 @@ impl<'a> Run<'a> {
             self.out.warnings.push(format!("a torn record at {end} behind the durable end was cut off: {why}"));
         }
         Ok(())
+    }
+
+    /// Whether a whole record stands behind the bad one in its file that is older than what was checkpointed.
+    fn is_followed_by_durable(&self) -> Result<bool> {
+        let (end, torn) = (self.out.end, self.torn_bytes()?);
+        let Some(segment) = self.log.segments.at(end).filter(|_| self.known.physic_ms > 0) else { return Ok(false) };
+        let bytes = segment.bytes(end..segment.end().min(end + torn))?;
+        let verify = Verify { body_crc: true, record_crc: RecordCrc::Ignore };
+        // A record says where it stands, so that bytes in a body are not taken for one.
+        Ok((1..bytes.len()).any(|skipped| {
+            let rest = bytes.get(skipped..).unwrap_or_default();
+            rest.get(4..7) == Some(&[0xDA, 0xA3, 0x20])
+                && matches!(decode(rest, PhysicalOffset(end + to_u64(skipped)), verify),
+                    Ok(Scanned::Record(view)) if view.store_timestamp.0 < self.known.physic_ms)
+        }))
     }
 
     /// Bytes behind the end that are not zeros, up to the last of them in that file.
@@ -359,6 +421,21 @@ pub fn cut_queues(queue_files: &QueueFiles, dispatcher: &Dispatcher) -> Result<(
         let behind = queue_files.read(&queue.topic, queue.queue_id, queue.next(), 1)?;
         if !behind.is_empty() {
             queue_files.cut(&queue.topic, queue.queue_id, queue.next())?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes what stands in a range of the log once more. After a sync that failed the page cache shows bytes that the disk
+/// does not have and that no later sync would write; written again, they are durable with the next one.
+pub fn rewrite_log(log: &CommitLog, from: u64, end: u64) -> Result<()> {
+    for segment in log.segments.all() {
+        let (mut at, stop) = (from.max(segment.base()), end.min(segment.end()));
+        while at < stop {
+            let next = stop.min(at + REWRITTEN_AT_ONCE);
+            let bytes = segment.bytes(at..next)?.into_owned();
+            segment.write(&bytes, at)?;
+            at = next;
         }
     }
     Ok(())

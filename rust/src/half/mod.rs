@@ -139,5 +139,6 @@ pub fn immunity_ms(properties: Properties<'_>) -> Option<i64> {
 
 fn parse_immunity_ms(seconds: &str) -> Option<i64> {
     let seconds: i64 = seconds.parse().ok()?;
-    seconds.checked_mul(1_000).filter(|immunity| *immunity >= 0)
+    // More than the table keeps, three weeks, means the same; so no sum of times runs over.
+    seconds.checked_mul(1_000).filter(|immunity| *immunity >= 0).map(|ms| ms.min(i64::from(i32::MAX)))
 }

@@ -39,7 +39,7 @@ impl Evidence {
 impl DecidedHalves {
     /// None yet, for halves from queue offset `base` on.
     pub const fn from(base: u64) -> Self {
-        Self { base: base - base % 4, bits: Vec::new(), count: 0 }
+        Self { base, bits: Vec::new(), count: 0 }
     }
 
     /// As a snapshot holds them: the first queue offset, how many are decided, four to a byte.
@@ -50,6 +50,11 @@ impl DecidedHalves {
     /// Back from a snapshot.
     pub const fn from_parts(base: u64, count: u64, bits: Vec<u8>) -> Self {
         Self { base, bits, count }
+    }
+
+    /// Whether nothing was noted yet.
+    pub const fn is_untouched(&self) -> bool {
+        self.bits.is_empty()
     }
 
     /// How many are decided.

@@ -83,6 +83,7 @@ impl Replay {
     fn half(&mut self, table: &mut Table, view: &RecordView<'_>) {
         let facts = HalfFacts::of(view);
         let half = new_half(view, &facts);
+        table.begin_at(half.copy.queue_offset);
         let known = half.identity.and_then(|identity| table.find_identity(identity));
         match known {
             Some(key) if !facts.sent || joins(table, key) => {

@@ -20,6 +20,8 @@ pub struct Key(u32);
 
 /// No check yet.
 const NEVER: u32 = u32::MAX;
+/// Ages beyond a thousand years are one: a store timestamp may say anything.
+const AGE_MAX_MS: i64 = 1_000 * 366 * 24 * 3_600_000;
 /// No immunity time.
 const NO_IMMUNITY: i32 = -1;
 /// Entries of one block of the slab: growing never copies what is there.
@@ -191,6 +193,15 @@ impl Table {
         self.by_queue_offset.reserve(transactions, hash_of);
         let hash_of = |index: &u32| hash(at(blocks, *index).map_or(0, |entry| entry.identity));
         self.by_identity.reserve(transactions, hash_of);
+    }
+
+    /// Notes where the first half stands that the log still has: of those in front of it nothing is known, which is
+    /// another thing than an outcome. Behind the first half it does nothing.
+    pub fn begin_at(&mut self, first: u64) {
+        if self.live == 0 && self.decided.is_untouched() {
+            self.decided = DecidedHalves::from(first);
+            self.lowest = self.lowest.max(first);
+        }
     }
 
     /// How many transactions pend.
@@ -480,7 +491,7 @@ impl Table {
         for (due_ms, key) in &mut due {
             if let Some(entry) = self.get_mut(*key) {
                 // A store timestamp in the future (the clock was set back) means an age of 0.
-                entry.stored_ms = monotonic_ms - (wall_ms - entry.stored_ms).max(0);
+                entry.stored_ms = monotonic_ms - wall_ms.saturating_sub(entry.stored_ms).clamp(0, AGE_MAX_MS);
                 entry.due_ms = entry.aged_from_ms() + due_in_ms(entry);
                 *due_ms = entry.due_ms;
             }
@@ -516,9 +527,9 @@ const OPS_PER_RUN: u64 = 64;
 impl OpProgress {
     /// Notes an op message.
     pub fn note(&mut self, op_queue_offset: u64, highest_half: u64) {
-        self.end = op_queue_offset + 1;
+        self.end = op_queue_offset.saturating_add(1);
         match self.runs.last_entry() {
-            Some(mut run) if op_queue_offset < run.key() + OPS_PER_RUN => {
+            Some(mut run) if op_queue_offset < run.key().saturating_add(OPS_PER_RUN) => {
                 let highest = run.get_mut();
                 *highest = highest_half.max(*highest);
             }

@@ -301,6 +301,8 @@ impl Shared {
 
     /// Writes the appender's batch; false if that would wait and may not.
     pub(super) fn write(&self, appender: &mut Appender, urgency: Urgency, may_wait: bool) -> Result<bool> {
+        // Asked once more under the put lock: `close` hands the files over, and another process may have them by now.
+        self.check_writable("sending")?;
         if !appender.is_ready(urgency) {
             if !may_wait {
                 return Ok(false);

@@ -10,6 +10,10 @@ mod open;
 mod read;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_concurrency;
+#[cfg(test)]
+mod tests_recovery;
 mod upkeep;
 mod waiting;
 
@@ -114,7 +118,7 @@ struct Inner {
     placed: Vec<append::Placed>,
 }
 
-/// Something to wait for, by many: a count of how often it has happened.
+/// A count to wait on: a flag would be taken down by one thread before another has seen it.
 #[derive(Debug, Default)]
 struct Wake {
     count: Mutex<u64>,
@@ -124,21 +128,23 @@ struct Wake {
 impl Wake {
     /// It happens.
     fn set(&self) {
-        *self.count.lock() += 1;
+        let mut count = self.count.lock();
+        *count = count.wrapping_add(1);
         self.changed.notify_all();
     }
 
-    /// How often it has happened; to be asked before looking whether to wait, so that nothing between is missed.
+    /// The count, to be taken before looking at what one waits for.
     fn seen(&self) -> u64 {
         *self.count.lock()
     }
 
-    /// Waits until it has happened since `seen`, or the time is over.
-    fn wait_ms(&self, seen: u64, milliseconds: u64) {
+    /// Waits until the count is not `seen` any more, or the time is over; gives the count.
+    fn wait_ms(&self, seen: u64, milliseconds: u64) -> u64 {
         let mut count = self.count.lock();
         if *count == seen {
             self.changed.wait_for(&mut count, std::time::Duration::from_millis(milliseconds));
         }
+        *count
     }
 }
 

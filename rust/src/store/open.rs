@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use super::{FORKS, Inner, Shared, Wake};
+use crate::checkpoint::Checkpoint;
 use crate::clock::Clock;
 use crate::commit_log::{self, Appender, CommitLog};
 use crate::config_file::replace_file;
@@ -22,7 +23,7 @@ use crate::offsets::ConsumerOffsets;
 use crate::options::{COMMIT_LOG_FILE_SIZE, CONSUME_QUEUE_FILE_SIZE, FlushDiskType, StoreOptions};
 use crate::published::Published;
 use crate::record::message_id::UniqueIds;
-use crate::recovery::{Known, Recovered, cut_log, cut_queues, recover};
+use crate::recovery::{Known, Recovered, cut_log, cut_queues, recover, rewrite_log};
 use crate::segment::SegmentQueue;
 use crate::settings::Settings;
 use crate::snapshot::Snapshot;
@@ -68,7 +69,10 @@ struct Geometry {
 /// The marks of a writer.
 struct Claim {
     locks: Vec<Box<dyn Lock>>,
+    /// Neither mark was there before.
     clean: bool,
+    /// More than derived files may have changed since: from here on only a close makes the store clean.
+    changed: bool,
 }
 
 pub(super) fn open(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, options: StoreOptions) -> Result<Shared> {
@@ -82,15 +86,13 @@ pub(super) fn open(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, options: St
     let settings = Settings::load(storage.as_ref())?;
     let geometry = geometry(storage.as_ref(), &options, settings.as_ref())?;
     if options.read_only {
-        return open_with(storage, clock, options, &geometry, settings, Vec::new(), is_clean);
+        return open_with(storage, clock, options, &geometry, settings, None);
     }
-    let claim = claim(storage.as_ref())?;
-    let was_clean = claim.clean;
-    let opened = open_with(Arc::clone(&storage), clock, options, &geometry, settings, claim.locks, |_| Ok(was_clean));
-    if opened.is_err() && was_clean {
-        // It was closed well, and nothing but what is derived was touched: it stays so.
-        storage.unlink(ABORT)?;
-        storage.unlink(GUARD)?;
+    let mut claim = claim(storage.as_ref())?;
+    let opened = open_with(Arc::clone(&storage), clock, options, &geometry, settings, Some(&mut claim));
+    if opened.is_err() && claim.clean && !claim.changed {
+        // It was closed well, and nothing but what is derived was touched: it stays so. The locks are still held.
+        let _ = storage.unlink(ABORT).and_then(|()| storage.unlink(GUARD));
     }
     opened
 }
@@ -101,8 +103,7 @@ fn open_with(
     options: StoreOptions,
     geometry: &Geometry,
     settings: Option<Settings>,
-    locks: Vec<Box<dyn Lock>>,
-    is_clean: impl Fn(&dyn Storage) -> Result<bool>,
+    mut claim: Option<&mut Claim>,
 ) -> Result<Shared> {
     let began_ms = clock.monotonic_ms();
     let read_only = options.read_only;
@@ -110,7 +111,7 @@ fn open_with(
         if read_only { Published::open(storage.as_ref())? } else { Some(Published::create(storage.as_ref())?) };
     let live = read_only && storage.is_locked(LOCK, PUBLISHER_BYTE)?;
     let foreign_writer = read_only && !live && storage.is_locked(LOCK, WRITER_BYTE)?;
-    let clean = is_clean(storage.as_ref())?;
+    let clean = claim.as_ref().map_or_else(|| is_clean(storage.as_ref()), |claim| Ok(claim.clean))?;
     if let Some(published) = published.as_ref().filter(|_| !read_only) {
         published.begin_change();
     }
@@ -124,6 +125,7 @@ fn open_with(
         durable: known_durable(published.as_ref(), snapshot.as_ref()),
         limit: published.as_ref().filter(|_| live).map_or(u64::MAX, |published| published.appended().0),
         live: live || foreign_writer,
+        physic_ms: Checkpoint::load(storage.as_ref())?.map_or(0, |checkpoint| checkpoint.physic_ms),
         half_progress: offsets.get(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE).unwrap_or(0),
     };
     let segments = SegmentQueue::open(Arc::clone(&storage), commit_log::DIRECTORY, geometry.commit_log, read_only)?;
@@ -147,8 +149,13 @@ fn open_with(
     };
     clamp_offsets(&mut offsets, &recovered, &mut report.warnings);
     let sync = options.flush_disk_type == FlushDiskType::Sync;
-    if !read_only {
+    if let Some(claim) = claim.as_mut() {
+        claim.changed = true;
         if !clean {
+            // Where a broker wrote last nothing was acknowledged by us, and its log may be large.
+            if let Some(ours) = settings.ranges.last().filter(|range| range.end.is_none()) {
+                rewrite_log(&log, known.durable.max(ours.start), end)?;
+            }
             cut_log(&log, end)?;
             cut_queues(&queue_files, &recovered.dispatcher)?;
         }
@@ -170,7 +177,7 @@ fn open_with(
         index_files: Mutex::new(index),
         offsets: Mutex::new(offsets),
         settings: Mutex::new(settings),
-        locks: Mutex::new(locks),
+        locks: Mutex::new(claim.map(|claim| std::mem::take(&mut claim.locks)).unwrap_or_default()),
         report: OpenReport::default(),
         ends: super::end_transaction::EndQueue::default(),
         commit: crate::flush::GroupCommit::default(),
@@ -340,7 +347,7 @@ fn claim(storage: &dyn Storage) -> Result<Claim> {
     storage.sync_dir(commit_log::DIRECTORY)?;
     let pid = rustix::process::getpid().as_raw_nonzero().to_string();
     replace_file(storage, ABORT, pid.as_bytes(), false)?;
-    Ok(Claim { locks: vec![writer, publisher], clean })
+    Ok(Claim { locks: vec![writer, publisher], clean, changed: false })
 }
 
 fn is_clean(storage: &dyn Storage) -> Result<bool> {
@@ -453,11 +460,10 @@ impl Shared {
             return Ok(());
         }
         let published = self.published.as_ref().map(|published| published.appended().0);
-        if published.is_some_and(|appended| appended <= self.log.appended()) {
-            return Ok(());
-        }
+        let newer = published.is_some_and(|appended| appended > self.log.appended());
         let live = self.storage.is_locked(LOCK, PUBLISHER_BYTE)?;
-        if !live && !self.storage.is_locked(LOCK, WRITER_BYTE)? && published.is_none() {
+        // Where a broker writes, what was published last says nothing: then the log itself is asked.
+        if !newer && (live || !self.storage.is_locked(LOCK, WRITER_BYTE)?) {
             return Ok(());
         }
         let mut inner = self.inner.lock();
@@ -468,11 +474,11 @@ impl Shared {
             durable: 0,
             limit: published.filter(|_| live).unwrap_or(u64::MAX),
             live: true,
+            physic_ms: 0,
             half_progress: inner.stored_half_progress,
         };
         let settings = self.settings.lock().clone();
         let before = self.log.appended();
-        self.log.set_appended(u64::MAX);
         let followed = crate::recovery::follow(&self.log, &self.queue_files, &settings, &mut inner.state, &known);
         let end = inner.state.end.max(before);
         self.log.set_appended(end);

@@ -94,13 +94,14 @@ impl Store {
                 if found.len() >= max_messages || bytes >= READ_BYTES_MAX {
                     break;
                 }
-                next += 1;
                 let wanted = !entry.is_padding() && codes.as_ref().is_none_or(|codes| codes.contains(&entry.tags_code));
-                if let Some(record) = wanted.then(|| self.record_if(entry.physical_offset, tags)).transpose()?.flatten()
-                {
-                    bytes += record.bytes.len();
-                    found.push(record);
+                match wanted.then(|| self.record_if(entry.physical_offset, tags)).transpose() {
+                    Ok(record) => found.extend(record.flatten().inspect(|record| bytes += record.bytes.len())),
+                    Err(error) if found.is_empty() => return Err(error),
+                    // The error is that message's alone: those in front of it are handed out first.
+                    Err(_) => return Ok((found, QueueOffset(next))),
                 }
+                next += 1;
             }
         }
         Ok((found, QueueOffset(next)))
@@ -187,7 +188,7 @@ impl Store {
     pub fn wait_for_messages(&self, physical_offset: PhysicalOffset, timeout_ms: u64) -> Result<PhysicalOffset> {
         let shared = &self.shared;
         shared.refresh()?;
-        let until = shared.clock.monotonic_ms() + i64::try_from(timeout_ms).unwrap_or(i64::MAX / 2);
+        let until = shared.clock.monotonic_ms().saturating_add(i64::try_from(timeout_ms).unwrap_or(i64::MAX));
         shared.arrival_waiters.fetch_add(1, Ordering::SeqCst);
         let result = loop {
             let seen = shared.arrival.seen();

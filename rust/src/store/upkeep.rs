@@ -40,8 +40,7 @@ pub(super) fn spawn(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
 fn run(weak: &Weak<Shared>) {
     let mut seen = 0;
     while let Some(shared) = weak.upgrade() {
-        shared.wake.wait_ms(seen, shared.options.flush_interval_ms);
-        seen = shared.wake.seen();
+        seen = shared.wake.wait_ms(seen, shared.options.flush_interval_ms);
         if shared.closed.load(Ordering::Acquire) {
             return;
         }
@@ -156,6 +155,7 @@ impl Shared {
     /// Writes the queue entries and index entries that are only in memory.
     pub(super) fn write_derived(&self) -> Result<()> {
         let _one = self.upkeep.lock();
+        self.check_writable("writing queues")?;
         self.write_derived_alone()
     }
 
@@ -208,6 +208,11 @@ impl Shared {
     pub(super) fn snapshot(&self) -> Result<()> {
         let _guard = PoisonOnPanic(self);
         let _one = self.upkeep.lock();
+        self.check_writable("a snapshot")?;
+        self.snapshot_alone()
+    }
+
+    fn snapshot_alone(&self) -> Result<()> {
         self.write_derived_alone()?;
         let mut inner = self.inner.lock();
         // Little has come since; with the lock held nothing more does, so that all stand at one position.
@@ -222,12 +227,13 @@ impl Shared {
         drop(inner);
         self.wait_durable(position)?;
         for (slot, topic, queue_id, from, to) in unsynced {
-            self.queue_files.sync(&topic, queue_id, from, to)?;
+            self.synced(self.queue_files.sync(&topic, queue_id, from, to))?;
             if let Some(queue) = self.inner.lock().state.dispatcher.queues.get_mut(slot) {
                 queue.unsynced_from = Some(to).filter(|to| queue.settled() > *to);
             }
         }
-        self.index_files.lock().sync()?;
+        let indexed = self.index_files.lock().sync();
+        self.synced(indexed)?;
         Snapshot::store(self.storage.as_ref(), &bytes)?;
         self.snapshot_position.store(position, Ordering::Release);
         let before = Checkpoint::load(self.storage.as_ref())?.unwrap_or_default();
@@ -235,6 +241,14 @@ impl Shared {
             self.storage.as_ref(),
             &Checkpoint { physic_ms: newest, logics_ms: newest, index_ms: newest, ..before },
         )
+    }
+
+    /// A sync that failed is never tried again on the same data: the second one would succeed without it.
+    fn synced(&self, result: Result<()>) -> Result<()> {
+        result.map_err(|error| match error {
+            Error::TooManyFiles { .. } => error,
+            error => self.judge(Error::StorePoisoned { why: error.to_string() }),
+        })
     }
 
     fn encode_snapshot(&self, inner: &Inner) -> Result<(Vec<u8>, i64, u64)> {
@@ -268,6 +282,12 @@ impl Shared {
 
     /// Writes the transactions' progress and the consumers' offsets, after the sync that they depend on (T9).
     pub(super) fn write_progress(&self) -> Result<()> {
+        let _one = self.upkeep.lock();
+        self.check_writable("writing offsets")?;
+        self.write_progress_alone()
+    }
+
+    fn write_progress_alone(&self) -> Result<()> {
         let mut inner = self.inner.lock();
         let half_end = inner.state.dispatcher.queues.next(inner.half_slot);
         let half_progress = inner.state.table.half_progress(half_end);
@@ -299,8 +319,10 @@ impl Shared {
             // What is on disk is not known; the guard stays, and the next opening recovers.
             return Ok(());
         }
-        self.snapshot()?;
-        self.write_progress()?;
+        // Whoever comes behind this lock finds the store closed: nothing is written once it is handed over.
+        let _one = self.upkeep.lock();
+        self.snapshot_alone()?;
+        self.write_progress_alone()?;
         let end = self.log.appended();
         crate::recovery::cut_log(&self.log, end)?;
         if let Some(published) = &self.published {

@@ -32,7 +32,7 @@ impl Store {
             if asked {
                 inner.state.table.checked(key, now_ms);
             }
-            inner.state.table.set_due(key, now_ms.saturating_add(in_ms));
+            inner.state.table.set_due(key, now_ms.saturating_add(in_ms.max(0)));
         }
         Ok(())
     }

@@ -1,0 +1,277 @@
+//! Guards what opening makes of a store after failed syncs, failed openings, missing files, damage and strange numbers.
+
+use std::sync::Arc;
+
+use super::{End, EndKind, GUARD, NewHalfMessage, NewMessage, Store};
+use crate::clock::ManualClock;
+use crate::error::{Error, Result};
+use crate::half::HalfCopy;
+use crate::message::{Envelope, Parts};
+use crate::options::{FlushDiskType, StoreOptions};
+use crate::settings::Settings;
+use crate::storage::memory::{CrashKeep, FaultKind, Memory};
+use crate::storage::{OpenMode, Storage};
+use crate::units::{QueueId, QueueOffset, TimestampMs};
+
+pub(super) fn options(flush_disk_type: FlushDiskType) -> StoreOptions {
+    StoreOptions {
+        flush_disk_type,
+        commit_log_file_size: Some(16 << 10),
+        consume_queue_file_size: Some(20 * 50),
+        max_hash_slot_num: Some(16),
+        max_index_num: Some(100),
+        background: false,
+        ..StoreOptions::default()
+    }
+}
+
+pub(super) fn open(memory: &Memory, options: StoreOptions) -> Result<Store> {
+    open_at(memory, options, 1_700_000_000_000)
+}
+
+fn open_at(memory: &Memory, options: StoreOptions, wall: i64) -> Result<Store> {
+    Store::open_with(Arc::new(memory.clone()), Arc::new(ManualClock::at(TimestampMs(wall))), options)
+}
+
+pub(super) fn envelope(topic: &str) -> Envelope {
+    Envelope::new(&Parts { topic, ..Parts::default() }).unwrap()
+}
+
+pub(super) fn new<'a>(envelope: &'a Envelope, body: &'a [u8]) -> NewMessage<'a> {
+    NewMessage { envelope, body, queue_id: QueueId(0) }
+}
+
+pub(super) fn half(store: &Store, body: &str) -> HalfCopy {
+    let envelope = envelope("t");
+    let message = new(&envelope, body.as_bytes());
+    let sent = store.prepare(&NewHalfMessage { message, group: "g", unique_id: None, owner: 0 }).unwrap();
+    HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 }
+}
+
+fn end(half: HalfCopy, kind: EndKind) -> End {
+    End { half, kind, transaction_id: None, group: None, from_check: false }
+}
+
+fn bodies(store: &Store) -> Vec<Vec<u8>> {
+    let (found, _) = store.read("t", QueueId(0), QueueOffset(0), 1_000, None).unwrap();
+    found.iter().map(|record| record.view().unwrap().body.to_vec()).collect()
+}
+
+fn flip(memory: &Memory, place: u64) {
+    let file = memory.open("commitlog/00000000000000000000", OpenMode::Write).unwrap();
+    let mut byte = [0];
+    file.read_at(&mut byte, place).unwrap();
+    file.write_at(&[byte[0] ^ 1], place).unwrap();
+}
+
+/// L2: after a failed sync the page cache shows bytes that the disk does not have. Reopening must not build upon them.
+#[test]
+fn l2_reopening_after_a_failed_sync_writes_the_tail_again() {
+    for seed in 0..8 {
+        let memory = Memory::new();
+        let store = open(&memory, options(FlushDiskType::Sync)).unwrap();
+        store.append(&[new(&envelope("t"), b"first")]).unwrap();
+        memory.fail_at(memory.calls() + 2, FaultKind::Io, false);
+        let lost = vec![b'x'; 6_000];
+        assert!(matches!(store.append(&[new(&envelope("t"), &lost)]), Err(Error::StorePoisoned { .. })));
+        drop(store);
+        memory.clear_fault();
+        let store = open(&memory, options(FlushDiskType::Sync)).unwrap();
+        store.append(&[new(&envelope("t"), b"acknowledged")]).unwrap();
+        let after = memory.crash(seed, CrashKeep::PowerLoss);
+        let store = open(&after, options(FlushDiskType::Sync)).unwrap();
+        assert!(bodies(&store).contains(&b"acknowledged".to_vec()));
+    }
+}
+
+/// L6, 2.11: what a snapshot covers is on the disk, whichever sync failed before it.
+#[test]
+fn l6_snapshot_covers_only_what_is_synced() {
+    for call in 1..80 {
+        let memory = Memory::new();
+        let store = open(&memory, options(FlushDiskType::Async)).unwrap();
+        for number in 0..120_u8 {
+            store.append(&[new(&envelope("t"), &[number + 1])]).unwrap();
+        }
+        memory.fail_at(memory.calls() + call, FaultKind::Io, false);
+        let failed = store.snapshot().is_err();
+        memory.clear_fault();
+        let store = if failed && store.snapshot().is_err() {
+            drop(store);
+            let store = open(&memory, options(FlushDiskType::Async)).unwrap();
+            store.snapshot().unwrap();
+            store
+        } else {
+            store
+        };
+        for seed in 0..3 {
+            let after = memory.crash(seed, CrashKeep::PowerLoss);
+            let reopened = open(&after, options(FlushDiskType::Async)).unwrap();
+            assert_eq!(bodies(&reopened).len(), 120, "call {call}, seed {seed}");
+        }
+        drop(store);
+    }
+}
+
+/// An opening that fails leaves a store that is closed well, or one that says that it is not: never one that RocketMQ
+/// may open though settings.json says that txstore goes on writing.
+#[test]
+fn failed_opening_leaves_marks_that_are_true() {
+    let memory = Memory::new();
+    let store = open(&memory, options(FlushDiskType::Async)).unwrap();
+    half(&store, "pending");
+    store.close().unwrap();
+    drop(store);
+    for call in 1..200 {
+        let copy = memory.crash(0, CrashKeep::PageCache);
+        copy.fail_at(copy.calls() + call, FaultKind::Io, true);
+        let opened = open(&copy, options(FlushDiskType::Async));
+        let failed = opened.is_err();
+        copy.clear_fault();
+        drop(opened);
+        if !failed {
+            return;
+        }
+        // Whoever looks next may be a broker, so the marks themselves must be true; with the fault gone they can be.
+        let once = memory.crash(0, CrashKeep::PageCache);
+        once.fail_at(once.calls() + call, FaultKind::Io, false);
+        let _ = open(&once, options(FlushDiskType::Async)).map(|store| store.close());
+        once.clear_fault();
+        let guarded = once.len(GUARD).unwrap().is_some();
+        let settings = Settings::load(&once).unwrap().unwrap();
+        let grows = settings.ranges.last().is_some_and(|range| range.end.is_none());
+        assert!(guarded || !grows, "call {call}: no guard, but a range of ours that grows");
+    }
+    panic!("opening takes fewer calls");
+}
+
+/// T6: an end of a half that is long gone, and of which nothing is known, is no success.
+#[test]
+fn t6_nothing_is_known_of_a_half_in_front_of_the_log() {
+    let memory = Memory::new();
+    let store = open(&memory, options(FlushDiskType::Async)).unwrap();
+    let first = half(&store, "first");
+    store.end_transaction(end(first, EndKind::RollBack)).unwrap();
+    for number in 0..60 {
+        let other = half(&store, &format!("{number}"));
+        store.end_transaction(end(other, EndKind::Commit)).unwrap();
+    }
+    store.close().unwrap();
+    memory.unlink("commitlog/00000000000000000000").unwrap();
+    memory.unlink("txstore/snapshot").unwrap();
+    let store = open(&memory, options(FlushDiskType::Async)).unwrap();
+    let ended = store.end_transaction(end(first, EndKind::Commit));
+    assert!(matches!(ended, Err(Error::TransactionNotFound { .. })), "{ended:?}");
+}
+
+/// P2: no number that an application sets makes an age or a due time run over.
+#[test]
+fn p2_immunity_time_of_a_hundred_million_years() {
+    let memory = Memory::new();
+    let clock = Arc::new(ManualClock::at(TimestampMs(1_700_000_000_000)));
+    clock.advance(1_000_000);
+    let store = Store::open_with(Arc::new(memory), clock, options(FlushDiskType::Async)).unwrap();
+    let mut envelope = envelope("t");
+    crate::record::properties::push(
+        &mut envelope.properties,
+        crate::record::properties::CHECK_IMMUNITY_TIME,
+        "9223372036854775",
+    );
+    let message = new(&envelope, b"body");
+    store.prepare(&NewHalfMessage { message, group: "g", unique_id: None, owner: 0 }).unwrap();
+    assert!(store.halves_due(10).unwrap().is_empty());
+    store.look_again(0, i64::MIN, false).unwrap();
+    assert_eq!(store.halves_due(10).unwrap().len(), 1);
+    store.next_due_in_ms().unwrap();
+    assert!(store.wait_for_messages(crate::units::PhysicalOffset(0), u64::MAX >> 1).is_ok());
+}
+
+/// Section 5: a bad record is an error of that message only; those in front of it are read.
+#[test]
+fn bad_record_does_not_hide_those_in_front_of_it() {
+    let memory = Memory::new();
+    let store = open(&memory, options(FlushDiskType::Async)).unwrap();
+    let envelope = envelope("t");
+    let mut last = 0;
+    for body in [b"one", b"two", b"bad"] {
+        last = store.append(&[new(&envelope, body)]).unwrap()[0].physical_offset.0;
+    }
+    flip(&memory, last + 88);
+    let (found, next) = store.read("t", QueueId(0), QueueOffset(0), 10, None).unwrap();
+    assert_eq!((found.len(), next), (2, QueueOffset(2)));
+    assert!(matches!(store.read("t", QueueId(0), next, 10, None), Err(Error::StoreCorrupt { .. })));
+}
+
+/// L6: queues that somebody removed are built again from the log, also behind a snapshot.
+#[test]
+fn l6_removed_queues_and_index_are_built_again() {
+    for directory in ["consumequeue", "consumequeue/t", "index"] {
+        let memory = Memory::new();
+        let store = open(&memory, options(FlushDiskType::Async)).unwrap();
+        for number in 0..120_u8 {
+            store.append(&[new(&envelope("t"), &[number + 1])]).unwrap();
+        }
+        let id = store.append(&[new(&envelope("t"), b"last")]).unwrap()[0].unique_id.clone();
+        store.close().unwrap();
+        memory.remove_dir(directory).unwrap();
+        let store = open(&memory, options(FlushDiskType::Async)).unwrap();
+        assert_eq!(bodies(&store).len(), 121, "without {directory}");
+        assert_eq!(store.query("t", &id, 10).unwrap().len(), 1, "without {directory}");
+    }
+}
+
+/// L7: in a store that a broker's crash left, a bad record in front of others that its checkpoint covers is damage.
+#[test]
+fn l7_bad_record_below_the_checkpoint_is_damage() {
+    let memory = Memory::new();
+    let mut places = Vec::new();
+    for number in 0..4 {
+        let store = open_at(&memory, options(FlushDiskType::Async), 1_700_000_000_000 + number * 10_000).unwrap();
+        places.push(store.append(&[new(&envelope("t"), b"body")]).unwrap()[0].physical_offset.0);
+        store.close().unwrap();
+    }
+    memory.remove_dir("txstore").unwrap();
+    memory.open("abort", OpenMode::Create).unwrap();
+    flip(&memory, places[1] + 88);
+    let opened = open(&memory, options(FlushDiskType::Async)).map(|_| ());
+    assert!(matches!(opened, Err(Error::StoreCorrupt { .. })), "{opened:?}");
+}
+
+/// P2: a record may say any queue offset; opening says so and neither runs out of memory nor over.
+#[test]
+fn p2_queue_offset_that_no_queue_reaches() {
+    for (topic, wanted) in
+        [("t", u64::MAX >> 1), ("t", 1 << 40), ("new", u64::MAX), (crate::names::HALF_TOPIC, 1 << 60)]
+    {
+        let memory = Memory::new();
+        let store = open(&memory, options(FlushDiskType::Async)).unwrap();
+        store.append(&[new(&envelope("t"), b"body")]).unwrap();
+        let place = store.stat().unwrap().max_physical_offset;
+        store.close().unwrap();
+        let host = StoreOptions::default().store_host;
+        let draft = crate::record::Draft {
+            topic,
+            queue_id: QueueId(0),
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp: TimestampMs(0),
+            born_host: host,
+            store_host: host,
+            reconsume_times: 0,
+            prepared_transaction_offset: crate::units::PhysicalOffset(0),
+            body: b"body",
+            body_crc: None,
+            properties: b"",
+        };
+        let at = crate::record::Place {
+            physical_offset: crate::units::PhysicalOffset(place),
+            queue_offset: QueueOffset(wanted),
+            store_timestamp: TimestampMs(i64::MIN),
+        };
+        let mut bytes = Vec::new();
+        crate::record::encode::encode(&draft, at, false, &mut bytes).unwrap();
+        memory.open("commitlog/00000000000000000000", OpenMode::Write).unwrap().write_at(&bytes, place).unwrap();
+        let opened = open(&memory, options(FlushDiskType::Async)).map(|_| ());
+        assert!(matches!(opened, Err(Error::StoreCorrupt { .. })), "{topic} {wanted}: {opened:?}");
+    }
+}
