@@ -10,10 +10,10 @@ use std::sync::Arc;
 use crate::commit_log::{Appended, CommitLog, Scanner, Tail};
 use crate::consume_queue::{Block, ConsumeQueue, Entry, QueueFiles, QueueRoom};
 use crate::dispatch::{DispatchRequest, Dispatcher};
-use crate::error::{Error, Result};
+use crate::error::{Error, Outcome, Result};
 use crate::half::HALF_QUEUE;
 use crate::half::replay::{Keep, Replay};
-use crate::half::table::Table;
+use crate::half::table::{Pending, Table};
 use crate::index::IndexFiles;
 use crate::names::HALF_TOPIC;
 use crate::record::RecordView;
@@ -78,7 +78,27 @@ pub struct Recovered {
     pub warnings: Vec<String>,
 }
 
+/// Warnings that are kept: the first ones tell what is wrong.
+const WARNINGS_MAX: usize = 1_000;
+
 impl Recovered {
+    /// Pending halves whose file a broker has removed cannot be committed any more: it took them for finished.
+    fn forget_gone(&mut self, first: u64) {
+        let gone = |entry: &Pending| entry.newest.physical_offset < first;
+        let keys: Vec<_> = self.table.iter().filter(|(_, entry)| gone(entry)).map(|(key, _)| key).collect();
+        for key in keys {
+            let entry = self.table.get(key).map(|entry| entry.newest);
+            self.table.decide(key, Outcome::FinishedUnknown);
+            self.warn(format!("a pending half message was removed with its log file: {entry:?}"));
+        }
+    }
+
+    fn warn(&mut self, warning: String) {
+        if self.warnings.len() < WARNINGS_MAX {
+            self.warnings.push(warning);
+        }
+    }
+
     /// Notes the record that was appended last, for the next snapshot.
     pub fn note_last(&mut self, last: Appended) {
         self.anchor = Some(Anchor { physical_offset: last.physical_offset.0, size: last.size, crc: 0 });
@@ -142,8 +162,9 @@ pub fn follow(
     let scan = Scanner::new(log, from, known.limit)
         .run(|offset| settings.verify(offset), |view, bytes| run.record(view, bytes).map(|()| true));
     let settled = run.settle();
+    // Also after an error: what was applied is not applied again.
     *recovered = run.out;
-    recovered.end = scan?.end;
+    recovered.end = recovered.end.max(scan?.end);
     settled
 }
 
@@ -208,6 +229,7 @@ impl<'a> Run<'a> {
             out.anchor = snapshot.anchor;
             out.newest = TimestampMs(snapshot.newest_store_ms);
             out.scanned_from = snapshot.position;
+            out.forget_gone(first);
         }
         Ok(Self { log, queue_files, index, index_covered, known, out })
     }
@@ -225,6 +247,7 @@ impl<'a> Run<'a> {
             self.out.replay.apply(&mut self.out.table, view);
         }
         self.out.newest = self.out.newest.max(view.store_timestamp);
+        self.out.end = view.physical_offset.0 + u64::from(view.size);
         self.out.anchor = Some(Anchor {
             physical_offset: view.physical_offset.0,
             size: view.size,
@@ -262,7 +285,7 @@ impl<'a> Run<'a> {
         };
         let next = self.out.dispatcher.queues.next(slot);
         if view.queue_offset.0 != next {
-            self.out.warnings.push(format!(
+            self.out.warn(format!(
                 "the record at {} says queue offset {} of {}/{}, where {next} comes next",
                 view.physical_offset, view.queue_offset, view.topic, view.queue_id
             ));

@@ -11,8 +11,8 @@ mod tests;
 pub use appender::{Appended, Appender, Urgency};
 pub use scanner::{Scan, Scanner, Tail};
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
 use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
@@ -24,18 +24,38 @@ use crate::units::PhysicalOffset;
 pub const DIRECTORY: &str = "commitlog";
 
 /// The log's files and how far they are written and durable.
-#[derive(Debug)]
 pub struct CommitLog {
     /// The files.
     pub segments: SegmentQueue,
     appended: AtomicU64,
     durable: AtomicU64,
+    verify: OnceLock<VerifyAt>,
+}
+
+/// How a record at an offset is to be looked at.
+pub type VerifyAt = Box<dyn Fn(u64) -> Verify + Send + Sync>;
+
+impl std::fmt::Debug for CommitLog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { segments, appended, durable, .. } = self;
+        f.debug_struct("CommitLog")
+            .field("segments", segments)
+            .field("appended", appended)
+            .field("durable", durable)
+            .finish_non_exhaustive()
+    }
 }
 
 impl CommitLog {
     /// A log over opened files; its ends are set by recovery.
     pub const fn new(segments: SegmentQueue) -> Self {
-        Self { segments, appended: AtomicU64::new(0), durable: AtomicU64::new(0) }
+        Self { segments, appended: AtomicU64::new(0), durable: AtomicU64::new(0), verify: OnceLock::new() }
+    }
+
+    /// Says how records are verified when they are read: those that txstore wrote by their own CRC, too (L5).
+    pub fn set_verify(&self, verify: VerifyAt) {
+        // It is said once, when the store is opened.
+        let _ = self.verify.set(verify);
     }
 
     /// One past the last record.
@@ -69,7 +89,7 @@ impl CommitLog {
 
     /// Reads the record at an offset below `end` and hands it to `use_it`, borrowed from the file.
     ///
-    /// The body's CRC is verified; a bad record is `StoreCorrupt`, an offset at or behind `end` `MessageNotFound`.
+    /// Its CRCs are verified; a bad record is `StoreCorrupt`, an offset at or behind `end` `MessageNotFound`.
     pub fn read<T>(
         &self,
         offset: PhysicalOffset,
@@ -81,7 +101,8 @@ impl CommitLog {
         }
         let segment = self.segment(offset)?;
         let bytes = segment.bytes(offset.0..segment.end().min(end))?;
-        let verify = Verify { body_crc: true, record_crc: RecordCrc::Ignore };
+        let unknown = Verify { body_crc: true, record_crc: RecordCrc::Ignore };
+        let verify = self.verify.get().map_or(unknown, |verify| verify(offset.0));
         match decode(&bytes, offset, verify) {
             Ok(Scanned::Record(view)) => {
                 let whole = usize::try_from(view.size).unwrap_or(usize::MAX);

@@ -148,12 +148,14 @@ impl QueueFiles {
         for (other, file) in SegmentQueue::files(self.storage.as_ref(), &directory)?.into_iter().rev() {
             if other > base || (other == base && at == 0) {
                 self.storage.unlink(&format!("{directory}/{}", file.name))?;
+                self.storage.sync_dir(&directory)?;
             }
         }
         if at > 0
             && let Some(file) = self.handle(topic, queue_id, base, false)?
         {
             file.punch(at..self.file_size)?;
+            file.sync()?;
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ pub use read::{StoreStat, StoredRecord};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
@@ -308,6 +308,8 @@ impl Shared {
     /// Tells readers that wait, if there are any.
     #[inline]
     fn announce(&self) {
+        // Either the waiter sees the new end, or this sees the waiter.
+        fence(Ordering::SeqCst);
         if self.arrival_waiters.load(Ordering::SeqCst) > 0 {
             self.arrival.set();
         }

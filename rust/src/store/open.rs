@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::{FORKS, Inner, Shared, Wake};
 use crate::checkpoint::Checkpoint;
 use crate::clock::Clock;
-use crate::commit_log::{self, Appender, CommitLog};
+use crate::commit_log::{self, Appender, CommitLog, Urgency};
 use crate::config_file::replace_file;
 use crate::consume_queue::{self, QueueFiles};
 use crate::error::{Error, Result};
@@ -167,6 +167,8 @@ fn open_with(
         settings.begin_range(end);
         settings.store(storage.as_ref())?;
     }
+    let verifying = settings.clone();
+    log.set_verify(Box::new(move |offset| verifying.verify(offset)));
     let appender =
         (!read_only).then(|| Appender::new(Arc::clone(&log), settings.append_prop_crc, sync, recovered.newest));
     let shared = Shared {
@@ -209,6 +211,7 @@ impl Shared {
     /// The last steps of a writer's opening: missing ops, sync, progress, and readers may read.
     fn begin_writing(&self, report: &OpenReport) -> Result<()> {
         let mut inner = self.inner.lock();
+        self.take_reserve(&mut inner);
         let unnamed = std::mem::take(&mut inner.state.unnamed);
         debug_assert_eq!(unnamed.len(), to_usize(report.healed_ops));
         self.heal(&mut inner, &unnamed)?;
@@ -226,6 +229,17 @@ impl Shared {
             published.end_change();
         }
         Ok(())
+    }
+}
+
+impl Shared {
+    /// Space for ending what pends, before a full disk can refuse it; if it does already, sends will say so.
+    fn take_reserve(&self, inner: &mut Inner) {
+        let pending_bytes = inner.state.table.pending_bytes();
+        if let Some(appender) = inner.appender.as_mut().filter(|_| pending_bytes > 0) {
+            appender.begin(self.clock.wall());
+            let _ = appender.make_room(Urgency::Send { pending_bytes });
+        }
     }
 }
 
@@ -256,6 +270,7 @@ fn inner(
     let queues = &mut recovered.dispatcher.queues;
     let half_slot = queues.find_or_insert(HALF_TOPIC, HALF_QUEUE);
     let op_slot = queues.find_or_insert(OP_TOPIC, HALF_QUEUE);
+    let half_end = queues.next(half_slot);
     // A wall clock behind the newest record would make every half younger than it is: time goes on from the later.
     let wall_ms = clock.wall().0.max(recovered.newest.0);
     let timeout_ms = options.transaction_timeout_ms;
@@ -266,7 +281,8 @@ fn inner(
         half_slot,
         op_slot,
         index_in_flight: Arc::default(),
-        stored_half_progress: half_progress,
+        // One that lost power left ahead of the queue would keep new halves out of op messages.
+        stored_half_progress: half_progress.min(half_end),
         scratch: Vec::new(),
         record: Vec::new(),
         placed: Vec::new(),

@@ -106,8 +106,10 @@ impl Store {
 
     /// Replaces a file of `config/`.
     pub fn set_config(&self, name: &str, value: &serde_json::Value) -> Result<()> {
-        self.shared.check_writable("writing a configuration")?;
         check_config_name(name)?;
+        // Asked under the lock that a close takes, too: nothing is written once the store is handed over.
+        let _one = self.shared.upkeep.lock();
+        self.shared.check_writable("writing a configuration")?;
         config_file::replace(self.shared.storage.as_ref(), name, &config_file::to_text(value))
     }
 
