@@ -353,8 +353,9 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Makes the queues' files end where the queues end.
+/// Makes the queues' files end where the queues end, and stay where they are.
 pub fn cut_queues(queue_files: &QueueFiles, dispatcher: &Dispatcher) -> Result<()> {
+    queue_files.sync_names()?;
     for (_, queue) in dispatcher.queues.iter() {
         let behind = queue_files.read(&queue.topic, queue.queue_id, queue.next(), 1)?;
         if !behind.is_empty() {
