@@ -266,7 +266,10 @@ fn progress(store: &Store, log: &[StoredRecord], all: &BTreeMap<u64, Seen<'_>>) 
         let view = record.view().unwrap();
         if view.topic == OP_TOPIC && view.queue_offset.0 < op_progress {
             let passed = parse_op_body(view.body).all(|number| number < half_progress);
-            assert!(passed, "T9: the op progress {op_progress} passed an op that names halves at {half_progress} or above");
+            assert!(
+                passed,
+                "T9: the op progress {op_progress} passed an op that names halves at {half_progress} or above"
+            );
         }
     }
 }

@@ -58,7 +58,7 @@ fn run(seed: u64, flush: FlushDiskType) {
     for life in 0..4 {
         // A crash falls into the middle of a step: from some call on nothing reaches the disk any more.
         let moment = world.memory.calls() + chance.below(200) + 1;
-        world.memory.fail_at(moment, FaultKind::Io, true);
+        world.memory.fail_at(moment, FaultKind::Stop, true);
         for _ in 0..40 {
             step(&mut world, &mut chance);
             if world.memory.calls() >= moment {
@@ -77,7 +77,7 @@ fn run(seed: u64, flush: FlushDiskType) {
             check(&store, &next.known, survives);
             check_progress_is_exact(&store);
         }));
-        assert!(looked.is_ok(), "{about}");
+        assert!(looked.is_ok(), "{about}: {:?}", store.open_report());
         forget_what_is_lost(&mut next.known, &store);
         next.known.flushed = (0, 0);
         next.known.flushed_outcomes.clear();

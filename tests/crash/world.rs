@@ -145,7 +145,8 @@ impl World {
 
     /// Ends a half that was acknowledged, if it has not ended already.
     pub fn end(&mut self, which: usize, kind: EndKind) {
-        let open: Vec<usize> = (0..self.known.halves.len()).filter(|at| self.known.halves[*at].outcome.is_none()).collect();
+        let open: Vec<usize> =
+            (0..self.known.halves.len()).filter(|at| self.known.halves[*at].outcome.is_none()).collect();
         if open.is_empty() {
             return;
         }
