@@ -164,18 +164,29 @@ impl Shared {
         self.announce();
         let failed = written.err().or(durable.err());
         for (ticket, result) in group.iter().zip(results) {
-            let wrote = matches!(result, Ok(Ended { already: false, .. }));
+            // What an end was told of an outcome may rest on the group's own decisions, or on one whose sync failed
+            // before: nothing of it is acknowledged.
+            let tells = matches!(result, Ok(_) | Err(Error::AlreadyEnded { .. }));
             let result = match &failed {
-                Some(error) if wrote => Err(error.repeat()),
+                Some(error) if tells => Err(error.repeat()),
                 _ => result,
             };
             *ticket.result.lock() = Some(result);
         }
     }
 
+    /// Ends these as one group, whatever else waits.
+    #[cfg(test)]
+    pub(super) fn end_all(&self, ends: Vec<End>) -> Vec<Result<Ended>> {
+        let ticket = |end| Arc::new(Ticket { end, result: Mutex::new(None) });
+        let group: Vec<_> = ends.into_iter().map(ticket).collect();
+        self.end_group(&group);
+        group.iter().map(|ticket| ticket.result.lock().take().unwrap_or(Err(Error::StoreClosed))).collect()
+    }
+
     /// Judges all ends, then writes all that is decided: finals and parked copies, then ops. False if that would wait
     /// and may not: then nothing has changed.
-    fn write_group(
+    pub(super) fn write_group(
         &self,
         inner: &mut Inner,
         group: &[&End],
