@@ -102,7 +102,14 @@ pub fn recover(
     snapshot: Option<Snapshot>,
     known: &Known,
 ) -> Result<Recovered> {
-    let snapshot = snapshot.filter(|snapshot| fits(log, snapshot));
+    let mut snapshot = snapshot.filter(|snapshot| fits(log, snapshot));
+    if let Some(found) = &snapshot
+        && !(queues_are_there(queue_files, found)?
+            && index.as_deref().is_none_or(|index| index.has(found.index.as_ref())))
+    {
+        // What is derived was removed: it is built again from the whole log.
+        snapshot = None;
+    }
     let mut run = Run::begin(log, queue_files, index, snapshot, known)?;
     let from = run.out.end;
     // Where only txstore wrote, nothing that is decided comes back; a broker may put back anything.
@@ -144,6 +151,24 @@ fn fits(log: &CommitLog, snapshot: &Snapshot) -> bool {
     };
     let found = log.segments.at(anchor.physical_offset).and_then(|segment| record(&segment).flatten());
     log.segments.first() <= snapshot.position && found == Some(anchor.crc)
+}
+
+/// Whether the files hold the queues as a snapshot counts them: the first and last entry, and one of each file.
+fn queues_are_there(queue_files: &QueueFiles, snapshot: &Snapshot) -> Result<bool> {
+    let per_file = queue_files.entries_per_file();
+    for queue in snapshot.queues.iter().filter(|queue| queue.first < queue.next) {
+        let mut at = queue.first;
+        loop {
+            if Entry::from_bytes(&queue_files.read(&queue.topic, queue.queue_id, at, 1)?).is_none() {
+                return Ok(false);
+            }
+            if at + 1 == queue.next {
+                break;
+            }
+            at = ((at / per_file + 1) * per_file).min(queue.next - 1);
+        }
+    }
+    Ok(true)
 }
 
 struct Run<'a> {
