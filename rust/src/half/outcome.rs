@@ -39,7 +39,7 @@ impl Evidence {
 impl DecidedHalves {
     /// None yet, for halves from queue offset `base` on.
     pub const fn from(base: u64) -> Self {
-        Self { base: base - base % 4, bits: Vec::new(), count: 0 }
+        Self { base, bits: Vec::new(), count: 0 }
     }
 
     /// As a snapshot holds them: the first queue offset, how many are decided, four to a byte.

@@ -424,6 +424,13 @@ impl Table {
 
 /// What recovery does while it reads the log.
 impl Table {
+    /// Nothing is known of halves in front of the first one that the log still holds.
+    pub fn begin_at(&mut self, queue_offset: u64) {
+        if self.length == 0 && self.decided.count() == 0 {
+            self.decided = DecidedHalves::from(queue_offset);
+        }
+    }
+
     /// Notes a final message.
     pub fn saw_final(&mut self, key: Key) {
         if let Some(entry) = self.get_mut(key) {
