@@ -121,6 +121,11 @@ impl IndexFiles {
         self.files.last().map(|file| IndexMark { file: file.name.clone(), count: file.header.count })
     }
 
+    /// Whether the file that a mark names is there; without a mark there is nothing to miss.
+    pub fn has(&self, mark: Option<&IndexMark>) -> bool {
+        mark.is_none_or(|mark| self.files.iter().any(|file| file.name == mark.file && file.header.count >= mark.count))
+    }
+
     /// Brings the index back to a mark, or to nothing. An error that names a damaged file leaves the choice to bring it
     /// back to nothing and to build it again.
     pub fn roll_back(&mut self, mark: Option<&IndexMark>) -> Result<()> {
@@ -141,11 +146,6 @@ impl IndexFiles {
         self.current = Some(current);
         self.dirty = true;
         Ok(())
-    }
-
-    /// Whether a file of that name is there.
-    pub fn has(&self, name: &str) -> bool {
-        self.files.iter().any(|file| file.name == name)
     }
 
     fn gone(&self, mark: &IndexMark) -> Error {

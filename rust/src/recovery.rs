@@ -131,11 +131,14 @@ pub fn recover(
     snapshot: Option<Snapshot>,
     known: &Known,
 ) -> Result<Recovered> {
-    let snapshot = snapshot.filter(|snapshot| fits(log, snapshot));
-    let snapshot = match snapshot {
-        Some(snapshot) if derived_is_there(queue_files, index.as_deref(), &snapshot)? => Some(snapshot),
-        _ => None,
-    };
+    let mut snapshot = snapshot.filter(|snapshot| fits(log, snapshot));
+    if let Some(found) = &snapshot
+        && !(queues_are_there(queue_files, found)?
+            && index.as_deref().is_none_or(|index| index.has(found.index.as_ref())))
+    {
+        // What is derived was removed: it is built again from the whole log.
+        snapshot = None;
+    }
     let mut run = Run::begin(log, queue_files, index, snapshot, known)?;
     let from = run.out.end;
     // Where only txstore wrote, nothing that is decided comes back; a broker may put back anything.
@@ -180,16 +183,22 @@ fn fits(log: &CommitLog, snapshot: &Snapshot) -> bool {
     log.segments.first() <= snapshot.position && found == Some(anchor.crc)
 }
 
-/// Whether the files are there that a snapshot speaks of: whoever removed some wants them built again.
-fn derived_is_there(queue_files: &QueueFiles, index: Option<&IndexFiles>, snapshot: &Snapshot) -> Result<bool> {
+/// Whether the files hold the queues as a snapshot counts them: the first and last entry, and one of each file.
+fn queues_are_there(queue_files: &QueueFiles, snapshot: &Snapshot) -> Result<bool> {
+    let per_file = queue_files.entries_per_file();
     for queue in snapshot.queues.iter().filter(|queue| queue.first < queue.next) {
-        let last = queue_files.read(&queue.topic, queue.queue_id, queue.next - 1, 1)?;
-        let first = queue_files.read(&queue.topic, queue.queue_id, queue.first, 1)?;
-        if Entry::from_bytes(&last).is_none() || first.is_empty() {
-            return Ok(false);
+        let mut at = queue.first;
+        loop {
+            if Entry::from_bytes(&queue_files.read(&queue.topic, queue.queue_id, at, 1)?).is_none() {
+                return Ok(false);
+            }
+            if at + 1 == queue.next {
+                break;
+            }
+            at = ((at / per_file + 1) * per_file).min(queue.next - 1);
         }
     }
-    Ok(snapshot.index.as_ref().is_none_or(|mark| index.is_none_or(|index| index.has(&mark.file))))
+    Ok(true)
 }
 
 struct Run<'a> {
@@ -438,8 +447,9 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Makes the queues' files end where the queues end.
+/// Makes the queues' files end where the queues end, and stay where they are.
 pub fn cut_queues(queue_files: &QueueFiles, dispatcher: &Dispatcher) -> Result<()> {
+    queue_files.sync_names()?;
     for (_, queue) in dispatcher.queues.iter() {
         let behind = queue_files.read(&queue.topic, queue.queue_id, queue.next(), 1)?;
         if !behind.is_empty() {

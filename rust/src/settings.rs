@@ -140,3 +140,6 @@ impl Settings {
         (small("crc") == Some(crc)).then_some(read)
     }
 }
+
+#[cfg(test)]
+mod tests;

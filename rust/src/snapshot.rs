@@ -297,3 +297,6 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.take(to_usize(u64::from(length)))?).ok()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -140,6 +140,19 @@ impl QueueFiles {
         Ok(())
     }
 
+    /// Makes the names of all files durable: a process that was killed may have made one and not synced its directory.
+    pub fn sync_names(&self) -> Result<()> {
+        let Some(topics) = self.storage.list(DIRECTORY)? else { return Ok(()) };
+        for topic in topics.into_iter().filter(|topic| topic.is_dir) {
+            let directory = format!("{DIRECTORY}/{}", topic.name);
+            for queue in self.storage.list(&directory)?.unwrap_or_default().into_iter().filter(|queue| queue.is_dir) {
+                self.storage.sync_dir(&format!("{directory}/{}", queue.name))?;
+            }
+            self.storage.sync_dir(&directory)?;
+        }
+        self.storage.sync_dir(DIRECTORY)
+    }
+
     /// Makes everything behind entry `end` zeros, and removes the files behind it.
     pub fn cut(&self, topic: &Arc<str>, queue_id: QueueId, end: u64) -> Result<()> {
         let directory = directory(topic, queue_id)?;

@@ -34,6 +34,8 @@ pub struct Replay {
     first_physical_offset: u64,
     half_progress: u64,
     finished: HashMap<Identity, u64>,
+    /// The copies in front of the newest, of those in `finished` that have any.
+    finished_older: HashMap<Identity, Vec<u64>>,
     by_physical_offset: HashMap<u64, Key>,
     unnamed: BTreeSet<u64>,
 }
@@ -46,6 +48,7 @@ impl Replay {
             first_physical_offset,
             half_progress,
             finished: HashMap::new(),
+            finished_older: HashMap::new(),
             by_physical_offset: HashMap::new(),
             unnamed: BTreeSet::new(),
         }
@@ -99,10 +102,12 @@ impl Replay {
                 self.begin(table, &half);
             }
             None => {
-                match half.identity.and_then(|identity| self.finished.get_mut(&identity)).filter(|_| !facts.sent) {
-                    Some(finished) => {
+                let put_back = half.identity.filter(|_| !facts.sent);
+                match put_back.and_then(|identity| Some((identity, self.finished.get_mut(&identity)?))) {
+                    Some((identity, finished)) => {
                         // A broker put back what was decided: one more copy of it, which an op must name.
                         let outcome = table.outcome(*finished).unwrap_or(Outcome::FinishedUnknown);
+                        self.finished_older.entry(identity).or_default().push(*finished);
                         *finished = half.copy.queue_offset;
                         table.decided.set(half.copy.queue_offset, outcome);
                         self.unnamed.insert(half.copy.queue_offset);
@@ -140,10 +145,13 @@ impl Replay {
     fn discard(&mut self, table: &mut Table, view: &RecordView<'_>) {
         let real_topic = view.properties.get_str(REAL_TOPIC).unwrap_or_default();
         let identity = Identity::of(view.properties, real_topic, view.body_crc);
-        if let Some(key) = self.find(table, identity, view.prepared_transaction_offset.0, true) {
-            table.saw_discard(key);
-            self.note(table, key, view, |more| more.discards.push(view.physical_offset.0));
-            self.settle(table, key);
+        match self.find(table, identity, view.prepared_transaction_offset.0, true) {
+            Some(key) => {
+                table.saw_discard(key);
+                self.note(table, key, view, |more| more.discards.push(view.physical_offset.0));
+                self.settle(table, key);
+            }
+            None => self.decide_again(table, identity, Outcome::Discarded),
         }
     }
 
@@ -188,9 +196,16 @@ impl Replay {
         table.iter().find(|(_, entry)| entry.identity == 0 && entry.newest.physical_offset == place).map(|(key, _)| key)
     }
 
-    /// A decision about what has left the table already: a broker committed what was rolled back.
+    /// A decision about what has left the table already: a broker committed, or discarded, what was rolled back.
     fn decide_again(&mut self, table: &mut Table, identity: Option<Identity>, outcome: Outcome) {
-        if let Some(queue_offset) = identity.and_then(|identity| self.finished.get(&identity)) {
+        let Some((identity, newest)) = identity.and_then(|identity| Some((identity, *self.finished.get(&identity)?)))
+        else {
+            return;
+        };
+        if outcome == Outcome::Discarded && table.outcome(newest) == Some(Outcome::Committed) {
+            return;
+        }
+        for queue_offset in self.finished_older.get(&identity).into_iter().flatten().chain([&newest]) {
             table.decided.set(*queue_offset, outcome);
         }
     }
@@ -223,7 +238,16 @@ impl Replay {
             self.by_physical_offset.remove(&copy.physical_offset);
         }
         if self.keep == Keep::Identities && entry.identity != 0 {
-            self.finished.insert(Identity(entry.identity), entry.newest.queue_offset);
+            let identity = Identity(entry.identity);
+            self.finished.insert(identity, entry.newest.queue_offset);
+            let newest = entry.newest.queue_offset;
+            let older: Vec<u64> =
+                entry.copies().map(|(copy, _)| copy.queue_offset).filter(|copy| *copy != newest).collect();
+            if older.is_empty() {
+                self.finished_older.remove(&identity);
+            } else {
+                self.finished_older.insert(identity, older);
+            }
         }
         table.decide(key, outcome);
     }

@@ -1,1 +1,127 @@
-//! Tests of this room.
+//! Tests of half messages: the rule of docs/transactions.md record by record; the table against a naive model.
+
+mod model;
+mod replay;
+
+use std::collections::BTreeMap;
+
+use super::convert::half_properties;
+use super::op::{op_bodies, parse_op_body};
+use super::outcome::{DecidedHalves, Evidence};
+use super::table::{NewHalf, OpProgress, Table};
+use super::*;
+use crate::error::Outcome;
+use crate::message::{Envelope, Parts};
+use crate::options::PUT_BACK_ROOM;
+use crate::record::layout::{CRC_PROPERTY_LEN, PROPERTIES_MAX};
+
+#[test]
+fn t2_the_outcome_is_decided_by_one_record() {
+    let of = |final_message, discarded, op| Evidence { final_message, discarded, op }.outcome();
+    assert_eq!(of(false, false, false), None);
+    assert_eq!(of(false, false, true), Some(Outcome::RolledBack));
+    for op in [false, true] {
+        assert_eq!(of(false, true, op), Some(Outcome::Discarded));
+        assert_eq!(of(true, false, op), Some(Outcome::Committed));
+        assert_eq!(of(true, true, op), Some(Outcome::Committed));
+    }
+}
+
+#[test]
+fn decided_halves_keep_two_bits_each() {
+    let all = [Outcome::Committed, Outcome::RolledBack, Outcome::Discarded, Outcome::FinishedUnknown];
+    let mut decided = DecidedHalves::from(0);
+    for number in (0..1_000).rev() {
+        decided.set(number, all[usize::try_from(number * 7 % 4).unwrap()]);
+    }
+    for number in 0..1_000 {
+        assert_eq!(decided.get(number), Some(all[usize::try_from(number * 7 % 4).unwrap()]), "{number}");
+    }
+    assert_eq!(decided.get(1_000), None);
+    assert!(decided.parts().2.len() == 250);
+}
+
+#[test]
+fn op_bodies_name_every_offset_and_stay_within_their_size() {
+    let offsets: Vec<u64> = (0..500).map(|n| n * n * n).collect();
+    for size in [32, 33, 100, 4_096] {
+        let bodies = op_bodies(&offsets, size);
+        assert!(bodies.iter().all(|body| body.len() <= size && !body.is_empty()));
+        let read: Vec<u64> = bodies.iter().flat_map(|body| parse_op_body(body.as_bytes())).collect();
+        assert_eq!(read, offsets);
+    }
+    assert!(op_bodies(&[], 100).is_empty());
+    assert_eq!(parse_op_body(b"4,x,, 5 ,-1,6").collect::<Vec<_>>(), [4, 5, 6]);
+}
+
+#[test]
+fn a_half_leaves_room_for_what_a_broker_adds() {
+    let value = "v".repeat(32_000);
+    for extra in [0, 2_000] {
+        let more = "m".repeat(extra + 1);
+        let parts = Parts { topic: "orders", properties: &[("a", &value), ("b", &more)], ..Parts::default() };
+        let Ok(envelope) = Envelope::new(&parts) else { continue };
+        let mut text = Vec::new();
+        let fits = half_properties(&envelope, QueueId(0), "id", "group", &mut text).is_ok();
+        assert_eq!(fits, text.len() + PUT_BACK_ROOM + CRC_PROPERTY_LEN <= PROPERTIES_MAX);
+    }
+}
+
+#[test]
+fn t9_the_op_progress_passes_only_ops_that_name_nothing_above() {
+    let mut ops = OpProgress::default();
+    let mut named = BTreeMap::new();
+    for op in 0..1_000_u64 {
+        let highest = op * 3 % 700;
+        ops.note(op, highest);
+        named.insert(op, highest);
+    }
+    let mut before = 0;
+    for progress in [0, 1, 50, 300, 699, 700, 701] {
+        let passed = ops.pass(progress);
+        assert!(named.range(..passed).all(|(_, highest)| *highest < progress), "{progress}");
+        assert!(passed >= before);
+        before = passed;
+    }
+    assert_eq!(before, 1_000, "all are done");
+}
+
+/// Counts what the whole process allocates, roughly: resident memory in bytes.
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4_096
+}
+
+/// A million pending transactions: what the table says that it takes, and what the process grew by.
+fn a_million() -> (usize, usize) {
+    const MANY: u64 = 1_000_000;
+    let before = resident();
+    let mut table = Table::new(0);
+    for number in 0..MANY {
+        let half = NewHalf {
+            copy: HalfCopy { queue_offset: number, physical_offset: number * 500 },
+            identity: Some(Identity::new("services", &number.to_string(), "orders", 7)),
+            group: "services",
+            size: 500,
+            stored_ms: 0,
+            immunity_ms: None,
+            checks: 0,
+            owner: 0,
+            sent: true,
+        };
+        let key = table.insert(&half);
+        table.set_due(key, 6_000);
+    }
+    assert_eq!(table.len(), MANY);
+    (table.memory(), resident().saturating_sub(before))
+}
+
+#[test]
+fn p2_a_million_pending_transactions_take_less_than_150_mib() {
+    // Other tests of the process take memory meanwhile: the least of some looks counts.
+    let looks: Vec<(usize, usize)> = (0..5).map(|_| a_million()).collect();
+    let (told, real) = (looks[0].0, looks.iter().map(|look| look.1).min().unwrap());
+    assert!(told < 150 << 20, "the table says {told}");
+    assert!(real < 150 << 20, "the process took {real}");
+    assert!(told > 80 * 1_000_000, "{told} is less than the entries alone");
+}

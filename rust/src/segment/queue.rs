@@ -123,11 +123,12 @@ impl SegmentQueue {
         if removed.is_empty() {
             return Ok(());
         }
-        // From the end, so that a crash between leaves no gap.
+        // From the end, each for good before the next: lost power may undo any of several removals, and leave a gap.
         for segment in removed.iter().rev() {
             self.storage.unlink(segment.path())?;
+            self.storage.sync_dir(&self.directory)?;
         }
-        self.storage.sync_dir(&self.directory)
+        Ok(())
     }
 
     /// Makes a range durable: every file that it touches.

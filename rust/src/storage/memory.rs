@@ -47,6 +47,8 @@ pub enum FaultKind {
     ReadOnly,
     /// A write stops with EIO after that many bytes; another call fails with EIO.
     Tear(usize),
+    /// The machine stands still: EIO, and no call has any effect. What `crash` finds then is what the call before left.
+    Stop,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -177,7 +179,7 @@ impl Shared {
 impl FaultKind {
     fn error(self) -> io::Error {
         match self {
-            Self::Io | Self::Tear(_) => rustix::io::Errno::IO.into(),
+            Self::Io | Self::Tear(_) | Self::Stop => rustix::io::Errno::IO.into(),
             Self::NoSpace => rustix::io::Errno::NOSPC.into(),
             Self::ReadOnly => rustix::io::Errno::ROFS.into(),
         }
@@ -414,7 +416,9 @@ impl File for MemoryFile {
             self.inode.lock().sync();
             return Ok(());
         };
-        self.inode.lock().fail_sync(&mut Random::new(self.shared.faults.lock().calls));
+        if fault != FaultKind::Stop {
+            self.inode.lock().fail_sync(&mut Random::new(self.shared.faults.lock().calls));
+        }
         Err(self.error("sync", fault.error()))
     }
 

@@ -180,9 +180,18 @@ impl Shared {
         }
     }
 
+    /// Ends these as one group, whatever else waits.
+    #[cfg(test)]
+    pub(super) fn end_all(&self, ends: Vec<End>) -> Vec<Result<Ended>> {
+        let ticket = |end| Arc::new(Ticket { end, result: Mutex::new(None) });
+        let group: Vec<_> = ends.into_iter().map(ticket).collect();
+        self.end_group(&group);
+        group.iter().map(|ticket| ticket.result.lock().take().unwrap_or(Err(Error::StoreClosed))).collect()
+    }
+
     /// Judges all ends, then writes all that is decided: finals and parked copies, then ops. False if that would wait
     /// and may not: then nothing has changed.
-    fn write_group(
+    pub(super) fn write_group(
         &self,
         inner: &mut Inner,
         group: &[&End],

@@ -218,9 +218,9 @@ impl Shared {
         drop(inner);
         let end = self.log.appended();
         self.wait_durable(end)?;
-        if report.scanned_bytes > 0 || !unnamed.is_empty() {
-            self.write_progress()?;
-        }
+        // Also where the snapshot reaches the end: a crash may have come between it and the progress. It writes only
+        // what has changed.
+        self.write_progress()?;
         if let Some(published) = &self.published {
             published.set_appended(PhysicalOffset(end));
             published.set_durable(PhysicalOffset(end));

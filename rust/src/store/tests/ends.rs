@@ -1,0 +1,249 @@
+//! Ends in groups: from many threads, over a file's end, on a full disk, on a disk that refuses.
+
+use std::sync::Barrier;
+
+use super::*;
+use crate::error::Outcome;
+use crate::names::OP_TOPIC;
+use crate::storage::memory::FaultKind;
+
+#[test]
+fn t2_ends_from_many_threads_give_each_its_outcome_once() {
+    const THREADS: usize = 8;
+    const EACH: usize = 40;
+    let directory = tempfile::tempdir().unwrap();
+    let options = StoreOptions { flush_disk_type: FlushDiskType::Sync, ..Bench::sync().options };
+    let options = StoreOptions { commit_log_file_size: Some(64 << 10), background: true, ..options };
+    let store = Store::open(directory.path(), options.clone()).unwrap();
+    let halves: Vec<Sent> = (0..THREADS * EACH).map(|n| prepare(&store, n.to_string().as_bytes())).collect();
+    let barrier = Barrier::new(THREADS);
+    // Each half is ended by two threads, alike; what is told and what is stored must agree.
+    let told: Vec<Vec<Ended>> = std::thread::scope(|scope| {
+        let work = |thread: usize| {
+            barrier.wait();
+            let mine = (0..2 * EACH).map(|n| &halves[(thread * EACH + n) % halves.len()]);
+            mine.map(|half| {
+                let kind = if half.queue_offset.0 % 3 == 0 { EndKind::RollBack } else { EndKind::Commit };
+                end(&store, half, kind).unwrap()
+            })
+            .collect()
+        };
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let first = told.iter().flatten().filter(|ended| !ended.already).count();
+    assert_eq!(first, halves.len(), "each ends once");
+    let ops = store.queue_range(OP_TOPIC, QUEUE).unwrap().1;
+    assert!(ops < u64::try_from(halves.len()).unwrap(), "{ops} op messages for {} ends", halves.len());
+    store.close().unwrap();
+    let store = Store::open(directory.path(), options).unwrap();
+    let rows = store.transactions().unwrap();
+    assert_eq!(rows.len(), halves.len());
+    for (row, half) in rows.iter().zip(&halves) {
+        let committed = half.queue_offset.0 % 3 != 0;
+        assert_eq!(row.outcome, Some(if committed { Outcome::Committed } else { Outcome::RolledBack }));
+        assert_eq!(row.finals.len(), usize::from(committed));
+    }
+}
+
+/// A group that stands over the end of a file is whole after a kill, and a prefix of decisions after lost power.
+#[test]
+fn t5_a_file_may_end_in_the_middle_of_a_group() {
+    for fill in (0..3_600).step_by(150) {
+        let bench = Bench::sync();
+        let store = bench.open();
+        let halves: Vec<Sent> = (0..4_u8).map(|n| prepare(&store, &[n; 60])).collect();
+        while 4_096 - appended(&store) % 4_096 > 4_000 - fill && appended(&store) < 8_192 {
+            send(&store, "fill", &[0; 20]).unwrap();
+        }
+        let ends: Vec<End> = halves.iter().map(|half| end_of(half, EndKind::Commit)).collect();
+        let mut results = Vec::new();
+        let group: Vec<&End> = ends.iter().collect();
+        store.shared.write_group(&mut store.shared.inner.lock(), &group, &mut results, true).unwrap();
+        assert!(results.iter().all(Result::is_ok));
+        let killed = bench.killed().open();
+        assert_eq!((bodies(&killed, "orders", 1).len(), killed.open_report().healed_ops), (4, 0), "fill {fill}");
+        for seed in 0..10 {
+            let after = bench.crashed(seed, CrashKeep::PowerLoss).open();
+            let committed = bodies(&after, "orders", 1).len();
+            assert_eq!(pending(&after).len() + committed, 4, "fill {fill}, seed {seed}");
+        }
+    }
+}
+
+/// Twice in one group: the second is told of the first only if the first is written.
+#[test]
+fn t5_an_end_that_repeats_one_of_its_group_fails_with_it() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    let half = prepare(&store, b"half");
+    let tickets = [EndKind::Commit, EndKind::Commit, EndKind::RollBack].map(|kind| end_of(&half, kind));
+    bench.memory.fail_at(bench.memory.calls() + 1, FaultKind::Io, false);
+    let results = store.shared.end_all(tickets.to_vec());
+    assert!(results.iter().all(|result| matches!(result, Err(Error::Io { .. }))), "{results:?}");
+    assert_eq!(pending(&store), [0]);
+    let results = store.shared.end_all(tickets.to_vec());
+    assert!(matches!(results[0], Ok(Ended { already: false, .. })), "{results:?}");
+    assert!(matches!(results[1], Ok(Ended { already: true, .. })), "{results:?}");
+    assert!(matches!(results[2], Err(Error::AlreadyEnded { outcome: Outcome::Committed, .. })), "{results:?}");
+}
+
+#[test]
+fn t5_a_sync_that_fails_acknowledges_no_end_and_poisons() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    let half = prepare(&store, b"half");
+    let other = prepare(&store, b"other");
+    // The write passes, the sync fails.
+    bench.memory.fail_at(bench.memory.calls() + 2, FaultKind::Io, false);
+    assert!(matches!(end(&store, &half, EndKind::Commit), Err(Error::StorePoisoned { .. })));
+    for kind in [EndKind::Commit, EndKind::RollBack] {
+        assert!(matches!(end(&store, &half, kind), Err(Error::StorePoisoned { .. })), "nor one that asks again");
+        let results = store.shared.end_all(vec![end_of(&half, kind), end_of(&other, kind)]);
+        assert!(results.iter().all(|result| matches!(result, Err(Error::StorePoisoned { .. }))), "{results:?}");
+    }
+    assert!(matches!(send(&store, "orders", b"no"), Err(Error::StorePoisoned { .. })));
+    assert!(bodies(&store, "orders", 1).is_empty(), "reads go on");
+    let after = bench.killed().open();
+    end(&after, &half, EndKind::Commit).unwrap();
+}
+
+/// A disk that has no space to give: `allocate` and new files fail, what is reserved can be written.
+#[test]
+fn ends_still_work_when_sends_get_disk_full() {
+    let bench = Bench::sync().with(|options| options.commit_log_file_size = Some(64 << 10));
+    let full = full::Full::over(bench.memory.clone());
+    let storage: Arc<dyn Storage> = Arc::new(full.clone());
+    let store = Store::open_with(storage, Arc::clone(&bench.clock) as _, bench.options.clone()).unwrap();
+    let halves: Vec<Sent> = (0..30_u8).map(|n| prepare(&store, &[n; 300])).collect();
+    full.set(true);
+    let mut sent = 0;
+    let error = loop {
+        match send(&store, "orders", &[1; 500]) {
+            Ok(_) => sent += 1,
+            Err(error) => break error,
+        }
+        assert!(sent < 1_000, "a full disk is met");
+    };
+    assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+    for (n, half) in halves.iter().enumerate() {
+        end(&store, half, if n % 2 == 0 { EndKind::Commit } else { EndKind::Discard }).unwrap();
+    }
+    assert!(matches!(send(&store, "orders", &[1; 500]), Err(Error::DiskFull { .. })));
+    full.set(false);
+    send(&store, "orders", &[1; 500]).unwrap();
+    assert_eq!(bodies(&store, "orders", 1).len(), 15);
+    assert_eq!(bodies(&bench.killed().open(), "orders", 0).len(), sent + 1);
+}
+
+mod full {
+    //! Storage whose disk can be full.
+
+    use std::ops::Range;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::storage::{File, ReadMap, SharedMap};
+
+    #[derive(Clone, Debug)]
+    pub(super) struct Full {
+        memory: Memory,
+        is_full: Arc<AtomicBool>,
+    }
+
+    #[derive(Debug)]
+    struct FullFile {
+        file: Box<dyn File>,
+        is_full: Arc<AtomicBool>,
+        path: String,
+    }
+
+    fn no_space(is_full: &AtomicBool, path: &str) -> Result<()> {
+        if is_full.load(Ordering::SeqCst) {
+            return Err(Error::from_io("reserve space for", path, std::io::ErrorKind::StorageFull.into()));
+        }
+        Ok(())
+    }
+
+    impl Full {
+        pub(super) fn over(memory: Memory) -> Self {
+            Self { memory, is_full: Arc::default() }
+        }
+
+        pub(super) fn set(&self, is_full: bool) {
+            self.is_full.store(is_full, Ordering::SeqCst);
+        }
+    }
+
+    impl Storage for Full {
+        fn root(&self) -> &Path {
+            self.memory.root()
+        }
+        fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>> {
+            if mode == OpenMode::Create && self.memory.len(path)?.is_none() {
+                no_space(&self.is_full, path)?;
+            }
+            let file = self.memory.open(path, mode)?;
+            Ok(Box::new(FullFile { file, is_full: Arc::clone(&self.is_full), path: path.to_owned() }))
+        }
+        fn list(&self, dir: &str) -> Result<Option<Vec<DirEntry>>> {
+            self.memory.list(dir)
+        }
+        fn len(&self, path: &str) -> Result<Option<u64>> {
+            Storage::len(&self.memory, path)
+        }
+        fn create_dir(&self, dir: &str) -> Result<()> {
+            self.memory.create_dir(dir)
+        }
+        fn rename(&self, from: &str, to: &str) -> Result<()> {
+            self.memory.rename(from, to)
+        }
+        fn unlink(&self, path: &str) -> Result<()> {
+            self.memory.unlink(path)
+        }
+        fn remove_dir(&self, dir: &str) -> Result<()> {
+            self.memory.remove_dir(dir)
+        }
+        fn sync_dir(&self, dir: &str) -> Result<()> {
+            self.memory.sync_dir(dir)
+        }
+        fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn Lock>>> {
+            self.memory.lock(path, byte)
+        }
+        fn is_locked(&self, path: &str, byte: u64) -> Result<bool> {
+            self.memory.is_locked(path, byte)
+        }
+    }
+
+    impl File for FullFile {
+        fn len(&self) -> Result<u64> {
+            self.file.len()
+        }
+        fn set_len(&self, len: u64) -> Result<()> {
+            self.file.set_len(len)
+        }
+        fn allocate(&self, range: Range<u64>) -> Result<()> {
+            no_space(&self.is_full, &self.path)?;
+            self.file.allocate(range)
+        }
+        fn punch(&self, range: Range<u64>) -> Result<()> {
+            self.file.punch(range)
+        }
+        fn read_at(&self, buf: &mut [u8], position: u64) -> Result<()> {
+            self.file.read_at(buf, position)
+        }
+        fn write_at(&self, buf: &[u8], position: u64) -> Result<()> {
+            self.file.write_at(buf, position)
+        }
+        fn sync(&self) -> Result<()> {
+            self.file.sync()
+        }
+        fn map_read(&self) -> Result<Box<dyn ReadMap>> {
+            self.file.map_read()
+        }
+        fn map_shared(&self, values: usize) -> Result<Box<dyn SharedMap>> {
+            self.file.map_shared(values)
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The log's promises: a prefix, durable, never back, own places, whole records, damage is no tail, opening never loses.
+
+use super::*;
+
+const FIRST_FILE: &str = "commitlog/00000000000000000000";
+
+#[test]
+fn l1_a_batch_is_there_whole_or_not_at_all() {
+    // A batch over three files is torn by lost power at every seed: what is left is a prefix of its records.
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    let envelope = envelope("orders");
+    let bodies_sent: Vec<Vec<u8>> = (0..6_u8).map(|n| vec![n; 1_500]).collect();
+    let batch: Vec<_> =
+        bodies_sent.iter().map(|body| NewMessage { envelope: &envelope, body, queue_id: QUEUE }).collect();
+    store.append(&batch).unwrap();
+    for seed in 0..100 {
+        let after = bench.crashed(seed, CrashKeep::PowerLoss).open();
+        let found = bodies(&after, "orders", 0);
+        assert_eq!(found, bodies_sent[..found.len()], "seed {seed}");
+    }
+}
+
+#[test]
+fn l2_what_was_acknowledged_in_sync_is_there_after_lost_power() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    for n in 0..20_u8 {
+        send(&store, "orders", &[n; 300]).unwrap();
+        let after = bench.crashed(u64::from(n), CrashKeep::PowerLoss).open();
+        assert_eq!(bodies(&after, "orders", 0).len(), usize::from(n) + 1);
+    }
+}
+
+#[test]
+fn l2_what_a_flush_covers_in_async_is_there_after_lost_power() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    for n in 0..20_u8 {
+        send(&store, "orders", &[n; 300]).unwrap();
+    }
+    store.flush().unwrap();
+    send(&store, "orders", b"later").unwrap();
+    for seed in 0..50 {
+        let after = bench.crashed(seed, CrashKeep::PowerLoss).open();
+        assert!(bodies(&after, "orders", 0).len() >= 20, "seed {seed}");
+    }
+}
+
+#[test]
+fn l3_what_was_cut_never_comes_back() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    send(&store, "orders", b"kept").unwrap();
+    let end = appended(&store);
+    send(&store, "orders", &[b'x'; 900]).unwrap();
+    let third = send(&store, "orders", &[b'y'; 900]).unwrap().physical_offset.0;
+    // The second record is torn, the third whole: without zeroing it would come back behind a new second one.
+    let torn = bench.killed();
+    torn.memory.unlink("txstore/published").unwrap();
+    torn.write(FIRST_FILE, end + 100, b"torn");
+    let after = torn.open();
+    assert!(after.open_report().truncated_bytes > 0);
+    assert_eq!(bodies(&after, "orders", 0), [b"kept"]);
+    for seed in 0..20 {
+        let again = torn.crashed(seed, CrashKeep::PowerLoss);
+        let size = usize::try_from(third - end).unwrap();
+        assert_eq!(again.read(FIRST_FILE, end, size + 900), vec![0; size + 900], "seed {seed}");
+        let store = again.open();
+        assert_eq!(bodies(&store, "orders", 0), [b"kept"], "seed {seed}");
+        // A record of the same size as the second: the third would follow it exactly.
+        send(&store, "orders", &[b'z'; 900]).unwrap();
+        let store = again.killed().open();
+        assert_eq!(bodies(&store, "orders", 0).len(), 2, "seed {seed}");
+    }
+}
+
+#[test]
+fn l4_each_record_says_where_it_stands_and_queue_offsets_have_no_gap() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    for n in 0..40_u8 {
+        send(&store, if n % 3 == 0 { "orders" } else { "payments" }, &[n; 400]).unwrap();
+    }
+    let (records, _) = store.scan(PhysicalOffset(0), 100).unwrap();
+    let mut next = std::collections::BTreeMap::new();
+    for record in &records {
+        let view = record.view().unwrap();
+        assert_eq!(store.read_at(view.physical_offset).unwrap(), *record);
+        let expected: &mut u64 = next.entry(view.topic.to_owned()).or_default();
+        assert_eq!(view.queue_offset.0, *expected);
+        *expected += 1;
+    }
+    assert_eq!(records.len(), 40);
+}
+
+#[test]
+fn l5_any_flipped_byte_of_a_record_is_found() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    send(&store, "orders", b"first").unwrap();
+    let end = appended(&store);
+    drop(store);
+    for at in 0..end {
+        let bench = bench.killed();
+        let byte = bench.read(FIRST_FILE, at, 1)[0];
+        bench.write(FIRST_FILE, at, &[byte ^ 0x20]);
+        bench.memory.unlink("txstore/snapshot").unwrap();
+        assert!(bench.try_open().is_err(), "byte {at}: the record counts as whole");
+    }
+}
+
+#[test]
+fn l7_damage_below_the_durable_end_is_an_error_with_file_and_offset() {
+    for clean in [true, false] {
+        let bench = Bench::sync();
+        let store = bench.open();
+        for n in 0..12_u8 {
+            send(&store, "orders", &[n; 600]).unwrap();
+        }
+        let sent = send(&store, "orders", b"damaged").unwrap().physical_offset.0;
+        send(&store, "orders", b"behind").unwrap();
+        let bench = if clean {
+            store.close().unwrap();
+            bench.memory.unlink("txstore/snapshot").unwrap();
+            bench
+        } else {
+            bench.killed()
+        };
+        let path = format!("commitlog/{:020}", sent - sent % 4_096);
+        bench.write(&path, sent % 4_096 + 90, b"????");
+        let log = |bench: &Bench| -> Vec<_> {
+            bench.files().into_iter().filter(|(path, _)| path.starts_with("commitlog/0")).collect()
+        };
+        let before = log(&bench);
+        match bench.try_open().unwrap_err() {
+            Error::StoreCorrupt { file, offset, .. } => {
+                assert!(file.ends_with(&path), "{file:?}");
+                assert_eq!(offset, sent % 4_096);
+            }
+            other => panic!("{other}"),
+        }
+        assert_eq!(log(&bench), before, "nothing is cut");
+    }
+}
+
+#[test]
+fn l8_a_torn_tail_is_cut_and_zeroed() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    send(&store, "orders", b"kept").unwrap();
+    let end = appended(&store);
+    let bench = bench.killed();
+    bench.write(FIRST_FILE, end, &[0, 0, 3, 0, 0xDA, 0xA3, 0x20, 0xA7, 1, 2, 3]);
+    let store = bench.open();
+    assert_eq!(store.open_report().truncated_bytes, 11);
+    assert_eq!(store.open_report().warnings.len(), 1, "{:?}", store.open_report().warnings);
+    assert_eq!(bench.read(FIRST_FILE, end, 64), [0; 64]);
+    assert_eq!(bodies(&store, "orders", 0), [b"kept"]);
+}
+
+#[test]
+fn l8_a_later_file_with_a_whole_record_is_damage() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    for n in 0..12_u8 {
+        send(&store, "orders", &[n; 600]).unwrap();
+    }
+    let bench = bench.killed();
+    // The last record of the first file goes; the second file begins with a whole one.
+    let (records, _) = store.scan(PhysicalOffset(0), 100).unwrap();
+    let in_first = records.iter().map(|record| record.view().unwrap().physical_offset.0).filter(|at| *at < 4_096);
+    bench.write(FIRST_FILE, in_first.max().unwrap() + 8, &[9; 100]);
+    bench.memory.unlink("txstore/published").unwrap();
+    assert!(matches!(bench.try_open(), Err(Error::StoreCorrupt { .. })));
+}
+
+#[test]
+fn l8_a_missing_middle_file_is_named_and_nothing_is_dropped() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    for n in 0..20_u8 {
+        send(&store, "orders", &[n; 600]).unwrap();
+    }
+    store.close().unwrap();
+    bench.memory.unlink("commitlog/00000000000000004096").unwrap();
+    let before = bench.files();
+    match bench.try_open().unwrap_err() {
+        Error::MissingFile { path, from, to } => {
+            assert!(path.ends_with("commitlog/00000000000000004096"), "{path:?}");
+            assert_eq!((from, to), (PhysicalOffset(4_096), PhysicalOffset(8_192)));
+        }
+        other => panic!("{other}"),
+    }
+    let kept = |files: Vec<(String, Vec<u8>)>| -> Vec<_> {
+        files.into_iter().filter(|(path, _)| path != "txstore/published" && path != "lock").collect()
+    };
+    assert_eq!(kept(bench.files()), kept(before));
+}
+
+#[test]
+fn l8_a_last_file_without_bytes_is_what_a_crash_leaves() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    send(&store, "orders", b"kept").unwrap();
+    let last = bench.memory.list("commitlog").unwrap().unwrap().pop().unwrap().name;
+    let next: u64 = last.parse::<u64>().unwrap() + 4_096;
+    let bench = bench.killed();
+    bench.memory.open(&format!("commitlog/{next:020}"), OpenMode::Create).unwrap();
+    let store = bench.open();
+    assert_eq!(bodies(&store, "orders", 0), [b"kept"]);
+    for n in 0..20_u8 {
+        send(&store, "orders", &[n; 600]).unwrap();
+    }
+    assert_eq!(bodies(&bench.killed().open(), "orders", 0).len(), 21);
+}
+
+#[test]
+fn l8_files_of_mixed_sizes_are_refused() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    for n in 0..12_u8 {
+        send(&store, "orders", &[n; 600]).unwrap();
+    }
+    store.close().unwrap();
+    bench.memory.open("commitlog/00000000000000004096", OpenMode::Write).unwrap().set_len(5_000).unwrap();
+    assert!(matches!(bench.try_open(), Err(Error::ForeignStore { .. } | Error::MissingFile { .. })));
+}
+
+#[test]
+fn the_stores_own_sizes_rule_and_another_is_an_error() {
+    let bench = Bench::sync();
+    bench.open().close().unwrap();
+    let other = |change: fn(&mut StoreOptions)| bench.killed().with(change).try_open().unwrap_err();
+    for (option, error) in [
+        ("mapped_file_size_commit_log", other(|options| options.commit_log_file_size = Some(8 << 10))),
+        ("mapped_file_size_consume_queue", other(|options| options.consume_queue_file_size = Some(40))),
+        ("max_hash_slot_num", other(|options| options.max_hash_slot_num = Some(17))),
+    ] {
+        assert!(matches!(&error, Error::InvalidOption { option: named, .. } if named == option), "{error}");
+    }
+    let asks_nothing = bench.killed().with(|options| {
+        options.commit_log_file_size = None;
+        options.consume_queue_file_size = None;
+    });
+    assert_eq!(asks_nothing.open().stat().unwrap().commit_log_file_size, 4 << 10);
+}
+
+#[test]
+fn d1_in_sync_nothing_is_visible_that_lost_power_can_take_back() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    let envelope = envelope("orders");
+    let message = NewMessage { envelope: &envelope, body: b"now", queue_id: QUEUE };
+    send(&store, "orders", b"first").unwrap();
+    let (_, end) = store.append_now(&message).unwrap().unwrap();
+    assert_eq!(bodies(&store, "orders", 0), [b"first"], "it is not durable yet");
+    assert_eq!(
+        bench.read_only().stat().unwrap().visible_physical_offset,
+        store.stat().unwrap().durable_physical_offset
+    );
+    store.acknowledge(end).unwrap();
+    assert_eq!(bodies(&store, "orders", 0).len(), 2);
+}
+
+#[test]
+fn d2_an_offset_beyond_the_end_is_brought_back_and_reported() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    store.flush_round().unwrap();
+    let before = bench.killed();
+    for n in 0..5_u8 {
+        send(&store, "orders", &[n]).unwrap();
+    }
+    store.set_consumer_offset("orders", "readers", QUEUE, 5).unwrap();
+    assert!(store.set_consumer_offset("orders", "readers", QUEUE, 6).is_err());
+    store.write_offsets().unwrap();
+    let length = bench.memory.len("config/consumerOffset.json").unwrap().unwrap();
+    let offsets = bench.read("config/consumerOffset.json", 0, usize::try_from(length).unwrap());
+    before.memory.create_dir("config").unwrap();
+    before.memory.open("config/consumerOffset.json", OpenMode::Create).unwrap().write_at(&offsets, 0).unwrap();
+    let store = before.open();
+    assert_eq!(store.consumer_offset("orders", "readers", QUEUE).unwrap(), Some(0));
+    assert!(store.open_report().warnings.iter().any(|warning| warning.contains("readers")));
+}
+
+#[test]
+fn p1_a_second_writer_is_refused_at_once() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    let error = bench.try_open().unwrap_err();
+    assert!(matches!(error, Error::StoreLocked { pid: Some(pid), .. } if pid == std::process::id()), "{error}");
+    send(&store, "orders", b"goes on").unwrap();
+    store.close().unwrap();
+    bench.open();
+}

@@ -1,0 +1,49 @@
+//! Readers: another handle on the same directory follows a live writer.
+
+use super::*;
+use crate::error::Outcome;
+
+fn on_disk(directory: &std::path::Path, read_only: bool, flush: FlushDiskType) -> Store {
+    Store::open(directory, StoreOptions { read_only, ..Bench::new(flush).options }).unwrap()
+}
+
+#[test]
+fn d1_a_reader_follows_a_live_writer_over_file_rolls() {
+    for flush in [FlushDiskType::Async, FlushDiskType::Sync] {
+        let directory = tempfile::tempdir().unwrap();
+        let writer = on_disk(directory.path(), false, flush);
+        send(&writer, "orders", b"0").unwrap();
+        let reader = on_disk(directory.path(), true, FlushDiskType::Async);
+        assert!(!reader.open_report().clean);
+        for n in 1..60_usize {
+            send(&writer, "orders", &[b'x'; 300]).unwrap();
+            assert_eq!(bodies(&reader, "orders", 0).len(), n + 1);
+            assert_eq!(reader.queue_range("orders", QUEUE).unwrap(), writer.queue_range("orders", QUEUE).unwrap());
+            if n % 7 == 0 {
+                writer.flush_round().unwrap();
+            }
+        }
+        assert!(appended(&writer) > 3 * 4_096);
+        writer.close().unwrap();
+        assert_eq!(bodies(&reader, "orders", 0).len(), 60, "and after it has closed");
+    }
+}
+
+#[test]
+fn t2_a_reader_sees_transactions_pend_and_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let writer = on_disk(directory.path(), false, FlushDiskType::Async);
+    let reader = on_disk(directory.path(), true, FlushDiskType::Async);
+    let halves: Vec<Sent> = (0..6_u8).map(|n| prepare(&writer, &[n; 500])).collect();
+    assert_eq!(pending(&reader), [0, 1, 2, 3, 4, 5]);
+    end(&writer, &halves[0], EndKind::Commit).unwrap();
+    end(&writer, &halves[1], EndKind::RollBack).unwrap();
+    end(&writer, &halves[2], EndKind::Discard).unwrap();
+    assert_eq!(pending(&reader), [3, 4, 5]);
+    let outcomes: Vec<_> = reader.transactions().unwrap().iter().map(|row| row.outcome).collect();
+    let expected = [Some(Outcome::Committed), Some(Outcome::RolledBack), Some(Outcome::Discarded), None, None, None];
+    assert_eq!(outcomes, expected);
+    assert_eq!(reader.transaction(&halves[1].unique_id).unwrap().outcome, Some(Outcome::RolledBack));
+    writer.close().unwrap();
+    assert_eq!(pending(&on_disk(directory.path(), true, FlushDiskType::Async)), [3, 4, 5]);
+}

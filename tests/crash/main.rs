@@ -1,0 +1,12 @@
+//! Crashes and refusing disks: at each storage call of a script, and at random moments of random workloads.
+//!
+//! In: scripts on storage in memory. Out: a store that opens again, and a checker that looks through all of it.
+//! Always: a random test prints its seed; a run is a function of it. Not here: what one promise means by itself
+//! (rust/src/store/tests), real disks.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::as_conversions)]
+#![allow(unreachable_pub, missing_docs)]
+
+mod check;
+mod random;
+mod sweep;
+mod world;
