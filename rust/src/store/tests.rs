@@ -13,7 +13,7 @@ use crate::clock::ManualClock;
 use crate::half::HalfCopy;
 use crate::message::{Envelope, Parts};
 use crate::storage::memory::{CrashKeep, Memory};
-use crate::storage::{DirEntry, File as _, OpenMode};
+use crate::storage::{DirEntry, OpenMode};
 use crate::units::{QueueId, QueueOffset, TimestampMs};
 
 const QUEUE: QueueId = QueueId(0);
