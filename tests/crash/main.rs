@@ -4,7 +4,7 @@
 //! Always: a random test prints its seed; a run is a function of it. Not here: what one promise means by itself
 //! (rust/src/store/tests), real disks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::as_conversions)]
-#![allow(unreachable_pub, missing_docs)]
+#![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, unreachable_pub, missing_docs)]
 
 mod check;
 mod random;

@@ -74,6 +74,23 @@ fn p2_no_storage_call_that_fails_panics_or_loses() {
     }
 }
 
+/// A sync that failed once took its sectors with it: what a clean close promises must not rest on syncing them again.
+#[test]
+#[ignore = "a failed sync of a queue, the index or the log is repeated on the same data by a snapshot or a reopening"]
+fn t5_a_failed_sync_is_never_repeated_on_the_same_data() {
+    let mut call = 1;
+    while let Some(mut world) = run_with_fault(Sync, call, FaultKind::Io, false) {
+        world.memory.clear_fault();
+        world.close();
+        for seed in 0..SEEDS {
+            let memory = world.memory.crash(seed, CrashKeep::PowerLoss);
+            let about = format!("one failure in call {call}, lost power, seed {seed}");
+            reopen_and_check(&world, &memory, Survives::Acknowledged, &about);
+        }
+        call += 1;
+    }
+}
+
 /// Every call of the script is the last one before the process is killed, or before the power is lost.
 #[test]
 fn t5_a_crash_after_each_storage_call_loses_nothing_acknowledged() {

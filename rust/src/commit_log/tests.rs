@@ -1,1 +1,160 @@
-//! Tests of this room.
+//! The log by itself: batches over files' ends, space ahead, errors in the middle, what a scan meets, group commit.
+
+use super::*;
+use crate::flush::GroupCommit;
+use crate::record::Draft;
+use crate::storage::memory::{FaultKind, Memory};
+use crate::storage::{OpenMode, Storage};
+use crate::units::{QueueId, QueueOffset, TimestampMs};
+
+const SIZE: u64 = 4_096;
+
+fn log(memory: &Memory) -> Arc<CommitLog> {
+    let storage: Arc<dyn Storage> = Arc::new(memory.clone());
+    memory.create_dir(DIRECTORY).unwrap();
+    Arc::new(CommitLog::new(SegmentQueue::open(storage, DIRECTORY, SIZE, false).unwrap()))
+}
+
+fn appender(log: &Arc<CommitLog>) -> Appender {
+    Appender::new(Arc::clone(log), true, true, TimestampMs(5))
+}
+
+fn draft(body: &[u8]) -> Draft<'_> {
+    Draft {
+        topic: "orders",
+        queue_id: QueueId(0),
+        flag: 0,
+        sys_flag: 0,
+        born_timestamp: TimestampMs(1),
+        born_host: "127.0.0.1:1".parse().unwrap(),
+        store_host: "127.0.0.1:2".parse().unwrap(),
+        reconsume_times: 0,
+        prepared_transaction_offset: PhysicalOffset(0),
+        body,
+        body_crc: None,
+        properties: b"",
+    }
+}
+
+const URGENCY: Urgency = Urgency::Send { pending_bytes: 0 };
+
+fn append(appender: &mut Appender, bodies: &[Vec<u8>]) -> Result<Vec<Appended>> {
+    appender.begin(TimestampMs(1));
+    let placed = bodies.iter().map(|body| appender.push(&draft(body), QueueOffset(0))).collect::<Result<_>>()?;
+    appender.make_room(URGENCY)?;
+    appender.write()?;
+    Ok(placed)
+}
+
+fn scan(log: &CommitLog, limit: u64) -> (Vec<usize>, Scan) {
+    let mut found = Vec::new();
+    let verify = Verify { body_crc: true, record_crc: RecordCrc::Required };
+    let scan = Scanner::new(log, PhysicalOffset(0), limit)
+        .run(
+            |_| verify,
+            |view, _| {
+                found.push(view.body.len());
+                Ok(true)
+            },
+        )
+        .unwrap();
+    (found, scan)
+}
+
+#[test]
+fn every_size_of_record_fits_over_the_end_of_a_file() {
+    for size in (3_000..3_980).step_by(7) {
+        let log = log(&Memory::new());
+        let mut appender = appender(&log);
+        let bodies: Vec<Vec<u8>> = [500, size, 1, size].map(|size| vec![7; size]).to_vec();
+        match append(&mut appender, &bodies) {
+            Ok(placed) => {
+                let (found, end) = scan(&log, u64::MAX);
+                assert_eq!(found, bodies.iter().map(Vec::len).collect::<Vec<_>>(), "{size}");
+                assert_eq!((end.end, end.tail), (log.appended(), Tail::End));
+                for placed in placed {
+                    assert!(placed.physical_offset.0 % SIZE + u64::from(placed.size) + FILE_TAIL <= SIZE);
+                    assert_eq!(placed.store_timestamp, TimestampMs(5), "the store time never goes back");
+                }
+            }
+            Err(error) => {
+                assert!(matches!(error, Error::InvalidMessage { .. }) && size > 3_900, "{size}: {error}");
+                assert_eq!(log.appended(), 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn l1_a_batch_that_fails_at_any_call_leaves_nothing_and_the_next_one_fits() {
+    let bodies: Vec<Vec<u8>> = (1..8_u8).map(|n| vec![n; 1_200]).collect();
+    let mut failed = 0;
+    for kind in [FaultKind::Io, FaultKind::NoSpace, FaultKind::Tear(700)] {
+        for call in 1..40 {
+            let memory = Memory::new();
+            let log = log(&memory);
+            let mut appender = appender(&log);
+            append(&mut appender, &[vec![9; 100]]).unwrap();
+            let before = log.appended();
+            memory.fail_at(memory.calls() + call, kind, false);
+            let result = append(&mut appender, &bodies);
+            if result.is_ok() {
+                // Behind the batch's last call, or less space was taken ahead.
+                continue;
+            }
+            failed += 1;
+            assert_eq!(log.appended(), before);
+            memory.clear_fault();
+            if !matches!(result, Err(Error::StorePoisoned { .. })) {
+                assert_eq!(scan(&log, u64::MAX).0, [100], "{kind:?} at {call}");
+                append(&mut appender, &[vec![8; 50]]).unwrap();
+                assert_eq!(scan(&log, u64::MAX), (vec![100, 50], Scan { end: log.appended(), tail: Tail::End }));
+            }
+        }
+    }
+    assert!(failed > 20, "{failed} batches failed");
+}
+
+#[test]
+fn a_scan_stops_at_the_first_bad_record_and_says_why() {
+    let memory = Memory::new();
+    let log = log(&memory);
+    let mut appender = appender(&log);
+    let placed = append(&mut appender, &[vec![1; 100], vec![2; 100], vec![3; 100]]).unwrap();
+    let second = placed[1].physical_offset.0;
+    assert_eq!(scan(&log, second).0, [100], "a limit is an end");
+    let file = memory.open("commitlog/00000000000000000000", OpenMode::Write).unwrap();
+    file.write_at(&[0xFF], second + 95).unwrap();
+    let (found, end) = scan(&log, u64::MAX);
+    assert_eq!((found.len(), end.end), (1, second));
+    assert!(matches!(end.tail, Tail::Bad(_)));
+    assert!(matches!(log.read(PhysicalOffset(second), u64::MAX, |_, _| ()), Err(Error::StoreCorrupt { .. })));
+    assert!(matches!(log.read(PhysicalOffset(3), u64::MAX, |_, _| ()), Err(Error::StoreCorrupt { .. })));
+    assert!(matches!(log.read(placed[0].physical_offset, 0, |_, _| ()), Err(Error::MessageNotFound { .. })));
+}
+
+#[test]
+fn one_sync_serves_all_that_wait_and_a_failed_one_is_never_repeated() {
+    let memory = Memory::new();
+    let log = log(&memory);
+    let mut appender = appender(&log);
+    append(&mut appender, &[vec![1; 100]]).unwrap();
+    let commit = GroupCommit::default();
+    let end = log.appended();
+    let calls = memory.calls();
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| commit.wait(&log, end, |durable| assert_eq!(durable, end)).unwrap());
+        }
+    });
+    assert_eq!((memory.calls() - calls, log.durable()), (1, end));
+    append(&mut appender, &[vec![1; 100]]).unwrap();
+    memory.fail_at(memory.calls() + 1, FaultKind::Io, false);
+    for _ in 0..3 {
+        let calls = memory.calls();
+        assert!(matches!(commit.wait(&log, log.appended(), |_| ()), Err(Error::StorePoisoned { .. })));
+        assert!(memory.calls() <= calls + 1);
+    }
+    assert_eq!(log.durable(), end);
+    assert!(commit.wait(&log, end, |_| ()).is_ok(), "what was durable stays so");
+}

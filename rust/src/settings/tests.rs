@@ -1,7 +1,6 @@
 //! Settings come back as they were; a damaged file says nothing, never something wrong.
 
 use super::*;
-use crate::storage::File as _;
 use crate::storage::memory::Memory;
 
 fn settings() -> Settings {

@@ -10,7 +10,7 @@ fn half(queue_offset: u64, immunity_ms: Option<i64>, checks: u16) -> NewHalf<'st
     NewHalf {
         copy: HalfCopy { queue_offset, physical_offset: queue_offset * 300 + 5 },
         identity: Some(Identity(queue_offset % 5)).filter(|identity| identity.0 != 0),
-        group: if queue_offset % 2 == 0 { "even" } else { "odd" },
+        group: if queue_offset.is_multiple_of(2) { "even" } else { "odd" },
         size: 300,
         stored_ms: 1_000 + i64::try_from(queue_offset).unwrap(),
         immunity_ms,

@@ -13,7 +13,7 @@ use crate::clock::ManualClock;
 use crate::half::HalfCopy;
 use crate::message::{Envelope, Parts};
 use crate::storage::memory::{CrashKeep, Memory};
-use crate::storage::{DirEntry, File as _, OpenMode};
+use crate::storage::{DirEntry, OpenMode};
 use crate::units::{QueueId, QueueOffset, TimestampMs};
 
 const QUEUE: QueueId = QueueId(0);
@@ -51,7 +51,7 @@ impl Bench {
     }
 
     fn try_open(&self) -> Result<Store> {
-        Store::open_with(Arc::new(self.memory.clone()), Arc::clone(&self.clock) as _, self.options.clone())
+        Store::open_with(Arc::new(self.memory.clone()), self.clock.clone(), self.options.clone())
     }
 
     fn open(&self) -> Store {
@@ -60,7 +60,7 @@ impl Bench {
 
     fn read_only(&self) -> Store {
         let options = StoreOptions { read_only: true, ..self.options.clone() };
-        Store::open_with(Arc::new(self.memory.clone()), Arc::clone(&self.clock) as _, options).unwrap()
+        Store::open_with(Arc::new(self.memory.clone()), self.clock.clone(), options).unwrap()
     }
 
     /// The files as a crash leaves them.

@@ -46,7 +46,7 @@ fn half(number: u64, identity: u64) -> NewHalf<'static> {
     NewHalf {
         copy: HalfCopy { queue_offset: number, physical_offset: number * 100 },
         identity: Some(Identity(identity)),
-        group: if identity % 2 == 0 { "even" } else { "odd" },
+        group: if identity.is_multiple_of(2) { "even" } else { "odd" },
         size: 10,
         stored_ms: 0,
         immunity_ms: None,
@@ -100,7 +100,7 @@ fn apply(table: &mut Table, model: &mut Model, step: &Step) {
 }
 
 fn compare(table: &mut Table, model: &Model) {
-    assert_eq!(table.len(), model.pending.len() as u64);
+    assert_eq!(table.len(), crate::units::to_u64(model.pending.len()));
     assert_eq!(table.pending_bytes(), 10 * table.len());
     assert_eq!(table.next_due_ms(), model.pending.iter().map(|kept| kept.due_ms).min());
     for kept in &model.pending {
@@ -110,7 +110,7 @@ fn compare(table: &mut Table, model: &Model) {
             assert_eq!((entry.newest.queue_offset, entry.checks), (newest, kept.checks));
             let copies: Vec<u64> = entry.copies().map(|(copy, _)| copy.queue_offset).collect();
             assert_eq!(copies, kept.copies);
-            assert_eq!(table.group(entry), if kept.identity % 2 == 0 { "even" } else { "odd" });
+            assert_eq!(table.group(entry), if kept.identity.is_multiple_of(2) { "even" } else { "odd" });
         }
     }
     for (number, outcome) in &model.decided {

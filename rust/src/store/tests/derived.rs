@@ -54,7 +54,9 @@ fn l6_what_is_derived_may_be_deleted_each_and_all() {
                 bench.memory.open("abort", OpenMode::Create).unwrap();
             }
             let gone: Vec<&str> = (0..4).filter(|bit| chosen >> bit & 1 == 1).map(|bit| parts[bit]).collect();
-            gone.iter().for_each(|path| remove(&bench, path));
+            for path in &gone {
+                remove(&bench, path);
+            }
             let reader = bench.read_only();
             assert_eq!(seen(&reader), expected, "read-only, without {gone:?}, unclean {unclean}");
             assert_eq!(pending(&reader), waiting);

@@ -114,7 +114,7 @@ fn ends_still_work_when_sends_get_disk_full() {
     let bench = Bench::sync().with(|options| options.commit_log_file_size = Some(64 << 10));
     let full = full::Full::over(bench.memory.clone());
     let storage: Arc<dyn Storage> = Arc::new(full.clone());
-    let store = Store::open_with(storage, Arc::clone(&bench.clock) as _, bench.options.clone()).unwrap();
+    let store = Store::open_with(storage, bench.clock.clone(), bench.options.clone()).unwrap();
     let halves: Vec<Sent> = (0..30_u8).map(|n| prepare(&store, &[n; 300])).collect();
     full.set(true);
     let mut sent = 0;
