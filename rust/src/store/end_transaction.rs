@@ -158,9 +158,6 @@ impl Shared {
         let mut inner = self.inner.lock();
         let ends: Vec<&End> = group.iter().map(|ticket| &ticket.end).collect();
         let written = self.write_group(&mut inner, &ends, &mut results, true).map(|_| ());
-        // What was judged by a decision of this group hangs on its write, too: "already ended" would be a lie without it.
-        let hangs: Vec<bool> =
-            ends.iter().map(|end| written.is_ok() || matches!(Self::pending(&inner, end), Ok(Some(_)))).collect();
         let end = self.log.appended();
         drop(inner);
         let durable = match (&written, self.options.flush_disk_type) {
@@ -169,11 +166,12 @@ impl Shared {
         };
         self.announce();
         let failed = written.err().or(durable.err());
-        for ((ticket, result), hangs) in group.iter().zip(results).zip(hangs) {
-            // After a failed sync no success stands, not even an older one: its record may be as little durable.
-            let judged = hangs && matches!(result, Ok(_) | Err(Error::AlreadyEnded { .. }));
+        for (ticket, result) in group.iter().zip(results) {
+            // What an end was told of an outcome may rest on the group's own decisions, or on one whose sync failed
+            // before: nothing of it is acknowledged.
+            let tells = matches!(result, Ok(_) | Err(Error::AlreadyEnded { .. }));
             let result = match &failed {
-                Some(error) if judged => Err(error.repeat()),
+                Some(error) if tells => Err(error.repeat()),
                 _ => result,
             };
             *ticket.result.lock() = Some(result);
