@@ -5,8 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEPS := $(VENV)/.stamp-deps
 NATIVE := $(VENV)/.stamp-native
+comma := ,
 RUST_SOURCES := $(shell find rust -name '*.rs' 2>/dev/null)
-TYPED := python tests examples
+TYPED := python tests examples benches
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -39,7 +40,8 @@ lint: $(NATIVE) ## formats, lints and types, in Rust and in Python
 
 bench: $(NATIVE) ## how fast: Rust benches, then Python's
 	$(call step,cargo bench,cargo bench --locked --features testing)
-	$(call step,pytest-benchmark,test ! -d benches/python || $(BIN)/python -m pytest benches/python -o python_files='bench_*.py' --benchmark-enable --benchmark-only)
+	$(call step,pytest-benchmark,$(BIN)/python -m pytest benches/python -o python_files='bench_*.py' -o python_functions='bench_*' --benchmark-enable --benchmark-only --benchmark-columns=min$(comma)median$(comma)max$(comma)rounds)
+	$(call step,ratios,$(BIN)/python -m benches.python.ratios)
 
 build: $(DEPS) ## a wheel in dist/
 	@$(BIN)/maturin build --release --locked --out dist

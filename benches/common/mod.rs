@@ -4,7 +4,7 @@
 //! the same size, to the same file system, as what it is compared with. Not here: what is compared.
 #![allow(dead_code)] // Each bench is a crate of its own and uses a part.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::indexing_slicing)]
-#![allow(unreachable_pub)]
+#![allow(unreachable_pub, clippy::as_conversions, clippy::needless_pass_by_value)]
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -43,7 +43,9 @@ pub fn write_fresh(directory: &Path, writes: u64, size: usize, sync_every: Optio
             scope.spawn(move || {
                 while !done.load(Ordering::Relaxed) {
                     std::thread::sleep(pause);
-                    files.iter().for_each(|file| file.sync_data().unwrap());
+                    for file in files {
+                        file.sync_data().unwrap();
+                    }
                 }
             });
         }
