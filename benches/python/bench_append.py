@@ -14,6 +14,14 @@ COUNT = 50_000
 DURABLE = 2_000
 
 
+def _pwrite(count: int) -> float:
+    return peers.limit("pwrite", count, loads.record_bytes())
+
+
+def _fdatasync(count: int) -> float:
+    return peers.limit("fdatasync", count, loads.record_bytes())
+
+
 @pytest.mark.benchmark(group=f"append {COUNT:,} messages, ASYNC_FLUSH, store made and closed")
 @pytest.mark.parametrize(
     "load",
@@ -23,7 +31,7 @@ DURABLE = 2_000
         pytest.param(loads.send_batch, id="send_batch of 100"),
         pytest.param(lambda count: loads.append(count, threads=2), id="store.append, 2 threads"),
         pytest.param(peers.sqlite_insert, id="peer: sqlite3 WAL OFF"),
-        pytest.param(lambda count: peers.limit("pwrite", count, loads.record_bytes()), id="limit: pwrite"),
+        pytest.param(_pwrite, id="limit: pwrite"),
     ],
 )
 def bench_append(benchmark: Any, load: Callable[[int], float]) -> None:

@@ -10,6 +10,10 @@ from benches.python import loads, peers
 COUNT = 10_000
 
 
+def _pwrites(count: int) -> float:
+    return peers.limit("pwrite", 2 * count, loads.transaction_bytes() // 2) / 2
+
+
 @pytest.mark.benchmark(group=f"{COUNT:,} transactions, ASYNC_FLUSH, store made and closed")
 @pytest.mark.parametrize(
     "load",

@@ -33,7 +33,7 @@ def _limits() -> Path:
 def limit(name: str, count: int, size: int, *, sync_every_ms: int | None = None) -> float:
     """How many a second the machine does: `pwrite` to fresh pages, `fdatasync` after each, `pread` of warm ones."""
     with scratch() as folder:
-        command = [_limits(), name, "--count", str(count), "--size", str(size), "--dir", folder]
+        command = [str(_limits()), name, "--count", str(count), "--size", str(size), "--dir", str(folder)]
         if sync_every_ms is not None:
             command += ["--sync-every-ms", str(sync_every_ms)]
         run = subprocess.run(command, check=True, capture_output=True, text=True)
