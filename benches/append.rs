@@ -13,6 +13,9 @@ use txstore::units::QueueId;
 const BODY_BYTES: usize = 1024;
 const BATCH: usize = 100;
 
+/// Appends so many messages.
+type Way = fn(&Store, u64);
+
 /// Bytes of a record of these benches, from a store that holds one.
 fn record_bytes() -> usize {
     let folder = common::scratch();
@@ -45,7 +48,7 @@ fn append_from_two(store: &Store, count: u64) {
 }
 
 /// The time of appends into a new store.
-fn timed(flush: FlushDiskType, count: u64, append: fn(&Store, u64)) -> Duration {
+fn timed(flush: FlushDiskType, count: u64, append: Way) -> Duration {
     let folder = common::scratch();
     let store = common::open(folder.path(), flush);
     let start = Instant::now();
@@ -59,7 +62,7 @@ fn benches(criterion: &mut Criterion) {
     let durable = |count: u64| common::write_durably(common::scratch().path(), count, size).iter().sum::<Duration>();
     let mut group = criterion.benchmark_group("append, 1 KiB");
     group.throughput(Throughput::Bytes(size as u64));
-    let ways: [(&'static str, fn(&Store, u64)); 3] =
+    let ways: [(&'static str, Way); 3] =
         [("one by one", append), ("batches of 100", append_batches), ("two threads", append_from_two)];
     for (name, way) in ways {
         let mut ours = |count| timed(FlushDiskType::Async, count, way);

@@ -52,7 +52,7 @@ fn scan(crashed: &Path, count: u64) -> Duration {
     let start = Instant::now();
     for _ in 0..count {
         let mut crc = crc32fast::Hasher::new();
-        for number in 0..MESSAGES * BODY_BYTES as u64 >> 20 {
+        for number in 0..(MESSAGES * BODY_BYTES as u64) >> 20 {
             file.read_exact_at(&mut block, number << 20).unwrap();
             crc.update(&block);
         }
