@@ -39,7 +39,7 @@ lint: $(NATIVE) ## formats, lints and types, in Rust and in Python
 	$(call step,mypy,$(BIN)/mypy $(TYPED))
 
 bench: $(NATIVE) ## how fast: Rust benches, then Python's
-	$(call step,cargo bench,cargo bench --locked --features testing)
+	$(call step,cargo bench,cargo bench --locked)
 	$(call step,pytest-benchmark,$(BIN)/python -m pytest benches/python -o python_files='bench_*.py' -o python_functions='bench_*' --benchmark-enable --benchmark-only --benchmark-columns=min$(comma)median$(comma)max$(comma)rounds)
 	$(call step,ratios,$(BIN)/python -m benches.python.ratios)
 

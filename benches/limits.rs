@@ -2,7 +2,7 @@
 //!
 //! In: `limits pwrite|fdatasync|pread --count N --size BYTES --dir FOLDER [--sync-every-ms N]`. Out: one line of JSON.
 //! Always: no code of the engine runs. Not here: what is compared with it (`benches/python`).
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::as_conversions, clippy::cast_precision_loss)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::as_conversions, clippy::cast_precision_loss)]
 
 mod common;
 
