@@ -5,8 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEPS := $(VENV)/.stamp-deps
 NATIVE := $(VENV)/.stamp-native
+comma := ,
 RUST_SOURCES := $(shell find rust -name '*.rs' 2>/dev/null)
-TYPED := python tests examples
+TYPED := python tests examples benches
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -25,7 +26,7 @@ demo: $(NATIVE) ## orders and payments with a process killed on the way; then a 
 	@$(BIN)/python -m examples.demo
 
 test: lint ## everything that must hold: lint, then the tests in Rust and in Python
-	$(call step,cargo test,cargo test --release --locked --quiet --features testing)
+	$(call step,cargo test,cargo test --locked --quiet --features testing)
 	$(call step,stubtest,cd python && ../$(BIN)/python -m mypy.stubtest txstore._native --mypy-config-file ../pyproject.toml --concise --allowlist ../tests/stubtest_allowlist.txt --ignore-unused-allowlist)
 	$(call step,pytest,$(BIN)/python -m pytest)
 
@@ -38,8 +39,9 @@ lint: $(NATIVE) ## formats, lints and types, in Rust and in Python
 	$(call step,mypy,$(BIN)/mypy $(TYPED))
 
 bench: $(NATIVE) ## how fast: Rust benches, then Python's
-	$(call step,cargo bench,cargo bench --locked --features testing)
-	$(call step,pytest-benchmark,test ! -d benches/python || $(BIN)/python -m pytest benches/python -o python_files='bench_*.py' --benchmark-enable --benchmark-only)
+	$(call step,cargo bench,cargo bench --locked)
+	$(call step,pytest-benchmark,$(BIN)/python -m pytest benches/python -o python_files='bench_*.py' -o python_functions='bench_*' --benchmark-enable --benchmark-only --benchmark-columns=min$(comma)median$(comma)max$(comma)rounds)
+	$(call step,ratios,$(BIN)/python -m benches.python.ratios)
 
 build: $(DEPS) ## a wheel in dist/
 	@$(BIN)/maturin build --release --locked --out dist

@@ -1,0 +1,173 @@
+//! What the benches share: the limits themselves, stores in scratch folders, and ratios of what ran in turns.
+//!
+//! In: sizes and counts. Out: durations, and a line for each ratio. Always: a limit writes as many bytes, in pieces of
+//! the same size, to the same file system, as what it is compared with. Not here: what is compared.
+#![allow(dead_code)] // Each bench is a crate of its own and uses a part.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::indexing_slicing)]
+#![allow(unreachable_pub, clippy::as_conversions, clippy::needless_pass_by_value)]
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkGroup, Criterion, SamplingMode};
+use txstore::message::{Envelope, Parts};
+use txstore::options::{FlushDiskType, StoreOptions};
+use txstore::store::Store;
+
+/// Bytes of a file, as of a commit log file.
+const FILE_BYTES: u64 = 1 << 30;
+/// Zeros are written in pieces of this size, as the store does.
+const ZEROS_BYTES: usize = 1 << 20;
+
+/// Writes of one size to fresh pages: reserved with fallocate, never written before. The time of the writes alone.
+///
+/// `sync_every`: another thread makes the data durable that often, as a store's own does.
+pub fn write_fresh(directory: &Path, writes: u64, size: usize, sync_every: Option<Duration>) -> Duration {
+    let record = bytes(size);
+    let per_file = FILE_BYTES / size as u64;
+    let files: Vec<File> = (0..writes.div_ceil(per_file))
+        .map(|number| {
+            let file = create(&directory.join(format!("limit-{number}")));
+            let flags = rustix::fs::FallocateFlags::empty();
+            rustix::fs::fallocate(&file, flags, 0, FILE_BYTES.min(writes * size as u64)).unwrap();
+            file
+        })
+        .collect();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        if let Some(pause) = sync_every {
+            let (files, done) = (&files, &done);
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    std::thread::sleep(pause);
+                    for file in files {
+                        file.sync_data().unwrap();
+                    }
+                }
+            });
+        }
+        let start = Instant::now();
+        for number in 0..writes {
+            let file = &files[usize::try_from(number / per_file).unwrap()];
+            file.write_all_at(&record, number % per_file * size as u64).unwrap();
+        }
+        let taken = start.elapsed();
+        done.store(true, Ordering::Relaxed);
+        taken
+    })
+}
+
+/// Writes of one size, each made durable, to a file that holds zeros already. The time of each.
+pub fn write_durably(directory: &Path, writes: u64, size: usize) -> Vec<Duration> {
+    let (record, zeros) = (bytes(size), vec![0; ZEROS_BYTES]);
+    let file = create(&directory.join("limit-durable"));
+    let total = writes * size as u64;
+    for at in (0..total).step_by(ZEROS_BYTES) {
+        file.write_all_at(&zeros, at).unwrap();
+    }
+    file.sync_all().unwrap();
+    (0..writes)
+        .map(|number| {
+            let start = Instant::now();
+            file.write_all_at(&record, number * size as u64).unwrap();
+            file.sync_data().unwrap();
+            start.elapsed()
+        })
+        .collect()
+}
+
+/// Reads of one size from a file in the page cache, in order.
+pub fn read_warm(directory: &Path, reads: u64, size: usize) -> Duration {
+    write_fresh(directory, reads, size, None);
+    let file = File::options().read(true).open(directory.join("limit-0")).unwrap();
+    let mut record = vec![0; size];
+    let per_file = FILE_BYTES / size as u64;
+    let start = Instant::now();
+    for number in 0..reads {
+        file.read_exact_at(&mut record, number % per_file.min(reads) * size as u64).unwrap();
+        std::hint::black_box(&record);
+    }
+    start.elapsed()
+}
+
+fn create(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap()
+}
+
+/// Bytes that no file system stores shorter.
+pub fn bytes(size: usize) -> Vec<u8> {
+    let mut state = 1_u32;
+    (0..size)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state.to_be_bytes()[0]
+        })
+        .collect()
+}
+
+/// A folder that goes away with its value.
+pub fn scratch() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("txstore-bench-").tempdir().unwrap()
+}
+
+/// A store in a folder.
+pub fn open(directory: &Path, flush_disk_type: FlushDiskType) -> Store {
+    let options = StoreOptions { flush_disk_type, transaction_timeout_ms: 0, ..StoreOptions::default() };
+    Store::open(directory, options).unwrap()
+}
+
+/// What all messages of the benches say of themselves.
+pub fn envelope() -> Envelope {
+    Envelope::new(&Parts { topic: "bench", ..Parts::default() }).unwrap()
+}
+
+/// Criterion, set for runs that each make a store of their own: few samples, each a few times.
+pub fn criterion() -> Criterion {
+    let seconds = |number| Duration::from_secs(number);
+    let criterion = Criterion::default().warm_up_time(seconds(1)).measurement_time(seconds(3)).sample_size(10);
+    criterion.configure_from_args()
+}
+
+/// What was measured in turns: the times of ours and of what it is compared with, for the same number of things.
+#[derive(Debug)]
+pub struct Turns {
+    ours: &'static str,
+    other: &'static str,
+    ratios: Vec<f64>,
+}
+
+impl Turns {
+    /// Runs a bench whose every sample measures ours, then the other; prints the median ratio of their speeds.
+    ///
+    /// Criterion's own figures are of ours. Both are given the number of things to do and return the time it took.
+    pub fn bench(
+        group: &mut BenchmarkGroup<'_, criterion::measurement::WallTime>,
+        ours: (&'static str, &mut dyn FnMut(u64) -> Duration),
+        other: (&'static str, &mut dyn FnMut(u64) -> Duration),
+    ) {
+        let mut turns = Self { ours: ours.0, other: other.0, ratios: Vec::new() };
+        group.sampling_mode(SamplingMode::Flat);
+        group.bench_function(ours.0, |bencher| {
+            bencher.iter_custom(|count| {
+                let ours = ours.1(count);
+                let other = other.1(count);
+                // A handful of things is mostly the cost of beginning.
+                if other > Duration::from_millis(2) {
+                    turns.ratios.push(other.as_secs_f64() / ours.as_secs_f64());
+                }
+                ours
+            });
+        });
+        turns.print();
+    }
+
+    fn print(mut self) {
+        self.ratios.sort_by(f64::total_cmp);
+        let (Some(least), Some(most)) = (self.ratios.first(), self.ratios.last()) else { return };
+        let median = self.ratios[self.ratios.len() / 2];
+        println!("ratio: {} = {median:.2} ({least:.2} to {most:.2}) x {}\n", self.ours, self.other);
+    }
+}

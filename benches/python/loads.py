@@ -1,0 +1,194 @@
+"""Loads: what is measured, from a new store to its end; each says how many a second it did.
+
+In: counts and settings. Out: rates. Always: a load makes its own store and leaves nothing; making and closing it are
+not counted. Not here: what it is compared with (`peers`).
+"""
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import txstore
+from benches.python.measure import per_second, scratch
+from txstore import LocalTransactionState, Message, TransactionListener
+
+TOPIC = "bench"
+GROUP = "bench-group"
+BODY = bytes(range(256)) * 4  # 1 KiB
+BATCH = 100
+_BUSINESS = "INSERT INTO orders (body) VALUES (?)"
+
+
+class Commits(TransactionListener):
+    """A local transaction that costs nothing."""
+
+    def execute_local_transaction(self, message: object, arg: object) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT
+
+    def check_local_transaction(self, message: object) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT
+
+
+class Pays(Commits):
+    """A local transaction as users have it: one insert, committed."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def execute_local_transaction(self, message: object, arg: object) -> LocalTransactionState:
+        insert_business(self._database)
+        return LocalTransactionState.COMMIT
+
+
+def business_table(path: Path, synchronous: str) -> sqlite3.Connection:
+    """A user's database with one table, in WAL mode; every statement is a transaction unless one was begun."""
+    database = sqlite3.connect(path, isolation_level=None)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute(f"PRAGMA synchronous={synchronous}")
+    database.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, body BLOB)")
+    return database
+
+
+def insert_business(database: sqlite3.Connection) -> None:
+    database.execute(_BUSINESS, (BODY,))
+
+
+# Appending ------------------------------------------------------------------------------------------------------------
+
+
+def send(count: int) -> float:
+    """`producer.send(Message(...))`, one by one."""
+    with scratch() as folder, txstore.open(folder / "store") as broker:
+        producer = broker.producer(GROUP)
+        producer.send(Message(TOPIC, BODY))
+
+        def work() -> None:
+            for _ in range(count):
+                producer.send(Message(TOPIC, BODY))
+
+        return per_second(count, work)
+
+
+def append(count: int, *, threads: int = 1, flush_disk_type: str = "ASYNC_FLUSH") -> float:
+    """`store.append(Message(...))`, below the producer."""
+    with scratch() as folder, txstore.open(folder / "store", flush_disk_type=flush_disk_type) as broker:
+        broker.create_topic(TOPIC)
+        one = broker.append
+        one(Message(TOPIC, BODY), 0)
+
+        def work() -> None:
+            for _ in range(count // threads):
+                one(Message(TOPIC, BODY), 0)
+
+        return per_second(count // threads * threads, lambda: in_threads(threads, work))
+
+
+def send_batch(count: int) -> float:
+    """`producer.send_batch` of 100 messages."""
+    with scratch() as folder, txstore.open(folder / "store") as broker:
+        producer = broker.producer(GROUP)
+        producer.send(Message(TOPIC, BODY))
+
+        def work() -> None:
+            for _ in range(count // BATCH):
+                producer.send_batch([Message(TOPIC, BODY) for _ in range(BATCH)])
+
+        return per_second(count // BATCH * BATCH, work)
+
+
+def in_threads(threads: int, work: Callable[[], None]) -> None:
+    """Runs `work` in that many threads, this one among them."""
+    others = [threading.Thread(target=work) for _ in range(threads - 1)]
+    for other in others:
+        other.start()
+    work()
+    for other in others:
+        other.join()
+
+
+def _bytes_after(work: Callable[[txstore.Broker], object]) -> int:
+    with scratch() as folder, txstore.open(folder / "store") as broker:
+        broker.create_topic(TOPIC)
+        work(broker)
+        return broker.stat().max_physical_offset
+
+
+def record_bytes() -> int:
+    """Bytes of the log that one message takes."""
+    return _bytes_after(lambda broker: broker.producer(GROUP).send(Message(TOPIC, BODY)))
+
+
+def transaction_bytes() -> int:
+    """Bytes of the log that one committed transaction takes."""
+    return _bytes_after(
+        lambda broker: broker.transaction_producer(GROUP, Commits()).send_in_transaction(Message(TOPIC, BODY))
+    )
+
+
+# Transactions ---------------------------------------------------------------------------------------------------------
+
+
+def send_in_transaction(count: int) -> float:
+    """`producer.send_in_transaction(Message(...))` with a listener that commits at once."""
+    with scratch() as folder, txstore.open(folder / "store") as broker:
+        producer = broker.transaction_producer(GROUP, Commits())
+
+        def work() -> None:
+            for _ in range(count):
+                producer.send_in_transaction(Message(TOPIC, BODY))
+
+        return per_second(count, work)
+
+
+def prepare_and_end(count: int) -> float:
+    """The broker's own calls: half message, commit."""
+    with scratch() as folder, txstore.open(folder / "store") as broker:
+        broker.create_topic(TOPIC)
+        commit = LocalTransactionState.COMMIT
+
+        def work() -> None:
+            for _ in range(count):
+                broker.end_transaction(broker.prepare(Message(TOPIC, BODY), 0, GROUP), commit)
+
+        return per_second(count, work)
+
+
+def send_with_business(count: int) -> float:
+    """`send_in_transaction` around an insert into the user's SQLite database (WAL, NORMAL)."""
+    with scratch() as folder, txstore.open(folder / "store") as broker:
+        database = business_table(folder / "business.db", "NORMAL")
+        producer = broker.transaction_producer(GROUP, Pays(database))
+
+        def work() -> None:
+            for _ in range(count):
+                producer.send_in_transaction(Message(TOPIC, BODY))
+
+        rate = per_second(count, work)
+        database.close()
+        return rate
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+def fill(broker: txstore.Broker, count: int) -> None:
+    """Messages of 1 KiB in queue 0."""
+    broker.create_topic(TOPIC)
+    batch = [Message(TOPIC, BODY)] * BATCH
+    for _ in range(count // BATCH):
+        broker.append_many(batch, [0] * BATCH)
+
+
+def read_by_32(broker: txstore.Broker, count: int) -> float:
+    """All messages of a queue, 32 a call, the body of each."""
+
+    def work() -> None:
+        at = size = 0
+        while at < count:
+            messages, at = broker.read(TOPIC, 0, at, 32)
+            for message in messages:
+                size += len(message.body)
+        assert size == count * len(BODY)
+
+    return per_second(count, work)

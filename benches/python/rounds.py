@@ -1,0 +1,40 @@
+"""Rounds: one check round over what pends, as the housekeeping does it, without the listeners' own time.
+
+In: a broker with pending transactions. Out: seconds. Always: every pending one is due, is decided about, and is put off
+again. Not here: asking (that costs what the user's listener costs).
+"""
+
+import time
+
+import txstore
+from benches.python.loads import GROUP
+from txstore.check import Action, CheckRules, decide
+
+__all__ = ["make_due", "round_seconds", "stop_own"]
+
+_BATCH = 256
+
+
+def stop_own(broker: txstore.Broker) -> None:
+    """Stops the broker's own rounds, which would put off what is measured."""
+    broker._parts.housekeeping.stop(60)
+
+
+def make_due(broker: txstore.Broker, pending: int) -> None:
+    """All that pends is due again."""
+    for waiting in broker.store.halves_waiting(-1, 2 * pending):
+        broker.store.look_again(waiting.half_queue_offset, -1)
+
+
+def round_seconds(broker: txstore.Broker, pending: int) -> float:
+    """Time of a round: take what is due, decide, say when to look again."""
+    store, rules, asked = broker.store, CheckRules.of(broker.config), 0
+    start = time.perf_counter()
+    while due := store.halves_due(_BATCH):
+        for waiting in due:
+            decision = decide(waiting, rules, producers=1, group=GROUP)
+            asked += decision.action is Action.ASK
+            store.look_again(waiting.half_queue_offset, 3_600_000)
+    seconds = time.perf_counter() - start
+    assert asked == pending
+    return seconds
