@@ -53,6 +53,9 @@ class Message:
     @property
     def message_group(self) -> str | None: ...
     @property
+    def turn_topic(self) -> str | None:
+        """The topic, if its queues take messages in turn; None for a message of a group."""
+    @property
     def transaction_id(self) -> str | None:
         """The unique id, in the copy that `prepare` hands to a local transaction; None before."""
     def replace(self, *, delay_level: int) -> Message:

@@ -58,7 +58,7 @@ class Producer:
         self._queues: dict[str, tuple[int, ...]] = {}
         # The next queue of each topic: `itertools.cycle` steps in one C call, so threads share it without a lock, and
         # it has no counter that could overflow.
-        self._turns: dict[str, Callable[[], int]] = {}
+        self._turns: dict[str | None, Callable[[], int]] = {}
         self._number = broker.register_producer(self)
 
     def __repr__(self) -> str:
@@ -89,17 +89,11 @@ class Producer:
         Its queue: `queue_id`, else what `selector` chooses, else its message group's, else the next one in turn.
         Raises InvalidNameError (topic or queue), StoreClosedError, and what storing raises.
         """
-        if queue_id is None:
-            if selector is None and message.message_group is None:
-                try:
-                    queue_id = self._turns[message.topic]()
-                except KeyError:
-                    queue_id = self._first_turn(message.topic)
-            else:
-                queue_id = self._choose(message, None, selector, arg)
-        else:
-            self._check_queue(message.topic, queue_id)
-        return self._append(message, queue_id)
+        if queue_id is None and selector is None:
+            turn = self._turns.get(message.turn_topic)
+            if turn is not None:
+                return self._append(message, turn())
+        return self._append(message, self._choose(message, queue_id, selector, arg))
 
     def send_batch(
         self,

@@ -51,10 +51,29 @@ pub struct Parts<'a> {
     pub message_group: Option<&'a str>,
 }
 
+/// A topic's name, checked, with what is computed from it once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topic {
+    name: Arc<str>,
+    hash: i32,
+}
+
+impl Topic {
+    /// Checks a name.
+    pub fn new(name: &str) -> Result<Self> {
+        names::validate_topic(name)?;
+        Ok(Self { name: name.into(), hash: java::topic_hash(name) })
+    }
+}
+
 impl Envelope {
     /// Checks and encodes.
     pub fn new(parts: &Parts<'_>) -> Result<Self> {
-        names::validate_topic(parts.topic)?;
+        Self::of(Topic::new(parts.topic)?, parts)
+    }
+
+    /// As `new`, with the topic checked before.
+    pub fn of(topic: Topic, parts: &Parts<'_>) -> Result<Self> {
         if parts.delay_level > DELAY_LEVEL_MAX {
             return Err(invalid(format!("delay level {} is not within 0 to {DELAY_LEVEL_MAX}", parts.delay_level)));
         }
@@ -90,9 +109,9 @@ impl Envelope {
             )));
         }
         Ok(Self {
-            topic: parts.topic.into(),
+            topic: topic.name,
             tags_code: java::tags_code(parts.tags),
-            topic_hash: java::topic_hash(parts.topic),
+            topic_hash: topic.hash,
             properties: text,
             flag: parts.flag,
             delay_level: parts.delay_level,

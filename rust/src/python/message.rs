@@ -1,13 +1,11 @@
 //! Message and `SendResult`: what an application sends, and where it went.
 
-use std::sync::Arc;
-
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMapping, PyString, PyTuple};
 
 use super::error::{OrRaise, into_py};
 use crate::error::Error;
-use crate::message::{Envelope, Parts};
+use crate::message::{Envelope, Parts, Topic};
 use crate::record::message_id::offset_message_id;
 use crate::record::properties::{Properties, SHARDING_KEY, TAGS, is_reserved};
 use crate::store::Sent;
@@ -15,10 +13,10 @@ use crate::store::Sent;
 /// What an application sends: immutable, checked when made.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct Message {
-    pub(super) envelope: Arc<Envelope>,
+    pub(super) envelope: Envelope,
     body: Py<PyBytes>,
     /// Asked for at every send.
-    topic: Py<PyString>,
+    pub(super) topic: Py<PyString>,
     group: Option<Py<PyString>>,
     pub(super) transaction_id: Option<Box<str>>,
 }
@@ -31,7 +29,7 @@ impl Message {
     /// The same message, sharing all.
     fn shared(&self, py: Python<'_>) -> Self {
         Self {
-            envelope: Arc::clone(&self.envelope),
+            envelope: self.envelope.clone(),
             body: self.body.clone_ref(py),
             topic: self.topic.clone_ref(py),
             group: self.group.as_ref().map(|group| group.clone_ref(py)),
@@ -73,7 +71,7 @@ impl Message {
         let group = message_group.map(|group| group.to_str()).transpose()?;
         let (name, own_group) = (topic.to_str()?, message_group.map(|group| group.clone().unbind()));
         let parts = Parts { topic: name, tags, keys: &keys, properties: &own, flag, delay_level, message_group: group };
-        let envelope = Arc::new(Envelope::new(&parts).or_raise(py)?);
+        let envelope = Envelope::of(checked(py, topic, name)?, &parts).or_raise(py)?;
         Ok(Self { envelope, body, topic: topic.clone().unbind(), group: own_group, transaction_id: None })
     }
 
@@ -125,6 +123,11 @@ impl Message {
     }
 
     #[getter]
+    fn turn_topic(&self, py: Python<'_>) -> Option<Py<PyString>> {
+        self.group.is_none().then(|| self.topic.clone_ref(py))
+    }
+
+    #[getter]
     fn transaction_id(&self) -> Option<&str> {
         self.transaction_id.as_deref()
     }
@@ -149,7 +152,7 @@ impl Message {
             delay_level: u8::try_from(delay_level).unwrap_or(u8::MAX),
             message_group: self.text(SHARDING_KEY),
         };
-        let envelope = Arc::new(Envelope::new(&parts).or_raise(py)?);
+        let envelope = Envelope::new(&parts).or_raise(py)?;
         Ok(Self { envelope, transaction_id: self.transaction_id.clone(), ..self.shared(py) })
     }
 
@@ -176,6 +179,20 @@ impl Message {
         let keys = self.envelope.keys().map_or_else(String::new, |keys| format!(", keys={keys:?}"));
         format!("Message(topic={:?}, {} bytes{tags}{keys})", self.envelope.topic, self.body.as_bytes(py).len())
     }
+}
+
+/// The topic of most messages is the one of the message before, even the same object: it is checked once.
+fn checked(py: Python<'_>, topic: &Bound<'_, PyString>, name: &str) -> PyResult<Topic> {
+    static LAST: parking_lot::Mutex<Option<(Py<PyString>, Topic)>> = parking_lot::Mutex::new(None);
+    let mut last = LAST.try_lock();
+    if let Some((_, known)) = last.as_deref().and_then(Option::as_ref).filter(|(object, _)| object.is(topic)) {
+        return Ok(known.clone());
+    }
+    let new = Topic::new(name).or_raise(py)?;
+    if let Some(last) = last.as_deref_mut() {
+        *last = Some((topic.clone().unbind(), new.clone()));
+    }
+    Ok(new)
 }
 
 /// A body that is not bytes: copied, once.
@@ -227,13 +244,13 @@ pub(super) fn words<'py>(py: Python<'py>, text: Option<&str>) -> PyResult<Bound<
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct SendResult {
     sent: Sent,
-    topic: Arc<str>,
+    topic: Py<PyString>,
     host: std::net::SocketAddr,
     half: bool,
 }
 
 impl SendResult {
-    pub(super) const fn new(sent: Sent, topic: Arc<str>, host: std::net::SocketAddr, half: bool) -> Self {
+    pub(super) const fn new(sent: Sent, topic: Py<PyString>, host: std::net::SocketAddr, half: bool) -> Self {
         Self { sent, topic, host, half }
     }
 }
@@ -251,8 +268,8 @@ impl SendResult {
     }
 
     #[getter]
-    fn topic(&self) -> &str {
-        &self.topic
+    fn topic(&self, py: Python<'_>) -> Py<PyString> {
+        self.topic.clone_ref(py)
     }
 
     #[getter]
@@ -272,13 +289,16 @@ impl SendResult {
 
     #[getter]
     fn transaction_id(&self) -> Option<&str> {
-        self.half.then_some(&*self.sent.unique_id)
+        self.half.then(|| &*self.sent.unique_id)
     }
 
     fn __repr__(&self) -> String {
         format!(
             "SendResult(message_id={:?}, topic={:?}, queue_id={}, queue_offset={})",
-            self.sent.unique_id, self.topic, self.sent.queue_id, self.sent.queue_offset
+            &*self.sent.unique_id,
+            self.topic.to_string(),
+            self.sent.queue_id,
+            self.sent.queue_offset
         )
     }
 }

@@ -4,9 +4,9 @@
 //! whatever can wait lets it go.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 use super::error::{OrRaise, guarded};
 use super::message::{Message, SendResult};
@@ -128,7 +128,7 @@ impl Store {
                 .and_then(|sent| sent.into_iter().next().ok_or(Error::StoreClosed))
                 .or_raise(py)?,
         };
-        Ok(SendResult::new(sent, Arc::clone(&message.envelope.topic), self.host, false))
+        Ok(SendResult::new(sent, message.topic.clone_ref(py), self.host, false))
     }
 
     fn append_many(
@@ -149,7 +149,7 @@ impl Store {
         let new: Vec<NewMessage<'_>> = new.collect::<Result<_, Error>>().or_raise(py)?;
         let sent = py.detach(|| guarded(|| self.store.append(&new))).or_raise(py)?;
         let result = |(sent, message): (_, &Bound<'_, Message>)| {
-            SendResult::new(sent, Arc::clone(&message.get().envelope.topic), self.host, false)
+            SendResult::new(sent, message.get().topic.clone_ref(py), self.host, false)
         };
         Ok(sent.into_iter().zip(&messages).map(result).collect())
     }
@@ -187,7 +187,7 @@ impl Store {
             }
             None => py.detach(|| guarded(|| self.store.prepare(&half))).or_raise(py)?,
         };
-        Ok(SendResult::new(sent, Arc::clone(&message.envelope.topic), self.host, true))
+        Ok(SendResult::new(sent, message.topic.clone_ref(py), self.host, true))
     }
 
     fn local_transaction_ended(&self, py: Python<'_>, half_queue_offset: u64) -> PyResult<()> {
@@ -232,7 +232,8 @@ impl Store {
     fn resume(&self, py: Python<'_>, transaction_id: &str) -> PyResult<SendResult> {
         let sent = py.detach(|| guarded(|| self.store.resume(transaction_id))).or_raise(py)?;
         let half = guarded(|| self.store.half(sent.queue_offset)).or_raise(py)?;
-        let topic = crate::half::HalfFacts::of(&half.view().or_raise(py)?).real_topic.into();
+        let topic = crate::half::HalfFacts::of(&half.view().or_raise(py)?).real_topic;
+        let topic = PyString::new(py, topic).unbind();
         Ok(SendResult::new(sent, topic, self.host, true))
     }
 

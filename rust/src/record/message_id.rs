@@ -49,6 +49,26 @@ impl fmt::Debug for UniqueId {
     }
 }
 
+/// The id of a message: one of ours, or whatever text its client gave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MessageId {
+    /// Made here.
+    Unique(UniqueId),
+    /// Given.
+    Text(Box<str>),
+}
+
+impl std::ops::Deref for MessageId {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Self::Unique(id) => id.as_str(),
+            Self::Text(text) => text,
+        }
+    }
+}
+
 /// Makes the unique ids of one process.
 #[derive(Debug)]
 pub struct UniqueIds {

@@ -14,7 +14,7 @@ use crate::half::{HALF_QUEUE, HalfCopy, Identity, immunity_ms};
 use crate::message::{Envelope, check_body};
 use crate::names::{self, HALF_TOPIC};
 use crate::options::FlushDiskType;
-use crate::record::message_id::UniqueId;
+use crate::record::message_id::{MessageId, UniqueId};
 use crate::record::properties::{self, Properties, UNIQUE_KEY};
 use crate::record::{Draft, TransactionType, crc32};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
@@ -47,7 +47,7 @@ pub struct NewHalfMessage<'a> {
 #[derive(Clone, Debug)]
 pub struct Sent {
     /// Its unique id.
-    pub unique_id: Box<str>,
+    pub unique_id: MessageId,
     /// Its record.
     pub physical_offset: PhysicalOffset,
     /// Its place in its queue (of a half: in the half queue).
@@ -71,7 +71,8 @@ impl Store {
         self.shared.check_append(messages)?;
         self.shared.relieve()?;
         let mut inner = self.shared.inner.lock();
-        let sent = self.shared.append_in(&mut inner, messages, true)?.unwrap_or_default();
+        let mut sent = Vec::with_capacity(messages.len());
+        self.shared.append_in(&mut inner, messages, true, |one| sent.push(one))?;
         let end = self.shared.log.appended();
         drop(inner);
         self.acknowledge(end)?;
@@ -87,7 +88,8 @@ impl Store {
         let Some(mut inner) = self.shared.inner.try_lock().filter(|_| !self.shared.is_overfull()) else {
             return Ok(None);
         };
-        let sent = self.shared.append_in(&mut inner, messages, false)?.and_then(|mut sent| sent.pop());
+        let mut sent = None;
+        self.shared.append_in(&mut inner, messages, false, |one| sent = Some(one))?;
         let end = self.shared.log.appended();
         drop(inner);
         self.shared.announce();
@@ -152,7 +154,14 @@ impl Shared {
         names::validate_group(half.group)
     }
 
-    fn append_in(&self, inner: &mut Inner, messages: &[NewMessage<'_>], may_wait: bool) -> Result<Option<Vec<Sent>>> {
+    /// Hands each message's place to `sent`; none, and nothing has changed, where that would wait and may not.
+    fn append_in(
+        &self,
+        inner: &mut Inner,
+        messages: &[NewMessage<'_>],
+        may_wait: bool,
+        mut sent: impl FnMut(Sent),
+    ) -> Result<()> {
         let _guard = PoisonOnPanic(self);
         let now = self.clock.wall();
         let Inner { appender, state, scratch, placed, .. } = inner;
@@ -174,25 +183,25 @@ impl Shared {
         }
         let urgency = Urgency::Send { pending_bytes: state.table.pending_bytes() };
         if !self.write(appender, urgency, may_wait)? {
-            return Ok(None);
+            return Ok(());
         }
         for (message, placed) in messages.iter().zip(placed.iter()) {
             let request =
                 request(message.envelope, placed.appended, placed.unique_id.as_str(), message.envelope.topic_hash);
             state.dispatcher.enqueue(placed.slot, &request);
             state.dispatcher.index(&request);
+            sent(Sent {
+                unique_id: MessageId::Unique(placed.unique_id),
+                physical_offset: placed.appended.physical_offset,
+                queue_offset: placed.queue_offset,
+                queue_id: message.queue_id,
+            });
         }
         if let Some(last) = placed.last() {
             state.note_last(last.appended);
         }
         self.ask_for_upkeep(state.dispatcher.queues.buffered(), state.dispatcher.index.len());
-        let sent = placed.iter().zip(messages).map(|(placed, message)| Sent {
-            unique_id: placed.unique_id.as_str().into(),
-            physical_offset: placed.appended.physical_offset,
-            queue_offset: placed.queue_offset,
-            queue_id: message.queue_id,
-        });
-        Ok(Some(sent.collect()))
+        Ok(())
     }
 
     fn prepare_in(&self, inner: &mut Inner, half: &NewHalfMessage<'_>, may_wait: bool) -> Result<Option<Sent>> {
@@ -242,7 +251,7 @@ impl Shared {
         state.note_last(appended);
         self.ask_for_upkeep(state.dispatcher.queues.buffered(), state.dispatcher.index.len());
         Ok(Some(Sent {
-            unique_id: unique_id.into(),
+            unique_id: half.unique_id.map_or(MessageId::Unique(generated), |given| MessageId::Text(given.into())),
             physical_offset: appended.physical_offset,
             queue_offset,
             queue_id: message.queue_id,
@@ -267,7 +276,7 @@ impl Shared {
             view.unique_id() == Some(unique_id) && view.body == half.message.body
         })?;
         Ok(same.then(|| Sent {
-            unique_id: unique_id.into(),
+            unique_id: MessageId::Text(unique_id.into()),
             physical_offset: place,
             queue_offset: QueueOffset(pending.newest.queue_offset),
             queue_id: half.message.queue_id,

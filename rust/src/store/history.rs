@@ -14,6 +14,7 @@ use crate::half::table::{Key, NewHalf, Pending, Table};
 use crate::half::{HalfCopy, HalfFacts};
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
 use crate::record::TransactionType;
+use crate::record::message_id::MessageId;
 use crate::units::{PhysicalOffset, QueueOffset};
 
 /// Records of one id that are looked at.
@@ -147,7 +148,7 @@ impl Store {
             });
             state.table.set_due(key, now_ms + facts.immunity_ms.unwrap_or(shared.options.transaction_timeout_ms));
             Ok(Sent {
-                unique_id: transaction_id.into(),
+                unique_id: MessageId::Text(transaction_id.into()),
                 physical_offset: appended.physical_offset,
                 queue_offset,
                 queue_id: facts.real_queue_id,
