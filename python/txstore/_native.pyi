@@ -54,7 +54,7 @@ class Message:
     def message_group(self) -> str | None: ...
     @property
     def turn_topic(self) -> str | None:
-        """The topic, if its queues take messages in turn; None for a message of a group."""
+        """The topic, if its queues take this message in turn; None for one of a group, or delayed."""
     @property
     def transaction_id(self) -> str | None:
         """The unique id, in the copy that `prepare` hands to a local transaction; None before."""

@@ -157,7 +157,10 @@ class Broker:
         self._rounds = CheckRounds(store, self._producers, pool, CheckRules.of(config), self._history, time_ms)
         outlook = None if store.read_only else _outlook_of(self._rounds)
         self._transactions = Transactions(store, self._history, outlook, self._owner_name)
+        # The engine's own calls: a layer of Python around them would cost as much as they do.
         self.append = store.append
+        self.prepare = store.prepare
+        self.end_half = store.end_transaction
         self._time_limit = time_limit
         self._parts = _Parts(store, Housekeeping(monotonic), pool, os.getpid())
         self._finalizer = weakref.finalize(self, _forgotten, self._parts)
@@ -398,10 +401,6 @@ class Broker:
         self._store.write_offsets()
 
     # Transactions
-
-    def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int = 0) -> SendResult:
-        """Stores a half message. For producers: use `transaction_producer`."""
-        return self._store.prepare(message, queue_id, producer_group, owner)
 
     def local_transaction_ended(self, half_queue_offset: int) -> None:
         """Its age counts from now. For producers."""

@@ -61,13 +61,24 @@ class BrokerInterface(Protocol):
     def append_many(self, messages: Sequence[Message], queue_ids: Sequence[int]) -> Sequence[SentMessage]:
         """All or none."""
 
-    def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int) -> SentMessage:
+    def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int, /) -> SentMessage:
         """Stores a half message; its local transaction runs in `owner` until `local_transaction_ended`."""
 
     def end_transaction(
         self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None
     ) -> EndedTransaction:
         """Commits or rolls back, by id or by what `prepare` returned."""
+
+    def end_half(
+        self,
+        half_queue_offset: int,
+        prepared_transaction_offset: int,
+        /,
+        *,
+        commit: bool,
+        producer_group: str | None = None,
+    ) -> EndedTransaction:
+        """Commits or rolls back, by where the half was stored."""
 
     def local_transaction_ended(self, half_queue_offset: int) -> None: ...
     def write_queues(self, topic: str) -> Sequence[int]:

@@ -38,8 +38,8 @@ __all__ = ["Producer", "QueueSelector", "Transaction", "TransactionProducer"]
 QueueSelector: TypeAlias = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue | int]
 """Chooses one of a topic's queues for a message; the last argument is `send`'s `arg`. A queue or its id."""
 
-# Looking a member up in its enum class is slow, and this one is asked for at every transaction.
-_UNKNOWN = LocalTransactionState.UNKNOWN
+# Looking a member up in its enum class is slow, and these are asked for at every transaction.
+_UNKNOWN, _COMMIT = LocalTransactionState.UNKNOWN, LocalTransactionState.COMMIT
 _log = logging.getLogger("txstore.producer")
 
 
@@ -218,6 +218,8 @@ class TransactionProducer(Producer):
             self._checkers.add(check_listener)
         # Adding to a set and discarding from it are atomic in CPython: no lock.
         self._running: set[int] = set()
+        self._store_half: Callable[[Message, int, str, int], SentMessage] = broker.prepare
+        self._end_half = broker.end_half
         super().__init__(broker, group)
 
     def add_checker(self, checker: object, *, topic: str | None = None, tags: str | None = None) -> None:
@@ -248,24 +250,28 @@ class TransactionProducer(Producer):
         `error`, and counts as UNKNOWN, as in RocketMQ; so does an end that fails: a check settles both. Storing the
         half message raises as `send` does, and then nothing has run; also raises TooManyPendingError.
         """
-        execute = self._executer(executer)
+        execute = self._execute if executer is None else None
+        if execute is None:
+            execute = self._executer(executer)
         sent, local = self._prepare(message, queue_id, selector, arg)
-        offset = sent.queue_offset
         error: str | None = None
         try:
-            state, error = judged(execute(local, arg), "the local transaction")
-            if error is not None:
-                self._warn("local transaction gave no answer", sent, error)
+            answer = execute(local, arg)
+            if isinstance(answer, LocalTransactionState):
+                state = answer
+            else:
+                state, error = judged(answer, "the local transaction")
+                self._warn("local transaction gave no answer", sent, str(error))
         except Exception as raised:
             state, error = LocalTransactionState.UNKNOWN, _text(raised)
             _log.warning("local transaction raised", exc_info=True, extra=self._fields(sent, reason=error))
         except BaseException:
-            self._ended(offset)
+            self._ended(sent.queue_offset)
             raise
         try:
             failed = self._end(sent, state)
         except BaseException:
-            self._ended(offset)
+            self._ended(sent.queue_offset)
             raise
         return TransactionSendResult(sent, state, local, error if failed is None else failed)
 
@@ -282,6 +288,7 @@ class TransactionProducer(Producer):
     def close(self) -> None:
         """Leaves the group; the ages of local transactions that still run here count from now. Again: nothing."""
         super().close()
+        self._store_half = self._refuse
         running, self._running = self._running, set()
         for offset in running:
             try:
@@ -309,26 +316,30 @@ class TransactionProducer(Producer):
         self, message: Message, queue_id: int | None, selector: QueueSelector | None, arg: Any
     ) -> tuple[SentMessage, Message]:
         """Stores the half message; returns where, and the message as the local transaction sees it."""
-        if self._closed:
-            self._refuse()
-        if message.delay_level:
-            # RocketMQ clears it too: the half topic's own delivery must not be delayed.
-            warnings.warn("a transactional message cannot be delayed: its delay level is cleared", stacklevel=4)
-            _log.warning(
-                "delay level cleared",
-                extra={"topic": message.topic, "group": self._group, "delay_level": message.delay_level},
-            )
-            message = message.replace(delay_level=0)
-        sent = self._broker.prepare(message, self._choose(message, queue_id, selector, arg), self._group, self._number)
+        turn = self._turns.get(message.turn_topic) if queue_id is None and selector is None else None
+        if turn is not None:
+            chosen = turn()
+        else:
+            if message.delay_level:
+                # RocketMQ clears it too: the half topic's own delivery must not be delayed.
+                warnings.warn("a transactional message cannot be delayed: its delay level is cleared", stacklevel=4)
+                _log.warning(
+                    "delay level cleared",
+                    extra={"topic": message.topic, "group": self._group, "delay_level": message.delay_level},
+                )
+                message = message.replace(delay_level=0)
+            chosen = self._choose(message, queue_id, selector, arg)
+        sent = self._store_half(message, chosen, self._group, self._number)
         self._running.add(sent.queue_offset)
-        return sent, message.with_transaction_id(transaction_id_of(sent))
+        return sent, message.with_transaction_id(sent.message_id)
 
     def _end(self, sent: SentMessage, state: LocalTransactionState) -> str | None:
         """Ends it by the local transaction's answer; logs what fails and returns its text: a check settles it."""
         try:
             if state is not _UNKNOWN:
-                self._broker.end_transaction(sent, state, producer_group=self._group)
-                self._forget(sent.queue_offset)
+                offset = sent.queue_offset
+                self._end_half(offset, sent.physical_offset, commit=state is _COMMIT, producer_group=self._group)
+                self._running.discard(offset)
                 return None
         except TxStoreError as error:
             self._warn("transaction could not be ended", sent, _text(error), state=state.name)

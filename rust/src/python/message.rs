@@ -124,7 +124,8 @@ impl Message {
 
     #[getter]
     fn turn_topic(&self, py: Python<'_>) -> Option<Py<PyString>> {
-        self.group.is_none().then(|| self.topic.clone_ref(py))
+        let ordinary = self.group.is_none() && self.envelope.delay_level == 0;
+        ordinary.then(|| self.topic.clone_ref(py))
     }
 
     #[getter]
