@@ -1,6 +1,6 @@
 """A process is killed with SIGKILL at a random moment; the store is opened again and compared with what was told.
 
-The child tells each answer through a pipe, after it got it: what arrived there was acknowledged. So after each kill every
+The child tells each answer through a pipe, after it got it: what arrived there was acknowledged. After each kill every
 acknowledged message is there once, every acknowledged end has its outcome, and what pends is at most what was begun and
 not acknowledged as ended. The seed is printed; `TXSTORE_KILLS` sets how many kills there are.
 """
