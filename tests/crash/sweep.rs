@@ -76,7 +76,6 @@ fn p2_no_storage_call_that_fails_panics_or_loses() {
 
 /// A sync that failed once took its sectors with it: what a clean close promises must not rest on syncing them again.
 #[test]
-#[ignore = "a failed sync of a queue, the index or the log is repeated on the same data by a snapshot or a reopening"]
 fn t5_a_failed_sync_is_never_repeated_on_the_same_data() {
     let mut call = 1;
     while let Some(mut world) = run_with_fault(Sync, call, FaultKind::Io, false) {

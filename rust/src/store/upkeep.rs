@@ -169,8 +169,8 @@ impl Shared {
         inner.index_in_flight = Arc::clone(&entries);
         let end = self.log.appended();
         drop(inner);
-        let queues = self.write_blocks(&blocks);
-        let indexed = self.write_index(&entries);
+        let queues = self.write_blocks(&blocks).map_err(|error| self.judge(error));
+        let indexed = self.write_index(&entries).map_err(|error| self.judge(error));
         let mut inner = self.inner.lock();
         inner.index_in_flight = Arc::default();
         if indexed.is_err() {
