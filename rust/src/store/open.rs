@@ -211,7 +211,7 @@ impl Shared {
     /// The last steps of a writer's opening: missing ops, sync, progress, and readers may read.
     fn begin_writing(&self, report: &OpenReport) -> Result<()> {
         let mut inner = self.inner.lock();
-        self.take_reserve(&mut inner);
+        self.take_reserve(&mut inner)?;
         let unnamed = std::mem::take(&mut inner.state.unnamed);
         debug_assert_eq!(unnamed.len(), to_usize(report.healed_ops));
         self.heal(&mut inner, &unnamed)?;
@@ -234,12 +234,15 @@ impl Shared {
 
 impl Shared {
     /// Space for ending what pends, before a full disk can refuse it; if it does already, sends will say so.
-    fn take_reserve(&self, inner: &mut Inner) {
+    fn take_reserve(&self, inner: &mut Inner) -> Result<()> {
         let pending_bytes = inner.state.table.pending_bytes();
         if let Some(appender) = inner.appender.as_mut().filter(|_| pending_bytes > 0) {
             appender.begin(self.clock.wall());
-            let _ = appender.make_room(Urgency::Send { pending_bytes });
+            if let Err(error @ Error::StorePoisoned { .. }) = appender.make_room(Urgency::Send { pending_bytes }) {
+                return Err(error);
+            }
         }
+        Ok(())
     }
 }
 
