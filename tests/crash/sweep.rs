@@ -78,12 +78,13 @@ fn p2_no_storage_call_that_fails_panics_or_loses() {
 /// rest on syncing them again, in the same process or in the next one.
 #[test]
 fn t5_a_failed_sync_is_never_repeated_on_the_same_data() {
-    for (flush, survives) in [(Sync, Survives::Acknowledged), (Async, Survives::Flushed)] {
+    for (flush, sticky) in [(Sync, false), (Sync, true), (Async, false), (Async, true)] {
+        let survives = if flush == Sync { Survives::Acknowledged } else { Survives::Flushed };
         let mut call = 1;
-        while let Some(mut world) = run_with_fault(flush, call, FaultKind::Io, false) {
+        while let Some(mut world) = run_with_fault(flush, call, FaultKind::Io, sticky) {
             world.memory.clear_fault();
             world.close();
-            let about = format!("{flush:?}, one failure in call {call}, lost power");
+            let about = format!("{flush:?}, failure in call {call}, sticky {sticky}, lost power");
             lose_power_and_check(&world, &world.memory, survives, &about);
             // What the next opening finds in the page cache, it must not take for written.
             let next = world.memory.crash(0, CrashKeep::PageCache);
