@@ -387,10 +387,14 @@ fn known_durable(published: Option<&Published>, snapshot: Option<&Snapshot>) -> 
 
 /// The files' sizes: the store's own, else what is asked for, else RocketMQ's.
 fn geometry(storage: &dyn Storage, options: &StoreOptions, settings: Option<&Settings>) -> Result<Geometry> {
+    // Until we close it nobody else writes the store: then no file's length is believed against what is remembered.
+    let ours = settings.filter(|settings| settings.ranges.last().is_some_and(|range| range.end.is_none()));
     let lengths = file_lengths(storage, commit_log::DIRECTORY)?;
-    let own = own_size(&lengths, settings.and_then(|settings| settings.commit_log_file_size));
+    let found = own_size(&lengths, settings.and_then(|settings| settings.commit_log_file_size));
+    let own = ours.and_then(|settings| settings.commit_log_file_size).or(found);
     let commit_log = agree("mapped_file_size_commit_log", own, options.commit_log_file_size, COMMIT_LOG_FILE_SIZE)?;
-    let own = queue_file_size(storage, settings.and_then(|settings| settings.consume_queue_file_size))?;
+    let found = queue_file_size(storage, settings.and_then(|settings| settings.consume_queue_file_size))?;
+    let own = ours.and_then(|settings| settings.consume_queue_file_size).or(found);
     let consume_queue =
         agree("mapped_file_size_consume_queue", own, options.consume_queue_file_size, CONSUME_QUEUE_FILE_SIZE)?;
     Ok(Geometry { commit_log, consume_queue, index: index_geometry(storage, options, settings)? })
