@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
+use crate::segment::make_file;
 use crate::storage::{DirEntry, File, OpenMode, Storage};
 use crate::units::{PhysicalOffset, TimestampMs};
 
@@ -216,10 +217,7 @@ impl IndexFiles {
     fn create(&mut self, stored: TimestampMs) -> Result<Current> {
         let name = layout::file_name(stored, self.files.last().map(|file| file.name.as_str()));
         self.storage.create_dir(DIR)?;
-        let file = self.storage.open(&path_of(&name), OpenMode::Create)?;
-        file.set_len(self.geometry.file_bytes())?;
-        file.sync()?;
-        self.storage.sync_dir(DIR)?;
+        let file = make_file(&*self.storage, DIR, &path_of(&name), self.geometry.file_bytes())?;
         self.files.push(Known::new(name, Header::EMPTY));
         Ok(Current::new(file, self.geometry))
     }

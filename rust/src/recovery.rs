@@ -463,6 +463,9 @@ pub fn cut_queues(queue_files: &QueueFiles, dispatcher: &Dispatcher) -> Result<(
 /// does not have and that no later sync would write; written again, they are durable with the next one.
 pub fn rewrite_log(log: &CommitLog, from: u64, end: u64) -> Result<()> {
     for segment in log.segments.all() {
+        if segment.end() > from && segment.base() <= end {
+            segment.renew_length()?;
+        }
         let (mut at, stop) = (from.max(segment.base()), end.min(segment.end()));
         while at < stop {
             let next = stop.min(at + REWRITTEN_AT_ONCE);

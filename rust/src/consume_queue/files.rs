@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::ENTRY_SIZE;
 use crate::error::{Error, Result};
 use crate::names;
-use crate::segment::SegmentQueue;
+use crate::segment::{SegmentQueue, make_file};
 use crate::storage::{File, OpenMode, Storage};
 use crate::units::{QueueId, to_u64, to_usize};
 
@@ -183,16 +183,17 @@ impl QueueFiles {
         let file: Arc<dyn File> = match self.storage.len(&path)? {
             Some(length) if length == self.file_size => {
                 let mode = if self.read_only { OpenMode::Read } else { OpenMode::Write };
-                self.storage.open(&path, mode)?.into()
+                let file = self.storage.open(&path, mode)?;
+                if create {
+                    // The sync at its making may have failed in a process that could not remove it any more.
+                    file.set_len(self.file_size)?;
+                }
+                file.into()
             }
             _ if !create => return Ok(None),
             _ => {
                 self.storage.create_dir(&directory)?;
-                let file = self.storage.open(&path, OpenMode::Create)?;
-                file.set_len(self.file_size)?;
-                file.sync()?;
-                self.storage.sync_dir(&directory)?;
-                file.into()
+                make_file(self.storage.as_ref(), &directory, &path, self.file_size)?.into()
             }
         };
         let mut handles = self.handles.lock();

@@ -8,8 +8,26 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use parking_lot::Mutex;
+
 use crate::error::{Error, Result};
 use crate::storage::{File, OpenMode, ReadMap, Storage};
+
+/// Makes a file of zeros, sparse, durable with its name before it is used.
+///
+/// Where that fails the file is removed again: it would be found with its full length, which the disk may not have and no
+/// later sync would write. One that cannot be removed stops all writing.
+pub fn make_file(storage: &dyn Storage, directory: &str, path: &str, size: u64) -> Result<Box<dyn File>> {
+    let file = storage.open(path, OpenMode::Create)?;
+    let made = file.set_len(size).and_then(|()| file.sync()).and_then(|()| storage.sync_dir(directory));
+    match made {
+        Ok(()) => Ok(file),
+        Err(error) => match storage.unlink(path) {
+            Ok(()) => Err(error),
+            Err(second) => Err(Error::StorePoisoned { why: format!("{error}; then {second}") }),
+        },
+    }
+}
 
 /// A fixed-size file that holds the row's bytes from `base` on (RocketMQ's `MappedFile`).
 #[derive(Debug)]
@@ -20,22 +38,26 @@ pub struct Segment {
     root: PathBuf,
     file: Box<dyn File>,
     map: OnceLock<Box<dyn ReadMap>>,
+    /// Why a sync failed; held while one runs.
+    failed_sync: Mutex<Option<String>>,
 }
 
 impl Segment {
     /// Opens an existing file; its length must be `size`.
     pub fn open(storage: &dyn Storage, path: String, base: u64, size: u64, mode: OpenMode) -> Result<Self> {
         let file = storage.open(&path, mode)?;
-        Ok(Self { base, size, path, root: storage.root().to_owned(), file, map: OnceLock::new() })
+        Ok(Self::of(storage, file, path, base, size))
+    }
+
+    fn of(storage: &dyn Storage, file: Box<dyn File>, path: String, base: u64, size: u64) -> Self {
+        let root = storage.root().to_owned();
+        Self { base, size, path, root, file, map: OnceLock::new(), failed_sync: Mutex::new(None) }
     }
 
     /// Makes the file, sparse, durable with its name before it is used.
     pub fn create(storage: &dyn Storage, directory: &str, path: String, base: u64, size: u64) -> Result<Self> {
-        let file = storage.open(&path, OpenMode::Create)?;
-        file.set_len(size)?;
-        file.sync()?;
-        storage.sync_dir(directory)?;
-        Ok(Self { base, size, path, root: storage.root().to_owned(), file, map: OnceLock::new() })
+        let file = make_file(storage, directory, &path, size)?;
+        Ok(Self::of(storage, file, path, base, size))
     }
 
     /// The row's offset of this file's first byte.
@@ -68,9 +90,19 @@ impl Segment {
         self.file.punch(self.local(&range))
     }
 
-    /// Makes what was written durable.
+    /// Makes what was written durable; once that failed, it fails for good: the system reports an error to one caller only,
+    /// and another thread's sync right behind it would succeed without the bytes.
     pub fn sync(&self) -> Result<()> {
-        self.file.sync()
+        let mut failed = self.failed_sync.lock();
+        if let Some(why) = failed.as_ref() {
+            return Err(Error::StorePoisoned { why: why.clone() });
+        }
+        self.file.sync().inspect_err(|error| *failed = Some(error.to_string()))
+    }
+
+    /// Sets the length once more, which the next sync makes durable even if the one at the file's making failed.
+    pub fn renew_length(&self) -> Result<()> {
+        self.file.set_len(self.size)
     }
 
     /// The bytes of a range of the row, which must lie within this file.

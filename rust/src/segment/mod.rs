@@ -3,5 +3,5 @@
 mod file;
 mod queue;
 
-pub use file::Segment;
+pub use file::{Segment, make_file};
 pub use queue::SegmentQueue;

@@ -316,7 +316,7 @@ impl Shared {
             if !may_wait {
                 return Ok(false);
             }
-            appender.make_room(urgency)?;
+            appender.make_room(urgency).map_err(|error| self.judge(error))?;
         }
         appender.write().map_err(|error| self.judge(error))?;
         if self.options.flush_disk_type == FlushDiskType::Async {

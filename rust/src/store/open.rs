@@ -211,7 +211,7 @@ impl Shared {
     /// The last steps of a writer's opening: missing ops, sync, progress, and readers may read.
     fn begin_writing(&self, report: &OpenReport) -> Result<()> {
         let mut inner = self.inner.lock();
-        self.take_reserve(&mut inner);
+        self.take_reserve(&mut inner)?;
         let unnamed = std::mem::take(&mut inner.state.unnamed);
         debug_assert_eq!(unnamed.len(), to_usize(report.healed_ops));
         self.heal(&mut inner, &unnamed)?;
@@ -234,12 +234,15 @@ impl Shared {
 
 impl Shared {
     /// Space for ending what pends, before a full disk can refuse it; if it does already, sends will say so.
-    fn take_reserve(&self, inner: &mut Inner) {
+    fn take_reserve(&self, inner: &mut Inner) -> Result<()> {
         let pending_bytes = inner.state.table.pending_bytes();
         if let Some(appender) = inner.appender.as_mut().filter(|_| pending_bytes > 0) {
             appender.begin(self.clock.wall());
-            let _ = appender.make_room(Urgency::Send { pending_bytes });
+            if let Err(error @ Error::StorePoisoned { .. }) = appender.make_room(Urgency::Send { pending_bytes }) {
+                return Err(error);
+            }
         }
+        Ok(())
     }
 }
 
@@ -384,11 +387,14 @@ fn known_durable(published: Option<&Published>, snapshot: Option<&Snapshot>) -> 
 
 /// The files' sizes: the store's own, else what is asked for, else RocketMQ's.
 fn geometry(storage: &dyn Storage, options: &StoreOptions, settings: Option<&Settings>) -> Result<Geometry> {
-    let log_files = SegmentQueue::files(storage, commit_log::DIRECTORY)?;
-    let found = log_files.iter().map(|(_, file)| file.len).find(|length| *length > 0);
-    let own = found.or_else(|| settings.and_then(|settings| settings.commit_log_file_size));
+    // Until we close it nobody else writes the store: then no file's length is believed against what is remembered.
+    let ours = settings.filter(|settings| settings.ranges.last().is_some_and(|range| range.end.is_none()));
+    let lengths = file_lengths(storage, commit_log::DIRECTORY)?;
+    let found = own_size(&lengths, settings.and_then(|settings| settings.commit_log_file_size));
+    let own = ours.and_then(|settings| settings.commit_log_file_size).or(found);
     let commit_log = agree("mapped_file_size_commit_log", own, options.commit_log_file_size, COMMIT_LOG_FILE_SIZE)?;
-    let own = queue_file_size(storage)?.or_else(|| settings.and_then(|settings| settings.consume_queue_file_size));
+    let found = queue_file_size(storage, settings.and_then(|settings| settings.consume_queue_file_size))?;
+    let own = ours.and_then(|settings| settings.consume_queue_file_size).or(found);
     let consume_queue =
         agree("mapped_file_size_consume_queue", own, options.consume_queue_file_size, CONSUME_QUEUE_FILE_SIZE)?;
     Ok(Geometry { commit_log, consume_queue, index: index_geometry(storage, options, settings)? })
@@ -426,17 +432,33 @@ fn agree(option: &str, own: Option<u64>, asked: Option<u64>, default: u64) -> Re
     }
 }
 
-fn queue_file_size(storage: &dyn Storage) -> Result<Option<u64>> {
+/// The lengths of a row's files, without those that a crash left empty.
+fn file_lengths(storage: &dyn Storage, directory: &str) -> Result<Vec<u64>> {
+    let files = SegmentQueue::files(storage, directory)?;
+    Ok(files.into_iter().map(|(_, file)| file.len).filter(|length| *length > 0).collect())
+}
+
+/// The size of a row's files: what is remembered, if a file has it or none is there; else the first one's. A single file
+/// whose length did not reach the disk does not tell the store's size.
+fn own_size(lengths: &[u64], remembered: Option<u64>) -> Option<u64> {
+    let fits = |size: &u64| lengths.is_empty() || lengths.contains(size);
+    remembered.filter(fits).or_else(|| lengths.first().copied())
+}
+
+fn queue_file_size(storage: &dyn Storage, remembered: Option<u64>) -> Result<Option<u64>> {
+    let mut first = None;
     for topic in storage.list(consume_queue::DIRECTORY)?.unwrap_or_default() {
         let directory = format!("{}/{}", consume_queue::DIRECTORY, topic.name);
         for queue in storage.list(&directory).ok().flatten().unwrap_or_default() {
-            let files = SegmentQueue::files(storage, &format!("{directory}/{}", queue.name))?;
-            if let Some((_, file)) = files.iter().find(|(_, file)| file.len > 0) {
-                return Ok(Some(file.len));
+            let lengths = file_lengths(storage, &format!("{directory}/{}", queue.name))?;
+            let size = own_size(&lengths, remembered).filter(|_| !lengths.is_empty());
+            if size.is_some() && (remembered.is_none() || size == remembered) {
+                return Ok(size);
             }
+            first = first.or(size);
         }
     }
-    Ok(None)
+    Ok(first.or(remembered))
 }
 
 /// An offset beyond its queue's end, as lost power can leave it, is brought back and reported (D2).

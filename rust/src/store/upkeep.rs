@@ -169,8 +169,8 @@ impl Shared {
         inner.index_in_flight = Arc::clone(&entries);
         let end = self.log.appended();
         drop(inner);
-        let queues = self.write_blocks(&blocks);
-        let indexed = self.write_index(&entries);
+        let queues = self.write_blocks(&blocks).map_err(|error| self.judge(error));
+        let indexed = self.write_index(&entries).map_err(|error| self.judge(error));
         let mut inner = self.inner.lock();
         inner.index_in_flight = Arc::default();
         if indexed.is_err() {
@@ -219,10 +219,11 @@ impl Shared {
         let mut inner = self.inner.lock();
         // Little has come since; with the lock held nothing more does, so that all stand at one position.
         for block in inner.state.dispatcher.queues.blocks() {
-            self.queue_files.write(&block.topic, block.queue_id, block.from, &block.bytes)?;
+            let written = self.queue_files.write(&block.topic, block.queue_id, block.from, &block.bytes);
+            written.map_err(|error| self.judge(error))?;
             inner.state.dispatcher.queues.settle(&block);
         }
-        self.write_index(&inner.state.dispatcher.index)?;
+        self.write_index(&inner.state.dispatcher.index).map_err(|error| self.judge(error))?;
         inner.state.dispatcher.index.clear();
         let (bytes, newest, position) = self.encode_snapshot(&inner)?;
         let unsynced: Vec<_> = unsynced_queues(&inner).collect();

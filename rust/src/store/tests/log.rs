@@ -247,6 +247,20 @@ fn the_stores_own_sizes_rule_and_another_is_an_error() {
 }
 
 #[test]
+fn l8_a_file_that_lost_its_length_does_not_tell_the_stores_size() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    send(&store, "orders", b"first").unwrap();
+    store.snapshot().unwrap();
+    let killed = bench.killed();
+    let path = "consumequeue/orders/0/00000000000000000000";
+    killed.memory.open(path, crate::storage::OpenMode::Write).unwrap().set_len(100).unwrap();
+    let store = killed.open();
+    assert_eq!(bodies(&store, "orders", 0), [b"first"], "a queue is derived: it is written again");
+    assert_eq!(killed.memory.len(path).unwrap(), Some(160));
+}
+
+#[test]
 fn d1_in_sync_nothing_is_visible_that_lost_power_can_take_back() {
     let bench = Bench::sync();
     let store = bench.open();
