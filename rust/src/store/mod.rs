@@ -5,9 +5,11 @@
 
 mod append;
 mod end_transaction;
+mod follow;
 mod history;
 mod open;
 mod read;
+mod survey;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -9,18 +9,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use super::survey::{Geometry, foreign, geometry, look, refuse};
 use super::{FORKS, Inner, Shared, Wake};
 use crate::checkpoint::Checkpoint;
 use crate::clock::Clock;
 use crate::commit_log::{self, Appender, CommitLog, Urgency};
 use crate::config_file::replace_file;
-use crate::consume_queue::{self, QueueFiles};
+use crate::consume_queue::QueueFiles;
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
-use crate::index::{IndexFiles, IndexGeometry, find_geometry, verify_geometry};
+use crate::index::IndexFiles;
 use crate::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
 use crate::offsets::ConsumerOffsets;
-use crate::options::{COMMIT_LOG_FILE_SIZE, CONSUME_QUEUE_FILE_SIZE, FlushDiskType, StoreOptions};
+use crate::options::{FlushDiskType, StoreOptions};
 use crate::published::Published;
 use crate::record::message_id::UniqueIds;
 use crate::recovery::{Known, Recovered, cut_log, cut_queues, recover, rewrite_log};
@@ -34,11 +35,11 @@ use crate::units::{PhysicalOffset, to_usize};
 pub(super) const ABORT: &str = "abort";
 /// Makes a RocketMQ broker refuse the store while we have it open, and until we have healed it.
 pub const GUARD: &str = "commitlog/!txstore-open";
-const LOCK: &str = "lock";
+pub(super) const LOCK: &str = "lock";
 /// The byte of `lock` that RocketMQ locks too.
-const WRITER_BYTE: u64 = 0;
+pub(super) const WRITER_BYTE: u64 = 0;
 /// The byte that says: `published` is to be believed.
-const PUBLISHER_BYTE: u64 = 1;
+pub(super) const PUBLISHER_BYTE: u64 = 1;
 
 /// What opening found and did.
 #[derive(Clone, Debug, Default)]
@@ -57,13 +58,6 @@ pub struct OpenReport {
     pub milliseconds: u64,
     /// What a person should know.
     pub warnings: Vec<String>,
-}
-
-/// Sizes of the files.
-struct Geometry {
-    commit_log: u64,
-    consume_queue: u64,
-    index: IndexGeometry,
 }
 
 /// The marks of a writer.
@@ -292,67 +286,6 @@ fn inner(
     }
 }
 
-/// Whether a directory is a store; one with other things in it is refused.
-fn look(storage: &dyn Storage) -> Result<bool> {
-    let entries = storage.list("")?.unwrap_or_default();
-    if entries.iter().any(|entry| entry.is_dir && entry.name == commit_log::DIRECTORY) {
-        return Ok(true);
-    }
-    if let Some(dledger) = entries.iter().find(|entry| entry.is_dir && entry.name.starts_with("dledger-")) {
-        return Err(foreign(
-            storage,
-            &dledger.name,
-            "a DLedger store keeps its log elsewhere; only ordinary stores are read",
-        ));
-    }
-    // What an opening that crashed at its very beginning leaves behind.
-    let ours = ["lock", ABORT, "txstore", "config", "checkpoint", "index", consume_queue::DIRECTORY];
-    match entries.iter().find(|entry| !ours.contains(&entry.name.as_str())) {
-        Some(other) => Err(foreign(
-            storage,
-            "",
-            &format!(
-                "it is no store: it holds {:?} and no commitlog\nhint: name an empty or a new directory",
-                other.name
-            ),
-        )),
-        None => Ok(false),
-    }
-}
-
-/// Kinds of stores that we cannot continue (docs/format.md).
-fn refuse(storage: &dyn Storage) -> Result<()> {
-    if storage.len("consumequeue/CURRENT")?.is_some() {
-        return Err(foreign(
-            storage,
-            "consumequeue/CURRENT",
-            "the queues are kept in RocksDB; only file queues are continued",
-        ));
-    }
-    for directory in ["batchconsumequeue", "consumequeue_ext"] {
-        if storage.list(directory)?.is_some_and(|entries| !entries.is_empty()) {
-            return Err(foreign(storage, directory, "queues of this kind are not continued"));
-        }
-    }
-    for queue in storage.list(&format!("{}/{HALF_TOPIC}", consume_queue::DIRECTORY))?.unwrap_or_default() {
-        if queue.is_dir && queue.name != "0" {
-            return Err(foreign(
-                storage,
-                &format!("{}/{HALF_TOPIC}/{}", consume_queue::DIRECTORY, queue.name),
-                "half messages in more than one queue are not continued",
-            ));
-        }
-    }
-    for topic in ["RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", "rmq_sys_wheel_timer"] {
-        let directory = format!("{}/{topic}", consume_queue::DIRECTORY);
-        if storage.list(&directory)?.is_some_and(|queues| !queues.is_empty()) {
-            let what = "messages that RocketMQ keeps outside of the log may hang on it; it is not continued\nhint: let the broker deliver them first";
-            return Err(foreign(storage, &directory, what));
-        }
-    }
-    Ok(())
-}
-
 /// Takes the locks and sets the marks of a writer.
 fn claim(storage: &dyn Storage) -> Result<Claim> {
     let held = || Error::StoreLocked { path: storage.root().to_owned(), pid: abort_pid(storage) };
@@ -385,82 +318,6 @@ fn known_durable(published: Option<&Published>, snapshot: Option<&Snapshot>) -> 
     published.max(snapshot.map_or(0, |snapshot| snapshot.position))
 }
 
-/// The files' sizes: the store's own, else what is asked for, else RocketMQ's.
-fn geometry(storage: &dyn Storage, options: &StoreOptions, settings: Option<&Settings>) -> Result<Geometry> {
-    // Until we close it nobody else writes the store: then no file's length is believed against what is remembered.
-    let ours = settings.filter(|settings| settings.ranges.last().is_some_and(|range| range.end.is_none()));
-    let lengths = file_lengths(storage, commit_log::DIRECTORY)?;
-    let found = own_size(&lengths, settings.and_then(|settings| settings.commit_log_file_size));
-    let own = ours.and_then(|settings| settings.commit_log_file_size).or(found);
-    let commit_log = agree("mapped_file_size_commit_log", own, options.commit_log_file_size, COMMIT_LOG_FILE_SIZE)?;
-    let found = queue_file_size(storage, settings.and_then(|settings| settings.consume_queue_file_size))?;
-    let own = ours.and_then(|settings| settings.consume_queue_file_size).or(found);
-    let consume_queue =
-        agree("mapped_file_size_consume_queue", own, options.consume_queue_file_size, CONSUME_QUEUE_FILE_SIZE)?;
-    Ok(Geometry { commit_log, consume_queue, index: index_geometry(storage, options, settings)? })
-}
-
-fn index_geometry(storage: &dyn Storage, options: &StoreOptions, settings: Option<&Settings>) -> Result<IndexGeometry> {
-    let default = IndexGeometry::default();
-    let remembered = settings
-        .and_then(|settings| Some(IndexGeometry { slots: settings.index_slots?, entries: settings.index_entries? }));
-    let own = match (remembered, options.max_hash_slot_num, options.max_index_num) {
-        (Some(remembered), ..) => Some(remembered),
-        (None, Some(slots), Some(entries)) => {
-            let asked = IndexGeometry { slots, entries };
-            verify_geometry(storage, asked)?;
-            Some(asked)
-        }
-        _ => find_geometry(storage)?,
-    };
-    let (own_slots, own_entries) = (own.map(|own| u64::from(own.slots)), own.map(|own| u64::from(own.entries)));
-    let slots = agree("max_hash_slot_num", own_slots, options.max_hash_slot_num.map(u64::from), default.slots.into())?;
-    let entries = agree("max_index_num", own_entries, options.max_index_num.map(u64::from), default.entries.into())?;
-    let narrow = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
-    Ok(IndexGeometry { slots: narrow(slots), entries: narrow(entries) })
-}
-
-/// The store's own size rules; asking for another is an error, not a wish.
-fn agree(option: &str, own: Option<u64>, asked: Option<u64>, default: u64) -> Result<u64> {
-    match (own, asked) {
-        (Some(own), Some(asked)) if own != asked => Err(Error::InvalidOption {
-            option: option.to_owned(),
-            what: format!("{asked} was asked for, the store has {own}\nhint: leave it out to open the store as it is"),
-        }),
-        (Some(size), _) | (None, Some(size)) => Ok(size),
-        (None, None) => Ok(default),
-    }
-}
-
-/// The lengths of a row's files, without those that a crash left empty.
-fn file_lengths(storage: &dyn Storage, directory: &str) -> Result<Vec<u64>> {
-    let files = SegmentQueue::files(storage, directory)?;
-    Ok(files.into_iter().map(|(_, file)| file.len).filter(|length| *length > 0).collect())
-}
-
-/// The size of a row's files: what is remembered, if a file has it or none is there; else the first one's. A single file
-/// whose length did not reach the disk does not tell the store's size.
-fn own_size(lengths: &[u64], remembered: Option<u64>) -> Option<u64> {
-    let fits = |size: &u64| lengths.is_empty() || lengths.contains(size);
-    remembered.filter(fits).or_else(|| lengths.first().copied())
-}
-
-fn queue_file_size(storage: &dyn Storage, remembered: Option<u64>) -> Result<Option<u64>> {
-    let mut first = None;
-    for topic in storage.list(consume_queue::DIRECTORY)?.unwrap_or_default() {
-        let directory = format!("{}/{}", consume_queue::DIRECTORY, topic.name);
-        for queue in storage.list(&directory).ok().flatten().unwrap_or_default() {
-            let lengths = file_lengths(storage, &format!("{directory}/{}", queue.name))?;
-            let size = own_size(&lengths, remembered).filter(|_| !lengths.is_empty());
-            if size.is_some() && (remembered.is_none() || size == remembered) {
-                return Ok(size);
-            }
-            first = first.or(size);
-        }
-    }
-    Ok(first.or(remembered))
-}
-
 /// An offset beyond its queue's end, as lost power can leave it, is brought back and reported (D2).
 fn clamp_offsets(offsets: &mut ConsumerOffsets, recovered: &Recovered, warnings: &mut Vec<String>) {
     for (topic, group, queue_id, offset) in offsets.all() {
@@ -480,58 +337,4 @@ fn unique_ids(clock: &dyn Clock, options: &StoreOptions) -> UniqueIds {
     let mixed = (clock.wall().0.cast_unsigned() ^ (opened << 48)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
     UniqueIds::new(options.store_host.ip(), pid, u32::try_from(mixed >> 32).unwrap_or(0))
-}
-
-fn foreign(storage: &dyn Storage, path: &str, what: &str) -> Error {
-    Error::ForeignStore { path: storage.root().join(path), what: what.to_owned() }
-}
-
-/// Index entries that a reader keeps before it looks whether the writer's files have them.
-const READER_INDEX_MAX: usize = 1 << 20;
-
-/// Readers follow a writer in another process.
-impl Shared {
-    /// Reads what a writer has appended since; nothing in a writer.
-    pub(super) fn refresh(&self) -> Result<()> {
-        self.check_open()?;
-        if !self.options.read_only {
-            return Ok(());
-        }
-        let published = self.published.as_ref().map(|published| published.appended().0);
-        let newer = published.is_some_and(|appended| appended > self.log.appended());
-        let live = self.storage.is_locked(LOCK, PUBLISHER_BYTE)?;
-        // Where a broker writes, what was published last says nothing: then the log itself is asked.
-        if !newer && (live || !self.storage.is_locked(LOCK, WRITER_BYTE)?) {
-            return Ok(());
-        }
-        let mut inner = self.inner.lock();
-        self.log.segments.extend()?;
-        let known = Known {
-            read_only: true,
-            clean: false,
-            durable: 0,
-            limit: published.filter(|_| live).unwrap_or(u64::MAX),
-            live: true,
-            physic_ms: 0,
-            half_progress: inner.stored_half_progress,
-        };
-        let settings = self.settings.lock().clone();
-        let before = self.log.appended();
-        let followed = crate::recovery::follow(&self.log, &self.queue_files, &settings, &mut inner.state, &known);
-        let end = inner.state.end.max(before);
-        self.log.set_appended(end);
-        self.log.set_durable(end);
-        self.prune_index(&mut inner)?;
-        followed
-    }
-    /// Lets go of index entries that the writer has put into files.
-    fn prune_index(&self, inner: &mut Inner) -> Result<()> {
-        let dispatched = self.published.as_ref().map_or(0, |published| published.dispatched().0);
-        if inner.state.dispatcher.index.len() > READER_INDEX_MAX {
-            let mut files = self.index_files.lock();
-            *files = IndexFiles::open(Arc::clone(&self.storage), files.geometry(), false)?;
-            inner.state.dispatcher.index.retain(|entry| entry.physical_offset.0 >= dispatched);
-        }
-        Ok(())
-    }
 }

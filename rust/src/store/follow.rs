@@ -1,0 +1,62 @@
+//! Follow: a reader goes after a writer in another process.
+//!
+//! In: the end that the writer publishes, or the log as it grows. Out: queues and transactions as new as that. Always:
+//! takes no lock of the store and writes nothing; a record that is not whole yet is not there yet.
+
+use std::sync::Arc;
+
+use super::open::{LOCK, PUBLISHER_BYTE, WRITER_BYTE};
+use super::{Inner, Shared};
+use crate::error::Result;
+use crate::index::IndexFiles;
+use crate::recovery::Known;
+
+/// Index entries that a reader keeps before it looks whether the writer's files have them.
+const READER_INDEX_MAX: usize = 1 << 20;
+
+/// Readers follow a writer in another process.
+impl Shared {
+    /// Reads what a writer has appended since; nothing in a writer.
+    pub(super) fn refresh(&self) -> Result<()> {
+        self.check_open()?;
+        if !self.options.read_only {
+            return Ok(());
+        }
+        let published = self.published.as_ref().map(|published| published.appended().0);
+        let newer = published.is_some_and(|appended| appended > self.log.appended());
+        let live = self.storage.is_locked(LOCK, PUBLISHER_BYTE)?;
+        // Where a broker writes, what was published last says nothing: then the log itself is asked.
+        if !newer && (live || !self.storage.is_locked(LOCK, WRITER_BYTE)?) {
+            return Ok(());
+        }
+        let mut inner = self.inner.lock();
+        self.log.segments.extend()?;
+        let known = Known {
+            read_only: true,
+            clean: false,
+            durable: 0,
+            limit: published.filter(|_| live).unwrap_or(u64::MAX),
+            live: true,
+            physic_ms: 0,
+            half_progress: inner.stored_half_progress,
+        };
+        let settings = self.settings.lock().clone();
+        let before = self.log.appended();
+        let followed = crate::recovery::follow(&self.log, &self.queue_files, &settings, &mut inner.state, &known);
+        let end = inner.state.end.max(before);
+        self.log.set_appended(end);
+        self.log.set_durable(end);
+        self.prune_index(&mut inner)?;
+        followed
+    }
+    /// Lets go of index entries that the writer has put into files.
+    fn prune_index(&self, inner: &mut Inner) -> Result<()> {
+        let dispatched = self.published.as_ref().map_or(0, |published| published.dispatched().0);
+        if inner.state.dispatcher.index.len() > READER_INDEX_MAX {
+            let mut files = self.index_files.lock();
+            *files = IndexFiles::open(Arc::clone(&self.storage), files.geometry(), false)?;
+            inner.state.dispatcher.index.retain(|entry| entry.physical_offset.0 >= dispatched);
+        }
+        Ok(())
+    }
+}
