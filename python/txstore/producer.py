@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Self, TypeAlias
 from txstore._native import java_hash_code, validate_group
 from txstore.errors import (
     AlreadyEndedError,
+    InvalidMessageError,
     InvalidNameError,
     InvalidOptionError,
     StoreClosedError,
@@ -90,7 +91,10 @@ class Producer:
         Raises InvalidNameError (topic or queue), StoreClosedError, and what storing raises.
         """
         if queue_id is None and selector is None:
-            turn = self._turns.get(message.turn_topic)
+            try:
+                turn = self._turns.get(message.turn_topic)
+            except AttributeError:
+                raise _no_message(message) from None
             if turn is not None:
                 return self._append(message, turn())
         return self._append(message, self._choose(message, queue_id, selector, arg))
@@ -316,6 +320,8 @@ class TransactionProducer(Producer):
         self, message: Message, queue_id: int | None, selector: QueueSelector | None, arg: Any
     ) -> tuple[SentMessage, Message]:
         """Stores the half message; returns where, and the message as the local transaction sees it."""
+        if not isinstance(message, Message):
+            raise _no_message(message)
         turn = self._turns.get(message.turn_topic) if queue_id is None and selector is None else None
         if turn is not None:
             chosen = turn()
@@ -462,6 +468,10 @@ class Transaction:
             raise
         self.state = state
         self._producer._forget(sent.queue_offset)
+
+
+def _no_message(given: object) -> InvalidMessageError:
+    return InvalidMessageError(f"{type(given).__name__} is no message\nhint: send txstore.Message(topic, body)")
 
 
 def _text(error: BaseException) -> str:
