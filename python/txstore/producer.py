@@ -268,7 +268,9 @@ class TransactionProducer(Producer):
                 self._warn("local transaction gave no answer", sent, str(error))
         except Exception as raised:
             state, error = LocalTransactionState.UNKNOWN, _text(raised)
-            _log.warning("local transaction raised", exc_info=True, extra=self._fields(sent, reason=error))
+            name = transaction_id_of(sent)
+            fields = self._fields(sent, reason=error)
+            _log.warning("transaction %s: local transaction raised", name, exc_info=True, extra=fields)
         except BaseException:
             self._ended(sent.queue_offset)
             raise
@@ -373,7 +375,15 @@ class TransactionProducer(Producer):
         } | more
 
     def _warn(self, what: str, sent: SentMessage, reason: str, **more: object) -> None:
-        _log.warning("%s: %s", what, reason, extra=self._fields(sent, reason=reason, **more))
+        name = transaction_id_of(sent)
+        _log.warning(
+            "transaction %s of group %s: %s: %s",
+            name,
+            self._group,
+            what,
+            reason,
+            extra=self._fields(sent, reason=reason, **more),
+        )
 
 
 class Transaction:
