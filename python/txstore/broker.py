@@ -38,6 +38,7 @@ from txstore.errors import (
     ReadOnlyError,
     StoreClosedError,
     StoreCorruptError,
+    StoreForkedError,
     TxStoreError,
 )
 from txstore.housekeeping import Housekeeping, Job
@@ -121,8 +122,8 @@ class _Parts:
 class Broker:
     """An open store. Made by `txstore.open`; close it, or use it in `with`.
 
-    A forgotten one is closed when it is collected or the program ends. In a forked child closing is nothing, and every
-    other call raises StoreForkedError.
+    A forgotten one is closed when it is collected or the program ends. In a forked child closing is nothing, and
+    whatever needs the store raises StoreForkedError.
     """
 
     append: Callable[[Message, int], SendResult]
@@ -487,6 +488,12 @@ class Broker:
     def _must_be_open(self) -> None:
         if self._closed:
             raise StoreClosedError("the store is closed")
+        here, owner = os.getpid(), self._parts.process
+        if here != owner:  # The engine says so too, but only later, at the first call that reaches it.
+            raise StoreForkedError(
+                f"the store was opened by process {owner}; this is process {here}, a fork of it\n"
+                "hint: open the store after forking, in one process only"
+            )
 
     def _must_write(self, what: str) -> None:
         self._must_be_open()

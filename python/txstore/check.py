@@ -539,7 +539,13 @@ class CheckRounds:
     def _discard(self, waiting: DueHalf, why: str) -> None:
         self._store.discard(waiting.half_queue_offset, waiting.prepared_transaction_offset)
         fields = _fields(waiting) | {"reason": why, "checks": waiting.checks}
-        _log.warning("transaction discarded: %s", why, extra=fields)
+        _log.warning(
+            "transaction at half queue offset %d of group %s: discarded: %s",
+            waiting.half_queue_offset,
+            waiting.producer_group,
+            why,
+            extra=fields,
+        )
 
     def _submit(
         self, waiting: DueHalf, able: list[tuple[int, ProducerMember, Checker]], half: HalfMessage, next_ms: int
@@ -574,7 +580,9 @@ class CheckRounds:
             self._history.add(key, CheckRecord(asked_at, repr(member), answer.state, reason))
             _log.log(
                 logging.INFO if reason is None else logging.WARNING,
-                "check answered %s%s",
+                "transaction %s of group %s: check answered %s%s",
+                half.transaction_id,
+                waiting.producer_group,
                 answer.state.name,
                 "" if reason is None else f": {reason}",
                 extra=_fields(waiting)

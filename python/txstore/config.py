@@ -91,7 +91,9 @@ class BrokerConfig:
     check_threads: int = 4
     """Threads that ask listeners at one time (RocketMQ's checkThreadPoolMaxSize; 1 to 256)."""
     file_reserved_time: Duration = timedelta(hours=72)
-    """How long messages stay (fileReservedTime; 1 s to 100 years); an older pending one is discarded unchecked."""
+    """Age at which a pending transaction is discarded unchecked (fileReservedTime; 1 s to 100 years).
+
+    Files of the log are not deleted yet, however old."""
     reject_late_end: bool = False
     """RocketMQ's rule: an end after the message's own immunity time is refused, a check decides."""
     pending_transactions_max: int = 10_000_000
@@ -136,6 +138,11 @@ class BrokerConfig:
 
         Raises InvalidOptionError for an unknown option, naming the nearest known one, and for a bad value.
         """
+        if base is not None and not isinstance(base, cls):
+            raise InvalidOptionError(
+                f"option config: a {type(base).__name__} is no BrokerConfig\nhint: give keywords: **settings",
+                option="config",
+            )
         known = [field.name for field in dataclasses.fields(cls)]
         for name in options:
             if name not in known:

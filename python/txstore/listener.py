@@ -6,7 +6,9 @@ Not here: threads and time limits (`check`), what an answer leads to (`producer`
 """
 
 import abc
+import inspect
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, TypeAlias
 
 from txstore.errors import InvalidOptionError
@@ -77,18 +79,29 @@ _CHECK = (
 
 
 def as_executer(listener: object) -> Executer | None:
-    """The call that runs a local transaction: a method by one of RocketMQ's names; None if there is none."""
+    """The call that runs a local transaction: a method by one of RocketMQ's names; None if there is none.
+
+    Raises InvalidOptionError for a class that was not called.
+    """
     return _method(listener, _EXECUTE)
 
 
 def as_checker(listener: object) -> Checker | None:
-    """The call that answers a check: a method by one of RocketMQ's names; None if there is none."""
+    """The call that answers a check: a method by one of RocketMQ's names; None if there is none.
+
+    Raises InvalidOptionError for a class that was not called.
+    """
     return _method(listener, _CHECK)
 
 
 def _method(listener: object, names: tuple[str, ...]) -> Callable[..., object] | None:
     for name in names:
         method = getattr(listener, name, None)
+        if isinstance(listener, type) and isinstance(inspect.getattr_static(listener, name, None), FunctionType):
+            raise InvalidOptionError(
+                f"{listener.__name__} is a class, no listener yet\nhint: make one of it: {listener.__name__}()",
+                option="listener",
+            )
         if callable(method):
             return method  # type: ignore[no-any-return]
     return None
@@ -109,6 +122,8 @@ def parse_tags(tags: str | None) -> tuple[str, ...] | None:
 
     Raises InvalidOptionError for an expression without a tag.
     """
+    if tags is not None and not isinstance(tags, str):
+        raise InvalidOptionError(f'tags {tags!r} is no str\nhint: "a || b", or "*" for all', option="tags")
     if tags is None or tags.strip() in ("", "*"):
         return None
     found = tuple(dict.fromkeys(word.strip() for word in tags.split("||") if word.strip()))

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Self, TypeAlias
 from txstore._native import java_hash_code, validate_group
 from txstore.errors import (
     AlreadyEndedError,
+    InvalidMessageError,
     InvalidNameError,
     InvalidOptionError,
     StoreClosedError,
@@ -90,7 +91,10 @@ class Producer:
         Raises InvalidNameError (topic or queue), StoreClosedError, and what storing raises.
         """
         if queue_id is None and selector is None:
-            turn = self._turns.get(message.turn_topic)
+            try:
+                turn = self._turns.get(message.turn_topic)
+            except AttributeError:
+                raise _no_message(message) from None
             if turn is not None:
                 return self._append(message, turn())
         return self._append(message, self._choose(message, queue_id, selector, arg))
@@ -264,7 +268,9 @@ class TransactionProducer(Producer):
                 self._warn("local transaction gave no answer", sent, str(error))
         except Exception as raised:
             state, error = LocalTransactionState.UNKNOWN, _text(raised)
-            _log.warning("local transaction raised", exc_info=True, extra=self._fields(sent, reason=error))
+            name = transaction_id_of(sent)
+            fields = self._fields(sent, reason=error)
+            _log.warning("transaction %s: local transaction raised", name, exc_info=True, extra=fields)
         except BaseException:
             self._ended(sent.queue_offset)
             raise
@@ -316,6 +322,8 @@ class TransactionProducer(Producer):
         self, message: Message, queue_id: int | None, selector: QueueSelector | None, arg: Any
     ) -> tuple[SentMessage, Message]:
         """Stores the half message; returns where, and the message as the local transaction sees it."""
+        if not isinstance(message, Message):
+            raise _no_message(message)
         turn = self._turns.get(message.turn_topic) if queue_id is None and selector is None else None
         if turn is not None:
             chosen = turn()
@@ -367,7 +375,15 @@ class TransactionProducer(Producer):
         } | more
 
     def _warn(self, what: str, sent: SentMessage, reason: str, **more: object) -> None:
-        _log.warning("%s: %s", what, reason, extra=self._fields(sent, reason=reason, **more))
+        name = transaction_id_of(sent)
+        _log.warning(
+            "transaction %s of group %s: %s: %s",
+            name,
+            self._group,
+            what,
+            reason,
+            extra=self._fields(sent, reason=reason, **more),
+        )
 
 
 class Transaction:
@@ -462,6 +478,10 @@ class Transaction:
             raise
         self.state = state
         self._producer._forget(sent.queue_offset)
+
+
+def _no_message(given: object) -> InvalidMessageError:
+    return InvalidMessageError(f"{type(given).__name__} is no message\nhint: send txstore.Message(topic, body)")
 
 
 def _text(error: BaseException) -> str:

@@ -195,7 +195,7 @@ pub enum Error {
         what: String,
     },
     /// A file of a row is not there.
-    #[error("{} is missing: the bytes {from}..{to} of the log are not there\nhint: put the file back, or read the rest with read_only=True from {to}", path.display())]
+    #[error("{} is missing: the bytes {from}..{to} of the log are not there\nhint: nothing was changed; put the file back from a copy", path.display())]
     MissingFile {
         /// The file that should be there.
         path: PathBuf,
@@ -222,7 +222,7 @@ pub enum Error {
     #[error("the store is closed")]
     StoreClosed,
     /// Anything else the operating system refused.
-    #[error("cannot {operation} {}: {source}", path.display())]
+    #[error("cannot {operation} {}: {source}{}", path.display(), io_hint(operation, source.kind()))]
     Io {
         /// What was tried: open, read, write, sync, …
         operation: &'static str,
@@ -281,6 +281,20 @@ impl Error {
             _ if matches!(source.raw_os_error(), Some(EMFILE | ENFILE)) => Self::TooManyFiles { path, source },
             _ => Self::Io { operation, path, source },
         }
+    }
+}
+
+/// What helps against the refusals that a user's own setting causes.
+fn io_hint(operation: &str, kind: io::ErrorKind) -> &'static str {
+    match (operation, kind) {
+        (_, io::ErrorKind::PermissionDenied) => {
+            "\nhint: this user needs write permission to the store, and with read_only=True read permission"
+        }
+        (_, io::ErrorKind::ReadOnlyFilesystem) => "\nhint: with read_only=True nothing is written",
+        (_, io::ErrorKind::NotADirectory) => "\nhint: a store is a directory, made by its first writer",
+        ("create", io::ErrorKind::NotFound) => "\nhint: make the directory above it first",
+        ("open", io::ErrorKind::NotFound) => "\nhint: is the path right, and is a store there? only a writer makes one",
+        _ => "",
     }
 }
 

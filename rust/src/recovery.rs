@@ -366,7 +366,10 @@ impl<'a> Run<'a> {
             return Err(damage(why));
         }
         if end < self.known.durable.min(self.known.limit) {
-            return Err(damage("zeros, where records were stored and synced"));
+            return Err(match self.log.segments.at(end) {
+                Some(_) => damage("zeros, where records were stored and synced"),
+                None => self.log.segments.missing(end, self.known.durable),
+            });
         }
         for segment in self.log.segments.all().iter().filter(|segment| segment.base() > end) {
             let bytes = segment.bytes(segment.base()..segment.end())?;

@@ -26,6 +26,7 @@ from txstore import (
     ReadOnlyError,
     StoreClosedError,
     StoreForkedError,
+    StoreIOError,
     StoreLockedError,
     TransactionNotFoundError,
     TxStoreError,
@@ -107,9 +108,11 @@ def test_P1_a_forked_child_is_told(broker: Broker) -> None:
     child = os.fork()
     if child == 0:  # Only the child runs this; it must not return into the test runner.
         try:
-            producer.send(Message("t", b"y"))
-        except StoreForkedError:
-            told = 40
+            for call in (lambda: producer.send(Message("t", b"y")), lambda: broker.producer("q")):
+                try:
+                    call()
+                except StoreForkedError:
+                    told += 20
         finally:
             try:
                 broker.close()
@@ -305,3 +308,32 @@ def test_nothing_starts_at_import() -> None:
     ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=30)
     assert ran.stdout.strip() == "1"
     assert multiprocessing.active_children() == []
+
+
+def test_what_is_no_message_is_named(broker: Broker) -> None:
+    given: Any = b"x"
+    producer = broker.transaction_producer("p")
+    with pytest.raises(InvalidMessageError, match="bytes is no message"):
+        producer.send(given)
+    with pytest.raises(InvalidMessageError, match="bytes is no message"), producer.transaction(given):
+        pass
+    body: Any = 5
+    with pytest.raises(InvalidMessageError, match="the body is a int, not bytes"):
+        Message("t", body)
+
+
+def test_a_path_that_is_no_store_is_told_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(StoreIOError, match="only a writer makes one"):
+        txstore.open(tmp_path / "nothing", read_only=True)
+    with pytest.raises(StoreIOError, match="make the directory above it first"):
+        txstore.open(tmp_path / "nothing" / "below")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreIOError, match="a store is a directory"):
+        txstore.open(tmp_path / "file")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_P3_a_log_line_names_the_transaction(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    producer = broker.transaction_producer("p")
+    result = producer.send_in_transaction(Message("t", b"x"), executer=lambda message, arg: None)
+    assert result.send_result.message_id in caplog.text

@@ -96,6 +96,8 @@ def test_check_finds_damage(run: Run, tmp_path: Path) -> None:
     code, out, err = run("store", "check", store)
     assert code == 4
     assert "damaged" in (out + err).lower()
+    assert "nothing there" not in out, "what lies behind the damage was not read, so it cannot differ"
+    assert "hint" not in out
 
 
 def test_dump(run: Run, crashed: Golden) -> None:

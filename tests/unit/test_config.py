@@ -91,3 +91,9 @@ def test_options_lie_over_a_config_that_stays_as_it_is() -> None:
     assert base.transaction_check_max == 15
     with pytest.raises(dataclasses.FrozenInstanceError):
         base.check_threads = 1  # type: ignore[misc]
+
+
+def test_a_config_of_another_type_is_refused() -> None:
+    with pytest.raises(InvalidOptionError, match="a dict is no BrokerConfig") as caught:
+        BrokerConfig.from_options({}, {"check_threads": 9})  # type: ignore[arg-type]
+    assert caught.value.option == "config"

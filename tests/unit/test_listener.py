@@ -106,3 +106,24 @@ def test_nobody_answers_for_what_is_not_bound() -> None:
     assert checkers.find("other", "x") is None
     with pytest.raises(InvalidOptionError):
         checkers.add(object())
+
+
+def test_a_class_is_no_listener() -> None:
+    with pytest.raises(InvalidOptionError, match=r"Today is a class.*\n.*Today\(\)"):
+        as_executer(Today)
+    with pytest.raises(InvalidOptionError, match="OldChecker is a class"):
+        as_checker(OldChecker)
+
+
+def test_a_class_of_static_methods_is_one() -> None:
+    class Fixed:
+        @staticmethod
+        def check_local_transaction(message: TransactionMessage) -> LocalTransactionState:
+            return COMMIT
+
+    assert as_checker(Fixed) is not None
+
+
+def test_tags_must_be_text() -> None:
+    with pytest.raises(InvalidOptionError, match="is no str"):
+        parse_tags(["paid"])  # type: ignore[arg-type]

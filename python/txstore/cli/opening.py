@@ -20,7 +20,11 @@ __all__ = ["reading", "writing"]
 
 def _demand(path: str) -> None:
     if not (Path(path) / "commitlog").is_dir():
-        what = "is no store: it has no commitlog directory" if Path(path).is_dir() else "is not there"
+        place = Path(path)
+        if place.is_dir():
+            what = "is no store: it has no commitlog directory"
+        else:
+            what = "is no directory" if place.exists() else "is not there"
         raise errors.StoreIOError(f"{path} {what}\nhint: give the directory that was passed to txstore.open")
 
 

@@ -123,7 +123,9 @@ impl Appender {
         let needed = u64::from(size) + FILE_TAIL;
         if needed > file_size {
             return Err(Error::InvalidMessage {
-                what: format!("the record takes {size} bytes, a commit log file only {file_size}"),
+                what: format!(
+                    "the record takes {size} bytes, a commit log file only {file_size}\nhint: store the body elsewhere and send its place; the size of files is chosen when a store is made"
+                ),
             });
         }
         let file_end = (self.cursor / file_size + 1) * file_size;

@@ -202,8 +202,9 @@ fn copy_body(py: Python<'_>, body: &Bound<'_, PyAny>) -> PyResult<Py<PyBytes>> {
         let what = "the body is a str, not bytes\nhint: encode it: text.encode()".to_owned();
         return Err(into_py(py, &Error::InvalidMessage { what }));
     }
+    let kind = body.get_type().name()?;
     let buffer = pyo3::buffer::PyBuffer::<u8>::get(body).map_err(|_| {
-        let what = format!("the body is a {}, not bytes", body.get_type());
+        let what = format!("the body is a {kind}, not bytes\nhint: encode it first, for example as JSON");
         into_py(py, &Error::InvalidMessage { what })
     })?;
     Ok(PyBytes::new(py, &buffer.to_vec(py)?).unbind())

@@ -42,15 +42,16 @@ impl SegmentQueue {
                 });
             }
             if let Some(last) = segments.last().filter(|last| last.end() != base) {
-                return Err(Error::MissingFile {
-                    path: storage.root().join(format!("{directory}/{:020}", last.end())),
-                    from: PhysicalOffset(last.end()),
-                    to: PhysicalOffset(base),
-                });
+                return Err(missing(storage.as_ref(), directory, last.end(), base));
             }
             segments.push(Arc::new(Segment::open(storage.as_ref(), path, base, size, mode)?));
         }
         Ok(Self { storage, directory: directory.to_owned(), size, segments: RwLock::new(segments) })
+    }
+
+    /// The error of files that should hold `from..to` and are not there.
+    pub fn missing(&self, from: u64, to: u64) -> Error {
+        missing(self.storage.as_ref(), &self.directory, from, to)
     }
 
     /// The files of a row with their bases, in order; other names are passed over.
@@ -136,5 +137,13 @@ impl SegmentQueue {
         let touched: Vec<_> =
             self.all().into_iter().filter(|segment| segment.base() < to && from < segment.end()).collect();
         touched.iter().try_for_each(|segment| segment.sync())
+    }
+}
+
+fn missing(storage: &dyn Storage, directory: &str, from: u64, to: u64) -> Error {
+    Error::MissingFile {
+        path: storage.root().join(format!("{directory}/{from:020}")),
+        from: PhysicalOffset(from),
+        to: PhysicalOffset(to),
     }
 }

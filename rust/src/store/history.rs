@@ -255,5 +255,7 @@ impl Shared {
 }
 
 fn unknown(transaction_id: &str) -> Error {
-    Error::TransactionNotFound { what: format!("no transaction {transaction_id:?} is in the store") }
+    Error::TransactionNotFound {
+        what: format!("no transaction {transaction_id:?} is in the store\nhint: `txstore tx list --all` lists all"),
+    }
 }

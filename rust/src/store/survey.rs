@@ -42,7 +42,7 @@ pub(super) fn look(storage: &dyn Storage) -> Result<bool> {
             storage,
             "",
             &format!(
-                "it is no store: it holds {:?} and no commitlog\nhint: name an empty or a new directory",
+                "it is no store: it holds {:?} and no commitlog\nhint: name a store, or for a new one an empty or a new directory",
                 other.name
             ),
         )),

@@ -199,6 +199,24 @@ fn l8_a_missing_middle_file_is_named_and_nothing_is_dropped() {
 }
 
 #[test]
+fn the_last_file_of_the_log_missing_is_named() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    for n in 0..10_u8 {
+        send(&store, "orders", &[n; 600]).unwrap();
+    }
+    store.close().unwrap();
+    bench.memory.unlink("commitlog/00000000000000004096").unwrap();
+    match bench.try_open().unwrap_err() {
+        Error::MissingFile { path, from, .. } => {
+            assert!(path.ends_with("commitlog/00000000000000004096"), "{path:?}");
+            assert_eq!(from, PhysicalOffset(4_096));
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
 fn l8_a_last_file_without_bytes_is_what_a_crash_leaves() {
     let bench = Bench::sync();
     let store = bench.open();
