@@ -329,8 +329,7 @@ class CheckPool:
                         self._drop_line(check.producer)
                 elif left is None or rest < left:
                     left = rest
-            if over:
-                self._start_thread()
+            self._start_thread()  # Also for what stands in line since the system had no thread left.
         for check in over:
             check.done(Answer(LocalTransactionState.UNKNOWN, f"no answer within {self._time_limit:g} s"))
         return left
