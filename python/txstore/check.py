@@ -486,12 +486,12 @@ class CheckRounds:
     def round(self) -> float | None:
         """Deals with what is due; returns seconds until more will be (0: at once), None: nothing pends."""
         self._wake_lonely()
-        self._refused = 0
         for _ in range(_ROUND_HALVES_MAX // _BATCH):
             due = self._store.halves_due(_BATCH)
             for waiting in due:
                 self._look(waiting)
             if len(due) < _BATCH:
+                self._refused = 0  # Not before: what many rounds refuse in a row is spread as one.
                 break
         left_ms = self._store.next_due_in_ms()
         return None if left_ms is None else max(0, left_ms) / 1000
