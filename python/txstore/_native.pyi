@@ -379,8 +379,8 @@ class Store:
         """Stores a discarded transaction's half again: a new, pending one. Raises TransactionNotFoundError, AlreadyEndedError."""
     def halves_due(self, limit: int) -> list[WaitingHalf]:
         """Pending transactions whose time to be looked at has come, the longest due first. They stay due until `look_again`."""
-    def look_again(self, half_queue_offset: int, in_ms: int, *, asked: bool = False) -> None:
-        """Hands it out again after `in_ms`; `asked`: a check was really sent, count it."""
+    def look_again(self, half_queue_offset: int, in_ms: int, *, asked: bool = False) -> bool:
+        """Hands it out again after `in_ms`; `asked`: a check is really sent, count it. False: it does not pend any more."""
     def next_due_in_ms(self) -> int | None:
         """Until the first pending one is due; None: nothing pends."""
     def halves_waiting(self, after_half_queue_offset: int, limit: int) -> list[WaitingHalf]:

@@ -227,15 +227,17 @@ class Broker:
                 return
             self._closed = True
         self._finalizer.detach()
-        parts.housekeeping.stop(_STOP_SECONDS)
-        parts.pool.stop(self._time_limit)
-        members: list[ConsumerMember | ProducerMember] = [*self._consumers.values(), *self._producers.all()]
-        for member in members:
-            try:
-                member.close()
-            except TxStoreError as error:
-                _log.warning("%r was not closed cleanly: %s", member, error, extra={"group": member.group})
-        _shut(parts)
+        try:
+            parts.housekeeping.stop(_STOP_SECONDS)
+            parts.pool.stop(self._time_limit)
+            members: list[ConsumerMember | ProducerMember] = [*self._consumers.values(), *self._producers.all()]
+            for member in members:
+                try:
+                    member.close()
+                except TxStoreError as error:
+                    _log.warning("%r was not closed cleanly: %s", member, error, extra={"group": member.group})
+        finally:
+            _shut(parts)  # Also where Ctrl-C breaks the waiting off: closing again would do nothing.
 
     def __enter__(self) -> Self:
         return self

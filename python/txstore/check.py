@@ -329,8 +329,7 @@ class CheckPool:
                         self._drop_line(check.producer)
                 elif left is None or rest < left:
                     left = rest
-            if over:
-                self._start_thread()
+            self._start_thread()  # Also for what stands in line since the system had no thread left.
         for check in over:
             check.done(Answer(LocalTransactionState.UNKNOWN, f"no answer within {self._time_limit:g} s"))
         return left
@@ -442,7 +441,7 @@ class CheckStore(Protocol):
 
     def halves_due(self, limit: int) -> Sequence[DueHalf]: ...
     def halves_waiting(self, after_half_queue_offset: int, limit: int) -> Sequence[DueHalf]: ...
-    def look_again(self, half_queue_offset: int, in_ms: int, *, asked: bool = False) -> None: ...
+    def look_again(self, half_queue_offset: int, in_ms: int, *, asked: bool = False) -> bool: ...
     def half(self, half_queue_offset: int) -> StoredHalf: ...
     def discard(self, half_queue_offset: int, prepared_transaction_offset: int) -> object: ...
     def end_transaction(
@@ -476,6 +475,7 @@ class CheckRounds:
         self._rules = rules
         self._history = history
         self._time_ms = time_ms
+        self._refused = 0
         self._lonely: set[str] = set()
         self._awaited: deque[str] = deque()
 
@@ -491,6 +491,7 @@ class CheckRounds:
             for waiting in due:
                 self._look(waiting)
             if len(due) < _BATCH:
+                self._refused = 0  # Not before: what many rounds refuse in a row is spread as one.
                 break
         left_ms = self._store.next_due_in_ms()
         return None if left_ms is None else max(0, left_ms) / 1000
@@ -524,10 +525,12 @@ class CheckRounds:
                     self._lonely.add(waiting.producer_group)
                 self._store.look_again(key, decision.look_again_in_ms)
             else:
-                # Not counted yet: it is when the checker is really called.
-                self._store.look_again(key, decision.look_again_in_ms)
+                # Not counted yet: it is when the checker is really called. Until then no back-off: it may never be.
+                self._store.look_again(key, self._rules.transaction_check_interval_ms)
                 if not self._submit(waiting, able, half, decision.look_again_in_ms):
-                    self._store.look_again(key, _BUSY_MS)
+                    # Spread, so that a hundred thousand of them do not come up every second.
+                    self._refused += 1
+                    self._store.look_again(key, _BUSY_MS * (1 + self._refused // _QUEUED_MAX))
         except StoreClosedError:
             raise
         except (AlreadyEndedError, TransactionNotFoundError):
@@ -566,10 +569,9 @@ class CheckRounds:
                     self._store.look_again(key, 0)  # It left while the check stood in line: another one is asked.
                     return False
                 asked_at = self._time_ms()
-                self._store.look_again(key, next_ms, asked=True)
+                return self._store.look_again(key, next_ms, asked=True)  # False: it ended while it stood in line.
             except TxStoreError:
-                return False  # It ended while the check stood in line, or the store was closed.
-            return True
+                return False  # The store was closed.
 
         def done(answer: Answer) -> None:
             reason = answer.reason

@@ -171,7 +171,13 @@ class Consumer:
             queue = self._turn[0]
             self._turn.rotate(-1)
             if not queue.ahead:
-                self._fill(queue, idle=all(held is not queue for held, _ in taken))
+                try:
+                    self._fill(queue, idle=all(held is not queue for held, _ in taken))
+                except BaseException:
+                    # What was taken from other queues is not handed out: it must not be passed over.
+                    self._in_hand = taken
+                    self._put_back()
+                    raise
             if queue.ahead:
                 taken.append((queue, queue.ahead.popleft()))
                 empty = 0

@@ -390,9 +390,10 @@ class Transaction:
     """A transaction as a block: `with producer.transaction(message) as tx`.
 
     Entering stores the half message and raises as `send_in_transaction` does. Leaving commits, unless it was ended
-    inside; an exception leaves it UNKNOWN. `commit()` and `rollback()` end it at once and raise what fails. When the
-    commit at leaving fails: an end that contradicts raises (AlreadyEndedError, WrongGroupError,
-    TransactionNotFoundError), anything else is logged and kept in `error`, and a check settles it.
+    inside (a `commit()` or `rollback()` that failed there is tried again); an exception leaves it UNKNOWN. `commit()`
+    and `rollback()` end it at once and raise what fails. When the end at leaving fails: one that contradicts raises
+    (AlreadyEndedError, WrongGroupError, TransactionNotFoundError), anything else is logged and kept in `error`, and a
+    check settles it.
     """
 
     def __init__(
@@ -408,6 +409,8 @@ class Transaction:
         self._route = (queue_id, selector, arg)
         self._sent: SentMessage | None = None
         self._left = False
+        # What leaving does: a rollback that failed must not turn into a commit.
+        self._wanted = LocalTransactionState.COMMIT
         self.state = LocalTransactionState.UNKNOWN
         """What it was told to become."""
         self.error: str | None = None
@@ -461,15 +464,16 @@ class Transaction:
             self._producer._ended(self.send_result.queue_offset)
             return
         try:
-            self._decide(LocalTransactionState.COMMIT)
+            self._decide(self._wanted)
         except (AlreadyEndedError, WrongGroupError, TransactionNotFoundError):
             raise
         except TxStoreError as failed:
             self.error = _text(failed)
-            self._producer._warn("transaction could not be committed", self.send_result, self.error)
+            self._producer._warn("transaction could not be ended", self.send_result, self.error)
 
     def _decide(self, state: LocalTransactionState) -> None:
         sent = self.send_result
+        self._wanted = state
         try:
             self._producer._broker.end_transaction(sent, state, producer_group=self._producer.group)
         except BaseException:

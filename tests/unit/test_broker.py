@@ -21,6 +21,7 @@ from txstore import (
     InvalidMessageError,
     InvalidNameError,
     InvalidOptionError,
+    LocalTransactionState,
     Message,
     MessageNotFoundError,
     ReadOnlyError,
@@ -337,3 +338,25 @@ def test_P3_a_log_line_names_the_transaction(broker: Broker, caplog: pytest.LogC
     producer = broker.transaction_producer("p")
     result = producer.send_in_transaction(Message("t", b"x"), executer=lambda message, arg: None)
     assert result.send_result.message_id in caplog.text
+
+
+def test_ctrl_c_while_closing_waits_for_a_check_still_closes_the_store(
+    open_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = open_store()
+
+    def interrupted(wait: float = 0.0) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(broker._parts.pool, "stop", interrupted, raising=True)
+    with pytest.raises(KeyboardInterrupt):
+        broker.close()
+    assert broker.store.closed
+
+
+def test_a_half_that_ended_is_not_handed_out_again(broker: Broker, scripted: Any) -> None:
+    producer = broker.transaction_producer("g", scripted())
+    sent = producer.send_in_transaction(Message("t", b"x"))
+    assert broker.store.look_again(sent.queue_offset, 1000)
+    broker.end_transaction(sent.transaction_id, LocalTransactionState.COMMIT)
+    assert not broker.store.look_again(sent.queue_offset, 1000, asked=True), "so no check of it is sent"

@@ -201,3 +201,16 @@ def test_home_first() -> None:
     assert producers.add(first) == first.number
     producers.remove(second)
     assert [member for _, member in producers.of_group("g", second.number)] == [first]
+
+
+def test_a_check_that_found_no_thread_is_asked_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    pool = Pool()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        assert pool.submit(1, 1, lambda: COMMIT)
+    pool.pool.expire()
+    pool.wait_for({1})
+    pool.pool.stop()

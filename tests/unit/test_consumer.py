@@ -194,3 +194,22 @@ def test_messages_that_retention_took_are_reported_not_waited_for(
     with fake.consumer("c", "t") as consumer:
         assert [message.body for message in consumer.poll(9)] == [b"3", b"4"]
     assert "removed before they were consumed" in caplog.text
+
+
+def test_D1_what_was_taken_before_a_queue_failed_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = FakeBroker(queues=2)
+    for queue_id in (0, 0, 1):
+        broker.producer("p").send(Message("t", b"x"), queue_id=queue_id)
+    read, fails = broker.read, [True]
+
+    def failing(topic: str, queue_id: int, *rest: Any) -> Any:
+        if queue_id == 1 and fails:
+            fails.pop()
+            raise OSError("no handle left")
+        return read(topic, queue_id, *rest)
+
+    monkeypatch.setattr(broker, "read", failing)
+    with broker.consumer("c", "t") as consumer:
+        with pytest.raises(OSError, match="no handle"):
+            consumer.poll(9)
+        assert [(m.queue_id, m.queue_offset) for m in consumer.poll(9)] == [(0, 0), (1, 0), (0, 1)]

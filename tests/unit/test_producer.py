@@ -1,5 +1,6 @@
 """The story: a message goes to the queue that its sender means, and a sender cannot leave half a topic idle."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from txstore import (
     TransactionProducer,
 )
 from txstore._native import java_hash_code
+from txstore.errors import DiskFullError
 from txstore.testing import FakeBroker
 
 
@@ -130,3 +132,20 @@ def test_a_listener_that_is_none_is_refused_before_the_group_is_joined() -> None
     with pytest.raises(ValueError, match="no transaction listener"):
         TransactionProducer(fake, "g", object())
     assert fake._producers.all() == []
+
+
+def test_a_rollback_that_failed_is_no_commit_at_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = FakeBroker()
+    producer = broker.transaction_producer("g")
+    end, fails = broker.end_transaction, [True]
+
+    def failing(*args: Any, **options: Any) -> Any:
+        if fails:
+            fails.pop()
+            raise DiskFullError("full")
+        return end(*args, **options)
+
+    monkeypatch.setattr(broker, "end_transaction", failing)
+    with producer.transaction(Message("t", b"x")) as tx, contextlib.suppress(DiskFullError):
+        tx.rollback()
+    assert broker.transaction_state(tx.transaction_id) == "rolled_back"

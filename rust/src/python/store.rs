@@ -242,7 +242,7 @@ impl Store {
     }
 
     #[pyo3(signature = (half_queue_offset, in_ms, *, asked=false))]
-    fn look_again(&self, py: Python<'_>, half_queue_offset: u64, in_ms: i64, asked: bool) -> PyResult<()> {
+    fn look_again(&self, py: Python<'_>, half_queue_offset: u64, in_ms: i64, asked: bool) -> PyResult<bool> {
         guarded(|| self.store.look_again(half_queue_offset, in_ms, asked)).or_raise(py)
     }
 

@@ -23,18 +23,17 @@ impl Store {
         Ok(scan::waiting_after(&self.shared.inner.lock().state.table, after, limit, now_ms))
     }
 
-    /// Hands a transaction out again in `in_ms`; `asked`: a check was sent, and counts.
-    pub fn look_again(&self, half_queue_offset: u64, in_ms: i64, asked: bool) -> Result<()> {
+    /// Hands a transaction out again in `in_ms`; `asked`: a check is sent, and counts. Whether it pends still.
+    pub fn look_again(&self, half_queue_offset: u64, in_ms: i64, asked: bool) -> Result<bool> {
         self.shared.check_open()?;
         let now_ms = self.shared.clock.monotonic_ms();
         let mut inner = self.shared.inner.lock();
-        if let Some(key) = inner.state.table.find(half_queue_offset) {
-            if asked {
-                inner.state.table.checked(key, now_ms);
-            }
-            inner.state.table.set_due(key, now_ms.saturating_add(in_ms.max(0)));
+        let Some(key) = inner.state.table.find(half_queue_offset) else { return Ok(false) };
+        if asked {
+            inner.state.table.checked(key, now_ms);
         }
-        Ok(())
+        inner.state.table.set_due(key, now_ms.saturating_add(in_ms.max(0)));
+        Ok(true)
     }
 
     /// The local transaction of a half has ended here: its age counts from now.
