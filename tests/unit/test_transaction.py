@@ -282,6 +282,17 @@ def test_T11_one_that_runs_is_not_asked(open_store: Any, scripted: Any, eventual
     assert state_of(broker, tx.transaction_id) == "committed"
 
 
+def test_T11_one_whose_producer_left_without_a_word_is_asked(
+    open_store: Any, scripted: Any, eventually: Eventually
+) -> None:
+    broker = open_store(**SHORT)
+    gone = 4711  # As an interrupt leaves it, between the half message and the note that it runs.
+    broker.write_queues("t")
+    half = broker.store.prepare(Message("t", b"x"), 0, "g", gone)
+    broker.transaction_producer("g", scripted(check=COMMIT))
+    eventually(lambda: state_of(broker, half.message_id) == "committed")
+
+
 def test_T11_after_the_maximum_it_is_discarded_once(
     open_store: Any, scripted: Any, eventually: Eventually, read_all: ReadAll
 ) -> None:
