@@ -40,6 +40,7 @@ _log = logging.getLogger("txstore.check")
 
 _THREAD_NAME = "txstore-check"
 _BATCH = 256  # Halves taken from the engine at once.
+_LONELY_PAGE = 50_000
 _ROUND_HALVES_MAX = 20_000  # Then the other jobs get their turn.
 _QUEUED_MAX = 4096  # Checks of one producer that may stand in line.
 _RUNNING_LOOK_MS = 100  # At least between two looks at one whose local transaction still runs.
@@ -620,7 +621,8 @@ class CheckRounds:
             return
         self._lonely -= came
         after = -1
-        while waiting := self._store.halves_waiting(after, _BATCH):
+        # Each page looks through all that pends, so few large ones serve many.
+        while waiting := self._store.halves_waiting(after, _LONELY_PAGE):
             for half in waiting:
                 # One whose own time has not come yet is found so by `decide`.
                 if half.producer_group in came and not half.running:

@@ -38,7 +38,7 @@ __all__ = [
 
 # Looking a member up in its enum class takes longer than all else in `end`.
 _COMMIT, _ROLLBACK = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK
-_PAGE = 1000
+_PAGE, _PAGE_MAX = 1000, 100_000
 _NEXT: dict[TransactionState, str] = {
     TransactionState.COMMITTED: "It is final: consumers see the message.",
     TransactionState.ROLLED_BACK: "It is final: no consumer sees the message.",
@@ -256,10 +256,12 @@ class Transactions:
 
     def waiting(self) -> Iterator[WaitingHalf]:
         """What is pending, oldest first, in pages: what comes or ends meanwhile may be in it or not."""
-        after = -1
-        while page := self._store.halves_waiting(after, _PAGE):
+        after, size = -1, _PAGE
+        while page := self._store.halves_waiting(after, size):
             yield from page
             after = page[-1].half_queue_offset
+            # Each page looks through all that pends, so few large ones serve many.
+            size = min(size * 8, _PAGE_MAX)
 
     def pending(
         self,
