@@ -12,10 +12,6 @@ mod read;
 mod survey;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tests_concurrency;
-#[cfg(test)]
-mod tests_recovery;
 mod upkeep;
 mod waiting;
 

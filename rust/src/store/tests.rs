@@ -1,9 +1,11 @@
 //! Tests of the store: each promise of docs/transactions.md by its name, on storage in memory.
 
+mod concurrency;
 mod derived;
 mod ends;
 mod log;
 mod readers;
+mod recovery;
 mod transactions;
 
 use std::sync::Arc;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::tests_recovery::{envelope, half, new, open, options};
-use super::{End, EndKind};
+use super::super::{End, EndKind};
+use super::recovery::{envelope, half, new, open, options};
 use crate::error::Error;
 use crate::options::{FlushDiskType, StoreOptions};
 use crate::storage::Storage;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{End, EndKind, GUARD, NewHalfMessage, NewMessage, Store};
+use super::super::{End, EndKind, GUARD, NewHalfMessage, NewMessage, Store};
 use crate::clock::ManualClock;
 use crate::error::{Error, Result};
 use crate::half::HalfCopy;
