@@ -17,6 +17,7 @@ use crate::options::FlushDiskType;
 use crate::record::message_id::{MessageId, UniqueId};
 use crate::record::properties::{self, Properties, UNIQUE_KEY};
 use crate::record::{Draft, TransactionType, crc32};
+use crate::recovery::Recovered;
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 
 /// A message to be stored.
@@ -63,6 +64,20 @@ pub(super) struct Placed {
     appended: Appended,
     queue_offset: QueueOffset,
     unique_id: UniqueId,
+}
+
+/// A half message that is to pend.
+pub(super) struct PendingHalf<'a> {
+    /// Its record.
+    pub(super) draft: &'a Draft<'a>,
+    /// What its copies share.
+    pub(super) identity: Option<Identity>,
+    /// Its producer group.
+    pub(super) group: &'a str,
+    /// How long it is not to be asked about.
+    pub(super) immunity_ms: Option<i64>,
+    /// The producer in which its local transaction runs; 0: none.
+    pub(super) owner: u32,
 }
 
 impl Store {
@@ -222,40 +237,65 @@ impl Shared {
         let Inner { appender, state, scratch, half_slot, .. } = inner;
         let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "preparing a transaction" })?;
         half_properties(message.envelope, message.queue_id, unique_id, half.group, scratch)?;
-        let queue_offset = QueueOffset(state.dispatcher.queues.next(*half_slot));
-        appender.begin(now);
         let draft = self.draft(message, HALF_TOPIC, HALF_QUEUE, now, Some(body_crc), scratch);
-        let appended = appender.push(&draft, queue_offset)?;
+        let pending = PendingHalf {
+            draft: &draft,
+            identity: Some(identity),
+            group: half.group,
+            immunity_ms: immunity_ms(Properties(&message.envelope.properties)),
+            owner: half.owner,
+        };
+        let dispatch = |appended| request(message.envelope, appended, unique_id, self.half_topic_hash());
+        let stored = self.store_half(appender, state, *half_slot, now, may_wait, &pending, dispatch)?;
+        Ok(stored.map(|copy| Sent {
+            unique_id: half.unique_id.map_or(MessageId::Unique(generated), |given| MessageId::Text(given.into())),
+            physical_offset: PhysicalOffset(copy.physical_offset),
+            queue_offset: QueueOffset(copy.queue_offset),
+            queue_id: message.queue_id,
+        }))
+    }
+
+    /// Writes the record of a half message and lets it pend: what sending one and resuming one share. `None`, and
+    /// nothing has changed, where that would wait and may not.
+    #[allow(clippy::too_many_arguments)] // The parts of `Inner`, of which the draft borrows another one.
+    pub(super) fn store_half<'a>(
+        &self,
+        appender: &mut Appender,
+        state: &mut Recovered,
+        half_slot: Slot,
+        now: TimestampMs,
+        may_wait: bool,
+        half: &PendingHalf<'_>,
+        dispatch: impl FnOnce(Appended) -> DispatchRequest<'a>,
+    ) -> Result<Option<HalfCopy>> {
+        let queue_offset = QueueOffset(state.dispatcher.queues.next(half_slot));
+        appender.begin(now);
+        let appended = appender.push(half.draft, queue_offset)?;
         // What this half takes now, its end may need once more.
         let urgency = Urgency::Send { pending_bytes: state.table.pending_bytes() + u64::from(appended.size) };
         if !self.write(appender, urgency, may_wait)? {
             return Ok(None);
         }
-        let request = request(message.envelope, appended, unique_id, self.half_topic_hash());
-        state.dispatcher.enqueue(*half_slot, &request);
+        let request = dispatch(appended);
+        state.dispatcher.enqueue(half_slot, &request);
         state.dispatcher.index(&request);
         let monotonic_ms = self.clock.monotonic_ms();
-        let immunity_ms = immunity_ms(Properties(&message.envelope.properties));
+        let copy = HalfCopy { queue_offset: queue_offset.0, physical_offset: appended.physical_offset.0 };
         let key = state.table.insert(&NewHalf {
-            copy: HalfCopy { queue_offset: queue_offset.0, physical_offset: appended.physical_offset.0 },
-            identity: Some(identity),
+            copy,
+            identity: half.identity,
             group: half.group,
             size: appended.size,
             stored_ms: monotonic_ms,
-            immunity_ms,
+            immunity_ms: half.immunity_ms,
             checks: 0,
             owner: half.owner,
             sent: true,
         });
-        state.table.set_due(key, monotonic_ms + immunity_ms.unwrap_or(self.options.transaction_timeout_ms));
+        state.table.set_due(key, monotonic_ms + half.immunity_ms.unwrap_or(self.options.transaction_timeout_ms));
         state.note_last(appended);
         self.ask_for_upkeep(state.dispatcher.queues.buffered(), state.dispatcher.index.len());
-        Ok(Some(Sent {
-            unique_id: half.unique_id.map_or(MessageId::Unique(generated), |given| MessageId::Text(given.into())),
-            physical_offset: appended.physical_offset,
-            queue_offset,
-            queue_id: message.queue_id,
-        }))
+        Ok(Some(copy))
     }
 
     /// The pending half that a resend repeats (T12); the record itself is compared, hashes may collide.

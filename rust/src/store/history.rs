@@ -3,14 +3,14 @@
 //! In: an id, or the whole log. Out: rows, folded by the same rule that recovery uses. Always: also for stores that a
 //! broker worked on, with its put-back halves and double commits. Not here: checks, which leave no trace in the log.
 
-use super::append::Sent;
+use super::append::{PendingHalf, Sent};
 use super::{Shared, Store, StoredRecord};
-use crate::commit_log::{Scanner, Urgency};
+use crate::commit_log::{Appended, Scanner};
 use crate::dispatch::DispatchRequest;
 use crate::error::{Error, Outcome, Result};
 use crate::half::convert::resume_draft;
 use crate::half::replay::{Keep, Replay};
-use crate::half::table::{Key, NewHalf, Pending, Table};
+use crate::half::table::{Key, Pending, Table};
 use crate::half::{HalfCopy, HalfFacts};
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
 use crate::record::TransactionType;
@@ -117,13 +117,10 @@ impl Store {
                 return Err(Error::StillPending { transaction: transaction_id.to_owned() });
             }
             let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "resuming a transaction" })?;
-            appender.begin(shared.clock.wall());
             let draft = resume_draft(view, shared.options.store_host, scratch);
-            let queue_offset = QueueOffset(state.dispatcher.queues.next(*half_slot));
-            let appended = appender.push(&draft, queue_offset)?;
-            let urgency = Urgency::Send { pending_bytes: state.table.pending_bytes() + u64::from(appended.size) };
-            shared.write(appender, urgency, true)?;
-            let request = DispatchRequest {
+            let pending =
+                PendingHalf { draft: &draft, identity, group: facts.group, immunity_ms: facts.immunity_ms, owner: 0 };
+            let dispatch = |appended: Appended| DispatchRequest {
                 physical_offset: appended.physical_offset,
                 size: appended.size,
                 store_timestamp: appended.store_timestamp,
@@ -131,26 +128,13 @@ impl Store {
                 transaction_type: TransactionType::None,
                 ..DispatchRequest::of(view)
             };
-            state.dispatcher.enqueue(*half_slot, &request);
-            state.dispatcher.index(&request);
-            state.note_last(appended);
-            let now_ms = shared.clock.monotonic_ms();
-            let key = state.table.insert(&NewHalf {
-                copy: HalfCopy { queue_offset: queue_offset.0, physical_offset: appended.physical_offset.0 },
-                identity,
-                group: facts.group,
-                size: appended.size,
-                stored_ms: now_ms,
-                immunity_ms: facts.immunity_ms,
-                checks: 0,
-                owner: 0,
-                sent: true,
-            });
-            state.table.set_due(key, now_ms + facts.immunity_ms.unwrap_or(shared.options.transaction_timeout_ms));
+            let now = shared.clock.wall();
+            let copy = shared.store_half(appender, state, *half_slot, now, true, &pending, dispatch)?;
+            let copy = copy.ok_or(Error::StoreClosed)?;
             Ok(Sent {
                 unique_id: MessageId::Text(transaction_id.into()),
-                physical_offset: appended.physical_offset,
-                queue_offset,
+                physical_offset: PhysicalOffset(copy.physical_offset),
+                queue_offset: QueueOffset(copy.queue_offset),
                 queue_id: facts.real_queue_id,
             })
         })??;
