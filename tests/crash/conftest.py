@@ -11,5 +11,5 @@ from tests.crash.zygote import Zygote
 
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
-    with Zygote("txstore", "tests.crash.workload") as warm:
+    with Zygote("txstore", "tests.crash.workload", "tests.crash.script") as warm:
         yield warm

@@ -7,17 +7,30 @@ store holds afterwards is right (promises.py).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
+import os
 import random
 import threading
+import time
 import traceback
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import txstore
 from tests.crash.zygote import Voice
-from txstore import AlreadyEndedError, Broker, LocalTransactionState, Message, TransactionListener, TransactionMessage
+from txstore import (
+    AlreadyEndedError,
+    Broker,
+    DiskFullError,
+    LocalTransactionState,
+    Message,
+    TransactionListener,
+    TransactionMessage,
+)
 
 TOPIC = "t"
 READERS = "readers"
@@ -74,14 +87,23 @@ UNKNOWN = LocalTransactionState.UNKNOWN
 class Service:
     """One thread's work."""
 
-    def __init__(self, broker: Broker, voice: Voice, name: str, chance: random.Random) -> None:
-        self._broker, self._voice, self._chance = broker, voice, chance
+    def __init__(
+        self, broker: Broker, voice: Voice, name: str, chance: random.Random, *, may_be_full: bool = False
+    ) -> None:
+        self._broker, self._voice, self._chance, self._may_be_full = broker, voice, chance, may_be_full
         self._keys = (f"{name}-{number}" for number in itertools.count())
         self._producer = broker.transaction_producer(f"group-{name.split('-')[-1]}", Fates(voice, chance))
 
     def step(self) -> None:
+        """One piece of work. A full disk may refuse what is new and what is derived, never the end of what pends."""
         steps: list[Callable[[], None]] = [self.send, self.batch, self.listened, self.block, self.by_hand, self.upkeep]
-        self._chance.choices(steps, weights=[4, 2, 4, 3, 6, 1])[0]()
+        try:
+            self._chance.choices(steps, weights=[4, 2, 4, 3, 6, 1])[0]()
+        except DiskFullError:
+            if not self._may_be_full:
+                raise
+            self._voice.say("error", "DiskFullError")
+            time.sleep(0.001)
 
     def _message(self) -> tuple[str, Message]:
         key = next(self._keys)
@@ -101,13 +123,15 @@ class Service:
     def listened(self) -> None:
         key, message = self._message()
         result = self._producer.send_in_transaction(message)
-        if result.local_transaction_state is not UNKNOWN and result.error is None:
+        assert result.error is None, result.error
+        if result.local_transaction_state is not UNKNOWN:
             self._voice.say("ended", key, result.transaction_id, fate(key))
 
     def block(self) -> None:
         key, message = self._message()
+        transaction = self._producer.transaction(message)
         try:
-            with self._producer.transaction(message) as tx:
+            with transaction as tx, must_end():
                 self._voice.say("prepared", key, tx.transaction_id)
                 if fate(key) == "rolled_back":
                     tx.rollback()
@@ -115,7 +139,7 @@ class Service:
                     raise KeyError(key)
         except KeyError:
             return
-        self._voice.say("ended", key, tx.transaction_id, fate(key))
+        self._voice.say("ended", key, transaction.transaction_id, fate(key))
 
     def by_hand(self) -> None:
         key, message = self._message()
@@ -131,9 +155,10 @@ class Service:
             self._contradict(half, fate(key))
 
     def _end(self, half: Any, outcome: str) -> str:
-        if outcome == "discarded":
-            return self._broker.discard(half).outcome
-        return self._broker.end_transaction(half, STATES[outcome]).outcome
+        with must_end():
+            if outcome == "discarded":
+                return self._broker.discard(half).outcome
+            return self._broker.end_transaction(half, STATES[outcome]).outcome
 
     def _contradict(self, half: Any, outcome: str) -> None:
         other = "rolled_back" if outcome == "committed" else "committed"
@@ -147,6 +172,38 @@ class Service:
         self._chance.choice([self._broker.store.snapshot, self._broker.flush, self._broker.write_offsets])()
 
 
+@contextlib.contextmanager
+def must_end() -> Iterator[None]:
+    """A full disk refuses no end: its space was taken with the half message."""
+    try:
+        yield
+    except DiskFullError as error:
+        raise AssertionError(f"an end found the disk full: {error}") from error
+
+
+def fill_and_free(directory: Path, voice: Voice, chance: random.Random, stop: threading.Event) -> None:
+    """Takes all but a few pages of a small file system, again and again, and gives them back."""
+    while not stop.wait(chance.uniform(0.01, 0.04)):
+        with filled(directory, chance.randrange(12)):
+            voice.say("full")
+            stop.wait(chance.uniform(0.01, 0.03))
+        voice.say("room")
+
+
+@contextlib.contextmanager
+def filled(directory: Path, pages_left: int) -> Iterator[None]:
+    """A file system full but for some pages."""
+    filler = directory / "filler"
+    try:
+        with filler.open("wb") as file:
+            while (taken := os.statvfs(directory).f_bavail - pages_left) > 0:
+                with contextlib.suppress(OSError):  # Somebody else was faster.
+                    os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), taken * os.statvfs(directory).f_bsize)
+        yield
+    finally:
+        filler.unlink()
+
+
 def consume(broker: Broker, voice: Voice, stop: threading.Event) -> None:
     """Reads everything, and tells what it got before the next step acknowledges it."""
     with broker.consumer(READERS, TOPIC) as consumer:
@@ -155,32 +212,55 @@ def consume(broker: Broker, voice: Voice, stop: threading.Event) -> None:
                 voice.say("got", message.keys[0], message.queue_id, message.queue_offset)
 
 
+class Crew:
+    """The threads of one process: services, a consumer, and whoever fills the disk."""
+
+    def __init__(self, broker: Broker, voice: Voice, arguments: dict[str, Any]) -> None:
+        self._voice, self._stop, self._threads = voice, threading.Event(), list[threading.Thread]()
+        chance, full = random.Random(arguments["seed"]), arguments.get("filled")
+        self._begin(lambda: consume(broker, voice, self._stop))
+        for number in range(arguments["threads"]):
+            name, luck = f"{arguments['seed']:x}-{number}", random.Random(chance.random())
+            self._begin(Service(broker, voice, name, luck, may_be_full=full is not None).step)
+        self._enough = threading.Event()
+        self._filler: threading.Thread | None = None
+        if full is not None:
+            logging.disable()  # Housekeeping reports each time that it finds no space.
+            self._begin(lambda: fill_and_free(Path(full), voice, chance, self._enough), self._enough)
+            self._filler = self._threads.pop()
+
+    def _begin(self, task: Callable[[], None], stop: threading.Event | None = None) -> None:
+        """Repeats a task in a thread; an error is told, and ends all."""
+        until = self._stop if stop is None else stop
+
+        def run() -> None:
+            try:
+                while not until.is_set():
+                    task()
+            except BaseException:
+                self._voice.say("wrong", traceback.format_exc()[-1500:])
+                self._stop.set()
+
+        self._threads.append(threading.Thread(target=run, daemon=True))
+        self._threads[-1].start()
+
+    def work(self, seconds: float | None) -> None:
+        """For that long (None: until something goes wrong); in the end there is space again."""
+        self._stop.wait(seconds)
+        if self._filler is not None:
+            self._enough.set()
+            self._filler.join()
+            self._stop.wait(0.05)
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
 def work(voice: Voice, arguments: dict[str, Any]) -> None:
     """Opens the store and works with several threads; with `seconds` for that long, then closes it."""
-    chance = random.Random(arguments["seed"])
     with txstore.open(arguments["path"], **arguments["options"]) as broker:
         broker.write_queues(TOPIC)  # Makes the topic.
         voice.ready()
         voice.say("open")
-        stop = threading.Event()
-
-        def run(task: Callable[[], None]) -> None:
-            try:
-                while not stop.is_set():
-                    task()
-            except BaseException:
-                voice.say("wrong", traceback.format_exc()[-1500:])
-                stop.set()
-
-        tasks: list[Callable[[], None]] = [lambda: consume(broker, voice, stop)]
-        for number in range(arguments["threads"]):
-            name = f"{arguments['seed']:x}-{number}"
-            tasks.append(Service(broker, voice, name, random.Random(chance.random())).step)
-        threads = [threading.Thread(target=run, args=(task,), daemon=True) for task in tasks]
-        for thread in threads:
-            thread.start()
-        stop.wait(arguments.get("seconds"))
-        stop.set()
-        for thread in threads:
-            thread.join()
+        Crew(broker, voice, arguments).work(arguments.get("seconds"))
     voice.say("closed")

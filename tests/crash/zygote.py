@@ -59,6 +59,11 @@ class Life:
     """The exit code, or the signal's number below zero."""
     hung: bool = False
 
+    def __str__(self) -> str:
+        """Its end, for messages: what went wrong is among the last words."""
+        last = "\n".join(str(part) for words in self.words[-3:] for part in words)
+        return f"ended with {self.status}{', hung' if self.hung else ''}, said {len(self.words)} times, at last:\n{last}"
+
 
 class Zygote:
     """The parent's side. `run` orders one life after the other."""
