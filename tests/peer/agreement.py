@@ -20,6 +20,7 @@ Facts = dict[str, Any]
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 DISCARD_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 SYSTEM_TOPICS = {HALF_TOPIC, OP_TOPIC, DISCARD_TOPIC}
 CRC = "__CRC32#"
 TRANSACTION_BITS, COMMIT_BITS = 0xC, 0x8
@@ -112,7 +113,9 @@ def assert_same_store(dump: Facts, store: Store, keys: list[tuple[str, str]], of
         mine = stored(ours.pop(place))
         assert dumped(message) == mine
         assert (message["unit_physical_offset"], message["unit_size"]) == (mine["physical_offset"], mine["size"])
-        assert message["tags_code"] == java_hash(mine["tags"] or "")
+        if mine["topic"] != SCHEDULE_TOPIC:
+            # There it is the time of delivery, which each knows from its own levels.
+            assert message["tags_code"] == java_hash(mine["tags"] or "")
     assert ours == {}
     for (topic, key), offsets in zip(keys, dump["by_key"], strict=True):
         assert sorted(offsets) == sorted(m.physical_offset for m in store.query(topic, key, 1000)), (topic, key)

@@ -86,7 +86,7 @@ def write(home: Home, clients: Peer, store: Path, work: Work) -> Told:
             steps = (crew.send, crew.transactions, crew.consume, crew.resume)
             jobs = [pool.submit(step, random.Random(chance.randrange(1 << 30))) for step in steps]
             if not work.settle:
-                time.sleep(chance.uniform(0.3, 8.0))
+                time.sleep(chance.uniform(1.0, 8.0))
                 crew.over.set()
                 if work.killed:
                     process.kill()
@@ -145,9 +145,11 @@ class _Crew:
 
     def transactions(self, chance: random.Random) -> None:
         for number in self._rounds(chance):
+            # The first round has every plan.
+            plans = PLANS if number == 0 else [chance.choice(PLANS) for _ in range(chance.randrange(1, 16))]
             transactions = []
-            for i in range(chance.randrange(1, 16)):
-                one = _message(chance, f"t{self.work.seed}-{number}-{i}") | {"answers": chance.choice(PLANS)}
+            for i, answers in enumerate(plans):
+                one = _message(chance, f"t{self.work.seed}-{number}-{i}") | {"answers": answers}
                 if chance.random() < 0.2:
                     one["immunity_s"] = str(chance.randrange(1, 4))
                 transactions.append(one)
@@ -163,10 +165,14 @@ class _Crew:
                 self.broker.names, READER, dict.fromkeys(TOPICS, "*"), later=later, at_least=10_000, timeout_ms=limit_ms
             )
 
+    @property
+    def _must_resume(self) -> bool:
+        return self.work.settle and not self.told.resumed
+
     def resume(self, chance: random.Random) -> None:
-        """An operator: takes up to three discarded transactions up again."""
+        """An operator: takes up to three discarded transactions up again, one where all is to settle."""
         end = time.monotonic() + 10
-        while time.monotonic() < end and len(self.told.resumed) < 3 and not self.over.wait(0.5):
+        while (time.monotonic() < end or self._must_resume) and len(self.told.resumed) < 3 and not self.over.wait(0.5):
             checks = [event for event in self.producer.log() if event["what"] == "check" and event["nth"] >= 3]
             asked = dict.fromkeys(event["transaction_id"] for event in checks)
             waiting = [transaction for transaction in asked if transaction not in self.told.resumed]
