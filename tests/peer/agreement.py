@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from tests.peer.workload import TOPICS, Told
+from tests.peer.workload import DELAY_LEVELS_S, TOPICS, Told
 from txstore._native import Store, StoredMessage
 
 Facts = dict[str, Any]
@@ -20,7 +20,8 @@ Facts = dict[str, Any]
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 DISCARD_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-SYSTEM_TOPICS = {HALF_TOPIC, OP_TOPIC, DISCARD_TOPIC}
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+SYSTEM_TOPICS = {HALF_TOPIC, OP_TOPIC, DISCARD_TOPIC, SCHEDULE_TOPIC}
 CRC = "__CRC32#"
 TRANSACTION_BITS, COMMIT_BITS = 0xC, 0x8
 
@@ -112,13 +113,20 @@ def assert_same_store(dump: Facts, store: Store, keys: list[tuple[str, str]], of
         mine = stored(ours.pop(place))
         assert dumped(message) == mine
         assert (message["unit_physical_offset"], message["unit_size"]) == (mine["physical_offset"], mine["size"])
-        assert message["tags_code"] == java_hash(mine["tags"] or "")
+        assert message["tags_code"] == tags_code(mine)
     assert ours == {}
     for (topic, key), offsets in zip(keys, dump["by_key"], strict=True):
         assert sorted(offsets) == sorted(m.physical_offset for m in store.query(topic, key, 1000)), (topic, key)
     for offset_id, offset in zip(offset_ids, dump["by_offset_id"], strict=True):
         assert offset == int(offset_id[-16:], 16)
         assert store.read_at(offset).offset_message_id == offset_id
+
+
+def tags_code(message: Facts) -> int:
+    """What a queue's entry holds beside the place: in the schedule topic the time of delivery."""
+    if message["topic"] == SCHEDULE_TOPIC:
+        return int(message["store_timestamp_ms"]) + 1000 * DELAY_LEVELS_S[message["queue_id"] + 1]
+    return java_hash(message["tags"] or "")
 
 
 def java_hash(text: str) -> int:
@@ -139,13 +147,17 @@ def assert_as_told(dump: Facts, told: Told) -> None:
     """What was acknowledged stands in RocketMQ's dump as sent, where it was told, once; and nothing else does."""
     real = [message for message in dump["messages"] if message["topic"] not in SYSTEM_TOPICS]
     halves = [message for message in dump["messages"] if message["topic"] == HALF_TOPIC]
+    waiting = {name_of(message): message for message in dump["messages"] if message["topic"] == SCHEDULE_TOPIC}
     by_name = {name_of(message): message for message in real}
     assert len(by_name) == len(real), "a message is there twice"
-    assert set(by_name) | {name_of(half) for half in halves} <= set(told.begun), "a message is there that nobody sent"
+    assert {*by_name, *waiting, *map(name_of, halves)} <= set(told.begun), "a message is there that nobody sent"
     for name, message in by_name.items():
         assert_content(message, told.begun[name])
     for name, place in told.sent.items():
         assert {key: by_name[name][key] for key in place} == place
+    for name, place in told.delayed.items():
+        assert {key: waiting[name][key] for key in place} == place
+        assert_content(waiting[name] | real_place(waiting[name]), told.begun[name])
     by_place = {half["physical_offset"]: half for half in halves}
     for name, place in told.prepared.items():
         half = by_place[place["physical_offset"]]
@@ -162,6 +174,12 @@ def assert_as_told(dump: Facts, told: Told) -> None:
     assert discarded <= parked
 
 
+def real_place(message: Facts) -> Facts:
+    """Where a hidden message belongs."""
+    properties = message["properties"]
+    return {"topic": properties["REAL_TOPIC"], "queue_id": int(properties["REAL_QID"])}
+
+
 def assert_content(message: Facts, sent: Facts) -> None:
     """A message in its real topic is what was sent."""
     same = ("topic", "queue_id", "body_length", "body_sha256", "tags", "keys", "flag")
@@ -173,5 +191,5 @@ def assert_content(message: Facts, sent: Facts) -> None:
 
 def visible(told: Told, states: dict[str, str]) -> set[str]:
     """Names of the messages that a consumer of the ordinary topics gets."""
-    names = set(told.sent) | {name for name, state in states.items() if state == "committed"}
+    names = {*told.sent, *told.delayed} | {name for name, state in states.items() if state == "committed"}
     return {name for name in names if told.begun[name]["topic"] in TOPICS}
