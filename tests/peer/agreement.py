@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tests.peer.workload import TOPICS, Told
+from tests.peer.workload import DELAY_LEVELS_S, TOPICS, Told
 from txstore._native import Store, StoredMessage
 
 Facts = dict[str, Any]
@@ -21,7 +21,7 @@ HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 DISCARD_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-SYSTEM_TOPICS = {HALF_TOPIC, OP_TOPIC, DISCARD_TOPIC}
+SYSTEM_TOPICS = {HALF_TOPIC, OP_TOPIC, DISCARD_TOPIC, SCHEDULE_TOPIC}
 CRC = "__CRC32#"
 TRANSACTION_BITS, COMMIT_BITS = 0xC, 0x8
 
@@ -102,8 +102,17 @@ def keys_of(found: Iterable[StoredMessage]) -> list[tuple[str, str]]:
     return [pair for pair, count in pairs.items() if count <= 64]
 
 
-def assert_same_store(dump: Facts, store: Store, keys: list[tuple[str, str]], offset_ids: list[str]) -> None:
-    """RocketMQ has the same queues, messages, units, and answers by key and id as txstore."""
+def assert_same_store(
+    dump: Facts,
+    store: Store,
+    keys: list[tuple[str, str]],
+    offset_ids: list[str],
+    delays_s: Sequence[Mapping[int, int]] = (DELAY_LEVELS_S,),
+) -> None:
+    """RocketMQ has the same queues, messages, units, and answers by key and id as txstore.
+
+    `delays_s`: the seconds of each delay level; several, if brokers with levels of their own have written it, too.
+    """
     assert dump["loaded"], dump["refused"]
     theirs = {(q["topic"], q["queue_id"]): (q["first"], q["end"]) for q in dump["queues"] if q["end"] > q["first"]}
     assert theirs == queues(store)
@@ -113,15 +122,20 @@ def assert_same_store(dump: Facts, store: Store, keys: list[tuple[str, str]], of
         mine = stored(ours.pop(place))
         assert dumped(message) == mine
         assert (message["unit_physical_offset"], message["unit_size"]) == (mine["physical_offset"], mine["size"])
-        if mine["topic"] != SCHEDULE_TOPIC:
-            # There it is the time of delivery, which each knows from its own levels.
-            assert message["tags_code"] == java_hash(mine["tags"] or "")
+        assert message["tags_code"] in {tags_code(mine, levels_s) for levels_s in delays_s}
     assert ours == {}
     for (topic, key), offsets in zip(keys, dump["by_key"], strict=True):
         assert sorted(offsets) == sorted(m.physical_offset for m in store.query(topic, key, 1000)), (topic, key)
     for offset_id, offset in zip(offset_ids, dump["by_offset_id"], strict=True):
         assert offset == int(offset_id[-16:], 16)
         assert store.read_at(offset).offset_message_id == offset_id
+
+
+def tags_code(message: Facts, levels_s: Mapping[int, int]) -> int:
+    """What a queue's entry holds beside the place: in the schedule topic the time of delivery."""
+    if message["topic"] == SCHEDULE_TOPIC:
+        return int(message["store_timestamp_ms"]) + 1000 * levels_s[message["queue_id"] + 1]
+    return java_hash(message["tags"] or "")
 
 
 def java_hash(text: str) -> int:
@@ -142,13 +156,17 @@ def assert_as_told(dump: Facts, told: Told) -> None:
     """What was acknowledged stands in RocketMQ's dump as sent, where it was told, once; and nothing else does."""
     real = [message for message in dump["messages"] if message["topic"] not in SYSTEM_TOPICS]
     halves = [message for message in dump["messages"] if message["topic"] == HALF_TOPIC]
+    waiting = {name_of(message): message for message in dump["messages"] if message["topic"] == SCHEDULE_TOPIC}
     by_name = {name_of(message): message for message in real}
     assert len(by_name) == len(real), "a message is there twice"
-    assert set(by_name) | {name_of(half) for half in halves} <= set(told.begun), "a message is there that nobody sent"
+    assert {*by_name, *waiting, *map(name_of, halves)} <= set(told.begun), "a message is there that nobody sent"
     for name, message in by_name.items():
         assert_content(message, told.begun[name])
     for name, place in told.sent.items():
         assert {key: by_name[name][key] for key in place} == place
+    for name, place in told.delayed.items():
+        assert {key: waiting[name][key] for key in place} == place
+        assert_content(waiting[name] | real_place(waiting[name]), told.begun[name])
     by_place = {half["physical_offset"]: half for half in halves}
     for name, place in told.prepared.items():
         half = by_place[place["physical_offset"]]
@@ -165,6 +183,12 @@ def assert_as_told(dump: Facts, told: Told) -> None:
     assert discarded <= parked
 
 
+def real_place(message: Facts) -> Facts:
+    """Where a hidden message belongs."""
+    properties = message["properties"]
+    return {"topic": properties["REAL_TOPIC"], "queue_id": int(properties["REAL_QID"])}
+
+
 def assert_content(message: Facts, sent: Facts) -> None:
     """A message in its real topic is what was sent."""
     same = ("topic", "queue_id", "body_length", "body_sha256", "tags", "keys", "flag")
@@ -176,5 +200,5 @@ def assert_content(message: Facts, sent: Facts) -> None:
 
 def visible(told: Told, states: dict[str, str]) -> set[str]:
     """Names of the messages that a consumer of the ordinary topics gets."""
-    names = set(told.sent) | {name for name, state in states.items() if state == "committed"}
+    names = {*told.sent, *told.delayed} | {name for name, state in states.items() if state == "committed"}
     return {name for name in names if told.begun[name]["topic"] in TOPICS}

@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 
 import txstore
 from tests.peer import agreement, workload
-from tests.peer.rocketmq import Broker, Peer, PeerError, message
+from tests.peer.rocketmq import SHORT_DELAYS, Broker, Peer, PeerError, message
 from tests.peer.workload import READERS, TOPICS, Told
 from txstore._native import Store
 
@@ -94,7 +94,7 @@ def take_over(rocketmq: Peer, path: Path, seed: int, end: str) -> None:
 def written(path: Path, seed: int) -> tuple[Facts, Told]:
     chance = random.Random(str(seed))
     made = workload.options(chance)
-    return made, workload.write(path, made, workload.plan(chance, STEPS))
+    return made, workload.write(path, made, workload.plan(chance, STEPS, wait=chance.random() < 0.5))
 
 
 def killed(rocketmq: Peer, path: Path, seed: int) -> tuple[Facts, Told]:
@@ -105,7 +105,7 @@ def killed(rocketmq: Peer, path: Path, seed: int) -> tuple[Facts, Told]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "open\n"
-        time.sleep(random.Random(seed).uniform(0.01, 0.3))
+        time.sleep(random.Random(seed).choice([0.05, 0.3, 2.5]) * random.Random(~seed).random())
         child.kill()
         for line in child.stdout.read().splitlines(keepends=True):
             if line.endswith("\n"):
@@ -158,7 +158,7 @@ def assert_finished_by_a_broker(rocketmq: Peer, path: Path, made: Facts, told: T
     before = found_by_us(path, told)
     chance = random.Random(str(path))
     answers = {transaction: chance.choice(ANSWERS) for transaction in sorted(before.pending)}
-    with rocketmq.broker(path, config=workload.broker_sizes(made)) as broker:
+    with rocketmq.broker(path, config=workload.broker_sizes(made) | SHORT_DELAYS) as broker:
         producers = [rocketmq.producer(broker.names, group, checks=answers) for group in workload.GROUPS]
         for producer in producers:
             # A group is known with its first heartbeat, and that comes with a first message.
@@ -166,7 +166,7 @@ def assert_finished_by_a_broker(rocketmq: Peer, path: Path, made: Facts, told: T
         settle(broker)
         checks = [event for producer in producers for event in producer.stop() if event["what"] == "check"]
         states = before.states | {before.names[key]: OUTCOMES[said[-1]] for key, said in answers.items()}
-        expected = agreement.visible(told, states)
+        expected = agreement.visible(told, states) | before.unacknowledged
         received = rocketmq.consume(broker.names, "fresh", dict.fromkeys(TOPICS, "*"), at_least=len(expected))
         read_on = rocketmq.consume(broker.names, READERS[0], {TOPICS[0]: "*"})
     assert {check["transaction_id"] for check in checks} == before.pending
@@ -201,6 +201,9 @@ class Found:
     offsets: dict[int, int]
     """How far the first reader has acknowledged the first topic, by queue."""
 
+    unacknowledged: set[str]
+    """Names of plain messages that are there though a kill came before they were acknowledged."""
+
     def read_to(self, queue_id: int) -> int:
         return self.offsets.get(queue_id, 0)
 
@@ -211,7 +214,9 @@ def found_by_us(path: Path, told: Told) -> Found:
         assert broker.open_report.clean
         assert (broker.open_report.warnings, broker.open_report.truncated_bytes) == ([], 0)
         rows = broker.store.transactions()
-        found = Found({}, {}, {row.transaction_id for row in rows if row.state == "pending" and row.transaction_id}, {})
+        pending = {row.transaction_id for row in rows if row.state == "pending" and row.transaction_id}
+        there = {one.keys[0] for one in agreement.messages(broker.store) if one.real_topic in TOPICS and one.keys}
+        found = Found({}, {}, pending, {}, there & told.in_flight_messages)
         for row in rows:
             assert row.transaction_id is not None
             name = broker.store.read_at(row.halves[0][1]).keys[0]
@@ -219,6 +224,8 @@ def found_by_us(path: Path, told: Told) -> Found:
         for topic, group, queue_id, offset in broker.store.consumer_offsets():
             if (topic, group) == (TOPICS[0], READERS[0]):
                 found.offsets[queue_id] = offset
+    # A half that was not acknowledged pends.
+    found.unacknowledged -= set(found.states)
     return found
 
 

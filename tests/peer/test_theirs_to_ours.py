@@ -39,8 +39,8 @@ SEED = int(os.environ.get("TXSTORE_PEER_SEED", random.randrange(1 << 30)))
 # What a client said this long before its broker ended may not have arrived, or not have been written: ends go one way,
 # and ops wait for their batch.
 ON_ITS_WAY_MS = 3000
-LEVELS_MS = [1000 * seconds for seconds in (1, 5, 10, 30)]
-SHORT_LEVELS_MS = [1000 * int(level[:-1]) for level in SHORT_DELAYS["messageDelayLevel"].split()]
+LEVELS_S = {1: 1, 2: 5, 3: 10, 4: 30, 5: 60, 6: 120}
+SHORT_LEVELS_S = {n: int(level[:-1]) for n, level in enumerate(SHORT_DELAYS["messageDelayLevel"].split(), start=1)}
 MEANT = {"COMMIT": "committed", "ROLLBACK": "rolled_back"}
 ENDED_BY = {"committed": LocalTransactionState.COMMIT, "rolled_back": LocalTransactionState.ROLLBACK}
 
@@ -124,7 +124,7 @@ def assert_same(rocketmq: Peer, store: Path, ours: Store) -> Facts:
     found = agreement.messages(ours)
     keys, ids = agreement.keys_of(found), [message.offset_message_id for message in found]
     dump = rocketmq.dump(copy, keys=keys, offset_ids=ids)
-    agreement.assert_same_store(dump, ours, keys, ids)
+    agreement.assert_same_store(dump, ours, keys, ids, (SHORT_LEVELS_S, LEVELS_S))
     shutil.rmtree(copy)
     return dump
 
@@ -228,7 +228,7 @@ def assert_rebuilt(store: Path, dump: Facts) -> None:
         built = reader.units(copy, topic, queue_id)
         if topic == agreement.SCHEDULE_TOPIC:
             # The times of delivery follow the levels, and the broker here has shorter ones than RocketMQ's own.
-            shorter_ms = LEVELS_MS[queue_id] - SHORT_LEVELS_MS[queue_id]
+            shorter_ms = 1000 * (LEVELS_S[queue_id + 1] - SHORT_LEVELS_S[queue_id + 1])
             wanted = [(physical_offset, size, due_ms + shorter_ms) for physical_offset, size, due_ms in wanted]
         assert built[: len(wanted)] == wanted
         assert len(built) == len(wanted) or (healed and topic == reader.OP_TOPIC)

@@ -13,6 +13,7 @@ import hashlib
 import json
 import random
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,17 +31,14 @@ GROUPS = ("payments", "shipping", "g%|-_")
 READERS = ("reader-1", "reader-2")
 # Longer than a V1 record's topic may be; only retry and dead letter topics may have such a name.
 LONG_TOPIC = "%RETRY%" + "long-" * 30
-TAGS = (
-    None,
-    "a",
-    "paid",
-    "Überweisung",
-    "\U0001f4a1",
-    "polygenelubricants",
-)  # The last one's hash is Integer.MIN_VALUE.
+# The last one's hash is Integer.MIN_VALUE.
+TAGS = (None, "a", "paid", "Überweisung", "\U0001f4a1", "polygenelubricants")
 WORDS = ("all", "k-1", "k-2", "Schlüssel", "\U0001f511", "x" * 200)
-SEND_KINDS = ("send", "send", "send", "batch", "long")
+SEND_KINDS = ("send", "send", "send", "batch", "long", "delayed")
 END_KINDS = ("commit", "commit", "roll_back", "roll_back", "discard")
+DELAY_LEVELS_S = {1: 1, 2: 5, 3: 10}
+# A worker that is to be killed is fast at first; then it leaves time for what comes by itself.
+BURST_STEPS, PAUSE_S = 100, 0.01
 
 
 @dataclass(frozen=True)
@@ -55,10 +53,17 @@ class Sending:
     keys: tuple[str, ...]
     properties: dict[str, str]
     flag: int
+    delay_level: int = 0
 
     def message(self) -> Message:
         return Message(
-            self.topic, self.body, tags=self.tags, keys=self.keys, properties=self.properties, flag=self.flag
+            self.topic,
+            self.body,
+            tags=self.tags,
+            keys=self.keys,
+            properties=self.properties,
+            flag=self.flag,
+            delay_level=self.delay_level,
         )
 
     def facts(self, group: str | None = None) -> Facts:
@@ -71,6 +76,7 @@ class Sending:
             "keys": " ".join(self.keys),
             "properties": self.properties,
             "flag": self.flag,
+            "delay_level": self.delay_level,
             "group": group,
         }
 
@@ -121,7 +127,7 @@ class Planner:
         self._states: list[str] = []
         self._sent: list[Sending] = []
 
-    def sending(self, topic: str) -> Sending:
+    def sending(self, topic: str, delay_level: int = 0) -> Sending:
         chance = self._chance
         name = f"{self._prefix}-{self._count}"
         self._count += 1
@@ -139,6 +145,7 @@ class Planner:
             keys=(name, *chance.sample(WORDS, chance.randrange(3))),
             properties=properties,
             flag=chance.choice([0, 0, 1, -1, 2**31 - 1, -(2**31)]),
+            delay_level=delay_level,
         )
 
     def _in_state(self, *states: str) -> list[int]:
@@ -174,6 +181,9 @@ class Planner:
         kind = self._chance.choice(SEND_KINDS)
         if kind == "long":
             return Step("send", (self.sending(LONG_TOPIC),))
+        if kind == "delayed":
+            level = self._chance.choice(list(DELAY_LEVELS_S))
+            return Step("delayed", (self.sending(self._chance.choice(TOPICS), level),))
         count = self._chance.randrange(2, 6) if kind == "batch" else 1
         return Step(kind, tuple(self.sending(self._chance.choice(TOPICS)) for _ in range(count)))
 
@@ -183,9 +193,11 @@ class Planner:
         return Step("prepare", (sending,), len(self._states) - 1, self._chance.choice(GROUPS))
 
 
-def plan(chance: random.Random, count: int, prefix: str = "m") -> list[Step]:
-    planner = Planner(chance, prefix)
-    return [planner.step() for _ in range(count)]
+def plan(chance: random.Random, count: int, *, wait: bool = False) -> list[Step]:
+    """`count` steps; `wait`: and time for the first delayed messages to be delivered, and work behind it."""
+    planner = Planner(chance, "m")
+    steps = [planner.step() for _ in range(count)]
+    return [*steps, Step("wait"), *(planner.step() for _ in range(count // 4))] if wait else steps
 
 
 class Worker:
@@ -206,6 +218,15 @@ class Worker:
         (one,) = step.sendings
         self._say("begin", one.name, one.facts())
         self._say("sent", one.name, _place(self._broker.append(one.message(), one.queue_id)))
+
+    def _delayed(self, step: Step) -> None:
+        (one,) = step.sendings
+        self._say("begin", one.name, one.facts())
+        self._say("delayed", one.name, _place(self._broker.append(one.message(), one.queue_id)))
+
+    def _wait(self, _: Step) -> None:
+        """Long enough for the shortest delay."""
+        time.sleep(1.7)
 
     def _batch(self, step: Step) -> None:
         for one in step.sendings:
@@ -303,6 +324,8 @@ class Told:
     """Every message that may be there: what was sent."""
     sent: dict[str, Facts] = field(default_factory=dict)
     """Plain messages that were acknowledged: their places."""
+    delayed: dict[str, Facts] = field(default_factory=dict)
+    """Delayed messages that were acknowledged: where they wait."""
     prepared: dict[str, Facts] = field(default_factory=dict)
     """Acknowledged halves: their places."""
     states: dict[str, str] = field(default_factory=dict)
@@ -317,6 +340,8 @@ class Told:
             self.begun[name] = facts
         elif word == "sent":
             self.sent[name] = facts
+        elif word == "delayed":
+            self.delayed[name] = facts
         elif word == "prepared":
             self.prepared[name], self.states[name] = facts, "pending"
         elif word == "ending":
@@ -333,7 +358,7 @@ class Told:
     @property
     def in_flight_messages(self) -> set[str]:
         """Messages that were begun and not acknowledged: each may be there, once."""
-        return set(self.begun) - set(self.sent) - set(self.prepared)
+        return set(self.begun) - set(self.sent) - set(self.delayed) - set(self.prepared)
 
 
 def write(path: Path, made: Facts, steps: list[Step]) -> Told:
@@ -362,8 +387,10 @@ def _work_until_killed(path: str, seed: str) -> None:
         worker = Worker(broker, say)
         sys.stdout.write("open\n")
         sys.stdout.flush()
-        for step in _endless(chance, "m"):
+        for number, step in enumerate(_endless(chance, "m")):
             worker.do(step)
+            if number > BURST_STEPS:
+                time.sleep(PAUSE_S)
 
 
 if __name__ == "__main__":
