@@ -44,7 +44,7 @@ from txstore.errors import (
 from txstore.housekeeping import Housekeeping, Job
 from txstore.interface import ConsumerMember, ProducerMember
 from txstore.message import ConsumeFromWhere, LocalTransactionState, Message, SentMessage, TransactionState
-from txstore.producer import Producer, TransactionProducer
+from txstore.producer import LocalDatabase, Producer, TransactionProducer
 from txstore.topics import Groups, Topics
 from txstore.transaction import CheckHistory, Outlook, PendingTransaction, Transactions, TransactionTrace
 
@@ -255,15 +255,21 @@ class Broker:
         return Producer(self, group)
 
     def transaction_producer(
-        self, group: str, listener: object = None, *, check_listener: object = None
+        self,
+        group: str,
+        listener: object = None,
+        *,
+        check_listener: object = None,
+        database: LocalDatabase | None = None,
     ) -> TransactionProducer:
         """A producer of transactional messages; it answers checks until it is closed.
 
         `listener`: a TransactionListener, or one of RocketMQ's older callbacks; `check_listener` answers checks where
-        the listener does not. Raises InvalidNameError, InvalidOptionError, ReadOnlyError.
+        the listener does not; `database`, instead of both, a `txstore.database.Database` that answers them by rows.
+        Raises InvalidNameError, InvalidOptionError, ReadOnlyError.
         """
         self._must_write("a producer")
-        return TransactionProducer(self, group, listener, check_listener=check_listener)
+        return TransactionProducer(self, group, listener, check_listener=check_listener, database=database)
 
     def consumer(
         self, group: str, topic: str, tags: str | None = None, *, start: ConsumeFromWhere = ConsumeFromWhere.FIRST
