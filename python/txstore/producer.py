@@ -394,10 +394,14 @@ class TransactionProducer(Producer):
             )
         return self._database.transaction(self, message, session, queue_id=queue_id, selector=selector, arg=arg)
 
-    def clean_database(self, before: datetime) -> None:
-        """Removes old rows from the producer's database, if it has one. Raises what the driver raises."""
+    def clean_database(self, before: datetime) -> LocalTransactionState:
+        """Removes old rows from the producer's database, if it has one. Raises what the driver raises.
+
+        Asked like a check, so it answers like one: UNKNOWN ends nothing.
+        """
         if self._database is not None:
             self._database.clean(before)
+        return _UNKNOWN
 
     def _no_database(self) -> InvalidOptionError:
         given = "has no checker" if self._checkers.find("", None) is None else "has a listener that answers its checks"

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +48,19 @@ def _program(name: str) -> str | None:
 
 @dataclass
 class Postgres:
-    """A running server; each test gets a database of its own."""
+    """A running server; each test gets a database of its own, new or left clean by another."""
 
     folder: Path
     made: int = 0
+    free: list[str] = field(default_factory=list)
 
     def url(self, database: str) -> str:
         return f"postgresql://txstore@/{database}?host={self.folder}"
 
     def new(self) -> str:
-        """The name of a new database."""
+        """The name of a database with the user's table alone."""
+        if self.free:
+            return self.free.pop()
         self.made += 1
         name = f"test_{os.getpid()}_{self.made}"
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
@@ -65,6 +68,12 @@ class Postgres:
         with psycopg.connect(self.url(name)) as connection:
             connection.execute(ORDERS)
         return name
+
+    def give_back(self, url: str) -> None:
+        with psycopg.connect(url) as connection:
+            connection.execute("DELETE FROM orders")
+            connection.execute("DROP TABLE IF EXISTS txstore_transactions, txstore_inbox")
+        self.free.append(url.split("/")[3].split("?")[0])
 
 
 @pytest.fixture(scope="session")
@@ -80,11 +89,23 @@ def postgres() -> Iterator[Postgres]:
         user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
     data = folder / "data"
     try:
-        init = [initdb, "-D", data, "-U", "txstore", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
+        init: list[Any] = [initdb, "-D", data, "-U", "txstore", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
         subprocess.run(init, check=True, capture_output=True, cwd=folder, timeout=120, **user)
-        command = [server, "-D", data, "-k", folder, "-c", "listen_addresses=", "-c", "fsync=off"]
+        command: list[Any] = [
+            server,
+            "-D",
+            data,
+            "-k",
+            folder,
+            "-c",
+            "listen_addresses=",
+            "-c",
+            "fsync=off",
+            "-c",
+            "max_connections=60",
+        ]
         with (folder / "log").open("wb") as log:
-            running = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, **user)
+            running: subprocess.Popen[bytes] = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, **user)
         try:
             found = Postgres(folder)
             _wait_for(found, running)
@@ -241,6 +262,8 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
     found = make_kind(request.param, tmp_path, request)
     yield found
     found.close()
+    if found.place.startswith("postgresql"):
+        request.getfixturevalue("postgres").give_back(found.place)
 
 
 @pytest.fixture

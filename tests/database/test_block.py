@@ -146,8 +146,8 @@ def test_a_commit_that_fails_rolls_the_message_back(
 
     async def pay() -> None:
         async with kind.session() as session:
-            block = producer.transaction(Message("t", b"x"), session=session)
-            handle = block._handle  # type: ignore[attr-defined]
+            block: Any = producer.transaction(Message("t", b"x"), session=session)
+            handle = block._handle
             real, fails = handle.commit, [True]
 
             async def failing() -> None:
@@ -171,8 +171,8 @@ def test_a_commit_that_came_through_though_it_failed_is_found(
 
     async def pay() -> None:
         async with kind.session() as session:
-            block = producer.transaction(Message("t", b"x"), session=session)
-            handle = block._handle  # type: ignore[attr-defined]
+            block: Any = producer.transaction(Message("t", b"x"), session=session)
+            handle = block._handle
             real, fails = handle.commit, [True]
 
             async def failing() -> None:

@@ -10,7 +10,7 @@ A handle's calls are coroutines, so that what is done with it is written once. T
 
 import importlib
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
 from txstore.database.statements import Statement
@@ -100,8 +100,10 @@ def must_be_source(source: Source) -> None:
                 option="database",
             )
         return
-    adapter = None if callable(source) else _adapter(source)
-    if callable(source) or (adapter is not None and adapter.is_source(source)):
+    adapter = _adapter(source)
+    if adapter is not None and adapter.is_source(source):
+        return
+    if callable(source) and (adapter is None or adapter.handle(source) is None):  # A sqlite3 connection is callable.
         return
     raise InvalidOptionError(
         f"a database cannot be opened from {type(source).__name__}\n"
@@ -140,6 +142,3 @@ def named(source: Source) -> str:
     if isinstance(source, str) and "://" in source:
         return source.split("://")[0] + "://…@" + source.rsplit("@")[-1] if "@" in source else source
     return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "what its function connects to"
-
-
-Opener = Callable[[], Any]
