@@ -31,6 +31,7 @@ from txstore._native import (
 from txstore.check import Action, Answer, CheckPool, CheckRounds, CheckRules, Producers
 from txstore.config import BrokerConfig, Duration, FlushDiskType, as_timedelta, milliseconds
 from txstore.consumer import Consumer
+from txstore.delay import DELAYS_EVERY_SECONDS, Delays
 from txstore.errors import (
     InvalidNameError,
     InvalidOptionError,
@@ -162,6 +163,7 @@ class Broker:
         self._rounds = CheckRounds(store, self._producers, pool, CheckRules.of(config), self._history, time_ms)
         outlook = None if store.read_only else _outlook_of(self._rounds)
         self._transactions = Transactions(store, self._history, outlook, self._owner_name)
+        self._delays = Delays(store, monotonic)
         # The engine's own calls: a layer of Python around them would cost as much as they do.
         self.append = store.append
         self.prepare = store.prepare
@@ -550,6 +552,7 @@ class Broker:
         )
         house.add("databases", job(lambda broker: broker._clean_databases()), _CLEAN_SECONDS)
         house.add("snapshot", job(lambda broker: broker._store.snapshot()), seconds["snapshot_interval"])
+        house.add("delays", job(lambda broker: broker._delays.deliver()), DELAYS_EVERY_SECONDS)
         house.start()
         house.wake("checks")
 

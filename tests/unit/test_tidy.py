@@ -20,10 +20,11 @@ LINES_MAX = 700
 
 RUST_ROOMS = (
     "units error clock options names java record message storage segment commit_log consume_queue index checkpoint "
-    "published config_file offsets settings dispatch flush half snapshot recovery retention store arrow remoting python"
+    "published config_file offsets settings delay dispatch flush half snapshot recovery retention store arrow remoting "
+    "python"
 ).split()
 PYTHON_ROOMS = (
-    "errors config message listener interface _native topics producer consumer transaction check housekeeping "
+    "errors config message listener interface _native topics producer consumer transaction check delay housekeeping "
     "broker remoting testing database spark cli"
 ).split()
 # What half and op messages are is needed wherever records are looked at; those parts of `half` hold no state.
