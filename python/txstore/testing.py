@@ -33,7 +33,7 @@ from txstore.message import (
     TransactionState,
     transaction_id_of,
 )
-from txstore.producer import Producer, TransactionProducer
+from txstore.producer import LocalDatabase, Producer, TransactionProducer
 
 __all__ = ["FakeBroker", "FakeEnd", "FakeMessage", "FakeSent", "ManualClock"]
 
@@ -178,9 +178,14 @@ class FakeBroker:
         return Producer(self, group)
 
     def transaction_producer(
-        self, group: str, listener: object = None, *, check_listener: object = None
+        self,
+        group: str,
+        listener: object = None,
+        *,
+        check_listener: object = None,
+        database: LocalDatabase | None = None,
     ) -> TransactionProducer:
-        return TransactionProducer(self, group, listener, check_listener=check_listener)
+        return TransactionProducer(self, group, listener, check_listener=check_listener, database=database)
 
     def consumer(
         self, group: str, topic: str, tags: str | None = None, *, start: ConsumeFromWhere = ConsumeFromWhere.FIRST
