@@ -1,7 +1,7 @@
 """A streaming query as a program of its own, to be killed: `python -m tests.spark.query STORE CHECKPOINT OUT ROWS`.
 
-In: a store, where the checkpoint and the Parquet files go, rows a micro-batch. Out: Parquet files of topic, physical_offset and
-size; ends when the log's present end is reached. Always: the whole process group dies with its leader's SIGKILL from outside.
+In: a store, where the checkpoint and the Parquet files go, rows a micro-batch. Out: Parquet files of topic,
+physical_offset and size; ends when the log's present end is reached. Not here: the killing.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The story: a stream shows each row once, however it is cut into micro-batches, stopped, killed and started again; and what retention
-took before it was read is an error, or a gap that was asked for.
+"""The story: a stream shows each row once, however it is cut into micro-batches, stopped, killed and started again; and
+what retention took before it was read is an error, or a gap that was asked for.
 """
 
 from __future__ import annotations
@@ -157,13 +157,12 @@ def test_killed_queries_lose_no_row_and_show_none_twice(spark: SparkSession, tmp
         print(f"killed {kills} times, {committed(work)} micro-batches committed", flush=True)
     subprocess.run([*command, str(rows)], check=True, timeout=600)
     frame = spark.read.parquet(str(work / "out"))
-    figures = frame.selectExpr(
-        "count(*)", "count(distinct physical_offset)", "sum(physical_offset)", "sum(size)"
-    ).first()
+    sums = "sum(physical_offset)", "sum(size)"
+    figures = frame.selectExpr("count(*)", "count(distinct physical_offset)", *sums).first()
     scan = spark.read.format("txstore").option("columns", "physical_offset,size").load(str(store))
     assert figures is not None
     assert figures[0] == figures[1] == rows
-    assert figures[2:] == scan.selectExpr("sum(physical_offset)", "sum(size)").first()
+    assert figures[2:] == scan.selectExpr(*sums).first()
     shutil.rmtree(work)
 
 
