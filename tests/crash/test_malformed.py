@@ -10,6 +10,8 @@ a name. `TXSTORE_MALFORMED` sets how many damaged stores are opened, each by a r
 from __future__ import annotations
 
 import json
+import os
+import random
 import shutil
 from collections import Counter
 from dataclasses import dataclass
@@ -253,3 +255,28 @@ def open_and_judge(zygote: Zygote, base: Base, path: Path, kind: str, spoilt: Sp
         wrong = {name for name in touched if not name.startswith(MAY_CHANGE) and not name.endswith(UNFINISHED)}
         assert not wrong, f"a refused opening changed {wrong}"
     return end
+
+
+@pytest.mark.parametrize("kind", ["log", "lock", "published", "snapshot", "settings", "offsets", "checkpoint"])
+def test_P2_a_pipe_in_a_files_place_is_waited_for_by_nobody(
+    bases: list[Base], zygote: Zygote, tmp_path: Path, kind: str
+) -> None:
+    base = next(base for base in bases if base.name == "ours")
+    for read_only in (True, False):
+        path = tmp_path / str(read_only) / "store"
+        shutil.copytree(base.path, path)
+        spoilt = spoil(path, kind, "a pipe", random.Random(1))
+        open_and_judge(zygote, base, path, kind, spoilt, read_only=read_only)
+
+
+@pytest.mark.parametrize("length", [1, 39, 210, 19_999])
+def test_P2_a_brokers_queue_file_of_half_entries_tells_no_size(
+    bases: list[Base], zygote: Zygote, tmp_path: Path, length: int
+) -> None:
+    """Its length was taken for that of all queue files, and closing went over files of no entries for ever."""
+    base = next(base for base in bases if base.name == "tx-crash")
+    path = tmp_path / "store"
+    shutil.copytree(base.path, path)
+    os.truncate(path / "consumequeue" / "RMQ_SYS_TRANS_HALF_TOPIC" / "0" / f"{0:020}", length)
+    spoilt = Spoilt("consumequeue/RMQ_SYS_TRANS_HALF_TOPIC/0", length, 20_000)
+    open_and_judge(zygote, base, path, "half queue", spoilt, read_only=False)
