@@ -60,7 +60,7 @@ impl Turned {
     fn jump(&self, chance: &mut Chance) -> i64 {
         let wall = self.clock.wall().0;
         let by = [HOUR, -HOUR, DAY, -DAY, YEAR_2038 - wall, -wall, NOW - wall, 40 * DAY, -40 * DAY];
-        let by = by[chance.below(by.len() as i64) as usize];
+        let by = by[usize::try_from(chance.below(by.len() as i64)).unwrap()];
         self.clock.jump_wall(by);
         by
     }
