@@ -3,6 +3,7 @@
 mod concurrency;
 mod derived;
 mod ends;
+mod foreign;
 mod log;
 mod readers;
 mod recovery;
