@@ -424,11 +424,17 @@ class Store:
     def consumer_offsets(self) -> list[tuple[str, str, int, int]]:
         """(topic, group, queue id, queue offset) of all groups."""
     def write_offsets(self) -> None:
-        """Writes consumerOffset.json if an offset changed, with the progress of the transactions."""
+        """Writes consumerOffset.json and delayOffset.json if an offset changed, with the progress of the transactions."""
+    def deliver_delayed(self, max_messages: int = 256) -> tuple[int, list[str], int | None]:
+        """Delivers delayed messages that are due, as one write: how many; what could not be delivered and was passed
+        over, with reasons; milliseconds until the next is due, None where nothing waits."""
     def snapshot(self) -> None:
         """Syncs what is derived and writes a snapshot, so that the next opening scans only from here."""
     def heal(self) -> OpenReport:
         """The report of the healing that opening did (a writer's store is always healed)."""
+
+def delay_level_ms(level: int) -> int:
+    """Milliseconds that a message of one of RocketMQ's delay levels waits; 0 for level 0, a level above 18 as 18."""
 
 def unique_id() -> str:
     """A new unique id, as RocketMQ's clients make them: 32 upper-case hex digits."""

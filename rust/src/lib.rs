@@ -36,6 +36,7 @@ pub mod clock;
 pub mod commit_log;
 pub mod config_file;
 pub mod consume_queue;
+pub mod delay;
 pub mod dispatch;
 pub mod error;
 pub mod flush;

@@ -30,7 +30,7 @@ mod _native {
     #[pymodule_export]
     use super::transaction::{EndResult, TransactionRow, WaitingHalf};
     #[pymodule_export]
-    use super::{is_system_topic, java_hash_code, unique_id, validate_group, validate_topic};
+    use super::{delay_level_ms, is_system_topic, java_hash_code, unique_id, validate_group, validate_topic};
 
     use pyo3::prelude::*;
 
@@ -77,6 +77,12 @@ fn validate_group(py: Python<'_>, group: &str) -> PyResult<()> {
 #[pyfunction]
 fn is_system_topic(topic: &str) -> bool {
     crate::names::is_system_topic(topic)
+}
+
+/// How long a message of a delay level waits.
+#[pyfunction]
+fn delay_level_ms(level: usize) -> i64 {
+    crate::delay::level_ms(level)
 }
 
 /// `java.lang.String.hashCode`.

@@ -207,7 +207,7 @@ impl Storage for Disk {
 /// What a directory holds, unsorted. What vanishes meanwhile is left out.
 fn dir_entries(handle: BorrowedFd<'_>) -> Result<Vec<DirEntry>, Errno> {
     let mut entries = Vec::new();
-    for entry in fs::Dir::read_from(handle)? {
+    for entry in retry_on_intr(|| fs::Dir::read_from(handle))? {
         let entry = entry?;
         let name: &CStr = entry.file_name();
         if name == c"." || name == c".." {

@@ -4,6 +4,7 @@
 //! appends and ends; readers see only what is below the visible end. Not here: when to check, who is asked (Python).
 
 mod append;
+mod deliver;
 mod end_transaction;
 mod follow;
 mod history;
@@ -16,6 +17,7 @@ mod upkeep;
 mod waiting;
 
 pub use append::{NewHalfMessage, NewMessage, Sent};
+pub use deliver::Delivered;
 pub use end_transaction::{End, EndKind, Ended};
 pub use history::TransactionRow;
 pub use open::{GUARD, OpenReport};
@@ -31,6 +33,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::clock::{Clock, SystemClock};
 use crate::commit_log::{Appender, CommitLog};
 use crate::consume_queue::{QueueFiles, Slot};
+use crate::delay::DelayOffsets;
 use crate::error::{Error, Result};
 use crate::flush::GroupCommit;
 use crate::index::{IndexEntry, IndexFiles};
@@ -72,6 +75,9 @@ struct Shared {
     ends: end_transaction::EndQueue,
     commit: GroupCommit,
     offsets: Mutex<ConsumerOffsets>,
+    delay_offsets: Mutex<DelayOffsets>,
+    /// One at a time delivers what was delayed.
+    delivering: Mutex<()>,
     settings: Mutex<Settings>,
     published: Option<Published>,
     ids: UniqueIds,

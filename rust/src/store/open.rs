@@ -16,10 +16,11 @@ use crate::clock::Clock;
 use crate::commit_log::{self, Appender, CommitLog, Urgency};
 use crate::config_file::replace_file;
 use crate::consume_queue::QueueFiles;
+use crate::delay::DelayOffsets;
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
 use crate::index::IndexFiles;
-use crate::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use crate::names::{HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP};
 use crate::offsets::ConsumerOffsets;
 use crate::options::{FlushDiskType, StoreOptions};
 use crate::published::Published;
@@ -110,7 +111,11 @@ fn open_with(
         published.begin_change();
     }
     let (mut offsets, mut warnings) = ConsumerOffsets::load(storage.as_ref())?;
-    let snapshot = Snapshot::load(storage.as_ref())?;
+    let (delay_offsets, damaged) = DelayOffsets::load(storage.as_ref())?;
+    let delays_lost = delay_offsets.is_none() || !damaged.is_empty();
+    let delay_offsets = delay_offsets.unwrap_or_default();
+    warnings.extend(damaged);
+    let snapshot = Snapshot::load(storage.as_ref())?.filter(|snapshot| !(delays_lost && has_delayed(snapshot)));
     let is_new = settings.is_none() && SegmentQueue::files(storage.as_ref(), commit_log::DIRECTORY)?.is_empty();
     let mut settings = settings.unwrap_or_else(|| Settings { append_prop_crc: is_new, ..Settings::default() });
     let known = Known {
@@ -121,6 +126,7 @@ fn open_with(
         live: live || foreign_writer,
         physic_ms: Checkpoint::load(storage.as_ref())?.map_or(0, |checkpoint| checkpoint.physic_ms),
         half_progress: offsets.get(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE).unwrap_or(0),
+        delays: delay_offsets.progress().clone(),
     };
     let segments = SegmentQueue::open(Arc::clone(&storage), commit_log::DIRECTORY, geometry.commit_log, read_only)?;
     let log = Arc::new(CommitLog::new(segments));
@@ -172,6 +178,8 @@ fn open_with(
         ids: unique_ids(clock.as_ref(), &options),
         index_files: Mutex::new(index),
         offsets: Mutex::new(offsets),
+        delay_offsets: Mutex::new(delay_offsets),
+        delivering: Mutex::new(()),
         settings: Mutex::new(settings),
         locks: Mutex::new(claim.map(|claim| std::mem::take(&mut claim.locks)).unwrap_or_default()),
         report: OpenReport::default(),
@@ -316,6 +324,11 @@ fn abort_pid(storage: &dyn Storage) -> Option<u32> {
 fn known_durable(published: Option<&Published>, snapshot: Option<&Snapshot>) -> u64 {
     let published = published.map_or(0, |published| published.durable().0);
     published.max(snapshot.map_or(0, |snapshot| snapshot.position))
+}
+
+/// Whether there were delayed messages. Without their progress the whole log has to tell which were delivered.
+fn has_delayed(snapshot: &Snapshot) -> bool {
+    snapshot.queues.iter().any(|queue| &*queue.topic == SCHEDULE_TOPIC && queue.next > 0)
 }
 
 /// An offset beyond its queue's end, as lost power can leave it, is brought back and reported (D2).
