@@ -11,6 +11,7 @@ A handle's calls are coroutines, so that what is done with it is written once. T
 import importlib
 import os
 from collections.abc import Coroutine
+from functools import cache
 from typing import Any, Protocol, TypeVar
 
 from txstore.database.statements import Statement
@@ -71,9 +72,10 @@ def refused(what: str, hint: str) -> InvalidOptionError:
     return InvalidOptionError(f"{what}\nhint: {hint}", option="session")
 
 
-def _adapter(value: object) -> Any:
-    """The module of this room for a driver's object; None if it is of none."""
-    for cls in type(value).__mro__:
+@cache
+def _adapter_of(kind: type) -> Any:
+    """The module of this room for a driver's class; None if it is of none."""
+    for cls in kind.__mro__:
         name = _ADAPTERS.get(cls.__module__.split(".")[0])
         if name is not None:
             return importlib.import_module(f"txstore.database.{name}")
@@ -82,7 +84,7 @@ def _adapter(value: object) -> Any:
 
 def handle_of(session: object) -> Handle:
     """The handle of a user's connection or session. Raises InvalidOptionError for what is none."""
-    adapter = _adapter(session)
+    adapter = _adapter_of(type(session))
     handle: Handle | None = None if adapter is None else adapter.handle(session)
     if handle is None:
         what = session.__name__ if isinstance(session, type) else type(session).__name__
@@ -100,7 +102,7 @@ def must_be_source(source: Source) -> None:
                 option="database",
             )
         return
-    adapter = _adapter(source)
+    adapter = _adapter_of(type(source))
     if adapter is not None and adapter.is_source(source):
         return
     if callable(source) and (adapter is None or adapter.handle(source) is None):  # A sqlite3 connection is callable.
