@@ -11,7 +11,6 @@ A handle's calls are coroutines, so that what is done with it is written once. T
 import importlib
 import os
 from collections.abc import Coroutine
-from functools import cache
 from typing import Any, Protocol, TypeVar
 
 from txstore.database.statements import Statement
@@ -21,6 +20,7 @@ __all__ = ["Handle", "Source", "handle_of", "named", "open_handle", "refused", "
 
 _T = TypeVar("_T")
 _ADAPTERS = {"sqlite3": "sqlite", "_sqlite3": "sqlite", "sqlalchemy": "sqlalchemy", "psycopg": "psycopg"}
+_FOUND: dict[type, Any] = {}  # Looking an adapter up takes as long as a small statement.
 _HINT = "a sqlite3, psycopg or SQLAlchemy connection, or a SQLAlchemy session"
 Source = Any
 """What a database is opened from: a path, a postgresql:// URL, an Engine, an AsyncEngine, or a call that connects."""
@@ -72,14 +72,13 @@ def refused(what: str, hint: str) -> InvalidOptionError:
     return InvalidOptionError(f"{what}\nhint: {hint}", option="session")
 
 
-@cache
 def _adapter_of(kind: type) -> Any:
     """The module of this room for a driver's class; None if it is of none."""
-    for cls in kind.__mro__:
-        name = _ADAPTERS.get(cls.__module__.split(".")[0])
-        if name is not None:
-            return importlib.import_module(f"txstore.database.{name}")
-    return None
+    if kind not in _FOUND:
+        roots = (cls.__module__.split(".")[0] for cls in kind.__mro__)
+        name = next((_ADAPTERS[root] for root in roots if root in _ADAPTERS), None)
+        _FOUND[kind] = None if name is None else importlib.import_module(f"txstore.database.{name}")
+    return _FOUND[kind]
 
 
 def handle_of(session: object) -> Handle:
