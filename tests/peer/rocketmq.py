@@ -247,7 +247,8 @@ class Peer:
     def broker(
         self, store: Path, *, config: Mapping[str, Any] = SMALL, settings: Mapping[str, Any] = SHORT_TIMES
     ) -> Broker:
-        """Starts a broker on a store; `config` as in MessageStoreConfig, `settings` as in BrokerConfig."""
+        """Starts a broker on a store; `config` as in MessageStoreConfig, `settings` as in BrokerConfig (without
+        `listenPort` it takes a free one)."""
         facts = self.call("broker.start", store=str(store), store_config=dict(config), broker_config=dict(settings))
         return Broker(self, facts)
 
@@ -277,7 +278,7 @@ class Peer:
 
     def consume(self, names: str, group: str, topics: Mapping[str, str], **options: Any) -> list[Facts]:
         """Everything that a DefaultMQPushConsumer gets from the first offset on; `topics`: name to tags (`*` all).
-        `later`: key to how often it is refused; `idle_ms` (1,500), `at_least` (0), `timeout_ms` (30,000)."""
+        `later`: a first key to how often it is refused; `idle_ms` (1,500), `at_least` (0), `timeout_ms` (30,000)."""
         result = self.call("consume", names=names, group=group, topics=dict(topics), **options)
         assert isinstance(result, list)
         return result
