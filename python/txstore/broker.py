@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Literal, Self, TypeAlias, overload
 
@@ -26,10 +26,12 @@ from txstore._native import (
     TransactionRow,
     WaitingHalf,
     is_system_topic,
+    validate_topic,
 )
+from txstore.backlog import Backlog, DeadLetter, QueueLag
 from txstore.check import Action, CheckPool, CheckRounds, CheckRules, Producers
 from txstore.config import BrokerConfig, Duration, FlushDiskType, as_timedelta, milliseconds
-from txstore.consumer import Consumer
+from txstore.consumer import Consumer, Members
 from txstore.delay import DELAYS_EVERY_SECONDS, Delays
 from txstore.errors import (
     InvalidNameError,
@@ -44,7 +46,15 @@ from txstore.errors import (
 )
 from txstore.housekeeping import Housekeeping, Job
 from txstore.interface import ConsumerMember, ProducerMember
-from txstore.message import ConsumeFromWhere, LocalTransactionState, Message, SentMessage, TransactionState
+from txstore.message import (
+    ConsumeFromWhere,
+    LocalTransactionState,
+    Message,
+    MessageModel,
+    SentMessage,
+    TransactionState,
+    is_retry_progress,
+)
 from txstore.producer import Producer, TransactionProducer
 from txstore.topics import Groups, Topics
 from txstore.transaction import CheckHistory, Outlook, PendingTransaction, Transactions, TransactionTrace
@@ -142,7 +152,7 @@ class Broker:
         self._config = config
         self._lock = threading.RLock()
         self._closed = False
-        self._consumers: dict[tuple[str, str], ConsumerMember] = {}
+        self._members = Members()
         self._producers = Producers()
         self._topics = Topics(
             store,
@@ -153,6 +163,9 @@ class Broker:
             queues_default=config.default_topic_queue_nums,
         )
         self._groups = Groups(store, time_ms, read_only=store.read_only)
+        self._backlog = Backlog(
+            store, _make_topic(self._topics), self._topics.names, self._groups.names, self._topics.read_queues
+        )
         self._history = CheckHistory()
         time_limit = milliseconds(config.transaction_check_time_limit) / 1000
         pool = CheckPool(config.check_threads, time_limit, monotonic)
@@ -163,6 +176,12 @@ class Broker:
         # The engine's own calls: a layer of Python around them would cost as much as they do.
         self.append = store.append
         self.prepare = store.prepare
+        self.pull = store.pull
+        self.send_back = self._backlog.send_back
+        self.search_offset = store.search_offset
+        self.lock_queue = self._members.lock_queue
+        self.unlock_queue = self._members.unlock_queue
+        self.consumer_members = self._members.of
         self.end_half = store.end_transaction
         self._time_limit = time_limit
         self._parts = _Parts(store, Housekeeping(monotonic), pool, os.getpid())
@@ -232,7 +251,7 @@ class Broker:
         try:
             parts.housekeeping.stop(_STOP_SECONDS)
             parts.pool.stop(self._time_limit)
-            members: list[ConsumerMember | ProducerMember] = [*self._consumers.values(), *self._producers.all()]
+            members: list[ConsumerMember | ProducerMember] = [*self._members.all(), *self._producers.all()]
             for member in members:
                 try:
                     member.close()
@@ -268,14 +287,31 @@ class Broker:
         return TransactionProducer(self, group, listener, check_listener=check_listener)
 
     def consumer(
-        self, group: str, topic: str, tags: str | None = None, *, start: ConsumeFromWhere = ConsumeFromWhere.FIRST
+        self,
+        group: str,
+        topic: str,
+        tags: str | None = None,
+        *,
+        start: ConsumeFromWhere | datetime = ConsumeFromWhere.FIRST,
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        instance_name: str | None = None,
+        max_reconsume_times: int | None = None,
     ) -> Consumer:
-        """The consumer of `topic` for `group`; `tags` as `"a || b"`.
+        """A consumer of `topic` for `group`, which shares its queues with the group's others; `tags` as `"a || b"`.
 
-        Raises InvalidNameError, InvalidOptionError (the group has one here), ReadOnlyError.
+        Raises InvalidNameError, InvalidOptionError (also: a member here wants something else), ReadOnlyError.
         """
         self._must_write("a consumer")
-        return Consumer(self, group, topic, tags, start=start)
+        return Consumer(
+            self,
+            group,
+            topic,
+            tags,
+            start=start,
+            message_model=message_model,
+            instance_name=instance_name,
+            max_reconsume_times=max_reconsume_times,
+        )
 
     def register_producer(self, producer: ProducerMember) -> int:
         """Its number. What waited for a producer of its group is looked at again."""
@@ -288,26 +324,45 @@ class Broker:
     def unregister_producer(self, producer: ProducerMember) -> None:
         self._producers.remove(producer)
 
-    def register_consumer(self, consumer: ConsumerMember) -> None:
-        """Raises InvalidNameError (a system topic), InvalidOptionError (the group has a member on the topic here)."""
+    def register_consumer(self, consumer: ConsumerMember) -> int:
+        """Raises InvalidNameError (a system topic), InvalidOptionError (another member wants something else)."""
         self._must_be_open()
-        self._not_of_the_system(consumer.topic)
-        key = (consumer.group, consumer.topic)
-        with self._lock:
-            if key in self._consumers:
-                raise InvalidOptionError(
-                    f"group {consumer.group} has a consumer of topic {consumer.topic} in this process already\n"
-                    "hint: close it first, share it, or use another group",
-                    option="group",
-                )
-            self._groups.add(consumer.group)
-            self._consumers[key] = consumer
+        validate_topic(consumer.topic)
+        self._groups.add(consumer.group)
+        return self._members.add(consumer)
 
     def unregister_consumer(self, consumer: ConsumerMember) -> None:
-        with self._lock:
-            key = (consumer.group, consumer.topic)
-            if self._consumers.get(key) is consumer:
-                del self._consumers[key]
+        self._members.remove(consumer)
+
+    def lag(self, group: str) -> list[QueueLag]:
+        """How far a consumer group is behind, queue by queue, its retries too. Raises InvalidNameError."""
+        return self._backlog.lag(group, {member.topic for member in self._members.all() if member.group == group})
+
+    def reset_offsets(
+        self, group: str, topic: str, to: ConsumeFromWhere | datetime | int, *, queue_id: int | None = None
+    ) -> dict[int, int]:
+        """Has a group go on elsewhere in a topic: at the first or last message, a time, or an offset of `queue_id`.
+
+        Returns queue id → queue offset, on disk. Its consumers here go on there at their next read; what they have in
+        hand is not acknowledged. Raises InvalidNameError, InvalidOptionError, ReadOnlyError.
+        """
+        self._must_write("resetting offsets")
+        self._not_of_the_system(topic)
+        places = self._backlog.reset(group, topic, to, queue_id)
+        for member in self._members.all():
+            if member.group == group and member.topic == topic:
+                member.offsets_reset(topic, list(places))
+        self._store.write_offsets()
+        return places
+
+    def dead_letters(self, group: str, *, limit: int | None = None) -> list[DeadLetter]:
+        """What a consumer group gave up, the oldest first. Raises InvalidNameError for an unknown group."""
+        return self._backlog.dead_letters(group, limit=limit)
+
+    def resend(self, letter: DeadLetter) -> SentMessage:
+        """Gives a dead letter to its group once more; no other group sees it. Raises MessageNotFoundError."""
+        self._must_write("sending")
+        return self._backlog.resend(letter)
 
     # Topics
 
@@ -393,13 +448,18 @@ class Broker:
 
     def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None:
         """The queue offset that a group goes on from; None: it has none."""
+        if is_retry_progress(topic, group):
+            return self._backlog.retry_offset(topic, group, queue_id)
         return self._store.consumer_offset(topic, group, queue_id)
 
     def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
         """In memory at once, on disk soon. Raises InvalidOptionError outside the queue, InvalidNameError."""
         self._not_of_the_system(topic)
         _not_negative("queue_offset", queue_offset)
-        self._store.set_consumer_offset(topic, group, queue_id, queue_offset)
+        if is_retry_progress(topic, group):
+            self._backlog.set_retry_offset(topic, group, queue_id, queue_offset)
+        else:
+            self._store.set_consumer_offset(topic, group, queue_id, queue_offset)
 
     def write_offsets(self) -> None:
         """Writes consumer offsets now."""
@@ -557,6 +617,14 @@ class Broker:
         _log.info("store opened", extra=fields)
         for warning in report.warnings:
             _log.warning("%s", warning, extra=fields)
+
+
+def _make_topic(topics: Topics) -> Callable[[str], None]:
+    def make(topic: str) -> None:
+        if not topics.read_queues(topic):
+            topics.create(topic, 1)
+
+    return make
 
 
 _PERIODS = (

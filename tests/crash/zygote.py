@@ -62,7 +62,9 @@ class Life:
     def __str__(self) -> str:
         """Its end, for messages: what went wrong is among the last words."""
         last = "\n".join(str(part) for words in self.words[-3:] for part in words)
-        return f"ended with {self.status}{', hung' if self.hung else ''}, said {len(self.words)} times, at last:\n{last}"
+        return (
+            f"ended with {self.status}{', hung' if self.hung else ''}, said {len(self.words)} times, at last:\n{last}"
+        )
 
 
 class Zygote:
