@@ -11,7 +11,7 @@ TYPED := python tests examples benches
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint bench build lock clean
+.PHONY: help demo test peer lint bench build lock clean
 
 # $(call step,NAME,COMMAND): says what runs, and what failed.
 define step
@@ -29,6 +29,9 @@ test: lint ## everything that must hold: lint, then the tests in Rust and in Pyt
 	$(call step,cargo test,cargo test --locked --quiet --features testing)
 	$(call step,stubtest,cd python && ../$(BIN)/python -m mypy.stubtest txstore._native --mypy-config-file ../pyproject.toml --concise --allowlist ../tests/stubtest_allowlist.txt --ignore-unused-allowlist)
 	$(call step,pytest,$(BIN)/python -m pytest)
+
+peer: $(NATIVE) ## a real RocketMQ and txstore continue each other's stores: 40 each way (needs Java 17 and Maven)
+	$(call step,peer,TXSTORE_PEER_STORES=$${TXSTORE_PEER_STORES:-40} $(BIN)/python -m pytest tests/peer -m peer -ra)
 
 lint: $(NATIVE) ## formats, lints and types, in Rust and in Python
 	$(call step,rustfmt,cargo fmt --check)
@@ -48,7 +51,7 @@ build: $(DEPS) ## a wheel in dist/
 
 lock: ## requirements-dev.lock anew, with today's versions
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark hypothesis mypy ruff zstandard
+	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite
 	@{ head -n 1 requirements-dev.lock; .venv-lock/bin/python -m pip freeze; } > requirements-dev.lock.new
 	@mv requirements-dev.lock.new requirements-dev.lock && rm -rf .venv-lock
 

@@ -173,6 +173,20 @@ class Backlog:
             letter.physical_offset, again, 0, properties=[*gone, ("RETRY_TOPIC", letter.topic)]
         )
 
+    # Offsets
+
+    def offset(self, topic: str, group: str, queue_id: int) -> int | None:
+        """Where a group goes on; None: it has no offset there."""
+        if is_retry_progress(topic, group):
+            return self.retry_offset(topic, group, queue_id)
+        return self._store.consumer_offset(topic, group, queue_id)
+
+    def set_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        if is_retry_progress(topic, group):
+            self.set_retry_offset(topic, group, queue_id, queue_offset)
+        else:
+            self._store.set_consumer_offset(topic, group, queue_id, queue_offset)
+
     # The places in a retry topic: one for each topic that the group reads, and the least of them under the group's own
     # name, which is what a RocketMQ broker and lag go by.
 

@@ -5,6 +5,7 @@ Always: one broker a store and process; safe to use from many threads; a topic i
 client sends to or reads a system topic. Not here: the rules of each part, which stand in its own room.
 """
 
+import functools
 import logging
 import os
 import threading
@@ -12,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from types import TracebackType
 from typing import Literal, Self, TypeAlias, overload
 
@@ -26,12 +27,11 @@ from txstore._native import (
     TransactionRow,
     WaitingHalf,
     is_system_topic,
-    validate_topic,
 )
-from txstore.backlog import Backlog, DeadLetter, QueueLag
-from txstore.check import Action, CheckPool, CheckRounds, CheckRules, Producers
+from txstore.backlog import Backlog
+from txstore.check import Action, Answer, CheckPool, CheckRounds, CheckRules, Producers
 from txstore.config import BrokerConfig, Duration, FlushDiskType, as_timedelta, milliseconds
-from txstore.consumer import Consumer, Members
+from txstore.consumer import ConsumerGroups
 from txstore.delay import DELAYS_EVERY_SECONDS, Delays
 from txstore.errors import (
     InvalidNameError,
@@ -47,15 +47,13 @@ from txstore.errors import (
 from txstore.housekeeping import Housekeeping, Job
 from txstore.interface import ConsumerMember, ProducerMember
 from txstore.message import (
-    ConsumeFromWhere,
     LocalTransactionState,
     Message,
-    MessageModel,
     SentMessage,
     TransactionState,
-    is_retry_progress,
+    utc,
 )
-from txstore.producer import Producer, TransactionProducer
+from txstore.producer import LocalDatabase, Producer, TransactionProducer
 from txstore.topics import Groups, Topics
 from txstore.transaction import CheckHistory, Outlook, PendingTransaction, Transactions, TransactionTrace
 
@@ -64,6 +62,9 @@ __all__ = ["Broker", "open"]
 _log = logging.getLogger("txstore.broker")
 _STOP_SECONDS = 60.0  # A job of housekeeping is a snapshot at most.
 _FORGOTTEN_STOP_SECONDS = 5.0  # The collector may run while this thread holds what the job waits for.
+
+_CLEAN_SECONDS = 3600.0
+_CLOCKS_MS = 3_600_000  # A database's rows bear the times of other processes' clocks.
 
 _Pending: TypeAlias = Literal["pending", TransactionState.PENDING]
 _Finished: TypeAlias = Literal[
@@ -130,7 +131,7 @@ class _Parts:
     process: int
 
 
-class Broker:
+class Broker(ConsumerGroups):
     """An open store. Made by `txstore.open`; close it, or use it in `with`.
 
     A forgotten one is closed when it is collected or the program ends. In a forked child closing is nothing, and
@@ -152,7 +153,6 @@ class Broker:
         self._config = config
         self._lock = threading.RLock()
         self._closed = False
-        self._members = Members()
         self._producers = Producers()
         self._topics = Topics(
             store,
@@ -163,9 +163,9 @@ class Broker:
             queues_default=config.default_topic_queue_nums,
         )
         self._groups = Groups(store, time_ms, read_only=store.read_only)
-        self._backlog = Backlog(
-            store, _make_topic(self._topics), self._topics.names, self._groups.names, self._topics.read_queues
-        )
+        topics, groups = self._topics, self._groups
+        backlog = Backlog(store, topics.make_small, topics.names, groups.names, topics.read_queues)
+        super().__init__(backlog, groups.add, monotonic)
         self._history = CheckHistory()
         time_limit = milliseconds(config.transaction_check_time_limit) / 1000
         pool = CheckPool(config.check_threads, time_limit, monotonic)
@@ -177,13 +177,10 @@ class Broker:
         self.append = store.append
         self.prepare = store.prepare
         self.pull = store.pull
-        self.send_back = self._backlog.send_back
         self.search_offset = store.search_offset
-        self.lock_queue = self._members.lock_queue
-        self.unlock_queue = self._members.unlock_queue
-        self.consumer_members = self._members.of
         self.end_half = store.end_transaction
         self._time_limit = time_limit
+        self._time_ms = time_ms
         self._parts = _Parts(store, Housekeeping(monotonic), pool, os.getpid())
         self._finalizer = weakref.finalize(self, _forgotten, self._parts)
         if not store.read_only:
@@ -276,42 +273,21 @@ class Broker:
         return Producer(self, group)
 
     def transaction_producer(
-        self, group: str, listener: object = None, *, check_listener: object = None
+        self,
+        group: str,
+        listener: object = None,
+        *,
+        check_listener: object = None,
+        database: LocalDatabase | None = None,
     ) -> TransactionProducer:
         """A producer of transactional messages; it answers checks until it is closed.
 
         `listener`: a TransactionListener, or one of RocketMQ's older callbacks; `check_listener` answers checks where
-        the listener does not. Raises InvalidNameError, InvalidOptionError, ReadOnlyError.
+        the listener does not; `database`, instead of both, a `txstore.database.Database` that answers them by rows.
+        Raises InvalidNameError, InvalidOptionError, ReadOnlyError.
         """
         self._must_write("a producer")
-        return TransactionProducer(self, group, listener, check_listener=check_listener)
-
-    def consumer(
-        self,
-        group: str,
-        topic: str,
-        tags: str | None = None,
-        *,
-        start: ConsumeFromWhere | datetime = ConsumeFromWhere.FIRST,
-        message_model: MessageModel = MessageModel.CLUSTERING,
-        instance_name: str | None = None,
-        max_reconsume_times: int | None = None,
-    ) -> Consumer:
-        """A consumer of `topic` for `group`, which shares its queues with the group's others; `tags` as `"a || b"`.
-
-        Raises InvalidNameError, InvalidOptionError (also: a member here wants something else), ReadOnlyError.
-        """
-        self._must_write("a consumer")
-        return Consumer(
-            self,
-            group,
-            topic,
-            tags,
-            start=start,
-            message_model=message_model,
-            instance_name=instance_name,
-            max_reconsume_times=max_reconsume_times,
-        )
+        return TransactionProducer(self, group, listener, check_listener=check_listener, database=database)
 
     def register_producer(self, producer: ProducerMember) -> int:
         """Its number. What waited for a producer of its group is looked at again."""
@@ -323,46 +299,6 @@ class Broker:
 
     def unregister_producer(self, producer: ProducerMember) -> None:
         self._producers.remove(producer)
-
-    def register_consumer(self, consumer: ConsumerMember) -> int:
-        """Raises InvalidNameError (a system topic), InvalidOptionError (another member wants something else)."""
-        self._must_be_open()
-        validate_topic(consumer.topic)
-        self._groups.add(consumer.group)
-        return self._members.add(consumer)
-
-    def unregister_consumer(self, consumer: ConsumerMember) -> None:
-        self._members.remove(consumer)
-
-    def lag(self, group: str) -> list[QueueLag]:
-        """How far a consumer group is behind, queue by queue, its retries too. Raises InvalidNameError."""
-        return self._backlog.lag(group, {member.topic for member in self._members.all() if member.group == group})
-
-    def reset_offsets(
-        self, group: str, topic: str, to: ConsumeFromWhere | datetime | int, *, queue_id: int | None = None
-    ) -> dict[int, int]:
-        """Has a group go on elsewhere in a topic: at the first or last message, a time, or an offset of `queue_id`.
-
-        Returns queue id → queue offset, on disk. Its consumers here go on there at their next read; what they have in
-        hand is not acknowledged. Raises InvalidNameError, InvalidOptionError, ReadOnlyError.
-        """
-        self._must_write("resetting offsets")
-        self._not_of_the_system(topic)
-        places = self._backlog.reset(group, topic, to, queue_id)
-        for member in self._members.all():
-            if member.group == group and member.topic == topic:
-                member.offsets_reset(topic, list(places))
-        self._store.write_offsets()
-        return places
-
-    def dead_letters(self, group: str, *, limit: int | None = None) -> list[DeadLetter]:
-        """What a consumer group gave up, the oldest first. Raises InvalidNameError for an unknown group."""
-        return self._backlog.dead_letters(group, limit=limit)
-
-    def resend(self, letter: DeadLetter) -> SentMessage:
-        """Gives a dead letter to its group once more; no other group sees it. Raises MessageNotFoundError."""
-        self._must_write("sending")
-        return self._backlog.resend(letter)
 
     # Topics
 
@@ -445,21 +381,6 @@ class Broker:
     def wait(self, physical_offset: int, timeout_ms: int) -> int:
         """Waits until the visible end is above `physical_offset`, or the time is over; returns the visible end."""
         return self._store.wait_for_messages(physical_offset, timeout_ms)
-
-    def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None:
-        """The queue offset that a group goes on from; None: it has none."""
-        if is_retry_progress(topic, group):
-            return self._backlog.retry_offset(topic, group, queue_id)
-        return self._store.consumer_offset(topic, group, queue_id)
-
-    def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
-        """In memory at once, on disk soon. Raises InvalidOptionError outside the queue, InvalidNameError."""
-        self._not_of_the_system(topic)
-        _not_negative("queue_offset", queue_offset)
-        if is_retry_progress(topic, group):
-            self._backlog.set_retry_offset(topic, group, queue_id, queue_offset)
-        else:
-            self._store.set_consumer_offset(topic, group, queue_id, queue_offset)
 
     def write_offsets(self) -> None:
         """Writes consumer offsets now."""
@@ -599,10 +520,21 @@ class Broker:
         house.add(
             "offsets", job(lambda broker: broker._store.write_offsets()), seconds["flush_consumer_offset_interval"]
         )
+        house.add("databases", job(lambda broker: broker._clean_databases()), _CLEAN_SECONDS)
         house.add("snapshot", job(lambda broker: broker._store.snapshot()), seconds["snapshot_interval"])
         house.add("delays", job(lambda broker: broker._delays.deliver()), DELAYS_EVERY_SECONDS)
         house.start()
         house.wake("checks")
+
+    def _clean_databases(self) -> None:
+        """Has old rows of local transactions removed, never of what pends. By the pool: a database may be slow."""
+        oldest = self._store.halves_waiting(-1, 1)
+        age_ms = max([milliseconds(self._config.file_reserved_time), *(half.stored_age_ms for half in oldest)])
+        before = utc(self._time_ms() - age_ms - _CLOCKS_MS)
+        for producer in self._producers.all():
+            if isinstance(producer, TransactionProducer):
+                clean, number = functools.partial(producer.clean_database, before), producer.number
+                self._parts.pool.submit(number, -number, clean, starting=lambda: True, done=_cleaned)
 
     def _log_opening(self) -> None:
         report = self._store.open_report
@@ -619,20 +551,17 @@ class Broker:
             _log.warning("%s", warning, extra=fields)
 
 
-def _make_topic(topics: Topics) -> Callable[[str], None]:
-    def make(topic: str) -> None:
-        if not topics.read_queues(topic):
-            topics.create(topic, 1)
-
-    return make
-
-
 _PERIODS = (
     "transaction_check_interval",
     "transaction_time_out",
     "flush_consumer_offset_interval",
     "snapshot_interval",
 )
+
+
+def _cleaned(answer: Answer) -> None:
+    if answer.reason is not None:
+        _log.warning("a database was not cleaned: %s", answer.reason, extra={"reason": answer.reason})
 
 
 def _shut(parts: _Parts) -> None:

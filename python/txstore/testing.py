@@ -9,14 +9,13 @@ import heapq
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from txstore._native import Message, delay_level_ms, unique_id, validate_topic
-from txstore.backlog import Backlog, DeadLetter, QueueLag
+from txstore._native import Message, delay_level_ms, unique_id
+from txstore.backlog import Backlog
 from txstore.check import Producers
-from txstore.consumer import Consumer, Members
+from txstore.consumer import ConsumerGroups
 from txstore.errors import (
     AlreadyEndedError,
     InvalidMessageError,
@@ -26,20 +25,16 @@ from txstore.errors import (
     TransactionNotFoundError,
     WrongGroupError,
 )
-from txstore.interface import ConsumerMember, ProducerMember
+from txstore.interface import ProducerMember
 from txstore.listener import judged
 from txstore.message import (
-    ConsumeFromWhere,
     HalfMessage,
     LocalTransactionState,
-    MessageModel,
-    ReceivedMessage,
     SentMessage,
     TransactionState,
-    is_retry_progress,
     transaction_id_of,
 )
-from txstore.producer import Producer, TransactionProducer
+from txstore.producer import LocalDatabase, Producer, TransactionProducer
 
 __all__ = ["FakeBroker", "FakeEnd", "FakeMessage", "FakeSent", "ManualClock"]
 
@@ -329,7 +324,7 @@ class _Log:
         return queues[queue_id] if 0 <= queue_id < len(queues) else []
 
 
-class FakeBroker:
+class FakeBroker(ConsumerGroups):
     """A broker in memory for unit tests: producers and consumers work on it as on a real one. For one thread.
 
     `run_checks()` asks about every pending transaction whose local transaction has ended, as if its time had come.
@@ -340,61 +335,24 @@ class FakeBroker:
         self._log = _Log(self.clock, queues)
         self._halves: list[_Half] = []
         self._producers = Producers()
-        self._members = Members()
-        self._groups: set[str] = set()
+        groups: dict[str, None] = {}
         log = self._log
-        self._backlog = Backlog(log, log.make_topic, lambda: log.queues, lambda: self._groups, log.queue_ids)
+        backlog = Backlog(log, log.make_topic, lambda: log.queues, lambda: groups, log.queue_ids)
+        super().__init__(backlog, groups.setdefault, self.clock.monotonic)
         self._closed = False
 
     def producer(self, group: str) -> Producer:
         return Producer(self, group)
 
     def transaction_producer(
-        self, group: str, listener: object = None, *, check_listener: object = None
-    ) -> TransactionProducer:
-        return TransactionProducer(self, group, listener, check_listener=check_listener)
-
-    def consumer(
         self,
         group: str,
-        topic: str,
-        tags: str | None = None,
+        listener: object = None,
         *,
-        start: ConsumeFromWhere | datetime = ConsumeFromWhere.FIRST,
-        message_model: MessageModel = MessageModel.CLUSTERING,
-        instance_name: str | None = None,
-        max_reconsume_times: int | None = None,
-    ) -> Consumer:
-        return Consumer(
-            self,
-            group,
-            topic,
-            tags,
-            start=start,
-            message_model=message_model,
-            instance_name=instance_name,
-            max_reconsume_times=max_reconsume_times,
-            monotonic=self.clock.monotonic,
-        )
-
-    def lag(self, group: str) -> list[QueueLag]:
-        topics = {member.topic for member in self._members.all() if member.group == group}
-        return self._backlog.lag(group, topics)
-
-    def reset_offsets(
-        self, group: str, topic: str, to: ConsumeFromWhere | datetime | int, *, queue_id: int | None = None
-    ) -> dict[int, int]:
-        places = self._backlog.reset(group, topic, to, queue_id)
-        for member in self._members.all():
-            if member.group == group and member.topic == topic:
-                member.offsets_reset(topic, list(places))
-        return places
-
-    def dead_letters(self, group: str, *, limit: int | None = None) -> list[DeadLetter]:
-        return self._backlog.dead_letters(group, limit=limit)
-
-    def resend(self, letter: DeadLetter) -> SentMessage:
-        return self._backlog.resend(letter)
+        check_listener: object = None,
+        database: LocalDatabase | None = None,
+    ) -> TransactionProducer:
+        return TransactionProducer(self, group, listener, check_listener=check_listener, database=database)
 
     def messages(self, topic: str) -> list[FakeMessage]:
         """All visible messages of a topic, in the order they were stored."""
@@ -553,12 +511,6 @@ class FakeBroker:
 
         return [handed_out(message) for message in found], behind
 
-    def send_back(
-        self, message: ReceivedMessage, group: str, delay_level: int, max_reconsume_times: int
-    ) -> SentMessage:
-        self._must_be_open()
-        return self._backlog.send_back(message, group, delay_level, max_reconsume_times)
-
     def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         return self._log.search_offset(topic, queue_id, timestamp_ms)
 
@@ -570,39 +522,13 @@ class FakeBroker:
         self._must_be_open()
         return self._log.wait(physical_offset, timeout_ms)
 
-    def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None:
-        if is_retry_progress(topic, group):
-            return self._backlog.retry_offset(topic, group, queue_id)
-        return self._log.consumer_offset(topic, group, queue_id)
-
-    def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
-        if is_retry_progress(topic, group):
-            self._backlog.set_retry_offset(topic, group, queue_id, queue_offset)
-        else:
-            self._log.set_consumer_offset(topic, group, queue_id, queue_offset)
-
     def write_offsets(self) -> None:
         """They are where they stay."""
 
-    def register_consumer(self, consumer: ConsumerMember) -> int:
-        self._must_be_open()
-        validate_topic(consumer.topic)
-        self._groups.add(consumer.group)
-        return self._members.add(consumer)
-
-    def unregister_consumer(self, consumer: ConsumerMember) -> None:
-        self._members.remove(consumer)
-
-    def consumer_members(self, group: str, topic: str) -> Sequence[int]:
-        return self._members.of(group, topic)
-
-    def lock_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> bool:
-        return self._members.lock_queue(consumer, topic, queue_id)
-
-    def unlock_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> None:
-        self._members.unlock_queue(consumer, topic, queue_id)
-
     # Inside
+
+    def _must_write(self, what: str) -> None:
+        self._must_be_open()
 
     def _must_be_open(self) -> None:
         if self._closed:

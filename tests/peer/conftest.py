@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.peer import rocketmq as peer
+pytest.register_assert_rewrite("tests.peer.agreement")
+
+from tests.peer import rocketmq as peer  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -277,7 +277,7 @@ class Peer:
 
     def consume(self, names: str, group: str, topics: Mapping[str, str], **options: Any) -> list[Facts]:
         """Everything that a DefaultMQPushConsumer gets from the first offset on; `topics`: name to tags (`*` all).
-        `later`: key to how often it is refused; `idle_ms` (1,500), `at_least` (0), `timeout_ms` (30,000)."""
+        `later`: a first key to how often it is refused; `idle_ms` (1,500), `at_least` (0), `timeout_ms` (30,000)."""
         result = self.call("consume", names=names, group=group, topics=dict(topics), **options)
         assert isinstance(result, list)
         return result

@@ -18,7 +18,9 @@ final class Admin {
         try {
             return admin.resumeCheckHalfMessage("TRANS_CHECK_MAX_TIME_TOPIC", arguments.getString("message_id"));
         } finally {
-            admin.shutdown();
+            try (Hurry hurry = new Hurry()) {
+                admin.shutdown();
+            }
         }
     }
 }

@@ -116,9 +116,11 @@ final class Broker implements Peer.Handled {
     }
 
     private static void shutDown(BrokerController broker, NamesrvController names) {
-        if (broker != null) {
-            broker.shutdown();
+        try (Hurry hurry = new Hurry()) {
+            if (broker != null) {
+                broker.shutdown();
+            }
+            names.shutdown();
         }
-        names.shutdown();
     }
 }

@@ -5,7 +5,6 @@ import com.alibaba.fastjson2.JSONObject;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
-import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -17,8 +16,8 @@ final class Consumer {
     }
 
     /**
-     * `topics`: name to tags; `later`: key of a message to how often it is refused; `idle_ms`: how long nothing must
-     * come; `at_least`, `timeout_ms`: idle or not, it waits for so many, at most so long.
+     * `topics`: name to tags; `later`: a message's first key to how often it is refused; `idle_ms`: how long nothing
+     * must come; `at_least`, `timeout_ms`: idle or not, it waits for so many, at most so long.
      */
     static JSONArray consume(JSONObject arguments) throws Exception {
         JSONArray received = new JSONArray();
@@ -43,7 +42,9 @@ final class Consumer {
         try {
             awaitIdle(arguments, received, last);
         } finally {
-            consumer.shutdown();
+            try (Hurry hurry = new Hurry()) {
+                consumer.shutdown();
+            }
         }
         synchronized (received) {
             return new JSONArray(received);
@@ -54,7 +55,8 @@ final class Consumer {
         boolean refused = false;
         synchronized (received) {
             for (MessageExt message : messages) {
-                boolean refuse = message.getReconsumeTimes() < later.getIntValue(String.valueOf(message.getKeys()));
+                String first = String.valueOf(message.getKeys()).split(" ")[0];
+                boolean refuse = message.getReconsumeTimes() < later.getIntValue(first);
                 received.add(Records.facts(message).fluentPut("refused", refuse));
                 refused |= refuse;
             }

@@ -184,7 +184,9 @@ final class Producer implements Peer.Handled, TransactionListener {
     }
 
     JSONArray stop() {
-        producer.shutdown();
+        try (Hurry hurry = new Hurry()) {
+            producer.shutdown();
+        }
         return log();
     }
 }

@@ -14,6 +14,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /** Messages as JSON, in txstore's names. */
 final class Records {
+    private static final int SYS_FLAG_AT = 36;
+
     private Records() {
     }
 
@@ -51,8 +53,11 @@ final class Records {
         if (message == null) {
             throw new IllegalStateException("RocketMQ cannot decode the record with hash " + hash);
         }
-        // The store's decoder gives the offset id; a client's also sets the unique one.
-        return facts(message).fluentPut("offset_message_id", message.getMsgId()).fluentPut("record_sha256", hash);
+        return facts(message)
+            .fluentPut("offset_message_id", message.getMsgId())
+            .fluentPut("record_sha256", hash)
+            // The decoder clears the bit for a compressed body when it decompresses it.
+            .fluentPut("sys_flag", record.getInt(record.position() + SYS_FLAG_AT));
     }
 
     /** `ADDRESS:PORT`, IPv6 as `[ADDRESS]:PORT` in Java's long form. */
