@@ -7,11 +7,11 @@ DEPS := $(VENV)/.stamp-deps
 NATIVE := $(VENV)/.stamp-native
 comma := ,
 RUST_SOURCES := $(shell find rust -name '*.rs' 2>/dev/null)
-TYPED := python tests examples benches
+TYPED := python tests examples benches fuzz
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test peer lint bench build lock clean
+.PHONY: help demo test peer lint bench fuzz build lock clean
 
 # $(call step,NAME,COMMAND): says what runs, and what failed.
 define step
@@ -26,12 +26,12 @@ demo: $(NATIVE) ## orders and payments with a process killed on the way; then a 
 	@$(BIN)/python -m examples.demo
 
 test: lint ## everything that must hold: lint, then the tests in Rust and in Python
-	$(call step,cargo test,cargo test --locked --quiet --features testing)
+	$(call step,cargo test,cargo test --locked --quiet --features testing$(comma)arrow)
 	$(call step,stubtest,cd python && ../$(BIN)/python -m mypy.stubtest txstore._native --mypy-config-file ../pyproject.toml --concise --allowlist ../tests/stubtest_allowlist.txt --ignore-unused-allowlist)
 	$(call step,pytest,$(BIN)/python -m pytest)
 
 peer: $(NATIVE) ## a real RocketMQ and txstore continue each other's stores: 40 each way (needs Java 17 and Maven)
-	$(call step,peer,TXSTORE_PEER_STORES=$${TXSTORE_PEER_STORES:-40} $(BIN)/python -m pytest tests/peer -m peer -ra)
+	$(call step,peer,TXSTORE_PEER_STORES=$${TXSTORE_PEER_STORES:-40} TXSTORE_PEER_TURNS=$${TXSTORE_PEER_TURNS:-11} $(BIN)/python -m pytest tests/peer -m peer -ra)
 
 lint: $(NATIVE) ## formats, lints and types, in Rust and in Python
 	$(call step,rustfmt,cargo fmt --check)
@@ -46,12 +46,18 @@ bench: $(NATIVE) ## how fast: Rust benches, then Python's
 	$(call step,pytest-benchmark,$(BIN)/python -m pytest benches/python -o python_files='bench_*.py' -o python_functions='bench_*' --benchmark-enable --benchmark-only --benchmark-columns=min$(comma)median$(comma)max$(comma)rounds)
 	$(call step,ratios,$(BIN)/python -m benches.python.ratios)
 
+# FUZZ_SECONDS for each target; FUZZ="--sanitizer none record" and the like goes to fuzz/run.py.
+FUZZ_SECONDS ?= 60
+fuzz: $(NATIVE) ## libFuzzer over what the engine reads (FUZZ_SECONDS for each target)
+	$(call step,corpus,$(BIN)/python -m fuzz.corpus)
+	$(call step,cargo fuzz,$(BIN)/python -m fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ))
+
 build: $(DEPS) ## a wheel in dist/
 	@$(BIN)/maturin build --release --locked --out dist
 
 lock: ## requirements-dev.lock anew, with today's versions
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite
+	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pyspark pyarrow 'pandas<3' polars duckdb
 	@{ head -n 1 requirements-dev.lock; .venv-lock/bin/python -m pip freeze; } > requirements-dev.lock.new
 	@mv requirements-dev.lock.new requirements-dev.lock && rm -rf .venv-lock
 

@@ -13,6 +13,7 @@ if sys.platform != "linux":
 
 from txstore import _native
 from txstore._native import __version__, unique_id
+from txstore.arrow import Scan, scan
 from txstore.backlog import DeadLetter, QueueLag
 from txstore.broker import Broker, open
 from txstore.config import BrokerConfig, FlushDiskType
@@ -94,6 +95,7 @@ __all__ = [
     "QueueLag",
     "ReadOnlyError",
     "ReceivedMessage",
+    "Scan",
     "SendResult",
     "SendStatus",
     "SentMessage",
@@ -121,6 +123,7 @@ __all__ = [
     "WrongGroupError",
     "__version__",
     "open",
+    "scan",
     "unique_id",
 ]
 
