@@ -26,7 +26,7 @@ demo: $(NATIVE) ## orders and payments with a process killed on the way; then a 
 	@$(BIN)/python -m examples.demo
 
 test: lint ## everything that must hold: lint, then the tests in Rust and in Python
-	$(call step,cargo test,cargo test --locked --quiet --features testing)
+	$(call step,cargo test,cargo test --locked --quiet --features testing$(comma)arrow)
 	$(call step,stubtest,cd python && ../$(BIN)/python -m mypy.stubtest txstore._native --mypy-config-file ../pyproject.toml --concise --allowlist ../tests/stubtest_allowlist.txt --ignore-unused-allowlist)
 	$(call step,pytest,$(BIN)/python -m pytest)
 
@@ -51,7 +51,7 @@ build: $(DEPS) ## a wheel in dist/
 
 lock: ## requirements-dev.lock anew, with today's versions
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite
+	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pyspark pyarrow 'pandas<3' polars duckdb
 	@{ head -n 1 requirements-dev.lock; .venv-lock/bin/python -m pip freeze; } > requirements-dev.lock.new
 	@mv requirements-dev.lock.new requirements-dev.lock && rm -rf .venv-lock
 

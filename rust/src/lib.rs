@@ -31,6 +31,8 @@
 //! # Ok::<(), txstore::error::Error>(())
 //! ```
 
+#[cfg(feature = "arrow")]
+pub mod arrow;
 pub mod checkpoint;
 pub mod clock;
 pub mod commit_log;

@@ -1,8 +1,9 @@
 //! Recovery: from the files of a store to its state, after any end.
 //!
-//! In: the opened log, what is known about it (snapshot, settings, published and checkpointed ends). Out: the log's true
-//! end, the queues, the index, the table of transactions, and what is to be healed. Always: repeatable from the start;
-//! what a snapshot covers is not read again; below the durable end a bad record is damage, behind it a torn tail.
+//! In: the opened log, what is known about it (snapshot, settings, published and checkpointed ends). Out: the log's
+//! true end, the queues, the index, the table of transactions, and what is to be healed. Always: repeatable from the
+//! start; what a snapshot covers is not read again; below the durable end a bad record is damage, behind it a torn
+//! tail.
 //! Not here: locks, and writing the missing ops, which the store does with its ordinary append.
 
 use std::sync::Arc;
@@ -267,10 +268,7 @@ impl<'a> Run<'a> {
         if self.index_covered.is_none_or(|covered| view.physical_offset > covered) {
             self.out.dispatcher.index(&request);
         }
-        // A half or op without an entry stands in no queue: its queue offset says nothing.
-        if request.has_entry() {
-            self.out.replay.apply(&mut self.out.table, view);
-        }
+        self.out.replay.apply(&mut self.out.table, view);
         self.note_delivery(view);
         self.out.newest = self.out.newest.max(view.store_timestamp);
         self.out.end = view.physical_offset.0 + u64::from(view.size);
@@ -368,7 +366,8 @@ impl<'a> Run<'a> {
     fn settle(&mut self) -> Result<()> {
         for block in self.out.dispatcher.queues.blocks() {
             let Block { topic, queue_id, from, bytes, .. } = &block;
-            // Behind a crash equal bytes may be in the page cache only, where a failed sync left them: they are written.
+            // Behind a crash equal bytes may be in the page cache only, where a failed sync left them: they are
+            // written.
             let believed = self.known.clean || self.known.read_only;
             if believed && self.queue_files.holds(topic, *queue_id, *from, bytes)? {
                 self.out.dispatcher.queues.settle(&block);
@@ -521,8 +520,8 @@ pub fn cut_queues(queue_files: &QueueFiles, dispatcher: &Dispatcher) -> Result<(
     Ok(())
 }
 
-/// Writes what stands in a range of the log once more. After a sync that failed the page cache shows bytes that the disk
-/// does not have and that no later sync would write; written again, they are durable with the next one.
+/// Writes what stands in a range of the log once more. After a sync that failed the page cache shows bytes that the
+/// disk does not have and that no later sync would write; written again, they are durable with the next one.
 pub fn rewrite_log(log: &CommitLog, from: u64, end: u64) -> Result<()> {
     for segment in log.segments.all() {
         if segment.end() > from && segment.base() <= end {

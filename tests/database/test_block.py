@@ -12,6 +12,7 @@ from tests.database.conftest import Kind, entered, messages, run
 from txstore import AlreadyEndedError, Broker, LocalTransactionState, Message, TransactionProducer
 from txstore.database import Database
 from txstore.errors import DiskFullError
+from txstore.testing import FakeBroker
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
 
@@ -293,3 +294,24 @@ def test_a_resumed_transaction_is_answered_by_its_row(
     (waiting,) = broker.transactions()
     assert waiting.transaction_id == name
     assert database.check_local_transaction(broker.store.half(waiting.half_queue_offset)) is COMMIT
+
+
+def test_a_fake_broker_takes_a_database_too(kind: Kind, database: Database) -> None:
+    fake = FakeBroker()
+    producer = fake.transaction_producer("g", database=database)
+
+    async def pay() -> Any:
+        async with kind.session() as session:
+            async with begin(producer, Message("t", b"x"), session) as tx:
+                await kind.order(session, 1, tx.transaction_id)
+            with contextlib.suppress(KeyError):
+                async with begin(producer, Message("t", b"y"), session) as failed:
+                    failed._handle.rollback = failed._handle.commit = _gone
+                    raise KeyError
+        return tx, failed
+
+    tx, failed = run(pay())
+    assert fake.transaction_state(failed.transaction_id) == "pending"
+    assert fake.run_checks() == 1
+    assert fake.transaction_state(failed.transaction_id) == "rolled_back"
+    assert fake.transaction_state(tx.transaction_id) == "committed"

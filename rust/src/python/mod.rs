@@ -1,11 +1,12 @@
 //! The extension module `txstore._native`: what Python sees of the engine.
 //!
-//! In: calls of a few lines. Out: small frozen objects. Always: one call a message or batch; the interpreter is released
-//! only where a call can wait; no panic crosses. Not here: mechanism, policy. The contract is `_native.pyi`.
+//! In: calls of a few lines. Out: small frozen objects. Always: one call a message or batch; the interpreter is
+//! released only where a call can wait; no panic crosses. Not here: mechanism, policy. The contract is `_native.pyi`.
 
 // What crosses the border arrives as a value.
 #![allow(clippy::needless_pass_by_value)]
 
+mod arrow;
 mod error;
 mod message;
 mod store;
@@ -21,6 +22,8 @@ use error::into_py;
 
 #[pymodule]
 mod _native {
+    #[pymodule_export]
+    use super::arrow::{Scan, log_boundary, log_cut, log_range, log_topics};
     #[pymodule_export]
     use super::message::{Message, SendResult};
     #[pymodule_export]

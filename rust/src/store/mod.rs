@@ -22,6 +22,12 @@ pub use end_transaction::{End, EndKind, Ended};
 pub use history::TransactionRow;
 pub use open::{GUARD, OpenReport};
 pub use read::{StoreStat, StoredRecord};
+#[cfg(feature = "arrow")]
+pub(crate) use {
+    history::{HalfRecord, rows},
+    open::{LOCK, PUBLISHER_BYTE, WRITER_BYTE, is_clean},
+    survey::{consume_queue_file_size, log_file_size, look, no_store},
+};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

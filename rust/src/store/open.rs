@@ -1,15 +1,16 @@
 //! Open: a directory becomes a store, after any end.
 //!
-//! In: a directory, options. Out: what the store's threads share. Always, in this order: lock, guard, epoch odd, recovery,
-//! cut, missing ops, progress, epoch even; each step may crash and is repeated from the start (docs/transactions.md).
-//! A directory that is no store, or a kind of store that we cannot continue, is refused before anything changes.
+//! In: a directory, options. Out: what the store's threads share. Always, in this order: lock, guard, epoch odd,
+//! recovery, cut, missing ops, progress, epoch even; each step may crash and is repeated from the start
+//! (docs/transactions.md). A directory that is no store, or a kind of store that we cannot continue, is refused before
+//! anything changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::survey::{Geometry, foreign, geometry, look, refuse};
+use super::survey::{Geometry, geometry, look, no_store, refuse};
 use super::{FORKS, Inner, Shared, Wake};
 use crate::checkpoint::Checkpoint;
 use crate::clock::Clock;
@@ -36,11 +37,11 @@ use crate::units::{PhysicalOffset, to_usize};
 pub(super) const ABORT: &str = "abort";
 /// Makes a RocketMQ broker refuse the store while we have it open, and until we have healed it.
 pub const GUARD: &str = "commitlog/!txstore-open";
-pub(super) const LOCK: &str = "lock";
+pub(crate) const LOCK: &str = "lock";
 /// The byte of `lock` that RocketMQ locks too.
-pub(super) const WRITER_BYTE: u64 = 0;
+pub(crate) const WRITER_BYTE: u64 = 0;
 /// The byte that says: `published` is to be believed.
-pub(super) const PUBLISHER_BYTE: u64 = 1;
+pub(crate) const PUBLISHER_BYTE: u64 = 1;
 
 /// What opening found and did.
 #[derive(Clone, Debug, Default)]
@@ -73,7 +74,7 @@ struct Claim {
 pub(super) fn open(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, options: StoreOptions) -> Result<Shared> {
     let is_store = look(storage.as_ref())?;
     if options.read_only && !is_store {
-        return Err(foreign(storage.as_ref(), "", "it holds no store: there is no commitlog in it"));
+        return Err(no_store(storage.as_ref()));
     }
     if !options.read_only {
         refuse(storage.as_ref())?;
@@ -310,7 +311,7 @@ fn claim(storage: &dyn Storage) -> Result<Claim> {
     Ok(Claim { locks: vec![writer, publisher], clean, changed: false })
 }
 
-fn is_clean(storage: &dyn Storage) -> Result<bool> {
+pub(crate) fn is_clean(storage: &dyn Storage) -> Result<bool> {
     Ok(storage.len(GUARD)?.is_none() && storage.len(ABORT)?.is_none())
 }
 
