@@ -44,7 +44,6 @@ def stored(message: StoredMessage) -> Facts:
         "unique_id": message.properties.get("UNIQ_KEY"),
         "keys": message.properties.get("KEYS"),
         "tags": message.tags,
-        # RocketMQ's decoder takes the flag away with the compression.
         "sys_flag": message.sys_flag,
         "flag": message.flag,
         "born_timestamp_ms": message.born_timestamp_ms,
