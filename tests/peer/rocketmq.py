@@ -256,7 +256,8 @@ class Peer:
     def broker(
         self, store: Path, *, config: Mapping[str, Any] = SMALL, settings: Mapping[str, Any] = SHORT_TIMES
     ) -> Broker:
-        """Starts a broker on a store; `config` as in MessageStoreConfig, `settings` as in BrokerConfig."""
+        """Starts a broker on a store; `config` as in MessageStoreConfig, `settings` as in BrokerConfig (without
+        `listenPort` it takes a free one)."""
         facts = self.call("broker.start", store=str(store), store_config=dict(config), broker_config=dict(settings))
         return Broker(self, facts)
 
