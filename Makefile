@@ -7,11 +7,11 @@ DEPS := $(VENV)/.stamp-deps
 NATIVE := $(VENV)/.stamp-native
 comma := ,
 RUST_SOURCES := $(shell find rust -name '*.rs' 2>/dev/null)
-TYPED := python tests examples benches
+TYPED := python tests examples benches fuzz
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test peer lint bench build lock clean
+.PHONY: help demo test peer lint bench fuzz build lock clean
 
 # $(call step,NAME,COMMAND): says what runs, and what failed.
 define step
@@ -45,6 +45,12 @@ bench: $(NATIVE) ## how fast: Rust benches, then Python's
 	$(call step,cargo bench,cargo bench --locked)
 	$(call step,pytest-benchmark,$(BIN)/python -m pytest benches/python -o python_files='bench_*.py' -o python_functions='bench_*' --benchmark-enable --benchmark-only --benchmark-columns=min$(comma)median$(comma)max$(comma)rounds)
 	$(call step,ratios,$(BIN)/python -m benches.python.ratios)
+
+# FUZZ_SECONDS for each target; FUZZ="--sanitizer none record" and the like goes to fuzz/run.py.
+FUZZ_SECONDS ?= 60
+fuzz: $(NATIVE) ## libFuzzer over what the engine reads (FUZZ_SECONDS for each target)
+	$(call step,corpus,$(BIN)/python -m fuzz.corpus)
+	$(call step,cargo fuzz,$(BIN)/python -m fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ))
 
 build: $(DEPS) ## a wheel in dist/
 	@$(BIN)/maturin build --release --locked --out dist

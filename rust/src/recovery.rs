@@ -151,6 +151,8 @@ pub fn recover(
     // Where only txstore wrote, nothing that is decided comes back; a broker may put back anything.
     let keep = if settings.is_all_ours(log.segments.first(), u64::MAX) { Keep::Open } else { Keep::Identities };
     run.out.replay = Replay::new(keep, log.segments.first(), known.half_progress);
+    let queues = &run.out.dispatcher.queues;
+    run.out.replay.begin_at(queues.find(HALF_TOPIC, HALF_QUEUE).map_or(0, |slot| queues.next(slot)));
     let scan = Scanner::new(log, PhysicalOffset(from), known.limit)
         .run(|offset| settings.verify(offset), |view, bytes| run.record(view, bytes).map(|()| true))?;
     run.out.end = scan.end.max(from);
