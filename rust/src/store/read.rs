@@ -14,7 +14,7 @@ use crate::java;
 use crate::record::RecordView;
 use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
 use crate::record::properties::{KEYS, TAGS, UNIQUE_KEY};
-use crate::units::{PhysicalOffset, QueueId, QueueOffset, to_u64, to_usize};
+use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
 
 /// Bytes that one `read` returns at most, beyond its first message: RocketMQ's `maxTransferBytesOnMessageInMemory` is
 /// 256 KiB; a reader in the process is not sent anything, so it may have more.
@@ -169,6 +169,30 @@ impl Store {
     pub fn queue_range(&self, topic: &str, queue_id: QueueId) -> Result<(u64, u64)> {
         self.shared.refresh()?;
         self.shared.range(topic, queue_id)
+    }
+
+    /// The first queue offset whose message was stored at `timestamp` or later; the queue's end if none was.
+    pub fn search_offset(&self, topic: &str, queue_id: QueueId, timestamp: TimestampMs) -> Result<u64> {
+        self.shared.refresh()?;
+        let (mut low, mut high) = self.shared.range(topic, queue_id)?;
+        // Store timestamps never decrease in the log, so neither do they in a queue.
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let entries = self.shared.entries(topic, queue_id, middle, 1)?;
+            let stored = match entries.first().filter(|entry| !entry.is_padding()) {
+                Some(entry) => self
+                    .shared
+                    .log
+                    .read(entry.physical_offset, self.shared.visible_end(), |view, _| view.store_timestamp)?,
+                None => TimestampMs(i64::MIN),
+            };
+            if stored < timestamp {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low)
     }
 
     /// Topic, number and range of every queue, sorted.
