@@ -1,21 +1,13 @@
 """What the tests of the database room share: every kind of session, on SQLite and on a real PostgreSQL.
 
-The server is Debian's package, started here on a socket in a temporary folder, by a user without rights. Where it is
-not installed its tests are skipped, and say so.
+Where PostgreSQL is not installed its tests are skipped, and say so.
 """
 
 import asyncio
-import os
-import pwd
-import shutil
-import signal
 import sqlite3
-import subprocess
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 import txstore
+from tests.database.server import ORDERS, Postgres, running_postgres
 from txstore import Broker
 from txstore.database import Database
 
@@ -35,98 +28,14 @@ SMALL: dict[str, Any] = {
     "max_hash_slot_num": 1000,
     "max_index_num": 4000,
 }
-ORDERS = "CREATE TABLE orders (number BIGINT PRIMARY KEY, transaction_id VARCHAR(255))"
-
-
-# PostgreSQL -----------------------------------------------------------------------------------------------------------
-
-
-def _program(name: str) -> str | None:
-    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
-    return str(found[-1]) if found else shutil.which(name)
-
-
-@dataclass
-class Postgres:
-    """A running server; each test gets a database of its own, new or left clean by another."""
-
-    folder: Path
-    made: int = 0
-    free: list[str] = field(default_factory=list)
-
-    def url(self, database: str) -> str:
-        return f"postgresql://txstore@/{database}?host={self.folder}"
-
-    def new(self) -> str:
-        """The name of a database with the user's table alone."""
-        if self.free:
-            return self.free.pop()
-        self.made += 1
-        name = f"test_{os.getpid()}_{self.made}"
-        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
-        with psycopg.connect(self.url(name)) as connection:
-            connection.execute(ORDERS)
-        return name
-
-    def give_back(self, url: str) -> None:
-        with psycopg.connect(url) as connection:
-            connection.execute("DELETE FROM orders")
-            connection.execute("DROP TABLE IF EXISTS txstore_transactions, txstore_inbox")
-        self.free.append(url.split("/")[3].split("?")[0])
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    server, initdb = _program("postgres"), _program("initdb")
-    if server is None or initdb is None:
-        pytest.skip("PostgreSQL is not installed here: apt-get install postgresql")
-    folder = Path(tempfile.mkdtemp(prefix="txstore-postgres-"))
-    user: dict[str, Any] = {}
-    if os.geteuid() == 0:  # The server refuses to run with root's rights.
-        nobody = pwd.getpwnam("nobody")
-        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-        user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-    data = folder / "data"
-    try:
-        init: list[Any] = [initdb, "-D", data, "-U", "txstore", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
-        subprocess.run(init, check=True, capture_output=True, cwd=folder, timeout=120, **user)
-        command: list[Any] = [
-            server,
-            "-D",
-            data,
-            "-k",
-            folder,
-            "-c",
-            "listen_addresses=",
-            "-c",
-            "fsync=off",
-            "-c",
-            "max_connections=60",
-        ]
-        with (folder / "log").open("wb") as log:
-            running: subprocess.Popen[bytes] = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, **user)
-        try:
-            found = Postgres(folder)
-            _wait_for(found, running)
-            yield found
-        finally:
-            running.send_signal(signal.SIGINT)
-            running.wait(30)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _wait_for(server: Postgres, running: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 30
-    while True:
-        try:
-            psycopg.connect(server.url("postgres")).close()
-            return
-        except psycopg.OperationalError:
-            assert running.poll() is None, (server.folder / "log").read_text()
-            assert time.monotonic() < until, "the server does not start"
-            time.sleep(0.02)
+    with running_postgres() as server:
+        if server is None:
+            pytest.skip("PostgreSQL is not installed here: apt-get install postgresql")
+        yield server
 
 
 # Kinds of sessions ----------------------------------------------------------------------------------------------------

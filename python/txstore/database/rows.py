@@ -81,7 +81,7 @@ def already(transaction_id: str, outcome: str) -> AlreadyEndedError:
     }[outcome]
     return AlreadyEndedError(
         f"transaction {transaction_id} has ended already, as the database says: {what}\n"
-        "hint: to do it anew, send a new message: message.replace(transaction_id=None)",
+        "hint: to do it anew, make a new Message",
         outcome=outcome,
     )
 

@@ -20,6 +20,7 @@ __all__ = ["Handle", "Source", "handle_of", "named", "open_handle", "refused", "
 
 _T = TypeVar("_T")
 _ADAPTERS = {"sqlite3": "sqlite", "_sqlite3": "sqlite", "sqlalchemy": "sqlalchemy", "psycopg": "psycopg"}
+_FOUND: dict[type, Any] = {}  # Looking an adapter up takes as long as a small statement.
 _HINT = "a sqlite3, psycopg or SQLAlchemy connection, or a SQLAlchemy session"
 Source = Any
 """What a database is opened from: a path, a postgresql:// URL, an Engine, an AsyncEngine, or a call that connects."""
@@ -71,18 +72,18 @@ def refused(what: str, hint: str) -> InvalidOptionError:
     return InvalidOptionError(f"{what}\nhint: {hint}", option="session")
 
 
-def _adapter(value: object) -> Any:
-    """The module of this room for a driver's object; None if it is of none."""
-    for cls in type(value).__mro__:
-        name = _ADAPTERS.get(cls.__module__.split(".")[0])
-        if name is not None:
-            return importlib.import_module(f"txstore.database.{name}")
-    return None
+def _adapter_of(kind: type) -> Any:
+    """The module of this room for a driver's class; None if it is of none."""
+    if kind not in _FOUND:
+        roots = (cls.__module__.split(".")[0] for cls in kind.__mro__)
+        name = next((_ADAPTERS[root] for root in roots if root in _ADAPTERS), None)
+        _FOUND[kind] = None if name is None else importlib.import_module(f"txstore.database.{name}")
+    return _FOUND[kind]
 
 
 def handle_of(session: object) -> Handle:
     """The handle of a user's connection or session. Raises InvalidOptionError for what is none."""
-    adapter = _adapter(session)
+    adapter = _adapter_of(type(session))
     handle: Handle | None = None if adapter is None else adapter.handle(session)
     if handle is None:
         what = session.__name__ if isinstance(session, type) else type(session).__name__
@@ -100,7 +101,7 @@ def must_be_source(source: Source) -> None:
                 option="database",
             )
         return
-    adapter = _adapter(source)
+    adapter = _adapter_of(type(source))
     if adapter is not None and adapter.is_source(source):
         return
     if callable(source) and (adapter is None or adapter.handle(source) is None):  # A sqlite3 connection is callable.
