@@ -28,7 +28,9 @@ use crate::checkpoint::Checkpoint;
 use crate::commit_log::{DIRECTORY, Step, step};
 use crate::consume_queue::{ENTRY_SIZE, Entry, QueueFiles};
 use crate::error::{Error, Result};
-use crate::names;
+use crate::half::HALF_QUEUE;
+use crate::names::{self, HALF_TOPIC, TRANSACTION_GROUP};
+use crate::offsets::ConsumerOffsets;
 use crate::published::Published;
 use crate::record::RecordView;
 use crate::record::decode::{DecodeError, RecordCrc, Verify};
@@ -210,6 +212,13 @@ impl Log {
     /// Whether txstore alone wrote what is left.
     pub(super) fn is_all_ours(&self) -> bool {
         self.settings.as_ref().is_some_and(|settings| settings.is_all_ours(self.first(), self.range.end))
+    }
+
+    /// Below it a broker finished every half, even where the log does not tell how; 0 in a log that txstore alone wrote.
+    pub fn half_progress(&self) -> Result<u64> {
+        let (offsets, _) = ConsumerOffsets::load(self.storage())?;
+        let stored = offsets.get(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE);
+        Ok(stored.filter(|_| !self.is_all_ours()).unwrap_or(0))
     }
 
     /// Shows every record up to the visible end.
