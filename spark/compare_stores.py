@@ -3,9 +3,9 @@
     spark-submit spark/compare_stores.py orders.store copy.store --output differences
 
 In: the directories of two stores. Out: figures by topic, the first differences, with `--output` all of them as Parquet;
-exit code 0 if there is none, 1 if there are, 2 if what it was told is wrong. Messages are compared by topic, queue and queue
-offset: what consumers see. With `--by physical_offset` records are, of every topic: whether the logs are the same.
-Always: one shuffle of each store, of hashes, not of bodies.
+exit code 0 if there is none, 1 if there are, 2 if what it was told is wrong. Messages are compared by topic, queue and
+queue offset: what consumers see. With `--by physical_offset` records of every topic are: whether the logs are the
+same. Always: one shuffle of each store, of hashes, not of bodies.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 PLACE = ["topic", "queue_id", "queue_offset"]
 # Compared one by one, so that a difference can be named. Store times and hosts are each store's own.
-SEEN = """message_id transaction_id tags keys flag sys_flag transaction_type born_timestamp born_host reconsume_times body
-properties""".split()
+SEEN = """message_id transaction_id tags keys flag sys_flag transaction_type born_timestamp born_host reconsume_times
+body properties""".split()
 LISTED = 20
 
 
@@ -44,6 +44,11 @@ def run(spark: SparkSession, options: argparse.Namespace) -> int:
     """Says where they differ; in how many places."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 
+    from txstore import _native
+
+    for store in (options.left, options.right):
+        first, visible = _native.log_range(store)
+        _say(f"{store}: commit log {first:,} to {visible:,}")
     found = differences(spark, options.left, options.right, by=options.by, bodies=not options.without_bodies)
     if options.output:
         found.write.mode("errorifexists").parquet(options.output)
@@ -56,13 +61,15 @@ def run(spark: SparkSession, options: argparse.Namespace) -> int:
     for row in found.orderBy(*(F.col(name) for name in _key(options.by))).limit(LISTED).collect():
         place = ", ".join(f"{name} {row[name]}" for name in _key(options.by))
         _say(f"{place}: {row['difference']}" + (f" in {', '.join(row['columns'])}" if row["columns"] else ""))
-    count = sum(row["count"] for row in by_topic)
+    count: int = sum(row["count"] for row in by_topic)
     _say(f"{count:,} differences" if count else f"no difference between {options.left} and {options.right}")
     return count
 
 
-def differences(spark: SparkSession, left: str, right: str, *, by: str = "queue_offset", bodies: bool = True) -> DataFrame:
-    """A row for each: topic, queue_id, queue_offset, physical_offset, difference, and the columns that are not the same."""
+def differences(
+    spark: SparkSession, left: str, right: str, *, by: str = "queue_offset", bodies: bool = True
+) -> DataFrame:
+    """A row for each: topic, queue_id, queue_offset, physical_offset, difference, columns that are not the same."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 
     seen = [name for name in SEEN if bodies or name != "body"]

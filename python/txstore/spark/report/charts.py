@@ -1,7 +1,7 @@
 """Charts: inline SVG, drawn from numbers.
 
-In: stacked series over labelled steps. Out: SVG text with axes, units and a tooltip for each bar. Always: colours are CSS
-classes of the page, so both themes hold; nothing is loaded. Not here: the page.
+In: stacked series over labelled steps. Out: SVG text with axes, units and a tooltip for each bar. Always: colours are
+CSS classes of the page, so both themes hold; nothing is loaded. Not here: the page.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from html import escape
 
 __all__ = ["Series", "columns", "nice_ticks", "share_bar"]
 
-_WIDTH, _HEIGHT = 760, 280
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 28, 52
+_WIDTH, _HEIGHT = 1_100, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 28, 48
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,8 @@ def nice_ticks(highest: int, count: int = 4) -> list[int]:
     """Whole round numbers from 0 to `highest` or a little above."""
     if highest <= 0:
         return [0, 1]
-    raw = highest / count
-    power = 10 ** math.floor(math.log10(raw))
-    step = max(1, next(int(power * m) or 1 for m in (1, 2, 2.5, 5, 10) if power * m >= raw and (power * m) % 1 == 0 or m == 10))
+    power = 10 ** max(0, math.floor(math.log10(highest / count)))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor * count >= highest)
     return list(range(0, highest + step, step))
 
 
@@ -45,8 +44,10 @@ def columns(
     y_axis: str,
     shown_labels: Callable[[int], bool],
     shown_text: Sequence[str] | None = None,
+    label_at: float = 0.0,
 ) -> str:
-    """Stacked columns, one for each label. `shown_text`: shorter labels for the axis."""
+    """Stacked columns, one for each label. `shown_text`: shorter labels for the axis, at the left edges of their
+    columns, or with `label_at=0.5` below their middles."""
     stacks = [sum(one.values[step] for one in series) for step in range(len(labels))]
     ticks = nice_ticks(max(stacks, default=0))
     scale = (_HEIGHT - _TOP - _BOTTOM) / ticks[-1]
@@ -64,7 +65,7 @@ def columns(
     for step, label in enumerate(labels):
         parts += _column(series, step, label, _LEFT + step * width, width, floor, scale)
         if shown_labels(step):
-            x = _LEFT + (step + 0.5) * width
+            x = _LEFT + (step + label_at) * width
             text = escape((shown_text or labels)[step])
             parts.append(f'<text class="tick" x="{x:.1f}" y="{floor + 18}" text-anchor="middle">{text}</text>')
     parts.append(f'<line class="base" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{floor}" y2="{floor}"/></svg>')
@@ -98,8 +99,7 @@ def share_bar(series: Sequence[Series]) -> str:
         width = 100 * one.values[0] / total if total else 0
         if width:
             told = escape(f"{one.name}: {one.values[0]:,} ({width:.3g} %)")
-            parts.append(
-                f'<rect class="{one.css}" x="{x:.2f}" y="0" width="{width:.2f}" height="10"><title>{told}</title></rect>'
-            )
+            place = f'x="{x:.2f}" y="0" width="{width:.2f}" height="10"'
+            parts.append(f'<rect class="{one.css}" {place}><title>{told}</title></rect>')
             x += width
     return f'<svg class="share" viewBox="0 0 100 10" preserveAspectRatio="none" role="img">{"".join(parts)}</svg>'

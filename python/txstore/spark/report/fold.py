@@ -112,9 +112,7 @@ def _ends(ends: DataFrame) -> DataFrame:
     place = F.col("prepared_transaction_offset").alias("place")
     end = F.struct(F.col("physical_offset").alias("at"), place, "store_timestamp")
     is_final = F.col("trace") == "final"
-    return ends.select(
-        "identity", place, F.when(is_final, end).alias("final"), F.when(~is_final, end).alias("discard")
-    )
+    return ends.select("identity", place, F.when(is_final, end).alias("final"), F.when(~is_final, end).alias("discard"))
 
 
 def _aimed(name: str, newest: str) -> str:
@@ -166,29 +164,32 @@ def _rows(parts: DataFrame, half_progress: int) -> DataFrame:
         "parts",
         F.expr("get(parts.copies, 0)").alias("first"),
         F.expr("get(parts.copies, size(parts.copies) - 1)").alias("newest"),
-        F.expr("array_distinct(array_sort(flatten(concat(transform(parts.copies, c -> c.ops),"
-               "transform(parts.lost, l -> l.ops)))))").alias("ops"),
+        F.expr(
+            "array_distinct(array_sort(flatten(concat(transform(parts.copies, c -> c.ops), "
+            "transform(parts.lost, l -> l.ops)))))"
+        ).alias("ops"),
         F.expr("get(reverse(filter(parts.copies, c -> c.check_times <= 0)), 0).half_queue_offset").alias("sent"),
     )  # fmt: skip
-    rows = seen.select(
-        "*", F.expr(_state(half_progress)).alias("state"), F.expr(_ENDS).alias("all_ends")
-    ).select(
-        "first.transaction_id", "first.producer_group", "first.real_topic",
-        F.when(F.col("first").isNotNull(), F.expr("coalesce(newest.real_queue_id, 0)")).alias("real_queue_id"), "state",
-        F.col("first.store_timestamp").alias("prepared_timestamp"),
-        F.expr("get(filter(parts.copies, c -> c.check_times > 0), 0).store_timestamp").alias("first_check_timestamp"),
-        F.expr("IF(state IN ('committed', 'discarded', 'rolled_back', 'half_missing'), array_min(all_ends).store_timestamp,"
-               "NULL)").alias("ended_timestamp"),
-        F.expr("coalesce(array_max(transform(parts.copies, c -> c.check_times)), 0)").alias("check_times"),
-        F.expr("concat(transform(parts.copies, c -> c.half_queue_offset), transform(parts.lost, l -> l.half_queue_offset))")
-        .alias("half_queue_offsets"),
-        F.expr("transform(parts.copies, c -> c.physical_offset)").alias("half_physical_offsets"),
-        F.expr("transform(parts.finals, e -> e.at)").alias("final_physical_offsets"),
-        F.expr("transform(parts.discards, e -> e.at)").alias("discarded_physical_offsets"),
-        F.expr("transform(ops, o -> o.at)").alias("op_physical_offsets"),
-        "parts",
-    )  # fmt: skip
-    return rows
+    told = seen.select("*", F.expr(_state(half_progress)).alias("state"), F.expr(_ENDS).alias("all_ends"))
+    columns = {
+        "transaction_id": "first.transaction_id",
+        "producer_group": "first.producer_group",
+        "real_topic": "first.real_topic",
+        "real_queue_id": "IF(first IS NULL, NULL, coalesce(newest.real_queue_id, 0))",
+        "state": "state",
+        "prepared_timestamp": "first.store_timestamp",
+        "first_check_timestamp": "get(filter(parts.copies, c -> c.check_times > 0), 0).store_timestamp",
+        "ended_timestamp": "IF(state IN ('pending', 'finished_unknown'), NULL, array_min(all_ends).store_timestamp)",
+        "check_times": "coalesce(array_max(transform(parts.copies, c -> c.check_times)), 0)",
+        "half_queue_offsets": "concat(transform(parts.copies, c -> c.half_queue_offset), "
+        "transform(parts.lost, l -> l.half_queue_offset))",
+        "half_physical_offsets": "transform(parts.copies, c -> c.physical_offset)",
+        "final_physical_offsets": "transform(parts.finals, e -> e.at)",
+        "discarded_physical_offsets": "transform(parts.discards, e -> e.at)",
+        "op_physical_offsets": "transform(ops, o -> o.at)",
+        "parts": "parts",
+    }
+    return told.select(*(F.expr(text).alias(name) for name, text in columns.items()))
 
 
 _ENDS = """concat(ops, transform(concat(parts.finals, parts.discards),

@@ -55,6 +55,8 @@ class Ledger:
     def __init__(self, spark: SparkSession, store: str, folder: Path) -> None:
         self._spark, self._folder = spark, folder
         self._store = str(Path(store).resolve())
+        # In this order: what a broker's progress has passed then stands in front of the end.
+        self._half_progress = _native.log_half_progress(store)
         self.first, self.visible = _native.log_range(store)
         self._state = self._load()
 
@@ -103,7 +105,8 @@ class Ledger:
         )
         if state.run > 0:
             traces = traces.union(unfold(self._read(self._run(state.run - 1)).where("open")))
-        rows = fold(traces, state.log_first, _native.log_half_progress(self._store))
+        # The progress says nothing about a part of the log.
+        rows = fold(traces, state.log_first, self._half_progress if end == self.visible else 0)
         last_ms = last_store_ms(self._store, end) or 0
         is_open = F.expr(f"state <> '{HALF_MISSING}'") & (
             (F.col("state") == "pending") | (F.unix_millis(_newest()) > F.lit(last_ms - lookback_ms))

@@ -1,7 +1,7 @@
 """Page: the report as one HTML file.
 
-In: a summary. Out: HTML with its style and its plots inside, light or dark as the reader's screen is. Always: no network,
-no script; the numbers that matter come first; every time is UTC. Not here: where the numbers come from.
+In: a summary. Out: HTML with its style and its plots inside, light or dark as the reader's screen is. Always: no
+network, no script; the numbers that matter come first; every time is UTC. Not here: where the numbers come from.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 
 from pyspark.sql import Row
@@ -19,8 +20,8 @@ from txstore.spark.report.summary import (
     BINS_PER_DECADE,
     CHECKS_MAX,
     STATES,
-    Suspicion,
     Summary,
+    Suspicion,
     Total,
     duration,
     moment,
@@ -39,8 +40,8 @@ def page(summary: Summary) -> str:
         _head(title, summary),
         _tiles(summary),
         _attention(summary.suspicions),
-        _section("Over time", _over_time(summary), _legend(_states(summary.all))),
-        _section("Time to the decision", _latencies(summary), _legend(_states(summary.all))),
+        _section("Transactions over time", _over_time(summary), _legend(_states(summary.all))),
+        _section("Time to the decision", _latencies(summary), _legend(_decided(summary.all))),
     ]
     if summary.checks:
         body.append(_section("Checks that a broker sent", _checks(summary), _legend(_states(summary.all))))
@@ -53,7 +54,7 @@ def page(summary: Summary) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         f'content="width=device-width, initial-scale=1"><title>{escape(title)}</title><style>{STYLE}</style></head>'
-        f'<body><main>{"".join(body)}</main></body></html>\n'
+        f"<body><main>{''.join(body)}</main></body></html>\n"
     )
 
 
@@ -97,11 +98,10 @@ def _tile(name: str, value: str, note: str, bad: bool = False) -> str:
 
 
 def _attention(suspicions: Sequence[Suspicion]) -> str:
-    items = [
-        f'<li><a href="#{_anchor(one.name)}"><b>{one.count:,}</b> {escape(one.name.lower())}</a> – {escape(one.why)}</li>'
-        for one in suspicions
-        if one.count
-    ]
+    items = []
+    for one in (one for one in suspicions if one.count):
+        link = f'<a href="#{_anchor(one.name)}"><b>{one.count:,}</b> {escape(one.name.lower())}</a>'
+        items.append(f"<li>{link} – {escape(one.why)}</li>")
     clean = ", ".join(one.name.lower() for one in suspicions if not one.count)
     if clean:
         items.append(f'<li class="clean">none: {escape(clean)}</li>')
@@ -119,6 +119,10 @@ def _legend(states: Sequence[str]) -> str:
 
 def _states(total: Total) -> list[str]:
     return [state for state in STATES if total.counts.get(state)]
+
+
+def _decided(total: Total) -> list[str]:
+    return [state for state in _states(total) if state not in ("pending", "finished_unknown")]
 
 
 def _stacks(counts: dict[tuple[int, str], int], states: Sequence[str], steps: Sequence[int]) -> list[Series]:
@@ -150,10 +154,9 @@ def _latencies(summary: Summary) -> str:
     high = max(high, low + 2 * BINS_PER_DECADE)
     steps = list(range(low, high + 1))
     edges = [10 ** (step / BINS_PER_DECADE) for step in [*steps, high + 1]]
-    decided = [state for state in _states(summary.all) if state not in ("pending", "finished_unknown")]
     return columns(
-        _stacks(summary.latencies, decided, steps),
-        [f"{duration(a)} to {duration(b)}" for a, b in zip(edges, edges[1:], strict=False)],
+        _stacks(summary.latencies, _decided(summary.all), steps),
+        [f"{duration(a)} to {duration(b)}" for a, b in pairwise(edges)],
         title="Time from the half message to the decision, by outcome",
         x_axis="from the half message to the decision (a logarithmic scale; the first column: 1 ms and less)",
         y_axis="transactions",
@@ -173,6 +176,7 @@ def _checks(summary: Summary) -> str:
         y_axis="transactions",
         shown_labels=lambda _: True,
         shown_text=labels,
+        label_at=0.5,
     )
 
 
@@ -192,8 +196,8 @@ def _totals(what: str, totals: Sequence[Total], now_ms: int) -> str:
 
 
 def _listed(one: Suspicion, now_ms: int) -> str:
-    heads = ["transaction", "producer group", "topic", "prepared (UTC)", "age", "took", "asked", "half queue", "half at",
-             "final at", "parked at", "op at"]  # fmt: skip
+    heads = ["transaction", "producer group", "topic", "prepared (UTC)", "age", "took", "asked", "half queue"]
+    heads += ["half at", "final at", "parked at", "op at"]
     rows = [_cells(row, now_ms) for row in one.rows]
     more = f"<p>The {len(rows)} oldest of {one.count:,}.</p>" if one.count > len(rows) else ""
     return (
@@ -239,14 +243,21 @@ def _number(value: int) -> str:
 
 
 def _words(summary: Summary) -> str:
+    call = f"txstore.open({summary.store!r}, read_only=True).store.read_at(offset)"
+    words = {
+        "Committed": "a final message stands in its topic.",
+        "Rolled back": "an op message alone names it.",
+        "Discarded": "asked too often, or too old; the message is parked.",
+        "Pending": "nothing has decided it.",
+        "Finished, unknown": "a broker passed it, and the log does not tell how.",
+        "Asked": "what a broker wrote down; checks of txstore leave no trace in the log.",
+        "Half at, final at, parked at, op at": "physical offsets, in bytes of the commit log.",
+    }
+    told = " ".join(f"<b>{escape(word)}</b>: {escape(what)}" for word, what in words.items())
     return (
-        '<section class="words"><h2>Words</h2><p>A transaction is a half message with all its copies. <b>Committed</b>: a '
-        "final message stands in its topic. <b>Rolled back</b>: an op message alone names it. <b>Discarded</b>: asked too "
-        "often, or too old; the message is parked. <b>Pending</b>: nothing has decided it. <b>Finished, unknown</b>: a broker "
-        "passed it and the log does not tell how. Times are the store's own, to the millisecond; <b>asked</b> counts what a "
-        "broker wrote down, for checks of txstore leave no trace in the log. Offsets are physical ones, in bytes of the "
-        f"commit log: <code>txstore.open({escape(repr(summary.store))}, read_only=True)"
-        ".store.read_at(…)</code> shows the record.</p></section>"
+        '<section class="words"><h2>Words</h2><p>A transaction is a half message with all its copies. '
+        f"{told} Times are the store's own, to the millisecond, in UTC. A record: <code>{escape(call)}</code>"
+        "</p></section>"
     )
 
 
@@ -263,12 +274,9 @@ def _anchor(name: str) -> str:
 
 
 def _bytes(count: int) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if count < 1_024:
-            return f"{count:.3g} {unit}"
-        count_next = count / 1_024
-        count = count_next  # type: ignore[assignment]
-    return f"{count:,.4g} TiB"
+    units = ("bytes", "KiB", "MiB", "GiB", "TiB")
+    power = min(len(units) - 1, max(0, count.bit_length() - 1) // 10)
+    return f"{count / 1_024**power:,.4g} {units[power]}"
 
 
 def _day(milliseconds: int) -> str:

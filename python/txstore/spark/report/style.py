@@ -9,8 +9,9 @@ STYLE = """
 --bad:#ff8f80;--bad-card:#2c1613;--committed:#4fb286;--rolled:#6e7883;--discarded:#ef6a52;--pending:#6ca4ff;
 --unknown:#b98add}}
 *{box-sizing:border-box}
-body{margin:0;background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
-main{max-width:1120px;margin:0 auto;padding:28px 20px 60px}
+body{margin:0;background:var(--paper);color:var(--ink);
+font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+main{max-width:1240px;margin:0 auto;padding:28px 20px 60px}
 h1{font-size:26px;line-height:1.2;margin:0}
 h2{font-size:18px;margin:0 0 8px}
 small{color:var(--soft);font-weight:400}
@@ -35,15 +36,15 @@ flex-direction:column}
 .chart .grid{stroke:var(--line);stroke-width:1}
 .chart .base{stroke:var(--soft);stroke-width:1}
 .chart g:hover rect{opacity:.75}
-.share{width:120px;height:12px;display:block}
+.share{width:110px;height:12px;display:block}
 .committed{fill:var(--committed);background:var(--committed)}
 .rolled_back{fill:var(--rolled);background:var(--rolled)}
 .discarded{fill:var(--discarded);background:var(--discarded)}
 .pending{fill:var(--pending);background:var(--pending)}
 .finished_unknown{fill:var(--unknown);background:var(--unknown)}
 .wide{overflow-x:auto;border:1px solid var(--line);border-radius:8px}
-table{border-collapse:collapse;width:100%;font-size:13.5px}
-th,td{padding:6px 10px;text-align:left;white-space:nowrap;border-top:1px solid var(--line)}
+table{border-collapse:collapse;width:100%;font-size:13px}
+th,td{padding:6px 9px;text-align:left;white-space:nowrap;border-top:1px solid var(--line)}
 thead th{border-top:0;color:var(--soft);font-weight:500;background:var(--card)}
 tbody th{font-weight:500}
 tbody tr:hover{background:var(--card)}

@@ -10,14 +10,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 
 from txstore.spark.report.fold import HALF_MISSING
 
-__all__ = ["BINS_PER_DECADE", "STATES", "Suspicion", "Summary", "Total", "summarize"]
+__all__ = ["BINS_PER_DECADE", "STATES", "Summary", "Suspicion", "Total", "duration", "moment", "summarize"]
 
 STATES = ("committed", "rolled_back", "discarded", "pending", "finished_unknown")
 LISTED_MAX = 50
@@ -79,9 +78,7 @@ class Summary:
     suspicions: list[Suspicion]
 
 
-def summarize(
-    table: DataFrame, store: str, log: tuple[int, int], *, now_ms: int, pending_after_ms: int
-) -> Summary:
+def summarize(table: DataFrame, store: str, log: tuple[int, int], *, now_ms: int, pending_after_ms: int) -> Summary:
     """The figures of a table of transactions, with ages as they are at `now_ms`."""
     known = table.withColumn("latency_ms", _ms("ended_timestamp") - _ms("prepared_timestamp"))
     known = known.withColumn("prepared_ms", _ms("prepared_timestamp"))
@@ -174,8 +171,8 @@ def _suspicions(table: DataFrame, log_first: int, now_ms: int, pending_after_ms:
         ),
         (
             "Discarded",
-            "asked too often or too old: the message is parked in TRANS_CHECK_MAX_TIME_TOPIC; `txstore tx resume` "
-            "takes it up again",
+            "asked too often or too old: the message is parked in TRANS_CHECK_MAX_TIME_TOPIC; txstore tx resume takes "
+            "it up again",
             F.col("state") == "discarded",
         ),
         (
@@ -198,10 +195,10 @@ def _suspicions(table: DataFrame, log_first: int, now_ms: int, pending_after_ms:
     for name, why, where in kinds:
         if log_first > 0 and name.endswith("without half"):
             why += "; retention has removed the front of this log, halves with it"
-        rows = []
+        rows: list[Row] = []
         if counts.get(name):
-            rows = table.where(where).orderBy("prepared_ms", F.get("final_physical_offsets", F.lit(0))).limit(LISTED_MAX)
-            rows = rows.collect()
+            order = "prepared_ms", F.get("final_physical_offsets", F.lit(0)), F.get("op_physical_offsets", F.lit(0))
+            rows = table.where(where).orderBy(*order).limit(LISTED_MAX).collect()
         found.append(Suspicion(name, why, counts.get(name, 0), rows))
     return found
 
@@ -211,12 +208,14 @@ def duration(milliseconds: float | None) -> str:
     if milliseconds is None:
         return "–"
     ms = round(milliseconds)
+    if ms == 0:
+        return "< 1 ms"
     if ms < 1_000:
         return f"{ms} ms"
     if ms < 60_000:
         return f"{ms / 1_000:.3g} s"
     units = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
-    parts = []
+    parts: list[str] = []
     for name, size in units:
         if ms >= size and len(parts) < 2:
             parts.append(f"{ms // size} {name}")
@@ -231,5 +230,3 @@ def moment(milliseconds: int | None) -> str:
     if milliseconds is None:
         return "–"
     return f"{datetime.fromtimestamp(milliseconds / 1_000, UTC):%Y-%m-%d %H:%M:%S}.{milliseconds % 1_000:03}"
-
-
