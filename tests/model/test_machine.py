@@ -1,4 +1,4 @@
-"""The story: whatever a program does with a store, in any order, reopened or killed in between, it holds what a few lists say.
+"""The story: whatever a program does with a store, in any order, reopened or killed between, it holds what lists say.
 
 Hypothesis chooses the steps and shortens a row that fails. `TXSTORE_EXAMPLES` says how many rows are tried; a kill is a
 copy of the files while they are in use, opened in the original's place.
