@@ -11,7 +11,7 @@ TYPED := python tests examples benches fuzz
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test peer lint bench fuzz build lock clean
+.PHONY: help demo test peer lint torture bench fuzz build lock clean
 
 # $(call step,NAME,COMMAND): says what runs, and what failed.
 define step
@@ -40,6 +40,15 @@ lint: $(NATIVE) ## formats, lints and types, in Rust and in Python
 	$(call step,ruff check,$(BIN)/ruff check --quiet)
 	$(call step,ruff format,$(BIN)/ruff format --check --quiet)
 	$(call step,mypy,$(BIN)/mypy $(TYPED))
+
+torture: $(NATIVE) ## the long form of the fault tests: an hour and more; each step says how far it is
+	$(call step,clock jumps,TXSTORE_CLOCK_JUMPS=20000 cargo test --locked --quiet --features testing --test crash clock)
+	$(call step,kills,TXSTORE_KILLS=2000 $(BIN)/python -m pytest -q -s tests/crash/test_kill.py)
+	$(call step,refused calls,TXSTORE_FAILED_CALLS=2000 TXSTORE_SHORT_WRITES=100 $(BIN)/python -m pytest -q -s tests/crash/test_refused_calls.py)
+	$(call step,full disks,TXSTORE_FULL_DISKS=500 $(BIN)/python -m pytest -q -s tests/crash/test_full_disk.py)
+	$(call step,malformed stores,TXSTORE_MALFORMED=1500 $(BIN)/python -m pytest -q -s tests/crash/test_malformed.py)
+	$(call step,processes,TXSTORE_PROCESSES_SECONDS=120 TXSTORE_FORKS=200 $(BIN)/python -m pytest -q -s tests/crash/test_processes.py)
+	$(call step,streams,TXSTORE_SPARK_KILLS=5 $(BIN)/python -m pytest -q -s tests/spark/test_stream.py -k kill)
 
 bench: $(NATIVE) ## how fast: Rust benches, then Python's
 	$(call step,cargo bench,cargo bench --locked)

@@ -20,7 +20,7 @@ class Message:
     str is one key or several separated by spaces. `properties`: the application's own names and values. `delay_level`:
     0 (at once) to 18. `message_group`: messages of one group go to one queue, in order.
 
-    Raises InvalidMessageError (empty body, \\x00 \\x01 \\x02 in a name or value, reserved property name,
+    Raises InvalidMessageError (empty body, empty name or value, \\x00 \\x01 \\x02 in a name or value, reserved property name,
     properties too long) and InvalidNameError (topic).
     """
 

@@ -42,7 +42,9 @@ class Script:
         return True
 
     def open(self) -> None:
-        self.broker = txstore.open(self._arguments["path"], **self._arguments["options"])
+        """The store, if it is not open, and its topic."""
+        if self.broker is None:
+            self.broker = txstore.open(self._arguments["path"], **self._arguments["options"])
         self.broker.write_queues(TOPIC)
 
     def close(self) -> None:
@@ -113,6 +115,8 @@ def limited(voice: Voice, arguments: dict[str, Any]) -> None:
     With `wait`, whoever watches raises the limit while the write is under way; else it is raised behind the script's
     steps, and the store goes on without being opened again.
     """
+    # Before the store's threads begin: the signal is for this one.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     script = Script(voice, arguments)
     script.open()
     script.prepare()
@@ -121,7 +125,6 @@ def limited(voice: Voice, arguments: dict[str, Any]) -> None:
     end = script.broker.stat().max_physical_offset
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     if arguments.get("wait"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         voice.say("waiting")
         signal.sigwait({signal.SIGUSR1})
     resource.setrlimit(resource.RLIMIT_FSIZE, (end + arguments["room"], most))
@@ -145,10 +148,9 @@ def on_a_full_disk(voice: Voice, arguments: dict[str, Any]) -> None:
     if arguments["while"] == "opening":
         with filled(directory, pages_left):
             voice.say("full")
-            opened = script.tried(script.open)
+            script.tried(script.open)
         voice.say("room")
-        if not opened:
-            script.open()
+        script.open()
     else:
         script.open()
         for _ in range(arguments["halves"]):

@@ -103,6 +103,8 @@ struct Shared {
     arrival: Wake,
     arrival_waiters: AtomicUsize,
     snapshot_position: AtomicU64,
+    /// A queue's file was found damaged: the next opening is to build all queues again.
+    queues_damaged: AtomicBool,
     closed: AtomicBool,
     poisoned: AtomicBool,
     forks: u64,
