@@ -267,13 +267,12 @@ fn an_end_at_once_is_an_end_or_nothing() {
     for number in 0..60_u8 {
         let half = prepare(&store, &vec![number; 40 + usize::from(number) * 7]);
         let before = appended(&store);
-        match store.end_now(&end_of(&half, EndKind::Commit)) {
-            Some(ended) => at_once += usize::from(!ended.unwrap().already),
-            None => {
-                left += 1;
-                assert_eq!(appended(&store), before);
-                assert!(!end(&store, &half, EndKind::Commit).unwrap().already);
-            }
+        if let Some(ended) = store.end_now(&end_of(&half, EndKind::Commit)) {
+            at_once += usize::from(!ended.unwrap().already);
+        } else {
+            left += 1;
+            assert_eq!(appended(&store), before);
+            assert!(!end(&store, &half, EndKind::Commit).unwrap().already);
         }
     }
     assert!(at_once > 0 && left > 0, "{at_once} at once, {left} left");
