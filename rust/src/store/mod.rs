@@ -7,6 +7,8 @@ mod append;
 mod end_transaction;
 mod follow;
 mod history;
+#[cfg(txstore_mutants)]
+mod mutants;
 mod open;
 mod read;
 mod survey;

@@ -16,6 +16,7 @@ use crate::consume_queue::Slot;
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
 use crate::java;
+use crate::mutant::{Mutant, mutated};
 use crate::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
 use crate::snapshot::{Anchor, QueueExtent, Snapshot};
 use crate::units::PhysicalOffset;
@@ -228,7 +229,12 @@ impl Shared {
         let (bytes, newest, position) = self.encode_snapshot(&inner)?;
         let unsynced: Vec<_> = unsynced_queues(&inner).collect();
         drop(inner);
-        self.wait_durable(position)?;
+        if mutated(Mutant::CheckpointAhead) {
+            self.store_checkpoint(newest)?;
+        }
+        if !mutated(Mutant::SnapshotAhead) {
+            self.wait_durable(position)?;
+        }
         for (slot, topic, queue_id, from, to) in unsynced {
             self.synced(self.queue_files.sync(&topic, queue_id, from, to))?;
             if let Some(queue) = self.inner.lock().state.dispatcher.queues.get_mut(slot) {
@@ -239,6 +245,10 @@ impl Shared {
         self.synced(indexed)?;
         Snapshot::store(self.storage.as_ref(), &bytes)?;
         self.snapshot_position.store(position, Ordering::Release);
+        self.store_checkpoint(newest)
+    }
+
+    fn store_checkpoint(&self, newest: i64) -> Result<()> {
         let before = Checkpoint::load(self.storage.as_ref())?.unwrap_or_default();
         Checkpoint::store(
             self.storage.as_ref(),
@@ -297,7 +307,9 @@ impl Shared {
         let op_progress = inner.state.table.ops.pass(half_progress);
         let end = self.log.appended();
         drop(inner);
-        self.wait_durable(end)?;
+        if !mutated(Mutant::ProgressFirst) {
+            self.wait_durable(end)?;
+        }
         let mut offsets = self.offsets.lock();
         // Queues that do not exist yet have no progress.
         for (topic, progress) in [(HALF_TOPIC, half_progress), (OP_TOPIC, op_progress)] {
