@@ -11,7 +11,7 @@ TYPED := python tests examples benches
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint bench build lock clean
+.PHONY: help demo test torture peer lint bench build lock clean
 
 # $(call step,NAME,COMMAND): says what runs, and what failed.
 define step
@@ -26,9 +26,17 @@ demo: $(NATIVE) ## orders and payments with a process killed on the way; then a 
 	@$(BIN)/python -m examples.demo
 
 test: lint ## everything that must hold: lint, then the tests in Rust and in Python
-	$(call step,cargo test,cargo test --locked --quiet --features testing)
+	$(call step,cargo test,cargo test --locked --quiet --features testing$(comma)arrow)
 	$(call step,stubtest,cd python && ../$(BIN)/python -m mypy.stubtest txstore._native --mypy-config-file ../pyproject.toml --concise --allowlist ../tests/stubtest_allowlist.txt --ignore-unused-allowlist)
 	$(call step,pytest,$(BIN)/python -m pytest)
+
+torture: $(NATIVE) ## the long form of what breaks things: hours; TXSTORE_CRASHES and TXSTORE_POINTS say how long
+	$(call step,simulation,TXSTORE_CRASHES=$${TXSTORE_CRASHES:-1000000} TXSTORE_THREADS=$${TXSTORE_THREADS:-2} cargo test --locked --quiet --release --features testing --test crash simulation_keeps -- --nocapture)
+	$(call step,exhaustive points,TXSTORE_POINTS=$${TXSTORE_POINTS:-every} cargo test --locked --quiet --release --features testing --test crash exhaustive -- --nocapture)
+	$(call step,mutants,$(BIN)/python tests/crash/mutants.py)
+
+peer: $(NATIVE) ## a real RocketMQ and txstore continue each other's stores: 40 each way (needs Java 17 and Maven)
+	$(call step,peer,TXSTORE_PEER_STORES=$${TXSTORE_PEER_STORES:-40} $(BIN)/python -m pytest tests/peer -m peer -ra)
 
 lint: $(NATIVE) ## formats, lints and types, in Rust and in Python
 	$(call step,rustfmt,cargo fmt --check)
@@ -48,7 +56,7 @@ build: $(DEPS) ## a wheel in dist/
 
 lock: ## requirements-dev.lock anew, with today's versions
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark hypothesis mypy ruff zstandard
+	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pyspark pyarrow 'pandas<3' polars duckdb
 	@{ head -n 1 requirements-dev.lock; .venv-lock/bin/python -m pip freeze; } > requirements-dev.lock.new
 	@mv requirements-dev.lock.new requirements-dev.lock && rm -rf .venv-lock
 

@@ -13,6 +13,7 @@ if sys.platform != "linux":
 
 from txstore import _native
 from txstore._native import __version__, unique_id
+from txstore.arrow import Scan, scan
 from txstore.broker import Broker, open
 from txstore.config import BrokerConfig, FlushDiskType
 from txstore.consumer import Consumer
@@ -87,6 +88,7 @@ __all__ = [
     "Producer",
     "ReadOnlyError",
     "ReceivedMessage",
+    "Scan",
     "SendResult",
     "SendStatus",
     "SentMessage",
@@ -114,6 +116,7 @@ __all__ = [
     "WrongGroupError",
     "__version__",
     "open",
+    "scan",
     "unique_id",
 ]
 

@@ -6,6 +6,7 @@ entries of a queue. Times are ints in milliseconds (`*_ms`, epoch for timestamps
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
 from typing import final
 
 __version__: str
@@ -15,9 +16,9 @@ __debug_build__: bool
 class Message:
     """What an application sends: immutable, checked when made.
 
-    `body`: at least 1 byte; the store refuses more than its `max_message_size` (4 MiB). `keys`: words without spaces; a str is one
-    key or several separated by spaces. `properties`: the application's own names and values. `delay_level`: 0 (at once)
-    to 18. `message_group`: messages of one group go to one queue, in order.
+    `body`: at least 1 byte; the store refuses more than its `max_message_size` (4 MiB). `keys`: words without spaces; a
+    str is one key or several separated by spaces. `properties`: the application's own names and values. `delay_level`:
+    0 (at once) to 18. `message_group`: messages of one group go to one queue, in order.
 
     Raises InvalidMessageError (empty body, \\x00 \\x01 \\x02 in a name or value, reserved property name,
     properties too long) and InvalidNameError (topic).
@@ -355,7 +356,8 @@ class Store:
     def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int = 0) -> SendResult:
         """Stores a half message. A resent half (same group, id, topic, body) that still pends is found, not stored twice.
 
-        `owner` other than 0: its local transaction runs here until `local_transaction_ended`. Raises TooManyPendingError.
+        `owner` other than 0: its local transaction runs here until `local_transaction_ended`. Raises
+        TooManyPendingError.
         """
     def local_transaction_ended(self, half_queue_offset: int) -> None:
         """Its age counts from now. Of one that has ended: nothing."""
@@ -424,11 +426,89 @@ class Store:
     def consumer_offsets(self) -> list[tuple[str, str, int, int]]:
         """(topic, group, queue id, queue offset) of all groups."""
     def write_offsets(self) -> None:
-        """Writes consumerOffset.json if an offset changed, with the progress of the transactions."""
+        """Writes consumerOffset.json and delayOffset.json if an offset changed, with the progress of the transactions."""
+    def deliver_delayed(self, max_messages: int = 256) -> tuple[int, list[str], int | None]:
+        """Delivers delayed messages that are due, as one write: how many; what could not be delivered and was passed
+        over, with reasons; milliseconds until the next is due, None where nothing waits."""
     def snapshot(self) -> None:
         """Syncs what is derived and writes a snapshot, so that the next opening scans only from here."""
     def heal(self) -> OpenReport:
         """The report of the healing that opening did (a writer's store is always healed)."""
+
+@final
+class Scan:
+    """A range of the log, handed over through Arrow's C interfaces; made by `txstore.scan`.
+
+    `pyarrow.table(scan)`, `polars.DataFrame(scan)` and others read it as often as they like. `view`, `columns`,
+    `topics`, `transaction_types`: as in `txstore.scan`. `queues`: topic -> queue id -> (first queue offset, end); with
+    `only_queues` no other queue is shown. `start`, `end`: physical offsets; `is_cut`: both were found by `log_cut` or
+    `Scan.advance`, and a record across the end is an error. Making one opens nothing.
+
+    Raises InvalidOptionError.
+    """
+
+    def __new__(
+        cls,
+        path: str | PathLike[str],
+        *,
+        view: str = "messages",
+        columns: Sequence[str] | None = None,
+        topics: Sequence[str] | None = None,
+        topic_pattern: str | None = None,
+        system_topics: bool = False,
+        queues: Mapping[str, Mapping[int, tuple[int, int]]] | None = None,
+        only_queues: bool = False,
+        start_store_ms: int | None = None,
+        end_store_ms: int | None = None,
+        transaction_types: Sequence[str] | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        is_cut: bool = False,
+        batch_rows: int | None = None,
+        batch_bytes: int | None = None,
+        skip_bad_records: bool = False,
+        fail_on_data_loss: bool = True,
+    ) -> Scan: ...
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """A new stream of record batches, as a capsule. Raises as `check` does."""
+    def __arrow_c_schema__(self) -> object:
+        """The schema of the columns, as a capsule."""
+    def check(self) -> None:
+        """Opens the log and looks at the range, as a stream does first. Raises StoreIOError, ForeignStoreError, MissingFileError,
+        InvalidOptionError, OffsetTooOldError."""
+    def raise_failure(self) -> None:
+        """Raises the engine's error of the last stream that failed, once; nothing if none did."""
+    def advance(self, start: int, *, rows: int | None = None, bytes: int | None = None) -> int:
+        """Where a range from `start` (a record's beginning) ends after so many rows of this scan, or so many bytes of the log: between
+        two records, behind at least one, at the visible end or the scan's at the latest."""
+    @property
+    def columns(self) -> list[str]:
+        """The names, in order."""
+    @property
+    def bad_records(self) -> int:
+        """Places without a good record that its streams passed over so far."""
+    @property
+    def bad_bytes(self) -> int:
+        """Bytes of the log that were passed over with them."""
+    @property
+    def lost_bytes(self) -> int:
+        """Bytes of its range that retention had removed."""
+
+def log_range(path: str | PathLike[str], known: int | None = None) -> tuple[int, int]:
+    """The first physical offset that is left of a store's log, and its visible end. `known`: where a record begins, to look for
+    the end from there; best the last one found. Takes no lock. Raises as `Scan.check` does."""
+
+def log_boundary(path: str | PathLike[str], at: int) -> int:
+    """The first physical offset at or behind `at` where a record begins; the visible end if there is none."""
+
+def log_cut(path: str | PathLike[str], start: int, end: int, parts: int) -> list[tuple[int, int]]:
+    """Cuts a range between two records into about so many even ones, each between two records; none is empty."""
+
+def log_topics(path: str | PathLike[str]) -> list[str]:
+    """The topics that the store has queues of, sorted, the system's among them."""
+
+def delay_level_ms(level: int) -> int:
+    """Milliseconds that a message of one of RocketMQ's delay levels waits; 0 for level 0, a level above 18 as 18."""
 
 def unique_id() -> str:
     """A new unique id, as RocketMQ's clients make them: 32 upper-case hex digits."""

@@ -5,6 +5,7 @@ Always: one broker a store and process; safe to use from many threads; a topic i
 client sends to or reads a system topic. Not here: the rules of each part, which stand in its own room.
 """
 
+import functools
 import logging
 import os
 import threading
@@ -27,9 +28,10 @@ from txstore._native import (
     WaitingHalf,
     is_system_topic,
 )
-from txstore.check import Action, CheckPool, CheckRounds, CheckRules, Producers
+from txstore.check import Action, Answer, CheckPool, CheckRounds, CheckRules, Producers
 from txstore.config import BrokerConfig, Duration, FlushDiskType, as_timedelta, milliseconds
 from txstore.consumer import Consumer
+from txstore.delay import DELAYS_EVERY_SECONDS, Delays
 from txstore.errors import (
     InvalidNameError,
     InvalidOptionError,
@@ -43,8 +45,8 @@ from txstore.errors import (
 )
 from txstore.housekeeping import Housekeeping, Job
 from txstore.interface import ConsumerMember, ProducerMember
-from txstore.message import ConsumeFromWhere, LocalTransactionState, Message, SentMessage, TransactionState
-from txstore.producer import Producer, TransactionProducer
+from txstore.message import ConsumeFromWhere, LocalTransactionState, Message, SentMessage, TransactionState, utc
+from txstore.producer import LocalDatabase, Producer, TransactionProducer
 from txstore.topics import Groups, Topics
 from txstore.transaction import CheckHistory, Outlook, PendingTransaction, Transactions, TransactionTrace
 
@@ -53,6 +55,9 @@ __all__ = ["Broker", "open"]
 _log = logging.getLogger("txstore.broker")
 _STOP_SECONDS = 60.0  # A job of housekeeping is a snapshot at most.
 _FORGOTTEN_STOP_SECONDS = 5.0  # The collector may run while this thread holds what the job waits for.
+
+_CLEAN_SECONDS = 3600.0
+_CLOCKS_MS = 3_600_000  # A database's rows bear the times of other processes' clocks.
 
 _Pending: TypeAlias = Literal["pending", TransactionState.PENDING]
 _Finished: TypeAlias = Literal[
@@ -158,11 +163,13 @@ class Broker:
         self._rounds = CheckRounds(store, self._producers, pool, CheckRules.of(config), self._history, time_ms)
         outlook = None if store.read_only else _outlook_of(self._rounds)
         self._transactions = Transactions(store, self._history, outlook, self._owner_name)
+        self._delays = Delays(store, monotonic)
         # The engine's own calls: a layer of Python around them would cost as much as they do.
         self.append = store.append
         self.prepare = store.prepare
         self.end_half = store.end_transaction
         self._time_limit = time_limit
+        self._time_ms = time_ms
         self._parts = _Parts(store, Housekeeping(monotonic), pool, os.getpid())
         self._finalizer = weakref.finalize(self, _forgotten, self._parts)
         if not store.read_only:
@@ -255,15 +262,21 @@ class Broker:
         return Producer(self, group)
 
     def transaction_producer(
-        self, group: str, listener: object = None, *, check_listener: object = None
+        self,
+        group: str,
+        listener: object = None,
+        *,
+        check_listener: object = None,
+        database: LocalDatabase | None = None,
     ) -> TransactionProducer:
         """A producer of transactional messages; it answers checks until it is closed.
 
         `listener`: a TransactionListener, or one of RocketMQ's older callbacks; `check_listener` answers checks where
-        the listener does not. Raises InvalidNameError, InvalidOptionError, ReadOnlyError.
+        the listener does not; `database`, instead of both, a `txstore.database.Database` that answers them by rows.
+        Raises InvalidNameError, InvalidOptionError, ReadOnlyError.
         """
         self._must_write("a producer")
-        return TransactionProducer(self, group, listener, check_listener=check_listener)
+        return TransactionProducer(self, group, listener, check_listener=check_listener, database=database)
 
     def consumer(
         self, group: str, topic: str, tags: str | None = None, *, start: ConsumeFromWhere = ConsumeFromWhere.FIRST
@@ -537,9 +550,21 @@ class Broker:
         house.add(
             "offsets", job(lambda broker: broker._store.write_offsets()), seconds["flush_consumer_offset_interval"]
         )
+        house.add("databases", job(lambda broker: broker._clean_databases()), _CLEAN_SECONDS)
         house.add("snapshot", job(lambda broker: broker._store.snapshot()), seconds["snapshot_interval"])
+        house.add("delays", job(lambda broker: broker._delays.deliver()), DELAYS_EVERY_SECONDS)
         house.start()
         house.wake("checks")
+
+    def _clean_databases(self) -> None:
+        """Has old rows of local transactions removed, never of what pends. By the pool: a database may be slow."""
+        oldest = self._store.halves_waiting(-1, 1)
+        age_ms = max([milliseconds(self._config.file_reserved_time), *(half.stored_age_ms for half in oldest)])
+        before = utc(self._time_ms() - age_ms - _CLOCKS_MS)
+        for producer in self._producers.all():
+            if isinstance(producer, TransactionProducer):
+                clean, number = functools.partial(producer.clean_database, before), producer.number
+                self._parts.pool.submit(number, -number, clean, starting=lambda: True, done=_cleaned)
 
     def _log_opening(self) -> None:
         report = self._store.open_report
@@ -562,6 +587,11 @@ _PERIODS = (
     "flush_consumer_offset_interval",
     "snapshot_interval",
 )
+
+
+def _cleaned(answer: Answer) -> None:
+    if answer.reason is not None:
+        _log.warning("a database was not cleaned: %s", answer.reason, extra={"reason": answer.reason})
 
 
 def _shut(parts: _Parts) -> None:

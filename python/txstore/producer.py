@@ -8,9 +8,11 @@ asked later (`check`), what may end how (the engine and `transaction`).
 import itertools
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from datetime import datetime
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeAlias
+from typing import Any, NoReturn, Protocol, Self, TypeAlias, overload
 
 from txstore._native import java_hash_code, validate_group
 from txstore.errors import (
@@ -30,14 +32,48 @@ from txstore.message import (
     Message,
     MessageQueue,
     SentMessage,
+    TransactionMessage,
     TransactionSendResult,
     transaction_id_of,
 )
 
-__all__ = ["Producer", "QueueSelector", "Transaction", "TransactionProducer"]
+__all__ = ["LocalDatabase", "Producer", "QueueSelector", "Transaction", "TransactionProducer"]
 
 QueueSelector: TypeAlias = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue | int]
 """Chooses one of a topic's queues for a message; the last argument is `send`'s `arg`. A queue or its id."""
+
+
+class Session(Protocol):
+    """What all connections and sessions of sync drivers have."""
+
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+
+
+class AsyncSession(Protocol):
+    """What those of async drivers have."""
+
+    def commit(self) -> Coroutine[Any, Any, None]: ...
+    def rollback(self) -> Coroutine[Any, Any, None]: ...
+
+
+class LocalDatabase(Protocol):
+    """Where the local transactions of a producer leave their rows: a `txstore.database.Database`."""
+
+    def check_local_transaction(self, message: TransactionMessage) -> LocalTransactionState: ...
+    def clean(self, before: datetime) -> int: ...
+    def transaction(
+        self,
+        producer: "TransactionProducer",
+        message: Message,
+        session: object,
+        *,
+        queue_id: int | None,
+        selector: QueueSelector | None,
+        arg: Any,
+    ) -> Any:
+        """The block of `producer.transaction(message, session=session)`."""
+
 
 # Looking a member up in its enum class is slow, and these are asked for at every transaction.
 _UNKNOWN, _COMMIT = LocalTransactionState.UNKNOWN, LocalTransactionState.COMMIT
@@ -201,15 +237,27 @@ class TransactionProducer(Producer):
     """Sends transactional messages, and answers checks about those of its group.
 
     `listener`: runs local transactions and answers checks (today's shape, or RocketMQ's older ones); `check_listener`:
-    answers checks, if `listener` does not or is None. Made by `broker.transaction_producer(group, listener)`; safe to
-    use from many threads. It is asked until it is closed, also while nobody calls it.
+    answers checks, if `listener` does not or is None; `database`, instead of both: a `txstore.database.Database` that
+    answers them by rows. Made by `broker.transaction_producer(group, listener)`; safe to use from many threads. It is
+    asked until it is closed, also while nobody calls it.
 
-    Raises InvalidOptionError for a listener that can neither run nor answer, InvalidNameError for the group.
+    Raises InvalidOptionError for a listener that can neither run nor answer, or one beside a database;
+    InvalidNameError for the group.
     """
 
     def __init__(
-        self, broker: BrokerInterface, group: str, listener: object = None, *, check_listener: object = None
+        self,
+        broker: BrokerInterface,
+        group: str,
+        listener: object = None,
+        *,
+        check_listener: object = None,
+        database: LocalDatabase | None = None,
     ) -> None:
+        if database is not None:
+            _must_be_alone(database, listener, check_listener)
+            check_listener = database
+        self._database = database
         self._execute = as_executer(listener)
         default = as_checker(check_listener if check_listener is not None else listener)
         if listener is not None and self._execute is None and default is None:
@@ -229,8 +277,15 @@ class TransactionProducer(Producer):
     def add_checker(self, checker: object, *, topic: str | None = None, tags: str | None = None) -> None:
         """Binds a checker to a topic, to tags (`"a || b"`), to both, or to all; the most specific one answers.
 
-        `checker`: a callable that takes the message, or a listener. Raises InvalidOptionError.
+        `checker`: a callable that takes the message, or a listener. Raises InvalidOptionError, also if the producer
+        has a database, which answers all checks.
         """
+        if self._database is not None:
+            raise InvalidOptionError(
+                f"the producer of group {self._group} has a database, which answers its checks\n"
+                "hint: a group of its own for transactions that another checker answers",
+                option="checker",
+            )
         self._checkers.add(checker, topic=topic, tags=tags)
         # Transactions that nobody could answer for may have been waiting for this one.
         self._broker.register_producer(self)
@@ -281,15 +336,81 @@ class TransactionProducer(Producer):
             raise
         return TransactionSendResult(sent, state, local, error if failed is None else failed)
 
+    @overload
     def transaction(
-        self, message: Message, *, queue_id: int | None = None, selector: QueueSelector | None = None, arg: Any = None
-    ) -> "Transaction":
+        self, message: Message, *, queue_id: int | None = ..., selector: QueueSelector | None = ..., arg: Any = ...
+    ) -> "Transaction": ...
+
+    @overload
+    def transaction(
+        self,
+        message: Message,
+        *,
+        session: Session,
+        queue_id: int | None = ...,
+        selector: QueueSelector | None = ...,
+        arg: Any = ...,
+    ) -> "AbstractContextManager[Transaction]": ...
+
+    @overload
+    def transaction(
+        self,
+        message: Message,
+        *,
+        session: AsyncSession,
+        queue_id: int | None = ...,
+        selector: QueueSelector | None = ...,
+        arg: Any = ...,
+    ) -> "AbstractAsyncContextManager[Transaction]": ...
+
+    def transaction(
+        self,
+        message: Message,
+        *,
+        session: object = None,
+        queue_id: int | None = None,
+        selector: QueueSelector | None = None,
+        arg: Any = None,
+    ) -> Any:
         """A block around the local transaction: entering stores the half message, leaving commits it.
 
         An exception inside leaves the transaction UNKNOWN, since the database may have committed already: a check
         decides, and the exception goes on. `tx.rollback()` rolls back outright.
+
+        With `session`, a connection or session on the producer's `database`: entering also begins or joins its
+        database transaction and writes a row into it; leaving commits it, then the message; an exception, or
+        `tx.rollback()`, rolls both back. `async with`, for an async session. Raises InvalidOptionError for a session
+        that cannot be used, or one without a database; AlreadyEndedError; what the driver raises.
         """
-        return Transaction(self, message, queue_id, selector, arg)
+        if self._database is None and session is None:
+            return Transaction(self, message, queue_id, selector, arg)
+        if self._database is None:
+            raise self._no_database()
+        if session is None:
+            raise InvalidOptionError(
+                f"the producer of group {self._group} answers checks by rows in a database, and was given no session\n"
+                "hint: producer.transaction(message, session=session)",
+                option="session",
+            )
+        return self._database.transaction(self, message, session, queue_id=queue_id, selector=selector, arg=arg)
+
+    def clean_database(self, before: datetime) -> LocalTransactionState:
+        """Removes old rows from the producer's database, if it has one. Raises what the driver raises.
+
+        Asked like a check, so it answers like one: UNKNOWN ends nothing.
+        """
+        if self._database is not None:
+            self._database.clean(before)
+        return _UNKNOWN
+
+    def _no_database(self) -> InvalidOptionError:
+        given = "has no checker" if self._checkers.find("", None) is None else "has a listener that answers its checks"
+        return InvalidOptionError(
+            f"session= is given, but the producer of group {self._group} {given} and no database\n"
+            f'hint: broker.transaction_producer("{self._group}", database=txstore.database.Database(engine)), without '
+            "a listener",
+            option="session",
+        )
 
     def close(self) -> None:
         """Leaves the group; the ages of local transactions that still run here count from now. Again: nothing."""
@@ -303,6 +424,12 @@ class TransactionProducer(Producer):
                 return  # The store is closed or broken: the next opening takes them for ended.
 
     def _executer(self, executer: object) -> Callable[[Any, Any], object]:
+        if self._database is not None:
+            raise InvalidOptionError(
+                f"the producer of group {self._group} has a database, so its local transactions need a session\n"
+                "hint: with producer.transaction(message, session=session): …",
+                option="executer",
+            )
         if executer is None:
             if self._execute is None:
                 raise InvalidOptionError(
@@ -482,6 +609,23 @@ class Transaction:
             raise
         self.state = state
         self._producer._forget(sent.queue_offset)
+
+
+def _must_be_alone(database: object, listener: object, check_listener: object) -> None:
+    """Raises InvalidOptionError for a database beside a listener, and for what is no database."""
+    if listener is not None or check_listener is not None:
+        raise InvalidOptionError(
+            "a listener and a database are given, and both would answer the checks\n"
+            "hint: leave the listener out, and use producer.transaction(message, session=session)",
+            option="database",
+        )
+    if not isinstance(database, type) and hasattr(database, "transaction") and as_checker(database) is not None:
+        return
+    raise InvalidOptionError(
+        f"database= is given {database.__name__ if isinstance(database, type) else type(database).__name__}\n"
+        "hint: txstore.database.Database(engine), or of a path or URL",
+        option="database",
+    )
 
 
 def _no_message(given: object) -> InvalidMessageError:

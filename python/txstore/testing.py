@@ -5,13 +5,14 @@ a half message is invisible until it is committed, each transaction ends once, o
 here: the disk, the log's bytes, crashes; checks run when `run_checks()` says so.
 """
 
+import heapq
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
-from txstore._native import Message, unique_id
+from txstore._native import Message, delay_level_ms, unique_id
 from txstore.check import Producers
 from txstore.consumer import Consumer
 from txstore.errors import (
@@ -32,7 +33,7 @@ from txstore.message import (
     TransactionState,
     transaction_id_of,
 )
-from txstore.producer import Producer, TransactionProducer
+from txstore.producer import LocalDatabase, Producer, TransactionProducer
 
 __all__ = ["FakeBroker", "FakeEnd", "FakeMessage", "FakeSent", "ManualClock"]
 
@@ -169,15 +170,22 @@ class FakeBroker:
         self._offsets: dict[tuple[str, str, int], int] = {}
         self._producers = Producers()
         self._consumers: dict[tuple[str, str], ConsumerMember] = {}
+        self._delayed: list[tuple[int, int, Message, int, str]] = []
+        """(due, place in the log, message, queue, id), the next one first."""
         self._closed = False
 
     def producer(self, group: str) -> Producer:
         return Producer(self, group)
 
     def transaction_producer(
-        self, group: str, listener: object = None, *, check_listener: object = None
+        self,
+        group: str,
+        listener: object = None,
+        *,
+        check_listener: object = None,
+        database: LocalDatabase | None = None,
     ) -> TransactionProducer:
-        return TransactionProducer(self, group, listener, check_listener=check_listener)
+        return TransactionProducer(self, group, listener, check_listener=check_listener, database=database)
 
     def consumer(
         self, group: str, topic: str, tags: str | None = None, *, start: ConsumeFromWhere = ConsumeFromWhere.FIRST
@@ -186,6 +194,7 @@ class FakeBroker:
 
     def messages(self, topic: str) -> list[FakeMessage]:
         """All visible messages of a topic, in the order they were stored."""
+        self._deliver_delayed()
         return sorted(itertools.chain(*self._queues.get(topic, [])), key=lambda message: message.physical_offset)
 
     def transaction_state(self, transaction_id: str) -> TransactionState:
@@ -247,6 +256,8 @@ class FakeBroker:
 
     def append(self, message: Message, queue_id: int, /) -> FakeSent:
         self._must_be_open()
+        if message.delay_level:
+            return self._delay(message, queue_id)
         return _sent(self._store(message, message.topic, queue_id, unique_id(), None))
 
     def append_many(self, messages: Sequence[Message], queue_ids: Sequence[int]) -> list[FakeSent]:
@@ -325,6 +336,7 @@ class FakeBroker:
         self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
     ) -> tuple[list[FakeMessage], int]:
         self._must_be_open()
+        self._deliver_delayed()
         found: list[FakeMessage] = []
         behind = queue_offset
         for message in self._queue(topic, queue_id)[queue_offset:]:
@@ -336,13 +348,17 @@ class FakeBroker:
         return found, behind
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        self._deliver_delayed()
         return 0, len(self._queue(topic, queue_id))
 
     def wait(self, physical_offset: int, timeout_ms: int) -> int:
         """Nothing can come while one thread waits, so the clock goes on by itself."""
         self._must_be_open()
+        self._deliver_delayed()
         if self._log_end <= physical_offset:
-            self.clock.advance(timeout_ms / 1000)
+            until_next = self._delayed[0][0] - self.clock.time_ms() if self._delayed else timeout_ms
+            self.clock.advance(max(0, min(timeout_ms, until_next)) / 1000)
+            self._deliver_delayed()
         return self._log_end
 
     def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None:
@@ -401,6 +417,21 @@ class FakeBroker:
         )
         queue.append(stored)
         return stored
+
+    def _delay(self, message: Message, queue_id: int) -> FakeSent:
+        if queue_id not in self.write_queues(message.topic):
+            raise InvalidNameError(f"topic {message.topic} has no queue {queue_id}")
+        due = self.clock.time_ms() + delay_level_ms(message.delay_level)
+        name, place = unique_id(), self._place()
+        heapq.heappush(self._delayed, (due, place, message, queue_id, name))
+        before = [waiting for waiting in self._delayed if waiting[2].delay_level == message.delay_level]
+        return FakeSent(name, message.topic, queue_id, len(before) - 1, place)
+
+    def _deliver_delayed(self) -> None:
+        """What is due stands in its queue when somebody looks."""
+        while self._delayed and self._delayed[0][0] <= self.clock.time_ms():
+            _, _, message, queue_id, name = heapq.heappop(self._delayed)
+            self._store(message.replace(delay_level=0), message.topic, queue_id, name, None)
 
     def _find(self, transaction_id: str) -> _Half:
         for half in reversed(self._halves):

@@ -4,18 +4,13 @@
 //! Always: in log order; prepared and rollback records get no queue entry, rollback records no index entry.
 
 use crate::consume_queue::{Entry, QueueTable, Slot};
+use crate::delay;
 use crate::index::IndexEntry;
 use crate::java;
 use crate::names::SCHEDULE_TOPIC;
 use crate::record::properties::{DELAY, KEYS, TAGS, UNIQUE_KEY};
 use crate::record::{RecordView, TransactionType};
 use crate::units::{PhysicalOffset, TimestampMs};
-
-/// RocketMQ's delay levels 1 to 18, in milliseconds (`messageDelayLevel`).
-const DELAY_LEVELS_MS: [i64; 18] = [
-    1_000, 5_000, 10_000, 30_000, 60_000, 120_000, 180_000, 240_000, 300_000, 360_000, 420_000, 480_000, 540_000,
-    600_000, 1_200_000, 1_800_000, 3_600_000, 7_200_000,
-];
 
 /// What one record adds to the derived files.
 #[derive(Clone, Copy, Debug)]
@@ -97,10 +92,7 @@ impl Dispatcher {
 fn tags_code(view: &RecordView<'_>) -> i64 {
     let level = || view.properties.get_str(DELAY)?.parse::<usize>().ok();
     match level().filter(|level| view.topic == SCHEDULE_TOPIC && *level > 0) {
-        Some(level) => {
-            let delay = DELAY_LEVELS_MS.get(level - 1).or(DELAY_LEVELS_MS.last()).copied().unwrap_or(0);
-            view.store_timestamp.0.saturating_add(delay)
-        }
+        Some(level) => view.store_timestamp.0.saturating_add(delay::level_ms(level)),
         None => java::tags_code(view.properties.get_str(TAGS)),
     }
 }

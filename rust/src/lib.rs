@@ -31,11 +31,14 @@
 //! # Ok::<(), txstore::error::Error>(())
 //! ```
 
+#[cfg(feature = "arrow")]
+pub mod arrow;
 pub mod checkpoint;
 pub mod clock;
 pub mod commit_log;
 pub mod config_file;
 pub mod consume_queue;
+pub mod delay;
 pub mod dispatch;
 pub mod error;
 pub mod flush;

@@ -1,14 +1,16 @@
 //! Recovery: from the files of a store to its state, after any end.
 //!
-//! In: the opened log, what is known about it (snapshot, settings, published and checkpointed ends). Out: the log's true
-//! end, the queues, the index, the table of transactions, and what is to be healed. Always: repeatable from the start;
-//! what a snapshot covers is not read again; below the durable end a bad record is damage, behind it a torn tail.
+//! In: the opened log, what is known about it (snapshot, settings, published and checkpointed ends). Out: the log's
+//! true end, the queues, the index, the table of transactions, and what is to be healed. Always: repeatable from the
+//! start; what a snapshot covers is not read again; below the durable end a bad record is damage, behind it a torn
+//! tail.
 //! Not here: locks, and writing the missing ops, which the store does with its ordinary append.
 
 use std::sync::Arc;
 
 use crate::commit_log::{Appended, CommitLog, Scanner, Tail};
 use crate::consume_queue::{Block, ConsumeQueue, Entry, QueueFiles, QueueRoom};
+use crate::delay::{DelayProgress, is_delivery_of};
 use crate::dispatch::{DispatchRequest, Dispatcher};
 use crate::error::{Error, Outcome, Result};
 use crate::half::HALF_QUEUE;
@@ -16,9 +18,9 @@ use crate::half::replay::{Keep, Replay};
 use crate::half::table::{Pending, Table};
 use crate::index::IndexFiles;
 use crate::mutant::{Mutant, mutated};
-use crate::names::HALF_TOPIC;
-use crate::record::RecordView;
+use crate::names::{HALF_TOPIC, SCHEDULE_TOPIC};
 use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
+use crate::record::{RecordView, TransactionType};
 use crate::settings::Settings;
 use crate::snapshot::{Anchor, Snapshot};
 use crate::units::{PhysicalOffset, QueueId, TimestampMs, to_u64};
@@ -52,6 +54,8 @@ pub struct Known {
     pub physic_ms: i64,
     /// The stored progress of the half queue.
     pub half_progress: u64,
+    /// The stored progress of the delayed messages.
+    pub delays: DelayProgress,
 }
 
 /// The state after recovery.
@@ -61,6 +65,8 @@ pub struct Recovered {
     pub dispatcher: Dispatcher,
     /// Transactions; times are store timestamps until `Table::start`.
     pub table: Table,
+    /// How far the delayed messages are delivered.
+    pub delays: DelayProgress,
     /// Goes on where the log goes on, for a reader that follows it.
     pub replay: Replay,
     /// Decided halves that no op names.
@@ -111,6 +117,7 @@ impl Recovered {
         Self {
             dispatcher: Dispatcher::default(),
             table: Table::new(0),
+            delays: DelayProgress::new(),
             replay: Replay::new(Keep::Open, first, half_progress),
             unnamed: Vec::new(),
             end: first,
@@ -162,7 +169,7 @@ pub fn follow(
 ) -> Result<()> {
     let from = PhysicalOffset(recovered.end);
     let out = std::mem::replace(recovered, Recovered::nothing(from.0, known.half_progress));
-    let mut run = Run { log, queue_files, index: None, index_covered: None, known, out };
+    let mut run = Run { log, queue_files, index: None, index_covered: None, known, at_zero: AtZero::Other, out };
     let scan = Scanner::new(log, from, known.limit)
         .run(|offset| settings.verify(offset), |view, bytes| run.record(view, bytes).map(|()| true));
     let settled = run.settle();
@@ -202,6 +209,14 @@ fn queues_are_there(queue_files: &QueueFiles, snapshot: &Snapshot) -> Result<boo
     Ok(true)
 }
 
+/// Whether the record at the log's very beginning is a delayed message: plain records name that place, too.
+#[derive(Clone, Copy)]
+enum AtZero {
+    NotAsked,
+    Delayed,
+    Other,
+}
+
 struct Run<'a> {
     log: &'a CommitLog,
     queue_files: &'a QueueFiles,
@@ -209,6 +224,7 @@ struct Run<'a> {
     /// Records up to here are in the index files; `None`: none are.
     index_covered: Option<PhysicalOffset>,
     known: &'a Known,
+    at_zero: AtZero,
     out: Recovered,
 }
 
@@ -241,7 +257,8 @@ impl<'a> Run<'a> {
             out.scanned_from = snapshot.position;
             out.forget_gone(first);
         }
-        Ok(Self { log, queue_files, index, index_covered, known, out })
+        out.delays.clone_from(&known.delays);
+        Ok(Self { log, queue_files, index, index_covered, known, at_zero: AtZero::NotAsked, out })
     }
 
     fn record(&mut self, view: &RecordView<'_>, bytes: &[u8]) -> Result<()> {
@@ -252,10 +269,8 @@ impl<'a> Run<'a> {
         if self.index_covered.is_none_or(|covered| view.physical_offset > covered) {
             self.out.dispatcher.index(&request);
         }
-        // A half or op without an entry stands in no queue: its queue offset says nothing.
-        if request.has_entry() {
-            self.out.replay.apply(&mut self.out.table, view);
-        }
+        self.out.replay.apply(&mut self.out.table, view);
+        self.note_delivery(view);
         self.out.newest = self.out.newest.max(view.store_timestamp);
         self.out.end = view.physical_offset.0 + u64::from(view.size);
         self.out.anchor = Some(Anchor {
@@ -269,6 +284,31 @@ impl<'a> Run<'a> {
             self.settle()?;
         }
         Ok(())
+    }
+
+    /// A delivered message says which delayed one it was: that one is not delivered again, whatever the file says.
+    fn note_delivery(&mut self, view: &RecordView<'_>) {
+        let place = view.prepared_transaction_offset;
+        let is_late = view.transaction_type() != TransactionType::None || place >= view.physical_offset;
+        if is_late || self.known.live || (place.0 == 0 && !self.delayed_at_zero()) {
+            return;
+        }
+        // Records in front of this one were read before; what is gone or bad is no delayed message that still waits.
+        let found = self.log.read(place, view.physical_offset.0, |waiting, _| {
+            is_delivery_of(view, waiting).then_some((waiting.queue_id, waiting.queue_offset.0 + 1))
+        });
+        if let Ok(Some((queue_id, next))) = found {
+            let progress = self.out.delays.entry(queue_id).or_default();
+            *progress = next.max(*progress);
+        }
+    }
+
+    fn delayed_at_zero(&mut self) -> bool {
+        if matches!(self.at_zero, AtZero::NotAsked) {
+            let delayed = self.log.read(PhysicalOffset(0), u64::MAX, |first, _| first.topic == SCHEDULE_TOPIC);
+            self.at_zero = if delayed.unwrap_or(false) { AtZero::Delayed } else { AtZero::Other };
+        }
+        matches!(self.at_zero, AtZero::Delayed)
     }
 
     fn enqueue(&mut self, view: &RecordView<'_>, request: &DispatchRequest<'_>) -> Result<()> {
@@ -327,7 +367,8 @@ impl<'a> Run<'a> {
     fn settle(&mut self) -> Result<()> {
         for block in self.out.dispatcher.queues.blocks() {
             let Block { topic, queue_id, from, bytes, .. } = &block;
-            // Behind a crash equal bytes may be in the page cache only, where a failed sync left them: they are written.
+            // Behind a crash equal bytes may be in the page cache only, where a failed sync left them: they are
+            // written.
             let believed = self.known.clean || self.known.read_only;
             if believed && self.queue_files.holds(topic, *queue_id, *from, bytes)? {
                 self.out.dispatcher.queues.settle(&block);
@@ -415,6 +456,7 @@ impl<'a> Run<'a> {
     fn finish(mut self) -> Result<Recovered> {
         self.settle()?;
         self.add_silent_queues()?;
+        self.clamp_delays();
         // A reader goes on with the replay, so for it what is decided stays until its op is read.
         if !self.known.live {
             self.out.unnamed = self.out.replay.finish(&mut self.out.table);
@@ -424,6 +466,22 @@ impl<'a> Run<'a> {
                 self.log.read(PhysicalOffset(anchor.physical_offset), u64::MAX, |_, bytes| crc32fast::hash(bytes))?;
         }
         Ok(self.out)
+    }
+
+    /// A progress beyond its queue's end, as lost power can leave it, is brought back.
+    fn clamp_delays(&mut self) {
+        let mut beyond = Vec::new();
+        for (queue_id, progress) in &mut self.out.delays {
+            let queues = &self.out.dispatcher.queues;
+            let next = queues.find(SCHEDULE_TOPIC, *queue_id).map_or(0, |slot| queues.next(slot));
+            if *progress > next {
+                beyond.push(format!("delayed messages of {SCHEDULE_TOPIC}/{queue_id} go on at {next}, not {progress}"));
+                *progress = next;
+            }
+        }
+        for warning in beyond {
+            self.out.warn(warning);
+        }
     }
 
     /// Queues whose messages are all gone keep their offsets: the next message must not get a used one.
@@ -466,8 +524,8 @@ pub fn cut_queues(queue_files: &QueueFiles, dispatcher: &Dispatcher) -> Result<(
     Ok(())
 }
 
-/// Writes what stands in a range of the log once more. After a sync that failed the page cache shows bytes that the disk
-/// does not have and that no later sync would write; written again, they are durable with the next one.
+/// Writes what stands in a range of the log once more. After a sync that failed the page cache shows bytes that the
+/// disk does not have and that no later sync would write; written again, they are durable with the next one.
 pub fn rewrite_log(log: &CommitLog, from: u64, end: u64) -> Result<()> {
     for segment in log.segments.all() {
         if segment.end() > from && segment.base() <= end {

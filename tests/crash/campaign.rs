@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::simulation::{Failure, Tally, simulate};
 
 /// Crashes of the form that runs with every test.
-const QUICK_CRASHES: u64 = 6_000;
+const QUICK_CRASHES: u64 = 5_000;
 
 pub fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.replace('_', "").parse().ok()

@@ -2,8 +2,8 @@
 //!
 //! In: scripts of at most eight steps. Out: for each point, every image that lost power may leave (where they are few, else
 //! some at random), and the killed process's; each is recovered, some of them crashing once more in each call of that, and
-//! looked through. Always: a write is torn at each byte of its first and last 24 and around each sector's edge, and at
-//! every 16th between them (in the deep form at every byte): between two such places nothing of a record's frame changes.
+//! looked through. Always: a write is torn at each byte of its first and last ten and around each sector's edge, and at
+//! every 96th between them (in the deep form at every byte): between two such places nothing of a record's frame changes.
 //!
 //! `TXSTORE_POINTS=deep` takes every byte and more images; `TXSTORE_SCRIPT` names one script.
 
@@ -223,7 +223,7 @@ fn images(memory: &Memory, depth: Depth, seed: u64) -> Vec<Memory> {
 
 /// Where a write of so many bytes, which goes to some place, is torn.
 fn tears(bytes: usize, stride: usize) -> Vec<usize> {
-    let near_edge = |at: usize| at < 24 || bytes - at < 24 || at % 512 < 2 || at % 512 > 510;
+    let near_edge = |at: usize| at < 10 || bytes - at < 10 || at % 512 < 2 || at % 512 > 510;
     (0..=bytes).filter(|at| at % stride == 0 || near_edge(*at)).collect()
 }
 
@@ -262,9 +262,9 @@ fn exhaustive_scripts_keep_every_promise_at_every_point() {
     let deep = std::env::var("TXSTORE_POINTS").is_ok();
     let only = std::env::var("TXSTORE_SCRIPT").ok();
     let depth = if deep {
-        Depth { stride: 1, images: IMAGES_ALL, images_all: IMAGES_ALL, again: 5 }
+        Depth { stride: 1, images: 4, images_all: IMAGES_ALL, again: 50 }
     } else {
-        Depth { stride: 64, images: 1, images_all: 2, again: 200 }
+        Depth { stride: 96, images: 1, images_all: 2, again: 200 }
     };
     let (progress, mut count) = (Progress::new(deep), Count::default());
     for flush in [Sync, Async] {

@@ -263,6 +263,10 @@ impl File for LogFile {
         self.file.map_read()
     }
 
+    fn map_range(&self, range: Range<u64>) -> Result<Box<dyn ReadMap>> {
+        self.file.map_range(range)
+    }
+
     fn map_shared(&self, values: usize) -> Result<Box<dyn SharedMap>> {
         self.file.map_shared(values)
     }

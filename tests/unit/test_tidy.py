@@ -19,12 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 LINES_MAX = 700
 
 RUST_ROOMS = (
-    "mutant units error clock options names java record message storage segment commit_log consume_queue index checkpoint "
-    "published config_file offsets settings dispatch flush half snapshot recovery retention store arrow remoting python"
+    "mutant units error clock options names java record message storage segment commit_log consume_queue index "
+    "checkpoint published config_file offsets settings delay dispatch flush half snapshot recovery retention store arrow "
+    "remoting python"
 ).split()
 PYTHON_ROOMS = (
-    "errors config message listener interface _native database topics producer consumer transaction check housekeeping "
-    "broker remoting testing spark cli"
+    "errors config message listener interface _native arrow topics producer consumer transaction check delay "
+    "housekeeping broker remoting testing database spark cli"
 ).split()
 # What half and op messages are is needed wherever records are looked at; those parts of `half` hold no state.
 RUST_SEEN_FROM_RECORD_ON = {"storage", "half"}
@@ -225,7 +226,7 @@ BROKEN: dict[str, tuple[Rule, str, str]] = {
     "rust room unknown": (rust_imports_go_left, "rust/src/helpers.rs", "//! Helpers."),
     "python import": (python_imports_go_left, "python/txstore/message.py", "from txstore.broker import Broker"),
     "python import, relative": (python_imports_go_left, "python/txstore/check.py", "from . import housekeeping"),
-    "python import, nested": (python_imports_go_left, "python/txstore/database/sqlite.py", "from ..producer import x"),
+    "python import, nested": (python_imports_go_left, "python/txstore/database/sqlite.py", "from ..cli import x"),
     "python import, module": (python_imports_go_left, "python/txstore/config.py", "import txstore.message as m"),
     "python import, front door": (python_imports_go_left, "python/txstore/producer.py", "from txstore import Message"),
     "python room unknown": (python_imports_go_left, "python/txstore/utils.py", '"""Utils."""'),

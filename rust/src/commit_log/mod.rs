@@ -1,6 +1,7 @@
 //! Commit log: every record, one behind the other; the truth from which all else is derived.
 //!
-//! In: encoded records. Out: records by physical offset, or in order. Always: bytes below the appended end never change.
+//! In: encoded records. Out: records by physical offset, or in order. Always: bytes below the appended end never
+//! change.
 //! Not here: what a record means.
 
 mod appender;
@@ -9,7 +10,7 @@ mod scanner;
 mod tests;
 
 pub use appender::{Appended, Appender, Urgency};
-pub use scanner::{Scan, Scanner, Tail};
+pub use scanner::{Scan, Scanner, Step, Tail, step};
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -29,6 +29,37 @@ pub struct Scan {
     pub tail: Tail,
 }
 
+/// What stands at an offset of the log.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// A record.
+    Record(RecordView<'a>),
+    /// A blank record, which fills the file to its end.
+    FileEnd,
+    /// Nothing was written here.
+    Unwritten,
+    /// No record.
+    Bad(DecodeError),
+    /// A blank record that does not fill its file.
+    BadBlank(String),
+}
+
+/// Looks at the bytes `rest` of a file that ends at `file_end`; they stand at `at`.
+#[inline]
+pub fn step(rest: &[u8], at: u64, file_end: u64, verify: Verify) -> Step<'_> {
+    match decode(rest, PhysicalOffset(at), verify) {
+        Ok(Scanned::Record(view)) => Step::Record(view),
+        Ok(Scanned::Blank { size }) if at + u64::from(size) == file_end => Step::FileEnd,
+        Ok(Scanned::Blank { size }) => {
+            Step::BadBlank(format!("a blank record of {size} bytes where {} are left in the file", file_end - at))
+        }
+        Err(DecodeError::Empty) => Step::Unwritten,
+        // Fewer bytes than a record begins with, and all zeros: the end of a file without a blank record.
+        Err(_) if to_u64(rest.len()) < super::FILE_TAIL && rest.iter().all(|byte| *byte == 0) => Step::Unwritten,
+        Err(why) => Step::Bad(why),
+    }
+}
+
 /// Whether a visitor wants the next record.
 pub(super) type Continue = bool;
 
@@ -59,8 +90,8 @@ impl<'a> Scanner<'a> {
             let bytes = segment.bytes(at..stop)?;
             let mut rest: &[u8] = &bytes;
             while !rest.is_empty() {
-                match decode(rest, PhysicalOffset(at), verify(at)) {
-                    Ok(Scanned::Record(view)) => {
+                match step(rest, at, segment.end(), verify(at)) {
+                    Step::Record(view) => {
                         let size = to_usize(u64::from(view.size));
                         let (record, behind) = rest.split_at_checked(size).unwrap_or((rest, &[]));
                         at += u64::from(view.size);
@@ -69,21 +100,13 @@ impl<'a> Scanner<'a> {
                             return Ok(Scan { end: at, tail: Tail::Stopped });
                         }
                     }
-                    Ok(Scanned::Blank { size }) if at + u64::from(size) == segment.end() => {
+                    Step::FileEnd => {
                         at = segment.end();
                         rest = &[];
                     }
-                    Ok(Scanned::Blank { size }) => {
-                        let left = segment.end() - at;
-                        let why = format!("a blank record of {size} bytes where {left} are left in the file");
-                        return Ok(Scan { end: at, tail: Tail::Bad(why) });
-                    }
-                    Err(DecodeError::Empty) => return Ok(Scan { end: at, tail: Tail::End }),
-                    // Fewer bytes than a record begins with, and all zeros: the end of a file without a blank record.
-                    Err(_) if to_u64(rest.len()) < super::FILE_TAIL && rest.iter().all(|byte| *byte == 0) => {
-                        return Ok(Scan { end: at, tail: Tail::End });
-                    }
-                    Err(why) => return Ok(Scan { end: at, tail: Tail::Bad(why.to_string()) }),
+                    Step::Unwritten => return Ok(Scan { end: at, tail: Tail::End }),
+                    Step::Bad(why) => return Ok(Scan { end: at, tail: Tail::Bad(why.to_string()) }),
+                    Step::BadBlank(why) => return Ok(Scan { end: at, tail: Tail::Bad(why) }),
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! Replay: the log's records of transactions, in order, applied to the table.
 //!
-//! In: half, final, discarded and op records as recovery meets them. Out: what pends, what is decided, and which decided
-//! halves no op names yet. Always: the rule of docs/transactions.md, also for stores that a broker worked on, which puts
-//! halves back and may commit twice. Not here: reading the log, writing the missing ops.
+//! In: half, final, discarded and op records as recovery meets them. Out: what pends, what is decided, and which
+//! decided halves no op names yet. Always: the rule of docs/transactions.md, also for stores that a broker worked on,
+//! which puts halves back and may commit twice. Not here: reading the log, writing the missing ops.
 
 use std::collections::BTreeSet;
 
@@ -55,9 +55,11 @@ impl Replay {
         }
     }
 
-    /// Applies one record; others than those of transactions are passed over.
+    /// Applies one record; others than those of transactions are passed over, and those that stand in no queue: their
+    /// queue offset says nothing.
     pub fn apply(&mut self, table: &mut Table, view: &RecordView<'_>) {
         match view.topic {
+            _ if !view.transaction_type().is_queued() => {}
             HALF_TOPIC => self.half(table, view),
             OP_TOPIC => self.op(table, view),
             DISCARD_TOPIC => self.discard(table, view),

@@ -1,11 +1,12 @@
 //! The extension module `txstore._native`: what Python sees of the engine.
 //!
-//! In: calls of a few lines. Out: small frozen objects. Always: one call a message or batch; the interpreter is released
-//! only where a call can wait; no panic crosses. Not here: mechanism, policy. The contract is `_native.pyi`.
+//! In: calls of a few lines. Out: small frozen objects. Always: one call a message or batch; the interpreter is
+//! released only where a call can wait; no panic crosses. Not here: mechanism, policy. The contract is `_native.pyi`.
 
 // What crosses the border arrives as a value.
 #![allow(clippy::needless_pass_by_value)]
 
+mod arrow;
 mod error;
 mod message;
 mod store;
@@ -22,6 +23,8 @@ use error::into_py;
 #[pymodule]
 mod _native {
     #[pymodule_export]
+    use super::arrow::{Scan, log_boundary, log_cut, log_range, log_topics};
+    #[pymodule_export]
     use super::message::{Message, SendResult};
     #[pymodule_export]
     use super::store::{OpenReport, Store, StoreStat};
@@ -30,7 +33,7 @@ mod _native {
     #[pymodule_export]
     use super::transaction::{EndResult, TransactionRow, WaitingHalf};
     #[pymodule_export]
-    use super::{is_system_topic, java_hash_code, unique_id, validate_group, validate_topic};
+    use super::{delay_level_ms, is_system_topic, java_hash_code, unique_id, validate_group, validate_topic};
 
     use pyo3::prelude::*;
 
@@ -77,6 +80,12 @@ fn validate_group(py: Python<'_>, group: &str) -> PyResult<()> {
 #[pyfunction]
 fn is_system_topic(topic: &str) -> bool {
     crate::names::is_system_topic(topic)
+}
+
+/// How long a message of a delay level waits.
+#[pyfunction]
+fn delay_level_ms(level: usize) -> i64 {
+    crate::delay::level_ms(level)
 }
 
 /// `java.lang.String.hashCode`.

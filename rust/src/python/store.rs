@@ -352,6 +352,12 @@ impl Store {
         py.detach(|| guarded(|| self.store.write_offsets())).or_raise(py)
     }
 
+    #[pyo3(signature = (max_messages=256))]
+    fn deliver_delayed(&self, py: Python<'_>, max_messages: usize) -> PyResult<(usize, Vec<String>, Option<i64>)> {
+        let done = py.detach(|| guarded(|| self.store.deliver_delayed(max_messages))).or_raise(py)?;
+        Ok((done.messages, done.passed_over, done.next_in_ms))
+    }
+
     fn snapshot(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| guarded(|| self.store.snapshot())).or_raise(py)
     }

@@ -7,15 +7,12 @@ use super::error::{OrRaise, into_py};
 use super::message::words;
 use crate::error::Error;
 use crate::names::HALF_TOPIC;
-use crate::record::compression::decompress;
+use crate::record::compression::{BODY_MAX, decompress};
 use crate::record::properties::{
     KEYS, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TRANSACTION_ID, TRANSACTION_PREPARED,
 };
 use crate::record::{RecordView, TransactionType, Version};
 use crate::store::StoredRecord;
-
-/// A body is never unpacked to more than this: RocketMQ's clients compress bodies of at most 4 MiB.
-const BODY_MAX: usize = 64 << 20;
 
 /// A message as it stands in the log.
 #[pyclass(frozen, module = "txstore._native")]

@@ -8,6 +8,8 @@ use std::io::Read;
 
 use super::layout::{SYS_COMPRESSED, SYS_COMPRESSION_MASK, SYS_LZ4, SYS_ZLIB, SYS_ZSTD};
 
+/// A body is never unpacked to more than this where it is shown: RocketMQ's clients compress bodies of at most 4 MiB.
+pub const BODY_MAX: usize = 64 << 20;
 /// A frame may ask for this window even where the limit is lower: every ZSTD decoder grants it, by its standard.
 const ZSTD_WINDOW_MIN: usize = 8 << 20;
 

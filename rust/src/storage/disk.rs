@@ -207,7 +207,7 @@ impl Storage for Disk {
 /// What a directory holds, unsorted. What vanishes meanwhile is left out.
 fn dir_entries(handle: BorrowedFd<'_>) -> Result<Vec<DirEntry>, Errno> {
     let mut entries = Vec::new();
-    for entry in fs::Dir::read_from(handle)? {
+    for entry in retry_on_intr(|| fs::Dir::read_from(handle))? {
         let entry = entry?;
         let name: &CStr = entry.file_name();
         if name == c"." || name == c".." {
@@ -368,11 +368,24 @@ impl File for DiskFile {
             return Ok(Box::new(DiskReadMap { map: None }));
         }
         let bytes = usize::try_from(len).map_err(|_| self.error("map", Errno::OVERFLOW))?;
-        // SAFETY: the map is read-only and no store file is made shorter while it is open (reliability.md, section 3), so
-        // no access faults. Other bytes than those below the visible end may change under the view; callers look at
+        // SAFETY: the map is read-only and no store file is made shorter while it is open (reliability.md, section 3),
+        // so no access faults. Other bytes than those below the visible end may change under the view; callers look at
         // those only as plain integers and bytes, whose every value is allowed, and verify them afterwards.
         let map = unsafe { MmapOptions::new().len(bytes).map(&self.handle) }.map_err(|e| self.error("map", e))?;
         Ok(Box::new(DiskReadMap { map: Some(map) }))
+    }
+
+    fn map_range(&self, range: Range<u64>) -> Result<Box<dyn ReadMap>> {
+        if range.end > self.len()? || range.start > range.end {
+            return Err(self.too_short("map"));
+        }
+        if range.is_empty() {
+            return Ok(Box::new(DiskReadMap { map: None }));
+        }
+        let bytes = usize::try_from(range.end - range.start).map_err(|_| self.error("map", Errno::OVERFLOW))?;
+        // SAFETY: as in `map_read`, of a part of the file.
+        let map = unsafe { MmapOptions::new().offset(range.start).len(bytes).map(&self.handle) };
+        Ok(Box::new(DiskReadMap { map: Some(map.map_err(|e| self.error("map", e))?) }))
     }
 
     fn map_shared(&self, values: usize) -> Result<Box<dyn SharedMap>> {

@@ -1,7 +1,8 @@
 //! Memory: files that lose, tear, and refuse at the n-th call.
 //!
-//! In: the same calls as a disk's. Out: the same answers; and, asked for, a copy as a crash would leave it. Always: what a
-//! seed decides is decided again by the same seed; calls that change something are counted from 1. Not here: time.
+//! In: the same calls as a disk's. Out: the same answers; and, asked for, a copy as a crash would leave it. Always:
+//! what a seed decides is decided again by the same seed; calls that change something are counted from 1. Not here:
+//! time.
 
 mod content;
 mod random;
@@ -471,7 +472,14 @@ impl File for MemoryFile {
 
     fn map_read(&self) -> Result<Box<dyn ReadMap>> {
         let len = self.len()?;
-        Ok(Box::new(MemoryReadMap { inode: Arc::clone(&self.inode), len }))
+        Ok(Box::new(MemoryReadMap { inode: Arc::clone(&self.inode), range: 0..len }))
+    }
+
+    fn map_range(&self, range: Range<u64>) -> Result<Box<dyn ReadMap>> {
+        if range.end > self.len()? || range.start > range.end {
+            return Err(self.error("map", io::ErrorKind::UnexpectedEof));
+        }
+        Ok(Box::new(MemoryReadMap { inode: Arc::clone(&self.inode), range }))
     }
 
     fn map_shared(&self, values: usize) -> Result<Box<dyn SharedMap>> {
@@ -487,18 +495,18 @@ impl File for MemoryFile {
 #[derive(Debug)]
 struct MemoryReadMap {
     inode: Inode,
-    len: u64,
+    range: Range<u64>,
 }
 
 impl ReadMap for MemoryReadMap {
     fn len(&self) -> u64 {
-        self.len
+        self.range.end - self.range.start
     }
 
     fn bytes(&self, range: Range<u64>) -> Option<Cow<'_, [u8]>> {
-        let bytes = range.end.checked_sub(range.start).filter(|_| range.end <= self.len)?;
+        let bytes = range.end.checked_sub(range.start).filter(|_| range.end <= self.len())?;
         let mut bytes = vec![0; usize::try_from(bytes).ok()?];
-        self.inode.lock().read(range.start, &mut bytes);
+        self.inode.lock().read(self.range.start + range.start, &mut bytes);
         Some(Cow::Owned(bytes))
     }
 }

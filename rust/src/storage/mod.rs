@@ -101,6 +101,8 @@ pub trait File: Send + Sync + Debug {
     fn sync(&self) -> Result<()>;
     /// A read-only view of the file's present length.
     fn map_read(&self) -> Result<Box<dyn ReadMap>>;
+    /// A read-only view of a range alone, which must lie within the file: what lies behind it is not even mapped.
+    fn map_range(&self, range: Range<u64>) -> Result<Box<dyn ReadMap>>;
     /// Shared 64-bit values at the file's beginning, seen by other processes at once.
     fn map_shared(&self, values: usize) -> Result<Box<dyn SharedMap>>;
 }

@@ -6,14 +6,16 @@
 use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::commit_log::{Appended, Appender, Urgency};
 use crate::consume_queue::Slot;
+use crate::delay;
 use crate::dispatch::DispatchRequest;
 use crate::error::{Error, Result};
 use crate::half::convert::half_properties;
 use crate::half::table::{Key, NewHalf};
 use crate::half::{HALF_QUEUE, HalfCopy, Identity, immunity_ms};
+use crate::java;
 use crate::message::{Envelope, check_body};
 use crate::mutant::{Mutant, mutated};
-use crate::names::{self, HALF_TOPIC};
+use crate::names::{self, HALF_TOPIC, SCHEDULE_TOPIC};
 use crate::options::FlushDiskType;
 use crate::record::message_id::{MessageId, UniqueId};
 use crate::record::properties::{self, Properties, UNIQUE_KEY};
@@ -52,9 +54,9 @@ pub struct Sent {
     pub unique_id: MessageId,
     /// Its record.
     pub physical_offset: PhysicalOffset,
-    /// Its place in its queue (of a half: in the half queue).
+    /// Its place in its queue (of a half: in the half queue; of a delayed one: in its level's).
     pub queue_offset: QueueOffset,
-    /// Its queue (of a half: its real queue).
+    /// Its queue (of a half or delayed one: its real queue).
     pub queue_id: QueueId,
 }
 
@@ -151,11 +153,6 @@ impl Shared {
         for message in messages {
             check_body(message.body, self.options.max_message_size)?;
             check_queue(message.queue_id)?;
-            if message.envelope.delay_level > 0 {
-                return Err(Error::InvalidMessage {
-                    what: "delayed delivery is not there yet\nhint: send without delay_level".into(),
-                });
-            }
         }
         Ok(())
     }
@@ -189,11 +186,18 @@ impl Shared {
             scratch.clear();
             scratch.extend_from_slice(&message.envelope.properties);
             properties::push(scratch, UNIQUE_KEY, unique_id.as_str());
-            let slot = state.dispatcher.queues.find_or_insert(&message.envelope.topic, message.queue_id);
+            let level = message.envelope.delay_level;
+            let (topic, queue_id) = if level == 0 {
+                (&*message.envelope.topic, message.queue_id)
+            } else {
+                delay::hide(&message.envelope.topic, message.queue_id, scratch);
+                (SCHEDULE_TOPIC, delay::queue_of(level))
+            };
+            let slot = state.dispatcher.queues.find_or_insert(topic, queue_id);
             let before = placed.iter().rev().find(|other| other.slot == slot && !mutated(Mutant::StaleQueueOffset));
             let queue_offset = before
                 .map_or_else(|| QueueOffset(state.dispatcher.queues.next(slot)), |other| other.queue_offset.plus(1));
-            let draft = self.draft(message, &message.envelope.topic, message.queue_id, now, None, scratch);
+            let draft = self.draft(message, topic, queue_id, now, None, scratch);
             let appended = appender.push(&draft, queue_offset)?;
             placed.push(Placed { slot, appended, queue_offset, unique_id });
         }
@@ -202,8 +206,7 @@ impl Shared {
             return Ok(());
         }
         for (message, placed) in messages.iter().zip(placed.iter()) {
-            let request =
-                request(message.envelope, placed.appended, placed.unique_id.as_str(), message.envelope.topic_hash);
+            let request = request(message.envelope, placed.appended, placed.unique_id.as_str());
             state.dispatcher.enqueue(placed.slot, &request);
             state.dispatcher.index(&request);
             sent(Sent {
@@ -246,7 +249,10 @@ impl Shared {
             immunity_ms: immunity_ms(Properties(&message.envelope.properties)),
             owner: half.owner,
         };
-        let dispatch = |appended| request(message.envelope, appended, unique_id, self.half_topic_hash());
+        let dispatch = |appended| DispatchRequest {
+            topic_hash: self.half_topic_hash(),
+            ..request(message.envelope, appended, unique_id)
+        };
         let stored = self.store_half(appender, state, *half_slot, now, may_wait, &pending, dispatch)?;
         Ok(stored.map(|copy| Sent {
             unique_id: half.unique_id.map_or(MessageId::Unique(generated), |given| MessageId::Text(given.into())),
@@ -376,12 +382,19 @@ fn check_queue(queue_id: QueueId) -> Result<()> {
     Ok(())
 }
 
-fn request<'a>(envelope: &'a Envelope, appended: Appended, unique_id: &'a str, topic_hash: i32) -> DispatchRequest<'a> {
+fn request<'a>(envelope: &'a Envelope, appended: Appended, unique_id: &'a str) -> DispatchRequest<'a> {
+    // A delayed message's record is the schedule topic's, and its entry says when it is due.
+    let (tags_code, topic_hash) = match envelope.delay_level {
+        0 => (envelope.tags_code, envelope.topic_hash),
+        level => {
+            (appended.store_timestamp.0.saturating_add(delay::level_ms(level.into())), java::topic_hash(SCHEDULE_TOPIC))
+        }
+    };
     DispatchRequest {
         physical_offset: appended.physical_offset,
         size: appended.size,
         store_timestamp: appended.store_timestamp,
-        tags_code: envelope.tags_code,
+        tags_code,
         topic_hash,
         transaction_type: TransactionType::None,
         unique_id: Some(unique_id),

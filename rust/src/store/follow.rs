@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::open::{LOCK, PUBLISHER_BYTE, WRITER_BYTE};
 use super::{Inner, Shared};
+use crate::delay::DelayProgress;
 use crate::error::Result;
 use crate::index::IndexFiles;
 use crate::recovery::Known;
@@ -39,6 +40,7 @@ impl Shared {
             live: true,
             physic_ms: 0,
             half_progress: inner.stored_half_progress,
+            delays: DelayProgress::new(),
         };
         let settings = self.settings.lock().clone();
         let before = self.log.appended();

@@ -14,9 +14,9 @@ use crate::half::table::{Key, Pending, Table};
 use crate::half::{HalfCopy, HalfFacts};
 use crate::mutant::{Mutant, mutated};
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
-use crate::record::TransactionType;
 use crate::record::message_id::MessageId;
-use crate::units::{PhysicalOffset, QueueOffset};
+use crate::record::{RecordView, TransactionType};
+use crate::units::{PhysicalOffset, QueueId, QueueOffset};
 
 /// Records of one id that are looked at.
 const RECORDS_MAX: usize = 4_096;
@@ -32,6 +32,8 @@ pub struct TransactionRow {
     pub group: Option<String>,
     /// Its real topic.
     pub topic: String,
+    /// The queue of it that its newest half names.
+    pub queue_id: QueueId,
     /// What became of it; `None`: it pends.
     pub outcome: Option<Outcome>,
     /// Its half messages, oldest first.
@@ -44,6 +46,8 @@ pub struct TransactionRow {
     pub ops: Vec<u64>,
     /// When its first half was stored, ms.
     pub prepared_ms: i64,
+    /// When a broker first put it back to ask about it, ms. Our own checks leave no trace in the log.
+    pub first_check_ms: Option<i64>,
     /// When the record was stored that decided, ms.
     pub ended_ms: Option<i64>,
     /// What a broker counted in its newest half.
@@ -204,40 +208,83 @@ impl Shared {
     }
 
     fn rows(&self, table: &Table, replay: &Replay) -> Result<Vec<TransactionRow>> {
-        let mut entries: Vec<(u64, Key)> = table
-            .iter()
-            .map(|(key, entry)| (entry.copies().next().map_or(0, |(copy, _)| copy.queue_offset), key))
-            .collect();
-        entries.sort_unstable();
-        let entry = |(_, key): (u64, Key)| table.get(key).map(|entry| (key, entry));
-        entries.into_iter().filter_map(entry).map(|(key, entry)| self.row(table, replay, key, entry)).collect()
+        rows(table, replay, |place| self.log.read(place, self.log.appended(), |view, _| HalfRecord::of(view)))
     }
+}
 
-    fn row(&self, table: &Table, replay: &Replay, key: Key, entry: &Pending) -> Result<TransactionRow> {
-        let halves: Vec<HalfCopy> = entry.copies().map(|(copy, _)| copy).collect();
-        let first = halves.first().map_or(entry.newest, |first| *first);
-        let place = PhysicalOffset(first.physical_offset);
-        let (transaction_id, group, topic, prepared_ms) = self.log.read(place, self.log.appended(), |view, _| {
-            let facts = HalfFacts::of(view);
-            let group = Some(facts.group).filter(|group| !group.is_empty()).map(str::to_owned);
-            (view.unique_id().map(str::to_owned), group, facts.real_topic.to_owned(), view.store_timestamp.0)
-        })?;
-        let passed = replay.is_behind_progress(table, key).then_some(Outcome::FinishedUnknown);
-        let more = entry.more().cloned().unwrap_or_default();
-        Ok(TransactionRow {
-            transaction_id,
-            group,
-            topic,
-            outcome: entry.evidence().outcome().or(passed),
-            halves,
-            finals: more.finals,
-            discards: more.discards,
-            ops: more.ops,
-            prepared_ms,
-            ended_ms: more.ended_ms.filter(|_| entry.evidence().outcome().is_some()),
-            checks: entry.checks,
-        })
+/// What a row takes from a half's record.
+#[derive(Debug)]
+pub(crate) struct HalfRecord {
+    transaction_id: Option<String>,
+    group: Option<String>,
+    topic: String,
+    queue_id: QueueId,
+    stored_ms: i64,
+    is_put_back: bool,
+}
+
+impl HalfRecord {
+    pub(crate) fn of(view: &RecordView<'_>) -> Self {
+        let facts = HalfFacts::of(view);
+        Self {
+            transaction_id: view.unique_id().map(str::to_owned),
+            group: Some(facts.group).filter(|group| !group.is_empty()).map(str::to_owned),
+            topic: facts.real_topic.to_owned(),
+            queue_id: facts.real_queue_id,
+            stored_ms: view.store_timestamp.0,
+            is_put_back: !facts.sent,
+        }
     }
+}
+
+/// The rows of a replay that kept all, in the order of their first halves; `read` reads a half's record.
+pub(crate) fn rows(
+    table: &Table,
+    replay: &Replay,
+    mut read: impl FnMut(PhysicalOffset) -> Result<HalfRecord>,
+) -> Result<Vec<TransactionRow>> {
+    let mut entries: Vec<(u64, Key)> = table
+        .iter()
+        .map(|(key, entry)| (entry.copies().next().map_or(0, |(copy, _)| copy.queue_offset), key))
+        .collect();
+    entries.sort_unstable();
+    let entry = |(_, key): (u64, Key)| table.get(key).map(|entry| (key, entry));
+    entries.into_iter().filter_map(entry).map(|(key, entry)| row(table, replay, key, entry, &mut read)).collect()
+}
+
+fn row(
+    table: &Table,
+    replay: &Replay,
+    key: Key,
+    entry: &Pending,
+    read: &mut impl FnMut(PhysicalOffset) -> Result<HalfRecord>,
+) -> Result<TransactionRow> {
+    let halves: Vec<HalfCopy> = entry.copies().map(|(copy, _)| copy).collect();
+    let place = |copy: &HalfCopy| PhysicalOffset(copy.physical_offset);
+    let first = read(place(halves.first().unwrap_or(&entry.newest)))?;
+    let (mut queue_id, mut first_check_ms) = (first.queue_id, first.is_put_back.then_some(first.stored_ms));
+    for copy in halves.iter().skip(1) {
+        let again = read(place(copy))?;
+        queue_id = again.queue_id;
+        first_check_ms = first_check_ms.or(again.is_put_back.then_some(again.stored_ms));
+    }
+    let passed = replay.is_behind_progress(table, key).then_some(Outcome::FinishedUnknown);
+    let more = entry.more().cloned().unwrap_or_default();
+    Ok(TransactionRow {
+        transaction_id: first.transaction_id,
+        group: first.group,
+        topic: first.topic,
+        queue_id,
+        outcome: entry.evidence().outcome().or(passed),
+        halves,
+        finals: more.finals,
+        discards: more.discards,
+        ops: more.ops,
+        prepared_ms: first.stored_ms,
+        first_check_ms,
+        ended_ms: more.ended_ms.filter(|_| entry.evidence().outcome().is_some()),
+        checks: entry.checks,
+    })
 }
 
 fn unknown(transaction_id: &str) -> Error {

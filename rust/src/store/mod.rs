@@ -4,6 +4,7 @@
 //! appends and ends; readers see only what is below the visible end. Not here: when to check, who is asked (Python).
 
 mod append;
+mod deliver;
 mod end_transaction;
 mod follow;
 mod history;
@@ -18,10 +19,17 @@ mod upkeep;
 mod waiting;
 
 pub use append::{NewHalfMessage, NewMessage, Sent};
+pub use deliver::Delivered;
 pub use end_transaction::{End, EndKind, Ended};
 pub use history::TransactionRow;
 pub use open::{GUARD, OpenReport};
 pub use read::{StoreStat, StoredRecord};
+#[cfg(feature = "arrow")]
+pub(crate) use {
+    history::{HalfRecord, rows},
+    open::{LOCK, PUBLISHER_BYTE, WRITER_BYTE, is_clean},
+    survey::{consume_queue_file_size, log_file_size, look, no_store},
+};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,6 +41,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::clock::{Clock, SystemClock};
 use crate::commit_log::{Appender, CommitLog};
 use crate::consume_queue::{QueueFiles, Slot};
+use crate::delay::DelayOffsets;
 use crate::error::{Error, Result};
 use crate::flush::GroupCommit;
 use crate::index::{IndexEntry, IndexFiles};
@@ -74,6 +83,9 @@ struct Shared {
     ends: end_transaction::EndQueue,
     commit: GroupCommit,
     offsets: Mutex<ConsumerOffsets>,
+    delay_offsets: Mutex<DelayOffsets>,
+    /// One at a time delivers what was delayed.
+    delivering: Mutex<()>,
     settings: Mutex<Settings>,
     published: Option<Published>,
     ids: UniqueIds,

@@ -1,26 +1,28 @@
 //! Open: a directory becomes a store, after any end.
 //!
-//! In: a directory, options. Out: what the store's threads share. Always, in this order: lock, guard, epoch odd, recovery,
-//! cut, missing ops, progress, epoch even; each step may crash and is repeated from the start (docs/transactions.md).
-//! A directory that is no store, or a kind of store that we cannot continue, is refused before anything changes.
+//! In: a directory, options. Out: what the store's threads share. Always, in this order: lock, guard, epoch odd,
+//! recovery, cut, missing ops, progress, epoch even; each step may crash and is repeated from the start
+//! (docs/transactions.md). A directory that is no store, or a kind of store that we cannot continue, is refused before
+//! anything changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::survey::{Geometry, foreign, geometry, look, refuse};
+use super::survey::{Geometry, geometry, look, no_store, refuse};
 use super::{FORKS, Inner, Shared, Wake};
 use crate::checkpoint::Checkpoint;
 use crate::clock::Clock;
 use crate::commit_log::{self, Appender, CommitLog, Urgency};
 use crate::config_file::replace_file;
 use crate::consume_queue::QueueFiles;
+use crate::delay::DelayOffsets;
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
 use crate::index::IndexFiles;
 use crate::mutant::{Mutant, mutated};
-use crate::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use crate::names::{HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP};
 use crate::offsets::ConsumerOffsets;
 use crate::options::{FlushDiskType, StoreOptions};
 use crate::published::Published;
@@ -36,11 +38,11 @@ use crate::units::{PhysicalOffset, to_usize};
 pub(super) const ABORT: &str = "abort";
 /// Makes a RocketMQ broker refuse the store while we have it open, and until we have healed it.
 pub const GUARD: &str = "commitlog/!txstore-open";
-pub(super) const LOCK: &str = "lock";
+pub(crate) const LOCK: &str = "lock";
 /// The byte of `lock` that RocketMQ locks too.
-pub(super) const WRITER_BYTE: u64 = 0;
+pub(crate) const WRITER_BYTE: u64 = 0;
 /// The byte that says: `published` is to be believed.
-pub(super) const PUBLISHER_BYTE: u64 = 1;
+pub(crate) const PUBLISHER_BYTE: u64 = 1;
 
 /// What opening found and did.
 #[derive(Clone, Debug, Default)]
@@ -73,7 +75,7 @@ struct Claim {
 pub(super) fn open(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, options: StoreOptions) -> Result<Shared> {
     let is_store = look(storage.as_ref())?;
     if options.read_only && !is_store {
-        return Err(foreign(storage.as_ref(), "", "it holds no store: there is no commitlog in it"));
+        return Err(no_store(storage.as_ref()));
     }
     if !options.read_only {
         refuse(storage.as_ref())?;
@@ -113,7 +115,11 @@ fn open_with(
         published.begin_change();
     }
     let (mut offsets, mut warnings) = ConsumerOffsets::load(storage.as_ref())?;
-    let snapshot = Snapshot::load(storage.as_ref())?;
+    let (delay_offsets, damaged) = DelayOffsets::load(storage.as_ref())?;
+    let delays_lost = delay_offsets.is_none() || !damaged.is_empty();
+    let delay_offsets = delay_offsets.unwrap_or_default();
+    warnings.extend(damaged);
+    let snapshot = Snapshot::load(storage.as_ref())?.filter(|snapshot| !(delays_lost && has_delayed(snapshot)));
     let is_new = settings.is_none() && SegmentQueue::files(storage.as_ref(), commit_log::DIRECTORY)?.is_empty();
     let mut settings = settings.unwrap_or_else(|| Settings { append_prop_crc: is_new, ..Settings::default() });
     let known = Known {
@@ -124,6 +130,7 @@ fn open_with(
         live: live || foreign_writer,
         physic_ms: Checkpoint::load(storage.as_ref())?.map_or(0, |checkpoint| checkpoint.physic_ms),
         half_progress: offsets.get(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE).unwrap_or(0),
+        delays: delay_offsets.progress().clone(),
     };
     let segments = SegmentQueue::open(Arc::clone(&storage), commit_log::DIRECTORY, geometry.commit_log, read_only)?;
     let log = Arc::new(CommitLog::new(segments));
@@ -175,6 +182,8 @@ fn open_with(
         ids: unique_ids(opener, clock.as_ref(), &options),
         index_files: Mutex::new(index),
         offsets: Mutex::new(offsets),
+        delay_offsets: Mutex::new(delay_offsets),
+        delivering: Mutex::new(()),
         settings: Mutex::new(settings),
         locks: Mutex::new(claim.map(|claim| std::mem::take(&mut claim.locks)).unwrap_or_default()),
         report: OpenReport::default(),
@@ -304,7 +313,7 @@ fn claim(storage: &dyn Storage, opener: Opener) -> Result<Claim> {
     Ok(Claim { locks: vec![writer, publisher], clean, changed: false })
 }
 
-fn is_clean(storage: &dyn Storage) -> Result<bool> {
+pub(crate) fn is_clean(storage: &dyn Storage) -> Result<bool> {
     Ok(storage.len(GUARD)?.is_none() && storage.len(ABORT)?.is_none())
 }
 
@@ -318,6 +327,11 @@ fn abort_pid(storage: &dyn Storage) -> Option<u32> {
 fn known_durable(published: Option<&Published>, snapshot: Option<&Snapshot>) -> u64 {
     let published = published.map_or(0, |published| published.durable().0);
     published.max(snapshot.map_or(0, |snapshot| snapshot.position))
+}
+
+/// Whether there were delayed messages. Without their progress the whole log has to tell which were delivered.
+fn has_delayed(snapshot: &Snapshot) -> bool {
+    snapshot.queues.iter().any(|queue| &*queue.topic == SCHEDULE_TOPIC && queue.next > 0)
 }
 
 /// An offset beyond its queue's end, as lost power can leave it, is brought back and reported (D2).

@@ -30,7 +30,7 @@ pub struct StoredRecord {
 }
 
 impl StoredRecord {
-    fn new(bytes: &[u8], physical_offset: PhysicalOffset) -> Self {
+    pub(super) fn new(bytes: &[u8], physical_offset: PhysicalOffset) -> Self {
         Self { bytes: bytes.into(), physical_offset }
     }
 
@@ -246,7 +246,7 @@ impl Store {
 
 impl Shared {
     /// Visible entries of a queue from an offset on.
-    fn entries(&self, topic: &str, queue_id: QueueId, from: u64, most: u64) -> Result<Vec<Entry>> {
+    pub(super) fn entries(&self, topic: &str, queue_id: QueueId, from: u64, most: u64) -> Result<Vec<Entry>> {
         let inner = self.inner.lock();
         let queues = &inner.state.dispatcher.queues;
         let Some(queue) = queues.find(topic, queue_id).and_then(|slot| queues.get(slot)) else {

@@ -1,7 +1,7 @@
 //! Survey: what a directory holds, before anything in it is touched.
 //!
-//! In: a directory, options, remembered settings. Out: whether it is a store, and its files' sizes. Always: reads only; what
-//! is no store, or a kind of store that we cannot continue, is refused by name. Not here: locks, recovery.
+//! In: a directory, options, remembered settings. Out: whether it is a store, and its files' sizes. Always: reads only;
+//! what is no store, or a kind of store that we cannot continue, is refused by name. Not here: locks, recovery.
 
 use crate::commit_log;
 use crate::consume_queue;
@@ -23,7 +23,7 @@ pub(super) struct Geometry {
 }
 
 /// Whether a directory is a store; one with other things in it is refused.
-pub(super) fn look(storage: &dyn Storage) -> Result<bool> {
+pub(crate) fn look(storage: &dyn Storage) -> Result<bool> {
     let entries = storage.list("")?.unwrap_or_default();
     if entries.iter().any(|entry| entry.is_dir && entry.name == commit_log::DIRECTORY) {
         return Ok(true);
@@ -76,7 +76,8 @@ pub(super) fn refuse(storage: &dyn Storage) -> Result<()> {
     for topic in ["RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", "rmq_sys_wheel_timer"] {
         let directory = format!("{}/{topic}", consume_queue::DIRECTORY);
         if storage.list(&directory)?.is_some_and(|queues| !queues.is_empty()) {
-            let what = "messages that RocketMQ keeps outside of the log may hang on it; it is not continued\nhint: let the broker deliver them first";
+            let what = "messages that RocketMQ keeps outside of the log may hang on it; it is not continued\nhint: let
+            the broker deliver them first";
             return Err(foreign(storage, &directory, what));
         }
     }
@@ -85,17 +86,30 @@ pub(super) fn refuse(storage: &dyn Storage) -> Result<()> {
 
 /// The files' sizes: the store's own, else what is asked for, else RocketMQ's.
 pub(super) fn geometry(storage: &dyn Storage, options: &StoreOptions, settings: Option<&Settings>) -> Result<Geometry> {
-    // Until we close it nobody else writes the store: then no file's length is believed against what is remembered.
-    let ours = settings.filter(|settings| settings.ranges.last().is_some_and(|range| range.end.is_none()));
-    let lengths = file_lengths(storage, commit_log::DIRECTORY)?;
-    let found = own_size(&lengths, settings.and_then(|settings| settings.commit_log_file_size));
-    let own = ours.and_then(|settings| settings.commit_log_file_size).or(found);
+    let own = log_file_size(storage, settings)?;
     let commit_log = agree("mapped_file_size_commit_log", own, options.commit_log_file_size, COMMIT_LOG_FILE_SIZE)?;
-    let found = queue_file_size(storage, settings.and_then(|settings| settings.consume_queue_file_size))?;
-    let own = ours.and_then(|settings| settings.consume_queue_file_size).or(found);
+    let own = consume_queue_file_size(storage, settings)?;
     let consume_queue =
         agree("mapped_file_size_consume_queue", own, options.consume_queue_file_size, CONSUME_QUEUE_FILE_SIZE)?;
     Ok(Geometry { commit_log, consume_queue, index: index_geometry(storage, options, settings)? })
+}
+
+/// Until we close it nobody else writes the store: then no file's length is believed against what is remembered.
+fn ours(settings: Option<&Settings>) -> Option<&Settings> {
+    settings.filter(|settings| settings.ranges.last().is_some_and(|range| range.end.is_none()))
+}
+
+/// Bytes of a commit log file, if the store has one or remembers it.
+pub(crate) fn log_file_size(storage: &dyn Storage, settings: Option<&Settings>) -> Result<Option<u64>> {
+    let lengths = file_lengths(storage, commit_log::DIRECTORY)?;
+    let found = own_size(&lengths, settings.and_then(|settings| settings.commit_log_file_size));
+    Ok(ours(settings).and_then(|settings| settings.commit_log_file_size).or(found))
+}
+
+/// Bytes of a consume queue file, if the store has one or remembers it.
+pub(crate) fn consume_queue_file_size(storage: &dyn Storage, settings: Option<&Settings>) -> Result<Option<u64>> {
+    let found = queue_file_size(storage, settings.and_then(|settings| settings.consume_queue_file_size))?;
+    Ok(ours(settings).and_then(|settings| settings.consume_queue_file_size).or(found))
 }
 
 fn index_geometry(storage: &dyn Storage, options: &StoreOptions, settings: Option<&Settings>) -> Result<IndexGeometry> {
@@ -136,8 +150,8 @@ fn file_lengths(storage: &dyn Storage, directory: &str) -> Result<Vec<u64>> {
     Ok(files.into_iter().map(|(_, file)| file.len).filter(|length| *length > 0).collect())
 }
 
-/// The size of a row's files: what is remembered, if a file has it or none is there; else the first one's. A single file
-/// whose length did not reach the disk does not tell the store's size.
+/// The size of a row's files: what is remembered, if a file has it or none is there; else the first one's. A single
+/// file whose length did not reach the disk does not tell the store's size.
 fn own_size(lengths: &[u64], remembered: Option<u64>) -> Option<u64> {
     let fits = |size: &u64| lengths.is_empty() || lengths.contains(size);
     remembered.filter(fits).or_else(|| lengths.first().copied())
@@ -157,6 +171,11 @@ fn queue_file_size(storage: &dyn Storage, remembered: Option<u64>) -> Result<Opt
         }
     }
     Ok(first.or(remembered))
+}
+
+/// A reader's error about a directory without a commit log.
+pub(crate) fn no_store(storage: &dyn Storage) -> Error {
+    foreign(storage, "", "it holds no store: there is no commitlog in it")
 }
 
 pub(super) fn foreign(storage: &dyn Storage, path: &str, what: &str) -> Error {

@@ -1,6 +1,7 @@
 //! Tests of the store: each promise of docs/transactions.md by its name, on storage in memory.
 
 mod concurrency;
+mod delays;
 mod derived;
 mod ends;
 mod log;

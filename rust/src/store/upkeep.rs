@@ -227,6 +227,7 @@ impl Shared {
         self.write_index(&inner.state.dispatcher.index).map_err(|error| self.judge(error))?;
         inner.state.dispatcher.index.clear();
         let (bytes, newest, position) = self.encode_snapshot(&inner)?;
+        let delays = inner.state.delays.clone();
         let unsynced: Vec<_> = unsynced_queues(&inner).collect();
         drop(inner);
         if mutated(Mutant::CheckpointAhead) {
@@ -243,6 +244,8 @@ impl Shared {
         }
         let indexed = self.index_files.lock().sync();
         self.synced(indexed)?;
+        // In front of the snapshot: what is delivered below its position is not looked for in the log again.
+        self.delay_offsets.lock().write(self.storage.as_ref(), delays, self.clock.wall())?;
         Snapshot::store(self.storage.as_ref(), &bytes)?;
         self.snapshot_position.store(position, Ordering::Release);
         self.store_checkpoint(newest)
@@ -293,7 +296,7 @@ impl Shared {
         self.log.read(PhysicalOffset(physical_offset), self.log.appended(), |_, bytes| crc32fast::hash(bytes))
     }
 
-    /// Writes the transactions' progress and the consumers' offsets, after the sync that they depend on (T9).
+    /// Writes the progress of transactions and delayed messages, and the consumers' offsets, after the sync that they depend on (T9).
     pub(super) fn write_progress(&self) -> Result<()> {
         let _one = self.upkeep.lock();
         self.check_writable("writing offsets")?;
@@ -305,11 +308,13 @@ impl Shared {
         let half_end = inner.state.dispatcher.queues.next(inner.half_slot);
         let half_progress = inner.state.table.half_progress(half_end);
         let op_progress = inner.state.table.ops.pass(half_progress);
+        let delays = inner.state.delays.clone();
         let end = self.log.appended();
         drop(inner);
         if !mutated(Mutant::ProgressFirst) {
             self.wait_durable(end)?;
         }
+        self.delay_offsets.lock().write(self.storage.as_ref(), delays, self.clock.wall())?;
         let mut offsets = self.offsets.lock();
         // Queues that do not exist yet have no progress.
         for (topic, progress) in [(HALF_TOPIC, half_progress), (OP_TOPIC, op_progress)] {

@@ -242,6 +242,9 @@ mod full {
         fn map_read(&self) -> Result<Box<dyn ReadMap>> {
             self.file.map_read()
         }
+        fn map_range(&self, range: std::ops::Range<u64>) -> Result<Box<dyn ReadMap>> {
+            self.file.map_range(range)
+        }
         fn map_shared(&self, values: usize) -> Result<Box<dyn SharedMap>> {
             self.file.map_shared(values)
         }

@@ -1,0 +1,185 @@
+"""Databases: a business row and its message by `txstore.database`, side by side with an outbox and its relay.
+
+In: `python -m benches.python.database [--quick]`. Out: a table of rates and ratios, measured in the same turns. Always:
+both sides insert the same row through the same driver, one database transaction each; the outbox's relay hands over to
+nobody, so its messages are free. SQLite in WAL mode, NORMAL; PostgreSQL synced, where it is installed.
+"""
+
+import argparse
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.orm import Session
+
+import txstore
+from benches.python.loads import BODY, GROUP, TOPIC
+from benches.python.measure import Scale, in_turns, per_second, scratch
+from benches.python.ratios import DEFAULT, QUICK, Row, against
+from tests.database.server import Postgres, running_postgres
+from txstore import Message
+from txstore.database import Database
+
+Load = Callable[[int], float]
+_RELAY = 100
+_ORDERS = "INSERT INTO orders (body) VALUES ({})"
+_OUTBOX = "INSERT INTO outbox (topic, body) VALUES ({}, {})"
+_TAKE = f"SELECT id, topic, body FROM outbox ORDER BY id LIMIT {_RELAY}"
+_GIVE = "DELETE FROM outbox WHERE id <= {}"
+
+
+class Place:
+    """A new database with the user's table and an outbox, and one session on it; gone afterwards."""
+
+    def __init__(self, session: Any, source: Any, folder: Path, style: str) -> None:
+        self.session, self.source, self.folder, self.style = session, source, folder, style
+
+    def execute(self, sql: str, *values: object) -> Any:
+        """One statement in the driver's own style of parameters."""
+        if self.style == "sqlalchemy":
+            names = {f"v{number}": value for number, value in enumerate(values)}
+            return self.session.execute(_clause(sql.format(*(f":{name}" for name in names))), names)
+        return self.session.execute(sql.format(*(self.style for _ in values)), values)
+
+
+_CLAUSES: dict[str, Any] = {}
+
+
+def _clause(sql: str) -> Any:
+    return _CLAUSES.setdefault(sql, text(sql))
+
+
+@contextmanager
+def on_sqlite(sqlalchemy: bool) -> Iterator[Place]:
+    with scratch() as folder:
+        path = folder / "orders.db"
+        with sqlite3.connect(path) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, body BLOB)")
+            connection.execute("CREATE TABLE outbox (id INTEGER PRIMARY KEY, topic TEXT, body BLOB)")
+        connection.close()
+        if not sqlalchemy:
+            connection = sqlite3.connect(path)
+            connection.execute("PRAGMA synchronous = NORMAL")
+            yield Place(connection, path, folder, "?")
+            connection.close()
+            return
+        engine = create_engine(f"sqlite:///{path}")
+
+        @event.listens_for(engine, "connect")
+        def normal(driver: Any, record: object) -> None:
+            driver.execute("PRAGMA synchronous = NORMAL")
+
+        yield from _with_session(engine, folder)
+
+
+@contextmanager
+def on_postgres(server: Postgres, sqlalchemy: bool) -> Iterator[Place]:
+    with scratch() as folder:
+        url = server.url(server.new())
+        with psycopg.connect(url) as connection:
+            connection.execute("DROP TABLE IF EXISTS orders, outbox, txstore_transactions, txstore_inbox")
+            for table, more in (("orders", ""), ("outbox", "topic TEXT, ")):
+                connection.execute(f"CREATE TABLE {table} (id BIGSERIAL PRIMARY KEY, {more}body BYTEA)")
+        if sqlalchemy:
+            yield from _with_session(create_engine(url.replace("postgresql:", "postgresql+psycopg:")), folder)
+        else:
+            with psycopg.connect(url) as connection:
+                yield Place(connection, url, folder, "%s")
+        server.give_back(url)
+
+
+def _with_session(engine: Engine, folder: Path) -> Iterator[Place]:
+    with Session(engine) as session:
+        yield Place(session, engine, folder, "sqlalchemy")
+    engine.dispose()
+
+
+def block(place: Place, count: int) -> float:
+    """A row and its message, by txstore."""
+    database = Database(place.source)
+    database.create_table()
+    with txstore.open(place.folder / "store") as broker:
+        producer = broker.transaction_producer(GROUP, database=database)
+
+        def work() -> None:
+            for _ in range(count):
+                with producer.transaction(Message(TOPIC, BODY), session=place.session):
+                    place.execute(_ORDERS, BODY)
+
+        return per_second(count, work)
+
+
+def outbox(place: Place, count: int) -> float:
+    """A row and an outbox row; each hundred of them are taken out."""
+
+    def work() -> None:
+        for number in range(1, count + 1):
+            place.execute(_ORDERS, BODY)
+            place.execute(_OUTBOX, TOPIC, BODY)
+            place.session.commit()
+            if number % _RELAY == 0:
+                rows = place.execute(_TAKE).fetchall()
+                place.execute(_GIVE, rows[-1][0])
+                place.session.commit()
+
+    return per_second(count, work)
+
+
+def alone(place: Place, count: int) -> float:
+    """The row alone: what both pay anyway."""
+
+    def work() -> None:
+        for _ in range(count):
+            place.execute(_ORDERS, BODY)
+            place.session.commit()
+
+    return per_second(count, work)
+
+
+def compared(name: str, scale: Scale, count: int, place: Callable[[], Any]) -> list[Row]:
+    """One database and driver."""
+
+    def load(work: Callable[[Place, int], float]) -> Callable[[], float]:
+        def run() -> float:
+            with place() as opened:
+                return work(opened, scale.count(count, 300))
+
+        return run
+
+    found = in_turns(scale.turns, {"block": load(block), "outbox": load(outbox), "alone": load(alone)})
+    what = f"row and message, {name}"
+    return [
+        against(what, found["block"], "row and outbox row, with relay", found["outbox"]),
+        against(what, found["block"], "the row alone", found["alone"]),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benches.python.database", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes; figures are rough")
+    scale = QUICK if parser.parse_args().quick else DEFAULT
+    start, load = time.perf_counter(), os.getloadavg()[0]
+    print(f"1 KiB bodies, one process, {scale.name} sizes, medians of {scale.turns} turns; load before: {load:.1f}\n")
+    print("| What | Ours | Compared with | Theirs | Ratio | Goal |\n|---|---|---|---|---|---|", flush=True)
+    rows = compared("sqlite3", scale, 20_000, lambda: on_sqlite(False))
+    rows += compared("SQLAlchemy on SQLite", scale, 10_000, lambda: on_sqlite(True))
+    print("\n".join(row.line() for row in rows), flush=True)
+    with running_postgres(durable=True) as server:
+        if server is None:
+            sys.exit("PostgreSQL is not installed here, so its rows are missing\nhint: apt-get install postgresql")
+        rows = compared("psycopg", scale, 3_000, lambda: on_postgres(server, False))
+        rows += compared("SQLAlchemy on PostgreSQL", scale, 3_000, lambda: on_postgres(server, True))
+        print("\n".join(row.line() for row in rows))
+    print(f"\n{time.perf_counter() - start:.0f} s; load after: {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()

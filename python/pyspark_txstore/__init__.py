@@ -1,0 +1,43 @@
+"""What Spark finds by itself: `spark.read.format("txstore")`, without a call to register it.
+
+Spark imports every top-level module named `pyspark_…` when a data source is looked up, also somebody else's. So nothing
+of txstore is imported before the source is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """The data source `txstore`; its options are in docs/spark.md."""
+
+    def _source(self) -> DataSource:
+        from txstore.spark import TxStoreDataSource
+
+        return TxStoreDataSource(self.options)
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format(…)`."""
+        return "txstore"
+
+    def schema(self) -> StructType:
+        """The columns that the options choose."""
+        return cast("StructType", self._source().schema())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For `spark.read`."""
+        return self._source().reader(schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """For `spark.readStream`."""
+        return self._source().streamReader(schema)

@@ -1,0 +1,22 @@
+"""The check that answers itself: a row in the user's own database says what became of a local transaction.
+
+::
+
+    database = Database(engine)                   # or a path of SQLite, a postgresql:// URL, a function that connects
+    database.create_table()                       # once; or DDL in your migrations
+    producer = broker.transaction_producer("order-service", database=database)
+
+    with Session(engine) as session, producer.transaction(message, session=session):
+        session.add(order)                        # leaving commits the session, then the message
+
+In: sessions and connections of sqlite3, SQLAlchemy 2 and psycopg 3. Out: blocks for producers, answers to checks, and
+for consumers an `Inbox`. Always: a transaction's row is committed exactly if its message is. `import txstore` loads
+none of this, and importing this loads no driver.
+"""
+
+from txstore.database.database import Database
+from txstore.database.inbox import Inbox
+from txstore.database.rows import TableError
+from txstore.database.statements import DDL
+
+__all__ = ["DDL", "Database", "Inbox", "TableError"]

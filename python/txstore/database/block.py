@@ -1,0 +1,210 @@
+"""Blocks: a local transaction and its message, with the row that ties them together.
+
+::
+
+    enter   session begins, or is joined │ half stored │ row (id, committed) inserted
+    leave   the session commits           the message commits
+    raised  the session rolls back        the row is asked for as a check does: (id, rolled_back) is written if absent;
+                                          the message ends by what is found; if that fails, a check does it later
+
+In: a handle, a message. Out: both committed, or neither. Always: the message commits only after the session did, and
+rolls back only when the row of the commit can never be there. Not here: what a row says (`rows`).
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from txstore.database.rows import already, answer, insert, outcome_of
+from txstore.database.session import Handle, run_now
+from txstore.errors import AlreadyEndedError, InvalidOptionError, TxStoreError
+from txstore.message import LocalTransactionState, Message
+from txstore.producer import QueueSelector, Transaction, TransactionProducer
+
+__all__ = ["AsyncDatabaseTransaction", "DatabaseTransaction"]
+
+_COMMIT, _ROLLBACK = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK
+_log = logging.getLogger("txstore.database")
+
+
+class _Block(Transaction):
+    """What the sync and the async block share."""
+
+    def __init__(
+        self,
+        producer: TransactionProducer,
+        message: Message,
+        queue_id: int | None,
+        selector: QueueSelector | None,
+        arg: Any,
+        handle: Handle,
+        identity: Callable[[], str],
+        forget_identity: Callable[[], str],
+    ) -> None:
+        super().__init__(producer, message, queue_id, selector, arg)
+        self._handle = handle
+        self._find_identity = identity
+        self._forget_identity = forget_identity
+        self._identity = ""
+        self._born_ms = 0
+        # A message that brings its id was sent before: another block may have committed a row of this id.
+        self._resent = getattr(message, "transaction_id", None) is not None
+
+    def commit(self) -> None:
+        """Leaving the block commits the session, then the message; this only takes a `rollback()` back."""
+        self._want(_COMMIT)
+
+    def rollback(self) -> None:
+        """Leaving the block rolls the session back, then the message."""
+        self._want(_ROLLBACK)
+
+    def _want(self, state: LocalTransactionState) -> None:
+        transaction_id = self.transaction_id
+        if self._left:
+            raise InvalidOptionError(
+                f"the block of transaction {transaction_id} was left\n"
+                "hint: say so inside; broker.end_transaction(id, state) ends one by hand, whatever the database says"
+            )
+        self._wanted = state
+
+    async def _enter(self) -> None:
+        self._handle.must_be_usable()
+        self._born_ms = time.time_ns() // 1_000_000
+        try:
+            await self._handle.begin()
+            if self._resent:
+                await self._must_be_new()
+            Transaction.__enter__(self)
+            await insert(self._handle, self.transaction_id, self._identity, self._forget_identity)
+            self._handle.mark()
+        except BaseException as error:
+            await self._not_begun(error)
+            raise
+
+    async def _must_be_new(self) -> None:
+        """A message that was sent before is not stored again if its local transaction is known to have ended."""
+        transaction_id = self._message.transaction_id
+        assert transaction_id is not None
+        outcome = await outcome_of(self._handle, transaction_id)
+        if outcome is not None:
+            raise already(transaction_id, outcome)
+
+    async def _not_begun(self, error: BaseException) -> None:
+        """Entering failed, so no commit was sent and the user's code has not run."""
+        await self._roll_back_quietly()
+        if self._sent is None:
+            return
+        if isinstance(error, Exception) and not self._resent and not isinstance(error, AlreadyEndedError):
+            # Only this block could have committed a row of this id, and it has not.
+            try:
+                self._end(_ROLLBACK)
+            except TxStoreError as failed:
+                _log.warning("the message was not rolled back: %s", failed, extra={"reason": str(failed)})
+        else:
+            self._leave_to_check(error)
+
+    async def _leave(self, error: BaseException | None) -> None:
+        self._left = True
+        try:
+            if error is None and self._wanted is _COMMIT:
+                await self._commit_both()
+            elif error is None:
+                await self._settle()
+                if self.state is _COMMIT:
+                    raise AlreadyEndedError(
+                        f"transaction {self.transaction_id} cannot be rolled back: the session was committed inside",
+                        outcome="committed",
+                    )
+            elif isinstance(error, Exception):
+                await self._settle()
+                self.error = f"{type(error).__name__}: {error}"
+            else:
+                await self._roll_back_quietly()
+                self._leave_to_check(error)
+        except BaseException as failed:
+            if self.state is LocalTransactionState.UNKNOWN:
+                self._leave_to_check(failed)
+            raise
+
+    async def _commit_both(self) -> None:
+        try:
+            if not self._handle.kept():
+                await self._must_hold_row()
+            await self._handle.commit()
+        except Exception as failed:
+            # What became of the commit the row tells.
+            await self._settle()
+            self.error = f"{type(failed).__name__}: {failed}"
+            raise
+        self._end(_COMMIT)
+
+    async def _must_hold_row(self) -> None:
+        """The user may have committed inside, which took the row along, or rolled back, which took it away."""
+        if await outcome_of(self._handle, self.transaction_id) != "committed":
+            raise AlreadyEndedError(
+                f"the session was rolled back inside the block, and the row of transaction {self.transaction_id} with "
+                "it: nothing is committed, and the message is rolled back\n"
+                "hint: tx.rollback() drops both; to go on after a failed statement, put it into a savepoint",
+                outcome="rolled_back",
+            )
+
+    async def _settle(self) -> None:
+        """Rolls the session back, and ends the message by the row, as a check would."""
+        try:
+            await self._handle.rollback()
+            outcome = await answer(self._handle, self.transaction_id, self._identity, self._born_ms)
+        except Exception as failed:
+            await self._roll_back_quietly()
+            self._leave_to_check(failed)
+            return
+        self._end(_COMMIT if outcome == "committed" else _ROLLBACK)
+
+    async def _roll_back_quietly(self) -> None:
+        try:
+            await self._handle.rollback()
+        except Exception as error:
+            _log.warning("the session could not be rolled back: %s", error, extra={"reason": str(error)})
+
+    def _end(self, state: LocalTransactionState) -> None:
+        """Ends the message; what fails for the moment is logged, and a check settles it."""
+        self._wanted = state
+        Transaction.__exit__(self, None, None, None)
+
+    def _leave_to_check(self, error: BaseException) -> None:
+        Transaction.__exit__(self, type(error), error, error.__traceback__)
+
+
+class DatabaseTransaction(_Block):
+    """A transaction as a block around a sync session: `with producer.transaction(message, session=session) as tx`."""
+
+    def __enter__(self) -> Self:
+        self._identity = self._find_identity()
+        run_now(self._enter())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run_now(self._leave(error))
+
+
+class AsyncDatabaseTransaction(_Block):
+    """The same around an async session: `async with producer.transaction(message, session=session) as tx`."""
+
+    async def __aenter__(self) -> Self:
+        self._identity = await asyncio.to_thread(self._find_identity)
+        await self._enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leave(error)
+
+    def __enter__(self) -> NoReturn:
+        raise InvalidOptionError(
+            "the session is async\nhint: `async with producer.transaction(message, session=session)`", option="session"
+        )

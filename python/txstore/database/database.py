@@ -1,0 +1,227 @@
+"""Database: where the rows of local transactions stand, and who answers checks by them.
+
+In: what a connection can be opened from; messages that are checked. Out: answers, blocks, an inbox, cleaned tables.
+Always: the answer to a check is a row: where there is none, the check writes that it rolled back, so a local
+transaction that comes later fails on the key. A row that may have been cleaned is not taken for one that never was.
+Not here: the block itself (`block`), SQL (`statements`), drivers (`sqlite`, `sqlalchemy`, `psycopg`).
+"""
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from txstore.database.block import AsyncDatabaseTransaction, DatabaseTransaction
+from txstore.database.inbox import Inbox
+from txstore.database.rows import TableError, answer, table_is_missing
+from txstore.database.session import (
+    Handle,
+    handle_of,
+    is_asynchronous,
+    must_be_source,
+    named,
+    open_handle,
+    run_now,
+)
+from txstore.database.statements import (
+    CLEAN,
+    CLEAN_INBOX,
+    DDL,
+    FORGET_BEFORE,
+    INSERT_IDENTITY,
+    SELECT_IDENTITY,
+    Statement,
+)
+from txstore.errors import InvalidOptionError
+from txstore.message import LocalTransactionState, Message, TransactionMessage
+from txstore.producer import QueueSelector, TransactionProducer
+
+if TYPE_CHECKING:
+    import os
+    import sqlite3
+
+    from psycopg import Connection as PsycopgConnection
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+    from sqlalchemy.orm import Session
+
+__all__ = ["Database"]
+
+_T = TypeVar("_T")
+_CLEAN_ROWS = 1000  # Deleted at once, so that others get their turn.
+_STATES = {"committed": LocalTransactionState.COMMIT, "rolled_back": LocalTransactionState.ROLLBACK}
+
+
+class Database:
+    """The database of the user's local transactions, given to `broker.transaction_producer(group, database=…)`.
+
+    `source`: the path of a SQLite file, a `postgresql://` URL (psycopg), a SQLAlchemy `Engine` or `AsyncEngine`, or a
+    function that returns a new connection each time. Checks, cleaning and `create_table` open a connection of their
+    own from it; nothing is opened before. Safe to use from many threads.
+
+    Raises InvalidOptionError for what is no source, among them databases in memory.
+    """
+
+    def __init__(
+        self,
+        source: "str | os.PathLike[str] | Engine | AsyncEngine | "
+        "Callable[[], sqlite3.Connection | PsycopgConnection[Any] | Connection | Session]",
+    ) -> None:
+        must_be_source(source)
+        self._source = source
+        self._identity: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Database({named(self._source)})"
+
+    # For users
+
+    def create_table(self) -> None:
+        """Makes the two tables, `txstore_transactions` and `txstore_inbox`, where they are not there yet.
+
+        Or execute `txstore.database.DDL` in a migration. Raises what the driver raises.
+        """
+
+        async def make(handle: Handle) -> None:
+            await handle.begin()
+            for sql in DDL:
+                await handle.execute(sql)
+            await handle.commit()
+
+        self._do(make, make=True)
+        self.identity()
+
+    def clean(self, before: datetime) -> int:
+        """Removes rows that were written before a time; returns how many.
+
+        A check of a transaction begun before it is UNKNOWN from then on, if its row is not there. A broker does this
+        by itself, each hour, with its `file_reserved_time`, and never beyond what is pending. Raises
+        InvalidOptionError for a time without a zone or in the future.
+        """
+        if before.tzinfo is None or before > datetime.now(UTC):
+            raise InvalidOptionError(f"before {before} must have a time zone, and be past", option="before")
+        before_ms = int(before.timestamp() * 1000)
+
+        async def clean(handle: Handle) -> int:
+            await handle.begin()
+            await handle.run(FORGET_BEFORE, before_ms=before_ms)
+            await handle.commit()
+            return await _delete(handle, CLEAN, before_ms) + await _delete(handle, CLEAN_INBOX, before_ms)
+
+        return self._do(clean)
+
+    def inbox(self, consumer_group: str) -> Inbox:
+        """The inbox of a consumer group: each message is handled once. Raises InvalidNameError."""
+        return Inbox(consumer_group)
+
+    # For producers
+
+    def check_local_transaction(self, message: TransactionMessage) -> LocalTransactionState:
+        """Answers a check by the row of the message's transaction, and writes that it rolled back if there is none.
+
+        Waits shortly for a local transaction under way elsewhere. Raises what the driver raises, and TableError where
+        a row may have been cleaned: to a check all of it is UNKNOWN.
+        """
+        transaction_id = message.transaction_id
+        if transaction_id is None:
+            raise InvalidOptionError("the message has no transaction id, so no row can be found")
+        born = getattr(message, "born_timestamp", None)
+        born_ms = int(born.timestamp() * 1000) if isinstance(born, datetime) else now_ms()
+        identity = self.identity()
+        outcome = self._do(lambda handle: answer(handle, transaction_id, identity, born_ms, shortly=True))
+        return _STATES[outcome]
+
+    def transaction(
+        self,
+        producer: TransactionProducer,
+        message: Message,
+        session: object,
+        *,
+        queue_id: int | None,
+        selector: QueueSelector | None,
+        arg: Any,
+    ) -> DatabaseTransaction | AsyncDatabaseTransaction:
+        """The block behind `producer.transaction(message, session=session)`."""
+        handle = handle_of(session)
+        block = AsyncDatabaseTransaction if handle.asynchronous else DatabaseTransaction
+        return block(producer, message, queue_id, selector, arg, handle, self.identity, self.forget_identity)
+
+    def identity(self) -> str:
+        """The random name of this database, read once. Raises TableError if the table is not there."""
+        if self._identity is None:
+            try:
+                self._identity = self._do(_identify)
+            except Exception as error:
+                if table_is_missing(error):
+                    raise TableError.missing(named(self._source)) from error
+                raise
+        return self._identity
+
+    def forget_identity(self) -> str:
+        """It is read again the next time; returns this database in words."""
+        self._identity = None
+        return named(self._source)
+
+    # Inside
+
+    def _do(self, work: Callable[[Handle], Coroutine[Any, Any, _T]], *, make: bool = False) -> _T:
+        """Runs `work` on a connection of its own, in this thread or, if it needs a loop, in one of its own."""
+
+        async def opened() -> _T:
+            handle = await open_handle(self._source, make=make)
+            try:
+                return await work(handle)
+            finally:
+                await handle.close()
+
+        if not is_asynchronous(self._source):
+            return run_now(opened())
+        found: list[_T] = []
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                found.append(asyncio.run(opened()))
+            except BaseException as error:
+                failed.append(error)
+
+        # A thread, since the caller's may have a loop that runs.
+        thread = threading.Thread(target=run, name="txstore-database", daemon=True)
+        thread.start()
+        thread.join()
+        if failed:
+            raise failed[0]
+        return found[0]
+
+
+async def _identify(handle: Handle) -> str:
+    """Reads the database's name; gives it one, where a migration made the table."""
+    await handle.begin()
+    _, known = await handle.run(SELECT_IDENTITY)
+    if known is None:
+        await handle.run(INSERT_IDENTITY, identity=uuid.uuid4().hex)
+        await handle.commit()
+        await handle.begin()
+        _, known = await handle.run(SELECT_IDENTITY)
+    await handle.rollback()
+    assert known is not None
+    return known
+
+
+async def _delete(handle: Handle, statement: Statement, before_ms: int) -> int:
+    """Deletes in steps."""
+    total = 0
+    while True:
+        await handle.begin()
+        deleted, _ = await handle.run(statement, before_ms=before_ms, rows=_CLEAN_ROWS)
+        await handle.commit()
+        total += deleted
+        if deleted < _CLEAN_ROWS:
+            return total
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000

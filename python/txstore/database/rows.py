@@ -1,0 +1,116 @@
+"""Rows: what a transaction's row says, and how one is written where there is none.
+
+In: a handle, ids. Out: outcomes; errors that name what is missing. Always: an outcome is told from what is committed.
+Not here: whose connection it is.
+"""
+
+import time
+from collections.abc import Callable
+
+from txstore.database.session import Handle
+from txstore.database.statements import INSERT_COMMITTED, INSERT_ROLLED_BACK, SELECT_OUTCOME
+from txstore.errors import AlreadyEndedError, InvalidOptionError
+
+__all__ = ["TableError", "already", "answer", "insert", "outcome_of", "table_is_missing"]
+
+_CLOCKS_MS = 3_600_000  # How far the clocks of those who write rows and of those who clean them may differ.
+
+
+class TableError(InvalidOptionError):
+    """The table of local transactions is missing, is another database's, or cannot tell any more."""
+
+    @classmethod
+    def missing(cls, where: str) -> "TableError":
+        return cls(
+            f"there is no table txstore_transactions in {where}\n"
+            "hint: call database.create_table() once, or execute txstore.database.DDL in a migration",
+            option="database",
+        )
+
+    @classmethod
+    def elsewhere(cls, where: str) -> "TableError":
+        return cls(
+            f"the session works on another database than the one that checks look into ({where})\n"
+            "hint: make the Database from the engine, path or URL that the session has",
+            option="session",
+        )
+
+    @classmethod
+    def cleaned(cls, transaction_id: str) -> "TableError":
+        return cls(
+            f"transaction {transaction_id} has no row, and rows of its age were cleaned: nobody knows its outcome\n"
+            "hint: look for the local transaction's own rows, then `txstore tx commit` or `rollback`",
+            option="database",
+        )
+
+
+def table_is_missing(error: BaseException) -> bool:
+    """Whether a driver's error says that a table of this room is not there, or the file that it would be in."""
+    cause = getattr(error, "orig", None) or error
+    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+    text = str(cause)
+    return state == "42P01" or "no such table: txstore_" in text or "unable to open database file" in text
+
+
+async def insert(handle: Handle, transaction_id: str, identity: str, where: Callable[[], str]) -> None:
+    """Writes that the transaction committed, into the user's own database transaction.
+
+    `where`: the right database in words. Raises AlreadyEndedError if there is a row, TableError if the session works
+    on a database without that identity, and what the driver raises.
+    """
+    values = {"transaction_id": transaction_id, "identity": identity, "now_ms": time.time_ns() // 1_000_000}
+    try:
+        written, _ = await handle.run(INSERT_COMMITTED, **values)
+    except Exception as error:
+        if table_is_missing(error):
+            raise TableError.elsewhere(where()) from error
+        raise
+    if written == 1:
+        return
+    outcome = await outcome_of(handle, transaction_id)
+    if outcome is None:
+        raise TableError.elsewhere(where())
+    raise already(transaction_id, outcome)
+
+
+def already(transaction_id: str, outcome: str) -> AlreadyEndedError:
+    """The error for a transaction that has its row."""
+    what = {
+        "committed": "its local transaction has committed before; a check commits the message, if that is not done yet",
+        "rolled_back": "it was given up before its local transaction came; nothing was done",
+    }[outcome]
+    return AlreadyEndedError(
+        f"transaction {transaction_id} has ended already, as the database says: {what}\n"
+        "hint: to do it anew, make a new Message",
+        outcome=outcome,
+    )
+
+
+async def outcome_of(handle: Handle, transaction_id: str) -> str | None:
+    """The row's outcome as this session sees it; None: there is none."""
+    _, outcome = await handle.run(SELECT_OUTCOME, transaction_id=transaction_id)
+    return outcome
+
+
+async def answer(handle: Handle, transaction_id: str, identity: str, born_ms: int, *, shortly: bool = False) -> str:
+    """What became of a transaction, by its row; writes that it rolled back if there is none. Commits.
+
+    Whoever else is about to write the row is waited for: the key is unique. Raises TableError.
+    """
+    await handle.begin()
+    if shortly:
+        await handle.wait_shortly()
+    await handle.run(
+        INSERT_ROLLED_BACK,
+        transaction_id=transaction_id,
+        identity=identity,
+        now_ms=time.time_ns() // 1_000_000,
+        born_ms=born_ms - _CLOCKS_MS,
+    )
+    await handle.commit()
+    await handle.begin()  # A new one, which sees what was committed while the insert waited.
+    outcome = await outcome_of(handle, transaction_id)
+    await handle.rollback()
+    if outcome is None:
+        raise TableError.cleaned(transaction_id)
+    return outcome

@@ -1,0 +1,145 @@
+"""Sessions: one face for the users' connections and sessions of all drivers, sync and async.
+
+In: a connection or session of sqlite3, SQLAlchemy or psycopg; or what to open one from. Out: a `Handle`. Always: no
+driver is imported before an object of it is there; what cannot be used is refused before anything was done, with what
+to write instead. Not here: what is executed on it.
+
+A handle's calls are coroutines, so that what is done with it is written once. Those of a sync one never wait:
+`run_now` runs them through in the caller's thread.
+"""
+
+import importlib
+import os
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
+
+from txstore.database.statements import Statement
+from txstore.errors import InvalidOptionError
+
+__all__ = ["Handle", "Source", "handle_of", "named", "open_handle", "refused", "run_now"]
+
+_T = TypeVar("_T")
+_ADAPTERS = {"sqlite3": "sqlite", "_sqlite3": "sqlite", "sqlalchemy": "sqlalchemy", "psycopg": "psycopg"}
+_FOUND: dict[type, Any] = {}  # Looking an adapter up takes as long as a small statement.
+_HINT = "a sqlite3, psycopg or SQLAlchemy connection, or a SQLAlchemy session"
+Source = Any
+"""What a database is opened from: a path, a postgresql:// URL, an Engine, an AsyncEngine, or a call that connects."""
+
+
+class Handle(Protocol):
+    """A connection or session, and the database transaction on it."""
+
+    asynchronous: bool
+
+    def must_be_usable(self) -> None:
+        """Raises InvalidOptionError if it is closed, or if something around it would commit later than the block."""
+
+    async def begin(self) -> None:
+        """Begins a database transaction, or joins the one that it is in."""
+
+    async def run(self, statement: Statement, **values: object) -> tuple[int, str | None]:
+        """Executes; how many rows it changed, and the first value that it found."""
+
+    async def execute(self, sql: str) -> None:
+        """Executes a statement without parameters."""
+
+    async def wait_shortly(self) -> None:
+        """Until the transaction's end, waits for others' locks only seconds."""
+
+    def mark(self) -> None:
+        """Remembers the transaction that it is in."""
+
+    def kept(self) -> bool:
+        """Whether it is for certain still in the marked transaction; False: it must look."""
+
+    async def commit(self) -> None: ...
+    async def rollback(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+def run_now(coroutine: Coroutine[Any, Any, _T]) -> _T:
+    """Runs a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    coroutine.close()
+    raise RuntimeError("a sync session waited like an async one: this is a bug of txstore")
+
+
+def refused(what: str, hint: str) -> InvalidOptionError:
+    """The error for a session that cannot be used."""
+    return InvalidOptionError(f"{what}\nhint: {hint}", option="session")
+
+
+def _adapter_of(kind: type) -> Any:
+    """The module of this room for a driver's class; None if it is of none."""
+    if kind not in _FOUND:
+        roots = (cls.__module__.split(".")[0] for cls in kind.__mro__)
+        name = next((_ADAPTERS[root] for root in roots if root in _ADAPTERS), None)
+        _FOUND[kind] = None if name is None else importlib.import_module(f"txstore.database.{name}")
+    return _FOUND[kind]
+
+
+def handle_of(session: object) -> Handle:
+    """The handle of a user's connection or session. Raises InvalidOptionError for what is none."""
+    adapter = _adapter_of(type(session))
+    handle: Handle | None = None if adapter is None else adapter.handle(session)
+    if handle is None:
+        what = session.__name__ if isinstance(session, type) else type(session).__name__
+        raise refused(f"session= is given {what}, which is no connection and no session", f"give {_HINT}")
+    return handle
+
+
+def must_be_source(source: Source) -> None:
+    """Raises InvalidOptionError for what no database can be opened from."""
+    if isinstance(source, (str, os.PathLike)):
+        if isinstance(source, str) and (source in ("", ":memory:") or "mode=memory" in source):
+            raise InvalidOptionError(
+                "a SQLite database in memory exists for one connection alone: a check would look into another one\n"
+                "hint: a file; in tests, one in a temporary folder",
+                option="database",
+            )
+        return
+    adapter = _adapter_of(type(source))
+    if adapter is not None and adapter.is_source(source):
+        return
+    if callable(source) and (adapter is None or adapter.handle(source) is None):  # A sqlite3 connection is callable.
+        return
+    raise InvalidOptionError(
+        f"a database cannot be opened from {type(source).__name__}\n"
+        "hint: the path of a SQLite file, a postgresql:// URL, a SQLAlchemy engine, or a function that connects",
+        option="database",
+    )
+
+
+async def open_handle(source: Source, *, make: bool = False) -> Handle:
+    """A connection of our own; `make`: a SQLite file that is not there is made."""
+    if isinstance(source, str) and source.split("://")[0] in ("postgresql", "postgres"):
+        return await _opened("psycopg", source)
+    if isinstance(source, (str, os.PathLike)):
+        return await _opened("sqlite", os.fspath(source), make)
+    if callable(source):
+        return handle_of(source())
+    return await _opened("sqlalchemy", source)
+
+
+async def _opened(adapter: str, *arguments: object) -> Handle:
+    module: Any = importlib.import_module(f"txstore.database.{adapter}")
+    handle: Handle = await module.opened(*arguments)
+    return handle
+
+
+def is_asynchronous(source: Source) -> bool:
+    """Whether it can only be opened in an event loop."""
+    return hasattr(source, "sync_engine")
+
+
+def named(source: Source) -> str:
+    """A source in words, without its password."""
+    url = getattr(source, "url", None)
+    if url is not None:
+        return str(url.render_as_string(hide_password=True))
+    if isinstance(source, str) and "://" in source:
+        return source.split("://")[0] + "://…@" + source.rsplit("@")[-1] if "@" in source else source
+    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "what its function connects to"

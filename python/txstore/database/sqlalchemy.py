@@ -1,0 +1,225 @@
+"""SQLAlchemy 2: its sessions and connections, sync and async, on SQLite and PostgreSQL.
+
+In: `Session`, `Connection`, `AsyncSession`, `AsyncConnection`, their scoped forms; `Engine` or `AsyncEngine`. Out:
+handles. Always: a session joins the block with the transaction that it is in, as long as no `begin()` block and no
+savepoint around it would decide later. Not here: the ORM; nothing is flushed before the commit.
+"""
+
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, Engine, TextClause, text
+from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.orm import Session, scoped_session
+
+from txstore.database.session import Handle, refused
+from txstore.database.statements import WAIT_SHORTLY, Statement
+from txstore.errors import InvalidOptionError
+
+__all__ = ["AsyncSqlAlchemyHandle", "SqlAlchemyHandle", "handle", "is_source", "opened"]
+
+_DIALECTS = ("sqlite", "postgresql")
+
+
+@cache
+def _clause(sql: str) -> TextClause:
+    """The same object each time, so that SQLAlchemy finds it compiled."""
+    return text(sql)
+
+
+class _Base:
+    """What sync and async share: the state of the sync session or connection that is below an async one, too."""
+
+    def __init__(self, given: Any, below: "Session | Connection") -> None:
+        self._given = given
+        self._below = below
+        self._transaction: object = None
+
+    def must_be_usable(self) -> None:
+        below = self._below
+        if isinstance(below, Session):
+            self._must_be_bound(below)
+        elif below.closed:
+            raise refused("the connection is closed", "engine.connect() again before the block")
+        if below.in_nested_transaction():
+            raise refused("the session is inside a savepoint", "use savepoints inside the block, not around it")
+        if getattr(below, "_trans_context_manager", None) is not None:
+            raise refused(
+                "the session is inside a begin() block, whose end would come after the message's",
+                "leave begin() out, as in `with Session(engine) as session, producer.transaction(message, "
+                "session=session)`: the block begins and commits",
+            )
+
+    def _must_be_bound(self, session: Session) -> None:
+        try:
+            bind = session.get_bind()
+        except UnboundExecutionError:
+            raise refused("the session is bound to no engine of its own", "Session(engine)") from None
+        if isinstance(bind, Connection):
+            raise refused("the session is bound to a connection, so it may not be the one to commit", "Session(engine)")
+        if not session.is_active:
+            raise refused("the session's transaction has failed", "session.rollback() before the block")
+
+    def mark(self) -> None:
+        self._transaction = self._below.get_transaction()
+
+    def kept(self) -> bool:
+        now = self._below.get_transaction()
+        return now is not None and now is self._transaction and now.is_active
+
+    def _must_commit(self, connection: Connection) -> None:
+        """Raises InvalidOptionError if each statement would be committed by itself."""
+        name = connection.dialect.name
+        _must_be_known(name)
+        if name == "sqlite":
+            driver: Any = connection.connection.driver_connection
+            modes = (getattr(driver, "isolation_level", None), getattr(driver, "autocommit", None))
+            at_once = not driver.in_transaction and (modes[0] is None or modes[1] is True)
+        else:
+            detect = getattr(connection.dialect, "detect_autocommit_setting", None)
+            at_once = detect is not None and bool(detect(connection.connection.dbapi_connection))
+        if at_once:
+            raise refused(
+                "the session's connection commits each statement by itself (isolation level AUTOCOMMIT)",
+                "use an engine, or execution options, without it",
+            )
+
+
+def _must_be_known(dialect: str) -> None:
+    if dialect not in _DIALECTS:
+        raise InvalidOptionError(
+            f"the database helper does not know {dialect}\nhint: SQLite and PostgreSQL; elsewhere, write a "
+            "TransactionListener that looks for a row of your own",
+            option="database",
+        )
+
+
+class SqlAlchemyHandle(_Base):
+    """A handle of a Session or Connection."""
+
+    asynchronous = False
+
+    def _connection(self) -> Connection:
+        return self._below.connection() if isinstance(self._below, Session) else self._below
+
+    async def begin(self) -> None:
+        connection = self._connection()
+        if not connection.in_transaction():
+            connection.begin()
+        self._must_commit(connection)
+
+    async def run(self, statement: Statement, **values: object) -> tuple[int, str | None]:
+        result = self._connection().execute(_clause(statement.named), values)
+        return (0, result.scalar()) if result.returns_rows else (result.rowcount, None)
+
+    async def execute(self, sql: str) -> None:
+        self._connection().execute(_clause(sql))
+
+    async def wait_shortly(self) -> None:
+        if self._connection().dialect.name == "postgresql":
+            await self.execute(WAIT_SHORTLY.named)
+
+    async def commit(self) -> None:
+        self._given.commit()
+
+    async def rollback(self) -> None:
+        self._given.rollback()
+
+    async def close(self) -> None:
+        self._given.close()
+
+
+class AsyncSqlAlchemyHandle(_Base):
+    """A handle of an AsyncSession or AsyncConnection; `dispose` ends what was opened with it."""
+
+    asynchronous = True
+
+    def __init__(self, given: Any, below: "Session | Connection", dispose: Any = None) -> None:
+        super().__init__(given, below)
+        self._dispose = dispose
+
+    async def _connection(self) -> Any:
+        return await self._given.connection() if isinstance(self._below, Session) else self._given
+
+    async def begin(self) -> None:
+        connection = await self._connection()
+        if not connection.in_transaction():
+            await connection.begin()
+        self._must_commit(connection.sync_connection)
+
+    async def run(self, statement: Statement, **values: object) -> tuple[int, str | None]:
+        result = await (await self._connection()).execute(_clause(statement.named), values)
+        return (0, result.scalar()) if result.returns_rows else (result.rowcount, None)
+
+    async def execute(self, sql: str) -> None:
+        await (await self._connection()).execute(_clause(sql))
+
+    async def wait_shortly(self) -> None:
+        if (await self._connection()).dialect.name == "postgresql":
+            await self.execute(WAIT_SHORTLY.named)
+
+    async def commit(self) -> None:
+        await self._given.commit()
+
+    async def rollback(self) -> None:
+        await self._given.rollback()
+
+    async def close(self) -> None:
+        await self._given.close()
+        if self._dispose is not None:
+            await self._dispose()
+
+
+def handle(session: Any) -> Handle | None:
+    if isinstance(session, scoped_session):
+        session = session()
+    if isinstance(session, (Session, Connection)):
+        return SqlAlchemyHandle(session, session)
+    try:
+        from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+    except ImportError:  # Without greenlet there is nothing async.
+        return None
+    if isinstance(session, async_scoped_session):
+        session = session()
+    if isinstance(session, AsyncSession):
+        return AsyncSqlAlchemyHandle(session, session.sync_session)
+    if isinstance(session, AsyncConnection):
+        if session.sync_connection is None:
+            raise refused("the connection is not open yet", "`async with engine.connect() as connection`")
+        return AsyncSqlAlchemyHandle(session, session.sync_connection)
+    return None
+
+
+def is_source(source: Any) -> bool:
+    """An engine; raises InvalidOptionError for one whose database a check cannot reach."""
+    engine = getattr(source, "sync_engine", source)
+    if not isinstance(engine, Engine):
+        return False
+    _must_be_known(engine.dialect.name)
+    file = engine.url.database
+    if engine.dialect.name == "sqlite" and (file in (None, "", ":memory:") or "mode=memory" in str(engine.url)):
+        raise InvalidOptionError(
+            "a SQLite database in memory exists for one connection alone: a check would look into another one\n"
+            "hint: a file, as in sqlite:///orders.db; in tests, one in a temporary folder",
+            option="database",
+        )
+    return True
+
+
+async def opened(source: Any) -> Handle:
+    """A connection of our own."""
+    engine: Engine = getattr(source, "sync_engine", source)
+    # A check's two statements must each see what was committed before, whatever the engine's level is.
+    options = {"isolation_level": "READ COMMITTED"} if engine.dialect.name == "postgresql" else {}
+    if engine is source:
+        connection = engine.connect().execution_options(**options)
+        return SqlAlchemyHandle(connection, connection)
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    # The engine's own pool belongs to the user's event loop; a check comes in another thread, with a loop of its own.
+    ours = AsyncEngine(Engine(engine.pool.recreate(), engine.dialect, engine.url))
+    begun = await ours.connect()
+    connection_async = await begun.execution_options(**options)
+    below = connection_async.sync_connection
+    assert below is not None
+    return AsyncSqlAlchemyHandle(connection_async, below, ours.dispose)

@@ -1,0 +1,90 @@
+"""SQLite: the standard library's connections.
+
+In: `sqlite3.Connection`, in any of its transaction modes, or a path. Out: handles. Always: the block holds SQLite's
+write lock from its beginning (BEGIN IMMEDIATE), so it waits there, by the connection's busy timeout, and not later.
+"""
+
+import sqlite3
+import threading
+from pathlib import Path
+
+from txstore.database.session import Handle, refused
+from txstore.database.statements import Statement
+
+__all__ = ["SqliteHandle", "handle", "is_source", "opened"]
+
+_BUSY_SECONDS = 5.0
+
+
+class SqliteHandle:
+    """A handle of a sqlite3 connection."""
+
+    asynchronous = False
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._thread = threading.get_ident()
+
+    def must_be_usable(self) -> None:
+        try:
+            self._connection.in_transaction  # noqa: B018
+            self._connection.total_changes  # noqa: B018
+        except sqlite3.ProgrammingError:
+            raise refused("the sqlite3 connection is closed", "connect again before the block") from None
+
+    async def begin(self) -> None:
+        if not self._connection.in_transaction:
+            self._connection.execute("BEGIN IMMEDIATE")
+
+    async def run(self, statement: Statement, **values: object) -> tuple[int, str | None]:
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        try:
+            cursor.execute(statement.named, values)
+            row = cursor.fetchone()
+            value = None if row is None else row[0]
+            return cursor.rowcount, value.decode() if isinstance(value, bytes) else value
+        finally:
+            cursor.close()
+
+    async def execute(self, sql: str) -> None:
+        self._connection.execute(sql).close()
+
+    async def wait_shortly(self) -> None:
+        """The connection's own busy timeout says how long."""
+
+    def mark(self) -> None:
+        """A connection does not name its transactions."""
+
+    def kept(self) -> bool:
+        return False
+
+    async def commit(self) -> None:
+        if getattr(self._connection, "autocommit", None) is not True:
+            self._connection.commit()
+        elif self._connection.in_transaction:  # In this mode of Python 3.12 commit() does nothing.
+            self._connection.execute("COMMIT")
+
+    async def rollback(self) -> None:
+        if getattr(self._connection, "autocommit", None) is not True:
+            self._connection.rollback()
+        elif self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    async def close(self) -> None:
+        self._connection.close()
+
+
+def handle(session: object) -> Handle | None:
+    return SqliteHandle(session) if isinstance(session, sqlite3.Connection) else None
+
+
+def is_source(source: object) -> bool:
+    """A connection is none: it belongs to one thread, and checks come in others."""
+    return False
+
+
+async def opened(path: str, make: bool) -> Handle:
+    """A connection to a file. One that is not there is an error, unless it is to be made."""
+    place = path if path.startswith("file:") else Path(path).absolute().as_uri() + f"?mode={'rwc' if make else 'rw'}"
+    return SqliteHandle(sqlite3.connect(place, timeout=_BUSY_SECONDS, isolation_level=None, uri=True))

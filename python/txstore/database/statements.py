@@ -1,0 +1,84 @@
+"""Statements: the two tables of the database room, and all SQL that touches them.
+
+In: names of drivers' parameter styles. Out: the same text for SQLite and PostgreSQL. Always: the row of a local
+transaction is written once and never changed; a row is written only behind the row of identity, which says that this
+is the database that checks look into, and from when on rows are kept. Not here: who executes it, and when.
+
+::
+
+    txstore_transactions    transaction_id      outcome                       created_ms
+                            <id>                committed | rolled_back       when it was written
+                            txstore.identity    a random name of the database rows older than this were cleaned
+    txstore_inbox           consumer_group, message_id                        when it was handled
+"""
+
+import re
+
+__all__ = ["CLEAN", "CLEAN_INBOX", "COMMITTED", "DDL", "ROLLED_BACK", "Statement"]
+
+_TABLE, _INBOX, _IDENTITY = "txstore_transactions", "txstore_inbox", "txstore.identity"
+COMMITTED, ROLLED_BACK = "committed", "rolled_back"
+
+DDL: tuple[str, ...] = (
+    f"CREATE TABLE IF NOT EXISTS {_TABLE} (transaction_id VARCHAR(255) NOT NULL PRIMARY KEY, "
+    "outcome VARCHAR(64) NOT NULL, created_ms BIGINT NOT NULL)",
+    f"CREATE INDEX IF NOT EXISTS {_TABLE}_created ON {_TABLE} (created_ms)",
+    f"CREATE TABLE IF NOT EXISTS {_INBOX} (consumer_group VARCHAR(255) NOT NULL, message_id VARCHAR(255) NOT NULL, "
+    "created_ms BIGINT NOT NULL, PRIMARY KEY (consumer_group, message_id))",
+    f"CREATE INDEX IF NOT EXISTS {_INBOX}_created ON {_INBOX} (created_ms)",
+)
+"""What `create_table()` executes, for migrations: both tables and their indexes, in SQLite and PostgreSQL alike."""
+
+
+class Statement:
+    """One statement with named parameters, in the styles of the drivers."""
+
+    __slots__ = ("named", "pyformat")
+
+    def __init__(self, text: str) -> None:
+        self.named = text
+        """`:name`, as sqlite3 and SQLAlchemy take it."""
+        self.pyformat = re.sub(r":(\w+)", r"%(\1)s", text)
+        """`%(name)s`, as psycopg takes it."""
+
+
+def _insert(outcome: str, more: str = "") -> Statement:
+    """A row behind the row of identity. The casts are for drivers that let the server find the parameters' types."""
+    return Statement(
+        f"INSERT INTO {_TABLE} (transaction_id, outcome, created_ms) "
+        f"SELECT CAST(:transaction_id AS VARCHAR(255)), '{outcome}', CAST(:now_ms AS BIGINT) FROM {_TABLE} "
+        f"WHERE transaction_id = '{_IDENTITY}' AND outcome = CAST(:identity AS VARCHAR(64)){more} "
+        "ON CONFLICT DO NOTHING"
+    )
+
+
+INSERT_COMMITTED = _insert(COMMITTED)
+INSERT_ROLLED_BACK = _insert(ROLLED_BACK, " AND created_ms <= CAST(:born_ms AS BIGINT)")
+SELECT_OUTCOME = Statement(f"SELECT outcome FROM {_TABLE} WHERE transaction_id = CAST(:transaction_id AS VARCHAR(255))")
+INSERT_IDENTITY = Statement(
+    f"INSERT INTO {_TABLE} (transaction_id, outcome, created_ms) "
+    f"VALUES ('{_IDENTITY}', CAST(:identity AS VARCHAR(64)), 0) ON CONFLICT DO NOTHING"
+)
+SELECT_IDENTITY = Statement(f"SELECT outcome FROM {_TABLE} WHERE transaction_id = '{_IDENTITY}'")
+FORGET_BEFORE = Statement(
+    f"UPDATE {_TABLE} SET created_ms = CAST(:before_ms AS BIGINT) "
+    f"WHERE transaction_id = '{_IDENTITY}' AND created_ms < CAST(:before_ms AS BIGINT)"
+)
+CLEAN = Statement(
+    f"DELETE FROM {_TABLE} WHERE transaction_id IN (SELECT transaction_id FROM {_TABLE} WHERE "
+    f"created_ms < CAST(:before_ms AS BIGINT) AND transaction_id <> '{_IDENTITY}' LIMIT CAST(:rows AS BIGINT))"
+)
+CLEAN_INBOX = Statement(
+    f"DELETE FROM {_INBOX} WHERE (consumer_group, message_id) IN (SELECT consumer_group, message_id FROM {_INBOX} "
+    "WHERE created_ms < CAST(:before_ms AS BIGINT) LIMIT CAST(:rows AS BIGINT))"
+)
+INSERT_HANDLED = Statement(
+    f"INSERT INTO {_INBOX} (consumer_group, message_id, created_ms) VALUES (CAST(:consumer_group AS VARCHAR(255)), "
+    "CAST(:message_id AS VARCHAR(255)), CAST(:now_ms AS BIGINT)) ON CONFLICT DO NOTHING"
+)
+SELECT_HANDLED = Statement(
+    f"SELECT message_id FROM {_INBOX} WHERE consumer_group = CAST(:consumer_group AS VARCHAR(255)) "
+    "AND message_id = CAST(:message_id AS VARCHAR(255))"
+)
+WAIT_SHORTLY = Statement("SET LOCAL lock_timeout = '5s'")
+"""PostgreSQL: a check that meets a local transaction under way waits for it so long, then it is asked again later."""

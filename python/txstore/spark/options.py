@@ -1,0 +1,257 @@
+"""Options: what a user writes behind `.option(…)`, with the names and habits of Spark's Kafka source.
+
+In: texts. Out: `ReadOptions`, checked, picklable, nothing native. Always: an option that does not exist is an error
+that names the nearest one that does. Not here: what the store holds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from txstore.arrow import unknown_topic
+from txstore.errors import InvalidOptionError
+
+__all__ = ["OPTIONS", "ReadOptions"]
+
+EARLIEST, LATEST = "earliest", "latest"
+_OFFSET_MAX = (1 << 63) - 1
+_EARLIEST_OFFSET, _LATEST_OFFSET = -2, -1
+# Queue offsets by topic and queue: where rows begin, and where they end.
+Queues = dict[str, dict[int, tuple[int, int]]]
+
+OPTIONS = tuple(
+    """
+    path view subscribe subscribePattern assign includeSystemTopics transactionTypes startingOffsets endingOffsets
+    startingPhysicalOffset endingPhysicalOffset startingTimestamp endingTimestamp minPartitions maxPartitionBytes
+    maxOffsetsPerTrigger maxBytesPerTrigger failOnDataLoss badRecords columns includeBody includeProperties batchRows
+    batchBytes
+    """.split()
+)
+_KNOWN = {name.lower(): name for name in OPTIONS}
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """The options of one read, checked."""
+
+    path: str
+    view: str = "messages"
+    columns: tuple[str, ...] | None = None
+    include_body: bool = True
+    include_properties: bool = True
+    topics: tuple[str, ...] | None = None
+    topic_pattern: str | None = None
+    system_topics: bool = False
+    transaction_types: tuple[str, ...] | None = None
+    queues: Queues | None = None
+    only_queues: bool = False
+    starting: str = EARLIEST
+    start_physical_offset: int | None = None
+    end_physical_offset: int | None = None
+    start_store_ms: int | None = None
+    end_store_ms: int | None = None
+    partitions_min: int | None = None
+    partition_bytes_max: int = 128 << 20
+    trigger_rows_max: int | None = None
+    trigger_bytes_max: int | None = None
+    fail_on_data_loss: bool = True
+    skip_bad_records: bool = False
+    batch_rows: int | None = 16_384
+    batch_bytes: int | None = 16 << 20
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> ReadOptions:
+        """The options as Spark hands them over: texts by names in any case."""
+        given = _Given({_known(name): text for name, text in options.items()})
+        if given.text("path") is None:
+            raise _invalid("path", 'it is missing\nhint: .load("orders.store") names the store\'s directory')
+        chosen = [name for name in ("subscribe", "subscribePattern", "assign") if given.text(name) is not None]
+        if len(chosen) > 1:
+            raise _invalid(chosen[1], f"it is given beside {chosen[0]}\nhint: keep one of the two")
+        given.exclude("startingPhysicalOffset", "startingOffsets", "startingTimestamp")
+        given.exclude("endingPhysicalOffset", "endingOffsets", "endingTimestamp")
+        starting, queues = given.starting()
+        return cls(
+            path=_local(given.text("path") or ""),
+            view=given.text("view") or "messages",
+            columns=given.names("columns"),
+            include_body=given.flag("includeBody", True),
+            include_properties=given.flag("includeProperties", True),
+            topics=given.names("subscribe"),
+            topic_pattern=given.text("subscribePattern"),
+            system_topics=given.flag("includeSystemTopics", False),
+            transaction_types=given.names("transactionTypes"),
+            queues=queues,
+            only_queues=given.text("assign") is not None,
+            starting=starting,
+            start_physical_offset=given.number("startingPhysicalOffset", 0),
+            end_physical_offset=given.number("endingPhysicalOffset", 0),
+            start_store_ms=given.number("startingTimestamp", 0),
+            end_store_ms=given.number("endingTimestamp", 0),
+            partitions_min=given.number("minPartitions", 1),
+            partition_bytes_max=given.size("maxPartitionBytes") or cls.partition_bytes_max,
+            trigger_rows_max=given.number("maxOffsetsPerTrigger", 1),
+            trigger_bytes_max=given.size("maxBytesPerTrigger"),
+            fail_on_data_loss=given.flag("failOnDataLoss", True),
+            skip_bad_records=given.choice("badRecords", ("fail", "skip")) == "skip",
+            batch_rows=given.number("batchRows", 1) or cls.batch_rows,
+            batch_bytes=given.size("batchBytes") or cls.batch_bytes,
+        )
+
+    def arguments(self) -> dict[str, Any]:
+        """What `_native.Scan` takes beside path, columns and range."""
+        return {
+            "view": self.view,
+            "topics": None if self.topics is None else list(self.topics),
+            "topic_pattern": self.topic_pattern,
+            "system_topics": self.system_topics or self.only_queues,
+            "queues": self.queues,
+            "only_queues": self.only_queues,
+            "transaction_types": None if self.transaction_types is None else list(self.transaction_types),
+            "start_store_ms": self.start_store_ms,
+            "end_store_ms": self.end_store_ms,
+            "batch_rows": self.batch_rows,
+            "batch_bytes": self.batch_bytes,
+            "skip_bad_records": self.skip_bad_records,
+            "fail_on_data_loss": self.fail_on_data_loss,
+        }
+
+    def check_topics(self, known: list[str]) -> None:
+        """Refuses a topic that the store does not have."""
+        named = {"subscribe": self.topics or (), "assign" if self.only_queues else "startingOffsets": self.queues or ()}
+        for option, names in named.items():
+            for name in names:
+                if name not in known:
+                    raise _invalid(option, unknown_topic(name, known))
+
+
+class _Given:
+    """The texts by the options' own names."""
+
+    def __init__(self, texts: dict[str, str]) -> None:
+        self._texts = texts
+
+    def text(self, option: str) -> str | None:
+        return self._texts.get(option)
+
+    def exclude(self, option: str, *others: str) -> None:
+        """Two ways to say the same are one too many."""
+        given = [name for name in (option, *others) if name in self._texts]
+        if len(given) > 1:
+            raise _invalid(given[0], f"it is given beside {given[1]}\nhint: keep one of the two")
+
+    def names(self, option: str) -> tuple[str, ...] | None:
+        """Words with commas between them."""
+        text = self._texts.get(option)
+        if text is None:
+            return None
+        names = tuple(name.strip() for name in text.split(",") if name.strip())
+        if not names:
+            raise _invalid(option, "it names nothing\nhint: leave it out for all")
+        return names
+
+    def flag(self, option: str, default: bool) -> bool:
+        text = self._texts.get(option)
+        if text is None:
+            return default
+        if text.lower() not in ("true", "false"):
+            raise _invalid(option, f"{text!r} is neither true nor false")
+        return text.lower() == "true"
+
+    def choice(self, option: str, choices: tuple[str, ...]) -> str:
+        text = self._texts.get(option, choices[0]).lower()
+        if text not in choices:
+            raise _invalid(option, f"{text!r} is none of {', '.join(choices)}")
+        return text
+
+    def number(self, option: str, least: int) -> int | None:
+        text = self._texts.get(option)
+        if text is None:
+            return None
+        if not re.fullmatch(r"\d{1,19}", text) or not least <= int(text) <= _OFFSET_MAX:
+            raise _invalid(option, f"{text!r} is no whole number from {least} on")
+        return int(text)
+
+    def size(self, option: str) -> int | None:
+        """Bytes, as Spark writes them: `16m`."""
+        text = self._texts.get(option)
+        if text is None:
+            return None
+        found = re.fullmatch(r"(\d{1,12})\s*([kmgt]?)b?", text.strip().lower())
+        if not found or int(found[1]) == 0:
+            raise _invalid(option, f"{text!r} is no size\nhint: for example 16m")
+        return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[found[2]]
+
+    def starting(self) -> tuple[str, Queues | None]:
+        """Where all queues begin, and the queues that have limits of their own."""
+        queues: Queues = {}
+        for topic, numbers in (self._json("assign") or {}).items():
+            if not isinstance(numbers, list) or not all(isinstance(number, int) and number >= 0 for number in numbers):
+                raise _invalid("assign", f'{numbers!r} is no list of queues\nhint: for example {{"orders":[0,1]}}')
+            queues[topic] = dict.fromkeys(numbers, (0, _OFFSET_MAX))
+        starting = self._texts.get("startingOffsets", EARLIEST)
+        if starting not in (EARLIEST, LATEST):
+            for topic, queue, offset in self._offsets("startingOffsets"):
+                if offset == _LATEST_OFFSET:
+                    what = "-1 (latest) of one queue\nhint: a number, or latest for all queues"
+                    raise _invalid("startingOffsets", what)
+                _, end = queues.setdefault(topic, {}).get(queue, (0, _OFFSET_MAX))
+                queues[topic][queue] = (max(0, offset), end)
+            starting = EARLIEST
+        if self._texts.get("endingOffsets", LATEST) != LATEST:
+            for topic, queue, offset in self._offsets("endingOffsets"):
+                if offset == _EARLIEST_OFFSET:
+                    raise _invalid("endingOffsets", "a queue cannot end at -2 (earliest)")
+                begin, _ = queues.setdefault(topic, {}).get(queue, (0, _OFFSET_MAX))
+                queues[topic][queue] = (begin, _OFFSET_MAX if offset == _LATEST_OFFSET else offset)
+        return starting, queues or None
+
+    def _offsets(self, option: str) -> list[tuple[str, int, int]]:
+        found = []
+        for topic, queues in (self._json(option) or {}).items():
+            for queue, offset in queues.items() if isinstance(queues, dict) else [("", None)]:
+                if not queue.isdigit() or not isinstance(offset, int) or offset < _EARLIEST_OFFSET:
+                    hint = f'hint: earliest, latest, or for example {{"{topic}":{{"0":23,"1":-2}}}}'
+                    raise _invalid(option, f"{queues!r} gives no queue offsets\n{hint}")
+                found.append((topic, int(queue), offset))
+        return found
+
+    def _json(self, option: str) -> dict[str, Any] | None:
+        text = self._texts.get(option)
+        if text is None:
+            return None
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise _invalid(option, f'{text!r} is no JSON object\nhint: for example {{"orders":{{"0":23}}}}')
+        return value
+
+
+def _known(name: str) -> str:
+    known = _KNOWN.get(name.lower())
+    if known is None:
+        near = difflib.get_close_matches(name.lower(), _KNOWN, 1)
+        hint = f"did you mean {_KNOWN[near[0]]}?" if near else f"the options are {', '.join(OPTIONS)}"
+        raise _invalid(name, f"there is no such option\nhint: {hint}")
+    return known
+
+
+def _local(path: str) -> str:
+    """Spark users write paths with a scheme, too; only files can be mapped."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", path)
+    if scheme is None:
+        return path
+    if scheme[1].lower() != "file":
+        raise _invalid("path", f"{path!r} is no local path\nhint: a store is read where its files are mounted")
+    return re.sub(r"^[A-Za-z]+:(//[^/]*(?=/))?", "", path)
+
+
+def _invalid(option: str, what: str) -> InvalidOptionError:
+    return InvalidOptionError(f"option {option}: {what}", option=option)

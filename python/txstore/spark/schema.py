@@ -1,0 +1,57 @@
+"""Schema: the columns of a read in Spark's types, made from Arrow's.
+
+In: options, perhaps a schema that the user wrote. Out: columns, and Spark's schema of them. Always: defined once, in
+the engine.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from txstore import _native
+from txstore.errors import InvalidOptionError
+from txstore.spark.options import ReadOptions
+
+__all__ = ["arrow_schema", "columns_of", "spark_schema"]
+
+_LEFT_OUT = (("body", "include_body"), ("properties", "include_properties"))
+
+
+def columns_of(options: ReadOptions) -> list[str]:
+    """The columns that options choose."""
+    if options.columns is not None:
+        return list(options.columns)
+    left_out = {name for name, flag in _LEFT_OUT if not getattr(options, flag)}
+    return [name for name in _native.Scan(options.path, view=options.view).columns if name not in left_out]
+
+
+def spark_schema(options: ReadOptions) -> StructType:
+    """The schema of the columns that options choose."""
+    scan = _native.Scan(options.path, view=options.view, columns=columns_of(options))
+    return from_arrow_schema(pa.schema(scan))
+
+
+def arrow_schema(options: ReadOptions, wanted: StructType) -> pa.Schema:
+    """Arrow's form of a schema that Spark asks for; refuses what the view does not have.
+
+    A schema that the user wrote is a choice of columns: names and types must be ours, only whether nulls are allowed is
+        theirs.
+    """
+    every = from_arrow_schema(pa.schema(_native.Scan(options.path, view=options.view)))
+    for field in wanted.fields:
+        if field.name not in every.names:
+            raise InvalidOptionError(
+                f"option schema: the view {options.view!r} has no column {field.name!r}\n"
+                f"hint: it has {', '.join(every.names)}",
+                option="schema",
+            )
+        ours = every[field.name].dataType
+        if field.dataType.simpleString() != ours.simpleString():
+            raise InvalidOptionError(
+                f"option schema: {field.name} is {ours.simpleString()}, not {field.dataType.simpleString()}\n"
+                "hint: read it as it is and cast it in Spark",
+                option="schema",
+            )
+    return to_arrow_schema(wanted, timezone="UTC")

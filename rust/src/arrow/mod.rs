@@ -1,0 +1,17 @@
+//! Arrow: ranges of the commit log as record batches.
+//!
+//! In: a store's directory, what to show of it. Out: a stream of record batches of one schema. Always: no lock, no
+//! thread, nothing written; nothing behind the visible end is mapped; each record is verified. Not here: Python, Spark.
+
+mod batch;
+mod cells;
+mod folded;
+pub mod log;
+pub mod options;
+pub mod scan;
+pub mod schema;
+
+pub use log::Log;
+pub use options::{BadRecords, ScanOptions};
+pub use scan::{Counts, Scan};
+pub use schema::{Column, View};

@@ -1,0 +1,208 @@
+//! Options: what a scan shows, and how it is cut into batches.
+//!
+//! In: what the caller asks for. Out: `ScanOptions`, checked; whether a record is wanted. Always: limits bound memory,
+//! whatever the log holds. Not here: what the store has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use regex_lite::Regex;
+
+use super::schema::{Column, View};
+use crate::error::{Error, Result};
+use crate::names::{HALF_TOPIC, OP_TOPIC, is_system_topic};
+use crate::record::{RecordView, TransactionType};
+
+/// Which topics are shown.
+#[derive(Clone, Debug)]
+pub enum Topics {
+    /// Those of applications.
+    Applications,
+    /// The system's, too.
+    All,
+    /// These.
+    Named(BTreeSet<String>),
+    /// Those of applications (or all, with `true`) whose whole name matches.
+    Matching(Regex, bool),
+}
+
+/// What is done about a place of the log that should hold a record and does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadRecords {
+    /// The scan ends with an error that names file and offset.
+    Fail,
+    /// The scan goes on at the next record; the places are counted.
+    Skip,
+}
+
+/// The name of a record's transaction type: a record of the half topic is prepared, whatever its sysflag.
+pub(super) fn transaction_type(view: &RecordView<'_>) -> TransactionType {
+    if view.topic == HALF_TOPIC { TransactionType::Prepared } else { view.transaction_type() }
+}
+
+/// Transaction types and their names.
+pub(super) const TYPES: [(&str, TransactionType); 4] = [
+    ("none", TransactionType::None),
+    ("prepared", TransactionType::Prepared),
+    ("commit", TransactionType::Commit),
+    ("rollback", TransactionType::Rollback),
+];
+
+/// What a scan shows.
+#[derive(Clone, Debug)]
+pub struct ScanOptions {
+    /// What the rows are.
+    pub view: View,
+    /// The columns, in order.
+    pub columns: Vec<Column>,
+    /// The topics, in the views of messages and of the commit log.
+    pub topics: Topics,
+    /// Queue offsets that are shown, for those queues that have limits; with `only_queues` the others are not shown.
+    pub queues: BTreeMap<String, BTreeMap<i32, Range<i64>>>,
+    /// Queues without limits are not shown.
+    pub only_queues: bool,
+    /// Store times that are shown, in milliseconds.
+    pub store_ms: Range<i64>,
+    /// The transaction types that are shown; `None`: all.
+    pub types: Option<Vec<TransactionType>>,
+    /// Records that begin at or behind it are shown; `None`: from the first that is left.
+    pub start: Option<u64>,
+    /// Records that begin in front of it are shown; `None`: up to the visible end.
+    pub end: Option<u64>,
+    /// Start and end are places where records begin, found before: a record across the end means that they were not.
+    pub is_cut: bool,
+    /// Rows of a batch at most.
+    pub batch_rows: usize,
+    /// Bytes of a batch's records at most, unless a single record has more.
+    pub batch_bytes: usize,
+    /// About damage.
+    pub bad_records: BadRecords,
+    /// Whether it is an error that retention removed the start of the range.
+    pub fail_on_data_loss: bool,
+}
+
+/// RocketMQ's clients send bodies of at most 4 MiB, so a batch is a few of them, and in the cache of most machines.
+pub const BATCH_BYTES: usize = 8 << 20;
+/// Beyond this, batches do not become faster.
+pub const BATCH_ROWS: usize = 16_384;
+const BATCH_ROWS_MAX: usize = 1 << 20;
+const BATCH_BYTES_MAX: usize = 1 << 30;
+
+impl ScanOptions {
+    /// A view with all its columns and nothing left out.
+    pub fn of(view: View) -> Self {
+        Self {
+            view,
+            columns: view.columns(),
+            topics: if view == View::Messages { Topics::Applications } else { Topics::All },
+            queues: BTreeMap::new(),
+            only_queues: false,
+            store_ms: i64::MIN..i64::MAX,
+            types: None,
+            start: None,
+            end: None,
+            is_cut: false,
+            batch_rows: BATCH_ROWS,
+            batch_bytes: BATCH_BYTES,
+            bad_records: BadRecords::Fail,
+            fail_on_data_loss: true,
+        }
+    }
+
+    /// Checks every range.
+    pub fn check(&self) -> Result<()> {
+        let within = |option: &str, value: usize, max: usize, unit: &str| {
+            let what = || format!("{value} is not within 1 to {max} {unit}");
+            if (1..=max).contains(&value) { Ok(()) } else { Err(invalid(option, what())) }
+        };
+        within("batch_rows", self.batch_rows, BATCH_ROWS_MAX, "rows")?;
+        within("batch_bytes", self.batch_bytes, BATCH_BYTES_MAX, "bytes")?;
+        match (self.start, self.end) {
+            (Some(start), Some(end)) if start > end => {
+                Err(invalid("end_physical_offset", format!("the range ends at {end}, in front of its start {start}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a record's bodies are shown, so that its CRCs are checked.
+    pub(super) fn takes_body(&self) -> bool {
+        self.columns.contains(&Column::Body)
+    }
+
+    /// Whether a record belongs to the view and to what was asked for.
+    #[inline]
+    pub(super) fn wants(&self, view: &RecordView<'_>, topics: &mut TopicMemory) -> bool {
+        let in_view = match self.view {
+            View::Messages => view.transaction_type().is_queued() && topics.wants(&self.topics, view.topic),
+            View::CommitLog => topics.wants(&self.topics, view.topic),
+            View::Halves => view.topic == HALF_TOPIC && view.transaction_type().is_queued(),
+            View::Ops => view.topic == OP_TOPIC && view.transaction_type().is_queued(),
+            View::Transactions => false,
+        };
+        in_view
+            && self.store_ms.contains(&view.store_timestamp.0)
+            && self.types.as_ref().is_none_or(|types| types.contains(&transaction_type(view)))
+            && ((self.queues.is_empty() && !self.only_queues) || self.wants_queue(view))
+    }
+
+    fn wants_queue(&self, view: &RecordView<'_>) -> bool {
+        match self.queues.get(view.topic).and_then(|queues| queues.get(&view.queue_id.0)) {
+            Some(offsets) => offsets.contains(&view.queue_offset.0.cast_signed()),
+            None => !self.only_queues,
+        }
+    }
+}
+
+/// The last topic that was judged: records of one topic often follow each other.
+#[derive(Debug, Default)]
+pub(super) struct TopicMemory {
+    topic: String,
+    wanted: Option<bool>,
+}
+
+impl TopicMemory {
+    #[inline]
+    fn wants(&mut self, topics: &Topics, topic: &str) -> bool {
+        match self.wanted {
+            Some(wanted) if self.topic == topic => wanted,
+            _ => self.judge(topics, topic),
+        }
+    }
+
+    fn judge(&mut self, topics: &Topics, topic: &str) -> bool {
+        let wanted = match topics {
+            Topics::Applications => !is_system_topic(topic),
+            Topics::All => true,
+            Topics::Named(names) => names.contains(topic),
+            Topics::Matching(pattern, system) => pattern.is_match(topic) && (*system || !is_system_topic(topic)),
+        };
+        self.topic.clear();
+        self.topic.push_str(topic);
+        self.wanted = Some(wanted);
+        wanted
+    }
+}
+
+/// The types of those names.
+pub fn types_named(names: &[String]) -> Result<Vec<TransactionType>> {
+    let named = |name: &String| {
+        let found = TYPES.iter().find(|(known, _)| known == name).map(|(_, kind)| *kind);
+        let hint = "\nhint: they are none, prepared, commit and rollback";
+        found.ok_or_else(|| invalid("transaction_types", format!("there is no transaction type {name:?}{hint}")))
+    };
+    names.iter().map(named).collect()
+}
+
+/// Topics whose whole name matches a regular expression.
+pub fn topics_matching(pattern: &str, system: bool) -> Result<Topics> {
+    let compiled = Regex::new(&format!("^(?:{pattern})$"));
+    let compiled = compiled.map_err(|why| {
+        invalid("topic_pattern", format!("{pattern:?} is no regular expression: {why}\nhint: for example orders.*"))
+    })?;
+    Ok(Topics::Matching(compiled, system))
+}
+
+pub(super) fn invalid(option: &str, what: String) -> Error {
+    Error::InvalidOption { option: option.to_owned(), what }
+}

@@ -1,0 +1,404 @@
+//! Scan: a range of the log as a stream of record batches.
+//!
+//! In: a log, options. Out: batches, in the log's order. Always: memory is bounded by a window, a batch and one record;
+//! rows that were read while the writer changed more than the end are read again. Not here: how far the log may be
+//! read.
+
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow_array::{RecordBatch, RecordBatchReader};
+use arrow_schema::{ArrowError, Schema};
+use parking_lot::Mutex;
+
+use super::batch::{Batch, Facts, Row, takes_facts};
+use super::folded::Folded;
+use super::log::{Log, Window};
+use super::options::{BadRecords, ScanOptions, TopicMemory, invalid};
+use super::schema::View;
+use crate::commit_log::{Step, step};
+use crate::error::{Error, Result};
+use crate::half::op::parse_op_body;
+use crate::record::compression::{BODY_MAX, decompress};
+use crate::record::layout::SYS_COMPRESSED;
+use crate::record::{DecodeError, RecordView};
+use crate::units::to_usize;
+
+/// Rows that are decoded before they go to their columns, so that both happen in the cache.
+const ROWS_AT_ONCE: usize = 128;
+/// After so many bytes a batch is handed out even without rows, so that a caller who waits can look around.
+const SILENT_BYTES_MAX: u64 = 1 << 30;
+/// How often a batch is read again because the writer changed more than the end.
+const TRIES_MAX: u32 = 8;
+
+/// What streams of one scan have met so far.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Places that hold no record and were passed over.
+    pub bad_records: AtomicU64,
+    /// Bytes of the log that were passed over with them.
+    pub bad_bytes: AtomicU64,
+    /// Bytes that retention had removed.
+    pub lost_bytes: AtomicU64,
+    /// Why the last stream that failed did.
+    pub failure: Mutex<Option<Error>>,
+}
+
+/// A stream of batches.
+#[derive(Debug)]
+pub struct Scan {
+    log: Log,
+    options: Arc<ScanOptions>,
+    counts: Arc<Counts>,
+    /// The next record to be looked at.
+    at: u64,
+    /// No record at or behind it is shown; `u64::MAX`: where nothing is written.
+    end: u64,
+    batch: Batch,
+    batch_bytes: usize,
+    topics: TopicMemory,
+    needs_facts: bool,
+    takes_body: bool,
+    window: Option<Window>,
+    /// In the view of transactions, all of them, once they are folded.
+    folded: Option<Folded>,
+    is_done: bool,
+}
+
+/// How a window was left.
+enum Left {
+    /// Its records are read.
+    Read,
+    /// The batch is full.
+    Full,
+    /// The last record begins before this window ends and reaches behind it.
+    Needs(u64),
+    /// The scan is over.
+    Over,
+}
+
+impl Scan {
+    /// A stream over the store in a directory.
+    pub fn open(path: &Path, options: Arc<ScanOptions>, counts: Arc<Counts>) -> Result<Self> {
+        Self::over(Log::open(path)?, options, counts)
+    }
+
+    /// A stream over a log.
+    pub fn over(log: Log, options: Arc<ScanOptions>, counts: Arc<Counts>) -> Result<Self> {
+        options.check()?;
+        let (start, end) = Self::range(&log, &options, &counts)?;
+        let batch = Batch::new(&options.columns);
+        let needs_facts = options.columns.iter().any(|column| takes_facts(*column));
+        let takes_body = options.takes_body();
+        let topics = TopicMemory::default();
+        Ok(Self {
+            log,
+            options,
+            counts,
+            at: start,
+            end,
+            batch,
+            batch_bytes: 0,
+            topics,
+            needs_facts,
+            takes_body,
+            window: None,
+            folded: None,
+            is_done: false,
+        })
+    }
+
+    /// Where the range begins and ends, at records.
+    fn range(log: &Log, options: &ScanOptions, counts: &Counts) -> Result<(u64, u64)> {
+        let first = log.first();
+        let asked = options.start.unwrap_or(first);
+        if asked < first {
+            if options.fail_on_data_loss {
+                return Err(Log::gone(asked, first));
+            }
+            counts.lost_bytes.fetch_add(first - asked, Ordering::Relaxed);
+        }
+        let start = asked.max(first);
+        let end = options.end.unwrap_or_else(|| log.published_end().unwrap_or(u64::MAX));
+        if options.is_cut || (start == first && options.end.is_none()) {
+            return Ok((start, end.max(start)));
+        }
+        let visible = log.visible_end(None)?;
+        let outside = |option: &str, place: u64| {
+            invalid(option, format!("{place} is behind the end of the log\nhint: it holds {first} to {visible}"))
+        };
+        if start > visible {
+            return Err(outside("start_physical_offset", start));
+        }
+        if let Some(end) = options.end.filter(|end| *end > visible) {
+            return Err(outside("end_physical_offset", end));
+        }
+        Ok((log.boundary(start, visible)?, end))
+    }
+
+    /// The next batch; `None` at the end.
+    pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        if self.options.view == View::Transactions {
+            return self.next_folded();
+        }
+        let begin = self.at;
+        for _ in 0..TRIES_MAX {
+            self.read()?;
+            if self.log.is_still() {
+                return self.hand_out(begin);
+            }
+            // The writer reopened the store meanwhile: what stands above the end that it found then is not to be
+            // believed.
+            self.batch.clear();
+            (self.at, self.window, self.is_done, self.batch_bytes) = (begin, None, false, 0);
+            self.log.refresh()?;
+        }
+        Err(Error::StoreClosed)
+    }
+
+    fn next_folded(&mut self) -> Result<Option<RecordBatch>> {
+        let folded = match &mut self.folded {
+            Some(folded) => folded,
+            None => self.folded.insert(Folded::of(&self.log, &self.options, &self.counts)?),
+        };
+        folded.append(&mut self.batch, self.options.batch_rows);
+        self.is_done = self.batch.rows() == 0;
+        self.hand_out(0)
+    }
+
+    fn hand_out(&mut self, begin: u64) -> Result<Option<RecordBatch>> {
+        self.batch_bytes = 0;
+        if self.batch.rows() == 0 && (self.is_done || self.at == begin) {
+            return Ok(None);
+        }
+        self.batch.finish().map(Some).map_err(|why| self.log.corrupt(begin, &why.to_string()))
+    }
+
+    /// Reads records until the batch is full or the range is over.
+    fn read(&mut self) -> Result<()> {
+        let (begin, mut needed) = (self.at, 0);
+        while !self.is_done && self.at - begin < SILENT_BYTES_MAX {
+            let Some(window) = self.take_window(needed)? else {
+                self.is_done = true;
+                return self.check_end();
+            };
+            needed = 0;
+            let left = self.read_window(&window)?;
+            self.window = Some(window);
+            match left {
+                Left::Read => {}
+                Left::Needs(bytes) => {
+                    needed = bytes;
+                    self.window = None;
+                }
+                Left::Full => return Ok(()),
+                Left::Over => self.is_done = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// The window that holds the next record; `None` where the range ends.
+    fn take_window(&mut self, needed: u64) -> Result<Option<Window>> {
+        if let Some(window) = self.window.take().filter(|window| window.range.contains(&self.at)) {
+            return Ok(Some(window));
+        }
+        if self.at >= self.end {
+            return Ok(None);
+        }
+        match self.map(needed) {
+            Err(Error::OffsetTooOld { minimum, .. }) if !self.options.fail_on_data_loss => {
+                self.log.refresh()?;
+                let next = self.log.first().max(minimum).min(self.end);
+                self.counts.lost_bytes.fetch_add(next.saturating_sub(self.at), Ordering::Relaxed);
+                self.at = next;
+                if self.at >= self.end { Ok(None) } else { self.map(0) }
+            }
+            other => other,
+        }
+    }
+
+    fn map(&mut self, needed: u64) -> Result<Option<Window>> {
+        let found = self.log.window(self.at, self.reach(), needed)?;
+        if found.is_some() || self.end == u64::MAX {
+            return Ok(found);
+        }
+        // The writer may have gone on to another file since.
+        self.log.refresh()?;
+        if self.at < self.log.first() {
+            return Err(Log::gone(self.at, self.log.first()));
+        }
+        self.log.window(self.at, self.reach(), needed)
+    }
+
+    /// Decodes the window's records into rows.
+    fn read_window(&mut self, window: &Window) -> Result<Left> {
+        let bytes = window.from(self.at);
+        let mut rest: &[u8] = &bytes;
+        let mut rows: Vec<Row<'_>> = Vec::with_capacity(ROWS_AT_ONCE);
+        loop {
+            if rest.is_empty() || self.at >= self.end {
+                self.batch.append(&rows);
+                return Ok(if self.at >= self.end { self.end_here()? } else { Left::Read });
+            }
+            match step(rest, self.at, window.file_end, self.log.verify(self.at, self.takes_body)) {
+                Step::Record(view) => {
+                    let wanted = self.options.wants(&view, &mut self.topics);
+                    if wanted && !self.push(view, &mut rows)? {
+                        self.batch.append(&rows);
+                        return Ok(Left::Full);
+                    }
+                    self.at += u64::from(view.size);
+                    rest = rest.get(to_usize(view.size.into())..).unwrap_or_default();
+                }
+                Step::FileEnd => {
+                    self.at = window.file_end;
+                    rest = &[];
+                }
+                other => {
+                    self.batch.append(&rows);
+                    return self.meet(other, window);
+                }
+            }
+        }
+    }
+
+    /// Adds a record's rows; `false`: they go into the next batch.
+    fn push<'a>(&mut self, view: RecordView<'a>, rows: &mut Vec<Row<'a>>) -> Result<bool> {
+        let filled = self.batch.rows() + rows.len();
+        let Some(body) = self.body(&view)? else { return Ok(true) };
+        let bytes = to_usize(view.size.into()).max(body.len());
+        if filled >= self.options.batch_rows
+            || (filled > 0 && self.batch_bytes.saturating_add(bytes) > self.options.batch_bytes)
+        {
+            return Ok(false);
+        }
+        self.batch_bytes = self.batch_bytes.saturating_add(bytes);
+        let facts = if self.needs_facts { Facts::of(view.properties) } else { Facts::default() };
+        if self.options.view == View::Ops {
+            let named = parse_op_body(view.body);
+            rows.extend(named.map(|half| Row { view, facts, body: Cow::Borrowed(&[]), half_queue_offset: half }));
+        } else {
+            rows.push(Row { view, facts, body, half_queue_offset: 0 });
+        }
+        if rows.len() >= ROWS_AT_ONCE {
+            self.batch.append(rows);
+            rows.clear();
+        }
+        Ok(true)
+    }
+
+    /// The body as the application sent it, if it is asked for; `None`: it cannot be unpacked and is passed over.
+    #[inline]
+    fn body<'a>(&self, view: &RecordView<'a>) -> Result<Option<Cow<'a, [u8]>>> {
+        if !self.takes_body {
+            return Ok(Some(Cow::Borrowed(&[])));
+        }
+        if view.sys_flag & SYS_COMPRESSED == 0 {
+            return Ok(Some(Cow::Borrowed(view.body)));
+        }
+        match decompress(view.sys_flag, view.body, BODY_MAX) {
+            Ok(body) => Ok(Some(body)),
+            Err(why) => self.bad(view.physical_offset.0, view.size.into(), &why).map(|()| None),
+        }
+    }
+
+    /// Counts bytes that are no good record, or says that they are none.
+    fn bad(&self, at: u64, bytes: u64, why: &str) -> Result<()> {
+        if self.options.bad_records == BadRecords::Fail {
+            let hint = "hint: `txstore verify` looks at all of it; bad_records=\"skip\" passes it over";
+            return Err(self.log.corrupt(at, &format!("{why}\n{hint}")));
+        }
+        self.counts.bad_records.fetch_add(1, Ordering::Relaxed);
+        self.counts.bad_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// At a place that holds no record.
+    fn meet(&mut self, found: Step<'_>, window: &Window) -> Result<Left> {
+        let why = match found {
+            // Nothing follows; if something should, `check_end` says so.
+            Step::Unwritten => return self.end_here(),
+            Step::Bad(DecodeError::Truncated { needed })
+                if window.range.end < window.file_end && self.at + u64::from(needed) > window.range.end =>
+            {
+                let more = self.log.window(self.at, self.reach(), needed.into())?;
+                match more {
+                    Some(wider) if wider.range.end >= self.at + u64::from(needed) => {
+                        return Ok(Left::Needs(needed.into()));
+                    }
+                    _ => format!("the record has {needed} bytes and reaches behind the end of what may be read"),
+                }
+            }
+            Step::Bad(why) => why.to_string(),
+            Step::BadBlank(why) => why,
+            Step::Record(_) | Step::FileEnd => return Ok(Left::Read),
+        };
+        if self.end == u64::MAX && self.log.is_tail(self.at)? {
+            return Ok(Left::Over);
+        }
+        let next = match self.options.bad_records {
+            BadRecords::Fail => self.at,
+            BadRecords::Skip => self.log.resume_behind(self.at)?.unwrap_or(window.file_end).min(self.end),
+        };
+        self.bad(self.at, next - self.at, &why)?;
+        self.at = next;
+        self.window = None;
+        Ok(Left::Read)
+    }
+
+    /// A record may reach across the end of a range that was not cut at records, never across the visible end.
+    fn reach(&self) -> u64 {
+        if self.options.is_cut { self.end } else { u64::MAX }
+    }
+
+    /// The range is over; whether it ends as it should.
+    fn end_here(&self) -> Result<Left> {
+        self.check_end().map(|()| Left::Over)
+    }
+
+    /// A range whose ends were found before must end exactly there.
+    fn check_end(&self) -> Result<()> {
+        if !self.options.is_cut || self.at == self.end || self.end == u64::MAX {
+            return Ok(());
+        }
+        let what = if self.at > self.end {
+            format!("a record reaches across {}, where another should begin", self.end)
+        } else {
+            format!("nothing is written here, where records up to {} were planned to be read", self.end)
+        };
+        Err(self.log.corrupt(self.at, &what))
+    }
+
+    /// Bytes of the log from the scan's place on, as far as is known.
+    pub fn position(&self) -> u64 {
+        self.at
+    }
+}
+
+impl Iterator for Scan {
+    type Item = std::result::Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        // The caller is C: a panic must not reach it.
+        let next = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.next_batch()));
+        let next =
+            next.unwrap_or_else(|_| Err(Error::StorePoisoned { why: "a panic in the scan, which is a bug".into() }));
+        next.map_err(|error| {
+            self.is_done = true;
+            self.batch.clear();
+            let text = error.to_string().replace('\0', "\\0");
+            *self.counts.failure.lock() = Some(error);
+            ArrowError::ExternalError(text.into())
+        })
+        .transpose()
+    }
+}
+
+impl RecordBatchReader for Scan {
+    fn schema(&self) -> Arc<Schema> {
+        self.batch.schema()
+    }
+}

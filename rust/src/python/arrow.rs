@@ -1,0 +1,193 @@
+//! `Scan`: a range of the log, handed over through Arrow's C interfaces.
+//!
+//! In: what to show. Out: capsules of a stream or a schema, and places of the log. Always: each call begins a new
+//! stream; Python's lock is let go wherever the log is read. Not here: names with times, hints about topics (Python's
+//! `arrow.py`).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arrow_array::ffi_stream::FFI_ArrowArrayStream;
+use arrow_schema::ffi::FFI_ArrowSchema;
+use pyo3::prelude::*;
+use pyo3::types::{PyAny, PyCapsule};
+
+use super::error::{OrRaise, guarded, into_py};
+use crate::arrow::options::{Topics, topics_matching, types_named};
+use crate::arrow::schema::schema;
+use crate::arrow::{BadRecords, Counts, Log, ScanOptions, View};
+use crate::error::Error;
+
+/// A range of the log, to be read as often as one likes.
+#[pyclass(frozen, module = "txstore._native")]
+pub(super) struct Scan {
+    path: PathBuf,
+    options: Arc<ScanOptions>,
+    counts: Arc<Counts>,
+}
+
+#[pymethods]
+impl Scan {
+    #[new]
+    #[pyo3(signature = (path, *, view="messages", columns=None, topics=None, topic_pattern=None, system_topics=false,
+        queues=None, only_queues=false, start_store_ms=None, end_store_ms=None, transaction_types=None, start=None,
+        end=None, is_cut=false, batch_rows=None, batch_bytes=None, skip_bad_records=false, fail_on_data_loss=true))]
+    #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)] // Each is a keyword.
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        view: &str,
+        columns: Option<Vec<String>>,
+        topics: Option<Vec<String>>,
+        topic_pattern: Option<&str>,
+        system_topics: bool,
+        queues: Option<BTreeMap<String, QueuePairs>>,
+        only_queues: bool,
+        start_store_ms: Option<i64>,
+        end_store_ms: Option<i64>,
+        transaction_types: Option<Vec<String>>,
+        start: Option<u64>,
+        end: Option<u64>,
+        is_cut: bool,
+        batch_rows: Option<usize>,
+        batch_bytes: Option<usize>,
+        skip_bad_records: bool,
+        fail_on_data_loss: bool,
+    ) -> PyResult<Self> {
+        let options = || {
+            let view = View::named(view)?;
+            let mut options = ScanOptions::of(view);
+            if let Some(names) = &columns {
+                options.columns = view.choose(names)?;
+            }
+            if let Some(pattern) = topic_pattern {
+                options.topics = topics_matching(pattern, system_topics)?;
+            } else if let Some(names) = topics {
+                options.topics = Topics::Named(names.into_iter().collect());
+            } else if system_topics {
+                options.topics = Topics::All;
+            }
+            options.types = transaction_types.as_deref().map(types_named).transpose()?;
+            options.queues = queues.unwrap_or_default().into_iter().map(ranges).collect();
+            options.store_ms = start_store_ms.unwrap_or(i64::MIN)..end_store_ms.unwrap_or(i64::MAX);
+            options.batch_rows = batch_rows.unwrap_or(options.batch_rows);
+            options.batch_bytes = batch_bytes.unwrap_or(options.batch_bytes);
+            options.bad_records = if skip_bad_records { BadRecords::Skip } else { BadRecords::Fail };
+            options.check()?;
+            Ok(ScanOptions { only_queues, start, end, is_cut, fail_on_data_loss, ..options })
+        };
+        let options = Arc::new(options().or_raise(py)?);
+        Ok(Self { path, options, counts: Arc::default() })
+    }
+
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        // Other types than the schema's are the consumer's to make: the protocol leaves this open.
+        drop(requested_schema);
+        let stream = self.stream(py)?;
+        PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(Box::new(stream)), c"arrow_array_stream")
+    }
+
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        let exported = FFI_ArrowSchema::try_from(schema(&self.options.columns).as_ref());
+        let exported = exported.map_err(|why| into_py(py, &Error::StorePoisoned { why: why.to_string() }))?;
+        PyCapsule::new_with_value(py, exported, c"arrow_schema")
+    }
+
+    /// Refuses what a stream would refuse when it begins.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.stream(py).map(drop)
+    }
+
+    /// Raises what the last stream that failed failed of.
+    fn raise_failure(&self, py: Python<'_>) -> PyResult<()> {
+        self.counts.failure.lock().take().map_or(Ok(()), |error| Err(into_py(py, &error)))
+    }
+
+    /// Where a range that begins at `start` ends after so many rows or bytes; at the visible end or at the scan's at
+    /// the latest.
+    #[pyo3(signature = (start, *, rows=None, bytes=None))]
+    fn advance(&self, py: Python<'_>, start: u64, rows: Option<u64>, bytes: Option<u64>) -> PyResult<u64> {
+        let advance = || Log::open(&self.path)?.advance(&self.options, start, rows, bytes);
+        py.detach(|| guarded(advance)).or_raise(py)
+    }
+
+    #[getter]
+    fn columns(&self) -> Vec<&'static str> {
+        self.options.columns.iter().map(|column| column.name()).collect()
+    }
+
+    #[getter]
+    fn bad_records(&self) -> u64 {
+        self.counts.bad_records.load(Ordering::Relaxed)
+    }
+
+    #[getter]
+    fn bad_bytes(&self) -> u64 {
+        self.counts.bad_bytes.load(Ordering::Relaxed)
+    }
+
+    #[getter]
+    fn lost_bytes(&self) -> u64 {
+        self.counts.lost_bytes.load(Ordering::Relaxed)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Scan({}, columns={:?})", self.path.display(), self.columns())
+    }
+}
+
+impl Scan {
+    fn stream(&self, py: Python<'_>) -> PyResult<crate::arrow::Scan> {
+        let open = || crate::arrow::Scan::open(&self.path, Arc::clone(&self.options), Arc::clone(&self.counts));
+        py.detach(|| guarded(open)).or_raise(py)
+    }
+}
+
+/// Queue offsets by queue: the first one, and the end.
+type QueuePairs = BTreeMap<i32, (i64, i64)>;
+
+fn ranges((topic, queues): (String, QueuePairs)) -> (String, BTreeMap<i32, std::ops::Range<i64>>) {
+    (topic, queues.into_iter().map(|(queue, (start, end))| (queue, start..end)).collect())
+}
+
+/// The first place of the log that is left, and its visible end. `known`: a place where a record begins, to look from.
+#[pyfunction]
+#[pyo3(signature = (path, known=None))]
+pub(super) fn log_range(py: Python<'_>, path: PathBuf, known: Option<u64>) -> PyResult<(u64, u64)> {
+    let find = || {
+        let log = Log::open(&path)?;
+        Ok((log.first(), log.visible_end(known)?))
+    };
+    py.detach(|| guarded(find)).or_raise(py)
+}
+
+/// Cuts a range of the log into about so many even ones, each from a record's beginning to another's.
+#[pyfunction]
+pub(super) fn log_cut(py: Python<'_>, path: PathBuf, start: u64, end: u64, parts: u64) -> PyResult<Vec<(u64, u64)>> {
+    let cut = || Log::open(&path)?.cut(start..end, parts);
+    let cuts = py.detach(|| guarded(cut)).or_raise(py)?;
+    Ok(cuts.into_iter().map(|range| (range.start, range.end)).collect())
+}
+
+/// The topics that the store has queues of.
+#[pyfunction]
+pub(super) fn log_topics(py: Python<'_>, path: PathBuf) -> PyResult<Vec<String>> {
+    py.detach(|| guarded(|| Log::open(&path)?.topics())).or_raise(py)
+}
+
+/// The first place at or behind `at` where a record begins; the visible end if there is none.
+#[pyfunction]
+pub(super) fn log_boundary(py: Python<'_>, path: PathBuf, at: u64) -> PyResult<u64> {
+    let find = || {
+        let log = Log::open(&path)?;
+        log.boundary(at, log.visible_end(None)?)
+    };
+    py.detach(|| guarded(find)).or_raise(py)
+}

@@ -1,0 +1,171 @@
+"""Script: a short fixed piece of work that uses every verb, told word by word, whatever fails.
+
+In: options. Out: a word for each answer, and one for each error's class. Always: single-threaded beside the
+engine's own flushing thread, so that the N-th call of a kind is the same one in each run; an error ends one step,
+as an application would go on. Not here: what makes calls fail.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import txstore
+from tests.crash.workload import STATES, TOPIC, body, fate, filled, must_end
+from tests.crash.zygote import Voice
+from txstore import Broker, Message, TxStoreError
+
+GROUP = "group"
+_SENDS_MAX = 20_000
+
+
+class Script:
+    """The steps, each on its own."""
+
+    def __init__(self, voice: Voice, arguments: dict[str, Any]) -> None:
+        self._voice, self._arguments = voice, arguments
+        self.broker: Broker | None = None
+        self.halves: dict[str, Any] = {}
+        self._count = 0
+
+    def tried(self, call: Callable[[], object]) -> bool:
+        """Whether the step worked; its error is told by class and text."""
+        try:
+            call()
+        except TxStoreError as error:
+            self._voice.say("error", type(error).__name__, str(error)[:300])
+            return False
+        return True
+
+    def open(self) -> None:
+        self.broker = txstore.open(self._arguments["path"], **self._arguments["options"])
+        self.broker.write_queues(TOPIC)
+
+    def close(self) -> None:
+        broker, self.broker = self.broker, None
+        if broker is not None:
+            broker.close()
+
+    def send(self, messages: int = 1) -> None:
+        assert self.broker is not None
+        keys = [self._key() for _ in range(messages)]
+        sent = self.broker.append_many([Message(TOPIC, body(key), keys=[key]) for key in keys], [0] * messages)
+        for key, one in zip(keys, sent, strict=True):
+            self._voice.say("sent", key, one.queue_id, one.queue_offset)
+
+    def prepare(self) -> None:
+        assert self.broker is not None
+        key = self._key()
+        half = self.broker.prepare(Message(TOPIC, body(key), keys=[key]), 1, GROUP, 0)
+        self.halves[key] = half
+        self._voice.say("prepared", key, half.message_id)
+
+    def end(self) -> None:
+        """Ends the oldest that waits; one whose end fails waits on."""
+        if not self.halves:
+            return
+        assert self.broker is not None
+        key, half = next(iter(self.halves.items()))
+        if fate(key) == "discarded":
+            self.broker.discard(half)
+        else:
+            self.broker.end_transaction(half, STATES[fate(key)])
+        del self.halves[key]
+        self._voice.say("ended", key, half.message_id, fate(key))
+
+    def _key(self) -> str:
+        self._count += 1
+        return f"{self._arguments['name']}-{self._count}"
+
+    def run(self) -> None:
+        """All of it; what needs an open store is left out where opening failed."""
+        if self.tried(self.open):
+            assert self.broker is not None
+            store = self.broker.store
+            for call in (
+                lambda: self.send(2), self.prepare, self.prepare, self.send, self.end, self.prepare, store.flush,
+                self.end, store.snapshot, self.prepare, self.end, lambda: self.send(60), self.prepare, self.end,
+                store.write_offsets, self.prepare, lambda: self.send(20), store.flush, self.end,
+            ):  # fmt: skip
+                self.tried(call)
+        if self._arguments.get("crash"):
+            os._exit(9)
+        self.tried(self.close)
+
+
+def run(voice: Voice, arguments: dict[str, Any]) -> None:
+    """The script; with `wait`, not before somebody who watches the process sends SIGUSR1."""
+    if arguments.get("wait"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        voice.say("waiting")
+        signal.sigwait({signal.SIGUSR1})
+    Script(voice, arguments).run()
+    voice.say("closed")
+
+
+def limited(voice: Voice, arguments: dict[str, Any]) -> None:
+    """Work under a limit of files' sizes that falls into a record: the system writes the first part of it only.
+
+    With `wait`, whoever watches raises the limit while the write is under way; else it is raised behind the script's
+    steps, and the store goes on without being opened again.
+    """
+    script = Script(voice, arguments)
+    script.open()
+    script.prepare()
+    script.send()
+    assert script.broker is not None
+    end = script.broker.stat().max_physical_offset
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if arguments.get("wait"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        voice.say("waiting")
+        signal.sigwait({signal.SIGUSR1})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (end + arguments["room"], most))
+    voice.say("full")
+    if arguments.get("wait"):
+        script.send()
+    else:
+        for call in (script.send, script.prepare, script.end, script.broker.store.snapshot, script.send):
+            script.tried(call)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    voice.say("room")
+    for call in (script.send, script.prepare, script.end, script.end):
+        call()
+    script.close()
+    voice.say("closed")
+
+
+def on_a_full_disk(voice: Voice, arguments: dict[str, Any]) -> None:
+    """Sends until nothing fits any more, ends all that pends, and goes on when there is room again."""
+    script, directory, pages_left = Script(voice, arguments), Path(arguments["filled"]), arguments["pages_left"]
+    if arguments["while"] == "opening":
+        with filled(directory, pages_left):
+            voice.say("full")
+            opened = script.tried(script.open)
+        voice.say("room")
+        if not opened:
+            script.open()
+    else:
+        script.open()
+        for _ in range(arguments["halves"]):
+            script.prepare()
+        with filled(directory, pages_left):
+            voice.say("full")
+            assert not all(script.tried(script.send) for _ in range(_SENDS_MAX)), "the disk never became full"
+            script.tried(script.prepare)
+            while script.halves:
+                with must_end():
+                    script.end()
+            assert script.broker is not None
+            for call in (script.broker.flush, script.broker.store.snapshot, script.broker.write_offsets):
+                script.tried(call)
+        voice.say("room")
+    assert script.broker is not None
+    for call in (script.send, script.prepare, script.end, script.broker.store.snapshot, script.broker.write_offsets):
+        call()
+    script.close()
+    voice.say("closed")

@@ -1,0 +1,94 @@
+"""The story: the disk is full, and later it is not. Sends say so, ends still work, and nobody has to open the store
+again.
+
+A small tmpfs is filled so that each allocation in turn is the one that fails: while a store is made, while one
+thread sends and ends, and while several do and checks ask. What pends can always be ended; when there is space
+again, sends go on by themselves. No signal comes, also not from the page that readers in other processes look at.
+`TXSTORE_FULL_DISKS` sets how often the disk becomes full.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash.promises import Told, check
+from tests.crash.size import chance, count, steps
+from tests.crash.workload import BUSY, SIZES
+from tests.crash.zygote import Life, Zygote
+
+pytestmark = [pytest.mark.kill, pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a tmpfs")]
+FULL_DISKS = count("FULL_DISKS", 20)
+BYTES = 16 << 20
+SMALL = {**SIZES, "max_index_num": 2_000}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a few megabytes, empty."""
+    directory = tmp_path / "small"
+    directory.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={BYTES}", "txstore-test", str(directory)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"nothing can be mounted here: {mounted.stderr.strip()}")
+    yield directory
+    gc.collect()  # A closed store keeps its maps until it is collected.
+    subprocess.run(["umount", str(directory)], check=True)
+
+
+def look_at(life: Life, path: Path, told: Told, options: dict[str, Any]) -> None:
+    """No signal, no hang, only the error that says so; and every promise, by a reader and by a writer."""
+    assert (life.status, life.hung) == (0, False), f"P2: {life}"
+    assert all(facts[0] == "DiskFullError" for word, *facts in life.words if word == "error"), life.words
+    told.hear(life.words)
+    check(path, told, read_only=True)
+    check(path, told, read_only=False, **options)
+
+
+@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("moment", ["opening", "working"])
+def test_a_full_disk_refuses_sends_and_no_end(
+    small_disk: Path, zygote: Zygote, flush_disk_type: str, moment: str
+) -> None:
+    luck = chance()
+    options = {**SMALL, "flush_disk_type": flush_disk_type}
+    path = small_disk / "store"
+    for number in steps(f"full disks, {moment}, {flush_disk_type}", FULL_DISKS // 5):
+        arguments = {
+            "path": str(path), "options": options, "name": f"full-{number}", "filled": str(small_disk),
+            "while": moment, "pages_left": luck.randrange(60), "halves": luck.randrange(1, 40),
+        }  # fmt: skip
+        life = zygote.run("tests.crash.script:on_a_full_disk", arguments)
+        look_at(life, path, Told(), options)
+        shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_space_that_comes_back_is_used_without_opening_again(
+    small_disk: Path, zygote: Zygote, flush_disk_type: str
+) -> None:
+    luck = chance()
+    options = {**SMALL, "flush_disk_type": flush_disk_type}
+    path, told, times, refused = small_disk / "store", Told(), 0, 0
+    for _ in steps(f"full disks, threads, {flush_disk_type}", FULL_DISKS // 10 // 4 + 1):
+        arguments = {
+            "path": str(path), "options": options | BUSY, "seed": luck.randrange(1 << 30),
+            "threads": luck.randrange(1, 4), "seconds": 0.25, "filled": str(small_disk),
+        }  # fmt: skip
+        life = zygote.run("tests.crash.workload:work", arguments)
+        look_at(life, path, told, options)
+        words = [word for word, *_ in life.words]
+        assert "sent" in words[len(words) - words[::-1].index("room") :], "nothing was sent when there was space again"
+        times, refused = times + words.count("full"), refused + words.count("error")
+        shutil.rmtree(path)
+        told = Told()
+    print(f"full {times} times, {refused} refusals")
+    assert refused > 0

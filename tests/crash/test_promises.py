@@ -1,0 +1,85 @@
+"""The story: a checker that passes everything proves nothing. So each lie about a good store must be found by its
+name.
+"""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash.promises import Told, check
+from tests.crash.workload import SIZES, fate
+from tests.crash.zygote import Zygote
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> tuple[Path, Told]:
+    """A store that was worked with and closed, and what was told meanwhile."""
+    path = tmp_path_factory.mktemp("promises") / "store"
+    arguments = {"path": str(path), "options": SIZES, "seed": 5, "threads": 2, "seconds": 0.2}
+    told = Told()
+    told.hear(zygote.run("tests.crash.workload:work", arguments).words)
+    check(path, told, read_only=False)
+    return path, told
+
+
+def other_outcome(told: Told) -> None:
+    name = next(iter(told.ended))
+    told.ended[name] = "rolled_back" if told.ended[name] != "rolled_back" else "committed"
+
+
+def ended_that_pends(told: Told) -> None:
+    name = next(name for name in told.prepared if name not in told.ended)
+    told.ended[name] = fate(told.prepared[name])
+
+
+def other_place(told: Told) -> None:
+    key = next(iter(told.sent))
+    told.sent[key] = (told.sent[key][0], told.sent[key][1] + 1)
+
+
+def read_elsewhere(told: Told) -> None:
+    known = next(known for known in told.got.values() if len(known) > 1)
+    known[0], known[1] = known[1], known[0]
+
+
+LIES: dict[str, tuple[str, Callable[[Told], Any]]] = {
+    "a message that is not there": ("L2", lambda told: told.sent.update(nobody=(0, 0))),
+    "a half that is not there": ("L2", lambda told: told.prepared.update(nobody="nobody")),
+    "another place": ("L2", other_place),
+    "another outcome": ("T5", other_outcome),
+    "an end of what pends": ("T5", ended_that_pends),
+    "a message that was read and is gone": ("D1", lambda told: told.got[0].update({1_000_000: "nobody"})),
+    "a message that was read elsewhere": ("D1", read_elsewhere),
+    "a longer log": ("L1", lambda told: told.prefixes.append((1 << 40, 0))),
+    "other bytes": ("L3", lambda told: told.prefixes.append((100, zlib.crc32(b"others")))),
+}
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("lie", LIES)
+def test_the_checker_finds(good: tuple[Path, Told], lie: str) -> None:
+    path, truth = good
+    promise, tell = LIES[lie]
+    told = copy.deepcopy(truth)
+    tell(told)
+    with pytest.raises(AssertionError, match=f"^{promise}"):
+        check(path, told, read_only=True)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(
+    ("words", "promise"),
+    [
+        ([["got", "a", 0, 0], ["got", "b", 0, 2]], "a gap or a repetition"),
+        ([["got", "a", 0, 7]], "begins behind what was read"),
+    ],
+)
+def test_the_checker_hears_what_a_consumer_passes_over(words: list[list[Any]], promise: str) -> None:
+    with pytest.raises(AssertionError, match=r"^D1"):
+        Told().hear(words)

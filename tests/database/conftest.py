@@ -1,0 +1,223 @@
+"""What the tests of the database room share: every kind of session, on SQLite and on a real PostgreSQL.
+
+Where PostgreSQL is not installed its tests are skipped, and say so.
+"""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+import txstore
+from tests.database.server import ORDERS, Postgres, running_postgres
+from txstore import Broker
+from txstore.database import Database
+
+SMALL: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1 << 20,
+    "max_message_size": 1 << 16,
+    "max_hash_slot_num": 1000,
+    "max_index_num": 4000,
+}
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with running_postgres() as server:
+        if server is None:
+            pytest.skip("PostgreSQL is not installed here: apt-get install postgresql")
+        yield server
+
+
+# Kinds of sessions ----------------------------------------------------------------------------------------------------
+
+
+class Kind:
+    """One way to reach a database: what checks open, and what a user works with."""
+
+    def __init__(self, name: str, place: str) -> None:
+        self.name = name
+        self.place = place
+        self.engine: Any = None
+        self.source: Any = place
+        if name.startswith("sqlalchemy"):
+            asynchronous, driver = "async" in name or "asyncpg" in name, "psycopg"
+            if "asyncpg" in name:
+                driver = "asyncpg"
+            if "sqlite" in name:
+                url = f"sqlite{'+aiosqlite' if asynchronous else ''}:///{place}"
+            else:
+                url = place.replace("postgresql://", f"postgresql+{driver}://")
+            self.engine = self.source = create_async_engine(url) if asynchronous else create_engine(url)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Any]:
+        """A user's session, made the usual way; what it did not commit is lost."""
+        if self.name == "sqlite3":
+            connection = sqlite3.connect(self.place)
+            try:
+                yield connection
+            finally:
+                connection.close()
+        elif self.name == "psycopg":
+            plain = psycopg.connect(self.place)
+            try:
+                yield plain
+            finally:
+                plain.close()
+        elif self.name == "psycopg autocommit":
+            with psycopg.connect(self.place, autocommit=True) as committing:
+                yield committing
+        elif self.name == "psycopg async":
+            waiting = await psycopg.AsyncConnection.connect(self.place)
+            try:
+                yield waiting
+            finally:
+                await waiting.close()
+        elif "connection" in self.name:
+            with self.engine.connect() as below:
+                yield below
+        elif self.name.startswith("sqlalchemy") and hasattr(self.engine, "sync_engine"):
+            try:
+                async with AsyncSession(self.engine) as asynchronous:
+                    yield asynchronous
+            finally:  # Its connections belong to this event loop.
+                await self.engine.dispose()
+        else:
+            with Session(self.engine) as session:
+                yield session
+
+    async def order(self, session: Any, number: int, transaction_id: str) -> None:
+        """The business row."""
+        if self.name == "sqlite3":
+            session.execute("INSERT INTO orders VALUES (?, ?)", (number, transaction_id))
+        elif self.name.startswith("psycopg"):
+            done = session.execute("INSERT INTO orders VALUES (%s, %s)", (number, transaction_id))
+            if asyncio.iscoroutine(done):
+                await done
+        else:
+            values = {"number": number, "id": transaction_id}
+            done = session.execute(text("INSERT INTO orders VALUES (:number, :id)"), values)
+            if asyncio.iscoroutine(done):
+                await done
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """What another connection sees."""
+        if self.place.startswith("postgresql"):
+            with psycopg.connect(self.place) as connection:
+                return connection.execute(sql).fetchall()
+        other = sqlite3.connect(self.place)
+        try:
+            return other.execute(sql).fetchall()
+        finally:
+            other.close()
+
+    def orders(self) -> list[int]:
+        return [row[0] for row in self.rows("SELECT number FROM orders ORDER BY number")]
+
+    def outcomes(self) -> dict[str, str]:
+        """Id → outcome, of the rows of local transactions."""
+        rows = self.rows("SELECT transaction_id, outcome FROM txstore_transactions")
+        return {name: outcome for name, outcome in rows if name != "txstore.identity"}
+
+    def close(self) -> None:
+        if self.engine is None:
+            return
+        if hasattr(self.engine, "sync_engine"):
+            asyncio.run(self.engine.dispose())
+        else:
+            self.engine.dispose()
+
+
+KINDS = [
+    "sqlite3",
+    "sqlalchemy sqlite",
+    "sqlalchemy sqlite connection",
+    "sqlalchemy sqlite async",
+    "psycopg",
+    "psycopg autocommit",
+    "psycopg async",
+    "sqlalchemy postgres",
+    "sqlalchemy postgres connection",
+    "sqlalchemy postgres async",
+    "sqlalchemy asyncpg",
+]
+
+
+def make_kind(name: str, folder: Path, request: pytest.FixtureRequest) -> Kind:
+    if "sqlite" in name:
+        place = str(folder / f"{name.replace(' ', '-')}.db")
+        connection = sqlite3.connect(place)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(ORDERS)
+        connection.close()
+        return Kind(name, place)
+    server: Postgres = request.getfixturevalue("postgres")
+    return Kind(name, server.url(server.new()))
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
+    """Every kind, each with a database that has the user's table, and not ours yet."""
+    found = make_kind(request.param, tmp_path, request)
+    yield found
+    found.close()
+    if found.place.startswith("postgresql"):
+        request.getfixturevalue("postgres").give_back(found.place)
+
+
+@pytest.fixture
+def database(kind: Kind) -> Database:
+    made = Database(kind.source)
+    made.create_table()
+    return made
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """A store whose checks come only when a test makes them come."""
+    with txstore.open(tmp_path / "store", transaction_check_interval=3600, **SMALL) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def entered(block: Any) -> AsyncIterator[Any]:
+    """A sync or async block as an async one."""
+    if hasattr(block, "__aenter__") and getattr(block, "_handle").asynchronous:  # noqa: B009
+        async with block as value:
+            yield value
+    else:
+        with block as value:
+            yield value
+
+
+def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(coroutine)
+
+
+def messages(broker: Broker, topic: str) -> list[str | None]:
+    """The transaction ids of all visible messages of a topic."""
+    found: list[str | None] = []
+    for _, queue_id, first, end in broker.queues(topic):
+        offset = first
+        while offset < end:
+            read, offset = broker.read(topic, queue_id, offset, 256)
+            found.extend(message.transaction_id for message in read)
+    return found
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Waits for what another thread or process will do."""
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.005)

@@ -1,0 +1,317 @@
+"""The story: a database and a message, both or neither, whoever fails when; for every kind of session that is there.
+
+Each test reads as one row of docs/database.md's table of failures.
+"""
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from tests.database.conftest import Kind, entered, messages, run
+from txstore import AlreadyEndedError, Broker, LocalTransactionState, Message, TransactionProducer
+from txstore.database import Database
+from txstore.errors import DiskFullError
+from txstore.testing import FakeBroker
+
+COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
+
+
+@pytest.fixture
+def producer(broker: Broker, database: Database) -> TransactionProducer:
+    return broker.transaction_producer("order-service", database=database)
+
+
+def begin(producer: TransactionProducer, message: Message, session: Any) -> Any:
+    return entered(producer.transaction(message, session=session))
+
+
+def test_leaving_commits_both(kind: Kind, broker: Broker, producer: TransactionProducer) -> None:
+    async def pay() -> str:
+        async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
+            await kind.order(session, 1, tx.transaction_id)
+            assert messages(broker, "t") == []
+        assert tx.state is COMMIT
+        return str(tx.transaction_id)
+
+    name = run(pay())
+    assert (kind.orders(), kind.outcomes(), messages(broker, "t")) == ([1], {name: "committed"}, [name])
+
+
+def test_an_exception_rolls_both_back_at_once(kind: Kind, broker: Broker, producer: TransactionProducer) -> None:
+    async def pay() -> Any:
+        async with kind.session() as session:
+            with contextlib.suppress(KeyError):
+                async with begin(producer, Message("t", b"x"), session) as tx:
+                    await kind.order(session, 1, tx.transaction_id)
+                    raise KeyError("no such customer")
+            # The session is good for more.
+            async with begin(producer, Message("t", b"y"), session) as second:
+                await kind.order(session, 2, second.transaction_id)
+            return tx, second
+
+    tx, second = run(pay())
+    assert (tx.state, tx.error) == (ROLLBACK, "KeyError: 'no such customer'")
+    assert kind.orders() == [2]
+    assert kind.outcomes() == {tx.transaction_id: "rolled_back", second.transaction_id: "committed"}
+    assert messages(broker, "t") == [second.transaction_id]
+    assert broker.transactions() == []
+
+
+def test_a_rollback_that_is_said_rolls_both_back(kind: Kind, broker: Broker, producer: TransactionProducer) -> None:
+    async def pay() -> Any:
+        async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
+            await kind.order(session, 1, tx.transaction_id)
+            tx.rollback()
+        return tx
+
+    assert run(pay()).state is ROLLBACK
+    assert (kind.orders(), messages(broker, "t"), broker.transactions()) == ([], [], [])
+
+
+def test_work_from_before_the_block_is_committed_with_it(
+    kind: Kind, broker: Broker, producer: TransactionProducer
+) -> None:
+    async def pay() -> None:
+        async with kind.session() as session:
+            if kind.name != "psycopg autocommit":
+                await kind.order(session, 1, "before")
+            async with begin(producer, Message("t", b"x"), session) as tx:
+                await kind.order(session, 2, tx.transaction_id)
+
+    run(pay())
+    assert kind.orders()[-1] == 2
+    assert len(messages(broker, "t")) == 1
+
+
+async def commit(session: Any) -> None:
+    done = session.commit()
+    if done is not None:
+        await done
+
+
+async def rollback(session: Any) -> None:
+    done = session.rollback()
+    if done is not None:
+        await done
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_commit_inside_decides_whatever_follows(
+    kind: Kind, broker: Broker, producer: TransactionProducer, fails: bool
+) -> None:
+    async def pay() -> None:
+        async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
+            await kind.order(session, 1, tx.transaction_id)
+            await commit(session)
+            if fails:
+                raise KeyError
+
+    with contextlib.suppress(KeyError):
+        run(pay())
+    assert (kind.orders(), len(messages(broker, "t"))) == ([1], 1)
+    assert list(kind.outcomes().values()) == ["committed"]
+
+
+def test_a_commit_inside_cannot_be_taken_back(kind: Kind, broker: Broker, producer: TransactionProducer) -> None:
+    async def pay() -> None:
+        async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
+            await commit(session)
+            tx.rollback()
+
+    with pytest.raises(AlreadyEndedError, match="committed inside"):
+        run(pay())
+    assert len(messages(broker, "t")) == 1
+
+
+def test_a_rollback_inside_takes_the_message_along_and_says_so(
+    kind: Kind, broker: Broker, producer: TransactionProducer
+) -> None:
+    async def pay() -> None:
+        async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
+            await kind.order(session, 1, tx.transaction_id)
+            await rollback(session)
+            if kind.name != "psycopg autocommit":
+                await kind.order(session, 2, tx.transaction_id)
+
+    with pytest.raises(AlreadyEndedError, match="savepoint"):
+        run(pay())
+    assert (kind.orders(), messages(broker, "t"), broker.transactions()) == ([], [], [])
+    assert list(kind.outcomes().values()) == ["rolled_back"]
+
+
+def test_a_commit_that_fails_rolls_the_message_back(
+    kind: Kind, broker: Broker, producer: TransactionProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A constraint that is only looked at then, a lost connection before: what counts is the row."""
+
+    async def pay() -> None:
+        async with kind.session() as session:
+            block: Any = producer.transaction(Message("t", b"x"), session=session)
+            handle = block._handle
+            real, fails = handle.commit, [True]
+
+            async def failing() -> None:
+                if fails.pop() if fails else False:
+                    raise OSError("the server went away")
+                await real()
+
+            monkeypatch.setattr(handle, "commit", failing)
+            async with entered(block) as tx:
+                await kind.order(session, 1, tx.transaction_id)
+
+    with pytest.raises(OSError, match="went away"):
+        run(pay())
+    assert (kind.orders(), messages(broker, "t"), broker.transactions()) == ([], [], [])
+
+
+def test_a_commit_that_came_through_though_it_failed_is_found(
+    kind: Kind, broker: Broker, producer: TransactionProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection broke behind the commit: nobody was told, the row is there."""
+
+    async def pay() -> None:
+        async with kind.session() as session:
+            block: Any = producer.transaction(Message("t", b"x"), session=session)
+            handle = block._handle
+            real, fails = handle.commit, [True]
+
+            async def failing() -> None:
+                await real()
+                if fails.pop() if fails else False:
+                    raise OSError("the answer was lost")
+
+            monkeypatch.setattr(handle, "commit", failing)
+            async with entered(block) as tx:
+                await kind.order(session, 1, tx.transaction_id)
+
+    with pytest.raises(OSError, match="lost"):
+        run(pay())
+    assert (kind.orders(), len(messages(broker, "t")), broker.transactions()) == ([1], 1, [])
+
+
+def test_where_the_session_is_gone_a_check_decides(
+    kind: Kind, broker: Broker, producer: TransactionProducer, database: Database
+) -> None:
+    async def pay() -> Any:
+        async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
+            await kind.order(session, 1, tx.transaction_id)
+            tx._handle.rollback = tx._handle.commit = _gone
+            raise KeyError
+
+    with contextlib.suppress(KeyError):
+        run(pay())
+    (waiting,) = broker.transactions()
+    assert not waiting.running
+    half = broker.store.half(waiting.half_queue_offset)
+    assert database.check_local_transaction(half) is ROLLBACK
+    assert database.check_local_transaction(half) is ROLLBACK
+    assert kind.orders() == []
+
+
+async def _gone() -> None:
+    raise OSError("gone")
+
+
+def test_a_message_whose_end_fails_is_committed_by_a_check(
+    kind: Kind, broker: Broker, producer: TransactionProducer, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any, **options: Any) -> Any:
+        raise DiskFullError("full")
+
+    async def pay() -> Any:
+        async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
+            await kind.order(session, 1, tx.transaction_id)
+            monkeypatch.setattr(broker, "end_transaction", full)
+        return tx
+
+    assert "full" in run(pay()).error
+    (waiting,) = broker.transactions()
+    assert database.check_local_transaction(broker.store.half(waiting.half_queue_offset)) is COMMIT
+    assert kind.orders() == [1]
+
+
+def test_a_local_transaction_that_comes_after_the_check_fails_on_the_key(
+    kind: Kind, broker: Broker, producer: TransactionProducer, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between half and row it stalled so long that its producer was taken for dead."""
+    prepare = producer._store_half
+
+    def stalled(*arguments: Any) -> Any:
+        sent = prepare(*arguments)
+        if database.check_local_transaction(broker.store.half(sent.queue_offset)) is ROLLBACK:
+            broker.end_transaction(sent, ROLLBACK)
+        return sent
+
+    async def pay() -> None:
+        async with kind.session() as session:
+            monkeypatch.setattr(producer, "_store_half", stalled)
+            if "sqlite" in kind.name:  # There the check would wait for the block's lock: it comes in between.
+                monkeypatch.setattr("txstore.database.sqlite.SqliteHandle.begin", _nothing)
+            async with begin(producer, Message("t", b"x"), session) as tx:
+                await kind.order(session, 1, tx.transaction_id)
+
+    with pytest.raises(AlreadyEndedError, match="given up") as caught:
+        run(pay())
+    assert caught.value.outcome == "rolled_back"
+    assert (kind.orders(), messages(broker, "t"), broker.transactions()) == ([], [], [])
+
+
+async def _nothing(self: Any) -> None:
+    """Begins nothing."""
+
+
+def test_a_resent_message_is_not_done_twice(kind: Kind, broker: Broker, producer: TransactionProducer) -> None:
+    async def pay() -> Any:
+        async with kind.session() as session:
+            async with begin(producer, Message("t", b"x"), session) as tx:
+                await kind.order(session, 1, tx.transaction_id)
+            async with begin(producer, tx.message, session):
+                raise AssertionError("it must not come so far")
+
+    with pytest.raises(AlreadyEndedError) as caught:
+        run(pay())
+    assert caught.value.outcome == "committed"
+    assert (len(messages(broker, "t")), broker.transactions()) == (1, [])
+
+
+def test_a_resumed_transaction_is_answered_by_its_row(
+    kind: Kind, broker: Broker, producer: TransactionProducer, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any, **options: Any) -> Any:
+        raise DiskFullError("full")
+
+    async def pay() -> Any:
+        async with kind.session() as session:
+            with monkeypatch.context() as patch:
+                async with begin(producer, Message("t", b"x"), session) as tx:
+                    patch.setattr(broker, "end_transaction", full)
+            return tx
+
+    name = run(pay()).transaction_id
+    broker.discard(name)
+    broker.resume(name)
+    (waiting,) = broker.transactions()
+    assert waiting.transaction_id == name
+    assert database.check_local_transaction(broker.store.half(waiting.half_queue_offset)) is COMMIT
+
+
+def test_a_fake_broker_takes_a_database_too(kind: Kind, database: Database) -> None:
+    fake = FakeBroker()
+    producer = fake.transaction_producer("g", database=database)
+
+    async def pay() -> Any:
+        async with kind.session() as session:
+            async with begin(producer, Message("t", b"x"), session) as tx:
+                await kind.order(session, 1, tx.transaction_id)
+            with contextlib.suppress(KeyError):
+                async with begin(producer, Message("t", b"y"), session) as failed:
+                    failed._handle.rollback = failed._handle.commit = _gone
+                    raise KeyError
+        return tx, failed
+
+    tx, failed = run(pay())
+    assert fake.transaction_state(failed.transaction_id) == "pending"
+    assert fake.run_checks() == 1
+    assert fake.transaction_state(failed.transaction_id) == "rolled_back"
+    assert fake.transaction_state(tx.transaction_id) == "committed"

@@ -1,0 +1,149 @@
+"""The story: the table of local transactions is cleaned like the log, and nothing is guessed from what was removed."""
+
+import logging
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+
+import txstore
+from tests.database.conftest import SMALL, Kind, entered, run, wait_until
+from txstore import Broker, LocalTransactionState, Message
+from txstore.database import DDL, Database, TableError
+
+HOUR = timedelta(hours=1)
+
+
+def paid(kind: Kind, broker: Broker, database: Database) -> str:
+    """A transaction that both committed."""
+
+    async def pay() -> str:
+        with broker.transaction_producer("g", database=database) as producer:
+            async with (
+                kind.session() as session,
+                entered(producer.transaction(Message("t", b"x"), session=session)) as tx,
+            ):
+                pass
+        return str(tx.transaction_id)
+
+    return str(run(pay()))
+
+
+def test_rows_go_by_their_age(kind: Kind, database: Database, broker: Broker) -> None:
+    first = paid(kind, broker, database)
+    moment = datetime.now(UTC)
+    time.sleep(0.005)
+    second = paid(kind, broker, database)
+    assert database.clean(moment - HOUR) == 0
+    assert database.clean(moment) == 1
+    assert (set(kind.outcomes()), first != second) == ({second}, True)
+    assert database.clean(moment) == 0
+    paid(kind, broker, database)  # Its identity is still there.
+
+
+def test_many_rows_go_in_steps(kind: Kind, database: Database) -> None:
+    with _writing(kind) as execute:
+        rows = ", ".join(f"('id {number}', 'committed', 1)" for number in range(2500))
+        execute(f"INSERT INTO txstore_transactions VALUES {rows}")
+    assert database.clean(datetime.now(UTC)) == 2500
+
+
+@contextmanager
+def _writing(kind: Kind) -> Iterator[Any]:
+    connection: Any = (
+        psycopg.connect(kind.place) if kind.place.startswith("postgresql") else sqlite3.connect(kind.place)
+    )
+    yield connection.execute
+    connection.commit()
+    connection.close()
+
+
+def test_a_missing_row_of_that_age_is_no_answer(kind: Kind, database: Database, broker: Broker) -> None:
+    """A discarded transaction may be resumed after its row was cleaned: nobody knows, and nobody guesses."""
+    producer = broker.transaction_producer("h")
+    sent = broker.prepare(Message("t", b"x"), producer.send(Message("t", b"y")).queue_id, "h", 0)
+    half = txstore.HalfMessage(broker.store.half(sent.queue_offset))
+    with _writing(kind) as execute:
+        later = int((half.born_timestamp + 2 * HOUR).timestamp() * 1000)
+        execute(f"UPDATE txstore_transactions SET created_ms = {later}")
+    with pytest.raises(TableError, match="rows of its age were cleaned"):
+        database.check_local_transaction(half)
+    assert kind.outcomes() == {}
+
+
+def test_a_migration_makes_the_same_table(kind: Kind, broker: Broker) -> None:
+    with _writing(kind) as execute:
+        for statement in DDL:
+            execute(statement)
+    for _ in range(2):
+        database = Database(kind.source)
+        paid(kind, broker, database)
+        database.create_table()
+    assert len(kind.outcomes()) == 2
+
+
+def test_a_broker_cleans_by_itself(
+    kind: Kind, database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows older than `file_reserved_time`; a database that fails is told in the log."""
+    with txstore.open(tmp_path / "other", file_reserved_time=3600, transaction_check_interval=3600, **SMALL) as broker:
+        producer = broker.transaction_producer("g", database=database)
+        paid(kind, broker, database)
+        broker._clean_databases()
+        time.sleep(0.2)
+        assert len(kind.outcomes()) == 1
+        with _writing(kind) as execute:
+            execute("UPDATE txstore_transactions SET created_ms = created_ms - 9000000 WHERE outcome = 'committed'")
+        broker._clean_databases()
+        wait_until(lambda: kind.outcomes() == {})
+        with _writing(kind) as execute:
+            execute("DROP TABLE txstore_transactions")
+        wait_until(lambda: not broker._parts.pool.asking(-producer.number))
+        with caplog.at_level(logging.WARNING, "txstore.broker"):
+            broker._clean_databases()
+            wait_until(lambda: "a database was not cleaned" in caplog.text)
+        assert not producer.closed
+
+
+class Seen:
+    """A database that only tells from when on it should be cleaned."""
+
+    def __init__(self) -> None:
+        self.before: list[datetime] = []
+
+    def check_local_transaction(self, message: object) -> LocalTransactionState:
+        return LocalTransactionState.UNKNOWN
+
+    def transaction(self, *arguments: Any, **options: Any) -> Any:
+        raise NotImplementedError
+
+    def clean(self, before: datetime) -> int:
+        self.before.append(before)
+        return 0
+
+
+def test_the_oldest_that_pends_bounds_the_cleaning(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Seen()
+    broker.transaction_producer("g", database=database)
+    broker._clean_databases()
+    wait_until(lambda: len(database.before) == 1)
+
+    class Old:
+        """The store, with a transaction that has been pending for a hundred hours."""
+
+        def halves_waiting(self, after: int, limit: int) -> list[Any]:
+            return [SimpleNamespace(stored_age_ms=100 * 3_600_000)]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker, "_store", Old())
+        broker._clean_databases()
+    wait_until(lambda: len(database.before) == 2)
+    ages = [datetime.now(UTC) - before for before in database.before]
+    assert [round(age / HOUR) for age in ages] == [72 + 1, 100 + 1]

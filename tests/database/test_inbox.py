@@ -1,0 +1,130 @@
+"""The story: a message that comes twice is handled once, since what says so commits with what was done."""
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.database.conftest import Kind, entered, messages, run
+from txstore import Broker, InvalidOptionError, Message, StoredMessage
+from txstore.database import Database
+
+
+@pytest.fixture
+def message(broker: Broker) -> StoredMessage:
+    broker.producer("p").send(Message("t", b"x"), queue_id=0)
+    return broker.read("t", 0, 0)[0][0]
+
+
+def test_a_message_is_handled_once_a_group(kind: Kind, database: Database, message: StoredMessage) -> None:
+    async def handle(group: str, number: int) -> bool:
+        async with kind.session() as session, entered(database.inbox(group).handle(message, session)) as first:
+            if first:
+                await kind.order(session, number, group)
+            return bool(first)
+
+    assert [run(handle(group, number)) for number, group in enumerate(["a", "a", "b", "a", "b"])] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert kind.orders() == [0, 2]
+
+
+def test_what_failed_comes_again(kind: Kind, database: Database, message: StoredMessage) -> None:
+    inbox = database.inbox("g")
+
+    async def handle(fails: bool) -> bool:
+        async with kind.session() as session, entered(inbox.handle(message, session)) as first:
+            if first:
+                await kind.order(session, 1, "g")
+            if fails:
+                raise KeyError
+            return bool(first)
+
+    with pytest.raises(KeyError):
+        run(handle(True))
+    assert kind.orders() == []
+    assert run(handle(False))
+    assert not run(handle(False))
+    assert kind.orders() == [1]
+
+
+def test_a_rollback_inside_is_not_taken_for_handled(kind: Kind, database: Database, message: StoredMessage) -> None:
+    async def handle() -> None:
+        async with kind.session() as session, entered(database.inbox("g").handle(message, session)):
+            done = session.rollback()
+            if done is not None:
+                await done
+
+    with pytest.raises(InvalidOptionError, match="rolled back inside"):
+        run(handle())
+    assert kind.rows("SELECT count(*) FROM txstore_inbox") == [(0,)]
+
+
+def test_one_handles_it_and_sends_another_in_the_same_transaction(
+    kind: Kind, database: Database, message: StoredMessage, broker: Broker
+) -> None:
+    inbox = database.inbox("g")
+    producer = broker.transaction_producer("g", database=database)
+
+    async def handle(fails: bool) -> None:
+        async with kind.session() as session, entered(inbox.handle(message, session)) as first:
+            if first:
+                async with entered(producer.transaction(Message("next", b"y"), session=session)) as tx:
+                    await kind.order(session, 1, tx.transaction_id)
+                    if fails:
+                        raise KeyError
+
+    with contextlib.suppress(KeyError):
+        run(handle(True))
+    assert (kind.orders(), messages(broker, "next")) == ([], [])
+    for _ in range(2):
+        run(handle(False))
+    assert (kind.orders(), len(messages(broker, "next"))) == ([1], 1)
+
+
+@pytest.mark.parametrize("server", ["sqlite3", "postgres"])
+def test_two_at_the_same_time_wait_for_each_other(
+    server: str, message: StoredMessage, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if server == "postgres":
+        postgres = request.getfixturevalue("postgres")
+        place = postgres.url(postgres.new())
+    else:
+        place = str(tmp_path / "a.db")
+    database = Database(place)
+    database.create_table()
+    inbox, together, firsts = database.inbox("g"), threading.Barrier(8), list[bool]()
+
+    def handle() -> None:
+        connection = psycopg.connect(place) if server == "postgres" else sqlite3.connect(place, timeout=30)
+        together.wait()
+        with inbox.handle(message, connection) as first:
+            firsts.append(first)
+        connection.close()
+
+    threads = [threading.Thread(target=handle) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(firsts) == [False] * 7 + [True]
+
+
+def test_it_is_cleaned_with_the_log(kind: Kind, database: Database, message: StoredMessage) -> None:
+    async def handle() -> None:
+        async with kind.session() as session, entered(database.inbox("g").handle(message, session)):
+            pass
+
+    run(handle())
+    assert database.clean(datetime(2020, 1, 1, tzinfo=UTC)) == 0
+    asyncio.run(asyncio.sleep(0.002))
+    assert database.clean(datetime.now(UTC)) == 1

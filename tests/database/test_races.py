@@ -1,0 +1,222 @@
+"""The story: blocks, checks and late comers race; for every transaction the row is committed exactly if the message is.
+
+Producers are closed while their blocks run, so that checks of others come in between: before the row, behind it, before
+the commit. `TXSTORE_RACES` sets how many transactions there are for each kind of session (10,000 in the long form).
+"""
+
+import contextlib
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import txstore
+from tests.database.conftest import SMALL, Kind, entered, make_kind, messages, run, wait_until
+from txstore import AlreadyEndedError, Broker, LocalTransactionState, Message
+from txstore.database import Database
+
+RACES = int(os.environ.get("TXSTORE_RACES", "120"))
+THREADS = 6
+GROUP, TOPIC = "order-service", "t"
+FATES = ["commit", "raise", "roll back", "commit inside", "late row", "late commit", "late raise", "resent"]
+
+
+class StumbleError(Exception):
+    """What the user's code raises."""
+
+
+class Racer:
+    """One thread's work: its own sessions, its own chance."""
+
+    def __init__(self, kind: Kind, broker: Broker, database: Database, seed: int, fates: Counter[str]) -> None:
+        self.kind, self.broker, self.database = kind, broker, database
+        self.chance = random.Random(seed)
+        self.fates = fates
+
+    def pause(self) -> None:
+        time.sleep(self.chance.random() * 0.03)
+
+    async def one(self, number: int) -> None:
+        fate = self.chance.choice(FATES)
+        producer = self.broker.transaction_producer(GROUP, database=self.database)
+        try:
+            if fate == "late row":
+                self._stall(producer)
+            await self._pay(producer, number, fate)
+            self.fates[f"{fate}: done"] += 1
+        except StumbleError:
+            self.fates[f"{fate}: raised"] += 1
+        except AlreadyEndedError as error:
+            self.fates[f"{fate}: found it {error.outcome}"] += 1
+        finally:
+            producer.close()
+
+    def _stall(self, producer: Any) -> None:
+        """Between half and row the producer is taken for dead."""
+        prepare = producer._store_half
+
+        def stalled(*arguments: Any) -> Any:
+            sent = prepare(*arguments)
+            producer.close()
+            self.broker.local_transaction_ended(sent.queue_offset)
+            self.pause()
+            return sent
+
+        producer._store_half = stalled
+
+    async def _pay(self, producer: Any, number: int, fate: str) -> None:
+        async with self.kind.session() as session:
+            block = producer.transaction(Message(TOPIC, str(number).encode()), session=session)
+            if fate == "late row" and "sqlite" in self.kind.name:
+                block._handle.begin = _nothing  # Else it would hold SQLite's lock meanwhile.
+            async with entered(block) as tx:
+                await self.kind.order(session, number, tx.transaction_id)
+                if fate.startswith("late") and fate != "late row":
+                    producer.close()
+                    self.pause()
+                if fate == "commit inside":
+                    done = session.commit()
+                    if done is not None:
+                        await done
+                if fate == "roll back":
+                    tx.rollback()
+                if fate == "late raise" or (
+                    fate in ("raise", "resent", "commit inside") and self.chance.random() < 0.5
+                ):
+                    if fate == "resent":
+                        tx._handle.rollback = tx._handle.commit = _broken
+                    raise StumbleError
+        if fate == "resent":
+            async with self.kind.session() as session, entered(producer.transaction(tx.message, session=session)) as tx:
+                await self.kind.order(session, number, tx.transaction_id)
+
+
+async def _nothing() -> None:
+    """Begins nothing."""
+
+
+async def _broken() -> None:
+    raise OSError("the connection broke")
+
+
+@pytest.fixture(params=["sqlite3", "sqlalchemy sqlite", "psycopg", "sqlalchemy postgres", "sqlalchemy asyncpg"])
+def racing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
+    found = make_kind(request.param, tmp_path, request)
+    yield found
+    found.close()
+
+
+@pytest.mark.kill
+def test_no_race_contradicts(racing: Kind, tmp_path: Path) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    fates: Counter[str] = Counter()
+    times: dict[str, Any] = {"transaction_time_out": 0, "transaction_check_interval": 0.02}
+    with txstore.open(tmp_path / "store", **times, **SMALL, transaction_check_max=1000) as broker:
+        database = Database(racing.source)
+        database.create_table()
+        broker.transaction_producer(GROUP, database=Database(racing.source))  # Who is asked instead of the closed.
+        failed: list[BaseException] = []
+
+        def work(number: int) -> None:
+            kind = Kind(racing.name, racing.place)
+            racer = Racer(kind, broker, database, seed + number, fates)
+            try:
+                for order in range(number, RACES, THREADS):
+                    run(racer.one(order))
+            except BaseException as error:
+                failed.append(error)
+            finally:
+                kind.close()
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failed == []
+        wait_until(lambda: broker.store.stat().pending_transactions == 0, 60)
+        print(dict(fates))
+        compare(racing, broker)
+    assert fates.total() == RACES
+
+
+def compare(kind: Kind, broker: Broker) -> None:
+    """Row, business row and message: all or none, each once."""
+    paid = Counter(row[0] for row in kind.rows("SELECT transaction_id FROM orders"))
+    committed = {name for name, outcome in kind.outcomes().items() if outcome == "committed"}
+    states = {row.transaction_id: row.state for row in broker.transactions(None)}
+    assert committed == {name for name, state in states.items() if state == "committed"}
+    assert paid == Counter(committed)
+    assert Counter(messages(broker, TOPIC)) == Counter(committed)
+
+
+def test_a_check_waits_for_a_local_transaction_under_way(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """On PostgreSQL the check's insert waits until the other's is committed or rolled back, and then tells which."""
+    kind = make_kind("psycopg", tmp_path, request)
+    with txstore.open(tmp_path / "store", transaction_check_interval=3600, **SMALL) as broker:
+        database = Database(kind.source)
+        database.create_table()
+        producer = broker.transaction_producer(GROUP, database=database)
+        for fails, wanted in ((False, "COMMIT"), (True, "ROLLBACK")):
+            answers: list[LocalTransactionState] = []
+
+            async def pay(fails: bool, answers: list[LocalTransactionState], asked: list[threading.Thread]) -> None:
+                async with (
+                    kind.session() as session,
+                    entered(producer.transaction(Message("t", b"x"), session=session)),
+                ):
+                    (waiting,) = broker.transactions()
+                    half = broker.store.half(waiting.half_queue_offset)
+                    check = threading.Thread(target=lambda: answers.append(database.check_local_transaction(half)))
+                    check.start()
+                    check.join(0.3)
+                    assert answers == []
+                    asked.append(check)
+                    if fails:
+                        raise StumbleError
+
+            asked: list[threading.Thread] = []
+            with contextlib.suppress(StumbleError):
+                run(pay(fails, answers, asked))
+            asked[0].join(10)
+            assert [answer.name for answer in answers] == [wanted]
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_stricter_default_changes_no_answer(level: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    kind = make_kind("sqlalchemy postgres", tmp_path, request)
+    name = kind.place.split("/")[3].split("?")[0]
+    with psycopg.connect(kind.place, autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = '{level}'")
+    with txstore.open(tmp_path / "store", transaction_check_interval=3600, **SMALL) as broker:
+        for source in (kind.source, kind.place):
+            database = Database(source)
+            database.create_table()
+            producer = broker.transaction_producer(GROUP, database=database)
+
+            async def pay(checks: list[Any], producer: Any = producer, database: Database = database) -> None:
+                async with (
+                    kind.session() as session,
+                    entered(producer.transaction(Message("t", b"x"), session=session)),
+                ):
+                    (waiting,) = broker.transactions()
+                    half = broker.store.half(waiting.half_queue_offset)
+                    found: list[Any] = []
+                    check = threading.Thread(target=lambda: found.append(database.check_local_transaction(half)))
+                    check.start()
+                    check.join(0.2)
+                checks.append((check, found))
+
+            checks: list[Any] = []
+            run(pay(checks))
+            checks[0][0].join(10)
+            assert checks[0][1] == [LocalTransactionState.COMMIT]
+    kind.close()

@@ -1,0 +1,126 @@
+package org.txstore.peer;
+
+import com.alibaba.fastjson2.JSONArray;
+import com.alibaba.fastjson2.JSONObject;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.ServerSocket;
+import java.util.TreeMap;
+import org.apache.rocketmq.broker.BrokerController;
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.namesrv.NamesrvConfig;
+import org.apache.rocketmq.namesrv.NamesrvController;
+import org.apache.rocketmq.remoting.netty.NettyClientConfig;
+import org.apache.rocketmq.remoting.netty.NettyServerConfig;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
+
+/** A name server and a broker on a store, on loopback ports of their own, until stopped (or until the process is killed). */
+final class Broker implements Peer.Handled {
+    private static final long ROUTE_TIMEOUT_MS = 60_000;
+    private final NamesrvController names;
+    private final BrokerController broker;
+    private final String namesAddress;
+
+    private Broker(NamesrvController names, BrokerController broker, String namesAddress) {
+        this.names = names;
+        this.broker = broker;
+        this.namesAddress = namesAddress;
+    }
+
+    static Broker start(JSONObject arguments) throws Exception {
+        MessageStoreConfig storeConfig = Settings.store(arguments);
+        BrokerConfig brokerConfig = Settings.broker(arguments);
+        NettyServerConfig namesServer = server("127.0.0.1");
+        NamesrvController names = new NamesrvController(new NamesrvConfig(), namesServer);
+        BrokerController broker = null;
+        try {
+            check(names.initialize(), "the name server refuses to initialize");
+            names.start();
+            String namesAddress = "127.0.0.1:" + namesServer.getListenPort();
+            NettyServerConfig server = server(brokerConfig.getBrokerIP1());
+            brokerConfig.setNamesrvAddr(namesAddress);
+            brokerConfig.setListenPort(server.getListenPort());
+            broker = new BrokerController(brokerConfig, server, new NettyClientConfig(), storeConfig);
+            check(broker.initialize(), "the broker refuses to initialize");
+            broker.start();
+            Broker started = new Broker(names, broker, namesAddress);
+            started.registerUntilKnown();
+            return started;
+        } catch (Throwable problem) {
+            shutDown(broker, names);
+            throw problem;
+        }
+    }
+
+    private static void check(boolean well, String otherwise) {
+        if (!well) {
+            throw new IllegalStateException(otherwise);
+        }
+    }
+
+    /** A port whose neighbour two below is free as well: the broker listens there for its fast lane. */
+    private static NettyServerConfig server(String address) throws IOException {
+        InetAddress host = InetAddress.getByName(address);
+        for (int tries = 0; tries < 1_000; tries++) {
+            try (ServerSocket port = new ServerSocket(0, 1, host);
+                ServerSocket fast = new ServerSocket()) {
+                fast.bind(new InetSocketAddress(host, port.getLocalPort() - 2));
+                NettyServerConfig config = new NettyServerConfig();
+                config.setBindAddress(address);
+                config.setListenPort(port.getLocalPort());
+                return config;
+            } catch (IOException taken) {
+                continue;
+            }
+        }
+        throw new IOException("no two free ports at " + address);
+    }
+
+    /** The first registration may find no name server yet, and the next would come only after ten seconds. */
+    private void registerUntilKnown() throws InterruptedException {
+        long deadline = System.currentTimeMillis() + ROUTE_TIMEOUT_MS;
+        while (names.getRouteInfoManager().pickupTopicRouteData("TBW102") == null) {
+            check(System.currentTimeMillis() < deadline, "the broker's route is not known");
+            broker.registerBrokerAll(true, false, true);
+            Thread.sleep(20);
+        }
+    }
+
+    @Override
+    public JSONObject facts() {
+        return new JSONObject().fluentPut("names", namesAddress).fluentPut("address", broker.getBrokerAddr());
+    }
+
+    /** How far everything is: queues, the log, each group's offsets, what is not dispatched yet. */
+    JSONObject status() {
+        DefaultMessageStore store = (DefaultMessageStore) broker.getMessageStore();
+        JSONArray queues = new JSONArray();
+        for (var topic : store.getConsumeQueueTable().values()) {
+            for (ConsumeQueueInterface queue : topic.values()) {
+                queues.add(new JSONArray(queue.getTopic(), queue.getQueueId(), queue.getMinOffsetInQueue(), queue.getMaxOffsetInQueue()));
+            }
+        }
+        return new JSONObject()
+            .fluentPut("queues", queues)
+            .fluentPut("offsets", new TreeMap<>(broker.getConsumerOffsetManager().getOffsetTable()))
+            .fluentPut("max_physical_offset", store.getMaxPhyOffset())
+            .fluentPut("dispatch_behind_bytes", store.dispatchBehindBytes());
+    }
+
+    Object stop() {
+        shutDown(broker, names);
+        return null;
+    }
+
+    private static void shutDown(BrokerController broker, NamesrvController names) {
+        try (Hurry hurry = new Hurry()) {
+            if (broker != null) {
+                broker.shutdown();
+            }
+            names.shutdown();
+        }
+    }
+}

@@ -1,0 +1,242 @@
+"""The story: a store that txstore wrote, closed or killed and healed, is handed to a real RocketMQ.
+
+It finds the same messages in the same queues, and the same by key and id; its consumers get what is visible, once; it
+asks about exactly what pends, and finishes it. Killed and not healed, the store is refused and not touched.
+
+Seeds are printed; TXSTORE_PEER_SEED sets the first one, TXSTORE_PEER_STORES says how many seeds there are (each makes a
+closed store and a killed one), TXSTORE_PEER_AT_ONCE how many stores are worked on at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import txstore
+from tests.peer import agreement, workload
+from tests.peer.rocketmq import SHORT_DELAYS, Broker, Peer, PeerError, message
+from tests.peer.workload import READERS, TOPICS, Told
+from txstore._native import Store
+
+pytestmark = pytest.mark.peer
+
+Facts = dict[str, Any]
+
+STORES = int(os.environ.get("TXSTORE_PEER_STORES", "1"))
+AT_ONCE = int(os.environ.get("TXSTORE_PEER_AT_ONCE", "4"))
+SEED = int(os.environ.get("TXSTORE_PEER_SEED", random.randrange(1 << 30)))
+STEPS = 150
+SETTLED_TIMEOUT_S = 60.0
+ANSWERS = (["COMMIT"], ["ROLLBACK"], ["UNKNOWN", "COMMIT"], ["UNKNOWN"])
+OUTCOMES = {"COMMIT": "committed", "ROLLBACK": "rolled_back", "UNKNOWN": "discarded"}
+
+
+@settings(max_examples=min(2 * STORES, 20), deadline=None, suppress_health_check=list(HealthCheck))
+@given(chance=st.randoms(use_true_random=False), count=st.integers(0, 60))
+def test_rocketmq_finds_what_we_find(rocketmq: Peer, chance: random.Random, count: int) -> None:
+    """Small stores, so that a difference shrinks."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "store"
+        made = workload.options(chance)
+        told = workload.write(path, made, workload.plan(chance, count))
+        assert_found(rocketmq, path, made, told)
+
+
+def assert_found(rocketmq: Peer, path: Path, made: Facts, told: Told) -> None:
+    """RocketMQ's store finds in a copy what we find, and what was told."""
+    copy = path.with_name(path.name + "-copy")
+    shutil.copytree(path, copy)
+    with txstore.open(path, read_only=True) as broker:
+        found = agreement.messages(broker.store)
+        keys, ids = agreement.keys_of(found), [message.offset_message_id for message in found]
+        dump = rocketmq.dump(copy, config=workload.broker_sizes(made), keys=keys, offset_ids=ids)
+        agreement.assert_same_store(dump, broker.store, keys, ids)
+    agreement.assert_as_told(dump, told)
+    shutil.rmtree(copy)
+
+
+def test_a_broker_takes_over(rocketmq: Peer, tmp_path: Path) -> None:
+    """As many killed stores as closed ones, several at a time: a broker mostly waits."""
+    stores = [(seed, end) for seed in range(SEED, SEED + STORES) for end in ("closed", "killed")]
+    print(f"seeds {SEED} to {SEED + STORES - 1}")
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(lambda store: take_over(rocketmq, tmp_path / "-".join(map(str, store)), *store), stores))
+
+
+def take_over(rocketmq: Peer, path: Path, seed: int, end: str) -> None:
+    try:
+        made, told = written(path, seed) if end == "closed" else killed(rocketmq, path, seed)
+        assert_found(rocketmq, path, made, told)
+        assert_finished_by_a_broker(rocketmq, path, made, told)
+    except Exception as problem:
+        problem.add_note(f"the store was made by seed {seed}, {end}")
+        raise
+    shutil.rmtree(path)
+
+
+def written(path: Path, seed: int) -> tuple[Facts, Told]:
+    chance = random.Random(str(seed))
+    made = workload.options(chance)
+    return made, workload.write(path, made, workload.plan(chance, STEPS, wait=chance.random() < 0.5))
+
+
+def killed(rocketmq: Peer, path: Path, seed: int) -> tuple[Facts, Told]:
+    """A store whose writer was killed at a random moment; not healed it is refused, then it is healed."""
+    made = workload.options(random.Random(str(seed)))
+    told = Told()
+    command = [sys.executable, "-m", "tests.peer.workload", str(path), str(seed)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        time.sleep(random.Random(seed).choice([0.05, 0.3, 2.5]) * random.Random(~seed).random())
+        child.kill()
+        for line in child.stdout.read().splitlines(keepends=True):
+            if line.endswith("\n"):
+                told.hear_line(line)
+    assert child.returncode == -9
+    assert_refused(rocketmq, path, made)
+    subprocess.run(
+        [sys.executable, "-m", "txstore.cli.main", "store", "heal", str(path)], check=True, stdout=subprocess.DEVNULL
+    )
+    return made, told
+
+
+def assert_refused(rocketmq: Peer, path: Path, made: Facts) -> None:
+    """By the store alone and by a whole broker, by the guard file; what the store consists of is not touched."""
+    before, tables = hashes(path), config_tables(path)
+    assert not rocketmq.dump(path, config=workload.broker_sizes(made))["loaded"]
+    with pytest.raises(PeerError, match="refuses to initialize"):
+        rocketmq.broker(path, config=workload.broker_sizes(made))
+    assert hashes(path) == before
+    after = config_tables(path)
+    assert {key: after.get(key) for key in tables} == tables
+
+
+def hashes(path: Path) -> dict[str, str]:
+    """Every file but a broker's own, and what it does on its way out also where it refuses: it removes `abort`, and
+    writes the tables of config/ again."""
+    files = [file for file in path.rglob("*") if file.is_file()]
+    parts = {file: file.relative_to(path).parts for file in files}
+    own = {"rocksdbstore", "compaction", "config", "abort"}
+    return {
+        "/".join(parts[file]): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in files
+        if parts[file][0] not in own
+    }
+
+
+def config_tables(path: Path) -> dict[tuple[str, str], Any]:
+    """(file, name) to the entries of config/ that matter to us."""
+    tables = {"topics.json": "topicConfigTable", "subscriptionGroup.json": "subscriptionGroupTable"}
+    with closing(Store.open(str(path), read_only=True)) as store:
+        entries: dict[tuple[str, str], Any] = {("offset", str(row[:3])): row[3] for row in store.consumer_offsets()}
+        for file, table in tables.items():
+            found = json.loads(store.config_text(file) or "{}").get(table, {})
+            entries |= {(file, name): entry for name, entry in found.items()}
+    return entries
+
+
+def assert_finished_by_a_broker(rocketmq: Peer, path: Path, made: Facts, told: Told) -> None:
+    """A broker asks about what pends and nothing else, ends it as answered, and delivers what is visible, once."""
+    before = found_by_us(path, told)
+    chance = random.Random(str(path))
+    answers = {transaction: chance.choice(ANSWERS) for transaction in sorted(before.pending)}
+    with rocketmq.broker(path, config=workload.broker_sizes(made) | SHORT_DELAYS) as broker:
+        producers = [rocketmq.producer(broker.names, group, checks=answers) for group in workload.GROUPS]
+        for producer in producers:
+            # A group is known with its first heartbeat, and that comes with a first message.
+            producer.send([message("wake", b"x")])
+        settle(broker)
+        checks = [event for producer in producers for event in producer.stop() if event["what"] == "check"]
+        states = before.states | {before.names[key]: OUTCOMES[said[-1]] for key, said in answers.items()}
+        expected = agreement.visible(told, states) | before.unacknowledged
+        received = rocketmq.consume(broker.names, "fresh", dict.fromkeys(TOPICS, "*"), at_least=len(expected))
+        read_on = rocketmq.consume(broker.names, READERS[0], {TOPICS[0]: "*"})
+    assert {check["transaction_id"] for check in checks} == before.pending
+    counts = Counter(agreement.name_of(one) for one in received)
+    # An answer that crosses with the next check is taken twice by a broker: it asked twice, and was told twice.
+    said = Counter(before.names[check["transaction_id"]] for check in checks if check["answer"] == "COMMIT")
+    assert set(counts) == expected
+    assert {name: count for name, count in counts.items() if count > max(1, said[name])} == {}
+    after = found_by_us(path, told)
+    assert (after.pending, after.states) == (set(), states)
+    unread = [
+        one for one in received if one["topic"] == TOPICS[0] and one["queue_offset"] >= before.read_to(one["queue_id"])
+    ]
+    assert Counter(map(agreement.name_of, read_on)) == Counter(map(agreement.name_of, unread))
+    asked = {before.names[transaction] for transaction in before.pending}
+    for one in received:
+        name = agreement.name_of(one)
+        # A broker's put-back loses the flag.
+        agreement.assert_content(one, told.begun[name] | ({"flag": 0} if name in asked else {}))
+
+
+@dataclass
+class Found:
+    """What txstore finds in a store."""
+
+    states: dict[str, str]
+    """Name to state of every transaction."""
+    names: dict[str, str]
+    """Transaction id to name."""
+    pending: set[str]
+    """Transaction ids."""
+    offsets: dict[int, int]
+    """How far the first reader has acknowledged the first topic, by queue."""
+
+    unacknowledged: set[str]
+    """Names of plain messages that are there though a kill came before they were acknowledged."""
+
+    def read_to(self, queue_id: int) -> int:
+        return self.offsets.get(queue_id, 0)
+
+
+def found_by_us(path: Path, told: Told) -> Found:
+    """And what was told is so."""
+    with txstore.open(path, read_only=True) as broker:
+        assert broker.open_report.clean
+        assert (broker.open_report.warnings, broker.open_report.truncated_bytes) == ([], 0)
+        rows = broker.store.transactions()
+        pending = {row.transaction_id for row in rows if row.state == "pending" and row.transaction_id}
+        there = {one.keys[0] for one in agreement.messages(broker.store) if one.real_topic in TOPICS and one.keys}
+        found = Found({}, {}, pending, {}, there & told.in_flight_messages)
+        for row in rows:
+            assert row.transaction_id is not None
+            name = broker.store.read_at(row.halves[0][1]).keys[0]
+            found.names[row.transaction_id], found.states[name] = name, row.state
+        for topic, group, queue_id, offset in broker.store.consumer_offsets():
+            if (topic, group) == (TOPICS[0], READERS[0]):
+                found.offsets[queue_id] = offset
+    # A half that was not acknowledged pends.
+    found.unacknowledged -= set(found.states)
+    return found
+
+
+def settle(broker: Broker) -> None:
+    """Waits until the broker's checks have passed all halves."""
+    deadline = time.monotonic() + SETTLED_TIMEOUT_S
+    while time.monotonic() < deadline:
+        status = broker.status()
+        ends = {(topic, queue_id): end for topic, queue_id, _, end in status["queues"]}
+        progress = status["offsets"].get(f"{agreement.HALF_TOPIC}@CID_RMQ_SYS_TRANS", {}).get("0", 0)
+        if progress == ends.get((agreement.HALF_TOPIC, 0), 0):
+            return
+        time.sleep(0.1)
+    raise AssertionError("the broker did not finish")

@@ -1,0 +1,84 @@
+"""Fixtures of the Spark tests: one small session for all, and stores to read.
+
+Without pyspark or Java these tests are skipped, and say so.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import txstore
+from tests.golden.unpack import Unpacked
+from tests.spark.stores import fill
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def missing() -> str | None:
+    """Why Spark cannot run here."""
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        return "pyspark is not installed: make installs requirements-dev.lock"
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        return "there is no Java (17 or newer) for Spark"
+    return None
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    why = missing()
+    if why is not None:
+        pytest.skip(why)
+    # Workers take this from the environment; otherwise they start whatever python3 is on the path.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    from pyspark.sql import SparkSession
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("txstore tests")
+            .config("spark.driver.memory", "1g")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.log.level", "ERROR")
+            .getOrCreate()
+        )
+        yield session
+        session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _warnings_of_others() -> Iterator[None]:
+    """Sockets that Spark's client leaves open, and the like, are not this project's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Unpacked:
+    return Unpacked(tmp_path_factory.mktemp("golden"))
+
+
+@pytest.fixture(scope="session")
+def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed store of small files: messages of two topics, and transactions of every outcome."""
+    path = tmp_path_factory.mktemp("spark") / "orders.store"
+    with txstore.open(path, mapped_file_size_commit_log=1 << 16) as broker:
+        fill(broker, 1_000)
+    return path
