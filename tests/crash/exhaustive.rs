@@ -5,7 +5,7 @@
 //! looked through. Always: a write is torn at each byte of its first and last ten and around each sector's edge, and at
 //! every 96th between them (in the deep form at every byte): between two such places nothing of a record's frame changes.
 //!
-//! `TXSTORE_POINTS=deep` takes every byte and more images; `TXSTORE_SCRIPT` names one script.
+//! `TXSTORE_POINTS=every` takes every byte and more images; `TXSTORE_SCRIPT` names one script.
 
 use std::io::Write as _;
 
