@@ -7,11 +7,11 @@ DEPS := $(VENV)/.stamp-deps
 NATIVE := $(VENV)/.stamp-native
 comma := ,
 RUST_SOURCES := $(shell find rust -name '*.rs' 2>/dev/null)
-TYPED := python tests examples benches
+TYPED := python tests examples benches fuzz
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test torture peer lint bench build lock clean
+.PHONY: help demo test peer lint torture bench fuzz build lock clean
 
 # $(call step,NAME,COMMAND): says what runs, and what failed.
 define step
@@ -30,13 +30,8 @@ test: lint ## everything that must hold: lint, then the tests in Rust and in Pyt
 	$(call step,stubtest,cd python && ../$(BIN)/python -m mypy.stubtest txstore._native --mypy-config-file ../pyproject.toml --concise --allowlist ../tests/stubtest_allowlist.txt --ignore-unused-allowlist)
 	$(call step,pytest,$(BIN)/python -m pytest)
 
-torture: $(NATIVE) ## the long form of what breaks things: hours; TXSTORE_CRASHES and TXSTORE_POINTS say how long
-	$(call step,simulation,TXSTORE_CRASHES=$${TXSTORE_CRASHES:-1000000} TXSTORE_THREADS=$${TXSTORE_THREADS:-2} cargo test --locked --quiet --release --features testing --test crash simulation_keeps -- --nocapture)
-	$(call step,exhaustive points,TXSTORE_POINTS=$${TXSTORE_POINTS:-every} cargo test --locked --quiet --release --features testing --test crash exhaustive -- --nocapture)
-	$(call step,mutants,$(BIN)/python tests/crash/mutants.py)
-
 peer: $(NATIVE) ## a real RocketMQ and txstore continue each other's stores: 40 each way (needs Java 17 and Maven)
-	$(call step,peer,TXSTORE_PEER_STORES=$${TXSTORE_PEER_STORES:-40} $(BIN)/python -m pytest tests/peer -m peer -ra)
+	$(call step,peer,TXSTORE_PEER_STORES=$${TXSTORE_PEER_STORES:-40} TXSTORE_PEER_TURNS=$${TXSTORE_PEER_TURNS:-11} $(BIN)/python -m pytest tests/peer -m peer -ra)
 
 lint: $(NATIVE) ## formats, lints and types, in Rust and in Python
 	$(call step,rustfmt,cargo fmt --check)
@@ -46,10 +41,27 @@ lint: $(NATIVE) ## formats, lints and types, in Rust and in Python
 	$(call step,ruff format,$(BIN)/ruff format --check --quiet)
 	$(call step,mypy,$(BIN)/mypy $(TYPED))
 
+torture: $(NATIVE) ## the long form of the fault tests: an hour and more; each step says how far it is
+	$(call step,simulation,TXSTORE_CRASHES=$${TXSTORE_CRASHES:-1000000} TXSTORE_THREADS=$${TXSTORE_THREADS:-2} cargo test --locked --quiet --release --features testing --test crash simulation_keeps -- --nocapture)
+	$(call step,exhaustive points,TXSTORE_POINTS=every cargo test --locked --quiet --release --features testing --test crash exhaustive -- --nocapture)
+	$(call step,mutants,$(BIN)/python tests/crash/mutants.py)
+	$(call step,clock jumps,TXSTORE_CLOCK_JUMPS=20000 cargo test --locked --quiet --features testing --test crash clock)
+	$(call step,kills,TXSTORE_KILLS=2000 $(BIN)/python -m pytest -q -s tests/crash/test_kill.py)
+	$(call step,refused calls,TXSTORE_FAILED_CALLS=2000 TXSTORE_SHORT_WRITES=100 $(BIN)/python -m pytest -q -s tests/crash/test_refused_calls.py)
+	$(call step,full disks,TXSTORE_FULL_DISKS=500 $(BIN)/python -m pytest -q -s tests/crash/test_full_disk.py)
+	$(call step,malformed stores,TXSTORE_MALFORMED=1500 $(BIN)/python -m pytest -q -s tests/crash/test_malformed.py)
+	$(call step,processes,TXSTORE_PROCESSES_SECONDS=120 TXSTORE_FORKS=200 $(BIN)/python -m pytest -q -s tests/crash/test_processes.py)
+
 bench: $(NATIVE) ## how fast: Rust benches, then Python's
 	$(call step,cargo bench,cargo bench --locked)
 	$(call step,pytest-benchmark,$(BIN)/python -m pytest benches/python -o python_files='bench_*.py' -o python_functions='bench_*' --benchmark-enable --benchmark-only --benchmark-columns=min$(comma)median$(comma)max$(comma)rounds)
 	$(call step,ratios,$(BIN)/python -m benches.python.ratios)
+
+# FUZZ_SECONDS for each target; FUZZ="--sanitizer none record" and the like goes to fuzz/run.py.
+FUZZ_SECONDS ?= 60
+fuzz: $(NATIVE) ## libFuzzer over what the engine reads (FUZZ_SECONDS for each target)
+	$(call step,corpus,$(BIN)/python -m fuzz.corpus)
+	$(call step,cargo fuzz,$(BIN)/python -m fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ))
 
 build: $(DEPS) ## a wheel in dist/
 	@$(BIN)/maturin build --release --locked --out dist

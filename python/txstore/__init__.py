@@ -14,6 +14,7 @@ if sys.platform != "linux":
 from txstore import _native
 from txstore._native import __version__, unique_id
 from txstore.arrow import Scan, scan
+from txstore.backlog import DeadLetter, QueueLag
 from txstore.broker import Broker, open
 from txstore.config import BrokerConfig, FlushDiskType
 from txstore.consumer import Consumer
@@ -45,9 +46,11 @@ from txstore.errors import (
 from txstore.listener import LocalTransactionExecuter, TransactionCheckListener, TransactionListener
 from txstore.message import (
     ConsumeFromWhere,
+    ConsumeResult,
     HalfMessage,
     LocalTransactionState,
     Message,
+    MessageModel,
     MessageQueue,
     ReceivedMessage,
     SendResult,
@@ -67,7 +70,9 @@ __all__ = [
     "BrokerConfig",
     "CheckRecord",
     "ConsumeFromWhere",
+    "ConsumeResult",
     "Consumer",
+    "DeadLetter",
     "DiskFullError",
     "EventKind",
     "FlushDiskType",
@@ -80,12 +85,14 @@ __all__ = [
     "LocalTransactionExecuter",
     "LocalTransactionState",
     "Message",
+    "MessageModel",
     "MessageNotFoundError",
     "MessageQueue",
     "MissingFileError",
     "OffsetTooOldError",
     "PendingTransaction",
     "Producer",
+    "QueueLag",
     "ReadOnlyError",
     "ReceivedMessage",
     "Scan",

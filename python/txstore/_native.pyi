@@ -20,7 +20,7 @@ class Message:
     str is one key or several separated by spaces. `properties`: the application's own names and values. `delay_level`:
     0 (at once) to 18. `message_group`: messages of one group go to one queue, in order.
 
-    Raises InvalidMessageError (empty body, \\x00 \\x01 \\x02 in a name or value, reserved property name,
+    Raises InvalidMessageError (empty body, empty name or value, \\x00 \\x01 \\x02 in a name or value, reserved property name,
     properties too long) and InvalidNameError (topic).
     """
 
@@ -108,7 +108,17 @@ class StoredMessage:
     """A message as it stands in the log: immutable, decoded when asked."""
 
     @property
-    def topic(self) -> str: ...
+    def topic(self) -> str:
+        """Its topic; of a retried message that a consumer handed out, the topic that it was sent to."""
+    def retry(self, delay_level: int = 0) -> None:
+        """Asks the consumer that handed it out to hand it out again later, in place of acknowledging it.
+
+        0: RocketMQ's delay, longer each time (10 s, 30 s, 1 min, …), the 17th time to the dead letters; 1 to 18: this
+        delay level; -1: to the dead letters. Written when the consumer acknowledges. Raises InvalidMessageError (no
+        consumer handed it out, or it is acknowledged already), InvalidOptionError.
+        """
+    def settle(self) -> int | None:
+        """For consumers: the delay level that `retry` asked for, None if it did not; from now on it cannot."""
     @property
     def queue_id(self) -> int: ...
     @property
@@ -402,6 +412,26 @@ class Store:
 
         Raises OffsetTooOldError below the queue's first entry; at or above its end: an empty list.
         """
+    def pull(
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
+    ) -> tuple[list[StoredMessage], int]:
+        """As `read`, for a consumer to hand out: the messages can be asked for again."""
+    def append_copy(
+        self,
+        physical_offset: int,
+        topic: str,
+        queue_id: int,
+        *,
+        delay_level: int = 0,
+        reconsume_times: int = 0,
+        properties: Sequence[tuple[str, str]] = ...,
+    ) -> SendResult:
+        """Appends the record at a place once more, under another topic, with these properties in place of its own.
+
+        An empty value takes a property away. Errors as `read_at` and `append`.
+        """
+    def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The first queue offset whose message was stored at that time or later; the queue's end if none was."""
     def read_at(self, physical_offset: int) -> StoredMessage:
         """The record that begins there. Raises MessageNotFoundError, OffsetTooOldError, StoreCorruptError."""
     def scan(self, physical_offset: int, max_messages: int = 1000) -> tuple[list[StoredMessage], int]:

@@ -28,9 +28,10 @@ from txstore._native import (
     WaitingHalf,
     is_system_topic,
 )
+from txstore.backlog import Backlog
 from txstore.check import Action, Answer, CheckPool, CheckRounds, CheckRules, Producers
 from txstore.config import BrokerConfig, Duration, FlushDiskType, as_timedelta, milliseconds
-from txstore.consumer import Consumer
+from txstore.consumer import ConsumerGroups
 from txstore.delay import DELAYS_EVERY_SECONDS, Delays
 from txstore.errors import (
     InvalidNameError,
@@ -45,7 +46,13 @@ from txstore.errors import (
 )
 from txstore.housekeeping import Housekeeping, Job
 from txstore.interface import ConsumerMember, ProducerMember
-from txstore.message import ConsumeFromWhere, LocalTransactionState, Message, SentMessage, TransactionState, utc
+from txstore.message import (
+    LocalTransactionState,
+    Message,
+    SentMessage,
+    TransactionState,
+    utc,
+)
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
 from txstore.topics import Groups, Topics
 from txstore.transaction import CheckHistory, Outlook, PendingTransaction, Transactions, TransactionTrace
@@ -124,7 +131,7 @@ class _Parts:
     process: int
 
 
-class Broker:
+class Broker(ConsumerGroups):
     """An open store. Made by `txstore.open`; close it, or use it in `with`.
 
     A forgotten one is closed when it is collected or the program ends. In a forked child closing is nothing, and
@@ -146,7 +153,6 @@ class Broker:
         self._config = config
         self._lock = threading.RLock()
         self._closed = False
-        self._consumers: dict[tuple[str, str], ConsumerMember] = {}
         self._producers = Producers()
         self._topics = Topics(
             store,
@@ -157,6 +163,9 @@ class Broker:
             queues_default=config.default_topic_queue_nums,
         )
         self._groups = Groups(store, time_ms, read_only=store.read_only)
+        topics, groups = self._topics, self._groups
+        backlog = Backlog(store, topics.make_small, topics.names, groups.names, topics.read_queues)
+        super().__init__(backlog, groups.add, monotonic)
         self._history = CheckHistory()
         time_limit = milliseconds(config.transaction_check_time_limit) / 1000
         pool = CheckPool(config.check_threads, time_limit, monotonic)
@@ -167,6 +176,8 @@ class Broker:
         # The engine's own calls: a layer of Python around them would cost as much as they do.
         self.append = store.append
         self.prepare = store.prepare
+        self.pull = store.pull
+        self.search_offset = store.search_offset
         self.end_half = store.end_transaction
         self._time_limit = time_limit
         self._time_ms = time_ms
@@ -237,7 +248,7 @@ class Broker:
         try:
             parts.housekeeping.stop(_STOP_SECONDS)
             parts.pool.stop(self._time_limit)
-            members: list[ConsumerMember | ProducerMember] = [*self._consumers.values(), *self._producers.all()]
+            members: list[ConsumerMember | ProducerMember] = [*self._members.all(), *self._producers.all()]
             for member in members:
                 try:
                     member.close()
@@ -278,16 +289,6 @@ class Broker:
         self._must_write("a producer")
         return TransactionProducer(self, group, listener, check_listener=check_listener, database=database)
 
-    def consumer(
-        self, group: str, topic: str, tags: str | None = None, *, start: ConsumeFromWhere = ConsumeFromWhere.FIRST
-    ) -> Consumer:
-        """The consumer of `topic` for `group`; `tags` as `"a || b"`.
-
-        Raises InvalidNameError, InvalidOptionError (the group has one here), ReadOnlyError.
-        """
-        self._must_write("a consumer")
-        return Consumer(self, group, topic, tags, start=start)
-
     def register_producer(self, producer: ProducerMember) -> int:
         """Its number. What waited for a producer of its group is looked at again."""
         self._must_be_open()
@@ -298,27 +299,6 @@ class Broker:
 
     def unregister_producer(self, producer: ProducerMember) -> None:
         self._producers.remove(producer)
-
-    def register_consumer(self, consumer: ConsumerMember) -> None:
-        """Raises InvalidNameError (a system topic), InvalidOptionError (the group has a member on the topic here)."""
-        self._must_be_open()
-        self._not_of_the_system(consumer.topic)
-        key = (consumer.group, consumer.topic)
-        with self._lock:
-            if key in self._consumers:
-                raise InvalidOptionError(
-                    f"group {consumer.group} has a consumer of topic {consumer.topic} in this process already\n"
-                    "hint: close it first, share it, or use another group",
-                    option="group",
-                )
-            self._groups.add(consumer.group)
-            self._consumers[key] = consumer
-
-    def unregister_consumer(self, consumer: ConsumerMember) -> None:
-        with self._lock:
-            key = (consumer.group, consumer.topic)
-            if self._consumers.get(key) is consumer:
-                del self._consumers[key]
 
     # Topics
 
@@ -401,16 +381,6 @@ class Broker:
     def wait(self, physical_offset: int, timeout_ms: int) -> int:
         """Waits until the visible end is above `physical_offset`, or the time is over; returns the visible end."""
         return self._store.wait_for_messages(physical_offset, timeout_ms)
-
-    def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None:
-        """The queue offset that a group goes on from; None: it has none."""
-        return self._store.consumer_offset(topic, group, queue_id)
-
-    def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
-        """In memory at once, on disk soon. Raises InvalidOptionError outside the queue, InvalidNameError."""
-        self._not_of_the_system(topic)
-        _not_negative("queue_offset", queue_offset)
-        self._store.set_consumer_offset(topic, group, queue_id, queue_offset)
 
     def write_offsets(self) -> None:
         """Writes consumer offsets now."""

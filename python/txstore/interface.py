@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from txstore.listener import Checker
-from txstore.message import LocalTransactionState, Message, ReceivedMessage, SentMessage
+from txstore.message import LocalTransactionState, Message, MessageModel, ReceivedMessage, SentMessage
 
 __all__ = ["BrokerInterface", "ConsumerMember", "EndedTransaction", "ProducerMember"]
 
@@ -44,12 +44,31 @@ class ProducerMember(Protocol):
 
 
 class ConsumerMember(Protocol):
-    """A consumer as a broker knows it."""
+    """A consumer as a broker knows it: a member of a group, which shares a topic's queues with the others."""
 
     @property
     def group(self) -> str: ...
     @property
     def topic(self) -> str: ...
+    @property
+    def tags(self) -> Sequence[str] | None: ...
+    @property
+    def message_model(self) -> MessageModel: ...
+    @property
+    def instance_name(self) -> str | None: ...
+    @property
+    def number(self) -> int:
+        """What names it among the living, above 0; 0 before it is registered."""
+
+    def members_changed(self) -> None:
+        """The queues are to be shared anew."""
+
+    def release(self, topic: str, queue_id: int) -> bool:
+        """Lets go of a queue for another member, if nothing of it is in hand; never waits."""
+
+    def offsets_reset(self, topic: str, queue_ids: Sequence[int]) -> None:
+        """The group's offsets in these queues were set anew."""
+
     def close(self) -> None: ...
 
 
@@ -98,6 +117,20 @@ class BrokerInterface(Protocol):
     ) -> tuple[Sequence[ReceivedMessage], int]:
         """Visible messages in order, and the queue offset to go on from. Raises OffsetTooOldError."""
 
+    def pull(
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
+    ) -> tuple[Sequence[ReceivedMessage], int]:
+        """As `read`, for a consumer to hand out: `retry` can be asked for, and a retried message has its own topic."""
+
+    def send_back(
+        self, message: ReceivedMessage, group: str, delay_level: int, max_reconsume_times: int, /
+    ) -> SentMessage:
+        """Has a message come again to a group after a delay: 0 by how often it came, else a level; parks it with the
+        group's dead letters if it came as often as that, or for -1."""
+
+    def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The first queue offset whose message was stored at that time or later; the queue's end if none was."""
+
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """First queue offset left, and one past the last visible."""
 
@@ -107,7 +140,15 @@ class BrokerInterface(Protocol):
     def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None: ...
     def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None: ...
     def write_offsets(self) -> None: ...
-    def register_consumer(self, consumer: ConsumerMember) -> None:
-        """Raises InvalidOptionError if the group has a member on the topic here."""
+    def register_consumer(self, consumer: ConsumerMember) -> int:
+        """The consumer's number, above 0. Raises InvalidOptionError if another member wants something else."""
+
+    def consumer_members(self, group: str, topic: str) -> Sequence[int]:
+        """The numbers of a group's consumers of a topic, the same for all of them."""
+
+    def lock_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> bool:
+        """Whether the consumer may read a queue of its group: no other member holds it, or the holder let go."""
+
+    def unlock_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> None: ...
 
     def unregister_consumer(self, consumer: ConsumerMember) -> None: ...

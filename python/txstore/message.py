@@ -14,10 +14,12 @@ from txstore.config import FlushDiskType
 
 __all__ = [
     "ConsumeFromWhere",
+    "ConsumeResult",
     "FlushDiskType",
     "HalfMessage",
     "LocalTransactionState",
     "Message",
+    "MessageModel",
     "MessageQueue",
     "ReceivedMessage",
     "SendResult",
@@ -27,6 +29,10 @@ __all__ = [
     "TransactionMessage",
     "TransactionSendResult",
     "TransactionState",
+    "dead_letter_topic",
+    "is_retry_progress",
+    "retry_group",
+    "retry_topic",
     "utc",
 ]
 
@@ -77,6 +83,27 @@ class ConsumeFromWhere(enum.Enum):
 
     FIRST = CONSUME_FROM_FIRST_OFFSET
     LAST = CONSUME_FROM_LAST_OFFSET
+
+
+class ConsumeResult(enum.Enum):
+    """What a handler made of a message."""
+
+    SUCCESS = "SUCCESS"
+    """Done with it."""
+    RECONSUME_LATER = "RECONSUME_LATER"
+    """Let it come again later; orderly: in a moment, and nothing of its queue before it."""
+
+    CONSUME_SUCCESS = SUCCESS
+    FAILURE = RECONSUME_LATER
+
+
+class MessageModel(enum.Enum):
+    """Who of a group gets a message."""
+
+    CLUSTERING = "CLUSTERING"
+    """One of its members: they share the queues."""
+    BROADCASTING = "BROADCASTING"
+    """Every member; each keeps offsets of its own, and there are no retries."""
 
 
 class MessageQueue(NamedTuple):
@@ -144,15 +171,32 @@ class ReceivedMessage(TransactionMessage, Protocol):
     @property
     def message_id(self) -> str: ...
     @property
+    def offset_message_id(self) -> str: ...
+    @property
     def born_timestamp_ms(self) -> int: ...
     @property
     def store_timestamp_ms(self) -> int: ...
     @property
     def reconsume_times(self) -> int: ...
+    def retry(self, delay_level: int = 0) -> None:
+        """Asks the consumer that handed it out to hand it out again later, in place of acknowledging it.
+
+        0: longer each time, as RocketMQ does; 1 to 18: this delay level; -1: to the dead letters.
+        """
+
+    def settle(self) -> int | None:
+        """For consumers: the delay level that `retry` asked for, None if it did not; from now on it cannot."""
 
 
-class StoredHalf(ReceivedMessage, Protocol):
+class StoredHalf(TransactionMessage, Protocol):
     """What `HalfMessage` needs of a half message as stored."""
+
+    @property
+    def message_id(self) -> str: ...
+    @property
+    def born_timestamp_ms(self) -> int: ...
+    @property
+    def store_timestamp_ms(self) -> int: ...
 
     @property
     def real_topic(self) -> str: ...
@@ -282,6 +326,26 @@ class TransactionSendResult:
 def transaction_id_of(sent: SentMessage) -> str:
     """The id of the transaction that a half message began: its own unique id."""
     return sent.transaction_id or sent.message_id
+
+
+def retry_topic(group: str) -> str:
+    """The topic in which messages come again to a consumer group."""
+    return f"%RETRY%{group}"
+
+
+def dead_letter_topic(group: str) -> str:
+    """The topic in which a consumer group's dead letters are parked."""
+    return f"%DLQ%{group}"
+
+
+def retry_group(group: str, topic: str) -> str:
+    """The name under which a group's progress in its retry topic is kept, for what came from one of its topics."""
+    return f"{group}%{topic}"
+
+
+def is_retry_progress(topic: str, name: str) -> bool:
+    """Whether offsets under this name are such a progress."""
+    return topic.startswith("%RETRY%") and name.startswith(topic.removeprefix("%RETRY%") + "%")
 
 
 def check_times(properties: dict[str, str]) -> int:

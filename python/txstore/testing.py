@@ -8,25 +8,26 @@ here: the disk, the log's bytes, crashes; checks run when `run_checks()` says so
 import heapq
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
 from txstore._native import Message, delay_level_ms, unique_id
+from txstore.backlog import Backlog
 from txstore.check import Producers
-from txstore.consumer import Consumer
+from txstore.consumer import ConsumerGroups
 from txstore.errors import (
     AlreadyEndedError,
+    InvalidMessageError,
     InvalidNameError,
     InvalidOptionError,
     StoreClosedError,
     TransactionNotFoundError,
     WrongGroupError,
 )
-from txstore.interface import ConsumerMember, ProducerMember
+from txstore.interface import ProducerMember
 from txstore.listener import judged
 from txstore.message import (
-    ConsumeFromWhere,
     HalfMessage,
     LocalTransactionState,
     SentMessage,
@@ -82,7 +83,7 @@ class FakeSent:
 
     @property
     def offset_message_id(self) -> str:
-        return f"7F00000100002A9F{self.physical_offset:016X}"
+        return _offset_id(self.physical_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,26 @@ class FakeMessage:
     store_timestamp_ms: int
     producer_group: str | None = None
     reconsume_times: int = 0
+    system_properties: dict[str, str] = field(default_factory=dict)
+    in_hand: "_InHand | None" = None
+
+    def retry(self, delay_level: int = 0) -> None:
+        if not -1 <= delay_level <= 18:
+            raise InvalidOptionError(f"delay_level: {delay_level} is none", option="delay_level")
+        if self.in_hand is None or self.in_hand.settled:
+            why = "no consumer handed it out" if self.in_hand is None else "it was acknowledged already"
+            raise InvalidMessageError(f"message {self.message_id} cannot be retried: {why}")
+        self.in_hand.asked = delay_level
+
+    def settle(self) -> int | None:
+        if self.in_hand is None or self.in_hand.settled:
+            return None
+        self.in_hand.settled = True
+        return self.in_hand.asked
+
+    @property
+    def offset_message_id(self) -> str:
+        return _offset_id(self.physical_offset)
 
     @property
     def body(self) -> bytes:
@@ -124,7 +145,7 @@ class FakeMessage:
 
     @property
     def properties(self) -> dict[str, str]:
-        return self.source.properties
+        return self.source.properties | self.system_properties
 
     @property
     def flag(self) -> int:
@@ -144,6 +165,14 @@ class FakeMessage:
 
 
 @dataclass(slots=True)
+class _InHand:
+    """What a consumer's user asked for."""
+
+    asked: int | None = None
+    settled: bool = False
+
+
+@dataclass(slots=True)
 class _Half:
     """One transaction."""
 
@@ -155,7 +184,147 @@ class _Half:
     state: TransactionState = TransactionState.PENDING
 
 
-class FakeBroker:
+class _Log:
+    """The messages of a fake broker, what waits, and offsets: what a store would hold."""
+
+    def __init__(self, clock: ManualClock, queues_each: int) -> None:
+        self.queues: dict[str, list[list[FakeMessage]]] = {}
+        self.queues_each = queues_each
+        self._clock = clock
+        self._end = 0
+        self._at: dict[int, FakeMessage] = {}
+        self._offsets: dict[tuple[str, str, int], int] = {}
+        self._waiting: list[tuple[int, int, FakeMessage]] = []
+        """(due, place in the log, message), the next one first."""
+
+    def place(self) -> int:
+        place = self._end
+        self._end += _RECORD_BYTES
+        return place
+
+    def make_topic(self, topic: str) -> None:
+        self.queues.setdefault(topic, [[]])
+
+    def queue_ids(self, topic: str) -> Sequence[int]:
+        return range(len(self.queues.get(topic, [])))
+
+    def append(
+        self,
+        message: Message,
+        topic: str,
+        queue_id: int,
+        message_id: str,
+        transaction_id: str | None = None,
+        *,
+        delay_level: int = 0,
+        reconsume_times: int = 0,
+        system_properties: dict[str, str] | None = None,
+    ) -> FakeMessage:
+        self.queues.setdefault(topic, [[] for _ in range(self.queues_each)])
+        if queue_id not in self.queue_ids(topic):
+            raise InvalidNameError(f"topic {topic} has no queue {queue_id}")
+        stored = FakeMessage(
+            source=message.replace(delay_level=0) if message.delay_level else message,
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=len(self.queues[topic][queue_id]),
+            physical_offset=self.place(),
+            message_id=message_id,
+            transaction_id=transaction_id,
+            store_timestamp_ms=self._clock.time_ms(),
+            reconsume_times=reconsume_times,
+            system_properties=system_properties or {},
+        )
+        if delay_level:
+            due = self._clock.time_ms() + delay_level_ms(delay_level)
+            heapq.heappush(self._waiting, (due, stored.physical_offset, stored))
+        else:
+            self._add(stored)
+        return stored
+
+    def _add(self, stored: FakeMessage) -> None:
+        self.queues[stored.topic][stored.queue_id].append(stored)
+        self._at[stored.physical_offset] = stored
+
+    def deliver(self) -> None:
+        """What is due stands in its queue when somebody looks."""
+        while self._waiting and self._waiting[0][0] <= self._clock.time_ms():
+            _, _, waited = heapq.heappop(self._waiting)
+            queue_offset = len(self.queues[waited.topic][waited.queue_id])
+            now = self._clock.time_ms()
+            self._add(replace(waited, queue_offset=queue_offset, physical_offset=self.place(), store_timestamp_ms=now))
+
+    def wait(self, physical_offset: int, timeout_ms: int) -> int:
+        self.deliver()
+        if self._end <= physical_offset:
+            until_next = self._waiting[0][0] - self._clock.time_ms() if self._waiting else timeout_ms
+            self._clock.advance(max(0, min(timeout_ms, until_next)) / 1000)
+            self.deliver()
+        return self._end
+
+    def append_copy(
+        self,
+        physical_offset: int,
+        topic: str,
+        queue_id: int,
+        *,
+        delay_level: int = 0,
+        reconsume_times: int = 0,
+        properties: Sequence[tuple[str, str]] = (),
+    ) -> FakeSent:
+        source = self._at[physical_offset]
+        changed = source.system_properties | dict(properties)
+        stored = self.append(
+            source.source,
+            topic,
+            queue_id,
+            source.message_id,
+            source.transaction_id,
+            delay_level=delay_level,
+            reconsume_times=reconsume_times,
+            system_properties={name: value for name, value in changed.items() if value},
+        )
+        return _sent(stored)
+
+    def read(
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
+    ) -> tuple[list[FakeMessage], int]:
+        self.deliver()
+        found: list[FakeMessage] = []
+        behind = queue_offset
+        for message in self._queue(topic, queue_id)[queue_offset:]:
+            if len(found) >= max_messages:
+                break
+            behind += 1
+            if tags is None or message.tags in tags:
+                found.append(message)
+        return found, behind
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        self.deliver()
+        return 0, len(self._queue(topic, queue_id))
+
+    def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        queue = self._queue(topic, queue_id)
+        return next((row.queue_offset for row in queue if row.store_timestamp_ms >= timestamp_ms), len(queue))
+
+    def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None:
+        return self._offsets.get((topic, group, queue_id))
+
+    def consumer_offsets(self) -> list[tuple[str, str, int, int]]:
+        return [(*key, offset) for key, offset in self._offsets.items()]
+
+    def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        if not 0 <= queue_offset <= len(self._queue(topic, queue_id)):
+            raise InvalidOptionError(f"queue offset {queue_offset} is not in {topic}/{queue_id}", option="queue_offset")
+        self._offsets[topic, group, queue_id] = queue_offset
+
+    def _queue(self, topic: str, queue_id: int) -> list[FakeMessage]:
+        queues = self.queues.get(topic, [])
+        return queues[queue_id] if 0 <= queue_id < len(queues) else []
+
+
+class FakeBroker(ConsumerGroups):
     """A broker in memory for unit tests: producers and consumers work on it as on a real one. For one thread.
 
     `run_checks()` asks about every pending transaction whose local transaction has ended, as if its time had come.
@@ -163,15 +332,13 @@ class FakeBroker:
 
     def __init__(self, *, queues: int = 4, clock: ManualClock | None = None) -> None:
         self.clock = clock if clock is not None else ManualClock()
-        self._queues_each = queues
-        self._log_end = 0
-        self._queues: dict[str, list[list[FakeMessage]]] = {}
+        self._log = _Log(self.clock, queues)
         self._halves: list[_Half] = []
-        self._offsets: dict[tuple[str, str, int], int] = {}
         self._producers = Producers()
-        self._consumers: dict[tuple[str, str], ConsumerMember] = {}
-        self._delayed: list[tuple[int, int, Message, int, str]] = []
-        """(due, place in the log, message, queue, id), the next one first."""
+        groups: dict[str, None] = {}
+        log = self._log
+        backlog = Backlog(log, log.make_topic, lambda: log.queues, lambda: groups, log.queue_ids)
+        super().__init__(backlog, groups.setdefault, self.clock.monotonic)
         self._closed = False
 
     def producer(self, group: str) -> Producer:
@@ -187,15 +354,10 @@ class FakeBroker:
     ) -> TransactionProducer:
         return TransactionProducer(self, group, listener, check_listener=check_listener, database=database)
 
-    def consumer(
-        self, group: str, topic: str, tags: str | None = None, *, start: ConsumeFromWhere = ConsumeFromWhere.FIRST
-    ) -> Consumer:
-        return Consumer(self, group, topic, tags, start=start, monotonic=self.clock.monotonic)
-
     def messages(self, topic: str) -> list[FakeMessage]:
         """All visible messages of a topic, in the order they were stored."""
-        self._deliver_delayed()
-        return sorted(itertools.chain(*self._queues.get(topic, [])), key=lambda message: message.physical_offset)
+        self._log.deliver()
+        return sorted(itertools.chain(*self._log.queues.get(topic, [])), key=lambda message: message.physical_offset)
 
     def transaction_state(self, transaction_id: str) -> TransactionState:
         """What became of a transaction. Raises TransactionNotFoundError."""
@@ -238,7 +400,7 @@ class FakeBroker:
     def close(self) -> None:
         if self._closed:
             return
-        for consumer in list(self._consumers.values()):
+        for consumer in self._members.all():
             consumer.close()
         for producer in self._producers.all():
             producer.close()
@@ -256,9 +418,8 @@ class FakeBroker:
 
     def append(self, message: Message, queue_id: int, /) -> FakeSent:
         self._must_be_open()
-        if message.delay_level:
-            return self._delay(message, queue_id)
-        return _sent(self._store(message, message.topic, queue_id, unique_id(), None))
+        stored = self._log.append(message, message.topic, queue_id, unique_id(), delay_level=message.delay_level)
+        return _sent(stored)
 
     def append_many(self, messages: Sequence[Message], queue_ids: Sequence[int]) -> list[FakeSent]:
         return [self.append(message, queue_id) for message, queue_id in zip(messages, queue_ids, strict=True)]
@@ -277,7 +438,7 @@ class FakeBroker:
             topic=_HALF_TOPIC,
             queue_id=queue_id,
             queue_offset=len(self._halves),
-            physical_offset=self._place(),
+            physical_offset=self._log.place(),
             message_id=name,
             transaction_id=name,
             store_timestamp_ms=self.clock.time_ms(),
@@ -320,7 +481,7 @@ class FakeBroker:
 
     def write_queues(self, topic: str) -> Sequence[int]:
         self._must_be_open()
-        return range(len(self._queues.setdefault(topic, [[] for _ in range(self._queues_each)])))
+        return range(len(self._log.queues.setdefault(topic, [[] for _ in range(self._log.queues_each)])))
 
     def register_producer(self, producer: ProducerMember) -> int:
         self._must_be_open()
@@ -330,108 +491,48 @@ class FakeBroker:
         self._producers.remove(producer)
 
     def read_queues(self, topic: str) -> Sequence[int]:
-        return range(len(self._queues.get(topic, [])))
+        return self._log.queue_ids(topic)
 
     def read(
         self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
     ) -> tuple[list[FakeMessage], int]:
         self._must_be_open()
-        self._deliver_delayed()
-        found: list[FakeMessage] = []
-        behind = queue_offset
-        for message in self._queue(topic, queue_id)[queue_offset:]:
-            if len(found) >= max_messages:
-                break
-            behind += 1
-            if tags is None or message.tags in tags:
-                found.append(message)
-        return found, behind
+        return self._log.read(topic, queue_id, queue_offset, max_messages, tags)
+
+    def pull(
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
+    ) -> tuple[list[FakeMessage], int]:
+        found, behind = self.read(topic, queue_id, queue_offset, max_messages, tags)
+        retried = topic.startswith("%RETRY%")
+
+        def handed_out(message: FakeMessage) -> FakeMessage:
+            own = message.system_properties.get("RETRY_TOPIC", topic) if retried else topic
+            return replace(message, topic=own, in_hand=_InHand())
+
+        return [handed_out(message) for message in found], behind
+
+    def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        return self._log.search_offset(topic, queue_id, timestamp_ms)
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        self._deliver_delayed()
-        return 0, len(self._queue(topic, queue_id))
+        return self._log.queue_range(topic, queue_id)
 
     def wait(self, physical_offset: int, timeout_ms: int) -> int:
         """Nothing can come while one thread waits, so the clock goes on by itself."""
         self._must_be_open()
-        self._deliver_delayed()
-        if self._log_end <= physical_offset:
-            until_next = self._delayed[0][0] - self.clock.time_ms() if self._delayed else timeout_ms
-            self.clock.advance(max(0, min(timeout_ms, until_next)) / 1000)
-            self._deliver_delayed()
-        return self._log_end
-
-    def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None:
-        return self._offsets.get((topic, group, queue_id))
-
-    def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
-        if not 0 <= queue_offset <= len(self._queue(topic, queue_id)):
-            raise InvalidOptionError(f"queue offset {queue_offset} is not in {topic}/{queue_id}", option="queue_offset")
-        self._offsets[topic, group, queue_id] = queue_offset
+        return self._log.wait(physical_offset, timeout_ms)
 
     def write_offsets(self) -> None:
         """They are where they stay."""
 
-    def register_consumer(self, consumer: ConsumerMember) -> None:
-        self._must_be_open()
-        key = (consumer.group, consumer.topic)
-        if key in self._consumers:
-            raise InvalidOptionError(
-                f"group {consumer.group} has a consumer of {consumer.topic} already", option="group"
-            )
-        self._consumers[key] = consumer
-
-    def unregister_consumer(self, consumer: ConsumerMember) -> None:
-        self._consumers.pop((consumer.group, consumer.topic), None)
-
     # Inside
+
+    def _must_write(self, what: str) -> None:
+        self._must_be_open()
 
     def _must_be_open(self) -> None:
         if self._closed:
             raise StoreClosedError("the store is closed")
-
-    def _queue(self, topic: str, queue_id: int) -> list[FakeMessage]:
-        queues = self._queues.get(topic, [])
-        return queues[queue_id] if 0 <= queue_id < len(queues) else []
-
-    def _place(self) -> int:
-        place = self._log_end
-        self._log_end += _RECORD_BYTES
-        return place
-
-    def _store(
-        self, message: Message, topic: str, queue_id: int, message_id: str, transaction_id: str | None
-    ) -> FakeMessage:
-        if queue_id not in self.write_queues(topic):
-            raise InvalidNameError(f"topic {topic} has no queue {queue_id}")
-        queue = self._queues[topic][queue_id]
-        stored = FakeMessage(
-            source=message,
-            topic=topic,
-            queue_id=queue_id,
-            queue_offset=len(queue),
-            physical_offset=self._place(),
-            message_id=message_id,
-            transaction_id=transaction_id,
-            store_timestamp_ms=self.clock.time_ms(),
-        )
-        queue.append(stored)
-        return stored
-
-    def _delay(self, message: Message, queue_id: int) -> FakeSent:
-        if queue_id not in self.write_queues(message.topic):
-            raise InvalidNameError(f"topic {message.topic} has no queue {queue_id}")
-        due = self.clock.time_ms() + delay_level_ms(message.delay_level)
-        name, place = unique_id(), self._place()
-        heapq.heappush(self._delayed, (due, place, message, queue_id, name))
-        before = [waiting for waiting in self._delayed if waiting[2].delay_level == message.delay_level]
-        return FakeSent(name, message.topic, queue_id, len(before) - 1, place)
-
-    def _deliver_delayed(self) -> None:
-        """What is due stands in its queue when somebody looks."""
-        while self._delayed and self._delayed[0][0] <= self.clock.time_ms():
-            _, _, message, queue_id, name = heapq.heappop(self._delayed)
-            self._store(message.replace(delay_level=0), message.topic, queue_id, name, None)
 
     def _find(self, transaction_id: str) -> _Half:
         for half in reversed(self._halves):
@@ -450,8 +551,12 @@ class FakeBroker:
         if not commit:
             return FakeEnd(wanted.value, False)
         name = half.stored.message_id
-        final = self._store(half.stored.source, half.stored.source.topic, half.queue_id, name, name)
+        final = self._log.append(half.stored.source, half.stored.source.topic, half.queue_id, name, name)
         return FakeEnd(wanted.value, False, final.physical_offset, final.queue_offset)
+
+
+def _offset_id(physical_offset: int) -> str:
+    return f"7F00000100002A9F{physical_offset:016X}"
 
 
 def _sent(stored: FakeMessage) -> FakeSent:

@@ -140,6 +140,11 @@ class Topics(_Table):
             if count > has or topic not in self._entries:
                 self._replace({topic: self._entry(topic, count)})
 
+    def make_small(self, topic: str) -> None:
+        """Makes a topic of one queue, as retries and dead letters have it; one that is there stays as it is."""
+        if not self.read_queues(topic):
+            self.create(topic, 1)
+
     def _entry(self, topic: str, count: int) -> dict[str, Any]:
         """RocketMQ's entry with at least `count` queues; what a broker put into it stays."""
         fresh: dict[str, Any] = {

@@ -76,6 +76,21 @@ pub struct IndexFiles {
 }
 
 impl IndexFiles {
+    /// As `open`, where the geometry is known to be the store's own: a file of another length is damaged, so that all are
+    /// built again. A writer removes them, a reader passes them over.
+    pub fn open_own(storage: Arc<dyn Storage>, geometry: IndexGeometry, writable: bool) -> Result<Self> {
+        let found = index_files(&*storage)?;
+        // One without bytes is what a crash left at its making.
+        if found.iter().all(|file| file.len == 0 || file.len == geometry.file_bytes()) {
+            return Self::open(storage, geometry, writable);
+        }
+        for file in found.iter().rev().filter(|_| writable) {
+            storage.unlink(&path_of(&file.name))?;
+            storage.sync_dir(DIR)?;
+        }
+        Ok(Self { storage, geometry, writable, files: Vec::new(), current: None, dirty: false, full: Vec::new() })
+    }
+
     /// The files in `index/`, which must all have this geometry. Without files nothing is made.
     pub fn open(storage: Arc<dyn Storage>, geometry: IndexGeometry, writable: bool) -> Result<Self> {
         if geometry.slots == 0 || geometry.entries < 2 {

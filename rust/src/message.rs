@@ -144,6 +144,10 @@ fn add(text: &mut Vec<u8>, name: &str, value: &str) -> Result<()> {
     if name.is_empty() {
         return Err(invalid("a property has an empty name".into()));
     }
+    if value.is_empty() {
+        // RocketMQ reads an empty one as not there, so it would be lost without a word.
+        return Err(invalid(format!("property {name:?} is empty\nhint: RocketMQ keeps no empty values; leave it out")));
+    }
     for part in [name, value] {
         if let Some(found) = part.chars().find(|found| matches!(found, '\0' | '\u{1}' | '\u{2}')) {
             return Err(invalid(format!(

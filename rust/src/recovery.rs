@@ -12,7 +12,7 @@ use crate::commit_log::{Appended, CommitLog, Scanner, Tail};
 use crate::consume_queue::{Block, ConsumeQueue, Entry, QueueFiles, QueueRoom};
 use crate::delay::{DelayProgress, is_delivery_of};
 use crate::dispatch::{DispatchRequest, Dispatcher};
-use crate::error::{Error, Outcome, Result};
+use crate::error::{Error, ErrorKind, Outcome, Result};
 use crate::half::HALF_QUEUE;
 use crate::half::replay::{Keep, Replay};
 use crate::half::table::{Pending, Table};
@@ -141,7 +141,7 @@ pub fn recover(
 ) -> Result<Recovered> {
     let mut snapshot = snapshot.filter(|snapshot| fits(log, snapshot));
     if let Some(found) = &snapshot
-        && !(queues_are_there(queue_files, found)?
+        && !(queues_are_there(log, queue_files, found)?
             && index.as_deref().is_none_or(|index| index.has(found.index.as_ref())))
     {
         // What is derived was removed: it is built again from the whole log.
@@ -152,6 +152,8 @@ pub fn recover(
     // Where only txstore wrote, nothing that is decided comes back; a broker may put back anything.
     let keep = if settings.is_all_ours(log.segments.first(), u64::MAX) { Keep::Open } else { Keep::Identities };
     run.out.replay = Replay::new(keep, log.segments.first(), known.half_progress);
+    let queues = &run.out.dispatcher.queues;
+    run.out.replay.begin_at(queues.find(HALF_TOPIC, HALF_QUEUE).map_or(0, |slot| queues.next(slot)));
     let scan = Scanner::new(log, PhysicalOffset(from), known.limit)
         .run(|offset| settings.verify(offset), |view, bytes| run.record(view, bytes).map(|()| true))?;
     run.out.end = scan.end.max(from);
@@ -192,12 +194,15 @@ fn fits(log: &CommitLog, snapshot: &Snapshot) -> bool {
 }
 
 /// Whether the files hold the queues as a snapshot counts them: the first and last entry, and one of each file.
-fn queues_are_there(queue_files: &QueueFiles, snapshot: &Snapshot) -> Result<bool> {
+fn queues_are_there(log: &CommitLog, queue_files: &QueueFiles, snapshot: &Snapshot) -> Result<bool> {
     let per_file = queue_files.entries_per_file();
     for queue in snapshot.queues.iter().filter(|queue| queue.first < queue.next) {
         let mut at = queue.first;
         loop {
-            if Entry::from_bytes(&queue_files.read(&queue.topic, queue.queue_id, at, 1)?).is_none() {
+            let Some(entry) = Entry::from_bytes(&queue_files.read(&queue.topic, queue.queue_id, at, 1)?) else {
+                return Ok(false);
+            };
+            if !leads_to_its_message(log, &queue.topic, queue.queue_id, at, entry) {
                 return Ok(false);
             }
             if at + 1 == queue.next {
@@ -207,6 +212,21 @@ fn queues_are_there(queue_files: &QueueFiles, snapshot: &Snapshot) -> Result<boo
         }
     }
     Ok(true)
+}
+
+/// Whether an entry names the record that says so itself; one that stands for nothing, or whose record is gone or damaged,
+/// is not the queue's fault.
+fn leads_to_its_message(log: &CommitLog, topic: &str, queue_id: QueueId, queue_offset: u64, entry: Entry) -> bool {
+    if entry.is_padding() || entry.physical_offset.0 < log.segments.first() {
+        return true;
+    }
+    let is_it = |view: &RecordView<'_>, _: &[u8]| {
+        (view.topic, view.queue_id, view.queue_offset.0) == (topic, queue_id, queue_offset) && view.size == entry.size
+    };
+    match log.read(entry.physical_offset, u64::MAX, is_it) {
+        Ok(is_it) => is_it,
+        Err(error) => error.kind() == ErrorKind::Corrupted,
+    }
 }
 
 /// Whether the record at the log's very beginning is a delayed message: plain records name that place, too.
@@ -314,8 +334,11 @@ impl<'a> Run<'a> {
     fn enqueue(&mut self, view: &RecordView<'_>, request: &DispatchRequest<'_>) -> Result<()> {
         if view.topic == HALF_TOPIC && view.queue_id != HALF_QUEUE && !self.known.read_only {
             return Err(Error::ForeignStore {
-                path: format!("commitlog at {}", view.physical_offset).into(),
-                what: format!("it holds a half message in queue {}; only queue 0 can be continued", view.queue_id),
+                path: self.log.segment(view.physical_offset)?.place(),
+                what: format!(
+                    "at {} it holds a half message in queue {}; only queue 0 can be continued",
+                    view.physical_offset, view.queue_id
+                ),
             });
         }
         let known = self.out.dispatcher.queues.find(view.topic, view.queue_id);
@@ -455,6 +478,9 @@ impl<'a> Run<'a> {
 
     fn finish(mut self) -> Result<Recovered> {
         self.settle()?;
+        if self.known.clean && self.out.scanned_from == self.log.segments.first() {
+            self.queues_end_with_the_log()?;
+        }
         self.add_silent_queues()?;
         self.clamp_delays();
         // A reader goes on with the replay, so for it what is decided stays until its op is read.
@@ -466,6 +492,23 @@ impl<'a> Run<'a> {
                 self.log.read(PhysicalOffset(anchor.physical_offset), u64::MAX, |_, bytes| crc32fast::hash(bytes))?;
         }
         Ok(self.out)
+    }
+
+    /// After a clean end no queue leads behind the log's end; where one does, files of the log are gone.
+    fn queues_end_with_the_log(&self) -> Result<()> {
+        let end = self.out.end;
+        for QueueRoom { topic, queue_id, first, room } in self.queue_files.list()? {
+            let slot = self.out.dispatcher.queues.find(&topic, queue_id);
+            let next = slot.map_or(first, |slot| self.out.dispatcher.queues.next(slot));
+            if next >= room {
+                continue;
+            }
+            let behind = Entry::from_bytes(&self.queue_files.read(&topic, queue_id, next, 1)?);
+            if let Some(entry) = behind.filter(|entry| !entry.is_padding() && entry.physical_offset.0 >= end) {
+                return Err(self.log.segments.missing(end, entry.end()));
+            }
+        }
+        Ok(())
     }
 
     /// A progress beyond its queue's end, as lost power can leave it, is brought back.

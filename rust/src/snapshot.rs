@@ -102,6 +102,12 @@ impl Snapshot {
         replace_file(storage, PATH, bytes, false)
     }
 
+    /// Removes the file, so that the next opening reads the whole log.
+    pub fn remove(storage: &dyn Storage) -> Result<()> {
+        storage.unlink(PATH)?;
+        storage.sync_dir("txstore")
+    }
+
     /// Reads the file; `None` if it is missing or damaged.
     pub fn load(storage: &dyn Storage) -> Result<Option<Self>> {
         let Some(length) = storage.len(PATH)?.filter(|length| *length > to_u64(HEADER)) else { return Ok(None) };

@@ -11,5 +11,7 @@ from tests.crash.zygote import Zygote
 
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
-    with Zygote("txstore", "tests.crash.workload", "tests.crash.script") as warm:
+    with Zygote(
+        "txstore", "tests.crash.workload", "tests.crash.script", "tests.crash.look", "tests.crash.beside"
+    ) as warm:
         yield warm

@@ -2,7 +2,7 @@
 //!
 //! In: scripts on storage in memory. Out: a store that opens again, and a checker that looks through all of it.
 //! Always: a random test prints its seed; a run is a function of it. Not here: what one promise means by itself
-//! (rust/src/store/tests), real disks.
+//! (rust/src/store/tests), real processes (test_*.py).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::as_conversions)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, unreachable_pub, missing_docs)]
 
@@ -10,6 +10,7 @@ mod broker;
 mod campaign;
 mod chance;
 mod check;
+mod clock;
 mod crash;
 mod exhaustive;
 mod history;

@@ -42,7 +42,9 @@ class Script:
         return True
 
     def open(self) -> None:
-        self.broker = txstore.open(self._arguments["path"], **self._arguments["options"])
+        """The store, if it is not open, and its topic."""
+        if self.broker is None:
+            self.broker = txstore.open(self._arguments["path"], **self._arguments["options"])
         self.broker.write_queues(TOPIC)
 
     def close(self) -> None:
@@ -145,10 +147,9 @@ def on_a_full_disk(voice: Voice, arguments: dict[str, Any]) -> None:
     if arguments["while"] == "opening":
         with filled(directory, pages_left):
             voice.say("full")
-            opened = script.tried(script.open)
+            script.tried(script.open)
         voice.say("room")
-        if not opened:
-            script.open()
+        script.open()
     else:
         script.open()
         for _ in range(arguments["halves"]):

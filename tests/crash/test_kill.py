@@ -61,7 +61,7 @@ def test_L2_T2_T5_nothing_acknowledged_is_lost_by_a_kill(tmp_path: Path, zygote:
     sent = ended = got = 0
     for number in steps(f"kills, {flush_disk_type}", KILLS // 2):
         live_and_be_killed(zygote, path, options | BUSY, luck, told)
-        if (path / "commitlog").exists() and luck.random() < 0.7:
+        if (path / "txstore" / "settings.json").exists() and luck.random() < 0.7:
             check(path, told, read_only=True)
         if luck.random() < 0.4:
             check(path, told, read_only=False, **options)

@@ -3,12 +3,16 @@
 Each test reads as one row of docs/database.md's table of failures.
 """
 
+import asyncio
 import contextlib
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
-from tests.database.conftest import Kind, entered, messages, run
+from tests.database.conftest import Kind, entered, make_kind, messages, run
 from txstore import AlreadyEndedError, Broker, LocalTransactionState, Message, TransactionProducer
 from txstore.database import Database
 from txstore.errors import DiskFullError
@@ -315,3 +319,98 @@ def test_a_fake_broker_takes_a_database_too(kind: Kind, database: Database) -> N
     assert fake.run_checks() == 1
     assert fake.transaction_state(failed.transaction_id) == "rolled_back"
     assert fake.transaction_state(tx.transaction_id) == "committed"
+
+
+class StopError(BaseException):
+    """As KeyboardInterrupt: whoever says so wants no more database work."""
+
+
+def test_what_stops_the_program_leaves_it_to_a_check(
+    kind: Kind, broker: Broker, producer: TransactionProducer, database: Database
+) -> None:
+    async def pay() -> None:
+        async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
+            await kind.order(session, 1, tx.transaction_id)
+            raise StopError
+
+    with pytest.raises(StopError):
+        run(pay())
+    (waiting,) = broker.transactions()
+    assert (waiting.running, kind.orders(), kind.outcomes()) == (False, [], {})
+    assert database.check_local_transaction(broker.store.half(waiting.half_queue_offset)) is ROLLBACK
+
+
+@pytest.mark.parametrize("name", ["sqlalchemy sqlite async", "psycopg async", "sqlalchemy asyncpg"])
+def test_a_cancelled_task_leaves_it_to_a_check(
+    name: str, broker: Broker, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    kind = make_kind(name, tmp_path, request)
+    database = Database(kind.source)
+    database.create_table()
+    producer = broker.transaction_producer("g", database=database)
+
+    async def pay() -> None:
+        async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
+            await kind.order(session, 1, tx.transaction_id)
+            await asyncio.sleep(60)
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(pay())
+        await asyncio.sleep(0.3)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    run(cancelled())
+    (waiting,) = broker.transactions()
+    assert (waiting.running, kind.orders()) == (False, [])
+    assert database.check_local_transaction(broker.store.half(waiting.half_queue_offset)) is ROLLBACK
+    kind.close()
+
+
+@pytest.mark.parametrize("level", ["", None, "DEFERRED", "EXCLUSIVE"])
+def test_every_transaction_mode_of_sqlite(level: Any, broker: Broker, tmp_path: Path) -> None:
+    """None is the mode in which each statement commits by itself; `with db:` inside is what its users write."""
+    database = Database(tmp_path / "a.db")
+    database.create_table()
+    producer = broker.transaction_producer("g", database=database)
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.db", isolation_level=level)) as db:
+        db.execute("CREATE TABLE orders (number INTEGER)")
+        with producer.transaction(Message("t", b"x"), session=db):
+            db.execute("INSERT INTO orders VALUES (1)")
+        with producer.transaction(Message("t", b"x"), session=db), db:
+            db.execute("INSERT INTO orders VALUES (2)")
+        with contextlib.suppress(KeyError), producer.transaction(Message("t", b"x"), session=db):
+            db.execute("INSERT INTO orders VALUES (3)")
+            raise KeyError
+        assert not db.in_transaction
+        assert db.execute("SELECT number FROM orders").fetchall() == [(1,), (2,)]
+    assert (len(messages(broker, "t")), broker.transactions()) == (2, [])
+
+
+@pytest.mark.parametrize("name", ["sqlite3", "sqlalchemy sqlite", "sqlalchemy sqlite async"])
+def test_a_locked_database_leaves_nothing_pending(
+    name: str, broker: Broker, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    kind = make_kind(name, tmp_path, request)
+    database = Database(kind.source)
+    database.create_table()
+    producer = broker.transaction_producer("g", database=database)
+
+    async def pay() -> None:
+        async with kind.session() as session:
+            if name == "sqlite3":
+                session.execute("PRAGMA busy_timeout = 50")
+            else:
+                done = session.execute(text("PRAGMA busy_timeout = 50"))
+                if done is not None and asyncio.iscoroutine(done):
+                    await done
+            async with begin(producer, Message("t", b"x"), session):
+                raise AssertionError("it must not come so far")
+
+    with contextlib.closing(sqlite3.connect(kind.place)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Exception, match="database is locked"):
+            run(pay())
+    assert (broker.transactions(), messages(broker, "t")) == ([], [])
+    kind.close()

@@ -23,7 +23,7 @@ DISCARD_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 SYSTEM_TOPICS = {HALF_TOPIC, OP_TOPIC, DISCARD_TOPIC, SCHEDULE_TOPIC}
 CRC = "__CRC32#"
-COMPRESSED, TRANSACTION_BITS, COMMIT_BITS = 0x1, 0xC, 0x8
+TRANSACTION_BITS, COMMIT_BITS = 0xC, 0x8
 
 
 def host(text: str) -> str:
@@ -44,8 +44,7 @@ def stored(message: StoredMessage) -> Facts:
         "unique_id": message.properties.get("UNIQ_KEY"),
         "keys": message.properties.get("KEYS"),
         "tags": message.tags,
-        # RocketMQ's decoder takes the flag away with the compression.
-        "sys_flag": message.sys_flag & ~COMPRESSED,
+        "sys_flag": message.sys_flag,
         "flag": message.flag,
         "born_timestamp_ms": message.born_timestamp_ms,
         "store_timestamp_ms": message.store_timestamp_ms,

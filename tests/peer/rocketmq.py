@@ -15,9 +15,11 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -70,36 +72,47 @@ class PeerGoneError(Exception):
 
 
 def message(topic: str, body: bytes, **facts: Any) -> Facts:
-    """A message to send: `tags`, `keys` (a str), `properties`, `flag`, `delay_level`, `queue_id`, `immunity_s`, `name`;
-    for a transaction `answers`: its local answer, then one for each check (COMMIT, ROLLBACK, UNKNOWN, or THROW)."""
+    """A message to send: `tags`, `keys` (a str), `properties`, `flag`, `delay_level`, `delay_ms`, `queue_id`,
+    `immunity_s`, `name`; for a transaction `answers`: its local answer, then one for each check (COMMIT, ROLLBACK,
+    UNKNOWN, or THROW)."""
     return {"topic": topic, "body": base64.b64encode(body).decode(), **facts}
 
 
 @dataclass(frozen=True)
 class Home:
-    """The built Java classes and a directory for logs."""
+    """RocketMQ's packages, the few classes of this project, and a directory for logs."""
 
     directory: Path
     java: str
+    classpath: str
 
     @classmethod
     def build(cls, directory: Path) -> Home:
-        """Brings the packages (once) and compiles (when a source changed). Raises NoPeerError."""
+        """Brings the packages and compiles, where that was not done for these very sources. Raises NoPeerError."""
         java, javac, maven = (shutil.which(name) for name in ("java", "javac", "mvn"))
         if java is None or javac is None:
             raise NoPeerError("the peer needs a Java development kit, version 17 or newer (java, javac)")
-        _bring_packages(maven)
-        _compile(javac)
-        return cls(directory, java)
+        packages = _bring_packages(maven)
+        classes = _compile(javac, packages)
+        return cls(directory, java, os.pathsep.join([str(classes), str(packages / "*")]))
 
     def start(self) -> Peer:
         return Peer(self)
 
 
-def _stamp(path: Path, sources: Iterable[Path]) -> str | None:
-    """What the stamp must hold, if it does not."""
-    wanted = sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
-    return None if path.exists() and path.read_text() == wanted else wanted
+def _made(name: str, sources: Sequence[Path], make: Callable[[Path], None]) -> Path:
+    """A directory named by what it was made from; made beside and renamed, so that it is there whole or not at all."""
+    digest = sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    wanted = BUILT / f"{name}-{digest}"
+    if not wanted.is_dir():
+        BUILT.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=BUILT) as directory:
+            beside = Path(directory) / name
+            make(beside)
+            # Whoever made it at the same time made the same.
+            with suppress(OSError):
+                beside.rename(wanted)
+    return wanted
 
 
 def _run(command: Sequence[str], what: str) -> None:
@@ -113,34 +126,31 @@ def _run(command: Sequence[str], what: str) -> None:
         raise NoPeerError(f"{what} took longer than {MAVEN_TIMEOUT_S} s") from problem
 
 
-def _bring_packages(maven: str | None) -> None:
-    """RocketMQ and what it needs, into target/peer/lib; offline if Maven has them already."""
-    pom, stamp = PROJECT / "pom.xml", BUILT / "lib.stamp"
-    wanted = _stamp(stamp, [pom])
-    if wanted is None:
-        return
-    if maven is None:
-        raise NoPeerError("the peer needs Maven (mvn) to bring RocketMQ")
-    shutil.rmtree(BUILT / "lib", ignore_errors=True)
-    goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={BUILT / 'lib'}"]
-    command = [maven, "--quiet", "--batch-mode", "--file", str(pom), *goal]
-    try:
-        _run([*command, "--offline"], "Maven, offline")
-    except NoPeerError:
-        _run(command, "Maven")
-    stamp.write_text(wanted)
+def _bring_packages(maven: str | None) -> Path:
+    """RocketMQ and what it needs; offline if Maven has them already."""
+    pom = PROJECT / "pom.xml"
+
+    def make(target: Path) -> None:
+        if maven is None:
+            raise NoPeerError("the peer needs Maven (mvn) to bring RocketMQ")
+        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={target}"]
+        command = [maven, "--quiet", "--batch-mode", "--file", str(pom), *goal]
+        try:
+            _run([*command, "--offline"], "Maven, offline")
+        except NoPeerError:
+            _run(command, "Maven")
+
+    return _made("lib", [pom], make)
 
 
-def _compile(javac: str) -> None:
+def _compile(javac: str, packages: Path) -> Path:
     sources = sorted((PROJECT / "src").rglob("*.java"))
-    stamp = BUILT / "classes.stamp"
-    wanted = _stamp(stamp, [*sources, PROJECT / "pom.xml"])
-    if wanted is None:
-        return
-    shutil.rmtree(BUILT / "classes", ignore_errors=True)
-    options = ["--release", "17", "-d", str(BUILT / "classes"), "-classpath", str(BUILT / "lib" / "*")]
-    _run([javac, *options, *map(str, sources)], "javac")
-    stamp.write_text(wanted)
+
+    def make(target: Path) -> None:
+        options = ["--release", "17", "-d", str(target), "-classpath", str(packages / "*")]
+        _run([javac, *options, *map(str, sources)], "javac")
+
+    return _made("classes", [*sources, PROJECT / "pom.xml"], make)
 
 
 class Peer:
@@ -150,8 +160,7 @@ class Peer:
         self._next = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
-        self._logs = home.directory / f"peer-{os.getpid()}-{id(self):x}"
-        self._logs.mkdir()
+        self._logs = Path(tempfile.mkdtemp(prefix="peer-", dir=home.directory))
         with (self._logs / "stderr").open("wb") as stderr:
             self._process = subprocess.Popen(
                 self._command(home), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
@@ -176,7 +185,7 @@ class Peer:
             f"-Dpeer.log={self._logs / 'rocketmq.log'}",
             f"-Drmq.logback.configurationFile={resources / 'peer.logback.xml'}",
             "-classpath",
-            os.pathsep.join([str(BUILT / "classes"), str(BUILT / "lib" / "*")]),
+            home.classpath,
             "org.txstore.peer.Peer",
         ]
 
@@ -247,7 +256,8 @@ class Peer:
     def broker(
         self, store: Path, *, config: Mapping[str, Any] = SMALL, settings: Mapping[str, Any] = SHORT_TIMES
     ) -> Broker:
-        """Starts a broker on a store; `config` as in MessageStoreConfig, `settings` as in BrokerConfig."""
+        """Starts a broker on a store; `config` as in MessageStoreConfig, `settings` as in BrokerConfig (without
+        `listenPort` it takes a free one)."""
         facts = self.call("broker.start", store=str(store), store_config=dict(config), broker_config=dict(settings))
         return Broker(self, facts)
 

@@ -108,6 +108,18 @@ impl QueueFiles {
         Ok(bytes)
     }
 
+    /// The error of an entry that leads to no message of its queue.
+    pub fn damaged(&self, topic: &str, queue_id: QueueId, entry: u64, what: &str) -> Error {
+        let (base, at) = self.locate(entry);
+        Error::StoreCorrupt {
+            file: self.storage.root().join(format!("{DIRECTORY}/{topic}/{queue_id}/{base:020}")),
+            offset: at,
+            what: format!(
+                "entry {entry} is not that of message {entry} of {topic}/{queue_id}: {what}; a queue is derived from the log, and the next opening for writing builds it again"
+            ),
+        }
+    }
+
     /// Writes a block of entries from `from` on, making files as needed.
     pub fn write(&self, topic: &Arc<str>, queue_id: QueueId, from: u64, block: &[u8]) -> Result<()> {
         self.by_file(from, block, |base, at, bytes| match self.handle(topic, queue_id, base, true)? {

@@ -31,7 +31,7 @@ const LEVELS_MS: [i64; 18] = [
 ];
 
 /// The properties that make a record wait, and are not delivered: all that a broker clears, and what hides the topic.
-const WAITING: &[&str] = &[DELAY, REAL_TOPIC, REAL_QUEUE_ID, TIMER_DELIVER_MS, TIMER_DELAY_SEC];
+pub const WAITING: &[&str] = &[DELAY, REAL_TOPIC, REAL_QUEUE_ID, TIMER_DELIVER_MS, TIMER_DELAY_SEC];
 
 /// How long a message of this level waits, in milliseconds; a level above the highest is the highest.
 pub fn level_ms(level: usize) -> i64 {

@@ -108,16 +108,18 @@ impl<'a> HalfFacts<'a> {
         };
         // One walk over the text: this is looked at for every end.
         for (name, value) in view.properties.iter() {
-            let (Ok(name), Ok(value)) = (std::str::from_utf8(name), std::str::from_utf8(value)) else { continue };
+            let Ok(name) = std::str::from_utf8(name) else { continue };
+            // As `Properties::get_str`: the last one counts, and where it is no text there is none.
+            let value = std::str::from_utf8(value).ok();
             match name {
-                PRODUCER_GROUP => facts.group = value,
-                UNIQUE_KEY => facts.unique_id = Some(value),
-                REAL_TOPIC => facts.real_topic = value,
-                REAL_QUEUE_ID => facts.real_queue_id = QueueId(value.parse().unwrap_or(0)),
-                TRANSACTION_CHECK_TIMES => facts.checks = value.parse().unwrap_or(0),
-                CHECK_IMMUNITY_TIME => facts.immunity_ms = parse_immunity_ms(value),
-                TAGS => facts.tags = Some(value),
-                KEYS => facts.keys = Some(value),
+                PRODUCER_GROUP => facts.group = value.unwrap_or_default(),
+                UNIQUE_KEY => facts.unique_id = value,
+                REAL_TOPIC => facts.real_topic = value.unwrap_or_default(),
+                REAL_QUEUE_ID => facts.real_queue_id = QueueId(number(value)),
+                TRANSACTION_CHECK_TIMES => facts.checks = number(value),
+                CHECK_IMMUNITY_TIME => facts.immunity_ms = value.and_then(parse_immunity_ms),
+                TAGS => facts.tags = value,
+                KEYS => facts.keys = value,
                 _ => {}
             }
         }
@@ -135,6 +137,11 @@ impl<'a> HalfFacts<'a> {
 /// `CHECK_IMMUNITY_TIME_IN_SECONDS` in milliseconds; a negative one means none, as in RocketMQ.
 pub fn immunity_ms(properties: Properties<'_>) -> Option<i64> {
     parse_immunity_ms(properties.get_str(CHECK_IMMUNITY_TIME)?)
+}
+
+/// A number as text; 0 where there is none.
+fn number<N: std::str::FromStr + Default>(value: Option<&str>) -> N {
+    value.and_then(|value| value.parse().ok()).unwrap_or_default()
 }
 
 fn parse_immunity_ms(seconds: &str) -> Option<i64> {

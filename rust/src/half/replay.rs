@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 
 use super::op::parse_op_body;
 use super::table::{Key, NewHalf, Pending, Table};
-use super::{HalfCopy, HalfFacts, Identity};
+use super::{HALF_QUEUE, HalfCopy, HalfFacts, Identity};
 use crate::error::Outcome;
 use crate::mutant::{Mutant, mutated};
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
@@ -34,6 +34,8 @@ pub struct Replay {
     keep: Keep,
     first_physical_offset: u64,
     half_progress: u64,
+    /// One past the half queue's last offset; a lower one that comes behind stands in no queue.
+    half_next: u64,
     finished: HashMap<Identity, u64>,
     /// The copies in front of the newest, of those in `finished` that have any.
     finished_older: HashMap<Identity, Vec<u64>>,
@@ -48,11 +50,17 @@ impl Replay {
             keep,
             first_physical_offset,
             half_progress,
+            half_next: 0,
             finished: HashMap::new(),
             finished_older: HashMap::new(),
             by_physical_offset: HashMap::new(),
             unnamed: BTreeSet::new(),
         }
+    }
+
+    /// Goes on behind a half queue that ends there.
+    pub const fn begin_at(&mut self, half_next: u64) {
+        self.half_next = half_next;
     }
 
     /// Applies one record; others than those of transactions are passed over, and those that stand in no queue: their
@@ -89,6 +97,13 @@ impl Replay {
     fn half(&mut self, table: &mut Table, view: &RecordView<'_>) {
         let facts = HalfFacts::of(view);
         let half = new_half(view, &facts);
+        if view.queue_id == HALF_QUEUE {
+            // A number that was given before: the queue leads to the first one, and so does an op.
+            if half.copy.queue_offset < self.half_next {
+                return;
+            }
+            self.half_next = half.copy.queue_offset.saturating_add(1);
+        }
         table.begin_at(half.copy.queue_offset);
         let known = half.identity.and_then(|identity| table.find_identity(identity));
         match known {

@@ -86,6 +86,39 @@ fn t9_the_op_progress_passes_only_ops_that_name_nothing_above() {
     assert_eq!(before, 1_000, "all are done");
 }
 
+/// Of equal names the last one counts, also where it is no text: both ways of reading an identity must agree, or a final
+/// message would not find its half after a restart.
+#[test]
+fn a_half_and_its_final_message_read_the_same_identity() {
+    for (first, last) in
+        [(&b"UNIQ_KEY\x01id\x02"[..], &b"UNIQ_KEY\x01\xFF\x02"[..]), (b"PGROUP\x01g\x02", b"PGROUP\x01\xFF\x02")]
+    {
+        let text = [b"UNIQ_KEY\x01a\x02PGROUP\x01b\x02REAL_TOPIC\x01t\x02", first, last].concat();
+        let host = "127.0.0.1:1".parse().unwrap();
+        let view = RecordView {
+            size: 100,
+            version: crate::record::Version::V1,
+            body_crc: 7,
+            queue_id: QueueId(0),
+            flag: 0,
+            queue_offset: crate::units::QueueOffset(0),
+            physical_offset: crate::units::PhysicalOffset(0),
+            sys_flag: 0,
+            born_timestamp: crate::units::TimestampMs(1),
+            born_host: host,
+            store_timestamp: crate::units::TimestampMs(1),
+            store_host: host,
+            reconsume_times: 0,
+            prepared_transaction_offset: crate::units::PhysicalOffset(0),
+            body: b"",
+            topic: crate::names::HALF_TOPIC,
+            properties: Properties(&text),
+        };
+        let facts = HalfFacts::of(&view);
+        assert_eq!(facts.identity(), Identity::of(view.properties, facts.real_topic, 7));
+    }
+}
+
 /// Counts what the whole process allocates, roughly: resident memory in bytes.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();

@@ -131,7 +131,8 @@ impl Current {
     /// Makes an entry the newest of its slot.
     fn link(&mut self, hash: u32, number: u32) {
         if let Some(slot) = self.slots.get_mut(index(self.geometry.slot_of(hash))) {
-            self.header.used_slots += u32::from(*slot == 0);
+            // Only told, never used: damage in it must not stop an addition.
+            self.header.used_slots = self.header.used_slots.saturating_add(u32::from(*slot == 0));
             *slot = number;
         }
     }

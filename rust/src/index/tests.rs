@@ -275,3 +275,16 @@ proptest! {
         prop_assert_eq!(before, after);
     }
 }
+
+/// Fuzzing found it: the count of used slots is only told, so what damage made of it must not stop an addition.
+#[test]
+fn a_damaged_count_of_used_slots_stops_no_addition() {
+    let (_dir, disk) = disk();
+    let mut index = IndexFiles::open(disk.clone(), SMALL, true).unwrap();
+    index.append(&[entry(1, 1)]).unwrap();
+    let file = disk.open(&path_of(&names(&*disk)[0]), OpenMode::Write).unwrap();
+    file.write_at(&u32::MAX.to_be_bytes(), 32).unwrap();
+    let mut index = IndexFiles::open(disk, SMALL, true).unwrap();
+    index.append(&[entry(2, 2)]).unwrap();
+    assert_eq!(index.query(2, 9, ALL).unwrap(), [PhysicalOffset(200)]);
+}

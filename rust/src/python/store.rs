@@ -17,8 +17,8 @@ use crate::error::Error;
 use crate::half::HalfCopy;
 use crate::half::scan::Waiting;
 use crate::options::{FlushDiskType, StoreOptions};
-use crate::store::{End, EndKind, NewHalfMessage, NewMessage, StoredRecord};
-use crate::units::{PhysicalOffset, QueueId, QueueOffset};
+use crate::store::{Copy, End, EndKind, NewHalfMessage, NewMessage, StoredRecord};
+use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 
 /// One store directory, open.
 #[pyclass(frozen, module = "txstore._native")]
@@ -283,6 +283,47 @@ impl Store {
             guarded(|| self.store.read(topic, queue_id, QueueOffset(from), max_messages, tags.as_deref()))
                 .or_raise(py)?;
         Ok((messages(records), next.0))
+    }
+
+    #[pyo3(signature = (topic, queue_id, queue_offset, max_messages=32, tags=None))]
+    fn pull(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        queue_id: i64,
+        queue_offset: i128,
+        max_messages: usize,
+        tags: Option<Vec<String>>,
+    ) -> PyResult<(Vec<StoredMessage>, u64)> {
+        let (queue_id, from) = (queue(queue_id).or_raise(py)?, offset(queue_offset, "queue_offset").or_raise(py)?);
+        let (records, next) =
+            guarded(|| self.store.read(topic, queue_id, QueueOffset(from), max_messages, tags.as_deref()))
+                .or_raise(py)?;
+        Ok((records.into_iter().map(StoredMessage::in_hand).collect(), next.0))
+    }
+
+    #[pyo3(signature = (physical_offset, topic, queue_id, *, delay_level=0, reconsume_times=0, properties=Vec::new()))]
+    #[allow(clippy::too_many_arguments)] // Each is a keyword of the Python call.
+    fn append_copy(
+        &self,
+        py: Python<'_>,
+        physical_offset: i128,
+        topic: &str,
+        queue_id: i64,
+        delay_level: u8,
+        reconsume_times: i32,
+        properties: Vec<(String, String)>,
+    ) -> PyResult<SendResult> {
+        let place = PhysicalOffset(offset(physical_offset, "physical_offset").or_raise(py)?);
+        let queue_id = queue(queue_id).or_raise(py)?;
+        let copy = Copy { topic, queue_id, delay_level, reconsume_times, properties: &properties };
+        let sent = py.detach(|| guarded(|| self.store.append_copy(place, &copy))).or_raise(py)?;
+        Ok(SendResult::new(sent, PyString::new(py, topic).unbind(), self.host, false))
+    }
+
+    fn search_offset(&self, py: Python<'_>, topic: &str, queue_id: i64, timestamp_ms: i64) -> PyResult<u64> {
+        let search = || self.store.search_offset(topic, queue(queue_id)?, TimestampMs(timestamp_ms));
+        py.detach(|| guarded(search)).or_raise(py)
     }
 
     fn read_at(&self, py: Python<'_>, physical_offset: i128) -> PyResult<StoredMessage> {

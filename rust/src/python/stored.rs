@@ -1,15 +1,18 @@
 //! `StoredMessage`: a record of the log, decoded when asked.
 
+use std::sync::atomic::{AtomicI32, Ordering};
+
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use super::error::{OrRaise, into_py};
 use super::message::words;
 use crate::error::Error;
-use crate::names::HALF_TOPIC;
+use crate::message::DELAY_LEVEL_MAX;
+use crate::names::{HALF_TOPIC, RETRY_PREFIX};
 use crate::record::compression::{BODY_MAX, decompress};
 use crate::record::properties::{
-    KEYS, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TRANSACTION_ID, TRANSACTION_PREPARED,
+    KEYS, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, RETRY_TOPIC, TAGS, TRANSACTION_ID, TRANSACTION_PREPARED,
 };
 use crate::record::{RecordView, TransactionType, Version};
 use crate::store::StoredRecord;
@@ -18,11 +21,27 @@ use crate::store::StoredRecord;
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct StoredMessage {
     record: StoredRecord,
+    /// A delay level if a consumer's user asked for it again, else one of the states below.
+    asked: AtomicI32,
 }
+
+/// No consumer handed it out.
+const NOT_IN_HAND: i32 = i32::MIN;
+/// Handed out, and neither asked for again nor acknowledged.
+const IN_HAND: i32 = NOT_IN_HAND + 1;
+/// Acknowledged.
+const SETTLED: i32 = IN_HAND + 1;
+/// At once to the dead letters.
+const DEAD: i32 = -1;
 
 impl StoredMessage {
     pub(super) const fn new(record: StoredRecord) -> Self {
-        Self { record }
+        Self { record, asked: AtomicI32::new(NOT_IN_HAND) }
+    }
+
+    /// For a consumer to hand out.
+    pub(super) const fn in_hand(record: StoredRecord) -> Self {
+        Self { record, asked: AtomicI32::new(IN_HAND) }
     }
 
     fn view(&self, py: Python<'_>) -> PyResult<RecordView<'_>> {
@@ -38,7 +57,37 @@ impl StoredMessage {
 impl StoredMessage {
     #[getter]
     fn topic(&self, py: Python<'_>) -> PyResult<&str> {
-        Ok(self.view(py)?.topic)
+        let view = self.view(py)?;
+        // A consumer's user knows a retried message by the topic that it was sent to.
+        let origin = (self.asked.load(Ordering::Relaxed) != NOT_IN_HAND && view.topic.starts_with(RETRY_PREFIX))
+            .then(|| view.properties.get_str(RETRY_TOPIC));
+        Ok(origin.flatten().unwrap_or(view.topic))
+    }
+
+    #[pyo3(signature = (delay_level=0))]
+    fn retry(&self, py: Python<'_>, delay_level: i32) -> PyResult<()> {
+        if !(DEAD..=i32::from(DELAY_LEVEL_MAX)).contains(&delay_level) {
+            let what = format!(
+                "{delay_level} is none\nhint: 1 to {DELAY_LEVEL_MAX}; 0: longer each time; -1: to the dead letters"
+            );
+            return Err(Error::InvalidOption { option: "delay_level".into(), what }).or_raise(py);
+        }
+        let ask = |state| (!matches!(state, NOT_IN_HAND | SETTLED)).then_some(delay_level);
+        let asked = self.asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, ask);
+        let why = match asked {
+            Ok(_) => return Ok(()),
+            Err(SETTLED) => {
+                "it was acknowledged already\nhint: ask before the consumer's next step, poll or acknowledge"
+            }
+            Err(_) => "no consumer handed it out\nhint: only a consumer's message can come again",
+        };
+        Err(Error::InvalidMessage { what: format!("message {} cannot be retried: {why}", self.message_id(py)?) })
+            .or_raise(py)
+    }
+
+    fn settle(&self) -> Option<i32> {
+        let asked = self.asked.swap(SETTLED, Ordering::Relaxed);
+        (asked >= DEAD).then_some(asked)
     }
 
     #[getter]

@@ -116,13 +116,14 @@ impl Segment {
         })
     }
 
+    /// Where the file is, for messages.
+    pub fn place(&self) -> PathBuf {
+        self.root.join(&self.path)
+    }
+
     /// An error about a byte of this file.
     pub fn corrupt(&self, offset: u64, what: impl Into<String>) -> Error {
-        Error::StoreCorrupt {
-            file: self.root.join(&self.path),
-            offset: offset.saturating_sub(self.base),
-            what: what.into(),
-        }
+        Error::StoreCorrupt { file: self.place(), offset: offset.saturating_sub(self.base), what: what.into() }
     }
 
     fn map(&self) -> Result<&dyn ReadMap> {

@@ -29,10 +29,9 @@ impl SegmentQueue {
         for (base, entry) in Self::files(storage.as_ref(), directory)? {
             let path = format!("{directory}/{}", entry.name);
             if entry.len == 0 {
-                // A crash left it between its making and its length; nothing was ever in it.
-                if !read_only {
-                    storage.unlink(&path)?;
-                }
+                // A crash left it between its making and its length; nothing was ever in it. Another thing of that name
+                // than a file is an error.
+                storage.open(&path, OpenMode::Read)?;
                 continue;
             }
             if entry.len != size {
@@ -59,7 +58,7 @@ impl SegmentQueue {
         let entries = storage.list(directory)?.unwrap_or_default();
         let numbered = |entry: DirEntry| {
             let is_base = entry.name.len() == 20 && entry.name.bytes().all(|byte| byte.is_ascii_digit());
-            entry.name.parse().ok().filter(|_| is_base && !entry.is_dir).map(|base| (base, entry))
+            entry.name.parse().ok().filter(|_| is_base).map(|base| (base, entry))
         };
         Ok(entries.into_iter().filter_map(numbered).collect())
     }
@@ -114,6 +113,16 @@ impl SegmentQueue {
             let path = format!("{}/{base:020}", self.directory);
             segments.push(Arc::new(Segment::open(self.storage.as_ref(), path, base, self.size, OpenMode::Read)?));
         }
+    }
+
+    /// Removes the files without a byte, which opening passed over: a broker would not take them for files of the row.
+    pub fn remove_empty(&self) -> Result<()> {
+        for (_, entry) in Self::files(self.storage.as_ref(), &self.directory)?.iter().filter(|(_, file)| file.len == 0)
+        {
+            self.storage.unlink(&format!("{}/{}", self.directory, entry.name))?;
+            self.storage.sync_dir(&self.directory)?;
+        }
+        Ok(())
     }
 
     /// Removes the files that begin at or behind an offset.

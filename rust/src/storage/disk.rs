@@ -85,7 +85,8 @@ impl Disk {
 
     fn open_file(&self, operation: &'static str, path: &str, flags: OFlags) -> Result<Result<OwnedFd, Errno>> {
         let (above, name) = self.parent(operation, path)?;
-        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // Opening a pipe would wait for its other end; what is no regular file is refused afterwards.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         Ok(above.and_then(|above| retry_on_intr(|| fs::openat(&above, name, flags, Mode::from_raw_mode(FILE_MODE)))))
     }
 }

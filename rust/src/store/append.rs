@@ -373,7 +373,7 @@ impl Shared {
     }
 }
 
-fn check_queue(queue_id: QueueId) -> Result<()> {
+pub(super) fn check_queue(queue_id: QueueId) -> Result<()> {
     if queue_id.0 < 0 {
         return Err(Error::InvalidName {
             what: format!("queue {queue_id} does not exist: queues are numbered from 0"),

@@ -4,6 +4,7 @@
 //! appends and ends; readers see only what is below the visible end. Not here: when to check, who is asked (Python).
 
 mod append;
+mod copy;
 mod deliver;
 mod end_transaction;
 mod follow;
@@ -19,6 +20,7 @@ mod upkeep;
 mod waiting;
 
 pub use append::{NewHalfMessage, NewMessage, Sent};
+pub use copy::Copy;
 pub use deliver::Delivered;
 pub use end_transaction::{End, EndKind, Ended};
 pub use history::TransactionRow;
@@ -103,6 +105,8 @@ struct Shared {
     arrival: Wake,
     arrival_waiters: AtomicUsize,
     snapshot_position: AtomicU64,
+    /// A queue's file was found damaged: the next opening is to build all queues again.
+    queues_damaged: AtomicBool,
     closed: AtomicBool,
     poisoned: AtomicBool,
     forks: u64,

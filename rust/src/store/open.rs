@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::survey::{Geometry, geometry, look, no_store, refuse};
+use super::survey::{Geometry, foreign, geometry, look, no_store, refuse};
 use super::{FORKS, Inner, Shared, Wake};
 use crate::checkpoint::Checkpoint;
 use crate::clock::Clock;
@@ -84,6 +84,12 @@ pub(super) fn open(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, options: St
     let geometry = geometry(storage.as_ref(), &options, settings.as_ref())?;
     let opener = storage.opener();
     if options.read_only {
+        let files = SegmentQueue::files(storage.as_ref(), commit_log::DIRECTORY)?;
+        if settings.is_none() && files.is_empty() {
+            // A reader that guessed the sizes would see nothing of what comes.
+            let what = "its log has no file yet, so how large they will be is not known\nhint: open it again when its writer has begun";
+            return Err(foreign(storage.as_ref(), commit_log::DIRECTORY, what));
+        }
         return open_with(storage, clock, options, opener, &geometry, settings, None);
     }
     let mut claim = claim(storage.as_ref(), opener)?;
@@ -133,10 +139,14 @@ fn open_with(
         delays: delay_offsets.progress().clone(),
     };
     let segments = SegmentQueue::open(Arc::clone(&storage), commit_log::DIRECTORY, geometry.commit_log, read_only)?;
+    if let Some(warning) = front_is_gone(published.as_ref(), &segments, &settings)? {
+        warnings.push(warning);
+    }
     let log = Arc::new(CommitLog::new(segments));
     log.set_appended(u64::MAX); // Recovery reads what is there and says where it ends.
     let queue_files = QueueFiles::new(Arc::clone(&storage), geometry.consume_queue, read_only);
-    let mut index = IndexFiles::open(Arc::clone(&storage), geometry.index, !read_only)?;
+    let open_index = if settings.index_slots.is_some() { IndexFiles::open_own } else { IndexFiles::open };
+    let mut index = open_index(Arc::clone(&storage), geometry.index, !read_only)?;
     let recovered = recover_or_rebuild(&log, &queue_files, &mut index, &settings, snapshot, &known)?;
     let end = recovered.end;
     log.set_appended(end);
@@ -155,6 +165,7 @@ fn open_with(
     let sync = options.flush_disk_type == FlushDiskType::Sync;
     if let Some(claim) = claim.as_mut() {
         claim.changed = true;
+        log.segments.remove_empty()?;
         if !clean {
             // Where a broker wrote last nothing was acknowledged by us, and its log may be large.
             if let Some(ours) = settings.ranges.last().filter(|range| range.end.is_none()) {
@@ -197,6 +208,7 @@ fn open_with(
         arrival: Wake::default(),
         arrival_waiters: AtomicUsize::new(0),
         snapshot_position: AtomicU64::new(report.scanned_from),
+        queues_damaged: AtomicBool::new(false),
         closed: AtomicBool::new(false),
         poisoned: AtomicBool::new(false),
         options,
@@ -324,8 +336,27 @@ fn abort_pid(storage: &dyn Storage) -> Option<u32> {
     std::str::from_utf8(&text).ok()?.trim().parse().ok()
 }
 
+/// Files that are gone from the log's front, where it began when a writer of ours had it last. While the store was ours
+/// nobody may have removed them; else a broker's retention may, so that it is only told.
+fn front_is_gone(
+    published: Option<&Published>,
+    segments: &SegmentQueue,
+    settings: &Settings,
+) -> Result<Option<String>> {
+    let Some(published) = published.filter(|published| published.appended().0 > 0) else { return Ok(None) };
+    let (known, first) = (published.minimum().0, segments.first());
+    if known >= first {
+        return Ok(None);
+    }
+    if settings.ranges.last().is_some_and(|range| range.end.is_none()) {
+        return Err(segments.missing(known, first));
+    }
+    Ok(Some(format!("the log begins at {first}, and began at {known} before: files were removed from its front")))
+}
+
 fn known_durable(published: Option<&Published>, snapshot: Option<&Snapshot>) -> u64 {
-    let published = published.map_or(0, |published| published.durable().0);
+    // Nothing is durable that was not appended: a page that says so is damaged, and the least of it is believed.
+    let published = published.map_or(0, |published| published.durable().0.min(published.appended().0));
     published.max(snapshot.map_or(0, |snapshot| snapshot.position))
 }
 

@@ -14,7 +14,7 @@ use crate::java;
 use crate::record::RecordView;
 use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
 use crate::record::properties::{KEYS, TAGS, UNIQUE_KEY};
-use crate::units::{PhysicalOffset, QueueId, QueueOffset, to_u64, to_usize};
+use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
 
 /// Bytes that one `read` returns at most, beyond its first message: RocketMQ's `maxTransferBytesOnMessageInMemory` is
 /// 256 KiB; a reader in the process is not sent anything, so it may have more.
@@ -86,16 +86,20 @@ impl Store {
         let mut found = Vec::new();
         let mut bytes = 0;
         while found.len() < max_messages && bytes < READ_BYTES_MAX {
-            let entries = self.shared.entries(topic, queue_id, next, to_u64(max_messages - found.len()).max(32))?;
-            if entries.is_empty() {
-                break;
-            }
+            let most = to_u64(max_messages - found.len()).max(32);
+            let entries = match self.shared.entries(topic, queue_id, next, most) {
+                Ok(entries) if entries.is_empty() => break,
+                Ok(entries) => entries,
+                Err(error) if found.is_empty() => return Err(error),
+                Err(_) => break,
+            };
             for entry in entries {
                 if found.len() >= max_messages || bytes >= READ_BYTES_MAX {
                     break;
                 }
                 let wanted = !entry.is_padding() && codes.as_ref().is_none_or(|codes| codes.contains(&entry.tags_code));
-                match wanted.then(|| self.record_if(entry.physical_offset, tags)).transpose() {
+                let place = (topic, queue_id, next);
+                match wanted.then(|| self.record_if(place, entry, tags)).transpose() {
                     Ok(record) => found.extend(record.flatten().inspect(|record| bytes += record.bytes.len())),
                     Err(error) if found.is_empty() => return Err(error),
                     // The error is that message's alone: those in front of it are handed out first.
@@ -167,6 +171,30 @@ impl Store {
         self.shared.range(topic, queue_id)
     }
 
+    /// The first queue offset whose message was stored at `timestamp` or later; the queue's end if none was.
+    pub fn search_offset(&self, topic: &str, queue_id: QueueId, timestamp: TimestampMs) -> Result<u64> {
+        self.shared.refresh()?;
+        let (mut low, mut high) = self.shared.range(topic, queue_id)?;
+        // Store timestamps never decrease in the log, so neither do they in a queue.
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let entries = self.shared.entries(topic, queue_id, middle, 1)?;
+            let stored = match entries.first().filter(|entry| !entry.is_padding()) {
+                Some(entry) => self
+                    .shared
+                    .log
+                    .read(entry.physical_offset, self.shared.visible_end(), |view, _| view.store_timestamp)?,
+                None => TimestampMs(i64::MIN),
+            };
+            if stored < timestamp {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low)
+    }
+
     /// Topic, number and range of every queue, sorted.
     pub fn queues(&self) -> Result<Vec<(String, QueueId, u64, u64)>> {
         self.shared.refresh()?;
@@ -234,13 +262,28 @@ impl Store {
         })
     }
 
-    /// A record, if it has one of the tags: codes collide, so the tag itself is compared.
-    fn record_if(&self, place: PhysicalOffset, tags: Option<&[String]>) -> Result<Option<StoredRecord>> {
-        self.shared.log.read(place, self.shared.visible_end(), |view, bytes| {
+    /// The record of a queue's entry, if it has one of the tags: codes collide, so the tag itself is compared.
+    fn record_if(
+        &self,
+        (topic, queue_id, queue_offset): (&str, QueueId, u64),
+        entry: Entry,
+        tags: Option<&[String]>,
+    ) -> Result<Option<StoredRecord>> {
+        let place = entry.physical_offset;
+        let record = self.shared.log.read(place, self.shared.visible_end(), |view, bytes| {
+            // A record says itself which entry is its own; any other one is damaged.
+            let is_it = (view.topic, view.queue_id, view.queue_offset.0) == (topic, queue_id, queue_offset);
             let tag = view.properties.get_str(TAGS);
             let wanted = tags.is_none_or(|tags| tag.is_some_and(|tag| tags.iter().any(|wanted| wanted == tag)));
-            wanted.then(|| StoredRecord::new(bytes, place))
-        })
+            is_it.then(|| wanted.then(|| StoredRecord::new(bytes, place)))
+        });
+        match record {
+            Ok(Some(record)) => Ok(record),
+            Ok(None) | Err(Error::MessageNotFound { .. }) => {
+                Err(self.shared.damaged_entry(topic, queue_id, queue_offset, &format!("it leads to {place}")))
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -270,13 +313,20 @@ impl Shared {
             drop(inner);
             self.queue_files.read(&name, queue_id, from, most)?
         };
-        let visible = self.visible_end();
+        let (visible, appended) = (self.visible_end(), self.log.appended());
         let (entries, _) = bytes.as_chunks::<ENTRY_SIZE>();
-        Ok(entries
-            .iter()
-            .map_while(|entry| Entry::from_bytes(entry))
-            .take_while(|entry| entry.is_padding() || entry.end() <= visible)
-            .collect())
+        let whole = |entry: &Entry| entry.is_padding() || entry.end() <= appended;
+        let entries: Vec<Entry> = entries.iter().map_while(|entry| Entry::from_bytes(entry).filter(whole)).collect();
+        if entries.is_empty() {
+            return Err(self.damaged_entry(topic, queue_id, from, "it names no place in the log"));
+        }
+        Ok(entries.into_iter().take_while(|entry| entry.is_padding() || entry.end() <= visible).collect())
+    }
+
+    /// The error of an entry that cannot be. The next opening builds all queues again: this one writes no snapshot.
+    fn damaged_entry(&self, topic: &str, queue_id: QueueId, queue_offset: u64, what: &str) -> Error {
+        self.queues_damaged.store(true, Ordering::Release);
+        self.queue_files.damaged(topic, queue_id, queue_offset, what)
     }
 
     /// One entry's bytes, from memory or file.

@@ -4,7 +4,7 @@
 //! what is no store, or a kind of store that we cannot continue, is refused by name. Not here: locks, recovery.
 
 use crate::commit_log;
-use crate::consume_queue;
+use crate::consume_queue::{self, ENTRY_SIZE};
 use crate::error::{Error, Result};
 use crate::index::{IndexGeometry, find_geometry, verify_geometry};
 use crate::names::HALF_TOPIC;
@@ -12,6 +12,7 @@ use crate::options::{COMMIT_LOG_FILE_SIZE, CONSUME_QUEUE_FILE_SIZE, StoreOptions
 use crate::segment::SegmentQueue;
 use crate::settings::Settings;
 use crate::storage::Storage;
+use crate::units::to_u64;
 
 use super::open::ABORT;
 
@@ -162,7 +163,9 @@ fn queue_file_size(storage: &dyn Storage, remembered: Option<u64>) -> Result<Opt
     for topic in storage.list(consume_queue::DIRECTORY)?.unwrap_or_default() {
         let directory = format!("{}/{}", consume_queue::DIRECTORY, topic.name);
         for queue in storage.list(&directory).ok().flatten().unwrap_or_default() {
-            let lengths = file_lengths(storage, &format!("{directory}/{}", queue.name))?;
+            let mut lengths = file_lengths(storage, &format!("{directory}/{}", queue.name))?;
+            // A file of half entries is a damaged one: it tells no size.
+            lengths.retain(|length| length.is_multiple_of(to_u64(ENTRY_SIZE)));
             let size = own_size(&lengths, remembered).filter(|_| !lengths.is_empty());
             if size.is_some() && (remembered.is_none() || size == remembered) {
                 return Ok(size);

@@ -4,6 +4,7 @@ mod concurrency;
 mod delays;
 mod derived;
 mod ends;
+mod foreign;
 mod log;
 mod readers;
 mod recovery;

@@ -342,6 +342,9 @@ impl Shared {
         // Whoever comes behind this lock finds the store closed: nothing is written once it is handed over.
         let _one = self.upkeep.lock();
         self.snapshot_alone()?;
+        if self.queues_damaged.load(Ordering::Acquire) {
+            Snapshot::remove(self.storage.as_ref())?;
+        }
         self.write_progress_alone()?;
         let end = self.log.appended();
         crate::recovery::cut_log(&self.log, end)?;

@@ -41,6 +41,9 @@ final class Broker implements Peer.Handled {
             names.start();
             String namesAddress = "127.0.0.1:" + namesServer.getListenPort();
             NettyServerConfig server = server(brokerConfig.getBrokerIP1());
+            if (arguments.getJSONObject("broker_config").containsKey("listenPort")) {
+                server.setListenPort(brokerConfig.getListenPort());
+            }
             brokerConfig.setNamesrvAddr(namesAddress);
             brokerConfig.setListenPort(server.getListenPort());
             broker = new BrokerController(brokerConfig, server, new NettyClientConfig(), storeConfig);

@@ -72,6 +72,9 @@ final class Producer implements Peer.Handled, TransactionListener {
         if (facts.getIntValue("delay_level") > 0) {
             message.setDelayTimeLevel(facts.getIntValue("delay_level"));
         }
+        if (facts.getLongValue("delay_ms") > 0) {
+            message.setDelayTimeMs(facts.getLongValue("delay_ms"));
+        }
         if (facts.getString("immunity_s") != null) {
             message.putUserProperty(MessageConst.PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS, facts.getString("immunity_s"));
         }

@@ -1,0 +1,127 @@
+"""A corpus for the fuzz targets, made from the golden stores: real brokers' bytes to begin with.
+
+In: tests/golden/stores, and snapshots of the engine that took them over. Out: fuzz/corpus/TARGET/NAME, by content; with
+`--seeds` a few small ones in fuzz/seeds, which are committed. Always: the same files from the same stores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import random
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import zstandard
+
+import txstore
+from tests.golden.unpack import NAMES, TRANSACTIONAL, Unpacked
+
+FUZZ = Path(__file__).parent
+MAGICS = {0xDAA320A7: 1, 0xDAA320AB: 2}
+INPUT_BYTES_MAX = 1024
+SEED_BYTES_MAX = 600
+SEEDS_MAX = 6
+RECORDS_MAX = 120
+STORES = 300
+
+Input = tuple[str, bytes]
+
+
+def records(log: Path) -> Iterator[bytes]:
+    """The whole records that a log's file begins with."""
+    data, at = log.read_bytes(), 0
+    while len(data) - at >= 8:
+        size, magic = struct.unpack_from(">II", data, at)
+        if magic not in MAGICS:
+            return
+        yield data[at : at + size]
+        at += size
+
+
+def of_record(record: bytes) -> Iterator[Input]:
+    """A record as it is, its properties, its body as half and op, its ids."""
+    sys_flag = struct.unpack_from(">i", record, 36)[0]
+    at = 84 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
+    (body_length,) = struct.unpack_from(">I", record, at)
+    body, at = record[at + 4 : at + 4 + body_length], at + 4 + body_length
+    wide = MAGICS[struct.unpack_from(">I", record, 4)[0]]
+    topic_length = int.from_bytes(record[at : at + wide])
+    topic, at = record[at + wide : at + wide + topic_length], at + wide + topic_length
+    properties = record[at + 2 :]
+    yield "record", b"\x04" + record
+    yield "properties", properties
+    yield "half", bytes([min(len(properties), 255)]) + properties[:255] + body[:200]
+    yield "names", bytes(8) + topic
+    values = (entry.split(b"\x01")[-1] for entry in properties.split(b"\x02") if entry)
+    yield from (("names", bytes(8) + value) for value in values)
+    if sys_flag & 1:
+        yield "body", bytes([sys_flag >> 8 & 7]) + body
+
+
+def of_store(store: Path) -> Iterator[Input]:
+    """Every file of a store, for the target that reads its kind."""
+    for path in sorted(store.rglob("*")):
+        room = path.relative_to(store).parts[0]
+        if not path.is_file():
+            continue
+        if room == "commitlog" and path.name.isdigit():
+            for record in islice(records(path), RECORDS_MAX):
+                yield from of_record(record)
+        elif room == "consumequeue":
+            yield "queue", b"\x00\x03" + path.read_bytes()[:240]
+        elif room == "index":
+            yield "index", bytes(4) + path.read_bytes()[:240]
+        elif room == "config":
+            yield "config", path.read_bytes()
+            yield "offsets", path.read_bytes()
+
+
+def made(directory: Path, golden: Unpacked) -> Iterator[Input]:
+    """What no broker writes: the engine's snapshots, other compressions, plans of whole stores."""
+    for name in TRANSACTIONAL:
+        copy = golden[name].copy_to(directory)
+        txstore.open(copy).close()
+        yield "snapshot", (copy / "txstore" / "snapshot").read_bytes()
+        yield "config", (copy / "txstore" / "settings.json").read_bytes()
+    yield "body", b"\x03" + zlib.compress(b"seventeen" * 20)
+    yield "body", b"\x02" + zstandard.compress(b"seventeen" * 20)
+    chance = random.Random(17)
+    for _ in range(STORES):
+        yield "store", bytes([chance.randrange(32), chance.randrange(40)]) + chance.randbytes(chance.randrange(20, 240))
+
+
+def write(inputs: Iterator[Input], folder: Path, small: bool) -> dict[str, int]:
+    """Writes each input once, named by its content; how many there are of each target."""
+    counts: dict[str, int] = {}
+    seen: set[Input] = set()
+    for target, data in inputs:
+        full = small and counts.get(target, 0) >= SEEDS_MAX
+        if full or (target, data) in seen or len(data) > (SEED_BYTES_MAX if small else INPUT_BYTES_MAX):
+            continue
+        seen.add((target, data))
+        counts[target] = counts.get(target, 0) + 1
+        (folder / target).mkdir(parents=True, exist_ok=True)
+        (folder / target / hashlib.sha256(data).hexdigest()[:12]).write_bytes(data)
+    return counts
+
+
+def main() -> None:
+    """Makes the corpus, or the seeds."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seeds", action="store_true", help="only a few small ones, into fuzz/seeds")
+    small = parser.parse_args().seeds
+    with tempfile.TemporaryDirectory() as directory:
+        golden = Unpacked(Path(directory) / "golden")
+        real = (found for name in NAMES for found in of_store(golden[name].store))
+        inputs = (*made(Path(directory) / "copies", golden), *real)
+        counts = write(iter(inputs), FUZZ / ("seeds" if small else "corpus"), small)
+    print(", ".join(f"{target} {count}" for target, count in sorted(counts.items())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+//! Logs that no txstore wrote: records which a broker, an old one or a broken one may have left. What fuzzing found.
+
+use super::*;
+use crate::error::Outcome;
+use crate::half::convert::half_properties;
+use crate::half::op::op_properties;
+use crate::names::{HALF_TOPIC, OP_TOPIC};
+use crate::record::encode::encode;
+use crate::record::layout::SYS_PREPARED;
+use crate::record::{Draft, Place};
+use crate::units::PhysicalOffset;
+
+/// A half message of a broker's log.
+fn half(properties: &[u8]) -> Draft<'_> {
+    let host = StoreOptions::default().store_host;
+    Draft {
+        topic: HALF_TOPIC,
+        queue_id: QUEUE,
+        flag: 0,
+        sys_flag: 0,
+        born_timestamp: TimestampMs(1),
+        born_host: host,
+        store_host: host,
+        reconsume_times: 0,
+        prepared_transaction_offset: PhysicalOffset(0),
+        body: b"half",
+        body_crc: None,
+        properties,
+    }
+}
+
+fn properties(id: &str) -> Vec<u8> {
+    let mut text = Vec::new();
+    half_properties(&envelope("orders"), QUEUE, id, GROUP, &mut text).unwrap();
+    text
+}
+
+/// A store of a broker with one file: these records, each with its queue offset.
+fn broker(records: &[(Draft<'_>, u64)]) -> Bench {
+    let bench = Bench::new(FlushDiskType::Async);
+    let mut bytes = Vec::new();
+    for (draft, queue_offset) in records {
+        let place = Place {
+            physical_offset: PhysicalOffset(u64::try_from(bytes.len()).unwrap()),
+            queue_offset: QueueOffset(*queue_offset),
+            store_timestamp: TimestampMs(1_700_000_000_000),
+        };
+        encode(draft, place, false, &mut bytes).unwrap();
+    }
+    bench.memory.create_dir("commitlog").unwrap();
+    let file = bench.memory.open("commitlog/00000000000000000000", OpenMode::Create).unwrap();
+    file.set_len(4 << 10).unwrap();
+    file.write_at(&bytes, 0).unwrap();
+    bench
+}
+
+/// RocketMQ before 4.3 set the prepared bits, and such a record stands in no queue: it is no transaction of ours to end.
+#[test]
+fn a_half_that_stands_in_no_queue_is_not_listed_as_pending() {
+    let (old, new) = (properties("old"), properties("new"));
+    let prepared = Draft { sys_flag: SYS_PREPARED, ..half(&old) };
+    let bench = broker(&[(prepared, 0), (half(&new), 0)]);
+    for store in [bench.read_only(), bench.open()] {
+        assert_eq!(pending(&store), [0]);
+        let rows = store.transactions().unwrap();
+        let ids: Vec<_> = rows.iter().map(|row| row.transaction_id.as_deref()).collect();
+        assert_eq!(ids, [Some("new")]);
+    }
+}
+
+/// A broker that lost queue entries gives a number twice; the queue keeps the first, and so an op names only that one.
+#[test]
+fn a_half_whose_queue_offset_was_given_before_is_no_transaction() {
+    let (first, second, third, op) = (properties("first"), properties("second"), properties("third"), op_properties());
+    let ended = Draft { topic: OP_TOPIC, body: b"0,", ..half(&op) };
+    let bench = broker(&[(half(&first), 0), (half(&second), 0), (ended, 0), (ended, 1), (half(&third), 1)]);
+    for store in [bench.read_only(), bench.open()] {
+        assert_eq!(pending(&store), [1]);
+        let rows = store.transactions().unwrap();
+        let found: Vec<_> = rows.iter().map(|row| (row.transaction_id.as_deref(), row.outcome)).collect();
+        assert_eq!(found, [(Some("first"), Some(Outcome::RolledBack)), (Some("third"), None)]);
+    }
+}

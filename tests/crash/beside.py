@@ -1,0 +1,134 @@
+"""Beside: what other processes do with a store that one process writes: read it all the time, or be a fork of it.
+
+In: a path. Out: words of what was seen. Always: what a reader sees is judged where it stands, message by message.
+Not here: the writer (workload.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import txstore
+from tests.crash.workload import TOPIC, body, fate
+from tests.crash.zygote import Voice
+from txstore import Broker, ForeignStoreError, Message, StoreForkedError
+
+
+class Follower:
+    """One reader's view: the log so far, and how far each queue goes."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._at = 0
+        self._nexts: dict[tuple[str, int], int] = defaultdict(int)
+        self._read: dict[int, int] = defaultdict(int)
+        self.seen = 0
+
+    def look(self) -> None:
+        """What is new: in the log, in the queues, and of transactions. Nothing goes back, nothing is passed over."""
+        messages, following = self._broker.store.scan(self._at, 10_000)
+        assert following >= self._at, f"L1: the log went back from {self._at} to {following}"
+        for message in messages:
+            place = (message.topic, message.queue_id)
+            assert message.queue_offset == self._nexts[place], f"L4: {place} has a gap at {message.queue_offset}"
+            self._nexts[place] += 1
+            if message.topic == TOPIC:
+                assert message.body == body(message.keys[0]), f"L1: another body at {message.physical_offset}"
+        self._at, self.seen = following, self.seen + len(messages)
+        for queue_id in range(3):
+            found, self._read[queue_id] = self._broker.store.read(TOPIC, queue_id, self._read[queue_id], 10_000)
+            assert all(message.body == body(message.keys[0]) for message in found), "D1: another message in a queue"
+            assert self._read[queue_id] >= self._nexts[TOPIC, queue_id], "D1: a queue is behind the log"
+
+    def transactions(self) -> None:
+        """T2: each as it is meant to become, or pending."""
+        for row in self._broker.store.transactions():
+            key = self._broker.store.read_at(row.halves[0][1]).keys[0]
+            assert row.state in ("pending", fate(key)), f"T2: {key} is {row.state}"
+
+
+def _when_there(path: str) -> Broker:
+    """The store, opened as soon as its writer has made it."""
+    while True:
+        with contextlib.suppress(ForeignStoreError, FileNotFoundError):
+            if Path(path).exists():
+                return txstore.open(path, read_only=True)
+        time.sleep(0.001)
+
+
+def follow(voice: Voice, arguments: dict[str, Any]) -> None:
+    """Reads for some seconds, whatever becomes of the writer, and tells how much it saw in the end."""
+    until = time.monotonic() + arguments["seconds"]
+    with _when_there(arguments["path"]) as broker:
+        voice.ready()
+        follower, rounds = Follower(broker), 0
+        while time.monotonic() < until:
+            follower.look()
+            if rounds % 20 == 0:
+                follower.transactions()
+            rounds += 1
+        follower.look()
+    voice.say("saw", follower.seen, rounds)
+
+
+def fork(voice: Voice, arguments: dict[str, Any]) -> None:
+    """Forks while one thread sends, and while the engine flushes: each child is told, and harms nothing."""
+    with txstore.open(arguments["path"], **arguments["options"]) as broker:
+        producer, stop = broker.producer("p"), threading.Event()
+        broker.write_queues(TOPIC)
+
+        def send() -> None:
+            number = 0
+            while not stop.is_set():
+                key = f"fork-{number}"
+                sent = producer.send(Message(TOPIC, body(key), keys=[key]))
+                voice.say("sent", key, sent.queue_id, sent.queue_offset)
+                number += 1
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        for number in range(arguments["forks"]):
+            time.sleep(arguments["pause"])
+            child = os.fork()
+            if child == 0:
+                _be_a_fork(broker, producer.send, Path(arguments["path"]).with_suffix(f".{number}"))
+            _, status = os.waitpid(child, 0)
+            assert os.waitstatus_to_exitcode(status) == 77, f"a forked child ended with {status}"
+        stop.set()
+        thread.join()
+    voice.say("closed")
+
+
+def _be_a_fork(broker: Broker, send: Callable[[Message], object], own: Path) -> None:
+    """The child: no handle of its parent works, a store of its own does. Never returns."""
+    status = 1
+    try:
+        calls: list[Callable[[], object]] = [
+            lambda: send(Message(TOPIC, b"x")),
+            lambda: broker.store.read(TOPIC, 0, 0),
+            lambda: broker.prepare(Message(TOPIC, b"x"), 0, "g", 0),
+            broker.flush,
+            broker.store.snapshot,
+            broker.stat,
+            broker.transactions,
+        ]
+        told = 0
+        for call in calls:
+            try:
+                call()
+            except StoreForkedError as error:
+                told += str(os.getpid()) in str(error)
+        with txstore.open(own) as mine:
+            mine.producer("p").send(Message(TOPIC, b"mine"))
+        broker.close()
+        broker.store.close()
+        status = 70 + told
+    finally:
+        os._exit(status)

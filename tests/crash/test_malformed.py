@@ -1,0 +1,282 @@
+"""The story: bytes rot, files are cut, lost, mixed up, or were never ours. A store says which file and where, or
+mends it.
+
+Each file of stores of ours (closed, and left by a kill) and of brokers' is damaged in each way (spoil.py). Reading
+may never change a byte. Whatever comes back must be what was stored: a record that is there no more is reported,
+what is derived is built again or says that it is damaged, and no input ends in a signal, a hang or an error without
+a name. `TXSTORE_MALFORMED` sets how many damaged stores are opened, each by a reader and by a writer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash.look import Facts
+from tests.crash.size import chance, count, steps
+from tests.crash.spoil import DAMAGES, Spoilt, kinds_of, spoil
+from tests.crash.workload import SIZES
+from tests.crash.zygote import Zygote
+from tests.golden.unpack import file_hashes, unpack
+
+pytestmark = pytest.mark.kill
+MALFORMED = count("MALFORMED", 60)
+BROKERS = ["rolled", "tx", "tx-crash", "tx-ipv6", "extras", "5.3.3-tx"]
+# A store that cannot be opened says so by one of these.
+REFUSALS = {"StoreCorruptError", "MissingFileError", "ForeignStoreError", "InvalidOptionError", "StoreIOError"}
+# What a writer that is refused in the end may have touched: its own marks, and what is derived.
+MAY_CHANGE = ("abort", "lock", "commitlog/!", "txstore/", "consumequeue/", "index/", "checkpoint")
+UNFINISHED = ".tmp"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+
+
+@dataclass
+class Base:
+    """A good store, and what it says."""
+
+    name: str
+    path: Path
+    expected: Facts
+    facts_path: Path
+
+    @property
+    def ours(self) -> bool:
+        return self.name.startswith("ours")
+
+
+def look(zygote: Zygote, path: Path, *, read_only: bool, expected: Path | None = None) -> Facts:
+    """What a child sees in a store."""
+    facts = path.with_suffix(".facts")
+    arguments = {"path": str(path), "read_only": read_only, "facts": str(facts)}
+    life = zygote.run(
+        "tests.crash.look:look", arguments | ({"expected": str(expected)} if expected else {}), limit=10.0
+    )
+    assert (life.status, life.hung) == (0, False), f"P2: {life}"
+    loaded: Facts = json.loads(facts.read_text())
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def bases(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> list[Base]:
+    directory = tmp_path_factory.mktemp("malformed")
+    paths = {name: unpack(name, directory / "golden" / name).store for name in BROKERS}
+    script = {"options": {**SIZES, "flush_disk_type": "SYNC_FLUSH"}, "name": "ours"}
+    for name, more in (("ours", {}), ("ours, killed", {"crash": True})):
+        paths[name] = directory / name
+        zygote.run("tests.crash.script:run", script | more | {"path": str(paths[name])})
+    found = []
+    for name, path in paths.items():
+        expected = look(zygote, path, read_only=True)
+        assert "refused" not in expected
+        facts_path = directory / f"{name}.expected"
+        facts_path.write_text(json.dumps(expected))
+        found.append(Base(name, path, expected, facts_path))
+    return found
+
+
+def is_error(found: Any) -> bool:
+    return isinstance(found, list) and len(found) > 0 and found[0] == "!"
+
+
+class Judge:
+    """Whether what a damaged store says is true, or says that it is damaged."""
+
+    def __init__(self, base: Base, kind: str, spoilt: Spoilt, facts: Facts, *, read_only: bool) -> None:
+        self.base, self.kind, self.spoilt, self.facts, self.read_only = base, kind, spoilt, facts, read_only
+
+    def judge(self) -> str:
+        """ "refused", "reported" or "whole"."""
+        if "refused" in self.facts:
+            name, text = self.facts["refused"]
+            assert name in REFUSALS, f"{name}: {text}"
+            assert "/" in text or name == "InvalidOptionError", f"P3: it names no file: {text}"
+            return "refused"
+        if "failed" in self.facts:
+            assert self.facts["failed"][0] in REFUSALS, self.facts["failed"]
+        reported = self._records()
+        reported |= self._queues()
+        reported |= self._transactions()
+        self._keys()
+        self._offsets()
+        return "reported" if reported else "whole"
+
+    def _touched(self, physical_offset: int) -> bool:
+        """Whether the damage lies in that record."""
+        if self.kind != "log":
+            return False
+        base = int(Path(self.spoilt.file).name)
+        ends = [*sorted(map(int, self.base.expected["scan"])), 1 << 62]
+        following = next(at for at in ends if at > physical_offset)
+        return physical_offset < base + self.spoilt.end and base + self.spoilt.start < following
+
+    def _records(self) -> bool:
+        """L7, L8: each record is there, or its loss is told; nothing is there that nobody stored."""
+        each, scan, reported = self.facts["each"], self.facts["scan"], False
+        for at, crc in self.base.expected["scan"].items():
+            found = each[at]
+            if is_error(found):
+                self._may_be_gone(int(at), found)
+                reported = True
+            elif found != crc:
+                # Where a broker wrote, no CRC covers a record's header.
+                assert not self.base.ours, f"L5: the record at {at} is another, and nothing says so"
+                assert self._touched(int(at)), f"L1: the record at {at} is another, and was not touched"
+        if is_error(scan):
+            return True
+        strangers = set(scan) - set(self.base.expected["scan"])
+        strangers = {at for at in strangers if int(at) < self.base.expected["end"]}
+        assert not strangers, f"L1: records that nobody stored: {strangers}"
+        return reported
+
+    def _may_be_gone(self, at: int, error: list[str]) -> None:
+        """A record may be gone behind a torn tail that was told; below the durable end it is damage, or a lost file."""
+        if error[1] in ("StoreCorruptError", "MissingFileError", "StoreIOError"):
+            return
+        if at < self.facts["first"] and self.kind == "log":
+            # Without its front a log looks as retention leaves it; only while the store was ours somebody knows better.
+            assert self.base.name != "ours, killed", f"L8: the front of the log is gone: {error}"
+            return
+        assert at >= self.facts["end"], f"L7: the record at {at} is gone in the middle: {error}"
+        assert not self.base.expected["clean"] or not self.facts["clean"], f"L7: a closed store lost {at}: {error}"
+        told = self.facts["truncated"] > 0 or self.facts["warnings"]
+        assert told, f"L8: the record at {at} is gone, and nothing says so: {error}"
+        assert not (self.base.ours and at < self._durable()), f"L7: the durable record at {at} was cut: {error}"
+
+    def _durable(self) -> int:
+        """In SYNC_FLUSH all of it, as long as somebody knows: the page of the published ends, or the snapshot."""
+        return 0 if self.kind in ("published", "snapshot") else int(self.base.expected["end"])
+
+    def _queues(self) -> bool:
+        """L6: each entry leads to its message, or says that it does not."""
+        reported = False
+        for name, (first, _, entries) in self.base.expected["queues"].items():
+            found_first, _, found = self.facts["queues"].get(name, [first, first, []])
+            for number, entry in enumerate(entries, first):
+                place = number - found_first
+                shown = found[place] if 0 <= place < len(found) else None
+                if shown == entry or name.startswith(OP_TOPIC):
+                    continue
+                if not self.base.ours and self._touched(entry[0][0]):
+                    continue  # Its header, which no CRC covers there, may name another queue now.
+                if shown is None or shown == [] or is_error(shown):
+                    lost = self.facts["each"].get(str(entry[0][0]))
+                    told = is_error(shown) or is_error(lost) or is_error(self.facts["scan"]) or self.facts["warnings"]
+                    assert told, f"L6: entry {number} of {name} is gone, and nothing says so"
+                    reported = True
+                else:
+                    assert shown[0][0] == entry[0][0], f"L6: entry {number} of {name} leads to {shown}, not to {entry}"
+                    assert not self.base.ours, f"L5: entry {number} of {name} shows another message"
+        return reported
+
+    def _transactions(self) -> bool:
+        """T2: each has its outcome, or the log is reported as damaged."""
+        found, expected = self.facts["transactions"], self.base.expected["transactions"]
+        if is_error(found) or is_error(self.facts["scan"]):
+            return True
+        if any(is_error(record) for record in self.facts["each"].values()):
+            return True
+        changed = {at for at, state in expected.items() if found.get(at) != state}
+        if self.kind == "offsets":
+            # A broker's stored progress tells of some that are finished, and of nothing else how.
+            changed = {at for at in changed if "finished_unknown" not in (expected[at][1], found[at][1])}
+        if not self.base.ours and self.kind == "log":
+            return bool(changed)
+        assert not changed, f"T2: {[(expected[at], found.get(at)) for at in changed]}"
+        return False
+
+    def _keys(self) -> None:
+        """An index leads to no wrong message; without a CRC of its own it cannot tell what it has forgotten."""
+        for key, places in self.base.expected["keys"].items():
+            found = self.facts["keys"][key]
+            if is_error(found) or found == places:
+                continue
+            assert set(found) <= set(places), f"L6: {key} is found at {found}, not {places}"
+            gone = set(places) - set(found)
+            lost = {at for at in gone if is_error(self.facts["each"][str(at)])}
+            excused = self.kind in ("index", "log") or gone == lost
+            assert excused, f"L6: the index has forgotten {key} at {gone}"
+
+    def _offsets(self) -> None:
+        """Consumers' offsets are there, older ones from `.bak`, or reported as lost."""
+        found = {tuple(row[:3]): row[3] for row in self.facts["offsets"]}
+        for *place, offset in self.base.expected["offsets"]:
+            shown = found.get(tuple(place))
+            if shown == offset or "CID_RMQ_SYS_TRANS" in place:
+                continue
+            assert self.facts["warnings"], f"the offset of {place} was {offset} and is {shown}, and nothing says so"
+
+
+def test_L5_L7_L8_whatever_is_damaged_is_named_or_mended(bases: list[Base], zygote: Zygote, tmp_path: Path) -> None:
+    luck = chance()
+    cases = [(base, kind, damage) for base in bases for kind in kinds_of(base.path) for damage in DAMAGES]
+    # Ours more often: all of their bytes are covered.
+    cases += [case for case in cases if case[0].ours] * 2
+    rounds = -(-MALFORMED // len(cases))
+    chosen = [case for _ in range(rounds) for case in luck.sample(cases, len(cases))][:MALFORMED]
+    ends: Counter[str] = Counter()
+    broken: list[str] = []
+    for number in steps("malformed stores", len(chosen)):
+        base, kind, damage = chosen[number]
+        for read_only in (True, False):
+            place = tmp_path / f"{number}-{read_only}"
+            place.mkdir()
+            shutil.copytree(base.path, place / "store")
+            spoilt = spoil(place / "store", kind, damage, luck)
+            try:
+                ends[open_and_judge(zygote, base, place / "store", kind, spoilt, read_only=read_only)] += 1
+            except AssertionError as error:
+                who = "reader" if read_only else "writer"
+                broken.append(f"{base.name}: {kind} {damage}: {spoilt}; {who}: {str(error)[:1000]}")
+            shutil.rmtree(place)
+    print(", ".join(f"{end} {times:,}" for end, times in sorted(ends.items())))
+    assert broken == [], f"{len(broken)} of {len(chosen)}:\n" + "\n\n".join(broken[:20])
+    assert set(ends) == {"refused", "reported", "whole"} or MALFORMED < 30
+
+
+def open_and_judge(zygote: Zygote, base: Base, path: Path, kind: str, spoilt: Spoilt, *, read_only: bool) -> str:
+    """How it ended."""
+    before = file_hashes(path)
+    facts = look(zygote, path, read_only=read_only, expected=base.facts_path)
+    end = Judge(base, kind, spoilt, facts, read_only=read_only).judge()
+    after = file_hashes(path)
+    touched = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    if read_only:
+        assert not touched, f"L8: a read-only opening changed {touched}"
+    elif end == "refused" and "/config/" not in facts["refused"][1]:
+        # Topics and groups are read when the engine has healed the store already.
+        wrong = {name for name in touched if not name.startswith(MAY_CHANGE) and not name.endswith(UNFINISHED)}
+        assert not wrong, f"a refused opening changed {wrong}"
+    return end
+
+
+@pytest.mark.parametrize("kind", ["log", "lock", "published", "snapshot", "settings", "offsets", "checkpoint"])
+def test_P2_a_pipe_in_a_files_place_is_waited_for_by_nobody(
+    bases: list[Base], zygote: Zygote, tmp_path: Path, kind: str
+) -> None:
+    base = next(base for base in bases if base.name == "ours")
+    for read_only in (True, False):
+        path = tmp_path / str(read_only) / "store"
+        shutil.copytree(base.path, path)
+        spoilt = spoil(path, kind, "a pipe", random.Random(1))
+        open_and_judge(zygote, base, path, kind, spoilt, read_only=read_only)
+
+
+@pytest.mark.parametrize("length", [1, 39, 210, 19_999])
+def test_P2_a_brokers_queue_file_of_half_entries_tells_no_size(
+    bases: list[Base], zygote: Zygote, tmp_path: Path, length: int
+) -> None:
+    """Its length was taken for that of all queue files, and closing went over files of no entries for ever."""
+    base = next(base for base in bases if base.name == "tx-crash")
+    path = tmp_path / "store"
+    shutil.copytree(base.path, path)
+    os.truncate(path / "consumequeue" / "RMQ_SYS_TRANS_HALF_TOPIC" / "0" / f"{0:020}", length)
+    spoilt = Spoilt("consumequeue/RMQ_SYS_TRANS_HALF_TOPIC/0", length, 20_000)
+    open_and_judge(zygote, base, path, "half queue", spoilt, read_only=False)

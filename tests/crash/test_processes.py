@@ -1,0 +1,172 @@
+"""The story: one process writes, any number read, and some fork. None may harm another.
+
+A second writer is refused with the first one's number. Readers in other processes look at everything all the time,
+while the writer works, is killed, and recovers: what they see never goes back and is never half there. A fork of a
+process with an open store is told so, also one that was made in the middle of a send or a flush, and its parent
+goes on. The lock is the one that RocketMQ takes: the first byte of `lock`, by POSIX rules.
+`TXSTORE_PROCESSES_SECONDS` sets how long readers read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txstore
+from tests.crash.promises import Told, check
+from tests.crash.size import chance, count, steps
+from tests.crash.workload import BUSY, SIZES
+from tests.crash.zygote import Zygote
+from txstore import ForeignStoreError, StoreLockedError
+
+pytestmark = pytest.mark.kill
+SECONDS = count("PROCESSES_SECONDS", 2)
+LIVES_SECONDS = 0.25
+# Another process's view of the lock, by the calls that Java's FileChannel makes.
+TRY_LOCK = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(sys.argv[2]))
+    except OSError:
+        print("held")
+    else:
+        print("taken", flush=True)
+        sys.stdin.read()
+"""
+FORGETFUL = """
+import os, sys, threading, txstore
+from txstore import Message
+broker = txstore.open(sys.argv[1])
+producer = broker.producer("p")
+stop = threading.Event()
+def send():
+    while not stop.is_set():
+        producer.send(Message("t", b"x" * 200))
+thread = threading.Thread(target=send, daemon=True)
+thread.start()
+for _ in range(5):
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)  # As a worker that never heard of the store: through all of Python's own ending.
+    _, status = os.waitpid(child, 0)
+    assert status == 0, status
+stop.set()
+thread.join()
+producer.send(Message("t", b"last"))
+broker.close()
+print("closed")
+"""
+
+
+def options(flush_disk_type: str) -> dict[str, Any]:
+    return {**SIZES, **BUSY, "flush_disk_type": flush_disk_type}
+
+
+def test_P1_a_second_writer_in_another_process_is_refused_with_the_first_ones_number(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    arguments = {"path": str(path), "options": SIZES, "seed": 1, "threads": 1}
+    pid = zygote.begin("tests.crash.workload:work", arguments, kill_after=0.2)
+    assert zygote.hear() == ["open"]
+    with pytest.raises(StoreLockedError) as refused:
+        txstore.open(path)
+    assert refused.value.pid == pid
+    assert f"by process {pid}" in str(refused.value)
+    life = zygote.finish()
+    assert life.status == -9, life
+    with txstore.open(path) as broker:
+        assert not broker.open_report.clean  # The lock went with the process; what it left is recovered.
+
+
+def lock_in_another_process(path: Path, byte: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", TRY_LOCK, str(path / "lock"), str(byte)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_P1_the_lock_is_the_one_that_rocketmq_takes(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with txstore.open(path, **SIZES) as broker:
+        for byte in (0, 1):  # 1 is ours: what is published is to be believed.
+            other = lock_in_another_process(path, byte)
+            assert other.communicate()[0] == "held\n"
+        # Whoever closes another descriptor of the file in this process drops no lock, unlike with plain POSIX locks.
+        with (path / "lock").open("r+b") as file:
+            asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            kind, *_ = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, asked))
+            assert kind == fcntl.F_WRLCK
+        assert lock_in_another_process(path, 0).communicate()[0] == "held\n"
+        broker.producer("p").send(txstore.Message("t", b"x"))
+    # Closed: free again, and a broker that holds it keeps us out.
+    other = lock_in_another_process(path, 0)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "taken\n"
+    with pytest.raises(StoreLockedError):
+        txstore.open(path)
+    with txstore.open(path, read_only=True) as reader:
+        assert reader.stat().max_physical_offset > 0
+    other.communicate("")
+    txstore.open(path).close()
+
+
+def test_a_reader_that_comes_before_the_log_has_a_file_is_told(tmp_path: Path) -> None:
+    """It would have to guess how large the files will be, and see nothing of those that have another size."""
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    with pytest.raises(ForeignStoreError, match="no file yet"):
+        txstore.open(tmp_path / "store", read_only=True)
+
+
+@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_D1_readers_see_every_moment_of_a_writer_that_is_killed_and_recovers(
+    zygote: Zygote, tmp_path: Path, flush_disk_type: str
+) -> None:
+    luck, path, told = chance(), tmp_path / "store", Told()
+    with Zygote("txstore", "tests.crash.beside") as first, Zygote("txstore", "tests.crash.beside") as second:
+        readers = (first, second)
+        for reader in readers:
+            reader.begin("tests.crash.beside:follow", {"path": str(path), "seconds": SECONDS}, limit=SECONDS + 60.0)
+        for _ in steps(f"writers that are read, {flush_disk_type}", int(SECONDS / LIVES_SECONDS)):
+            arguments = {"path": str(path), "options": options(flush_disk_type), "seed": luck.randrange(1 << 30)}
+            arguments["threads"] = luck.randrange(1, 3)
+            after = luck.uniform(0.05, LIVES_SECONDS)
+            life = zygote.run("tests.crash.workload:work", arguments, kill_after=after)
+            assert life.status == -9, life
+            told.hear(life.words)
+        for reader in readers:
+            life = reader.finish()
+            assert (life.status, life.hung) == (0, False), life
+            (word, seen, rounds) = life.words[-1]
+            assert (word, seen > 0, rounds > 0) == ("saw", True, True)
+    check(path, told, read_only=False)
+
+
+def test_P1_a_fork_in_the_middle_of_sends_and_flushes_is_told_and_harms_nothing(zygote: Zygote, tmp_path: Path) -> None:
+    forks = count("FORKS", 10)
+    for number, flush_disk_type in enumerate(["ASYNC_FLUSH", "SYNC_FLUSH"]):
+        path, told = tmp_path / f"store{number}", Told()
+        settings = {**SIZES, "flush_disk_type": flush_disk_type, "flush_interval_commit_log": 0.001}
+        settings["snapshot_interval"] = 0.002
+        arguments = {"path": str(path), "options": settings, "forks": forks, "pause": 0.003}
+        life = zygote.run("tests.crash.beside:fork", arguments)
+        assert (life.status, life.hung) == (0, False), life
+        told.hear(life.words)
+        assert told.sent
+        check(path, told, read_only=True)
+        with txstore.open(path, read_only=True) as broker:
+            assert broker.open_report.clean
+
+
+def test_P1_a_forked_child_that_ends_like_any_program_closes_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORGETFUL, str(tmp_path / "store")]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "closed\n", "")
+    with txstore.open(tmp_path / "store") as broker:
+        assert broker.open_report.clean
