@@ -1,39 +1,36 @@
 //! Batch: records, column by column, until they are a record batch.
 //!
-//! In: decoded records, a few at a time, while they are in the cache. Out: record batches of one schema. Always: only
-//! what the chosen columns need is looked at. Not here: which records, and where they stand.
+//! In: one decoded record after the other. Out: record batches of one schema. Always: only what the chosen columns need is
+//! looked at; a record's properties are walked once. Not here: which records, and where they stand.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, Schema};
 
-use super::cells::Cells;
+use super::cells::{Cells, Entries};
 use super::options::transaction_type;
 use super::schema::{Column, schema};
-use crate::record::message_id::write_offset_message_id;
 use crate::record::properties::{
     KEYS, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TRANSACTION_CHECK_TIMES, TRANSACTION_ID,
     TRANSACTION_PREPARED, UNIQUE_KEY,
 };
-use crate::record::{Properties, RecordView, TransactionType};
+use crate::record::{RecordView, TransactionType};
 use crate::units::TimestampMs;
 
 /// A row that is to be.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'a> {
-    pub(super) view: RecordView<'a>,
-    pub(super) facts: Facts<'a>,
+    pub(super) view: &'a RecordView<'a>,
     /// The body as the application sent it; nothing where it is not asked for.
-    pub(super) body: Cow<'a, [u8]>,
+    pub(super) body: &'a [u8],
     /// In the view of ops: the half that is named.
     pub(super) half_queue_offset: u64,
 }
 
-/// The properties that columns ask for, found in one pass.
+/// The properties that columns ask for.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Facts<'a> {
+struct Facts<'a> {
     unique_id: Option<&'a [u8]>,
     transaction_id: Option<&'a [u8]>,
     prepared: bool,
@@ -46,34 +43,47 @@ pub(super) struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
+    /// Notes one property; the last of equal names counts. Most names are told apart by their length.
     #[inline]
-    pub(super) fn of(properties: Properties<'a>) -> Self {
-        let mut facts = Self::default();
-        for (name, value) in properties.iter() {
-            // Names tell by their length first; the last of equal ones counts.
-            let fact = match std::str::from_utf8(name) {
-                Ok(UNIQUE_KEY) => &mut facts.unique_id,
-                Ok(TRANSACTION_ID) => &mut facts.transaction_id,
-                Ok(KEYS) => &mut facts.keys,
-                Ok(TAGS) => &mut facts.tags,
-                Ok(PRODUCER_GROUP) => &mut facts.group,
-                Ok(REAL_TOPIC) => &mut facts.real_topic,
-                Ok(REAL_QUEUE_ID) => &mut facts.real_queue_id,
-                Ok(TRANSACTION_CHECK_TIMES) => &mut facts.check_times,
-                Ok(TRANSACTION_PREPARED) => {
-                    facts.prepared = value == b"true";
-                    continue;
+    fn note(&mut self, name: &[u8], value: &'a [u8]) {
+        const fn is(name: &[u8], known: &str) -> bool {
+            // Shorter than a call of memcmp, which these few bytes are not worth.
+            let known = known.as_bytes();
+            let (mut name, mut known) = (name, known);
+            while let ([first, name_rest @ ..], [second, known_rest @ ..]) = (name, known) {
+                if *first != *second {
+                    return false;
                 }
-                _ => continue,
-            };
-            *fact = Some(value);
+                (name, known) = (name_rest, known_rest);
+            }
+            name.is_empty() && known.is_empty()
         }
-        facts
+        const _: () = assert!(is(b"TAGS", TAGS) && !is(b"TAGS", KEYS));
+        let fact = match name.len() {
+            4 if is(name, TAGS) => &mut self.tags,
+            4 if is(name, KEYS) => &mut self.keys,
+            6 if is(name, PRODUCER_GROUP) => &mut self.group,
+            8 if is(name, UNIQUE_KEY) => &mut self.unique_id,
+            8 if is(name, REAL_QUEUE_ID) => &mut self.real_queue_id,
+            8 if is(name, TRANSACTION_PREPARED) => {
+                self.prepared = value == b"true";
+                return;
+            }
+            10 if is(name, REAL_TOPIC) => &mut self.real_topic,
+            17 if is(name, TRANSACTION_ID) => &mut self.transaction_id,
+            23 if is(name, TRANSACTION_CHECK_TIMES) => &mut self.check_times,
+            _ => return,
+        };
+        *fact = Some(value);
     }
 }
 
+const _: () = assert!(TAGS.len() == 4 && KEYS.len() == 4 && PRODUCER_GROUP.len() == 6 && UNIQUE_KEY.len() == 8);
+const _: () = assert!(REAL_QUEUE_ID.len() == 8 && TRANSACTION_PREPARED.len() == 8 && REAL_TOPIC.len() == 10);
+const _: () = assert!(TRANSACTION_ID.len() == 17 && TRANSACTION_CHECK_TIMES.len() == 23);
+
 /// Whether a column takes something from `Facts`.
-pub(super) const fn takes_facts(column: Column) -> bool {
+const fn takes_facts(column: Column) -> bool {
     matches!(
         column,
         Column::MessageId
@@ -92,16 +102,22 @@ pub(super) const fn takes_facts(column: Column) -> bool {
 pub(super) struct Batch {
     schema: Arc<Schema>,
     columns: Vec<(Column, Cells)>,
+    /// The cells of the properties, which are filled while facts are looked for.
+    entries: Option<Entries>,
+    needs_facts: bool,
     rows: usize,
 }
 
 impl Batch {
     pub(super) fn new(columns: &[Column]) -> Self {
-        let cells = |column: &Column| {
-            let is_host = matches!(column, Column::BornHost | Column::StoreHost);
-            (*column, Cells::of(&column.field(), is_host))
-        };
-        Self { schema: schema(columns), columns: columns.iter().map(cells).collect(), rows: 0 }
+        let cells = |column: &Column| (*column, Cells::of(*column));
+        Self {
+            schema: schema(columns),
+            columns: columns.iter().map(cells).collect(),
+            entries: columns.contains(&Column::Properties).then(Entries::default),
+            needs_facts: columns.iter().any(|column| takes_facts(*column)),
+            rows: 0,
+        }
     }
 
     pub(super) fn schema(&self) -> Arc<Schema> {
@@ -115,17 +131,34 @@ impl Batch {
     /// Forgets what was appended.
     pub(super) fn clear(&mut self) {
         self.rows = 0;
+        self.entries = self.entries.as_ref().map(Entries::like);
         for (_, cells) in &mut self.columns {
             *cells = cells.like();
         }
     }
 
-    /// Appends rows.
-    pub(super) fn append(&mut self, rows: &[Row<'_>]) {
-        for (column, cells) in &mut self.columns {
-            append(*column, cells, rows);
+    /// Appends a row.
+    #[inline]
+    pub(super) fn append(&mut self, row: Row<'_>) {
+        let mut facts = Facts::default();
+        match &mut self.entries {
+            Some(entries) => {
+                let begin = entries.begin();
+                for (name, value) in row.view.properties.iter() {
+                    facts.note(name, value);
+                    entries.push(name, value);
+                }
+                entries.end(begin, row.view.properties);
+            }
+            None if self.needs_facts => {
+                row.view.properties.iter().for_each(|(name, value)| facts.note(name, value));
+            }
+            None => {}
         }
-        self.rows += rows.len();
+        for (column, cells) in &mut self.columns {
+            append(*column, cells, row, &facts);
+        }
+        self.rows += 1;
     }
 
     /// Appends rows of another kind, which `append` knows.
@@ -138,87 +171,77 @@ impl Batch {
 
     /// The batch; the next one begins.
     pub(super) fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
-        let finish = |(_, cells): &mut (Column, Cells)| {
+        let mut arrays = Vec::with_capacity(self.columns.len());
+        for (_, cells) in &mut self.columns {
             let next = cells.like();
-            std::mem::replace(cells, next).finish()
-        };
-        let arrays = self.columns.iter_mut().map(finish).collect::<Result<Vec<_>, _>>();
-        self.rows = 0;
-        RecordBatch::try_new(self.schema(), arrays?)
-    }
-}
-
-fn append(column: Column, cells: &mut Cells, rows: &[Row<'_>]) {
-    match cells {
-        Cells::Int(numbers) => match column {
-            Column::QueueId => numbers.extend(rows.iter().map(|row| row.view.queue_id.0)),
-            Column::Size => numbers.extend(rows.iter().map(|row| row.view.size.cast_signed())),
-            Column::Flag => numbers.extend(rows.iter().map(|row| row.view.flag)),
-            Column::SysFlag => numbers.extend(rows.iter().map(|row| row.view.sys_flag)),
-            Column::ReconsumeTimes => numbers.extend(rows.iter().map(|row| row.view.reconsume_times)),
-            Column::CheckTimes => {
-                numbers.extend(rows.iter().map(|row| number(row.facts.check_times).unwrap_or_default()));
-            }
-            _ => rows.iter().for_each(|row| numbers.push_or_null(number(row.facts.real_queue_id))),
-        },
-        Cells::Long(numbers) => match column {
-            Column::QueueOffset => numbers.extend(rows.iter().map(|row| row.view.queue_offset.0.cast_signed())),
-            Column::PhysicalOffset => numbers.extend(rows.iter().map(|row| row.view.physical_offset.0.cast_signed())),
-            Column::HalfQueueOffset => numbers.extend(rows.iter().map(|row| row.half_queue_offset.cast_signed())),
-            _ => numbers.extend(rows.iter().map(|row| row.view.prepared_transaction_offset.0.cast_signed())),
-        },
-        Cells::Time(numbers) => match column {
-            Column::BornTimestamp => numbers.extend(rows.iter().map(|row| microseconds(row.view.born_timestamp))),
-            _ => numbers.extend(rows.iter().map(|row| microseconds(row.view.store_timestamp))),
-        },
-        Cells::Host(hosts) => match column {
-            Column::BornHost => rows.iter().for_each(|row| hosts.push(row.view.born_host)),
-            _ => rows.iter().for_each(|row| hosts.push(row.view.store_host)),
-        },
-        Cells::Bytes(bytes) => rows.iter().for_each(|row| bytes.push(&row.body)),
-        Cells::Map(entries) => rows.iter().for_each(|row| entries.push(row.view.properties)),
-        Cells::Words(runs, words) => {
-            for row in rows {
-                for key in row.facts.keys.unwrap_or_default().split(|byte| *byte == b' ') {
-                    if !key.is_empty() {
-                        words.push(key);
-                    }
+            let filled = std::mem::replace(cells, next);
+            arrays.push(match (filled, &mut self.entries) {
+                (Cells::Map, Some(entries)) => {
+                    let next = entries.like();
+                    std::mem::replace(entries, next).finish()?
                 }
-                runs.end_at(words.len());
-            }
+                (filled, _) => filled.finish()?,
+            });
         }
-        Cells::Text(texts) => match column {
-            Column::Topic => rows.iter().for_each(|row| texts.push(row.view.topic.as_bytes())),
-            Column::MessageId => {
-                for row in rows {
-                    match row.facts.unique_id {
-                        Some(id) => texts.push(id),
-                        None => push_offset_message_id(texts, row),
-                    }
-                }
-            }
-            Column::OffsetMessageId => rows.iter().for_each(|row| push_offset_message_id(texts, row)),
-            Column::TransactionId => rows.iter().for_each(|row| texts.push_or_null(transaction_id(row))),
-            Column::Tags => rows.iter().for_each(|row| texts.push_or_null(row.facts.tags)),
-            Column::TransactionType => rows.iter().for_each(|row| texts.push(type_name(&row.view).as_bytes())),
-            Column::RealTopic => rows.iter().for_each(|row| texts.push_or_null(row.facts.real_topic)),
-            _ => rows.iter().for_each(|row| texts.push_or_null(row.facts.group)),
-        },
-        // Only in the view of transactions, which is not made of records.
-        Cells::Longs(..) => {}
+        self.rows = 0;
+        RecordBatch::try_new(self.schema(), arrays)
     }
 }
 
 #[inline]
-fn push_offset_message_id(texts: &mut super::cells::Texts, row: &Row<'_>) {
-    write_offset_message_id(row.view.store_host, row.view.physical_offset, |digits| texts.write(digits));
-    texts.end();
+fn append(column: Column, cells: &mut Cells, row: Row<'_>, facts: &Facts<'_>) {
+    let view = row.view;
+    match cells {
+        Cells::Int(numbers) => numbers.push(match column {
+            Column::QueueId => view.queue_id.0,
+            Column::Size => view.size.cast_signed(),
+            Column::Flag => view.flag,
+            Column::SysFlag => view.sys_flag,
+            Column::ReconsumeTimes => view.reconsume_times,
+            Column::CheckTimes => number(facts.check_times).unwrap_or_default(),
+            _ => return numbers.push_or_null(number(facts.real_queue_id)),
+        }),
+        Cells::Long(numbers) => numbers.push(match column {
+            Column::QueueOffset => view.queue_offset.0.cast_signed(),
+            Column::PhysicalOffset => view.physical_offset.0.cast_signed(),
+            Column::HalfQueueOffset => row.half_queue_offset.cast_signed(),
+            _ => view.prepared_transaction_offset.0.cast_signed(),
+        }),
+        Cells::Time(numbers) => {
+            let is_born = column == Column::BornTimestamp;
+            numbers.push(microseconds(if is_born { view.born_timestamp } else { view.store_timestamp }));
+        }
+        Cells::Host(hosts) => hosts.push(if column == Column::BornHost { view.born_host } else { view.store_host }),
+        Cells::PlaceId(ids) => match facts.unique_id.filter(|_| column == Column::MessageId) {
+            Some(id) => ids.push(id),
+            None => ids.push_place(view.store_host, view.physical_offset),
+        },
+        Cells::Bytes(bytes) => bytes.push(row.body),
+        Cells::Words(runs, words) => {
+            for key in facts.keys.unwrap_or_default().split(|byte| *byte == b' ') {
+                if !key.is_empty() {
+                    words.push(key);
+                }
+            }
+            runs.end_at(words.len());
+        }
+        Cells::Text(texts) => match column {
+            Column::Topic => texts.push(view.topic.as_bytes()),
+            Column::TransactionId => texts.push_or_null(transaction_id(view, facts)),
+            Column::Tags => texts.push_or_null(facts.tags),
+            Column::TransactionType => texts.push(type_name(view).as_bytes()),
+            Column::RealTopic => texts.push_or_null(facts.real_topic),
+            _ => texts.push_or_null(facts.group),
+        },
+        // The properties are appended with the facts; lists of numbers are only in the view of transactions.
+        Cells::Map | Cells::Longs(..) => {}
+    }
 }
 
 /// `__transactionId__`, else the unique id of a transaction's record.
-fn transaction_id<'a>(row: &Row<'a>) -> Option<&'a [u8]> {
-    let Facts { transaction_id, unique_id, prepared, .. } = row.facts;
-    let is_transaction = prepared || row.view.transaction_type() != TransactionType::None;
+fn transaction_id<'a>(view: &RecordView<'_>, facts: &Facts<'a>) -> Option<&'a [u8]> {
+    let Facts { transaction_id, unique_id, prepared, .. } = *facts;
+    let is_transaction = prepared || view.transaction_type() != TransactionType::None;
     transaction_id.or_else(|| unique_id.filter(|_| is_transaction))
 }
 

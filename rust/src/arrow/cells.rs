@@ -14,25 +14,21 @@ use arrow_array::{
 use arrow_buffer::{Buffer, NullBuffer, NullBufferBuilder, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{ArrowError, DataType, Field};
 
-use super::schema::{UTC, element, map_fields};
-use crate::record::Properties;
+use super::schema::{Column, UTC, element, map_fields};
+use crate::record::{Properties, offset_message_id};
+use crate::units::PhysicalOffset;
 
 /// The results of Arrow's own calls.
 pub(super) type Built<T> = Result<T, ArrowError>;
 
 /// Texts, or bytes, one behind the other.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Texts {
     /// Where each one ends.
     ends: Vec<i32>,
     bytes: Vec<u8>,
-    nulls: NullBufferBuilder,
-}
-
-impl Default for Texts {
-    fn default() -> Self {
-        Self { ends: Vec::new(), bytes: Vec::new(), nulls: NullBufferBuilder::new(0) }
-    }
+    /// Which are null, in order.
+    nulls: Vec<usize>,
 }
 
 impl Texts {
@@ -41,7 +37,7 @@ impl Texts {
         Self {
             ends: Vec::with_capacity(like.ends.len()),
             bytes: Vec::with_capacity(like.bytes.len() + like.bytes.len() / 16),
-            nulls: NullBufferBuilder::new(like.ends.len()),
+            nulls: Vec::with_capacity(like.nulls.len()),
         }
     }
 
@@ -66,35 +62,24 @@ impl Texts {
     pub(super) fn end(&mut self) {
         // A batch is bounded far below; see `ScanOptions::check`.
         self.ends.push(i32::try_from(self.bytes.len()).unwrap_or(i32::MAX));
-        self.nulls.append_non_null();
     }
 
     #[inline]
     pub(super) fn push_or_null(&mut self, text: Option<&[u8]>) {
-        let Some(text) = text else {
-            self.ends.push(i32::try_from(self.bytes.len()).unwrap_or(i32::MAX));
-            return self.nulls.append_null();
-        };
-        self.push(text);
-    }
-
-    /// The text at a place.
-    fn get(&self, index: usize) -> &[u8] {
-        let begin = index.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
-        let end = self.ends.get(index).copied().unwrap_or(begin);
-        let place = |end: i32| usize::try_from(end).unwrap_or(0);
-        self.bytes.get(place(begin)..place(end)).unwrap_or_default()
+        if text.is_none() {
+            self.nulls.push(self.ends.len());
+        }
+        self.push(text.unwrap_or_default());
     }
 
     fn truncate(&mut self, length: usize) {
         self.ends.truncate(length);
-        self.nulls.truncate(length);
         let end = self.ends.last().copied().unwrap_or(0);
         self.bytes.truncate(usize::try_from(end).unwrap_or(0));
     }
 
     fn parts(self) -> (OffsetBuffer<i32>, Buffer, Option<NullBuffer>) {
-        let nulls = self.nulls.build();
+        let nulls = nulls(&self.nulls, self.ends.len());
         (offsets(self.ends), Buffer::from_vec(self.bytes), nulls)
     }
 
@@ -132,30 +117,47 @@ fn offsets(ends: Vec<i32>) -> OffsetBuffer<i32> {
     OffsetBuffer::new(ScalarBuffer::from(offsets))
 }
 
+/// Which of so many values are null; `None`: none is.
+fn nulls(nulls: &[usize], length: usize) -> Option<NullBuffer> {
+    let mut builder = NullBufferBuilder::new(length);
+    for null in nulls {
+        builder.append_n_non_nulls(null.saturating_sub(builder.len()));
+        builder.append_null();
+    }
+    builder.append_n_non_nulls(length.saturating_sub(builder.len()));
+    builder.finish()
+}
+
 /// Numbers, perhaps with nulls.
 #[derive(Debug)]
 pub(super) struct Numbers<T> {
     values: Vec<T>,
-    nulls: NullBufferBuilder,
+    nulls: Vec<usize>,
 }
 
 impl<T: Copy + Default> Numbers<T> {
     fn with_capacity(rows: usize) -> Self {
-        Self { values: Vec::with_capacity(rows), nulls: NullBufferBuilder::new(0) }
+        Self { values: Vec::with_capacity(rows), nulls: Vec::new() }
     }
 
     pub(super) fn len(&self) -> usize {
         self.values.len()
     }
 
-    pub(super) fn extend(&mut self, values: impl ExactSizeIterator<Item = T>) {
-        self.nulls.append_n_non_nulls(values.len());
-        self.values.extend(values);
+    #[inline]
+    pub(super) fn push(&mut self, value: T) {
+        self.values.push(value);
     }
 
     pub(super) fn push_or_null(&mut self, value: Option<T>) {
-        self.nulls.append(value.is_some());
+        if value.is_none() {
+            self.nulls.push(self.values.len());
+        }
         self.values.push(value.unwrap_or_default());
+    }
+
+    fn nulls(&self) -> Option<NullBuffer> {
+        nulls(&self.nulls, self.values.len())
     }
 }
 
@@ -166,49 +168,83 @@ pub(super) struct Runs {
 }
 
 impl Runs {
+    fn like(&self) -> Self {
+        Self { ends: Vec::with_capacity(self.ends.len()) }
+    }
+
+    #[inline]
     pub(super) fn end_at(&mut self, length: usize) {
         self.ends.push(i32::try_from(length).unwrap_or(i32::MAX));
     }
 }
 
-/// Names and values, one pass over a record's properties each.
+/// Names and values of maps.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     runs: Runs,
     names: Texts,
     values: Texts,
+    /// Marks of the names of the map that is being filled.
+    seen: u64,
+    /// Two of them have one mark, so that they may be equal.
+    is_doubtful: bool,
 }
 
 impl Entries {
-    /// A map's entries. Of equal names the last one counts.
+    /// Begins a map.
     #[inline]
-    pub(super) fn push(&mut self, properties: Properties<'_>) {
-        let begin = self.names.len();
-        let mut seen: u64 = 0;
-        for (name, value) in properties.iter() {
-            let mark = mark(name);
-            if seen & mark != 0 && (begin..self.names.len()).any(|index| self.names.get(index) == name) {
-                return self.push_again(begin, properties);
-            }
-            seen |= mark;
-            self.names.push(name);
-            self.values.push(value);
+    pub(super) fn begin(&mut self) -> usize {
+        (self.seen, self.is_doubtful) = (0, false);
+        self.names.len()
+    }
+
+    /// Adds an entry.
+    #[inline]
+    pub(super) fn push(&mut self, name: &[u8], value: &[u8]) {
+        let mark = mark(name);
+        self.is_doubtful |= self.seen & mark != 0;
+        self.seen |= mark;
+        self.names.push(name);
+        self.values.push(value);
+    }
+
+    /// Ends the map that began at `begin`. Of equal names the last one counts.
+    #[inline]
+    pub(super) fn end(&mut self, begin: usize, properties: Properties<'_>) {
+        if self.is_doubtful {
+            self.sift(begin, properties);
         }
         self.runs.end_at(self.names.len());
     }
 
     #[cold]
-    fn push_again(&mut self, begin: usize, properties: Properties<'_>) {
+    fn sift(&mut self, begin: usize, properties: Properties<'_>) {
+        let all: Vec<_> = properties.iter().collect();
         self.names.truncate(begin);
         self.values.truncate(begin);
-        let all: Vec<_> = properties.iter().collect();
         for (index, (name, value)) in all.iter().enumerate() {
             if !all.iter().skip(index + 1).any(|(later, _)| later == name) {
                 self.names.push(name);
                 self.values.push(value);
             }
         }
-        self.runs.end_at(self.names.len());
+    }
+
+    /// Empty ones, with room for as much as there is in these.
+    pub(super) fn like(&self) -> Self {
+        Self {
+            runs: self.runs.like(),
+            names: Texts::like(&self.names),
+            values: Texts::like(&self.values),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn finish(self) -> Built<ArrayRef> {
+        let pairs: Vec<ArrayRef> = vec![Arc::new(self.names.strings()?), Arc::new(self.values.strings()?)];
+        let pairs = StructArray::try_new(map_fields(), pairs, None)?;
+        let field = Arc::new(Field::new("entries", DataType::Struct(map_fields()), false));
+        Ok(Arc::new(MapArray::try_new(field, offsets(self.runs.ends), pairs, None, false)?))
     }
 }
 
@@ -239,56 +275,97 @@ impl Hosts {
     }
 }
 
+/// Message ids; the digits of the last address are remembered.
+#[derive(Debug, Default)]
+pub(super) struct PlaceIds {
+    texts: Texts,
+    last: Option<SocketAddr>,
+    digits: String,
+}
+
+impl PlaceIds {
+    #[inline]
+    pub(super) fn push(&mut self, id: &[u8]) {
+        self.texts.push(id);
+    }
+
+    /// The id that names a store's address and a place in its log.
+    #[inline]
+    pub(super) fn push_place(&mut self, host: SocketAddr, place: PhysicalOffset) {
+        if self.last != Some(host) {
+            self.last = Some(host);
+            self.digits = offset_message_id(host, PhysicalOffset(0));
+            self.digits.truncate(self.digits.len().saturating_sub(2 * size_of::<u64>()));
+        }
+        self.texts.write(self.digits.as_bytes());
+        self.texts.write(&hex(place.0));
+        self.texts.end();
+    }
+}
+
+/// Sixteen upper-case digits.
+#[inline]
+fn hex(number: u64) -> [u8; 2 * size_of::<u64>()] {
+    // Each half byte to a byte of its own, all at once; the lowest digit ends in the lowest byte.
+    let mut spread = u128::from(number);
+    for shift in [32, 16, 8, 4] {
+        let mask = u128::MAX / ((1 << (2 * shift)) - 1) * ((1 << shift) - 1);
+        spread = (spread | spread << shift) & mask;
+    }
+    // Ten and more are letters, which begin seven behind the digits.
+    let letters =
+        ((spread + 0x0606_0606_0606_0606_0606_0606_0606_0606) >> 4) & 0x0101_0101_0101_0101_0101_0101_0101_0101;
+    (spread + 0x3030_3030_3030_3030_3030_3030_3030_3030 + letters * 7).to_be_bytes()
+}
+
 /// The values of one column.
 #[derive(Debug)]
 pub(super) enum Cells {
     Text(Texts),
     Host(Hosts),
+    PlaceId(PlaceIds),
     Words(Runs, Texts),
     Int(Numbers<i32>),
     Long(Numbers<i64>),
     Longs(Runs, Numbers<i64>),
     Time(Numbers<i64>),
     Bytes(Texts),
-    Map(Entries),
+    /// Its entries are kept beside the columns.
+    Map,
 }
 
 impl Cells {
-    /// Empty ones of a type.
-    pub(super) fn of(field: &Field, is_host: bool) -> Self {
-        let numbers = Numbers::with_capacity;
-        match field.data_type() {
-            DataType::Int32 => Self::Int(Numbers::with_capacity(0)),
-            DataType::Int64 => Self::Long(numbers(0)),
-            DataType::Timestamp(..) => Self::Time(numbers(0)),
-            DataType::Binary => Self::Bytes(Texts::default()),
-            DataType::Map(..) => Self::Map(Entries::default()),
-            DataType::List(element) if *element.data_type() == DataType::Int64 => {
-                Self::Longs(Runs::default(), numbers(0))
+    /// Empty ones of a column.
+    pub(super) fn of(column: Column) -> Self {
+        match (column, column.field().data_type()) {
+            (Column::BornHost | Column::StoreHost, _) => Self::Host(Hosts::default()),
+            (Column::MessageId | Column::OffsetMessageId, _) => Self::PlaceId(PlaceIds::default()),
+            (_, DataType::Int32) => Self::Int(Numbers::with_capacity(0)),
+            (_, DataType::Int64) => Self::Long(Numbers::with_capacity(0)),
+            (_, DataType::Timestamp(..)) => Self::Time(Numbers::with_capacity(0)),
+            (_, DataType::Binary) => Self::Bytes(Texts::default()),
+            (_, DataType::Map(..)) => Self::Map,
+            (_, DataType::List(element)) if *element.data_type() == DataType::Int64 => {
+                Self::Longs(Runs::default(), Numbers::with_capacity(0))
             }
-            DataType::List(_) => Self::Words(Runs::default(), Texts::default()),
-            _ if is_host => Self::Host(Hosts::default()),
+            (_, DataType::List(_)) => Self::Words(Runs::default(), Texts::default()),
             _ => Self::Text(Texts::default()),
         }
     }
 
     /// Empty ones, with room for as much as there is in these.
     pub(super) fn like(&self) -> Self {
-        let runs = |runs: &Runs| Runs { ends: Vec::with_capacity(runs.ends.len()) };
         match self {
             Self::Text(texts) => Self::Text(Texts::like(texts)),
             Self::Host(hosts) => Self::Host(Hosts { texts: Texts::like(&hosts.texts), ..Hosts::default() }),
-            Self::Words(words, texts) => Self::Words(runs(words), Texts::like(texts)),
+            Self::PlaceId(ids) => Self::PlaceId(PlaceIds { texts: Texts::like(&ids.texts), ..PlaceIds::default() }),
+            Self::Words(words, texts) => Self::Words(words.like(), Texts::like(texts)),
             Self::Int(numbers) => Self::Int(Numbers::with_capacity(numbers.values.len())),
             Self::Long(numbers) => Self::Long(Numbers::with_capacity(numbers.values.len())),
-            Self::Longs(lists, numbers) => Self::Longs(runs(lists), Numbers::with_capacity(numbers.values.len())),
+            Self::Longs(lists, numbers) => Self::Longs(lists.like(), Numbers::with_capacity(numbers.values.len())),
             Self::Time(numbers) => Self::Time(Numbers::with_capacity(numbers.values.len())),
             Self::Bytes(texts) => Self::Bytes(Texts::like(texts)),
-            Self::Map(entries) => Self::Map(Entries {
-                runs: runs(&entries.runs),
-                names: Texts::like(&entries.names),
-                values: Texts::like(&entries.values),
-            }),
+            Self::Map => Self::Map,
         }
     }
 
@@ -297,6 +374,7 @@ impl Cells {
         Ok(match self {
             Self::Text(texts) => Arc::new(texts.strings()?),
             Self::Host(hosts) => Arc::new(hosts.texts.strings()?),
+            Self::PlaceId(ids) => Arc::new(ids.texts.strings()?),
             Self::Bytes(texts) => Arc::new(texts.binary()?),
             Self::Words(runs, texts) => {
                 let words = Arc::new(texts.strings()?);
@@ -306,19 +384,19 @@ impl Cells {
                 let values = Arc::new(Int64Array::new(numbers.values.into(), None));
                 Arc::new(ListArray::try_new(element(DataType::Int64), offsets(runs.ends), values, None)?)
             }
-            Self::Int(mut numbers) => Arc::new(Int32Array::new(numbers.values.into(), numbers.nulls.finish())),
-            Self::Long(mut numbers) => Arc::new(Int64Array::new(numbers.values.into(), numbers.nulls.finish())),
-            Self::Time(mut numbers) => {
-                let times = TimestampMicrosecondArray::new(numbers.values.into(), numbers.nulls.finish());
-                Arc::new(times.with_timezone(UTC))
+            Self::Int(numbers) => {
+                let nulls = numbers.nulls();
+                Arc::new(Int32Array::new(numbers.values.into(), nulls))
             }
-            Self::Map(entries) => {
-                let pairs: Vec<ArrayRef> =
-                    vec![Arc::new(entries.names.strings()?), Arc::new(entries.values.strings()?)];
-                let pairs = StructArray::try_new(map_fields(), pairs, None)?;
-                let field = Arc::new(Field::new("entries", DataType::Struct(map_fields()), false));
-                Arc::new(MapArray::try_new(field, offsets(entries.runs.ends), pairs, None, false)?)
+            Self::Long(numbers) => {
+                let nulls = numbers.nulls();
+                Arc::new(Int64Array::new(numbers.values.into(), nulls))
             }
+            Self::Time(numbers) => {
+                let nulls = numbers.nulls();
+                Arc::new(TimestampMicrosecondArray::new(numbers.values.into(), nulls).with_timezone(UTC))
+            }
+            Self::Map => Entries::default().finish()?,
         })
     }
 }

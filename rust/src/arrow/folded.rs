@@ -83,7 +83,9 @@ fn append(column: Column, cells: &mut Cells, rows: &[TransactionRow]) {
                     Column::DiscardedPhysicalOffsets => row.discards.clone(),
                     _ => row.ops.clone(),
                 };
-                numbers.extend(places.into_iter().map(u64::cast_signed));
+                for place in places {
+                    numbers.push(place.cast_signed());
+                }
                 runs.end_at(numbers.len());
             }
         }

@@ -13,7 +13,7 @@ use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema};
 use parking_lot::Mutex;
 
-use super::batch::{Batch, Facts, Row, takes_facts};
+use super::batch::{Batch, Row};
 use super::folded::Folded;
 use super::log::{Log, Window};
 use super::options::{BadRecords, ScanOptions, TopicMemory, invalid};
@@ -26,8 +26,6 @@ use crate::record::layout::SYS_COMPRESSED;
 use crate::record::{DecodeError, RecordView};
 use crate::units::to_usize;
 
-/// Rows that are decoded before they go to their columns, so that both happen in the cache.
-const ROWS_AT_ONCE: usize = 128;
 /// After so many bytes a batch is handed out even without rows, so that a caller who waits can look around.
 const SILENT_BYTES_MAX: u64 = 1 << 30;
 /// How often a batch is read again because the writer changed more than the end.
@@ -59,7 +57,6 @@ pub struct Scan {
     batch: Batch,
     batch_bytes: usize,
     topics: TopicMemory,
-    needs_facts: bool,
     takes_body: bool,
     window: Option<Window>,
     /// In the view of transactions, all of them, once they are folded.
@@ -90,7 +87,6 @@ impl Scan {
         options.check()?;
         let (start, end) = Self::range(&log, &options, &counts)?;
         let batch = Batch::new(&options.columns);
-        let needs_facts = options.columns.iter().any(|column| takes_facts(*column));
         let takes_body = options.takes_body();
         let topics = TopicMemory::default();
         Ok(Self {
@@ -102,7 +98,6 @@ impl Scan {
             batch,
             batch_bytes: 0,
             topics,
-            needs_facts,
             takes_body,
             window: None,
             folded: None,
@@ -237,17 +232,14 @@ impl Scan {
     fn read_window(&mut self, window: &Window) -> Result<Left> {
         let bytes = window.from(self.at);
         let mut rest: &[u8] = &bytes;
-        let mut rows: Vec<Row<'_>> = Vec::with_capacity(ROWS_AT_ONCE);
         loop {
             if rest.is_empty() || self.at >= self.end {
-                self.batch.append(&rows);
                 return Ok(if self.at >= self.end { self.end_here()? } else { Left::Read });
             }
             match step(rest, self.at, window.file_end, self.log.verify(self.at, self.takes_body)) {
                 Step::Record(view) => {
                     let wanted = self.options.wants(&view, &mut self.topics);
-                    if wanted && !self.push(view, &mut rows)? {
-                        self.batch.append(&rows);
+                    if wanted && !self.push(&view)? {
                         return Ok(Left::Full);
                     }
                     self.at += u64::from(view.size);
@@ -257,18 +249,16 @@ impl Scan {
                     self.at = window.file_end;
                     rest = &[];
                 }
-                other => {
-                    self.batch.append(&rows);
-                    return self.meet(other, window);
-                }
+                other => return self.meet(other, window),
             }
         }
     }
 
     /// Adds a record's rows; `false`: they go into the next batch.
-    fn push<'a>(&mut self, view: RecordView<'a>, rows: &mut Vec<Row<'a>>) -> Result<bool> {
-        let filled = self.batch.rows() + rows.len();
-        let Some(body) = self.body(&view)? else { return Ok(true) };
+    #[inline]
+    fn push(&mut self, view: &RecordView<'_>) -> Result<bool> {
+        let filled = self.batch.rows();
+        let Some(body) = self.body(view)? else { return Ok(true) };
         let bytes = to_usize(view.size.into()).max(body.len());
         if filled >= self.options.batch_rows
             || (filled > 0 && self.batch_bytes.saturating_add(bytes) > self.options.batch_bytes)
@@ -276,16 +266,12 @@ impl Scan {
             return Ok(false);
         }
         self.batch_bytes = self.batch_bytes.saturating_add(bytes);
-        let facts = if self.needs_facts { Facts::of(view.properties) } else { Facts::default() };
         if self.options.view == View::Ops {
-            let named = parse_op_body(view.body);
-            rows.extend(named.map(|half| Row { view, facts, body: Cow::Borrowed(&[]), half_queue_offset: half }));
+            for half_queue_offset in parse_op_body(view.body) {
+                self.batch.append(Row { view, body: &[], half_queue_offset });
+            }
         } else {
-            rows.push(Row { view, facts, body, half_queue_offset: 0 });
-        }
-        if rows.len() >= ROWS_AT_ONCE {
-            self.batch.append(rows);
-            rows.clear();
+            self.batch.append(Row { view, body: &body, half_queue_offset: 0 });
         }
         Ok(true)
     }

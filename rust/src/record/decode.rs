@@ -121,6 +121,7 @@ pub enum DecodeError {
 type Decoded<T> = std::result::Result<T, DecodeError>;
 
 /// Reads the record that `bytes` begin with and that stands at `at`.
+#[inline]
 pub fn decode(bytes: &[u8], at: PhysicalOffset, verify: Verify) -> Decoded<Scanned<'_>> {
     let (size, magic) = start(bytes)?;
     let version = match magic {

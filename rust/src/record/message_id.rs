@@ -157,14 +157,6 @@ fn first_day_of_month(day: u32) -> u32 {
 
 /// The id that names a store's address and a place in its log.
 pub fn offset_message_id(host: SocketAddr, physical_offset: PhysicalOffset) -> String {
-    let mut id = String::new();
-    write_offset_message_id(host, physical_offset, |digits| id.extend(digits.iter().copied().map(char::from)));
-    id
-}
-
-/// Hands out the digits of that id.
-#[inline]
-pub fn write_offset_message_id(host: SocketAddr, physical_offset: PhysicalOffset, write: impl FnOnce(&[u8])) {
     let mut digits = [b'0'; OFFSET_V6_DIGITS];
     let mut rest = digits.iter_mut();
     match host {
@@ -174,7 +166,7 @@ pub fn write_offset_message_id(host: SocketAddr, physical_offset: PhysicalOffset
     put_hex(&mut rest, &u32::from(host.port()).to_be_bytes());
     put_hex(&mut rest, &physical_offset.0.to_be_bytes());
     let len = if host.is_ipv4() { OFFSET_V4_DIGITS } else { OFFSET_V6_DIGITS };
-    write(digits.get(..len).unwrap_or_default());
+    digits.iter().take(len).copied().map(char::from).collect()
 }
 
 /// The address and the place that an offset id names; `None` if it is none.

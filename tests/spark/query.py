@@ -1,0 +1,47 @@
+"""A streaming query as a program of its own, to be killed: `python -m tests.spark.query STORE CHECKPOINT OUT ROWS`.
+
+In: a store, where the checkpoint and the Parquet files go, rows a micro-batch. Out: Parquet files of topic,
+physical_offset and size; ends when the log's present end is reached. Not here: the killing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+
+def session(memory: str = "1g") -> SparkSession:
+    """A session as the tests have it."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    return (
+        SparkSession.builder.master("local[2]")
+        .config("spark.driver.memory", memory)
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+
+
+def main(store: str, checkpoint: str, out: str, rows: str) -> None:
+    """Reads up to the log's present end."""
+    frame = (
+        session()
+        .readStream.format("txstore")
+        .option("columns", "topic,physical_offset,size")
+        .option("maxOffsetsPerTrigger", rows)
+        .load(store)
+    )
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    print("started", flush=True)
+    writer.start(out).awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
