@@ -6,9 +6,7 @@
 //! anything changes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-
-use parking_lot::Mutex;
+use std::sync::atomic::Ordering;
 
 use super::survey::{Geometry, foreign, geometry, look, no_store, refuse};
 use super::{FORKS, Inner, Shared, Wake};
@@ -32,6 +30,7 @@ use crate::segment::SegmentQueue;
 use crate::settings::Settings;
 use crate::snapshot::Snapshot;
 use crate::storage::{Lock, OpenMode, Opener, Storage};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex};
 use crate::units::{PhysicalOffset, to_usize};
 
 /// Exists while a store is open; found at opening: the last close was not clean.
