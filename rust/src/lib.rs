@@ -57,6 +57,7 @@ pub mod settings;
 pub mod snapshot;
 pub mod storage;
 pub mod store;
+mod sync;
 pub mod units;
 
 #[cfg(feature = "python")]

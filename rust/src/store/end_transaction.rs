@@ -6,8 +6,6 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::commit_log::{Appended, Urgency};
 use crate::consume_queue::{Entry, Slot};
@@ -21,6 +19,7 @@ use crate::java;
 use crate::names::OP_TOPIC;
 use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
 use crate::record::{Draft, TransactionType};
+use crate::sync::Mutex;
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, to_usize};
 
 /// For bytes that were verified before.

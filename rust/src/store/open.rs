@@ -6,9 +6,7 @@
 //! anything changes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-
-use parking_lot::Mutex;
+use std::sync::atomic::Ordering;
 
 use super::survey::{Geometry, foreign, geometry, look, no_store, refuse};
 use super::{FORKS, Inner, Shared, Wake};
@@ -31,6 +29,7 @@ use crate::segment::SegmentQueue;
 use crate::settings::Settings;
 use crate::snapshot::Snapshot;
 use crate::storage::{Lock, OpenMode, Storage};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex};
 use crate::units::{PhysicalOffset, to_usize};
 
 /// Exists while a store is open; found at opening: the last close was not clean.
@@ -377,7 +376,7 @@ fn clamp_offsets(offsets: &mut ConsumerOffsets, recovered: &Recovered, warnings:
 
 fn unique_ids(clock: &dyn Clock, options: &StoreOptions) -> UniqueIds {
     // RocketMQ's clients put a class loader's hash here; it keeps two opens in one process apart.
-    static OPENS: AtomicU64 = AtomicU64::new(0);
+    static OPENS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     let opened = OPENS.fetch_add(1, Ordering::Relaxed);
     let mixed = (clock.wall().0.cast_unsigned() ^ (opened << 48)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
