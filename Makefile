@@ -42,6 +42,9 @@ lint: $(NATIVE) ## formats, lints and types, in Rust and in Python
 	$(call step,mypy,$(BIN)/mypy $(TYPED))
 
 torture: $(NATIVE) ## the long form of the fault tests: an hour and more; each step says how far it is
+	$(call step,simulation,TXSTORE_CRASHES=$${TXSTORE_CRASHES:-1000000} TXSTORE_THREADS=$${TXSTORE_THREADS:-2} cargo test --locked --quiet --release --features testing --test crash simulation_keeps -- --nocapture)
+	$(call step,exhaustive points,TXSTORE_POINTS=every cargo test --locked --quiet --release --features testing --test crash exhaustive -- --nocapture)
+	$(call step,mutants,$(BIN)/python tests/crash/mutants.py)
 	$(call step,model,TXSTORE_EXAMPLES=5000 cargo test --locked --quiet --features testing --test model)
 	$(call step,model through Python,TXSTORE_EXAMPLES=5000 $(BIN)/python -m pytest -q tests/model)
 	$(call step,fuzz,$(BIN)/python -m fuzz.corpus && $(BIN)/python -m fuzz.run --sanitizer none --seconds 300)

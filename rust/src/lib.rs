@@ -46,6 +46,7 @@ pub mod half;
 pub mod index;
 pub mod java;
 pub mod message;
+mod mutant;
 pub mod names;
 pub mod offsets;
 pub mod options;

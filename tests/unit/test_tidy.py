@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LINES_MAX = 700
 
 RUST_ROOMS = (
-    "units error clock sync options names java record message storage segment commit_log consume_queue index "
-    "checkpoint published config_file offsets settings delay dispatch flush half snapshot recovery retention "
+    "mutant units error clock sync options names java record message storage segment commit_log consume_queue "
+    "index checkpoint published config_file offsets settings delay dispatch flush half snapshot recovery retention "
     "store arrow remoting python"
 ).split()
 PYTHON_ROOMS = (

@@ -9,6 +9,8 @@ mod deliver;
 mod end_transaction;
 mod follow;
 mod history;
+#[cfg(txstore_mutants)]
+mod mutants;
 mod open;
 mod read;
 mod survey;
