@@ -207,6 +207,7 @@ def reads(scale: Scale) -> list[Row]:
             max(3, scale.turns),
             {
                 "read": lambda: loads.read_by_32(broker, count),
+                "poll": lambda: loads.poll_by_32(broker, count),
                 "sqlite": lambda: peers.sqlite_read(database, count),
                 "pread": lambda: peers.limit("pread", count, size),
             },
@@ -214,6 +215,7 @@ def reads(scale: Scale) -> list[Row]:
         database.close()
     return [
         against("read by 32, bodies read", found["read"], "sqlite3 select by 32", found["sqlite"]),
+        against("poll by 32 with acknowledgement, bodies read", found["poll"], "broker.read by 32", found["read"]),
         against("read by 32, bodies read", found["read"], "Rust, pread of the same bytes", found["pread"]),
     ]
 

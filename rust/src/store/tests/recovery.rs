@@ -275,3 +275,19 @@ fn p2_queue_offset_that_no_queue_reaches() {
         assert!(matches!(opened, Err(Error::StoreCorrupt { .. })), "{topic} {wanted}: {opened:?}");
     }
 }
+
+/// A queue file whose length a crash took stands in the way of whoever lists the directory: the opening removes it.
+#[test]
+fn l6_an_empty_queue_file_that_a_crash_left_is_removed() {
+    let memory = Memory::new();
+    let store = open(&memory, options(FlushDiskType::Sync)).unwrap();
+    let envelope = envelope("t");
+    store.append(&[new(&envelope, b"1")]).unwrap();
+    store.flush_round().unwrap();
+    let crashed = memory.crash(0, CrashKeep::PageCache);
+    let empty = "consumequeue/t/0/00000000000000001000";
+    crashed.open(empty, OpenMode::Create).unwrap();
+    let store = open(&crashed, options(FlushDiskType::Sync)).unwrap();
+    assert_eq!(crashed.len(empty).unwrap(), None);
+    assert_eq!(bodies(&store), [b"1"]);
+}
