@@ -13,7 +13,7 @@ TYPED := python spark tests examples benches fuzz
 .NOTPARALLEL:
 SPARK_TRANSACTIONS ?= 200000
 
-.PHONY: help demo spark-demo test peer lint torture bench fuzz build lock clean
+.PHONY: help demo spark-demo test peer lint torture bench fuzz loom miri memcheck coverage build lock clean
 
 # $(call step,NAME,COMMAND): says what runs, and what failed.
 define step
@@ -50,6 +50,13 @@ lint: $(NATIVE) ## formats, lints and types, in Rust and in Python
 	$(call step,mypy,$(BIN)/mypy $(TYPED))
 
 torture: $(NATIVE) ## the long form of the fault tests: an hour and more; each step says how far it is
+	$(call step,simulation,TXSTORE_CRASHES=$${TXSTORE_CRASHES:-1000000} TXSTORE_THREADS=$${TXSTORE_THREADS:-2} cargo test --locked --quiet --release --features testing --test crash simulation_keeps -- --nocapture)
+	$(call step,exhaustive points,TXSTORE_POINTS=every cargo test --locked --quiet --release --features testing --test crash exhaustive -- --nocapture)
+	$(call step,mutants,$(BIN)/python tests/crash/mutants.py)
+	$(call step,model,TXSTORE_EXAMPLES=5000 cargo test --locked --quiet --features testing --test model)
+	$(call step,model through Python,TXSTORE_EXAMPLES=5000 $(BIN)/python -m pytest -q tests/model)
+	$(call step,fuzz,$(BIN)/python -m fuzz.corpus && $(BIN)/python -m fuzz.run --sanitizer none --seconds 300)
+	$(call step,fuzz with AddressSanitizer,$(BIN)/python -m fuzz.run --seconds 60)
 	$(call step,clock jumps,TXSTORE_CLOCK_JUMPS=20000 cargo test --locked --quiet --features testing --test crash clock)
 	$(call step,kills,TXSTORE_KILLS=2000 $(BIN)/python -m pytest -q -s tests/crash/test_kill.py)
 	$(call step,refused calls,TXSTORE_FAILED_CALLS=2000 TXSTORE_SHORT_WRITES=100 $(BIN)/python -m pytest -q -s tests/crash/test_refused_calls.py)
@@ -68,6 +75,24 @@ FUZZ_SECONDS ?= 60
 fuzz: $(NATIVE) ## libFuzzer over what the engine reads (FUZZ_SECONDS for each target)
 	$(call step,corpus,$(BIN)/python -m fuzz.corpus)
 	$(call step,cargo fuzz,$(BIN)/python -m fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ))
+
+loom: ## every order of the steps of a few threads, by loom
+	$(call step,loom,RUSTFLAGS="--cfg loom" cargo test --locked --quiet --release --features testing --target-dir target/loom --lib interleavings -- --test-threads 1)
+
+# It needs the components miri and rust-src of the nightly toolchain.
+miri: ## undefined behaviour in codec and table, by Miri
+	$(call step,miri,MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 cargo +nightly miri test --locked --features testing --target-dir target/miri --lib -- record:: java:: names:: half::table half::tests::t)
+
+# Where Miri is not to be had: the rooms with `unsafe` in them.
+memcheck: ## wrong memory accesses where files are mapped, by valgrind
+	$(call step,memcheck,CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --quiet --error-exitcode=9 --fair-sched=yes" cargo test --locked --quiet --features testing --lib -- storage::disk published --test-threads 1)
+
+# cargo-llvm-cov wants llvm-cov of rustc's own LLVM: rustup's component llvm-tools, or a system's LLVM of that version.
+LLVM := $(patsubst %/llvm-cov,%,$(lastword $(sort $(wildcard /usr/lib/llvm-*/bin/llvm-cov))))
+COVER := $(if $(LLVM),LLVM_COV=$(LLVM)/llvm-cov LLVM_PROFDATA=$(LLVM)/llvm-profdata) cargo llvm-cov
+coverage: $(DEPS) ## which lines of the engine its Rust tests run
+	$(call step,cargo llvm-cov,$(COVER) --no-report --locked --quiet --features testing)
+	$(call step,coverage,$(COVER) report --json --summary-only | $(BIN)/python -m tests.line_coverage)
 
 build: $(DEPS) ## a wheel in dist/
 	@$(BIN)/maturin build --release --locked --out dist

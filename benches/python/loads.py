@@ -6,6 +6,7 @@ not counted. Not here: what it is compared with (`peers`).
 
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -178,6 +179,22 @@ def fill(broker: txstore.Broker, count: int) -> None:
     batch = [Message(TOPIC, BODY)] * BATCH
     for _ in range(count // BATCH):
         broker.append_many(batch, [0] * BATCH)
+
+
+def poll_by_32(broker: txstore.Broker, count: int) -> float:
+    """All messages of a topic by `poll` of 32, the body of each; each poll acknowledges the one before."""
+    consumer = broker.consumer(f"poll-{time.monotonic_ns()}", TOPIC)
+
+    def work() -> None:
+        size = 0
+        while messages := consumer.poll(32):
+            for message in messages:
+                size += len(message.body)
+        assert size == count * len(BODY)
+
+    speed = per_second(count, work)
+    consumer.close()
+    return speed
 
 
 def read_by_32(broker: txstore.Broker, count: int) -> float:

@@ -49,7 +49,11 @@ pub fn run(input: &[u8]) {
         for entry in &entries {
             let asked = entry.physical_offset..PhysicalOffset(entry.physical_offset.0 + 1);
             for index in [&index, &reader] {
-                assert_eq!(index.query(entry.hash, 9, asked.clone()).unwrap(), [entry.physical_offset], "{entry:?}");
+                // A file made of any bytes may hold it already.
+                assert!(
+                    index.query(entry.hash, 9, asked.clone()).unwrap().contains(&entry.physical_offset),
+                    "{entry:?}"
+                );
             }
         }
     }

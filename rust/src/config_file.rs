@@ -9,6 +9,7 @@ mod text;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
+use crate::mutant::{Mutant, mutated};
 use crate::storage::{OpenMode, Storage};
 use crate::units::TimestampMs;
 
@@ -61,7 +62,9 @@ pub fn replace_file(storage: &dyn Storage, path: &str, bytes: &[u8], backup: boo
     let file = storage.open(&tmp, OpenMode::Create)?;
     file.set_len(0)?; // a crash may have left a longer one
     file.write_at(bytes, 0)?;
-    file.sync()?;
+    if !mutated(Mutant::RenameWithoutSync) {
+        file.sync()?;
+    }
     if backup && storage.len(path)?.is_some() {
         storage.rename(path, &format!("{path}.bak"))?;
     }

@@ -3,10 +3,10 @@
 //! In: an end of the log that must be durable. Out: it is, or an error. Always: one thread syncs, for all that wait; a
 //! sync that failed is never tried again on the same data. Not here: who waits, and the derived files.
 
-use parking_lot::{Condvar, Mutex};
-
 use crate::commit_log::CommitLog;
 use crate::error::{Error, Result};
+use crate::mutant::{Mutant, mutated};
+use crate::sync::{Condvar, Mutex};
 
 /// Threads that wait for a sync; the first one there does it for all (group commit).
 #[derive(Debug, Default)]
@@ -42,7 +42,10 @@ impl GroupCommit {
             state.syncing = true;
             drop(state);
             let target = log.appended();
-            let synced = log.segments.sync(log.durable(), target);
+            let mut synced = log.segments.sync(log.durable(), target);
+            if synced.is_err() && mutated(Mutant::SyncRetried) {
+                synced = log.segments.sync(log.durable(), target);
+            }
             state = self.state.lock();
             state.syncing = false;
             match synced {

@@ -324,10 +324,12 @@ fn index_files(storage: &dyn Storage) -> Result<Vec<DirEntry>> {
 }
 
 fn remove_empty(storage: &dyn Storage) -> Result<()> {
-    for entry in named_files(storage)?.into_iter().filter(|entry| entry.len == 0) {
+    let empty: Vec<_> = named_files(storage)?.into_iter().filter(|entry| entry.len == 0).collect();
+    for entry in &empty {
         storage.unlink(&path_of(&entry.name))?;
     }
-    Ok(())
+    // Its name may be durable already: without this, lost power would bring it back.
+    if empty.is_empty() { Ok(()) } else { storage.sync_dir(DIR) }
 }
 
 fn named_files(storage: &dyn Storage) -> Result<Vec<DirEntry>> {

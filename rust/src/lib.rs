@@ -46,6 +46,7 @@ pub mod half;
 pub mod index;
 pub mod java;
 pub mod message;
+mod mutant;
 pub mod names;
 pub mod offsets;
 pub mod options;
@@ -57,6 +58,7 @@ pub mod settings;
 pub mod snapshot;
 pub mod storage;
 pub mod store;
+mod sync;
 pub mod units;
 
 #[cfg(feature = "python")]

@@ -18,10 +18,11 @@
 //! | 12    | minimum: the first byte that retention left                      |
 //! | 13–15 | zeros                                                            |
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use crate::error::Result;
 use crate::storage::{File, OpenMode, SharedMap, Storage};
+use crate::sync::fence;
 use crate::units::PhysicalOffset;
 
 const DIR: &str = "txstore";
@@ -62,6 +63,12 @@ impl Published {
             storage.sync_dir(DIR)?;
         }
         Ok(Self { map: file.map_shared(VALUES)?, file })
+    }
+
+    /// Over values that a model holds.
+    #[cfg(loom)]
+    pub(crate) fn over(map: Box<dyn SharedMap>, file: Box<dyn File>) -> Self {
+        Self { map, file }
     }
 
     /// A reader's; `None` if there is no such file or its header is bad.

@@ -17,6 +17,7 @@ use crate::half::HALF_QUEUE;
 use crate::half::replay::{Keep, Replay};
 use crate::half::table::{Pending, Table};
 use crate::index::IndexFiles;
+use crate::mutant::{Mutant, mutated};
 use crate::names::{HALF_TOPIC, SCHEDULE_TOPIC};
 use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
 use crate::record::{RecordView, TransactionType};
@@ -419,6 +420,9 @@ impl<'a> Run<'a> {
     fn judge_tail(&mut self, tail: &Tail) -> Result<()> {
         let end = self.out.end;
         let damage = |what: &str| self.damage(end, what);
+        if mutated(Mutant::CutBelowDurable) {
+            return Ok(());
+        }
         if let Tail::Bad(why) = tail
             && (self.known.clean || end < self.known.durable)
         {
@@ -556,7 +560,7 @@ pub fn cut_queues(queue_files: &QueueFiles, dispatcher: &Dispatcher) -> Result<(
     queue_files.sync_names()?;
     for (_, queue) in dispatcher.queues.iter() {
         let behind = queue_files.read(&queue.topic, queue.queue_id, queue.next(), 1)?;
-        if !behind.is_empty() {
+        if !behind.is_empty() && !mutated(Mutant::QueuesNotCut) {
             queue_files.cut(&queue.topic, queue.queue_id, queue.next())?;
         }
     }
@@ -571,7 +575,7 @@ pub fn rewrite_log(log: &CommitLog, from: u64, end: u64) -> Result<()> {
             segment.renew_length()?;
         }
         let (mut at, stop) = (from.max(segment.base()), end.min(segment.end()));
-        while at < stop {
+        while at < stop && !mutated(Mutant::NoRewrite) {
             let next = stop.min(at + REWRITTEN_AT_ONCE);
             let bytes = segment.bytes(at..next)?.into_owned();
             segment.write(&bytes, at)?;
@@ -584,7 +588,9 @@ pub fn rewrite_log(log: &CommitLog, from: u64, end: u64) -> Result<()> {
 /// Zeros behind the log's end, to the end of its file, and no file behind that (L3: what was cut never comes back).
 pub fn cut_log(log: &CommitLog, end: u64) -> Result<()> {
     if let Some(segment) = log.segments.at(end) {
-        segment.punch(end..segment.end())?;
+        if !mutated(Mutant::NoZeroing) {
+            segment.punch(end..segment.end())?;
+        }
         segment.sync()?;
     }
     log.segments.remove_from(end + 1)

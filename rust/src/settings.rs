@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::config_file::replace_file;
 use crate::error::Result;
+use crate::mutant::{Mutant, mutated};
 use crate::record::decode::{RecordCrc, Verify};
 use crate::storage::{OpenMode, Storage};
 use crate::units::to_usize;
@@ -68,6 +69,7 @@ impl Settings {
     pub fn verify(&self, physical_offset: u64) -> Verify {
         let own = self.ranges.iter().rev().find(|range| range.start <= physical_offset);
         let guarded = own.is_some_and(|range| range.crc && range.end.is_none_or(|end| physical_offset < end));
+        let guarded = guarded && !mutated(Mutant::NoRecordCrc);
         Verify { body_crc: true, record_crc: if guarded { RecordCrc::Required } else { RecordCrc::Ignore } }
     }
 

@@ -6,8 +6,19 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::as_conversions)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, unreachable_pub, missing_docs)]
 
+mod broker;
+mod campaign;
+mod chance;
 mod check;
 mod clock;
-mod random;
+mod crash;
+mod exhaustive;
+mod history;
+mod machine;
+mod promises;
+mod rounds;
+mod rule;
+mod simulation;
 mod sweep;
+mod watched;
 mod world;

@@ -115,6 +115,8 @@ def limited(voice: Voice, arguments: dict[str, Any]) -> None:
     With `wait`, whoever watches raises the limit while the write is under way; else it is raised behind the script's
     steps, and the store goes on without being opened again.
     """
+    # Before the store's threads begin: the signal is for this one.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     script = Script(voice, arguments)
     script.open()
     script.prepare()
@@ -123,7 +125,6 @@ def limited(voice: Voice, arguments: dict[str, Any]) -> None:
     end = script.broker.stat().max_physical_offset
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     if arguments.get("wait"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         voice.say("waiting")
         signal.sigwait({signal.SIGUSR1})
     resource.setrlimit(resource.RLIMIT_FSIZE, (end + arguments["room"], most))

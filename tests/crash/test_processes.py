@@ -27,7 +27,7 @@ from tests.crash.zygote import Zygote
 from txstore import ForeignStoreError, StoreLockedError
 
 pytestmark = pytest.mark.kill
-SECONDS = count("PROCESSES_SECONDS", 2)
+SECONDS = count("PROCESSES_SECONDS", 1)
 LIVES_SECONDS = 0.25
 # Another process's view of the lock, by the calls that Java's FileChannel makes.
 TRY_LOCK = """
@@ -149,7 +149,7 @@ def test_D1_readers_see_every_moment_of_a_writer_that_is_killed_and_recovers(
 
 
 def test_P1_a_fork_in_the_middle_of_sends_and_flushes_is_told_and_harms_nothing(zygote: Zygote, tmp_path: Path) -> None:
-    forks = count("FORKS", 10)
+    forks = count("FORKS", 5)
     for number, flush_disk_type in enumerate(["ASYNC_FLUSH", "SYNC_FLUSH"]):
         path, told = tmp_path / f"store{number}", Told()
         settings = {**SIZES, "flush_disk_type": flush_disk_type, "flush_interval_commit_log": 0.001}

@@ -86,12 +86,6 @@ impl World {
         }
     }
 
-    /// The same client in front of other files, as after a crash.
-    pub fn over(&self, memory: Memory) -> Self {
-        let (clock, options, known) = (Arc::clone(&self.clock), self.options.clone(), self.known.clone());
-        Self { memory, clock, options, known, store: None, errors: Vec::new() }
-    }
-
     fn note<T>(&mut self, result: Result<T>) -> Option<T> {
         result.map_err(|error| self.errors.push(error)).ok()
     }
@@ -141,17 +135,6 @@ impl World {
             self.known.halves.push(Half { id: sent.unique_id.to_string(), copy, outcome: None });
         }
         self.store = Some(store);
-    }
-
-    /// Ends a half that was acknowledged, if it has not ended already.
-    pub fn end(&mut self, which: usize, kind: EndKind) {
-        let open: Vec<usize> =
-            (0..self.known.halves.len()).filter(|at| self.known.halves[*at].outcome.is_none()).collect();
-        if open.is_empty() {
-            return;
-        }
-        let at = open[which % open.len()];
-        self.end_at(at, kind);
     }
 
     pub fn end_at(&mut self, at: usize, kind: EndKind) {

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tests.peer.workload import DELAY_LEVELS_S, TOPICS, Told
+from tests.peer.workload import DELAY_LEVELS_S, RETRY_TOPIC, TOPICS, Told
 from txstore._native import Store, StoredMessage
 
 Facts = dict[str, Any]
@@ -157,9 +157,12 @@ def name_of(message: Facts) -> str:
 
 def assert_as_told(dump: Facts, told: Told) -> None:
     """What was acknowledged stands in RocketMQ's dump as sent, where it was told, once; and nothing else does."""
-    real = [message for message in dump["messages"] if message["topic"] not in SYSTEM_TOPICS]
-    halves = [message for message in dump["messages"] if message["topic"] == HALF_TOPIC]
-    waiting = {name_of(message): message for message in dump["messages"] if message["topic"] == SCHEDULE_TOPIC}
+    retries = [message for message in dump["messages"] if "ORIGIN_MESSAGE_ID" in message["properties"]]
+    assert_retried(retries, told)
+    records = [message for message in dump["messages"] if "ORIGIN_MESSAGE_ID" not in message["properties"]]
+    real = [message for message in records if message["topic"] not in SYSTEM_TOPICS]
+    halves = [message for message in records if message["topic"] == HALF_TOPIC]
+    waiting = {name_of(message): message for message in records if message["topic"] == SCHEDULE_TOPIC}
     by_name = {name_of(message): message for message in real}
     assert len(by_name) == len(real), "a message is there twice"
     assert {*by_name, *waiting, *map(name_of, halves)} <= set(told.begun), "a message is there that nobody sent"
@@ -181,9 +184,23 @@ def assert_as_told(dump: Facts, told: Told) -> None:
             final = by_name[name]
             assert final["sys_flag"] & TRANSACTION_BITS == COMMIT_BITS
             assert name_of(by_place[final["prepared_transaction_offset"]]) == name
-    parked = {name_of(message) for message in dump["messages"] if message["topic"] == DISCARD_TOPIC}
+    parked = {name_of(message) for message in records if message["topic"] == DISCARD_TOPIC}
     discarded = {name for name, state in told.states.items() if state == "discarded" and name not in told.in_flight}
     assert discarded <= parked
+
+
+def assert_retried(retries: list[Facts], told: Told) -> None:
+    """What a consumer wanted again waits for its time, once; it may have gone on to the group's retry topic, once."""
+    waiting = [message for message in retries if message["topic"] == SCHEDULE_TOPIC]
+    names = Counter(map(name_of, waiting))
+    assert set(names.values()) <= {1}
+    assert told.retried <= set(names) <= told.retrying
+    come = Counter(name_of(message) for message in retries if message["topic"] == RETRY_TOPIC)
+    assert set(come) <= set(names)
+    assert set(come.values()) <= {1}
+    for message in retries:
+        assert message["reconsume_times"] == 1
+        assert message["body_sha256"] == told.begun[name_of(message)]["body_sha256"]
 
 
 def real_place(message: Facts) -> Facts:

@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
@@ -295,6 +296,13 @@ class Peer:
     def resume(self, names: str, message_id: str) -> bool:
         """As an operator: takes a discarded transaction up again."""
         return bool(self.call("resume", names=names, message_id=message_id))
+
+    @staticmethod
+    def free_port() -> int:
+        """A port of the loopback that nobody listens on just now."""
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            return int(listener.getsockname()[1])
 
     @property
     def pid(self) -> int:

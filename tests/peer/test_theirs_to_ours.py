@@ -33,7 +33,8 @@ from txstore._native import Store, StoredMessage, TransactionRow
 
 pytestmark = pytest.mark.peer
 
-STORES = int(os.environ.get("TXSTORE_PEER_STORES", "3"))
+SHORT = 3
+STORES = int(os.environ.get("TXSTORE_PEER_STORES", SHORT))
 AT_ONCE = int(os.environ.get("TXSTORE_PEER_AT_ONCE", "3"))
 SEED = int(os.environ.get("TXSTORE_PEER_SEED", random.randrange(1 << 30)))
 # What a client said this long before its broker ended may not have arrived, or not have been written: ends go one way,
@@ -57,6 +58,7 @@ def test_we_continue_what_a_broker_wrote(rocketmq_home: Home, rocketmq: Peer, tm
             directory = tmp_path / str(work.seed)
             directory.mkdir()
             take_over(rocketmq_home, rocketmq, directory, work)
+            print(f"taken over: {work}")
             shutil.rmtree(directory)
         except BaseException as problem:
             problem.add_note(f"the store's work: {work}")

@@ -158,11 +158,18 @@ class _Crew:
     def consume(self, chance: random.Random) -> None:
         """A consumer that refuses a few, so that retries are written."""
         later = {f"s{self.work.seed}-{number}-0": chance.randrange(1, 3) for number in range(0, ROUNDS, 3)}
-        limit_ms = chance.randrange(3000, 6000)
+        # Where all is to settle, it stays until it has heard most, and the first retries have come.
+        most, limit_ms = (30, 40_000) if self.work.settle else (10_000, chance.randrange(3000, 6000))
         # A consumer whose broker dies beneath it has nothing to tell.
         with suppress(PeerError):
             self.told.received = self.clients.consume(
-                self.broker.names, READER, dict.fromkeys(TOPICS, "*"), later=later, at_least=10_000, timeout_ms=limit_ms
+                self.broker.names,
+                READER,
+                dict.fromkeys(TOPICS, "*"),
+                later=later,
+                at_least=most,
+                idle_ms=2500,
+                timeout_ms=limit_ms,
             )
 
     @property

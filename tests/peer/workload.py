@@ -29,6 +29,7 @@ Say = Callable[..., None]
 TOPICS = ("Orders", "orders-2", "a|b%_-")
 GROUPS = ("payments", "shipping", "g%|-_")
 READERS = ("reader-1", "reader-2")
+RETRY_TOPIC = "%RETRY%" + READERS[1]
 # Longer than a V1 record's topic may be; only retry and dead letter topics may have such a name.
 LONG_TOPIC = "%RETRY%" + "long-" * 30
 # The last one's hash is Integer.MIN_VALUE.
@@ -173,6 +174,8 @@ class Planner:
         if roll < 0.94:
             number = chance.choice(self._in_state("committed", "rolled_back") or pending)
             return Step("again" if self._states[number] != "pending" else "resend", transaction=number)
+        if roll < 0.95:
+            return Step("retry", count=chance.choice(list(DELAY_LEVELS_S)))
         if roll < 0.97:
             return Step("acknowledge", group=chance.choice(READERS), count=chance.randrange(1, 20))
         return Step(chance.choice(["snapshot", "flush", "offsets"]))
@@ -297,6 +300,15 @@ class Worker:
         ends = {str(message.queue_id): message.queue_offset + 1 for message in read}
         self._say("acknowledged", step.group, ends)
 
+    def _retry(self, step: Step) -> None:
+        """The second reader could not deal with the next message of the second topic."""
+        with self._broker.consumer(READERS[1], TOPICS[1]) as consumer:
+            for one in consumer.poll(1):
+                if one.reconsume_times == 0:
+                    self._say("retrying", one.keys[0], step.count)
+                    one.retry(delay_level=step.count)
+                    self._say("retried", one.keys[0], step.count)
+
     def _snapshot(self, _: Step) -> None:
         self._store.snapshot()
 
@@ -332,6 +344,10 @@ class Told:
     """Of each acknowledged half the state that it was told last."""
     in_flight: dict[str, str] = field(default_factory=dict)
     """Ends (and resumes) that were not answered: the transaction may have this state."""
+    retrying: set[str] = field(default_factory=set)
+    """Messages that the second reader wanted again."""
+    retried: set[str] = field(default_factory=set)
+    """Those of them that were acknowledged."""
     acknowledged: dict[str, dict[str, int]] = field(default_factory=dict)
     """Group to queue id of the first topic to where it goes on."""
 
@@ -344,6 +360,10 @@ class Told:
             self.delayed[name] = facts
         elif word == "prepared":
             self.prepared[name], self.states[name] = facts, "pending"
+        elif word == "retrying":
+            self.retrying.add(name)
+        elif word == "retried":
+            self.retried.add(name)
         elif word == "ending":
             self.in_flight[name] = facts
         elif word == "ended":

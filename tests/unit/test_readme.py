@@ -22,6 +22,21 @@ def test_the_example_runs_as_it_stands(tmp_path: Path) -> None:
         assert (run.returncode, run.stdout, run.stderr) == (0, "b'order 17 is paid'\n", "")
 
 
+def test_the_page_on_consumers_runs_as_it_stands(tmp_path: Path) -> None:
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs/consumers.md").read_text(), flags=re.DOTALL)
+    assert len(examples) == 4
+    run = subprocess.run(
+        [sys.executable, "-c", "\n".join(examples)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "%RETRY%shipping 0 0\norders 0 0\n" in run.stdout
+
+
 def test_links_lead_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/README.md")]:
         for link in re.findall(r"\]\(([^)#]+)", page.read_text()):

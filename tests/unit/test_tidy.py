@@ -19,9 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 LINES_MAX = 700
 
 RUST_ROOMS = (
-    "units error clock options names java record message storage segment commit_log consume_queue index checkpoint "
-    "published config_file offsets settings delay dispatch flush half snapshot recovery retention store arrow remoting "
-    "python"
+    "mutant units error clock sync options names java record message storage segment commit_log consume_queue "
+    "index checkpoint published config_file offsets settings delay dispatch flush half snapshot recovery retention "
+    "store arrow remoting python"
 ).split()
 PYTHON_ROOMS = (
     "errors config message listener interface _native arrow topics backlog producer consumer transaction check "

@@ -212,6 +212,10 @@ class Consumer:
         try:
             pool.run()
         finally:
+            with self._lock:
+                for queue in self._queues.values():
+                    if queue.running:  # Handed out and not begun, or broken off: it comes again.
+                        queue.rewind()
             self._pool = None
             if pool.stopping:
                 self._leave()

@@ -229,11 +229,13 @@ fn append(column: Column, cells: &mut Cells, row: Row<'_>, facts: &Facts<'_>) {
             }
             runs.end_at(words.len());
         }
+        Cells::Repeated(texts) => {
+            let is_topic = column == Column::Topic;
+            texts.push(if is_topic { view.topic } else { type_name(view) }.as_bytes());
+        }
         Cells::Text(texts) => match column {
-            Column::Topic => texts.push(view.topic.as_bytes()),
             Column::TransactionId => texts.push_or_null(transaction_id(view, facts)),
             Column::Tags => texts.push_or_null(facts.tags),
-            Column::TransactionType => texts.push(type_name(view).as_bytes()),
             Column::RealTopic => texts.push_or_null(facts.real_topic.or_else(|| final_topic(view))),
             Column::Trace => texts.push(trace(view).as_bytes()),
             _ => texts.push_or_null(facts.group),

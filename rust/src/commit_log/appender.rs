@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::{CommitLog, FILE_TAIL};
 use crate::error::{Error, Result};
+use crate::mutant::{Mutant, mutated};
 use crate::record::encode::{blank, encode, encoded_size};
 use crate::record::{Draft, Place};
 use crate::segment::Segment;
@@ -101,7 +102,7 @@ impl Appender {
         }
         self.buffer.truncate(self.written);
         self.parts.clear();
-        self.store_timestamp = self.store_timestamp.max(wall);
+        self.store_timestamp = if mutated(Mutant::StoreTimeGoesBack) { wall } else { self.store_timestamp.max(wall) };
         self.parts.push(Part { offset: self.cursor, start: self.written });
     }
 
@@ -205,7 +206,7 @@ impl Appender {
                 Some(segment) if part.offset < segment.end() => segment,
                 _ => {
                     // A file is durable before the next is begun: otherwise lost power could leave a hole (L1, L8).
-                    if let Some(full) = &self.current {
+                    if let Some(full) = self.current.as_ref().filter(|_| !mutated(Mutant::RollWithoutSync)) {
                         full.sync().map_err(|error| Error::StorePoisoned { why: error.to_string() })?;
                     }
                     self.current.insert(self.log.segments.at_or_create(part.offset)?)

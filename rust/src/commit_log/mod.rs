@@ -12,13 +12,14 @@ mod tests;
 pub use appender::{Appended, Appender, Urgency};
 pub use scanner::{Scan, Scanner, Step, Tail, step};
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
 use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
 use crate::record::{RecordView, layout};
 use crate::segment::{Segment, SegmentQueue};
+use crate::sync::AtomicU64;
 use crate::units::PhysicalOffset;
 
 /// The directory of the log's files.
@@ -49,7 +50,7 @@ impl std::fmt::Debug for CommitLog {
 
 impl CommitLog {
     /// A log over opened files; its ends are set by recovery.
-    pub const fn new(segments: SegmentQueue) -> Self {
+    pub fn new(segments: SegmentQueue) -> Self {
         Self { segments, appended: AtomicU64::new(0), durable: AtomicU64::new(0), verify: OnceLock::new() }
     }
 

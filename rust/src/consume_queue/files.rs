@@ -153,12 +153,19 @@ impl QueueFiles {
     }
 
     /// Makes the names of all files durable: a process that was killed may have made one and not synced its directory.
+    /// One that was left without its length goes.
     pub fn sync_names(&self) -> Result<()> {
         let Some(topics) = self.storage.list(DIRECTORY)? else { return Ok(()) };
         for topic in topics.into_iter().filter(|topic| topic.is_dir) {
             let directory = format!("{DIRECTORY}/{}", topic.name);
             for queue in self.storage.list(&directory)?.unwrap_or_default().into_iter().filter(|queue| queue.is_dir) {
-                self.storage.sync_dir(&format!("{directory}/{}", queue.name))?;
+                let directory = format!("{directory}/{}", queue.name);
+                for (_, file) in SegmentQueue::files(self.storage.as_ref(), &directory)? {
+                    if file.len == 0 {
+                        self.storage.unlink(&format!("{directory}/{}", file.name))?;
+                    }
+                }
+                self.storage.sync_dir(&directory)?;
             }
             self.storage.sync_dir(&directory)?;
         }

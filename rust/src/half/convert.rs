@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use crate::error::{Error, Result};
 use crate::message::Envelope;
+use crate::mutant::{Mutant, mutated};
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC};
 use crate::options::PUT_BACK_ROOM;
 use crate::record::layout::{CRC_PROPERTY_LEN, PROPERTIES_MAX, SYS_COMMIT, SYS_TRANSACTION_MASK};
@@ -52,7 +53,8 @@ pub fn final_draft<'a>(
     text: &'a mut Vec<u8>,
 ) -> Draft<'a> {
     text.clear();
-    properties::copy_without(half.properties, &[REAL_TOPIC, REAL_QUEUE_ID], text);
+    let hiding: &[&str] = if mutated(Mutant::FinalKeepsHiding) { &[] } else { &[REAL_TOPIC, REAL_QUEUE_ID] };
+    properties::copy_without(half.properties, hiding, text);
     Draft {
         topic: facts.real_topic,
         queue_id: facts.real_queue_id,

@@ -12,6 +12,7 @@ use super::op::parse_op_body;
 use super::table::{Key, NewHalf, Pending, Table};
 use super::{HALF_QUEUE, HalfCopy, HalfFacts, Identity};
 use crate::error::Outcome;
+use crate::mutant::{Mutant, mutated};
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use crate::record::properties::REAL_TOPIC;
 use crate::record::{RecordView, TransactionType};
@@ -106,7 +107,7 @@ impl Replay {
         table.begin_at(half.copy.queue_offset);
         let known = half.identity.and_then(|identity| table.find_identity(identity));
         match known {
-            Some(key) if !facts.sent || joins(table, key) => {
+            Some(key) if (!facts.sent && !mutated(Mutant::PutBackStartsNew)) || joins(table, key) => {
                 table.join(key, &half);
                 self.note_place(half.copy, key);
             }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::path::{parent_and_name, parts};
-use super::{DirEntry, File, Lock, OpenMode, ReadMap, SharedMap, Storage};
+use super::{DirEntry, File, Lock, OpenMode, Opener, ReadMap, SharedMap, Storage};
 use crate::error::{Error, Result};
 use random::Random;
 use sparse::wide;
@@ -50,6 +50,8 @@ pub enum FaultKind {
     Tear(usize),
     /// The machine stands still: EIO, and no call has any effect. What `crash` finds then is what the call before left.
     Stop,
+    /// As `Stop`, but a write has put that many bytes down before; later calls find it standing still.
+    StopInside(usize),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +67,12 @@ struct Faults {
     calls: u64,
     with_reads: bool,
     plan: Option<Plan>,
+    /// Of each call the bytes that it was to write, if that is asked for.
+    writes: Option<Vec<usize>>,
 }
+
+/// Decides what lost power leaves: a number from 0 to the one given.
+type Choose<'c> = dyn FnMut(usize) -> usize + 'c;
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -73,6 +80,8 @@ struct Shared {
     faults: Mutex<Faults>,
     /// Held locks, by file and byte.
     locks: Mutex<HashSet<(usize, u64)>>,
+    /// How often a store was opened here, also before a crash.
+    opens: AtomicU64,
 }
 
 /// Files in memory. A clone is another handle of the same files.
@@ -91,12 +100,25 @@ impl Memory {
     /// A copy of the files as they would be found after a crash at this moment, without locks and faults.
     #[must_use]
     pub fn crash(&self, seed: u64, keep: CrashKeep) -> Self {
-        let tree = self.shared.tree.lock();
-        let tree = match keep {
-            CrashKeep::PageCache => tree.without_process(),
-            CrashKeep::PowerLoss => tree.after_power_loss(&mut Random::new(seed)),
-        };
-        let shared = Shared { tree: Mutex::new(tree), ..Shared::default() };
+        match keep {
+            CrashKeep::PageCache => self.over(self.shared.tree.lock().without_process()),
+            CrashKeep::PowerLoss => {
+                let mut random = Random::new(seed);
+                self.lose_power(|most| random.up_to(most))
+            }
+        }
+    }
+
+    /// A copy as lost power would leave it, where each choice, from 0 to what is given, is the caller's: how many of a
+    /// sector's changes were written, whether a name was, how long the file is.
+    #[must_use]
+    pub fn lose_power(&self, mut choose: impl FnMut(usize) -> usize) -> Self {
+        self.over(self.shared.tree.lock().after_power_loss(&mut choose))
+    }
+
+    fn over(&self, tree: Tree) -> Self {
+        let opens = AtomicU64::new(self.shared.opens.load(Ordering::SeqCst));
+        let shared = Shared { tree: Mutex::new(tree), opens, ..Shared::default() };
         Self { root: self.root.clone(), shared: Arc::new(shared) }
     }
 
@@ -113,6 +135,16 @@ impl Memory {
     /// Counts calls that only read, too, or no more.
     pub fn count_reads(&self, with_reads: bool) {
         self.shared.faults.lock().with_reads = with_reads;
+    }
+
+    /// Notes from here on how many bytes each counted call is to write; 0: it is no write.
+    pub fn note_writes(&self) {
+        self.shared.faults.lock().writes = Some(Vec::new());
+    }
+
+    /// What was noted: so a test knows where a call can be torn.
+    pub fn noted_writes(&self) -> Vec<usize> {
+        self.shared.faults.lock().writes.clone().unwrap_or_default()
     }
 
     /// How many calls were counted.
@@ -172,15 +204,22 @@ impl Shared {
             return None;
         }
         faults.calls += 1;
+        if let Some(writes) = &mut faults.writes {
+            writes.push(0);
+        }
         let calls = faults.calls;
-        faults.plan.filter(|plan| calls == plan.call || (plan.sticky && calls > plan.call)).map(|plan| plan.kind)
+        let plan = faults.plan.filter(|plan| calls == plan.call || (plan.sticky && calls > plan.call))?;
+        match plan.kind {
+            FaultKind::StopInside(_) if calls > plan.call => Some(FaultKind::Stop),
+            kind => Some(kind),
+        }
     }
 }
 
 impl FaultKind {
     fn error(self) -> io::Error {
         match self {
-            Self::Io | Self::Tear(_) | Self::Stop => rustix::io::Errno::IO.into(),
+            Self::Io | Self::Tear(_) | Self::Stop | Self::StopInside(_) => rustix::io::Errno::IO.into(),
             Self::NoSpace => rustix::io::Errno::NOSPC.into(),
             Self::ReadOnly => rustix::io::Errno::ROFS.into(),
         }
@@ -190,6 +229,10 @@ impl FaultKind {
 impl Storage for Memory {
     fn root(&self) -> &Path {
         &self.root
+    }
+
+    fn opener(&self) -> Opener {
+        Opener { process: 1, opens: self.shared.opens.fetch_add(1, Ordering::SeqCst) }
     }
 
     fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>> {
@@ -403,9 +446,12 @@ impl File for MemoryFile {
     fn write_at(&self, buf: &[u8], position: u64) -> Result<()> {
         let end = position.checked_add(wide(buf.len())).or(buf.is_empty().then_some(0));
         let fault = self.changes("write", end)?;
+        if let Some(last) = self.shared.faults.lock().writes.as_mut().and_then(|writes| writes.last_mut()) {
+            *last = buf.len();
+        }
         let written = match fault {
             None => buf,
-            Some(FaultKind::Tear(bytes)) => buf.get(..bytes).unwrap_or(buf),
+            Some(FaultKind::Tear(bytes) | FaultKind::StopInside(bytes)) => buf.get(..bytes).unwrap_or(buf),
             Some(_) => &[],
         };
         self.inode.lock().write(position, written);
@@ -417,8 +463,9 @@ impl File for MemoryFile {
             self.inode.lock().sync();
             return Ok(());
         };
-        if fault != FaultKind::Stop {
-            self.inode.lock().fail_sync(&mut Random::new(self.shared.faults.lock().calls));
+        if !matches!(fault, FaultKind::Stop | FaultKind::StopInside(_)) {
+            let mut random = Random::new(self.shared.faults.lock().calls);
+            self.inode.lock().fail_sync(&mut |most| random.up_to(most));
         }
         Err(self.error("sync", fault.error()))
     }

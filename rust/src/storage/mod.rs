@@ -37,10 +37,25 @@ pub struct DirEntry {
     pub len: u64,
 }
 
+/// Who opens a store: what keeps the unique ids of two writers apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opener {
+    /// The process's number.
+    pub process: u32,
+    /// How often a store was opened there before.
+    pub opens: u64,
+}
+
 /// The files below one directory.
 pub trait Storage: Send + Sync + Debug {
     /// The store's directory, for messages.
     fn root(&self) -> &std::path::Path;
+    /// Counts an opening, and says who opens.
+    fn opener(&self) -> Opener {
+        static OPENS: AtomicU64 = AtomicU64::new(0);
+        let process = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+        Opener { process, opens: OPENS.fetch_add(1, Ordering::Relaxed) }
+    }
     /// Opens a file.
     fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>>;
     /// What a directory holds, sorted by name; `None` if it is not there.

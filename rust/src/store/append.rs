@@ -14,6 +14,7 @@ use crate::half::table::{Key, NewHalf};
 use crate::half::{HALF_QUEUE, HalfCopy, Identity, immunity_ms};
 use crate::java;
 use crate::message::{Envelope, check_body};
+use crate::mutant::{Mutant, mutated};
 use crate::names::{self, HALF_TOPIC, SCHEDULE_TOPIC};
 use crate::options::FlushDiskType;
 use crate::record::message_id::{MessageId, UniqueId};
@@ -115,7 +116,7 @@ impl Store {
 
     /// Waits until what was appended up to `end` may be acknowledged.
     pub fn acknowledge(&self, end: u64) -> Result<()> {
-        if self.is_sync() {
+        if self.is_sync() && !mutated(Mutant::AcknowledgeBeforeSync) {
             self.shared.wait_durable(end)?;
         }
         self.shared.announce();
@@ -193,7 +194,7 @@ impl Shared {
                 (SCHEDULE_TOPIC, delay::queue_of(level))
             };
             let slot = state.dispatcher.queues.find_or_insert(topic, queue_id);
-            let before = placed.iter().rev().find(|other| other.slot == slot);
+            let before = placed.iter().rev().find(|other| other.slot == slot && !mutated(Mutant::StaleQueueOffset));
             let queue_offset = before
                 .map_or_else(|| QueueOffset(state.dispatcher.queues.next(slot)), |other| other.queue_offset.plus(1));
             let draft = self.draft(message, topic, queue_id, now, None, scratch);
@@ -285,7 +286,7 @@ impl Shared {
         let request = dispatch(appended);
         state.dispatcher.enqueue(half_slot, &request);
         state.dispatcher.index(&request);
-        let monotonic_ms = self.clock.monotonic_ms();
+        let monotonic_ms = if mutated(Mutant::WallClockAges) { self.clock.wall().0 } else { self.clock.monotonic_ms() };
         let copy = HalfCopy { queue_offset: queue_offset.0, physical_offset: appended.physical_offset.0 };
         let key = state.table.insert(&NewHalf {
             copy,
@@ -312,7 +313,7 @@ impl Shared {
         unique_id: &str,
         identity: Identity,
     ) -> Result<Option<Sent>> {
-        if half.unique_id.is_none() {
+        if half.unique_id.is_none() || mutated(Mutant::NoDedupe) {
             return Ok(None);
         }
         let found = inner.state.table.find_identity(identity).and_then(|key: Key| inner.state.table.get(key));
@@ -365,7 +366,7 @@ impl Shared {
             appender.make_room(urgency).map_err(|error| self.judge(error))?;
         }
         appender.write().map_err(|error| self.judge(error))?;
-        if self.options.flush_disk_type == FlushDiskType::Async {
+        if self.options.flush_disk_type == FlushDiskType::Async || mutated(Mutant::VisibleBeforeSync) {
             self.publish_visible(self.log.appended());
         }
         Ok(true)

@@ -6,8 +6,6 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::commit_log::{Appended, Urgency};
 use crate::consume_queue::{Entry, Slot};
@@ -18,9 +16,11 @@ use crate::half::op::{op_bodies, op_properties};
 use crate::half::table::Key;
 use crate::half::{HALF_QUEUE, HalfCopy, HalfFacts};
 use crate::java;
+use crate::mutant::{Mutant, mutated};
 use crate::names::OP_TOPIC;
 use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
 use crate::record::{Draft, TransactionType};
+use crate::sync::Mutex;
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, to_usize};
 
 /// For bytes that were verified before.
@@ -87,14 +87,14 @@ pub(super) struct Ticket {
 }
 
 /// A decision that stands in the batch but is not written yet.
-struct Decision {
-    key: Key,
-    outcome: Outcome,
-    record: Option<Written>,
+pub(super) struct Decision {
+    pub(super) key: Key,
+    pub(super) outcome: Outcome,
+    pub(super) record: Option<Written>,
 }
 
 /// A record of the batch, with what dispatch needs of it.
-struct Written {
+pub(super) struct Written {
     slot: Slot,
     queue_offset: QueueOffset,
     appended: Appended,
@@ -110,6 +110,12 @@ impl Store {
     pub fn end_transaction(&self, end: End) -> Result<Ended> {
         self.shared.check_writable("ending a transaction")?;
         self.shared.end_in_group(end)
+    }
+
+    /// Ends transactions as one group, as threads that wait together do: one write, one sync.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn end_together(&self, ends: Vec<End>) -> Vec<Result<Ended>> {
+        self.shared.end_all(ends)
     }
 
     /// Ends a transaction if that needs no waiting at all; `None` otherwise, and nothing has changed.
@@ -161,11 +167,13 @@ impl Shared {
         let end = self.log.appended();
         drop(inner);
         let durable = match (&written, self.options.flush_disk_type) {
-            (Ok(()), crate::options::FlushDiskType::Sync) => self.wait_durable(end),
+            (Ok(()), crate::options::FlushDiskType::Sync) if !mutated(Mutant::AcknowledgeBeforeSync) => {
+                self.wait_durable(end)
+            }
             _ => Ok(()),
         };
         self.announce();
-        let failed = written.err().or(durable.err());
+        let failed = written.err().or(durable.err()).filter(|_| !mutated(Mutant::FailedGroupAcknowledged));
         for (ticket, result) in group.iter().zip(results) {
             // What an end was told of an outcome may rest on the group's own decisions, or on one whose sync failed
             // before: nothing of it is acknowledged.
@@ -179,7 +187,7 @@ impl Shared {
     }
 
     /// Ends these as one group, whatever else waits.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn end_all(&self, ends: Vec<End>) -> Vec<Result<Ended>> {
         let ticket = |end| Arc::new(Ticket { end, result: Mutex::new(None) });
         let group: Vec<_> = ends.into_iter().map(ticket).collect();
@@ -202,6 +210,8 @@ impl Shared {
             appender.begin(now);
         }
         let mut decisions: Vec<Decision> = Vec::new();
+        #[cfg(txstore_mutants)]
+        let early = self.push_ops_early(inner, group)?;
         for end in group {
             results.push(self.judge_end(inner, end, &mut decisions));
         }
@@ -209,12 +219,16 @@ impl Shared {
             return Ok(true);
         }
         let ops = self.push_ops(inner, &decisions)?;
+        #[cfg(txstore_mutants)]
+        let ops = early.unwrap_or(ops);
         let appender = inner.appender.as_mut().ok_or(Error::ReadOnly { what: "ending a transaction" })?;
         if !self.write(appender, Urgency::End, may_wait)? {
             return Ok(false);
         }
         for decision in decisions {
-            inner.state.table.decide(decision.key, decision.outcome);
+            if !mutated(Mutant::EndWithoutState) {
+                inner.state.table.decide(decision.key, decision.outcome);
+            }
             if let Some(written) = decision.record {
                 Self::dispatch(inner, &written);
             }
@@ -302,7 +316,7 @@ impl Shared {
     }
 
     /// The pending transaction that an end names, after comparing place and group.
-    fn pending(inner: &Inner, end: &End) -> Result<Option<Key>> {
+    pub(super) fn pending(inner: &Inner, end: &End) -> Result<Option<Key>> {
         let Some(key) = inner.state.table.find(end.half.queue_offset) else { return Ok(None) };
         let Some(entry) = inner.state.table.get(key) else { return Ok(None) };
         if !entry.copies().any(|(copy, _)| copy == end.half) {
@@ -358,7 +372,7 @@ impl Shared {
     }
 
     /// The op messages that name every copy of what is decided, from the stored progress on.
-    fn push_ops(&self, inner: &mut Inner, decisions: &[Decision]) -> Result<Vec<(Written, u64)>> {
+    pub(super) fn push_ops(&self, inner: &mut Inner, decisions: &[Decision]) -> Result<Vec<(Written, u64)>> {
         let progress = inner.stored_half_progress;
         let mut offsets: Vec<u64> = decisions
             .iter()
@@ -413,7 +427,7 @@ impl Shared {
 
     /// Writes op messages for decided halves that none names: what a crash (or a broker) left open (T8).
     pub(super) fn heal(&self, inner: &mut Inner, unnamed: &[u64]) -> Result<()> {
-        if unnamed.is_empty() {
+        if unnamed.is_empty() || mutated(Mutant::NoHeal) {
             return Ok(());
         }
         let now = self.clock.wall();
@@ -481,8 +495,8 @@ fn check_id(end: &End, found: Option<&str>) -> Result<()> {
 }
 
 fn already(end: &End, wanted: Outcome, found: Outcome) -> Result<Ended> {
-    if wanted == found {
-        return Ok(Ended { outcome: found, already: true, place: None });
+    if wanted == found || mutated(Mutant::AnyEndAgrees) {
+        return Ok(Ended { outcome: wanted, already: true, place: None });
     }
     Err(Error::AlreadyEnded { transaction: name(end), outcome: found })
 }

@@ -9,6 +9,8 @@ mod deliver;
 mod end_transaction;
 mod follow;
 mod history;
+#[cfg(txstore_mutants)]
+mod mutants;
 mod open;
 mod read;
 mod survey;
@@ -33,10 +35,8 @@ pub(crate) use {
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-
-use parking_lot::{Condvar, Mutex};
 
 use crate::clock::{Clock, SystemClock};
 use crate::commit_log::{Appender, CommitLog};
@@ -53,10 +53,11 @@ use crate::recovery::Recovered;
 use crate::settings::Settings;
 use crate::storage::disk::Disk;
 use crate::storage::{Lock, Storage};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, fence};
 use crate::units::PhysicalOffset;
 
 /// How often this process was forked, as far as it was told (see `note_fork`).
-static FORKS: AtomicU64 = AtomicU64::new(0);
+static FORKS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 /// A forked child says so: handles that the parent opened refuse to work in it.
 pub fn note_fork() {

@@ -6,9 +6,7 @@
 //! anything changes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-
-use parking_lot::Mutex;
+use std::sync::atomic::Ordering;
 
 use super::survey::{Geometry, foreign, geometry, look, no_store, refuse};
 use super::{FORKS, Inner, Shared, Wake};
@@ -21,6 +19,7 @@ use crate::delay::DelayOffsets;
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
 use crate::index::IndexFiles;
+use crate::mutant::{Mutant, mutated};
 use crate::names::{HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP};
 use crate::offsets::ConsumerOffsets;
 use crate::options::{FlushDiskType, StoreOptions};
@@ -30,7 +29,8 @@ use crate::recovery::{Known, Recovered, cut_log, cut_queues, recover, rewrite_lo
 use crate::segment::SegmentQueue;
 use crate::settings::Settings;
 use crate::snapshot::Snapshot;
-use crate::storage::{Lock, OpenMode, Storage};
+use crate::storage::{Lock, OpenMode, Opener, Storage};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex};
 use crate::units::{PhysicalOffset, to_usize};
 
 /// Exists while a store is open; found at opening: the last close was not clean.
@@ -81,6 +81,7 @@ pub(super) fn open(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, options: St
     }
     let settings = Settings::load(storage.as_ref())?;
     let geometry = geometry(storage.as_ref(), &options, settings.as_ref())?;
+    let opener = storage.opener();
     if options.read_only {
         let files = SegmentQueue::files(storage.as_ref(), commit_log::DIRECTORY)?;
         if settings.is_none() && files.is_empty() {
@@ -88,10 +89,10 @@ pub(super) fn open(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, options: St
             let what = "its log has no file yet, so how large they will be is not known\nhint: open it again when its writer has begun";
             return Err(foreign(storage.as_ref(), commit_log::DIRECTORY, what));
         }
-        return open_with(storage, clock, options, &geometry, settings, None);
+        return open_with(storage, clock, options, opener, &geometry, settings, None);
     }
-    let mut claim = claim(storage.as_ref())?;
-    let opened = open_with(Arc::clone(&storage), clock, options, &geometry, settings, Some(&mut claim));
+    let mut claim = claim(storage.as_ref(), opener)?;
+    let opened = open_with(Arc::clone(&storage), clock, options, opener, &geometry, settings, Some(&mut claim));
     if opened.is_err() && claim.clean && !claim.changed {
         // It was closed well, and nothing but what is derived was touched: it stays so. The locks are still held.
         let _ = storage.unlink(ABORT).and_then(|()| storage.unlink(GUARD));
@@ -103,6 +104,7 @@ fn open_with(
     storage: Arc<dyn Storage>,
     clock: Arc<dyn Clock>,
     options: StoreOptions,
+    opener: Opener,
     geometry: &Geometry,
     settings: Option<Settings>,
     mut claim: Option<&mut Claim>,
@@ -164,6 +166,10 @@ fn open_with(
         claim.changed = true;
         log.segments.remove_empty()?;
         if !clean {
+            // A process that was killed may have renamed a file there and not synced it; what is believed now must stay.
+            if storage.list("config")?.is_some() {
+                storage.sync_dir("config")?;
+            }
             // Where a broker wrote last nothing was acknowledged by us, and its log may be large.
             if let Some(ours) = settings.ranges.last().filter(|range| range.end.is_none()) {
                 rewrite_log(&log, known.durable.max(ours.start), end)?;
@@ -185,9 +191,9 @@ fn open_with(
         (!read_only).then(|| Appender::new(Arc::clone(&log), settings.append_prop_crc, sync, recovered.newest));
     let shared = Shared {
         inner: Mutex::new(inner(recovered, appender, known.half_progress, clock.as_ref(), &options)),
-        process: rustix::process::getpid().as_raw_nonzero().get().cast_unsigned(),
+        process: opener.process,
         forks: FORKS.load(Ordering::SeqCst),
-        ids: unique_ids(clock.as_ref(), &options),
+        ids: unique_ids(opener, clock.as_ref(), &options),
         index_files: Mutex::new(index),
         offsets: Mutex::new(offsets),
         delay_offsets: Mutex::new(delay_offsets),
@@ -308,7 +314,7 @@ fn inner(
 }
 
 /// Takes the locks and sets the marks of a writer.
-fn claim(storage: &dyn Storage) -> Result<Claim> {
+fn claim(storage: &dyn Storage, opener: Opener) -> Result<Claim> {
     let held = || Error::StoreLocked { path: storage.root().to_owned(), pid: abort_pid(storage) };
     let writer = storage.lock(LOCK, WRITER_BYTE)?.ok_or_else(held)?;
     let publisher = storage.lock(LOCK, PUBLISHER_BYTE)?.ok_or_else(held)?;
@@ -318,8 +324,7 @@ fn claim(storage: &dyn Storage) -> Result<Claim> {
     guard.write_at(b"!", 0)?;
     guard.sync()?;
     storage.sync_dir(commit_log::DIRECTORY)?;
-    let pid = rustix::process::getpid().as_raw_nonzero().to_string();
-    replace_file(storage, ABORT, pid.as_bytes(), false)?;
+    replace_file(storage, ABORT, opener.process.to_string().as_bytes(), false)?;
     Ok(Claim { locks: vec![writer, publisher], clean, changed: false })
 }
 
@@ -368,18 +373,15 @@ fn clamp_offsets(offsets: &mut ConsumerOffsets, recovered: &Recovered, warnings:
     for (topic, group, queue_id, offset) in offsets.all() {
         let queues = &recovered.dispatcher.queues;
         let next = queues.find(&topic, queue_id).map_or(0, |slot| queues.next(slot));
-        if offset > next {
+        if offset > next && !mutated(Mutant::OffsetsNotClamped) {
             warnings.push(format!("the offset of {group} in {topic}/{queue_id} was {offset}, behind the end {next}"));
             offsets.set(&topic, &group, queue_id, next);
         }
     }
 }
 
-fn unique_ids(clock: &dyn Clock, options: &StoreOptions) -> UniqueIds {
+fn unique_ids(opener: Opener, clock: &dyn Clock, options: &StoreOptions) -> UniqueIds {
     // RocketMQ's clients put a class loader's hash here; it keeps two opens in one process apart.
-    static OPENS: AtomicU64 = AtomicU64::new(0);
-    let opened = OPENS.fetch_add(1, Ordering::Relaxed);
-    let mixed = (clock.wall().0.cast_unsigned() ^ (opened << 48)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
-    UniqueIds::new(options.store_host.ip(), pid, u32::try_from(mixed >> 32).unwrap_or(0))
+    let mixed = (clock.wall().0.cast_unsigned() ^ (opener.opens << 48)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    UniqueIds::new(options.store_host.ip(), opener.process, u32::try_from(mixed >> 32).unwrap_or(0))
 }

@@ -77,8 +77,8 @@ pub(super) fn refuse(storage: &dyn Storage) -> Result<()> {
     for topic in ["RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", "rmq_sys_wheel_timer"] {
         let directory = format!("{}/{topic}", consume_queue::DIRECTORY);
         if storage.list(&directory)?.is_some_and(|queues| !queues.is_empty()) {
-            let what = "messages that RocketMQ keeps outside of the log may hang on it; it is not continued\nhint: let
-            the broker deliver them first";
+            let what = "messages that RocketMQ keeps outside of the log may hang on it; it is not continued\n\
+                        hint: it can be read; the queue stays until the log drops its records, also when all is delivered";
             return Err(foreign(storage, &directory, what));
         }
     }

@@ -5,6 +5,8 @@ mod delays;
 mod derived;
 mod ends;
 mod foreign;
+#[cfg(loom)]
+mod interleavings;
 mod log;
 mod readers;
 mod recovery;

@@ -16,6 +16,7 @@ use crate::consume_queue::Slot;
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
 use crate::java;
+use crate::mutant::{Mutant, mutated};
 use crate::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
 use crate::snapshot::{Anchor, QueueExtent, Snapshot};
 use crate::units::PhysicalOffset;
@@ -229,7 +230,12 @@ impl Shared {
         let delays = inner.state.delays.clone();
         let unsynced: Vec<_> = unsynced_queues(&inner).collect();
         drop(inner);
-        self.wait_durable(position)?;
+        if mutated(Mutant::CheckpointAhead) {
+            self.store_checkpoint(newest)?;
+        }
+        if !mutated(Mutant::SnapshotAhead) {
+            self.wait_durable(position)?;
+        }
         for (slot, topic, queue_id, from, to) in unsynced {
             self.synced(self.queue_files.sync(&topic, queue_id, from, to))?;
             if let Some(queue) = self.inner.lock().state.dispatcher.queues.get_mut(slot) {
@@ -242,6 +248,10 @@ impl Shared {
         self.delay_offsets.lock().write(self.storage.as_ref(), delays, self.clock.wall())?;
         Snapshot::store(self.storage.as_ref(), &bytes)?;
         self.snapshot_position.store(position, Ordering::Release);
+        self.store_checkpoint(newest)
+    }
+
+    fn store_checkpoint(&self, newest: i64) -> Result<()> {
         let before = Checkpoint::load(self.storage.as_ref())?.unwrap_or_default();
         Checkpoint::store(
             self.storage.as_ref(),
@@ -301,7 +311,9 @@ impl Shared {
         let delays = inner.state.delays.clone();
         let end = self.log.appended();
         drop(inner);
-        self.wait_durable(end)?;
+        if !mutated(Mutant::ProgressFirst) {
+            self.wait_durable(end)?;
+        }
         self.delay_offsets.lock().write(self.storage.as_ref(), delays, self.clock.wall())?;
         let mut offsets = self.offsets.lock();
         // Queues that do not exist yet have no progress.

@@ -6,6 +6,7 @@
 use super::Store;
 use crate::error::{Error, Result};
 use crate::half::scan::{self, Waiting};
+use crate::mutant::{Mutant, mutated};
 use crate::units::{PhysicalOffset, QueueOffset};
 
 impl Store {
@@ -29,8 +30,12 @@ impl Store {
         let now_ms = self.shared.clock.monotonic_ms();
         let mut inner = self.shared.inner.lock();
         let Some(key) = inner.state.table.find(half_queue_offset) else { return Ok(false) };
-        if asked {
+        if asked || mutated(Mutant::LookCounts) {
             inner.state.table.checked(key, now_ms);
+        }
+        #[cfg(txstore_mutants)]
+        if asked {
+            self.shared.put_back(&mut inner, half_queue_offset)?;
         }
         inner.state.table.set_due(key, now_ms.saturating_add(in_ms.max(0)));
         Ok(true)

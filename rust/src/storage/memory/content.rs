@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::random::Random;
+use super::Choose;
 use super::sparse::{PAGE_BYTES, Sparse, pieces, wide};
 
 const SECTOR_BYTES: u64 = 512;
@@ -82,8 +82,8 @@ impl Content {
     }
 
     /// A sync that failed: some sectors went to the disk, and the others never will, though they are still read.
-    pub(super) fn fail_sync(&mut self, random: &mut Random) {
-        self.durable = self.without_power(random);
+    pub(super) fn fail_sync(&mut self, choose: &mut Choose<'_>) {
+        self.durable = self.without_power(choose);
         self.pending.clear();
     }
 
@@ -94,16 +94,16 @@ impl Content {
     }
 
     /// The same file after the power was lost, all of it durable.
-    pub(super) fn after_power_loss(&mut self, random: &mut Random) -> Self {
-        let survived = self.without_power(random);
+    pub(super) fn after_power_loss(&mut self, choose: &mut Choose<'_>) -> Self {
+        let survived = self.without_power(choose);
         Self { now: survived.clone(), durable: survived, pending: Vec::new(), shared: None }
     }
 
-    fn without_power(&mut self, random: &mut Random) -> Sparse {
+    fn without_power(&mut self, choose: &mut Choose<'_>) -> Sparse {
         self.take_over();
         let mut file = self.durable.clone();
         for changes in self.sector_changes().values() {
-            for (piece, change) in changes.iter().take(random.up_to(changes.len())) {
+            for (piece, change) in changes.iter().take(choose(changes.len())) {
                 match change {
                     Pending::Write { at, bytes } => file.put(piece.start, slice(bytes, *at, piece)),
                     Pending::Zero { .. } | Pending::Len { .. } => file.zero(piece.clone()),
@@ -111,7 +111,7 @@ impl Content {
             }
         }
         let lens = self.len_changes();
-        file.set_len(lens.get(random.up_to(lens.len() - 1)).copied().unwrap_or(0));
+        file.set_len(lens.get(choose(lens.len() - 1)).copied().unwrap_or(0));
         file
     }
 

@@ -22,8 +22,4 @@ impl Random {
         let values = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
         usize::try_from(self.next() % values).unwrap_or(0)
     }
-
-    pub(super) fn coin(&mut self) -> bool {
-        self.next() >> 63 == 1
-    }
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::Choose;
 use super::content::Content;
-use super::random::Random;
 
 pub(super) type Inode = Arc<Mutex<Content>>;
 
@@ -124,10 +124,10 @@ impl Tree {
     }
 
     /// The tree after the power was lost, all of it durable.
-    pub(super) fn after_power_loss(&self, random: &mut Random) -> Self {
+    pub(super) fn after_power_loss(&self, choose: &mut Choose<'_>) -> Self {
         let mut survived = self.durable.clone();
         for change in &self.pending {
-            if random.coin() {
+            if choose(1) == 1 {
                 apply(&mut survived, change);
             }
         }
@@ -136,7 +136,7 @@ impl Tree {
         survived.retain(|path, _| paths.contains(path));
         for node in survived.values_mut() {
             if let Node::File(file) = node {
-                let after = file.lock().after_power_loss(random);
+                let after = file.lock().after_power_loss(choose);
                 *file = Arc::new(Mutex::new(after));
             }
         }

@@ -250,3 +250,69 @@ mod full {
         }
     }
 }
+
+/// What needs no waiting is done at once; what does is left to the call that waits, and nothing has changed.
+#[test]
+fn an_end_at_once_is_an_end_or_nothing() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    let half = prepare(&store, b"now");
+    let ended = store.end_now(&end_of(&half, EndKind::Commit)).unwrap().unwrap();
+    assert_eq!((ended.outcome, ended.already), (Outcome::Committed, false));
+    assert!(store.end_now(&end_of(&half, EndKind::Commit)).unwrap().unwrap().already);
+    assert!(matches!(store.end_now(&end_of(&half, EndKind::RollBack)), Some(Err(Error::AlreadyEnded { .. }))));
+    assert_eq!(bodies(&store, "orders", 1), [b"now"]);
+    // At a file's end one more has to be made, which may wait.
+    let (mut at_once, mut left) = (0, 0);
+    for number in 0..60_u8 {
+        let half = prepare(&store, &vec![number; 40 + usize::from(number) * 7]);
+        let before = appended(&store);
+        if let Some(ended) = store.end_now(&end_of(&half, EndKind::Commit)) {
+            at_once += usize::from(!ended.unwrap().already);
+        } else {
+            left += 1;
+            assert_eq!(appended(&store), before);
+            assert!(!end(&store, &half, EndKind::Commit).unwrap().already);
+        }
+    }
+    assert!(at_once > 0 && left > 0, "{at_once} at once, {left} left");
+    assert!(pending(&store).is_empty());
+    store.close().unwrap();
+    assert!(matches!(store.end_now(&end_of(&half, EndKind::Commit)), Some(Err(Error::StoreClosed))));
+    let sync = Bench::sync();
+    let store = sync.open();
+    let half = prepare(&store, b"sync");
+    assert!(store.end_now(&end_of(&half, EndKind::Commit)).is_none(), "a sync is waited for");
+    assert_eq!(pending(&store), [0]);
+}
+
+/// RocketMQ's rule, where it is asked for: past its own immunity time a message is settled by a check, not by its producer.
+#[test]
+fn a_late_end_is_refused_where_that_is_asked_for() {
+    let bench = Bench::sync().with(|options| options.reject_late_end = true);
+    let store = bench.open();
+    let parts = Parts { topic: "orders", properties: &[("CHECK_IMMUNITY_TIME_IN_SECONDS", "5")], ..Parts::default() };
+    let envelope = Envelope::new(&parts).unwrap();
+    let message = NewMessage { envelope: &envelope, body: b"late", queue_id: QUEUE };
+    let half = store.prepare(&NewHalfMessage { message, group: GROUP, unique_id: None, owner: 0 }).unwrap();
+    bench.clock.advance(5_001);
+    let refused = end(&store, &half, EndKind::Commit).unwrap_err();
+    assert!(matches!(refused, Error::LateEnd { immunity_ms: 5_000, .. }), "{refused}");
+    assert_eq!(pending(&store), [0]);
+    let from_check = End { from_check: true, ..end_of(&half, EndKind::Commit) };
+    assert_eq!(store.end_transaction(from_check).unwrap().outcome, Outcome::Committed);
+}
+
+/// A half takes more than its message: what would not fit once a broker has put it back is refused, and nothing is written.
+#[test]
+fn a_half_whose_properties_would_grow_too_long_is_refused() {
+    let bench = Bench::sync().with(|options| options.commit_log_file_size = Some(1 << 20));
+    let store = bench.open();
+    let value = "v".repeat(32_450);
+    let envelope = Envelope::new(&Parts { topic: "orders", properties: &[("a", &value)], ..Parts::default() }).unwrap();
+    let message = NewMessage { envelope: &envelope, body: b"x", queue_id: QUEUE };
+    let refused = store.prepare(&NewHalfMessage { message, group: GROUP, unique_id: None, owner: 0 }).unwrap_err();
+    assert!(matches!(&refused, Error::InvalidMessage { what } if what.contains("properties")), "{refused}");
+    assert_eq!(appended(&store), 0);
+    store.append(&[message]).unwrap();
+}

@@ -81,3 +81,60 @@ fn a_half_whose_queue_offset_was_given_before_is_no_transaction() {
         assert_eq!(found, [(Some("first"), Some(Outcome::RolledBack)), (Some("third"), None)]);
     }
 }
+
+/// Such a half cannot be committed: it would be written where nobody looks. It can still be rolled back.
+#[test]
+fn t3_a_half_that_names_no_possible_topic_is_not_committed() {
+    let mut evil = properties("evil");
+    crate::record::properties::push(&mut evil, "REAL_TOPIC", "../up");
+    let bench = broker(&[(half(&evil), 0)]);
+    let store = bench.open();
+    let end = |kind| End {
+        half: HalfCopy { queue_offset: 0, physical_offset: 0 },
+        kind,
+        transaction_id: None,
+        group: None,
+        from_check: false,
+    };
+    let before = appended(&store);
+    let refused = store.end_transaction(end(EndKind::Commit)).unwrap_err();
+    assert!(matches!(&refused, Error::InvalidName { what } if what.contains("../up")), "{refused}");
+    assert_eq!((appended(&store), pending(&store)), (before, vec![0]));
+    assert_eq!(store.end_transaction(end(EndKind::RollBack)).unwrap().outcome, Outcome::RolledBack);
+}
+
+/// Only queue 0 can be continued; a reader may look all the same.
+#[test]
+fn a_half_in_another_queue_is_refused_for_writing_and_read() {
+    let text = properties("id");
+    let bench = broker(&[(Draft { queue_id: QueueId(3), ..half(&text) }, 0)]);
+    let refused = bench.try_open().unwrap_err();
+    assert!(matches!(&refused, Error::ForeignStore { what, .. } if what.contains("queue 3")), "{refused}");
+    assert_eq!(bench.read_only().transactions().unwrap().len(), 1);
+}
+
+/// What retention (or a broker's) removed with its file: a pending half is finished somehow, a decided one keeps its outcome.
+#[test]
+fn halves_whose_file_is_gone_are_told_apart() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    let halves: Vec<_> = (0..4).map(|number| prepare(&store, &[number; 100])).collect();
+    for (half, kind) in halves.iter().zip([EndKind::Commit, EndKind::RollBack, EndKind::Discard]) {
+        end(&store, half, kind).unwrap();
+    }
+    while appended(&store) < 3 * (4 << 10) {
+        send(&store, "orders", &[7; 500]).unwrap();
+    }
+    store.close().unwrap();
+    bench.memory.unlink("commitlog/00000000000000000000").unwrap();
+    let store = bench.open();
+    assert!(store.open_report().warnings.iter().any(|warning| warning.contains("removed with its log file")));
+    assert_eq!(pending(&store), Vec::<u64>::new());
+    for (half, kind) in halves.iter().zip([EndKind::Commit, EndKind::RollBack, EndKind::Discard]) {
+        assert!(end(&store, half, kind).unwrap().already);
+    }
+    let refused = end(&store, &halves[3], EndKind::Commit).unwrap_err();
+    assert!(matches!(refused, Error::AlreadyEnded { outcome: Outcome::FinishedUnknown, .. }), "{refused}");
+    let refused = end(&store, &halves[0], EndKind::RollBack).unwrap_err();
+    assert!(matches!(refused, Error::AlreadyEnded { outcome: Outcome::Committed, .. }), "{refused}");
+}

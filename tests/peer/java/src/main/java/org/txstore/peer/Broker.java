@@ -47,7 +47,10 @@ final class Broker implements Peer.Handled {
             brokerConfig.setNamesrvAddr(namesAddress);
             brokerConfig.setListenPort(server.getListenPort());
             broker = new BrokerController(brokerConfig, server, new NettyClientConfig(), storeConfig);
-            check(broker.initialize(), "the broker refuses to initialize");
+            // It looks through the packages for classes in a way that two at once disturb.
+            synchronized (Broker.class) {
+                check(broker.initialize(), "the broker refuses to initialize");
+            }
             broker.start();
             Broker started = new Broker(names, broker, namesAddress);
             started.registerUntilKnown();

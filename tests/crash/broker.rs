@@ -1,0 +1,314 @@
+//! Broker: a store as a RocketMQ broker leaves it, with what only a broker does.
+//!
+//! In: a seed. Out: files: a log with put-backs, immunity copies, batched ops, final messages without op, parked copies with
+//! a prepared transaction offset of 0, transactions committed twice; its progress; perhaps a torn record at the end. Always:
+//! a half below the stored progress is finished or was put back behind it; an op below its own names only such halves
+//! (docs/format.md). The queues are left for us to build, as after `consumequeue` was deleted.
+
+use txstore::half::op::op_bodies;
+use txstore::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use txstore::record::properties::{
+    self, KEYS, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TRANSACTION_CHECK_TIMES, TRANSACTION_ID,
+    TRANSACTION_PREPARED, TRANSACTION_PREPARED_QUEUE_OFFSET, UNIQUE_KEY,
+};
+use txstore::record::{Draft, Place, blank, encode, encoded_size};
+use txstore::storage::memory::Memory;
+use txstore::storage::{OpenMode, Storage};
+use txstore::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+
+use crate::chance::Chance;
+use crate::crash::Origin;
+use crate::history::{GROUPS, TOPICS};
+use crate::watched::Shadow;
+
+/// A transaction as its broker knows it.
+#[derive(Clone, Debug)]
+struct Half {
+    number: u64,
+    topic: usize,
+    queue: i32,
+    size: usize,
+    /// Queue offset and place of each copy.
+    copies: Vec<(u64, u64)>,
+    checks: u32,
+    /// The copies that an op names, or that were put back.
+    finished: Vec<bool>,
+    ended: bool,
+}
+
+pub struct Broker<'c> {
+    chance: &'c mut Chance,
+    file_size: u64,
+    log: Vec<u8>,
+    at: u64,
+    next: std::collections::BTreeMap<(String, i32), u64>,
+    now_ms: i64,
+    halves: Vec<Half>,
+    /// Half queue offsets that wait to be named by one op.
+    batch: Vec<u64>,
+    ops: Vec<Vec<u64>>,
+}
+
+/// Makes the store, below a machine's first opening.
+pub fn store(memory: &Memory, chance: &mut Chance, file_size: u64, count: &mut u64) -> (Origin, Shadow) {
+    let mut broker = Broker {
+        chance,
+        file_size,
+        log: Vec::new(),
+        at: 0,
+        next: std::collections::BTreeMap::new(),
+        now_ms: 1_699_999_000_000,
+        halves: Vec::new(),
+        batch: Vec::new(),
+        ops: Vec::new(),
+    };
+    let steps = 4 + broker.chance.index(30);
+    for _ in 0..steps {
+        broker.step(count);
+    }
+    broker.leave(memory)
+}
+
+impl Broker<'_> {
+    fn step(&mut self, count: &mut u64) {
+        self.now_ms += 1 + self.chance.below(2_000) as i64;
+        let which = self.chance.index(64);
+        let open: Vec<usize> = (0..self.halves.len()).filter(|at| !self.halves[*at].ended).collect();
+        let at = (!open.is_empty()).then(|| open[which % open.len()]);
+        if self.chance.one_in(12) && !self.halves.is_empty() {
+            // A check that crossed an end: a put-back joins what has ended, too.
+            let at = which % self.halves.len();
+            self.put_back(at, None);
+            return;
+        }
+        match (self.chance.below(14), at) {
+            (0..=1, _) | (_, None) if self.chance.one_in(2) => {
+                *count += 1;
+                let (topic, queue, body) =
+                    (self.chance.index(2), self.chance.index(2) as i32, format!("m{count}:broker"));
+                self.append(TOPICS[topic], queue, 0, 0, body.as_bytes(), b"TAGS\x01t\x02");
+            }
+            (0..=4, _) | (_, None) => {
+                *count += 1;
+                let half = Half {
+                    number: *count,
+                    topic: self.chance.index(2),
+                    queue: self.chance.index(2) as i32,
+                    size: self.chance.pick(&[1, 100, 700]),
+                    copies: Vec::new(),
+                    checks: 0,
+                    finished: Vec::new(),
+                    ended: false,
+                };
+                self.halves.push(half);
+                self.half(self.halves.len() - 1, None);
+            }
+            // The client sent it again.
+            (5, Some(at)) if self.halves[at].checks == 0 => self.half(at, None),
+            (5..=6, Some(at)) => self.put_back(at, None),
+            (7, Some(at)) => self.put_back(at, Some(self.halves[at].copies[0].0)),
+            (8..=9, Some(at)) => self.commit(at),
+            (10, Some(at)) => {
+                self.name(at);
+                self.halves[at].ended = true;
+            }
+            (11, Some(at)) => {
+                self.parked(at);
+                self.name(at);
+                self.halves[at].ended = true;
+            }
+            (12, _) => self.write_op(),
+            // A broker that was asked twice commits twice.
+            (_, Some(at)) => {
+                self.commit(at);
+                if self.chance.one_in(3) {
+                    self.final_message(at);
+                }
+            }
+        }
+    }
+
+    fn commit(&mut self, at: usize) {
+        self.final_message(at);
+        // Killed between the two, it never names the half.
+        if !self.chance.one_in(4) {
+            self.name(at);
+        }
+        self.halves[at].ended = true;
+    }
+
+    fn name(&mut self, at: usize) {
+        let half = &mut self.halves[at];
+        let which = if half.copies.len() > 1 && half.checks > 0 {
+            half.copies.len() - 1
+        } else {
+            self.chance.index(half.copies.len())
+        };
+        // What names the last sent half, or a copy behind it, ends it.
+        let last = half.copies.len() - 1;
+        let which = which.max(if half.checks == 0 { last } else { which });
+        half.finished[which] = true;
+        self.batch.push(half.copies[which].0);
+        if self.chance.one_in(2) {
+            self.write_op();
+        }
+    }
+
+    fn write_op(&mut self) {
+        let names = std::mem::take(&mut self.batch);
+        if names.is_empty() {
+            return;
+        }
+        let body = op_bodies(&names, usize::MAX).concat();
+        self.append(OP_TOPIC, 0, 0, 0, body.as_bytes(), b"TAGS\x01d\x02");
+        self.ops.push(names);
+    }
+
+    fn text(&self, at: usize, hidden: bool, first: Option<u64>) -> Vec<u8> {
+        let half = &self.halves[at];
+        let mut text = Vec::new();
+        let id = format!("BROKER-{}", half.number);
+        properties::push(&mut text, KEYS, "h");
+        properties::push(&mut text, UNIQUE_KEY, &id);
+        properties::push(&mut text, TRANSACTION_PREPARED, "true");
+        properties::push(&mut text, PRODUCER_GROUP, GROUPS[half.number as usize % 2]);
+        if hidden {
+            properties::push(&mut text, REAL_TOPIC, TOPICS[half.topic]);
+            properties::push(&mut text, REAL_QUEUE_ID, &half.queue.to_string());
+        }
+        properties::push(&mut text, TRANSACTION_ID, &id);
+        if half.checks > 0 {
+            properties::push(&mut text, TRANSACTION_CHECK_TIMES, &half.checks.to_string());
+        }
+        if let Some(first) = first {
+            properties::push(&mut text, TRANSACTION_PREPARED_QUEUE_OFFSET, &first.to_string());
+        }
+        properties::push(&mut text, TAGS, "t");
+        text
+    }
+
+    fn body(&self, at: usize) -> Vec<u8> {
+        let half = &self.halves[at];
+        let mut body = format!("h{}:", half.number).into_bytes();
+        body.resize(half.size.max(body.len()), b'b');
+        body
+    }
+
+    fn half(&mut self, at: usize, first: Option<u64>) {
+        let (text, body) = (self.text(at, true, first), self.body(at));
+        let copy = self.append(HALF_TOPIC, 0, 0, 0, &body, &text);
+        self.halves[at].copies.push(copy);
+        self.halves[at].finished.push(false);
+    }
+
+    /// The copy before counts as finished.
+    fn put_back(&mut self, at: usize, first: Option<u64>) {
+        self.halves[at].checks += 1;
+        self.halves[at].finished.iter_mut().for_each(|finished| *finished = true);
+        self.half(at, first);
+    }
+
+    fn final_message(&mut self, at: usize) {
+        let hidden = self.chance.one_in(2);
+        let text = self.text(at, hidden, None);
+        let (half, body) = (self.halves[at].clone(), self.body(at));
+        let place = half.copies[self.chance.index(half.copies.len())].1;
+        self.append(TOPICS[half.topic], half.queue, 8, place, &body, &text);
+    }
+
+    fn parked(&mut self, at: usize) {
+        let (text, body) = (self.text(at, true, None), self.body(at));
+        self.append(DISCARD_TOPIC, 0, 0, 0, &body, &text);
+    }
+
+    /// Queue offset and place.
+    fn append(&mut self, topic: &str, queue: i32, bits: i32, place: u64, body: &[u8], text: &[u8]) -> (u64, u64) {
+        let draft = Draft {
+            topic,
+            queue_id: QueueId(queue),
+            flag: 0,
+            sys_flag: bits,
+            born_timestamp: TimestampMs(self.now_ms - 5),
+            born_host: "127.0.0.1:40000".parse().unwrap(),
+            store_host: "127.0.0.1:10911".parse().unwrap(),
+            reconsume_times: 0,
+            prepared_transaction_offset: PhysicalOffset(place),
+            body,
+            body_crc: None,
+            properties: text,
+        };
+        let size = u64::from(encoded_size(&draft, false).unwrap());
+        let left = self.file_size - self.at % self.file_size;
+        if size + 8 > left {
+            self.log.extend_from_slice(&blank(left as u32));
+            self.at += left;
+            self.log.resize(self.at as usize, 0);
+        }
+        let next = self.next.entry((topic.to_owned(), queue)).or_insert(0);
+        let (queue_offset, physical_offset) = (*next, self.at);
+        *next += 1;
+        let place = Place {
+            physical_offset: PhysicalOffset(physical_offset),
+            queue_offset: QueueOffset(queue_offset),
+            store_timestamp: TimestampMs(self.now_ms),
+        };
+        encode(&draft, place, false, &mut self.log).unwrap();
+        self.at += size;
+        (queue_offset, physical_offset)
+    }
+
+    /// Below it every half is finished, or has been put back behind it.
+    fn progress(&mut self) -> u64 {
+        let named: Vec<u64> = self.ops.iter().flatten().copied().collect();
+        let mut open: Vec<u64> = Vec::new();
+        for half in &self.halves {
+            for ((copy, _), finished) in half.copies.iter().zip(&half.finished) {
+                // What no op names yet the broker still looks at.
+                let waits_for_op = self.batch.contains(copy);
+                if !finished || waits_for_op || (half.ended && !named.contains(copy) && half.checks == 0) {
+                    open.push(*copy);
+                }
+            }
+        }
+        let end = self.next.get(&(HALF_TOPIC.to_owned(), 0)).copied().unwrap_or(0);
+        let most = open.into_iter().min().unwrap_or(end);
+        // It stores its progress now and then.
+        if self.chance.one_in(3) { self.chance.below(most + 1) } else { most }
+    }
+
+    fn leave(mut self, memory: &Memory) -> (Origin, Shadow) {
+        let half_progress = self.progress();
+        let op_progress = self.ops.iter().take_while(|names| names.iter().all(|name| *name < half_progress)).count();
+        let broker_end = self.at;
+        let mut shadow = Shadow::default();
+        shadow.put(0, &self.log);
+        if self.chance.one_in(3) {
+            // Killed while it wrote.
+            let (at, kept) = (self.at, self.log.len());
+            self.append(TOPICS[0], 0, 0, 0, &[b'z'; 300], b"TAGS\x01t\x02");
+            let torn = 20 + self.chance.index(200);
+            self.log.truncate(if self.at - at > 400 { kept } else { kept + torn });
+        }
+        for (number, bytes) in self.log.chunks(self.file_size as usize).enumerate() {
+            memory.create_dir("commitlog").unwrap();
+            let path = format!("commitlog/{:020}", number as u64 * self.file_size);
+            let file = memory.open(&path, OpenMode::Create).unwrap();
+            file.set_len(self.file_size).unwrap();
+            file.write_at(bytes, 0).unwrap();
+            file.sync().unwrap();
+        }
+        memory.create_dir("commitlog").unwrap();
+        memory.create_dir("config").unwrap();
+        let offsets = format!(
+            "{{\"offsetTable\":{{\"{HALF_TOPIC}@CID_RMQ_SYS_TRANS\":{{0:{half_progress}}},\"{OP_TOPIC}@CID_RMQ_SYS_TRANS\":{{0:{op_progress}}},\"orders@elsewhere\":{{0:99,1:0}}}}}}"
+        );
+        let file = memory.open("config/consumerOffset.json", OpenMode::Create).unwrap();
+        file.write_at(offsets.as_bytes(), 0).unwrap();
+        file.sync().unwrap();
+        memory.open("abort", OpenMode::Create).unwrap().sync().unwrap();
+        for dir in ["commitlog", "config", ""] {
+            memory.sync_dir(dir).unwrap();
+        }
+        (Origin { broker_end, broker_progress: half_progress }, shadow)
+    }
+}

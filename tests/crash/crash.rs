@@ -1,0 +1,293 @@
+//! Crash: a process is killed or the power is lost; then the store is opened again, perhaps crashing once more.
+//!
+//! In: a machine at some moment. Out: a machine whose store is open, whose history is what survived; or the promise that is
+//! broken. Always: after each recovery everything is looked through (promises.rs), and what the files said before it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use txstore::checkpoint::Checkpoint;
+use txstore::clock::Clock;
+use txstore::error::Error;
+use txstore::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use txstore::offsets::ConsumerOffsets;
+use txstore::options::{FlushDiskType, StoreOptions};
+use txstore::storage::memory::{CrashKeep, FaultKind, Memory};
+use txstore::storage::{OpenMode, Storage};
+use txstore::store::Store;
+use txstore::units::QueueId;
+
+use crate::history::{Acknowledged, Half, Held, History, broken, hold};
+use crate::machine::{Machine, TIMEOUT_MS};
+use crate::promises::{Expected, Found, FoundTransaction, check, progress_is_exact};
+
+/// What is known of a store beside its history.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Origin {
+    /// Below it a broker wrote.
+    pub broker_end: u64,
+    /// Below it a broker finished all halves.
+    pub broker_progress: u64,
+}
+
+impl Machine {
+    /// The machine after a crash: other files, no store, the same clients.
+    #[must_use]
+    pub fn crashed(mut self, memory: Memory) -> Self {
+        let shadow = self.storage.shadow.lock().unwrap().clone();
+        // Whatever the old process still does reaches nothing.
+        self.memory.fail_at(self.memory.calls() + 1, FaultKind::Stop, true);
+        self.store = None;
+        let mut next = Self::over(memory, shadow, self.clock, self.options, self.history);
+        (next.peeks, next.ends) = (self.peeks, self.ends);
+        next
+    }
+
+    /// What must have survived a crash of a kind.
+    pub fn must_end(&self, keep: CrashKeep) -> u64 {
+        match (self.options.flush_disk_type, keep) {
+            (FlushDiskType::Async, CrashKeep::PowerLoss) => self.history.durable_end,
+            _ => u64::MAX,
+        }
+    }
+
+    pub fn crc(&self) -> bool {
+        self.options.append_prop_crc == Some(true)
+    }
+
+    /// Opens what a crash left, looks through all of it, and goes on from what is there.
+    pub fn recover(&mut self, must_end: u64, origin: Origin, thorough: bool) -> Held<Found> {
+        let raw = Raw::of(&self.memory);
+        let store = match self.try_open() {
+            Ok(store) => store,
+            Err(error) => return refused(&error),
+        };
+        let shadow = self.storage.shadow.lock().unwrap().clone();
+        let expected = Expected {
+            history: &self.history,
+            shadow: &shadow,
+            must_end,
+            broker_end: origin.broker_end,
+            broker_progress: origin.broker_progress,
+            raw_progress: Some(raw.progress),
+            crc: self.crc(),
+            thorough,
+        };
+        let found = check(&store, expected)?;
+        if !found.is_blurred {
+            progress_is_exact(&store)?;
+            raw.checkpoint_is_behind(&found)?;
+            self.adopt(&store, &found, origin)?;
+        }
+        self.storage.shadow.lock().unwrap().settle(&found.log, found.end);
+        self.store = Some(store);
+        Ok(found)
+    }
+
+    /// L8: a reader opens what a crash left, finds the same, and writes nothing.
+    pub fn read_only_opening(&self, must_end: u64, origin: Origin) -> Held {
+        let calls = self.memory.calls();
+        let store = match self.open_reader() {
+            Ok(store) => store,
+            // Nothing was ever made durable: then there may be no store yet.
+            Err(Error::ForeignStore { .. }) if self.history.durable_end == 0 => return Ok(()),
+            Err(error) => return refused(&error),
+        };
+        let shadow = self.storage.shadow.lock().unwrap().clone();
+        let expected = Expected {
+            history: &self.history,
+            shadow: &shadow,
+            must_end,
+            broker_end: origin.broker_end,
+            broker_progress: origin.broker_progress,
+            raw_progress: None,
+            crc: self.crc(),
+            thorough: false,
+        };
+        check(&store, expected)?;
+        drop(store);
+        hold(self.memory.calls() == calls, "L8", || "a read-only opening wrote".into())
+    }
+
+    /// The history goes on from what was found: what is not there was promised to nobody.
+    fn adopt(&mut self, store: &Store, found: &Found, origin: Origin) -> Held {
+        let mut next = History { durable_end: found.end, ..std::mem::take(&mut self.history) };
+        for (number, message) in &mut next.messages {
+            message.place = found.messages.get(number).copied();
+            message.end = found.end;
+        }
+        next.messages.retain(|_, message| message.place.is_some());
+        next.shown.retain(|shown| found.places.get(&shown.place) == Some(&shown.crc));
+        next.answers.retain(|(copy, _)| found.transactions.iter().any(|one| one.copies.contains(copy)));
+        let before = std::mem::take(&mut next.halves);
+        let now_ms = self.clock.monotonic_ms();
+        next.halves = found.transactions.iter().map(|one| adopted(one, &before, found.end, now_ms, origin)).collect();
+        for ((topic, queue, group), known) in &mut next.offsets {
+            let (topic, group) = (crate::history::TOPICS[*topic], crate::history::READERS[*group]);
+            let offset = store.consumer_offset(topic, group, QueueId(*queue)).unwrap().unwrap_or(0);
+            *known = Acknowledged { last: offset, written: offset };
+        }
+        self.history = next;
+        self.ages(store, found)
+    }
+
+    /// T11, T13: checks count on from what was kept, ages from the store time; each is due by its age.
+    fn ages(&mut self, store: &Store, found: &Found) -> Held {
+        let now_ms = self.clock.monotonic_ms();
+        let wall_ms = self.clock.wall().0.max(found.newest_ms);
+        let stored: BTreeMap<u64, (i64, u16)> = (found.transactions.iter())
+            .map(|one| (one.copies.last().unwrap().queue_offset, (one.stored_ms, one.checks)))
+            .collect();
+        for facts in store.halves_waiting(None, usize::MAX).unwrap() {
+            let jumped = self.history.jumped;
+            let (stored_ms, own) = stored[&facts.newest.queue_offset];
+            let Some(at) = self.history.half_at(facts.newest) else { return broken("T2", format!("{facts:?}")) };
+            let half = &mut self.history.halves[at];
+            let kept = half.checks_kept.max(own)..=half.checks.max(own);
+            hold(kept.contains(&facts.checks), "T11", || format!("{facts:?}, {kept:?} checks were sent: {half:?}"))?;
+            let age_ms = (wall_ms - stored_ms).max(0);
+            let told = facts.stored_age_ms == age_ms || half.foreign || (jumped && facts.stored_age_ms >= 0);
+            hold(told, "T13", || format!("{facts:?} is {age_ms} ms old"))?;
+            let due = facts.look_again_in_ms == facts.immunity_ms.unwrap_or(TIMEOUT_MS) - facts.age_ms;
+            hold(due && !facts.running, "T11", || format!("{facts:?} is due otherwise"))?;
+            half.stored_ms = now_ms - facts.stored_age_ms;
+            half.due_ms = now_ms + facts.look_again_in_ms;
+            (half.checks, half.running) = (facts.checks, false);
+        }
+        Ok(())
+    }
+}
+
+fn adopted(one: &FoundTransaction, before: &[Half], end: u64, now_ms: i64, origin: Origin) -> Half {
+    let known = one.known.map(|at| &before[at]);
+    Half {
+        id: one.id.clone(),
+        group: one.group.clone(),
+        topic: one.topic.clone(),
+        body: one.body.clone(),
+        copies: one.copies.clone(),
+        end,
+        asked: known.map(|half| half.asked.clone()).unwrap_or_default(),
+        told: one.outcome.map(|outcome| (outcome, end)),
+        running: false,
+        checks: known.map_or(one.checks, |half| half.checks),
+        checks_kept: known.map_or(0, |half| half.checks_kept),
+        immunity_ms: one.immunity_ms,
+        stored_ms: now_ms,
+        due_ms: now_ms,
+        foreign: known.is_none_or(|half| half.foreign) && one.copies[0].physical_offset < origin.broker_end,
+    }
+}
+
+/// L7, L8: nothing that a crash leaves is damage.
+fn refused<T>(error: &Error) -> Held<T> {
+    let promise = if matches!(error, Error::StoreCorrupt { .. }) { "L7" } else { "L8" };
+    broken(promise, format!("what a crash left cannot be opened: {error:?}"))
+}
+
+/// What the small files said before they were opened.
+struct Raw {
+    progress: (u64, u64),
+    checkpoint: Checkpoint,
+}
+
+impl Raw {
+    fn of(memory: &Memory) -> Self {
+        let offsets = ConsumerOffsets::load(memory).map(|(offsets, _)| offsets).unwrap_or_default();
+        let stored = |topic| offsets.get(topic, TRANSACTION_GROUP, QueueId(0)).unwrap_or(0);
+        let checkpoint = Checkpoint::load(memory).ok().flatten().unwrap_or_default();
+        Self { progress: (stored(HALF_TOPIC), stored(OP_TOPIC)), checkpoint }
+    }
+
+    /// L6: a checkpoint never says that more is durable than is there.
+    fn checkpoint_is_behind(&self, found: &Found) -> Held {
+        let said = self.checkpoint.physic_ms.max(self.checkpoint.logics_ms).max(self.checkpoint.index_ms);
+        hold(said <= found.newest_ms, "L6", || {
+            format!("the checkpoint says {:?}, the newest record is of {}", self.checkpoint, found.newest_ms)
+        })
+    }
+}
+
+/// Every file with its bytes.
+pub fn files(memory: &Memory, dir: &str) -> Vec<(String, Vec<u8>)> {
+    let mut all = Vec::new();
+    for entry in memory.list(dir).unwrap().unwrap_or_default() {
+        let path = if dir.is_empty() { entry.name } else { format!("{dir}/{}", entry.name) };
+        if entry.is_dir {
+            all.extend(files(memory, &path));
+        } else {
+            let mut bytes = vec![0; entry.len as usize];
+            memory.open(&path, OpenMode::Read).unwrap().read_at(&mut bytes, 0).unwrap();
+            all.push((path, bytes));
+        }
+    }
+    all
+}
+
+/// What a clean close promises to have made durable.
+fn handed_over(memory: &Memory) -> Vec<(String, Vec<u8>)> {
+    let mut all = files(memory, "");
+    // The small files' backups and what a crash left of their making are nobody's promise.
+    all.retain(|(path, _)| !path.contains(".tmp") && !path.starts_with("config/") && path != "lock");
+    all
+}
+
+/// L6, L8: a store that was closed well opens as it is, and builds the same again from its log alone.
+pub fn check_closed(machine: &Machine) -> Held {
+    let closed = machine.memory.crash(0, CrashKeep::PageCache);
+    let durable = machine.memory.lose_power(|_| 0);
+    let (left, kept) = (handed_over(&closed), handed_over(&durable));
+    hold(left == kept, "L2", || {
+        let only = |some: &[(String, Vec<u8>)], others: &[(String, Vec<u8>)]| -> Vec<String> {
+            some.iter().filter(|file| !others.contains(file)).map(|(path, _)| path.clone()).collect()
+        };
+        format!("a clean close left {:?}, of which are durable {:?}", only(&left, &kept), only(&kept, &left))
+    })?;
+    let rebuilt = machine.memory.crash(0, CrashKeep::PageCache);
+    for path in ["consumequeue", "index"] {
+        rebuilt.remove_dir(path).unwrap();
+    }
+    for path in ["txstore/snapshot", "checkpoint"] {
+        rebuilt.unlink(path).unwrap();
+    }
+    let options = StoreOptions { ..machine.options.clone() };
+    match Store::open_with(Arc::new(rebuilt.clone()), Arc::clone(&machine.clock) as _, options) {
+        Ok(store) => {
+            store.close().map_err(|error| crate::history::Violation { promise: "L6", what: error.to_string() })?;
+        }
+        Err(error) => return broken("L6", format!("without what is derived: {error:?}")),
+    }
+    let (theirs, ours) = (files(&rebuilt, "consumequeue"), files(&closed, "consumequeue"));
+    let differs =
+        || theirs.iter().zip(&ours).find(|(one, other)| one != other).map(|(one, other)| format!("{one:?} {other:?}"));
+    hold(theirs == ours, "L6", || format!("built again, the queues differ: {:?}", differs()))
+}
+
+/// L7: a byte that flips below the durable end is damage, named with its place; nothing is cut.
+pub fn check_damage(machine: &Machine, places: &[(u64, usize)], which: usize) -> Held {
+    let Some((at, size)) = (!places.is_empty()).then(|| places[which % places.len()]) else { return Ok(()) };
+    let damaged = machine.memory.crash(0, CrashKeep::PageCache);
+    damaged.unlink("txstore/snapshot").unwrap();
+    let file_size = machine.options.commit_log_file_size.unwrap();
+    let (file, byte) = (at - at % file_size, at % file_size + (which % size) as u64);
+    let path = format!("commitlog/{file:020}");
+    let file = damaged.open(&path, OpenMode::Write).unwrap();
+    let mut flipped = [0];
+    file.read_at(&mut flipped, byte).unwrap();
+    flipped[0] ^= 1 << (which % 8);
+    file.write_at(&flipped, byte).unwrap();
+    let logs = files(&damaged, "commitlog");
+    let opened = Store::open_with(Arc::new(damaged.clone()), Arc::clone(&machine.clock) as _, machine.options.clone());
+    let named = matches!(&opened, Err(Error::StoreCorrupt { offset, file, .. })
+        if *offset == at % file_size && file.ends_with(&path));
+    hold(named, "L7", || format!("byte {byte} of {path} flipped in the record at {at}: {:?}", opened.as_ref().err()))?;
+    let left: Vec<_> = files(&damaged, "commitlog").into_iter().filter(|(path, _)| !path.contains('!')).collect();
+    let before: Vec<_> = logs.into_iter().filter(|(path, _)| !path.contains('!')).collect();
+    hold(left == before, "L7", || "an opening that was refused changed the log".into())
+}
+
+/// The places and sizes of all records, for `check_damage`.
+pub fn places(store: &Store) -> Held<Vec<(u64, usize)>> {
+    let log = crate::promises::read_log(store)?;
+    Ok(log.iter().map(|record| (record.view().unwrap().physical_offset.0, record.bytes().len())).collect())
+}

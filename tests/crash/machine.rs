@@ -1,0 +1,560 @@
+//! Machine: a store in memory, its clock, and clients that work on it step by step.
+//!
+//! In: steps. Out: a history, or the promise that an answer broke. Always: an error that a fault explains ends one step,
+//! not the run, as an application would go on; any other error is a violation. Not here: what a crash leaves (crash.rs).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use txstore::clock::{Clock, ManualClock};
+use txstore::error::{Error, Outcome, Result};
+use txstore::half::HalfCopy;
+use txstore::message::{Envelope, Parts};
+use txstore::options::StoreOptions;
+use txstore::storage::memory::Memory;
+use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store};
+use txstore::units::{QueueId, TimestampMs};
+
+use crate::history::{GROUPS, Half, Held, History, Message, TOPICS, hold, outcome_of};
+use crate::watched::{Shadow, Watched};
+
+/// One thing that a client, or the housekeeping, does.
+#[derive(Clone, Debug)]
+pub enum Step {
+    Send {
+        topic: usize,
+        queue: i32,
+        messages: usize,
+        size: usize,
+    },
+    Prepare {
+        topic: usize,
+        queue: i32,
+        size: usize,
+        owner: u32,
+        named: bool,
+        immunity: bool,
+    },
+    /// A producer that got no answer sends its half once more.
+    Resend {
+        which: usize,
+        queue: i32,
+    },
+    /// Also of what has ended, alike or otherwise.
+    End {
+        which: usize,
+        kind: EndKind,
+    },
+    /// Of another group, of a place without a half, of another id.
+    WrongEnd {
+        which: usize,
+    },
+    Together {
+        ends: Vec<(usize, EndKind)>,
+    },
+    LocalEnds {
+        which: usize,
+    },
+    Resume {
+        which: usize,
+    },
+    /// A round of checks; who is asked answers `answer` later, if at all.
+    Check {
+        producers: bool,
+        limit: usize,
+        answer: Option<EndKind>,
+    },
+    Answer,
+    Consume {
+        topic: usize,
+        queue: i32,
+        group: usize,
+        messages: usize,
+        acknowledge: bool,
+    },
+    /// A reader in another process.
+    Look,
+    Flush,
+    FlushRound,
+    Snapshot,
+    WriteOffsets,
+    Close,
+    Open,
+    Pass {
+        ms: i64,
+    },
+    Jump {
+        ms: i64,
+    },
+}
+
+pub const TIMEOUT_MS: i64 = 6_000;
+const IMMUNITY_S: i64 = 20;
+
+#[derive(Debug)]
+pub struct Machine {
+    pub memory: Memory,
+    pub storage: Arc<Watched>,
+    pub clock: Arc<ManualClock>,
+    pub options: StoreOptions,
+    pub history: History,
+    pub store: Option<Store>,
+    /// The call from which on faults explain errors.
+    pub fault: Option<u64>,
+    /// Whether readers look on while the log is synced.
+    pub peeks: bool,
+    pub ends: u64,
+}
+
+impl Machine {
+    pub fn new(options: StoreOptions) -> Self {
+        let clock = Arc::new(ManualClock::at(TimestampMs(1_700_000_000_000)));
+        Self::over(Memory::new(), Shadow::default(), clock, options, History::default())
+    }
+
+    /// Clients with a history in front of files.
+    pub fn over(
+        memory: Memory,
+        shadow: Shadow,
+        clock: Arc<ManualClock>,
+        options: StoreOptions,
+        history: History,
+    ) -> Self {
+        let storage = Arc::new(Watched::new(memory.clone(), shadow, Arc::clone(&clock), &options));
+        Self { memory, storage, clock, options, history, store: None, fault: None, peeks: false, ends: 0 }
+    }
+
+    pub fn try_open(&self) -> Result<Store> {
+        self.storage.peeks.store(false, Ordering::Relaxed);
+        let opened =
+            Store::open_with(Arc::clone(&self.storage) as _, Arc::clone(&self.clock) as _, self.options.clone());
+        self.storage.peeks.store(self.peeks, Ordering::Relaxed);
+        opened
+    }
+
+    pub fn open_reader(&self) -> Result<Store> {
+        let options = StoreOptions { read_only: true, ..self.options.clone() };
+        Store::open_with(Arc::new(self.memory.clone()), Arc::clone(&self.clock) as _, options)
+    }
+
+    /// Whether a fault may explain what is seen from here on.
+    pub fn is_faulty(&self) -> bool {
+        self.fault.is_some_and(|fault| self.memory.calls() >= fault)
+    }
+
+    fn failed<T>(&self, error: &Error) -> Held<Option<T>> {
+        hold(self.is_faulty(), "P3", || format!("an error that nothing explains: {error:?}"))?;
+        Ok(None)
+    }
+
+    pub fn note<T>(&self, result: Result<T>) -> Held<Option<T>> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    pub fn log_end(store: &Store) -> u64 {
+        store.stat().unwrap().max_physical_offset
+    }
+
+    /// Takes a step; then what readers were shown meanwhile is noted.
+    pub fn take(&mut self, step: &Step) -> Held {
+        let taken = match step {
+            Step::Open => self.open(),
+            Step::Pass { ms } => {
+                self.clock.advance(*ms);
+                Ok(())
+            }
+            Step::Jump { ms } => {
+                self.clock.jump_wall(*ms);
+                self.history.jumped = true;
+                Ok(())
+            }
+            _ => match self.store.take() {
+                Some(store) => {
+                    self.clock.advance(1);
+                    let taken = self.work(&store, step);
+                    if !store.is_closed() {
+                        self.store = Some(store);
+                    }
+                    taken
+                }
+                None => Ok(()),
+            },
+        };
+        self.history.shown.append(&mut self.storage.shown.lock().unwrap());
+        taken
+    }
+
+    fn work(&mut self, store: &Store, step: &Step) -> Held {
+        match step {
+            Step::Send { topic, queue, messages, size } => self.send(store, *topic, *queue, *messages, *size),
+            Step::Prepare { .. } => self.prepare(store, step),
+            Step::Resend { which, queue } => self.resend(store, *which, *queue),
+            Step::End { which, kind } => self.end(store, *which, *kind),
+            Step::WrongEnd { which } => self.wrong_end(store, *which),
+            Step::Together { ends } => self.together(store, ends),
+            Step::LocalEnds { which } => self.local_ends(store, *which),
+            Step::Resume { which } => self.resume(store, *which),
+            Step::Check { producers, limit, answer } => self.check_round(store, *producers, *limit, *answer),
+            Step::Answer => self.answer(store),
+            Step::Consume { topic, queue, group, messages, acknowledge } => {
+                self.consume(store, (*topic, *queue, *group), *messages, *acknowledge)
+            }
+            Step::Look => self.look(store),
+            Step::Flush => self.synced(store, Store::flush).map(|_| ()),
+            Step::FlushRound => self.synced(store, Store::flush_round).map(|_| ()),
+            Step::Snapshot => self.synced(store, Store::snapshot).map(|_| ()),
+            Step::WriteOffsets => {
+                if self.synced(store, Store::write_offsets)? {
+                    self.offsets_are_written();
+                }
+                Ok(())
+            }
+            Step::Close => self.close(store),
+            Step::Open | Step::Pass { .. } | Step::Jump { .. } => Ok(()),
+        }
+    }
+
+    fn open(&mut self) -> Held {
+        if self.store.is_none() {
+            let opened = self.try_open();
+            self.store = self.note(opened)?;
+        }
+        Ok(())
+    }
+
+    /// Calls what makes the log durable.
+    fn synced(&mut self, store: &Store, call: impl Fn(&Store) -> Result<()>) -> Held<bool> {
+        let end = Self::log_end(store);
+        let done = self.note(call(store))?.is_some();
+        if done {
+            self.history.durable_end = self.history.durable_end.max(end);
+        }
+        Ok(done)
+    }
+
+    fn offsets_are_written(&mut self) {
+        self.history.offsets.values_mut().for_each(|offset| offset.written = offset.last);
+    }
+
+    fn close(&mut self, store: &Store) -> Held {
+        let end = Self::log_end(store);
+        let poisoned = self.is_faulty();
+        if self.note(store.close())?.is_some() && !poisoned {
+            self.history.durable_end = end;
+            self.offsets_are_written();
+            self.history.halves.iter_mut().for_each(|half| half.checks_kept = half.checks);
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, store: &Store, topic: usize, queue: i32, messages: usize, size: usize) -> Held {
+        let name = TOPICS[topic];
+        let parts = Parts { topic: name, keys: "k1 k2", tags: Some("t"), ..Parts::default() };
+        let envelope = Envelope::new(&parts).unwrap();
+        let first = self.history.count + 1;
+        for _ in 0..messages {
+            let body = self.history.body('m', size);
+            let message = Message { topic: name.to_owned(), queue, body, place: None, end: 0 };
+            self.history.messages.insert(self.history.count, message);
+        }
+        let batch: Vec<_> = (self.history.messages.range(first..))
+            .map(|(_, message)| NewMessage { envelope: &envelope, body: &message.body, queue_id: QueueId(queue) })
+            .collect();
+        let sent = store.append(&batch);
+        drop(batch);
+        let Some(sent) = self.note(sent)? else { return Ok(()) };
+        let end = Self::log_end(store);
+        for (number, sent) in (first..).zip(&sent) {
+            let message = self.history.messages.get_mut(&number).unwrap();
+            (message.place, message.end) = (Some(sent.physical_offset.0), end);
+            let read = store.read_at(sent.physical_offset);
+            hold(read.is_ok(), "D1", || format!("message {number} was acknowledged and is not visible: {read:?}"))?;
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, store: &Store, step: &Step) -> Held {
+        let Step::Prepare { topic, queue, size, owner, named, immunity } = step else { return Ok(()) };
+        let body = self.history.body('h', *size);
+        let id = named.then(|| format!("ID-{}", self.history.count));
+        let group = GROUPS[self.history.count as usize % 2];
+        let seconds = IMMUNITY_S.to_string();
+        let half = Half {
+            id: id.clone(),
+            group: group.to_owned(),
+            topic: TOPICS[*topic].to_owned(),
+            body: body.clone(),
+            copies: Vec::new(),
+            end: 0,
+            asked: Vec::new(),
+            told: None,
+            running: *owner != 0,
+            checks: 0,
+            checks_kept: 0,
+            immunity_ms: immunity.then_some(IMMUNITY_S * 1_000),
+            stored_ms: self.clock.monotonic_ms(),
+            due_ms: 0,
+            foreign: false,
+        };
+        let mut envelope = Envelope::new(&Parts { topic: TOPICS[*topic], keys: "h", ..Parts::default() }).unwrap();
+        if *immunity {
+            let name = txstore::record::properties::CHECK_IMMUNITY_TIME;
+            txstore::record::properties::push(&mut envelope.properties, name, &seconds);
+        }
+        let message = NewMessage { envelope: &envelope, body: &body, queue_id: QueueId(*queue) };
+        let sent = store.prepare(&NewHalfMessage { message, group, unique_id: id.as_deref(), owner: *owner });
+        self.history.halves.push(half);
+        let Some(sent) = self.note(sent)? else { return Ok(()) };
+        let copy = HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 };
+        let (end, now_ms) = (Self::log_end(store), self.clock.monotonic_ms());
+        let half = self.history.halves.last_mut().unwrap();
+        half.id = Some(sent.unique_id.to_string());
+        half.copies.push(copy);
+        half.end = end;
+        half.due_ms = now_ms + half.immunity_ms.unwrap_or(TIMEOUT_MS);
+        Ok(())
+    }
+
+    /// T12: it finds the pending one and writes nothing; behind its end it begins a new transaction.
+    fn resend(&mut self, store: &Store, which: usize, queue: i32) -> Held {
+        let Some(at) = self.pick(which, |half| half.id.is_some() && !half.foreign) else { return Ok(()) };
+        let before = self.history.halves[at].clone();
+        let mut envelope = Envelope::new(&Parts { topic: &before.topic, keys: "h", ..Parts::default() }).unwrap();
+        if let Some(immunity_ms) = before.immunity_ms {
+            let (name, seconds) = (txstore::record::properties::CHECK_IMMUNITY_TIME, immunity_ms / 1_000);
+            txstore::record::properties::push(&mut envelope.properties, name, &seconds.to_string());
+        }
+        let message = NewMessage { envelope: &envelope, body: &before.body, queue_id: QueueId(queue) };
+        let half = NewHalfMessage { message, group: &before.group, unique_id: before.id.as_deref(), owner: 0 };
+        let (end, faulty) = (Self::log_end(store), self.is_faulty());
+        let sent = store.prepare(&half);
+        let mut again = Half {
+            copies: Vec::new(),
+            asked: Vec::new(),
+            told: None,
+            running: false,
+            checks: 0,
+            checks_kept: 0,
+            stored_ms: self.clock.monotonic_ms(),
+            due_ms: self.clock.monotonic_ms() + before.immunity_ms.unwrap_or(TIMEOUT_MS),
+            ..before.clone()
+        };
+        let pending = self.pending_like(&before);
+        let Some(sent) = self.note(sent)? else {
+            if pending.is_none() {
+                self.history.halves.push(again);
+            }
+            return Ok(());
+        };
+        let copy = HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 };
+        let is_new = Self::log_end(store) > end;
+        if let Some(pending) = pending.filter(|_| !faulty) {
+            let newest = *self.history.halves[pending].copies.last().unwrap();
+            return hold(!is_new && copy == newest, "T12", || {
+                format!("{newest:?} pends, its resend went to {copy:?} (written: {is_new})")
+            });
+        }
+        if is_new {
+            again.copies = vec![copy];
+            again.end = Self::log_end(store);
+            self.history.halves.push(again);
+        } else {
+            hold(self.history.half_at(copy).is_some(), "T12", || {
+                format!("a resend found {copy:?}, which nobody knows")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The pending transaction with the same id, group, topic and body.
+    fn pending_like(&self, like: &Half) -> Option<usize> {
+        let same = |half: &Half| {
+            (&half.id, &half.group, &half.topic, &half.body) == (&like.id, &like.group, &like.topic, &like.body)
+        };
+        let newest = self.history.halves.iter().rposition(|half| same(half) && !half.copies.is_empty())?;
+        (self.history.halves[newest].told.is_none()).then_some(newest)
+    }
+
+    /// A half that is there.
+    fn pick(&self, which: usize, wanted: impl Fn(&Half) -> bool) -> Option<usize> {
+        let found: Vec<usize> = (0..self.history.halves.len())
+            .filter(|at| {
+                let half = &self.history.halves[*at];
+                !half.copies.is_empty() && wanted(half)
+            })
+            .collect();
+        (!found.is_empty()).then(|| found[which % found.len()])
+    }
+
+    pub fn end_of(&self, at: usize, which: usize, kind: EndKind) -> End {
+        let half = &self.history.halves[at];
+        let copy = half.copies[which % half.copies.len()];
+        let group = Some(half.group.clone()).filter(|group| !group.is_empty());
+        End { half: copy, kind, transaction_id: half.id.clone(), group, from_check: false }
+    }
+
+    fn end(&mut self, store: &Store, which: usize, kind: EndKind) -> Held {
+        let Some(at) = self.pick(which, |_| true) else { return Ok(()) };
+        let end = self.end_of(at, which / 7, kind);
+        let (before, faulty) = (Self::log_end(store), self.is_faulty());
+        let place = end.half.physical_offset;
+        let ended = store.end_transaction(end);
+        let after = Self::log_end(store);
+        self.judge_end(at, kind, place, &ended, (before, after), faulty)
+    }
+
+    /// T2, T6: an end decides what pends; alike again it is a success, otherwise an error; both write nothing.
+    pub fn judge_end(
+        &mut self,
+        at: usize,
+        kind: EndKind,
+        place: u64,
+        ended: &Result<txstore::store::Ended>,
+        (before, after): (u64, u64),
+        faulty: bool,
+    ) -> Held {
+        let half = &self.history.halves[at];
+        // What an earlier end, which failed, may have done.
+        let tried = |outcome: Outcome| half.asked.iter().any(|(kind, _)| outcome_of(*kind) == outcome);
+        let wanted = outcome_of(kind);
+        let told = half.told.map(|(outcome, _)| outcome);
+        let outcome = match ended {
+            Ok(ended) => {
+                let fits = ended.outcome == wanted
+                    && match told {
+                        Some(told) => ended.already && told == wanted,
+                        None => !ended.already || (tried(wanted) && faulty),
+                    };
+                hold(fits, "T6", || format!("{kind:?} of {half:?} gave {ended:?}"))?;
+                hold(!ended.already || before == after, "T6", || format!("{kind:?} again wrote: {half:?}"))?;
+                hold(ended.already || after > before || faulty, "T2", || format!("{kind:?} wrote nothing: {half:?}"))?;
+                Some(ended.outcome)
+            }
+            Err(Error::AlreadyEnded { outcome, .. }) => {
+                let fits =
+                    told.map_or_else(|| tried(*outcome) && faulty, |told| told == *outcome) && *outcome != wanted;
+                hold(fits, "T6", || format!("{kind:?} of {half:?} found {outcome}"))?;
+                hold(before == after, "T6", || format!("{kind:?} was refused and wrote: {half:?}"))?;
+                Some(*outcome)
+            }
+            Err(error) => {
+                let foreign =
+                    half.foreign && matches!(error, Error::InvalidName { .. } | Error::TransactionNotFound { .. });
+                if !foreign {
+                    self.failed::<()>(error)?;
+                }
+                None
+            }
+        };
+        let half = &mut self.history.halves[at];
+        half.asked.push((kind, place));
+        if let Some(outcome) = outcome.filter(|_| told.is_none()) {
+            half.told = Some((outcome, after));
+            self.ends += 1;
+        }
+        Ok(())
+    }
+
+    /// T6: what is no half, or another's, is an exact error that writes nothing.
+    fn wrong_end(&mut self, store: &Store, which: usize) -> Held {
+        let Some(at) = self.pick(which, |half| !half.foreign) else { return Ok(()) };
+        let before = Self::log_end(store);
+        let right = self.end_of(at, 0, EndKind::Commit);
+        let HalfCopy { queue_offset, physical_offset } = right.half;
+        let wrong = [
+            End { group: Some("strangers".into()), ..right.clone() },
+            End { half: HalfCopy { queue_offset, physical_offset: physical_offset + 1 }, ..right.clone() },
+            End { half: HalfCopy { queue_offset: queue_offset + 1_000, physical_offset }, ..right.clone() },
+            End { transaction_id: Some("nobody's".into()), ..right },
+        ];
+        for end in wrong {
+            let what = format!("{end:?}");
+            let ended = store.end_transaction(end);
+            let refused = matches!(ended, Err(Error::WrongGroup { .. } | Error::TransactionNotFound { .. }));
+            hold(refused || self.is_faulty(), "T6", || format!("{what} gave {ended:?}"))?;
+        }
+        hold(Self::log_end(store) == before, "T6", || "a refused end wrote".into())
+    }
+
+    fn together(&mut self, store: &Store, ends: &[(usize, EndKind)]) -> Held {
+        let mut chosen: Vec<(usize, EndKind)> = Vec::new();
+        for (which, kind) in ends {
+            let fresh = |half: &Half| half.told.is_none();
+            if let Some(at) = self.pick(*which, fresh).filter(|at| chosen.iter().all(|(other, _)| other != at)) {
+                chosen.push((at, *kind));
+            }
+        }
+        let faulty = self.is_faulty();
+        let before = Self::log_end(store);
+        let ends: Vec<End> = chosen.iter().map(|(at, kind)| self.end_of(*at, 0, *kind)).collect();
+        let places: Vec<u64> = ends.iter().map(|end| end.half.physical_offset).collect();
+        let results = store.end_together(ends);
+        let after = Self::log_end(store);
+        for (((at, kind), place), ended) in chosen.into_iter().zip(places).zip(results) {
+            self.judge_end(at, kind, place, &ended, (before, after), faulty)?;
+        }
+        Ok(())
+    }
+
+    fn local_ends(&mut self, store: &Store, which: usize) -> Held {
+        let Some(at) = self.pick(which, |half| half.running && half.told.is_none()) else { return Ok(()) };
+        let newest = *self.history.halves[at].copies.last().unwrap();
+        self.note(store.local_transaction_ended(newest.queue_offset))?;
+        let now_ms = self.clock.monotonic_ms();
+        let half = &mut self.history.halves[at];
+        half.running = false;
+        half.due_ms = now_ms + half.immunity_ms.unwrap_or(TIMEOUT_MS);
+        Ok(())
+    }
+
+    fn resume(&mut self, store: &Store, which: usize) -> Held {
+        let discarded = |half: &Half| half.told.is_some_and(|(outcome, _)| outcome == Outcome::Discarded);
+        let Some(at) = self.pick(which, |half| half.id.is_some() && discarded(half)) else { return Ok(()) };
+        let before = self.history.halves[at].clone();
+        let (end, faulty) = (Self::log_end(store), self.is_faulty());
+        let sent = store.resume(before.id.as_deref().unwrap());
+        let newest = self.history.halves.iter().rposition(|half| half.id == before.id).unwrap();
+        let expected = discarded(&self.history.halves[newest]);
+        match sent {
+            Err(Error::StillPending { .. } | Error::AlreadyEnded { .. }) if !expected || faulty || before.foreign => {
+                hold(Self::log_end(store) == end, "T6", || "a refused resume wrote".into())
+            }
+            Err(error) => {
+                if expected {
+                    self.history.halves.push(Half {
+                        copies: Vec::new(),
+                        asked: Vec::new(),
+                        told: None,
+                        checks: 0,
+                        checks_kept: 0,
+                        ..before
+                    });
+                }
+                self.failed::<()>(&error).map(|_| ())
+            }
+            Ok(sent) => {
+                hold(expected || faulty || before.foreign, "T12", || {
+                    format!("a resume of {:?}", self.history.halves[newest])
+                })?;
+                let copy = HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 };
+                let now_ms = self.clock.monotonic_ms();
+                self.history.halves.push(Half {
+                    copies: vec![copy],
+                    end: Self::log_end(store),
+                    asked: Vec::new(),
+                    told: None,
+                    running: false,
+                    checks: 0,
+                    checks_kept: 0,
+                    stored_ms: now_ms,
+                    due_ms: now_ms + before.immunity_ms.unwrap_or(TIMEOUT_MS),
+                    ..before
+                });
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,474 @@
+//! Promises: a whole store, looked through: the log, what is derived from it, every transaction, every consumer.
+//!
+//! In: an open store, the history of what was tried and told, the shadow of the log. Out: what was found, or the promise
+//! that is broken, by name. Always: what the log means is computed here by the rule itself (rule.rs); a store that a broker
+//! wrote on is judged by it too, but T3 and T7 bind only what we wrote.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use txstore::error::Outcome;
+use txstore::half::op::parse_op_body;
+use txstore::half::{HalfCopy, HalfFacts};
+use txstore::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use txstore::record::properties::{KEYS, REAL_QUEUE_ID, REAL_TOPIC};
+use txstore::record::{RecordCrc, RecordView, TransactionType, Verify, decode};
+use txstore::store::{End, EndKind, Store, StoredRecord};
+use txstore::units::{PhysicalOffset, QueueId, QueueOffset};
+
+use crate::history::{Half, Held, History, READERS, TOPICS, broken, hold, number_of, outcome_of};
+use crate::rule::{Transaction, transactions};
+use crate::watched::{Shadow, crc};
+
+/// What a store is held against.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected<'a> {
+    pub history: &'a History,
+    pub shadow: &'a Shadow,
+    /// What was acknowledged up to this end of the log must be there.
+    pub must_end: u64,
+    /// Below it a broker wrote.
+    pub broker_end: u64,
+    /// Below it a broker finished all halves.
+    pub broker_progress: u64,
+    /// The half and op progress in the files as a crash left them.
+    pub raw_progress: Option<(u64, u64)>,
+    /// Whether our records carry a CRC of their own.
+    pub crc: bool,
+    /// Also what takes long: keys, the history as the store tells it, ends once more.
+    pub thorough: bool,
+}
+
+/// One transaction as the log tells it.
+#[derive(Clone, Debug)]
+pub struct FoundTransaction {
+    pub copies: Vec<HalfCopy>,
+    pub outcome: Option<Outcome>,
+    /// The history's half that it is.
+    pub known: Option<usize>,
+    pub id: Option<String>,
+    pub group: String,
+    pub topic: String,
+    pub body: Vec<u8>,
+    pub immunity_ms: Option<i64>,
+    pub checks: u16,
+    /// When its newest copy was stored.
+    pub stored_ms: i64,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    pub transactions: Vec<FoundTransaction>,
+    /// The places of messages, by their numbers.
+    pub messages: BTreeMap<u64, u64>,
+    /// The places of all records, with the CRC of their bytes.
+    pub places: BTreeMap<u64, u32>,
+    pub log: Vec<StoredRecord>,
+    pub end: u64,
+    pub newest_ms: i64,
+    /// A torn record came through, which without a CRC of its own nobody can tell.
+    pub is_blurred: bool,
+    /// How many single checks were made.
+    pub checks: u64,
+}
+
+struct Look<'a> {
+    store: &'a Store,
+    expected: Expected<'a>,
+    log: Vec<RecordView<'a>>,
+    by_place: HashMap<u64, usize>,
+    rule: Vec<Transaction>,
+}
+
+pub fn read_log(store: &Store) -> Held<Vec<StoredRecord>> {
+    let mut from = PhysicalOffset(store.stat().unwrap().min_physical_offset);
+    let mut log = Vec::new();
+    loop {
+        match store.scan(from, 1_000) {
+            Ok((records, _)) if records.is_empty() => return Ok(log),
+            Ok((records, next)) => {
+                log.extend(records);
+                from = next;
+            }
+            Err(error) => return broken("L1", format!("the log cannot be read: {error}")),
+        }
+    }
+}
+
+/// Looks through all of a store.
+pub fn check(store: &Store, expected: Expected<'_>) -> Held<Found> {
+    let log = read_log(store)?;
+    let views: Vec<RecordView<'_>> = log.iter().map(|record| record.view().unwrap()).collect();
+    let by_place = views.iter().enumerate().map(|(number, view)| (view.physical_offset.0, number)).collect();
+    let rule = transactions(&views, expected.broker_progress);
+    let look = Look { store, expected, log: views, by_place, rule };
+    let mut found = Found { end: store.stat().unwrap().max_physical_offset, ..Found::default() };
+    for (record, view) in log.iter().zip(&look.log) {
+        let at = view.physical_offset.0;
+        if !expected.shadow.holds(at, record.bytes()) {
+            let sure = expected.crc || at < expected.broker_end;
+            hold(!sure, "L1", || format!("the record at {at} is not what was written there: {view:?}"))?;
+            found.is_blurred = true;
+        }
+        look.is_whole(record, view)?;
+        found.places.insert(at, crc(record.bytes()));
+    }
+    look.acknowledged_is_there(&found.places)?;
+    if found.is_blurred {
+        drop(look);
+        found.log = log;
+        return Ok(found);
+    }
+    look.places_are_their_own()?;
+    look.queues_are_those_of_the_log()?;
+    look.messages(&mut found)?;
+    look.transactions(&mut found)?;
+    look.store_says_so()?;
+    look.progress()?;
+    if let Some((half_progress, op_progress)) = expected.raw_progress {
+        look.progress_passes_nothing(half_progress, op_progress)?;
+    }
+    look.consumers()?;
+    found.newest_ms = look.log.last().map_or(0, |last| last.store_timestamp.0);
+    found.checks = look.log.len() as u64 * 6 + look.rule.len() as u64 * 8;
+    drop(look);
+    found.log = log;
+    Ok(found)
+}
+
+impl<'a> Look<'a> {
+    /// L5.
+    fn is_whole(&self, record: &StoredRecord, view: &RecordView<'_>) -> Held {
+        let ours = self.expected.crc && view.physical_offset.0 >= self.expected.broker_end;
+        let verify = Verify { body_crc: true, record_crc: if ours { RecordCrc::Required } else { RecordCrc::Ignore } };
+        let decoded = decode(record.bytes(), view.physical_offset, verify);
+        hold(decoded.is_ok(), "L5", || format!("{decoded:?} of {view:?}"))
+    }
+
+    /// L4, T13.
+    fn places_are_their_own(&self) -> Held {
+        let mut next: HashMap<(&str, i32), u64> = HashMap::new();
+        let mut newest_ms = i64::MIN;
+        for view in &self.log {
+            let next = next.entry((view.topic, view.queue_id.0)).or_insert(0);
+            hold(view.queue_offset.0 == *next, "L4", || format!("queue offset {next} is skipped by {view:?}"))?;
+            *next += 1;
+            let stored_ms = view.store_timestamp.0;
+            hold(stored_ms >= newest_ms, "T13", || format!("stored at {stored_ms}, behind {newest_ms}: {view:?}"))?;
+            newest_ms = stored_ms;
+        }
+        Ok(())
+    }
+
+    /// L6: each queue has exactly the log's records of that queue; each key leads to its records, the newest first.
+    fn queues_are_those_of_the_log(&self) -> Held {
+        let mut expected: BTreeMap<(&str, i32), Vec<u64>> = BTreeMap::new();
+        let mut keys: BTreeMap<(&str, &str), Vec<u64>> = BTreeMap::new();
+        for view in &self.log {
+            expected.entry((view.topic, view.queue_id.0)).or_default().push(view.physical_offset.0);
+            if self.expected.thorough {
+                let words = view.properties.get_str(KEYS).into_iter().flat_map(|keys| keys.split(' '));
+                for key in view.unique_id().into_iter().chain(words) {
+                    keys.entry((view.topic, key)).or_default().push(view.physical_offset.0);
+                }
+            }
+        }
+        let mut queues = 0;
+        for (topic, queue_id, first, end) in self.store.queues().unwrap() {
+            let places = expected.get(&(topic.as_str(), queue_id.0));
+            let count = places.map_or(0, Vec::len);
+            hold((first, end) == (0, count as u64), "L6", || {
+                format!("{topic}/{queue_id} goes from {first} to {end}, the log has {count}")
+            })?;
+            queues += 1;
+            let read = self.store.read(&topic, queue_id, QueueOffset(first), usize::MAX, None);
+            let Ok((records, _)) = read else {
+                return broken("L6", format!("{topic}/{queue_id} cannot be read: {read:?}"));
+            };
+            let found: Vec<u64> = records.iter().map(|record| record.view().unwrap().physical_offset.0).collect();
+            hold(Some(&found) == places, "L6", || format!("{topic}/{queue_id} leads to {found:?}, not {places:?}"))?;
+        }
+        hold(queues == expected.len(), "L6", || format!("{queues} queues, the log has {}", expected.len()))?;
+        for ((topic, key), mut places) in keys {
+            places.reverse();
+            let records = self.store.query(topic, key, usize::MAX).unwrap();
+            let found: Vec<u64> = records.iter().map(|record| record.view().unwrap().physical_offset.0).collect();
+            hold(found == places, "L6", || format!("the index of {topic} {key} leads to {found:?}, not {places:?}"))?;
+        }
+        Ok(())
+    }
+
+    fn at(&self, place: u64) -> Option<&RecordView<'a>> {
+        self.by_place.get(&place).map(|number| &self.log[*number])
+    }
+
+    /// L2, D1.
+    fn acknowledged_is_there(&self, places: &BTreeMap<u64, u32>) -> Held {
+        let Expected { history, must_end, .. } = self.expected;
+        for message in history.messages.values().filter(|message| message.place.is_some() && message.end <= must_end) {
+            let place = message.place.unwrap();
+            let there = self.at(place).is_some_and(|view| {
+                (view.topic, view.queue_id.0, view.body) == (&message.topic, message.queue, &message.body)
+            });
+            hold(there, "L2", || format!("the message at {place} is lost: {message:?}"))?;
+        }
+        for half in history.halves.iter().filter(|half| half.end <= must_end) {
+            for copy in &half.copies {
+                let there = self.at(copy.physical_offset).is_some_and(|view| {
+                    (view.topic, view.queue_offset.0) == (HALF_TOPIC, copy.queue_offset) && view.body == half.body
+                });
+                hold(there, "L2", || format!("the half at {copy:?} is lost: {half:?}"))?;
+            }
+        }
+        for shown in history.shown.iter().filter(|shown| shown.place < must_end) {
+            hold(places.get(&shown.place) == Some(&shown.crc), "D1", || {
+                format!("what a reader was shown at {} is gone", shown.place)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// L1, T1: every message is one that was sent, once; a half's body stands in a topic only as a committed message.
+    fn messages(&self, found: &mut Found) -> Held {
+        for view in &self.log {
+            if [HALF_TOPIC, OP_TOPIC, DISCARD_TOPIC].contains(&view.topic)
+                || view.physical_offset.0 < self.expected.broker_end
+                || view.transaction_type() == TransactionType::Commit
+            {
+                continue;
+            }
+            let number = number_of(view.body).filter(|(kind, _)| *kind == 'm');
+            let Some((_, number)) = number else { return broken("T1", format!("a half is visible: {view:?}")) };
+            let sent = self.expected.history.messages.get(&number);
+            let same = sent.is_some_and(|sent| {
+                (&*sent.topic, sent.queue, &*sent.body) == (view.topic, view.queue_id.0, view.body)
+            });
+            hold(same, "L1", || format!("nobody sent {view:?}"))?;
+            let before = found.messages.insert(number, view.physical_offset.0);
+            hold(before.is_none(), "L1", || format!("message {number} stands twice: at {before:?} and {view:?}"))?;
+        }
+        Ok(())
+    }
+
+    fn transactions(&self, found: &mut Found) -> Held {
+        let mut claimed: BTreeSet<usize> = BTreeSet::new();
+        for one in &self.rule {
+            claimed.extend(one.finals.iter().chain(&one.discards));
+            let known = self.known(one);
+            self.ends_once(one)?;
+            let half = &self.log[*one.halves.last().unwrap()];
+            if let Some(known) = known {
+                self.outcome_was_asked_for(one, &self.expected.history.halves[known])?;
+            } else {
+                let foreign = one.first().physical_offset < self.expected.broker_end;
+                hold(foreign, "L1", || format!("nobody sent the half {half:?}"))?;
+            }
+            found.transactions.push(found_transaction(one, half, known));
+        }
+        for (number, view) in self.log.iter().enumerate() {
+            let ends = view.transaction_type() == TransactionType::Commit || view.topic == DISCARD_TOPIC;
+            let stray = ends && !claimed.contains(&number) && view.physical_offset.0 >= self.expected.broker_end;
+            hold(!stray, "T2", || format!("it ends no transaction: {view:?}"))?;
+        }
+        self.told_is_so()
+    }
+
+    /// The history's half that a transaction is: by a copy's place, else one that nobody got an answer about.
+    fn known(&self, one: &Transaction) -> Option<usize> {
+        let halves = &self.expected.history.halves;
+        let by_place = halves.iter().position(|half| half.copies.first() == Some(&one.first()));
+        by_place.or_else(|| {
+            let view = &self.log[one.halves[0]];
+            halves.iter().rposition(|half| {
+                let same_id = half.id.is_none() || half.id.as_deref() == view.unique_id();
+                half.copies.is_empty() && same_id && half.body == view.body
+            })
+        })
+    }
+
+    /// T2, T3, T4, T7: one final or one parked copy, by us, and what it holds.
+    fn ends_once(&self, one: &Transaction) -> Held {
+        let ours = |number: &&usize| self.log[**number].physical_offset.0 >= self.expected.broker_end;
+        let theirs = one.finals.iter().chain(&one.discards).any(|number| !ours(&number));
+        let (finals, discards) = (one.finals.iter().filter(ours).count(), one.discards.iter().filter(ours).count());
+        hold(finals <= 1 && discards <= 1, "T7", || format!("{finals} finals, {discards} parked: {one:?}"))?;
+        hold(finals + discards + usize::from(theirs) <= 1, "T2", || format!("ended by more than one: {one:?}"))?;
+        for last in one.finals.iter().filter(ours) {
+            self.copies_its_half(one, &self.log[*last], true)?;
+        }
+        for parked in one.discards.iter().filter(ours) {
+            self.copies_its_half(one, &self.log[*parked], false)?;
+        }
+        Ok(())
+    }
+
+    /// T3: the same body, its own topic and queue, the half's properties less what hid them.
+    fn copies_its_half(&self, one: &Transaction, last: &RecordView<'_>, is_final: bool) -> Held {
+        let place = last.prepared_transaction_offset.0;
+        let named = one.copies.iter().position(|copy| copy.physical_offset == place);
+        let Some(named) = named else { return broken("T3", format!("it names no half: {last:?}")) };
+        let half = &self.log[one.halves[named]];
+        let facts = HalfFacts::of(half);
+        let target = if is_final { (facts.real_topic, facts.real_queue_id) } else { (DISCARD_TOPIC, QueueId(0)) };
+        hold((last.topic, last.queue_id) == target, "T3", || format!("it belongs to {target:?}: {last:?}"))?;
+        hold(last.body == half.body, "T3", || format!("another body than {half:?}: {last:?}"))?;
+        let hides = |name: &[u8]| is_final && (name == REAL_TOPIC.as_bytes() || name == REAL_QUEUE_ID.as_bytes());
+        let expected = half.properties.iter().filter(|(name, _)| !hides(name));
+        hold(last.properties.iter().eq(expected), "T3", || format!("other properties than {half:?}: {last:?}"))
+    }
+
+    /// T2: nothing has an outcome that nobody wanted.
+    fn outcome_was_asked_for(&self, one: &Transaction, half: &Half) -> Held {
+        let Some(outcome) = one.outcome else { return Ok(()) };
+        let asked = half.asked.iter().any(|(kind, _)| outcome_of(*kind) == outcome);
+        let told = half.told.map(|(outcome, _)| outcome);
+        let fits = told.map_or(asked, |told| told == outcome);
+        hold(fits, "T2", || format!("it is {outcome}: {half:?}, {one:?}"))?;
+        let named = |number: &usize| self.log[*number].prepared_transaction_offset.0;
+        let decider = one.finals.iter().chain(&one.discards).map(named).next();
+        let fits = decider.is_none_or(|place| half.foreign || half.asked.iter().any(|(_, named)| *named == place));
+        hold(fits, "T3", || format!("the copy at {decider:?} was not named: {half:?}"))
+    }
+
+    /// T4, T5: what a client was told of an outcome is what the log says.
+    fn told_is_so(&self) -> Held {
+        let by_copy: HashMap<u64, &Transaction> =
+            self.rule.iter().flat_map(|one| one.copies.iter().map(move |copy| (copy.physical_offset, one))).collect();
+        for half in &self.expected.history.halves {
+            let Some((told, end)) = half.told.filter(|(_, end)| *end <= self.expected.must_end) else { continue };
+            let place = half.copies.first().map_or(u64::MAX, |copy| copy.physical_offset);
+            let Some(one) = by_copy.get(&place) else { return broken("T5", format!("lost: {half:?}")) };
+            hold(one.outcome == Some(told), "T5", || format!("told {told} at {end}, now {:?}: {half:?}", one.outcome))?;
+            let finals = one.finals.len();
+            hold((finals > 0) == (told == Outcome::Committed), "T4", || format!("{finals} finals of {half:?}"))?;
+        }
+        Ok(())
+    }
+
+    /// T2: the store's table says of each transaction what the log says.
+    fn store_says_so(&self) -> Held {
+        let waiting: BTreeSet<(u64, u64)> = (self.store.halves_waiting(None, usize::MAX).unwrap().iter())
+            .map(|waiting| (waiting.newest.queue_offset, waiting.newest.physical_offset))
+            .collect();
+        let pends = |one: &&Transaction| one.outcome.is_none();
+        let pending: BTreeSet<(u64, u64)> = (self.rule.iter().filter(pends))
+            .map(|one| (one.newest().queue_offset, one.newest().physical_offset))
+            .collect();
+        hold(waiting == pending, "T2", || format!("{waiting:?} wait, {pending:?} pend"))?;
+        if !self.expected.thorough {
+            return Ok(());
+        }
+        let rows = self.store.transactions().unwrap();
+        let found: BTreeMap<u64, Option<Outcome>> =
+            rows.iter().map(|row| (row.halves[0].physical_offset, row.outcome)).collect();
+        let expected: BTreeMap<u64, Option<Outcome>> =
+            self.rule.iter().map(|one| (one.first().physical_offset, one.outcome)).collect();
+        hold(found == expected, "T2", || format!("its history says {found:?}, the log {expected:?}"))?;
+        if self.store.is_read_only() { Ok(()) } else { self.ends_again() }
+    }
+
+    /// T6: the same end again is a success that writes nothing, another one an error that names the outcome.
+    fn ends_again(&self) -> Held {
+        use txstore::error::Error;
+        let before = self.store.stat().unwrap().max_physical_offset;
+        for one in &self.rule {
+            let Some(outcome) = one.outcome else { continue };
+            for (copy, kind) in
+                one.copies.iter().zip([EndKind::Commit, EndKind::RollBack, EndKind::Discard].iter().cycle())
+            {
+                let end = End { half: *copy, kind: *kind, transaction_id: None, group: None, from_check: false };
+                let same = outcome_of(*kind) == outcome;
+                let ended = self.store.end_transaction(end);
+                let fits = match &ended {
+                    Ok(ended) => ended.already && ended.outcome == outcome && same,
+                    Err(Error::AlreadyEnded { outcome: found, .. }) => *found == outcome && !same,
+                    Err(_) => false,
+                };
+                hold(fits, "T6", || format!("{kind:?} of {one:?} gave {ended:?}"))?;
+            }
+        }
+        let after = self.store.stat().unwrap().max_physical_offset;
+        hold(before == after, "T6", || "ends of what has ended wrote something".into())
+    }
+
+    /// T8, T9.
+    fn progress(&self) -> Held {
+        if self.store.is_read_only() {
+            return Ok(());
+        }
+        let stored = |topic| self.store.consumer_offset(topic, TRANSACTION_GROUP, QueueId(0)).unwrap().unwrap_or(0);
+        let (half_progress, op_progress) = (stored(HALF_TOPIC), stored(OP_TOPIC));
+        for one in self.rule.iter().filter(|one| one.outcome.is_some()) {
+            for copy in one.copies.iter().filter(|copy| copy.queue_offset >= half_progress) {
+                let named = one.named.contains(&copy.queue_offset);
+                hold(named, "T8", || format!("no op names {copy:?}, progress {half_progress}: {one:?}"))?;
+            }
+        }
+        self.progress_passes_nothing(half_progress, op_progress)
+    }
+
+    /// T9: neither progress has passed what a broker would miss.
+    fn progress_passes_nothing(&self, half_progress: u64, op_progress: u64) -> Held {
+        for one in self.rule.iter().filter(|one| one.outcome.is_none()) {
+            let newest = one.newest().queue_offset;
+            hold(newest >= half_progress, "T9", || {
+                format!("the progress {half_progress} passed {newest}, which pends")
+            })?;
+        }
+        for view in self.log.iter().filter(|view| view.topic == OP_TOPIC && view.queue_offset.0 < op_progress) {
+            let passed = parse_op_body(view.body).all(|name| name < half_progress);
+            hold(passed, "T9", || {
+                format!("the op progress {op_progress} passed {view:?}, the half's {half_progress}")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// D2, D1: no offset beyond its queue, none that passes what was not acknowledged, none back behind the file.
+    fn consumers(&self) -> Held {
+        for (topic, group, queue_id, offset) in self.store.consumer_offsets().unwrap() {
+            let end = self.store.queue_range(&topic, queue_id).unwrap().1;
+            hold(offset <= end, "D2", || {
+                format!("{group} stands at {offset} of {topic}/{queue_id}, which ends at {end}")
+            })?;
+        }
+        if self.store.is_read_only() {
+            return Ok(());
+        }
+        for ((topic, queue, group), known) in &self.expected.history.offsets {
+            let (topic, group, queue_id) = (TOPICS[*topic], READERS[*group], QueueId(*queue));
+            let end = self.store.queue_range(topic, queue_id).unwrap().1;
+            let found = self.store.consumer_offset(topic, group, queue_id).unwrap().unwrap_or(0);
+            let fits = (known.written.min(end)..=known.last).contains(&found);
+            hold(fits, "D2", || {
+                format!("{group} acknowledged {known:?} of {topic}/{queue_id}, stands at {found} of {end}")
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn found_transaction(one: &Transaction, half: &RecordView<'_>, known: Option<usize>) -> FoundTransaction {
+    let facts = HalfFacts::of(half);
+    FoundTransaction {
+        copies: one.copies.clone(),
+        outcome: one.outcome,
+        known,
+        id: facts.unique_id.map(str::to_owned),
+        group: facts.group.to_owned(),
+        topic: facts.real_topic.to_owned(),
+        body: half.body.to_vec(),
+        immunity_ms: facts.immunity_ms,
+        checks: facts.checks,
+        stored_ms: half.store_timestamp.0,
+    }
+}
+
+/// T9: after healing and at a clean close, the progress is the lowest that pends.
+pub fn progress_is_exact(store: &Store) -> Held {
+    let end = store.queue_range(HALF_TOPIC, QueueId(0)).unwrap().1;
+    let waiting = store.halves_waiting(None, usize::MAX).unwrap();
+    let lowest = waiting.iter().map(|waiting| waiting.newest.queue_offset).min().unwrap_or(end);
+    let stored = store.consumer_offset(HALF_TOPIC, TRANSACTION_GROUP, QueueId(0)).unwrap().unwrap_or(0);
+    hold(stored == lowest, "T9", || format!("the progress is {stored}, the lowest that pends {lowest}"))
+}

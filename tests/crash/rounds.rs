@@ -1,0 +1,162 @@
+//! Rounds: what happens beside the producers: rounds of checks, consumers, readers in other processes.
+//!
+//! In: a machine and its store. Out: its history goes on, or the promise that an answer broke. Always: `decide` is modelled
+//! as docs/transactions.md tells it: wait, ask, or give up after so many checks.
+
+use txstore::clock::Clock;
+use txstore::half::HalfCopy;
+use txstore::half::scan::Waiting;
+use txstore::store::{End, EndKind, Store};
+use txstore::units::{QueueId, QueueOffset};
+
+use crate::history::{Acknowledged, Half, Held, READERS, TOPICS, Violation, hold};
+use crate::machine::{Machine, TIMEOUT_MS};
+use crate::watched::{Shown, all_shown, crc};
+
+/// Checks before a transaction is given up, in the modelled `decide`.
+const CHECKS_MAX: u16 = 3;
+const INTERVAL_MS: i64 = 30_000;
+
+impl Machine {
+    /// A round as `decide` makes it: wait, ask or give up. T11, T13, T14.
+    pub fn check_round(&mut self, store: &Store, producers: bool, limit: usize, answer: Option<EndKind>) -> Held {
+        let (calls, end) = (self.memory.calls(), Self::log_end(store));
+        let now_ms = self.clock.monotonic_ms();
+        let Some(due) = self.note(store.halves_due(limit))? else { return Ok(()) };
+        self.all_due_are_handed_out(&due, limit, now_ms)?;
+        let mut discards = Vec::new();
+        for facts in &due {
+            let Some(at) = self.history.half_at(facts.newest) else { continue };
+            self.facts_are_true(at, facts, now_ms)?;
+            let half = &mut self.history.halves[at];
+            let left_ms = facts.immunity_ms.unwrap_or(TIMEOUT_MS) - facts.age_ms;
+            let (in_ms, asked) = if facts.running {
+                (100, false)
+            } else if left_ms > 0 {
+                (left_ms, false)
+            } else if facts.checks >= CHECKS_MAX {
+                discards.push(at);
+                (INTERVAL_MS, false)
+            } else {
+                (INTERVAL_MS, producers)
+            };
+            let pends = store.look_again(facts.newest.queue_offset, in_ms, asked);
+            hold(matches!(pends, Ok(true)), "T11", || format!("{facts:?} was handed out, then {pends:?}"))?;
+            half.due_ms = now_ms + in_ms;
+            half.checks += u16::from(asked);
+            if let Some(kind) = answer.filter(|_| asked) {
+                self.history.answers.push((facts.newest, kind));
+            }
+        }
+        let wrote = self.memory.calls() != calls || Self::log_end(store) != end;
+        hold(!wrote, "T14", || format!("a round of {} checks wrote", due.len()))?;
+        discards.into_iter().try_for_each(|at| self.give_up(store, at))
+    }
+
+    fn give_up(&mut self, store: &Store, at: usize) -> Held {
+        let end = self.end_of(at, 0, EndKind::Discard);
+        let (before, faulty, place) = (Self::log_end(store), self.is_faulty(), end.half.physical_offset);
+        let ended = store.end_transaction(End { from_check: true, ..end });
+        self.judge_end(at, EndKind::Discard, place, &ended, (before, Self::log_end(store)), faulty)
+    }
+
+    /// T11: whatever is due is handed out, and nothing else.
+    fn all_due_are_handed_out(&self, due: &[Waiting], limit: usize, now_ms: i64) -> Held {
+        if self.is_faulty() {
+            return Ok(());
+        }
+        let is_due = |half: &&Half| half.told.is_none() && !half.copies.is_empty() && half.due_ms <= now_ms;
+        let expected = self.history.halves.iter().filter(is_due).count().min(limit);
+        hold(due.len() == expected, "T11", || format!("{expected} are due, {} were handed out: {due:?}", due.len()))?;
+        for facts in due {
+            let known = self.history.half_at(facts.newest).map(|at| &self.history.halves[at]);
+            hold(known.as_ref().is_some_and(is_due), "T11", || format!("{facts:?} is not due: {known:?}"))?;
+        }
+        Ok(())
+    }
+
+    /// T11: only checks that were sent count. T13: ages go by the monotonic clock.
+    fn facts_are_true(&self, at: usize, facts: &Waiting, now_ms: i64) -> Held {
+        let half = &self.history.halves[at];
+        let counted = (facts.checks, facts.running) == (half.checks, half.running);
+        hold(counted, "T11", || format!("{facts:?} of {half:?}"))?;
+        let age_ms = now_ms - half.stored_ms;
+        hold(facts.stored_age_ms == age_ms, "T13", || format!("{facts:?} is {age_ms} ms old"))
+    }
+
+    pub fn answer(&mut self, store: &Store) -> Held {
+        let Some((copy, kind)) = self.history.answers.pop() else { return Ok(()) };
+        let Some(at) = self.history.half_at(copy) else { return Ok(()) };
+        let end = End { half: copy, from_check: true, ..self.end_of(at, 0, kind) };
+        let (before, faulty) = (Self::log_end(store), self.is_faulty());
+        let ended = store.end_transaction(end);
+        self.judge_end(at, kind, copy.physical_offset, &ended, (before, Self::log_end(store)), faulty)
+    }
+
+    /// D1: the next messages in order, none left out.
+    pub fn consume(
+        &mut self,
+        store: &Store,
+        (topic, queue, group): (usize, i32, usize),
+        messages: usize,
+        acknowledge: bool,
+    ) -> Held {
+        let (name, reader) = (TOPICS[topic], READERS[group]);
+        let known = self.history.offsets.get(&(topic, queue, group)).copied().unwrap_or_default();
+        let Some(stored) = self.note(store.consumer_offset(name, reader, QueueId(queue)))? else { return Ok(()) };
+        let from = stored.unwrap_or(0);
+        hold(from == known.last, "D2", || format!("{reader} stood at {known:?} of {name}/{queue}, now {stored:?}"))?;
+        let read = store.read(name, QueueId(queue), QueueOffset(from), messages, None);
+        let Some((records, next)) = self.note(read)? else { return Ok(()) };
+        for (offset, record) in (from..).zip(&records) {
+            let view = record.view().unwrap();
+            hold(view.queue_offset.0 == offset, "D1", || format!("{offset} of {name}/{queue} is {view:?}"))?;
+            self.history.shown.push(Shown { place: view.physical_offset.0, crc: crc(record.bytes()) });
+        }
+        hold(next.0 == from + records.len() as u64, "D1", || format!("{name}/{queue}: from {from} to {next}"))?;
+        if acknowledge && self.note(store.set_consumer_offset(name, reader, QueueId(queue), next.0))?.is_some() {
+            self.history.offsets.insert((topic, queue, group), Acknowledged { last: next.0, ..known });
+        }
+        let beyond = store.set_consumer_offset(name, reader, QueueId(queue), u64::MAX / 2);
+        hold(beyond.is_err(), "D2", || format!("{reader} may acknowledge what {name}/{queue} has not"))
+    }
+
+    /// A reader in another process sees whole records in order, up to the visible end, and its queues say the same.
+    pub fn look(&mut self, store: &Store) -> Held {
+        let Some(reader) = self.note(self.open_reader())? else { return Ok(()) };
+        let stat = store.stat().unwrap();
+        let shown = all_shown(&reader);
+        let Some(shown) = self.note(shown)? else { return Ok(()) };
+        let visible = stat.visible_physical_offset;
+        hold(shown.iter().all(|one| one.place < visible), "D1", || format!("a reader saw beyond {visible}"))?;
+        let all = all_shown(store).map_err(|error| Violation { promise: "D1", what: error.to_string() })?;
+        hold(shown == all || self.is_faulty(), "D1", || {
+            format!("a reader saw {} records, the writer {}", shown.len(), all.len())
+        })?;
+        let (theirs, ours) = (reader.queues().unwrap(), store.queues().unwrap());
+        hold(theirs == ours || self.is_faulty(), "L6", || {
+            format!("a reader's queues {theirs:?}, the writer's {ours:?}")
+        })?;
+        let places = |store: &Store| -> Vec<HalfCopy> {
+            store.halves_waiting(None, usize::MAX).unwrap().into_iter().map(|waiting| waiting.newest).collect()
+        };
+        let (theirs, ours) = (places(&reader), places(store));
+        hold(theirs == ours || self.is_faulty(), "T2", || {
+            format!("for a reader {theirs:?} pend, for the writer {ours:?}")
+        })?;
+        self.history.shown.extend(shown);
+        Ok(())
+    }
+
+    /// Behind a clean close nothing runs any more, and everything else is as it was.
+    pub fn reopened(&mut self, store: &Store) {
+        let now_ms = self.clock.monotonic_ms();
+        for facts in store.halves_waiting(None, usize::MAX).unwrap() {
+            let Some(at) = self.history.half_at(facts.newest) else { continue };
+            let half = &mut self.history.halves[at];
+            half.running = false;
+            half.stored_ms = now_ms - facts.stored_age_ms;
+            half.due_ms = now_ms + facts.look_again_in_ms;
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The rule: what became of each transaction, computed naively from the log alone (docs/transactions.md).
+//!
+//! In: the log's records in order, and how far a broker's progress went. Out: transactions with their copies, what names
+//! them, their outcome. Shares nothing with the engine's own replay but the record's decoder.
+
+use std::collections::{BTreeSet, HashMap};
+
+use txstore::error::Outcome;
+use txstore::half::HalfCopy;
+use txstore::half::op::parse_op_body;
+use txstore::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use txstore::record::properties::{PRODUCER_GROUP, REAL_TOPIC, TRANSACTION_CHECK_TIMES, UNIQUE_KEY};
+use txstore::record::{RecordView, TransactionType};
+
+/// What a log says of one transaction. Records are named by their number in the log.
+#[derive(Clone, Debug, Default)]
+pub struct Transaction {
+    pub copies: Vec<HalfCopy>,
+    /// The number of each copy's record.
+    pub halves: Vec<usize>,
+    pub finals: Vec<usize>,
+    pub discards: Vec<usize>,
+    pub named: BTreeSet<u64>,
+    /// The copy that an op must name, or one behind it.
+    last_sent: Option<u64>,
+    ended: bool,
+    pub outcome: Option<Outcome>,
+}
+
+impl Transaction {
+    pub fn newest(&self) -> HalfCopy {
+        *self.copies.last().unwrap()
+    }
+
+    pub fn first(&self) -> HalfCopy {
+        self.copies[0]
+    }
+}
+
+/// Group, id, real topic, body's CRC.
+type Key<'a> = (&'a str, &'a str, &'a str, u32);
+
+#[derive(Default)]
+struct Rule<'a> {
+    all: Vec<Transaction>,
+    by_key: HashMap<Key<'a>, Vec<usize>>,
+    by_copy: HashMap<u64, usize>,
+    minimum: u64,
+}
+
+fn key<'a>(view: &RecordView<'a>, topic: &'a str) -> Option<Key<'a>> {
+    let group = view.properties.get_str(PRODUCER_GROUP).filter(|group| !group.is_empty())?;
+    let id = view.properties.get_str(UNIQUE_KEY).filter(|id| !id.is_empty())?;
+    Some((group, id, topic, view.body_crc))
+}
+
+impl<'a> Rule<'a> {
+    fn half(&mut self, number: usize, view: &RecordView<'a>) {
+        let key = key(view, view.properties.get_str(REAL_TOPIC).unwrap_or_default());
+        let checks: u32 =
+            view.properties.get_str(TRANSACTION_CHECK_TIMES).and_then(|checks| checks.parse().ok()).unwrap_or(0);
+        let newest = key.and_then(|key| self.by_key.get(&key)?.last().copied());
+        let joined = newest.filter(|newest| checks > 0 || !self.all[*newest].ended);
+        let at = joined.unwrap_or_else(|| {
+            self.all.push(Transaction::default());
+            if let Some(key) = key {
+                self.by_key.entry(key).or_default().push(self.all.len() - 1);
+            }
+            self.all.len() - 1
+        });
+        let copy = HalfCopy { queue_offset: view.queue_offset.0, physical_offset: view.physical_offset.0 };
+        self.by_copy.insert(copy.queue_offset, at);
+        let all = &mut self.all[at];
+        all.copies.push(copy);
+        all.halves.push(number);
+        if checks == 0 || all.last_sent.is_none() {
+            all.last_sent = Some(copy.queue_offset);
+        }
+    }
+
+    /// The transaction of a key with a copy at a place; else the newest of the key, if `any_place`.
+    fn find(&self, key: Option<Key<'a>>, place: u64, any_place: bool) -> Option<usize> {
+        let stands_there = |at: &&usize| self.all[**at].copies.iter().any(|copy| copy.physical_offset == place);
+        let Some(key) = key else {
+            // Without a key a transaction is alone: it is found by its place.
+            return (0..self.all.len())
+                .find(|at| stands_there(&at) && !self.by_key.values().flatten().any(|other| other == at));
+        };
+        let known = self.by_key.get(&key)?;
+        known.iter().rev().find(stands_there).or_else(|| known.last().filter(|_| any_place)).copied()
+    }
+
+    fn apply(&mut self, number: usize, view: &RecordView<'a>) {
+        let place = view.prepared_transaction_offset.0;
+        match view.topic {
+            HALF_TOPIC => self.half(number, view),
+            DISCARD_TOPIC => {
+                let real_topic = view.properties.get_str(REAL_TOPIC).unwrap_or_default();
+                if let Some(at) = self.find(key(view, real_topic), place, true) {
+                    self.all[at].discards.push(number);
+                    self.all[at].ended = true;
+                }
+            }
+            OP_TOPIC => {
+                for name in parse_op_body(view.body) {
+                    if let Some(at) = self.by_copy.get(&name) {
+                        self.all[*at].named.insert(name);
+                        self.all[*at].ended = true;
+                    }
+                }
+            }
+            _ if view.transaction_type() == TransactionType::Commit => {
+                if let Some(at) = self.find(key(view, view.topic), place, place < self.minimum) {
+                    self.all[at].finals.push(number);
+                    self.all[at].ended = true;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Every transaction of a log, in the order of their first halves. `broker_progress`: the half progress that a broker
+/// stored, below which it finished all.
+pub fn transactions(log: &[RecordView<'_>], broker_progress: u64) -> Vec<Transaction> {
+    let minimum = log.first().map_or(0, |first| first.physical_offset.0);
+    let mut rule = Rule { minimum, ..Rule::default() };
+    for (number, view) in log.iter().enumerate() {
+        rule.apply(number, view);
+    }
+    for one in &mut rule.all {
+        let last_sent = one.last_sent.unwrap_or(0);
+        one.outcome = if !one.finals.is_empty() {
+            Some(Outcome::Committed)
+        } else if !one.discards.is_empty() {
+            Some(Outcome::Discarded)
+        } else if one.named.iter().any(|name| *name >= last_sent) {
+            Some(Outcome::RolledBack)
+        } else if one.newest().queue_offset < broker_progress {
+            Some(Outcome::FinishedUnknown)
+        } else {
+            None
+        };
+    }
+    rule.all
+}

@@ -1,0 +1,350 @@
+//! Simulation: random clients on a store that crashes again and again, all of it decided by one seed.
+//!
+//! In: a seed. Out: a tally, or the promise that was broken, with the steps that led there. Always: the same seed gives the
+//! same run, on every machine. More and longer with the variables that campaign.rs names.
+
+use std::fmt::Write as _;
+
+use txstore::options::{FlushDiskType, StoreOptions};
+use txstore::storage::memory::{CrashKeep, FaultKind};
+use txstore::store::EndKind;
+
+use crate::chance::Chance;
+use crate::crash::{Origin, check_closed, check_damage, places};
+use crate::history::{Held, Violation};
+use crate::machine::{Machine, Step, TIMEOUT_MS};
+use crate::watched::crc;
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub runs: u64,
+    pub crashes: u64,
+    pub checks: u64,
+    pub records: u64,
+    pub ends: u64,
+    /// Runs that ended early, because a torn record without a CRC of its own came through.
+    pub blurred: u64,
+    /// Of all files at each end of a run: tells whether two runs were the same.
+    pub trace: u64,
+}
+
+impl Tally {
+    pub fn add(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.crashes += other.crashes;
+        self.checks += other.checks;
+        self.records += other.records;
+        self.ends += other.ends;
+        self.blurred += other.blurred;
+        self.trace = self.trace.wrapping_mul(31).wrapping_add(other.trace);
+    }
+}
+
+/// A run that broke a promise.
+#[derive(Debug)]
+pub struct Failure {
+    pub seed: u64,
+    pub violation: Violation,
+    pub crashes: u64,
+    /// What led there.
+    pub story: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { seed, violation, crashes, story } = self;
+        writeln!(f, "{} is broken: {}", violation.promise, violation.what)?;
+        writeln!(f, "seed {seed}, after {crashes} crashes; the last life:\n{story}")?;
+        write!(f, "again: TXSTORE_SEED={seed} cargo test --release --features testing --test crash simulation")
+    }
+}
+
+const LIVES: u64 = 8;
+const STEPS: usize = 24;
+/// Bodies, from those that share a sector to those that fill most of a file.
+const SIZES: [usize; 7] = [1, 20, 90, 200, 450, 900, 2_500];
+
+pub fn options(chance: &mut Chance) -> StoreOptions {
+    StoreOptions {
+        flush_disk_type: if chance.one_in(2) { FlushDiskType::Sync } else { FlushDiskType::Async },
+        commit_log_file_size: Some(4_096 * (1 + chance.below(2))),
+        consume_queue_file_size: Some(20 * (3 + chance.below(8))),
+        max_hash_slot_num: Some(4 + chance.below(12) as u32),
+        max_index_num: Some(8 + chance.below(40) as u32),
+        op_message_size_max: 32 + chance.index(3) * 100,
+        append_prop_crc: Some(!chance.one_in(5)),
+        transaction_timeout_ms: TIMEOUT_MS,
+        background: false,
+        ..StoreOptions::default()
+    }
+}
+
+fn kind(chance: &mut Chance) -> EndKind {
+    chance.pick(&[EndKind::Commit, EndKind::Commit, EndKind::RollBack, EndKind::RollBack, EndKind::Discard])
+}
+
+pub fn step(chance: &mut Chance) -> Step {
+    let (topic, queue, which) = (chance.index(2), chance.index(2) as i32, chance.index(1 << 20));
+    match chance.below(64) {
+        0..=8 => {
+            let messages = chance.pick(&[1, 1, 2, 4]);
+            Step::Send { topic, queue, messages, size: chance.pick(&SIZES[..6]) }
+        }
+        9..=20 => Step::Prepare {
+            topic,
+            queue,
+            size: chance.pick(&SIZES),
+            owner: u32::from(chance.one_in(4)),
+            named: chance.one_in(2),
+            immunity: chance.one_in(6),
+        },
+        21..=23 => Step::Resend { which, queue },
+        24..=36 => Step::End { which, kind: kind(chance) },
+        37 => Step::WrongEnd { which },
+        38..=40 => {
+            Step::Together { ends: (0..2 + chance.index(4)).map(|_| (chance.index(64), kind(chance))).collect() }
+        }
+        41 => Step::LocalEnds { which },
+        42..=43 => Step::Resume { which },
+        44..=47 => {
+            let answer = chance.one_in(2).then(|| kind(chance));
+            Step::Check { producers: !chance.one_in(4), limit: chance.pick(&[1, 2, 100]), answer }
+        }
+        48 => Step::Answer,
+        49..=51 => {
+            let (messages, acknowledge) = (1 + chance.index(4), !chance.one_in(4));
+            Step::Consume { topic, queue, group: chance.index(2), messages, acknowledge }
+        }
+        52 => Step::Look,
+        53..=54 => Step::Flush,
+        55..=56 => Step::FlushRound,
+        57..=58 => Step::Snapshot,
+        59 => Step::WriteOffsets,
+        60 => Step::Close,
+        61..=62 => Step::Pass { ms: chance.pick(&[10, 7_000, 31_000, 100_000]) },
+        _ => Step::Jump { ms: chance.pick(&[3_600_000, -3_600_000, 86_400_000, -86_400_000, 5_000, -5_000]) },
+    }
+}
+
+struct Run {
+    chance: Chance,
+    machine: Option<Machine>,
+    origin: Origin,
+    tally: Tally,
+    story: String,
+}
+
+/// One run.
+pub fn simulate(seed: u64) -> Result<Tally, Box<Failure>> {
+    let mut chance = Chance::new(seed);
+    let machine = Machine::new(options(&mut chance));
+    let mut run = Run {
+        chance,
+        machine: Some(machine),
+        origin: Origin::default(),
+        tally: Tally { runs: 1, ..Tally::default() },
+        story: String::new(),
+    };
+    let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run.all()));
+    let violation = match held {
+        Ok(Ok(())) => return Ok(run.tally),
+        Ok(Err(violation)) => violation,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            Violation { promise: "P2", what: format!("a panic: {}", text.unwrap_or_default()) }
+        }
+    };
+    // The old store must not write while it is dropped, and a panic may have left its locks held.
+    std::mem::forget(run.machine.take());
+    Err(Box::new(Failure { seed, violation, crashes: run.tally.crashes, story: run.story }))
+}
+
+impl Run {
+    fn machine(&mut self) -> &mut Machine {
+        self.machine.as_mut().unwrap()
+    }
+
+    fn tell(&mut self, what: std::fmt::Arguments<'_>) {
+        let _ = self.story.write_fmt(format_args!("  {what}\n"));
+    }
+
+    fn all(&mut self) -> Held {
+        if self.chance.one_in(4) {
+            self.begin_with_a_brokers_store()?;
+        }
+        self.machine().peeks = self.chance.one_in(8);
+        for life in 0..LIVES {
+            self.life(life)?;
+            if self.tally.blurred > 0 {
+                break;
+            }
+            self.crash()?;
+            if self.tally.blurred > 0 {
+                break;
+            }
+        }
+        self.end()
+    }
+
+    /// A broker wrote first; its store is taken over, and looked through, before anything is done with it.
+    fn begin_with_a_brokers_store(&mut self) -> Held {
+        let machine = self.machine.as_mut().unwrap();
+        let file_size = machine.options.commit_log_file_size.unwrap();
+        let count = &mut machine.history.count;
+        let (origin, shadow) = crate::broker::store(&machine.memory, &mut self.chance, file_size, count);
+        *machine.storage.shadow.lock().unwrap() = shadow;
+        self.origin = origin;
+        let found = machine.recover(0, origin, true)?;
+        self.tally.checks += found.checks;
+        Ok(())
+    }
+
+    /// Steps, until a crash or a fault falls into one of them, or between two.
+    fn life(&mut self, life: u64) -> Held {
+        let moment = self.machine().memory.calls() + 1 + self.chance.below(160);
+        let (kind, sticky) = match self.chance.below(10) {
+            0..=4 => (Some(FaultKind::Stop), true),
+            5..=6 => (Some(FaultKind::StopInside(self.chance.index(1_200))), true),
+            7 => {
+                let kinds =
+                    [FaultKind::Io, FaultKind::NoSpace, FaultKind::ReadOnly, FaultKind::Tear(self.chance.index(600))];
+                (Some(self.chance.pick(&kinds)), self.chance.one_in(3))
+            }
+            _ => (None, false),
+        };
+        let StoreOptions { flush_disk_type, append_prop_crc, .. } = &self.machine().options;
+        let options = format!("{flush_disk_type:?}, CRC {append_prop_crc:?}");
+        self.story.clear();
+        self.tell(format_args!("life {life} of {options}: {kind:?} in call {moment}, sticky {sticky}"));
+        let machine = self.machine();
+        if let Some(kind) = kind {
+            machine.memory.fail_at(moment, kind, sticky);
+            machine.fault = Some(moment);
+        }
+        machine.take(&Step::Open)?;
+        for _ in 0..STEPS {
+            let next = step(&mut self.chance);
+            self.tell(format_args!("{next:?}"));
+            self.machine().take(&next)?;
+            if matches!(next, Step::Close) {
+                self.reopen()?;
+            }
+            if self.tally.blurred > 0 {
+                return Ok(());
+            }
+            let machine = self.machine();
+            let stops = matches!(kind, Some(FaultKind::Stop | FaultKind::StopInside(_)));
+            if stops && machine.memory.calls() >= moment {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// A clean close, and what follows from it; one that failed is as if the process had been killed.
+    fn reopen(&mut self) -> Held {
+        let thorough = self.chance.one_in(4);
+        let machine = self.machine();
+        if machine.is_faulty() {
+            return self.crash_as(CrashKeep::PageCache);
+        }
+        if thorough {
+            check_closed(machine)?;
+        }
+        machine.take(&Step::Open)?;
+        let Some(store) = machine.store.take().filter(|_| !machine.is_faulty()) else { return Ok(()) };
+        let report = store.open_report();
+        crate::history::hold(report.clean && report.scanned_bytes == 0, "L8", || {
+            format!("behind a clean close the opening found {report:?}")
+        })?;
+        machine.reopened(&store);
+        machine.store = Some(store);
+        Ok(())
+    }
+
+    /// A crash, crashes during the recovery from it, and a recovery that comes through.
+    fn crash(&mut self) -> Held {
+        let keep = if self.chance.one_in(2) { CrashKeep::PowerLoss } else { CrashKeep::PageCache };
+        self.crash_as(keep)
+    }
+
+    fn crash_as(&mut self, keep: CrashKeep) -> Held {
+        let mut must_end = self.machine().must_end(keep);
+        self.crash_once(keep);
+        while self.chance.one_in(2) {
+            let again = if self.chance.one_in(2) { CrashKeep::PowerLoss } else { CrashKeep::PageCache };
+            let moment = 1 + self.chance.below(60);
+            let kind =
+                if self.chance.one_in(3) { FaultKind::StopInside(self.chance.index(300)) } else { FaultKind::Stop };
+            self.tell(format_args!("recovery crashes in call {moment} ({kind:?})"));
+            let machine = self.machine();
+            machine.memory.fail_at(moment, kind, true);
+            machine.fault = Some(moment);
+            let opened = machine.try_open();
+            if let Err(error) = &opened {
+                let explained = machine.is_faulty();
+                crate::history::hold(explained, "L8", || format!("what a crash left cannot be opened: {error:?}"))?;
+            }
+            machine.memory.fail_at(machine.memory.calls() + 1, FaultKind::Stop, true);
+            drop(opened);
+            must_end = must_end.min(machine.must_end(again));
+            self.crash_once(again);
+        }
+        let (reads, thorough) = (self.chance.one_in(6), self.chance.one_in(4));
+        let origin = self.origin;
+        let machine = self.machine();
+        if reads && machine.crc() {
+            machine.read_only_opening(must_end, origin)?;
+        }
+        let found = machine.recover(must_end, origin, thorough)?;
+        self.tally.checks += found.checks;
+        self.tally.records += found.places.len() as u64;
+        self.tally.blurred += u64::from(found.is_blurred);
+        Ok(())
+    }
+
+    fn crash_once(&mut self, keep: CrashKeep) {
+        let seed = self.chance.number();
+        self.tell(format_args!("crash: {keep:?}"));
+        let machine = self.machine.take().unwrap();
+        let memory = machine.memory.crash(seed, keep);
+        self.machine = Some(machine.crashed(memory));
+        self.tally.crashes += 1;
+    }
+
+    /// The last clean close, and damage done to a copy of it.
+    fn end(&mut self) -> Held {
+        let which = self.chance.index(1 << 16);
+        let blurred = self.tally.blurred > 0;
+        let origin = self.origin;
+        let machine = self.machine.as_mut().unwrap();
+        if !blurred && let Some(store) = machine.store.take() {
+            let places = places(&store)?;
+            machine.store = Some(store);
+            machine.take(&Step::Close)?;
+            check_closed(machine)?;
+            if machine.crc() && origin.broker_end == 0 {
+                check_damage(machine, &places, which)?;
+            }
+        }
+        self.tally.ends = machine.ends;
+        let all: Vec<u8> = crate::crash::files(&machine.memory, "")
+            .into_iter()
+            .flat_map(|(path, bytes)| [path.into_bytes(), bytes].concat())
+            .collect();
+        self.tally.trace = u64::from(crc(&all));
+        machine.memory.fail_at(machine.memory.calls() + 1, FaultKind::Stop, true);
+        Ok(())
+    }
+}
+
+#[test]
+fn simulation_is_a_function_of_its_seed() {
+    for seed in 0..12 {
+        let (one, other) =
+            (simulate(seed).unwrap_or_else(|f| panic!("{f}")), simulate(seed).unwrap_or_else(|f| panic!("{f}")));
+        assert_eq!(one, other, "seed {seed}");
+    }
+}

@@ -1,0 +1,273 @@
+//! Watched storage: files in memory, and beside them what the log was meant to hold.
+//!
+//! In: the engine's calls. Out: the same answers; the shadow of the log: every byte written to it, in place, whether or not
+//! it reached a disk. Always: a record that a recovery shows must stand in the shadow. It can look at the store as another
+//! process does, in the very moment before the log is synced.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use std::sync::Mutex;
+
+use txstore::clock::ManualClock;
+use txstore::error::Result;
+use txstore::options::StoreOptions;
+use txstore::storage::memory::Memory;
+use txstore::storage::{DirEntry, File, Lock, OpenMode, Opener, ReadMap, SharedMap, Storage};
+use txstore::store::{Store, StoredRecord};
+use txstore::units::PhysicalOffset;
+
+/// What the log was meant to hold.
+#[derive(Clone, Debug, Default)]
+pub struct Shadow {
+    bytes: Vec<u8>,
+    /// Writes that failed or were taken back: without power they may stand there all the same.
+    doubtful: Vec<(u64, Vec<u8>)>,
+}
+
+impl Shadow {
+    /// From here on the log is what was found, and nothing else may come back.
+    pub fn settle(&mut self, log: &[StoredRecord], end: u64) {
+        self.bytes.truncate(end as usize);
+        self.doubtful.clear();
+        for record in log {
+            self.put(record.view().unwrap().physical_offset.0, record.bytes());
+        }
+    }
+
+    pub fn put(&mut self, at: u64, bytes: &[u8]) {
+        let (start, end) = (at as usize, at as usize + bytes.len());
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        self.bytes[start..end].copy_from_slice(bytes);
+    }
+
+    fn doubt(&mut self, at: u64, bytes: &[u8]) {
+        if bytes.iter().any(|byte| *byte != 0) {
+            self.doubtful.push((at, bytes.to_vec()));
+        }
+    }
+
+    fn take_back(&mut self, range: Range<u64>) {
+        let end = (range.end as usize).min(self.bytes.len());
+        let start = (range.start as usize).min(end);
+        let old = self.bytes[start..end].to_vec();
+        self.bytes[start..end].fill(0);
+        self.doubt(start as u64, &old);
+    }
+
+    /// Whether a record was written there, with these bytes.
+    pub fn holds(&self, at: u64, record: &[u8]) -> bool {
+        let stands = |from: u64, bytes: &[u8]| {
+            let start = at.checked_sub(from).unwrap_or(u64::MAX) as usize;
+            start < bytes.len() && bytes.get(start..start + record.len()) == Some(record)
+        };
+        stands(0, &self.bytes) || self.doubtful.iter().any(|(from, bytes)| stands(*from, bytes))
+    }
+}
+
+/// A record that somebody was shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub place: u64,
+    pub crc: u32,
+}
+
+#[derive(Debug)]
+pub struct Watched {
+    pub memory: Memory,
+    pub shadow: Arc<Mutex<Shadow>>,
+    /// Whether to look as a reader does before the log is synced.
+    pub peeks: AtomicBool,
+    /// What such a reader was shown.
+    pub shown: Arc<Mutex<Vec<Shown>>>,
+    clock: Arc<ManualClock>,
+    options: StoreOptions,
+}
+
+impl Watched {
+    pub fn new(memory: Memory, shadow: Shadow, clock: Arc<ManualClock>, options: &StoreOptions) -> Self {
+        let options = StoreOptions { read_only: true, ..options.clone() };
+        Self {
+            memory,
+            shadow: Arc::new(Mutex::new(shadow)),
+            peeks: AtomicBool::new(false),
+            shown: Arc::default(),
+            clock,
+            options,
+        }
+    }
+}
+
+/// All that a store shows, from the log's beginning.
+pub fn all_shown(store: &Store) -> Result<Vec<Shown>> {
+    let mut from = PhysicalOffset(store.stat()?.min_physical_offset);
+    let mut shown = Vec::new();
+    loop {
+        let (records, next) = store.scan(from, 1_000)?;
+        if records.is_empty() {
+            return Ok(shown);
+        }
+        for record in &records {
+            shown.push(Shown { place: record.view()?.physical_offset.0, crc: crc(record.bytes()) });
+        }
+        from = next;
+    }
+}
+
+pub fn crc(bytes: &[u8]) -> u32 {
+    txstore::record::crc32(bytes)
+}
+
+/// Where a log file's bytes begin in the log.
+fn base(path: &str) -> Option<u64> {
+    path.strip_prefix("commitlog/")?.parse().ok()
+}
+
+impl Storage for Watched {
+    fn root(&self) -> &Path {
+        self.memory.root()
+    }
+
+    fn opener(&self) -> Opener {
+        self.memory.opener()
+    }
+
+    fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>> {
+        let file = self.memory.open(path, mode)?;
+        let Some(base) = base(path) else { return Ok(file) };
+        let peek = Peek {
+            memory: self.memory.clone(),
+            clock: Arc::clone(&self.clock),
+            options: self.options.clone(),
+            shown: Arc::clone(&self.shown),
+        };
+        let peeks = self.peeks.load(Ordering::Relaxed).then_some(peek);
+        Ok(Box::new(LogFile { file, base, shadow: Arc::clone(&self.shadow), peek: peeks }))
+    }
+
+    fn list(&self, dir: &str) -> Result<Option<Vec<DirEntry>>> {
+        self.memory.list(dir)
+    }
+
+    fn len(&self, path: &str) -> Result<Option<u64>> {
+        self.memory.len(path)
+    }
+
+    fn create_dir(&self, dir: &str) -> Result<()> {
+        self.memory.create_dir(dir)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.memory.rename(from, to)
+    }
+
+    fn unlink(&self, path: &str) -> Result<()> {
+        self.memory.unlink(path)
+    }
+
+    fn remove_dir(&self, dir: &str) -> Result<()> {
+        self.memory.remove_dir(dir)
+    }
+
+    fn sync_dir(&self, dir: &str) -> Result<()> {
+        self.memory.sync_dir(dir)
+    }
+
+    fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn Lock>>> {
+        self.memory.lock(path, byte)
+    }
+
+    fn is_locked(&self, path: &str, byte: u64) -> Result<bool> {
+        self.memory.is_locked(path, byte)
+    }
+}
+
+/// Another process that reads.
+#[derive(Debug)]
+struct Peek {
+    memory: Memory,
+    clock: Arc<ManualClock>,
+    options: StoreOptions,
+    shown: Arc<Mutex<Vec<Shown>>>,
+}
+
+impl Peek {
+    fn look(&self) {
+        let opened =
+            Store::open_with(Arc::new(self.memory.clone()), Arc::clone(&self.clock) as _, self.options.clone());
+        // Before the very first file has its length there is nothing to be read.
+        if let Ok(shown) = opened.and_then(|store| all_shown(&store)) {
+            self.shown.lock().unwrap().extend(shown);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct LogFile {
+    file: Box<dyn File>,
+    base: u64,
+    shadow: Arc<Mutex<Shadow>>,
+    peek: Option<Peek>,
+}
+
+impl File for LogFile {
+    fn len(&self) -> Result<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn allocate(&self, range: Range<u64>) -> Result<()> {
+        self.file.allocate(range)
+    }
+
+    fn punch(&self, range: Range<u64>) -> Result<()> {
+        self.file.punch(range.clone())?;
+        self.shadow.lock().unwrap().take_back(self.base + range.start..self.base + range.end);
+        Ok(())
+    }
+
+    fn read_at(&self, buf: &mut [u8], position: u64) -> Result<()> {
+        self.file.read_at(buf, position)
+    }
+
+    fn write_at(&self, buf: &[u8], position: u64) -> Result<()> {
+        // Recovery writes again what it found, torn or not: that is no intention.
+        let mut before = vec![0; buf.len()];
+        if self.file.read_at(&mut before, position).is_ok() && before == buf {
+            return self.file.write_at(buf, position);
+        }
+        let written = self.file.write_at(buf, position);
+        let mut shadow = self.shadow.lock().unwrap();
+        match &written {
+            Ok(()) => shadow.put(self.base + position, buf),
+            Err(_) => shadow.doubt(self.base + position, buf),
+        }
+        written
+    }
+
+    fn sync(&self) -> Result<()> {
+        if let Some(peek) = &self.peek {
+            peek.look();
+        }
+        self.file.sync()
+    }
+
+    fn map_read(&self) -> Result<Box<dyn ReadMap>> {
+        self.file.map_read()
+    }
+
+    fn map_range(&self, range: Range<u64>) -> Result<Box<dyn ReadMap>> {
+        self.file.map_range(range)
+    }
+
+    fn map_shared(&self, values: usize) -> Result<Box<dyn SharedMap>> {
+        self.file.map_shared(values)
+    }
+}
