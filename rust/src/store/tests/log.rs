@@ -317,6 +317,21 @@ fn d2_an_offset_beyond_the_end_is_brought_back_and_reported() {
 }
 
 #[test]
+fn a_close_writes_the_offsets_over_what_a_broker_put_back() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    send(&store, "orders", b"one").unwrap();
+    store.set_consumer_offset("orders", "readers", QUEUE, 1).unwrap();
+    store.write_offsets().unwrap();
+    let stale = br#"{"offsetTable":{"orders@readers":{0:0}}}"#;
+    let file = bench.memory.open("config/consumerOffset.json", OpenMode::Write).unwrap();
+    file.set_len(u64::try_from(stale.len()).unwrap()).unwrap();
+    file.write_at(stale, 0).unwrap();
+    store.close().unwrap();
+    assert_eq!(bench.open().consumer_offset("orders", "readers", QUEUE).unwrap(), Some(1));
+}
+
+#[test]
 fn p1_a_second_writer_is_refused_at_once() {
     let bench = Bench::sync();
     let store = bench.open();
