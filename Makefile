@@ -7,11 +7,13 @@ DEPS := $(VENV)/.stamp-deps
 NATIVE := $(VENV)/.stamp-native
 comma := ,
 RUST_SOURCES := $(shell find rust -name '*.rs' 2>/dev/null)
-TYPED := python tests examples benches fuzz
+TYPED := python spark tests examples benches fuzz
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test peer lint torture bench fuzz loom miri memcheck coverage build lock clean
+SPARK_TRANSACTIONS ?= 200000
+
+.PHONY: help demo spark-demo test peer lint torture bench fuzz loom miri memcheck coverage build lock clean
 
 # $(call step,NAME,COMMAND): says what runs, and what failed.
 define step
@@ -20,10 +22,16 @@ define step
 endef
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(NATIVE) ## orders and payments with a process killed on the way; then a real broker's store
 	@$(BIN)/python -m examples.demo
+
+# SPARK_TRANSACTIONS: how many.
+spark-demo: $(NATIVE) ## a store of 200,000 transactions, Spark's report on it, and where its page is (needs Java 17)
+	@rm -rf target/spark-demo && mkdir -p target/spark-demo
+	$(call step,writing a store,$(BIN)/python spark/simulate_transactions.py target/spark-demo/demo.store --transactions $(SPARK_TRANSACTIONS))
+	$(call step,the report,PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python SPARK_LOCAL_IP=127.0.0.1 PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/spark-submit --master 'local[*]' --driver-memory 1g --conf spark.log.level=ERROR --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=8 spark/transaction_report.py target/spark-demo/demo.store target/spark-demo/report --pending-after-minutes 0)
 
 test: lint ## everything that must hold: lint, then the tests in Rust and in Python
 	$(call step,cargo test,cargo test --locked --quiet --features testing$(comma)arrow)
@@ -97,7 +105,7 @@ lock: ## requirements-dev.lock anew, with today's versions
 
 clean: ## removes what was built and installed here
 	@rm -rf $(VENV) .venv-lock dist target .hypothesis .mypy_cache .ruff_cache .pytest_cache .benchmarks python/txstore/*.so
-	@find python tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find python spark tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(DEPS): requirements-dev.lock
 	@printf '── setting up %s\n' '$(VENV)'

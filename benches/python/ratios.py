@@ -220,6 +220,57 @@ def reads(scale: Scale) -> list[Row]:
     ]
 
 
+def scans(scale: Scale) -> list[Row]:
+    from benches.python import tables
+
+    count = scale.count(1_000_000, 32_000) // 100 * 100
+    with scratch() as folder:
+        store = folder / "store"
+        size = tables.filled(store, count) / count / 1e9
+        found = in_turns(
+            max(3, scale.turns),
+            {
+                "all": lambda: tables.scan(store, None, count) * size,
+                "two": lambda: tables.scan(store, tables.TWO, count),
+            },
+        )
+    every, two = found["all"].median, found["two"].median
+    return [
+        Row("scan by Arrow, all columns, of processor time", f"{number(every)} GB/s", goal="≥ 3 GB/s", met=every >= 3),
+        Row("scan by Arrow, topic and size", f"{number(two)} rows/s", goal="≥ 6,000,000 rows/s", met=two >= 6e6),
+    ]
+
+
+def spark(scale: Scale) -> list[Row]:
+    from benches.python import tables
+
+    count = scale.count(1_000_000, 32_000) // 100 * 100
+    with scratch() as folder:
+        store, parquet = folder / "store", str(folder / "parquet")
+        tables.filled(store, count)
+        session = tables.spark_session()
+        tables.load(session, store, None).write.parquet(parquet)
+        found = in_turns(
+            max(3, scale.turns),
+            {
+                "all": lambda: tables.sunk(tables.load(session, store, None), count),
+                "parquet": lambda: tables.sunk(session.read.parquet(parquet), count),
+                "two": lambda: tables.sunk(tables.load(session, store, tables.TWO), count),
+                "two of parquet": lambda: tables.sunk(session.read.parquet(parquet).select(*tables.TWO), count),
+            },
+        )
+        session.stop()
+        peak = tables.spark_task_peak_bytes(store)
+    what = f"a task's Python process, {count:,} rows of 1 KiB"
+    return [
+        against(
+            "Spark, all columns, noop sink", found["all"], "Spark, the same rows from Parquet", found["parquet"], 1
+        ),
+        against("Spark, topic and size", found["two"], "the same from Parquet", found["two of parquet"], 1 / 1.5),
+        below(f"memory of {what}", peak / _MIB, "MiB", 512),
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benches.python.ratios", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, under a minute; figures are rough")
@@ -237,6 +288,8 @@ def main() -> None:
         "checks": checks,
         "opening": lambda scale: opening(scale, large=arguments.large),
         "reads": reads,
+        "scans": scans,
+        "spark": spark,
     }
     start, load = time.perf_counter(), os.getloadavg()[0]
     print(f"1 KiB bodies, one process, {scale.name} sizes, medians of {scale.turns} turns; load before: {load:.1f}\n")

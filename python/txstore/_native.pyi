@@ -535,7 +535,11 @@ def log_cut(path: str | PathLike[str], start: int, end: int, parts: int) -> list
     """Cuts a range between two records into about so many even ones, each between two records; none is empty."""
 
 def log_topics(path: str | PathLike[str]) -> list[str]:
-    """The topics that the store has queues of, sorted, the system's among them."""
+    """The topics that the store has, or is to have, queues of, sorted, the system's among them."""
+
+def log_half_progress(path: str | PathLike[str]) -> int:
+    """Below this half queue offset a broker finished every half, even where the log does not tell how; 0 in a log that txstore alone
+    wrote."""
 
 def delay_level_ms(level: int) -> int:
     """Milliseconds that a message of one of RocketMQ's delay levels waits; 0 for level 0, a level above 18 as 18."""

@@ -19,7 +19,7 @@ from txstore.errors import InvalidOptionError
 
 __all__ = ["Scan", "View", "scan"]
 
-View = Literal["messages", "commitlog", "halves", "ops", "transactions"]
+View = Literal["messages", "commitlog", "halves", "ops", "traces", "transactions"]
 _WITH_TOPICS = ("messages", "commitlog")
 
 
@@ -49,7 +49,7 @@ def scan(
     Args:
         path: the store's directory.
         view: "messages" (what consumers can see), "commitlog" (every record), "halves", "ops" (a row for each half that
-            one names) or "transactions" (a row for each).
+            one names), "traces" (whatever tells of a transaction) or "transactions" (a row for each).
         columns: names, in the order wanted; bodies and properties that are not named are not touched.
         topics: only these; with "messages" and "commitlog".
         topic_pattern: only those whose whole name matches a regular expression.

@@ -42,7 +42,10 @@ impl GroupCommit {
             state.syncing = true;
             drop(state);
             let target = log.appended();
-            let synced = log.segments.sync(log.durable(), target);
+            let mut synced = log.segments.sync(log.durable(), target);
+            if synced.is_err() && mutated(Mutant::SyncRetried) {
+                synced = log.segments.sync(log.durable(), target);
+            }
             state = self.state.lock();
             state.syncing = false;
             match synced {
@@ -50,7 +53,6 @@ impl GroupCommit {
                     log.set_durable(target);
                     published(target);
                 }
-                Err(_) if mutated(Mutant::SyncRetried) => {}
                 Err(error) => state.poisoned = Some(error.to_string()),
             }
             self.done.notify_all();

@@ -64,8 +64,6 @@ pub(crate) enum Mutant {
     NoRewrite,
     /// A committed message keeps the properties that hid it.
     FinalKeepsHiding,
-    /// A discarded transaction is resumed although its new half pends.
-    ResumeTwice,
     /// Queue files keep what stands behind their end.
     QueuesNotCut,
 }

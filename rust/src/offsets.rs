@@ -93,6 +93,11 @@ impl ConsumerOffsets {
         self.dirty
     }
 
+    /// The next write is due, whatever was set: the file may have been replaced by another program.
+    pub const fn distrust_file(&mut self) {
+        self.dirty = true;
+    }
+
     /// Replaces the file.
     pub fn write(&mut self, storage: &dyn Storage, now: TimestampMs) -> Result<()> {
         let mut file = self.laid_over();

@@ -75,6 +75,12 @@ impl Broker<'_> {
         let which = self.chance.index(64);
         let open: Vec<usize> = (0..self.halves.len()).filter(|at| !self.halves[*at].ended).collect();
         let at = (!open.is_empty()).then(|| open[which % open.len()]);
+        if self.chance.one_in(12) && !self.halves.is_empty() {
+            // A check that crossed an end: a put-back joins what has ended, too.
+            let at = which % self.halves.len();
+            self.put_back(at, None);
+            return;
+        }
         match (self.chance.below(14), at) {
             (0..=1, _) | (_, None) if self.chance.one_in(2) => {
                 *count += 1;
@@ -294,7 +300,7 @@ impl Broker<'_> {
         memory.create_dir("commitlog").unwrap();
         memory.create_dir("config").unwrap();
         let offsets = format!(
-            "{{\"offsetTable\":{{\"{HALF_TOPIC}@CID_RMQ_SYS_TRANS\":{{0:{half_progress}}},\"{OP_TOPIC}@CID_RMQ_SYS_TRANS\":{{0:{op_progress}}}}}}}"
+            "{{\"offsetTable\":{{\"{HALF_TOPIC}@CID_RMQ_SYS_TRANS\":{{0:{half_progress}}},\"{OP_TOPIC}@CID_RMQ_SYS_TRANS\":{{0:{op_progress}}},\"orders@elsewhere\":{{0:99,1:0}}}}}}"
         );
         let file = memory.open("config/consumerOffset.json", OpenMode::Create).unwrap();
         file.write_at(offsets.as_bytes(), 0).unwrap();

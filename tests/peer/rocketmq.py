@@ -162,6 +162,7 @@ class Peer:
         self._waiting: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
         self._logs = Path(tempfile.mkdtemp(prefix="peer-", dir=home.directory))
+        self._temporary.mkdir()
         with (self._logs / "stderr").open("wb") as stderr:
             self._process = subprocess.Popen(
                 self._command(home), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
@@ -183,12 +184,18 @@ class Peer:
             "-Drocketmq.client.rebalance.waitInterval=1000",
             "-Drocketmq.client.rebalance.minInterval=500",
             f"-Duser.home={self._logs}",
+            # RocksDB's library is unpacked there, 60 MB that a killed process leaves behind.
+            f"-Djava.io.tmpdir={self._temporary}",
             f"-Dpeer.log={self._logs / 'rocketmq.log'}",
             f"-Drmq.logback.configurationFile={resources / 'peer.logback.xml'}",
             "-classpath",
             home.classpath,
             "org.txstore.peer.Peer",
         ]
+
+    @property
+    def _temporary(self) -> Path:
+        return self._logs / "tmp"
 
     @property
     def log(self) -> str:
@@ -327,6 +334,7 @@ class Peer:
         self._process.stdout.close()
         if not self._process.stdin.closed:
             self._process.stdin.close()
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self

@@ -55,6 +55,8 @@ def spark() -> Iterator[SparkSession]:
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.sql.shuffle.partitions", "2")
+            # A machine with much else to do starts a worker late.
+            .config("spark.python.authenticate.socketTimeout", "2m")
             .config("spark.log.level", "ERROR")
             .getOrCreate()
         )

@@ -166,6 +166,12 @@ def test_beside_a_writer_it_ends_at_the_visible_end(tmp_path: Path) -> None:
         assert {start for start, _ in cuts} <= set(sent)
 
 
+def test_a_topic_is_known_from_its_first_message_on(tmp_path: Path) -> None:
+    with txstore.open(tmp_path / "orders.store") as broker:
+        broker.producer("producers").send(Message("orders", b"first"))
+        assert len(rows(tmp_path / "orders.store", topics=["orders"])) == 1
+
+
 def crashed(path: Path, tail: bytes, tmp_path: Path) -> Path:
     """A copy of an open store, as a crash would leave it, with something torn at its end."""
     copy = shutil.copytree(path, tmp_path / "crashed")

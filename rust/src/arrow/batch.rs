@@ -11,6 +11,8 @@ use arrow_schema::{ArrowError, Schema};
 use super::cells::{Cells, Entries};
 use super::options::transaction_type;
 use super::schema::{Column, schema};
+use crate::half::Identity;
+use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use crate::record::properties::{
     KEYS, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TRANSACTION_CHECK_TIMES, TRANSACTION_ID,
     TRANSACTION_PREPARED, UNIQUE_KEY,
@@ -24,7 +26,7 @@ pub(super) struct Row<'a> {
     pub(super) view: &'a RecordView<'a>,
     /// The body as the application sent it; nothing where it is not asked for.
     pub(super) body: &'a [u8],
-    /// In the view of ops: the half that is named.
+    /// In the views of ops and traces: the half that is named.
     pub(super) half_queue_offset: u64,
 }
 
@@ -94,6 +96,7 @@ const fn takes_facts(column: Column) -> bool {
             | Column::RealTopic
             | Column::RealQueueId
             | Column::CheckTimes
+            | Column::Identity
     )
 }
 
@@ -199,8 +202,9 @@ fn append(column: Column, cells: &mut Cells, row: Row<'_>, facts: &Facts<'_>) {
             Column::SysFlag => view.sys_flag,
             Column::ReconsumeTimes => view.reconsume_times,
             Column::CheckTimes => number(facts.check_times).unwrap_or_default(),
-            _ => return numbers.push_or_null(number(facts.real_queue_id)),
+            _ => return numbers.push_or_null(real_queue_id(view, facts)),
         }),
+        Cells::Long(numbers) if column == Column::Identity => numbers.push_or_null(identity(view, facts)),
         Cells::Long(numbers) => numbers.push(match column {
             Column::QueueOffset => view.queue_offset.0.cast_signed(),
             Column::PhysicalOffset => view.physical_offset.0.cast_signed(),
@@ -225,12 +229,15 @@ fn append(column: Column, cells: &mut Cells, row: Row<'_>, facts: &Facts<'_>) {
             }
             runs.end_at(words.len());
         }
+        Cells::Repeated(texts) => {
+            let is_topic = column == Column::Topic;
+            texts.push(if is_topic { view.topic } else { type_name(view) }.as_bytes());
+        }
         Cells::Text(texts) => match column {
-            Column::Topic => texts.push(view.topic.as_bytes()),
             Column::TransactionId => texts.push_or_null(transaction_id(view, facts)),
             Column::Tags => texts.push_or_null(facts.tags),
-            Column::TransactionType => texts.push(type_name(view).as_bytes()),
-            Column::RealTopic => texts.push_or_null(facts.real_topic),
+            Column::RealTopic => texts.push_or_null(facts.real_topic.or_else(|| final_topic(view))),
+            Column::Trace => texts.push(trace(view).as_bytes()),
             _ => texts.push_or_null(facts.group),
         },
         // The properties are appended with the facts; lists of numbers are only in the view of transactions.
@@ -243,6 +250,43 @@ fn transaction_id<'a>(view: &RecordView<'_>, facts: &Facts<'a>) -> Option<&'a [u
     let Facts { transaction_id, unique_id, prepared, .. } = *facts;
     let is_transaction = prepared || view.transaction_type() != TransactionType::None;
     transaction_id.or_else(|| unique_id.filter(|_| is_transaction))
+}
+
+/// What a record tells of a transaction.
+fn trace(view: &RecordView<'_>) -> &'static str {
+    match view.topic {
+        HALF_TOPIC => "half",
+        OP_TOPIC => "op",
+        DISCARD_TOPIC => "discarded",
+        _ => "final",
+    }
+}
+
+/// What a record shares with all others of its transaction, as recovery sees it; none in an op.
+fn identity(view: &RecordView<'_>, facts: &Facts<'_>) -> Option<i64> {
+    let (group, unique_id) = (words(facts.group), words(facts.unique_id));
+    let real_topic = if is_final(view) { view.topic } else { words(facts.real_topic) };
+    let is_known = !group.is_empty() && !unique_id.is_empty();
+    is_known.then(|| Identity::new(group, unique_id, real_topic, view.body_crc).0.cast_signed())
+}
+
+/// A property as text, empty where there is none.
+fn words(bytes: Option<&[u8]>) -> &str {
+    bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
+}
+
+/// Whether a record is the message of a committed transaction in its real topic.
+fn is_final(view: &RecordView<'_>) -> bool {
+    trace(view) == "final" && view.transaction_type() == TransactionType::Commit
+}
+
+/// A final message stands in its real topic; RocketMQ 5.4 does not name it once more.
+fn final_topic<'a>(view: &RecordView<'a>) -> Option<&'a [u8]> {
+    is_final(view).then_some(view.topic.as_bytes())
+}
+
+fn real_queue_id(view: &RecordView<'_>, facts: &Facts<'_>) -> Option<i32> {
+    number(facts.real_queue_id).or_else(|| is_final(view).then_some(view.queue_id.0))
 }
 
 fn type_name(view: &RecordView<'_>) -> &'static str {

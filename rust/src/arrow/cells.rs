@@ -256,22 +256,79 @@ fn mark(name: &[u8]) -> u64 {
     1 << (mixed & 63)
 }
 
+/// Texts of which one often follows its like: those are counted, and copied together.
+#[derive(Debug, Default)]
+pub(super) struct Repeats {
+    texts: Texts,
+    last: Vec<u8>,
+    waiting: usize,
+}
+
+impl Repeats {
+    #[inline]
+    pub(super) fn push(&mut self, text: &[u8]) {
+        if self.waiting > 0 && self.last == text {
+            self.waiting += 1;
+        } else {
+            self.change(text);
+        }
+    }
+
+    /// The same once more.
+    #[inline]
+    fn push_again(&mut self) {
+        self.waiting += 1;
+    }
+
+    fn change(&mut self, text: &[u8]) {
+        self.settle();
+        self.last.clear();
+        self.last.extend_from_slice(text);
+        self.waiting = 1;
+    }
+
+    /// Copies what waits, twice as much each time.
+    fn settle(&mut self) {
+        let (bytes, length) = (&mut self.texts.bytes, self.last.len());
+        let (begin, waiting) = (bytes.len(), std::mem::take(&mut self.waiting));
+        let wanted = length * waiting;
+        if wanted > 0 {
+            bytes.extend_from_slice(&self.last);
+        }
+        while bytes.len() - begin < wanted {
+            let copied = bytes.len() - begin;
+            bytes.extend_from_within(begin..begin + copied.min(wanted - copied));
+        }
+        let end = |copies: usize| i32::try_from(begin + copies * length).unwrap_or(i32::MAX);
+        self.texts.ends.extend((1..=waiting).map(end));
+    }
+
+    fn like(&self) -> Self {
+        Self { texts: Texts::like(&self.texts), ..Self::default() }
+    }
+
+    fn strings(mut self) -> Built<StringArray> {
+        self.settle();
+        self.texts.strings()
+    }
+}
+
 /// Addresses as text; the last one is remembered.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
-    texts: Texts,
+    texts: Repeats,
     last: Option<SocketAddr>,
-    text: String,
 }
 
 impl Hosts {
     #[inline]
     pub(super) fn push(&mut self, host: SocketAddr) {
-        if self.last != Some(host) {
+        if self.last == Some(host) {
+            self.texts.push_again();
+        } else {
             self.last = Some(host);
-            self.text = host.to_string();
+            self.texts.change(host.to_string().as_bytes());
         }
-        self.texts.push(self.text.as_bytes());
     }
 }
 
@@ -322,6 +379,8 @@ fn hex(number: u64) -> [u8; 2 * size_of::<u64>()] {
 #[derive(Debug)]
 pub(super) enum Cells {
     Text(Texts),
+    /// Texts that seldom change.
+    Repeated(Repeats),
     Host(Hosts),
     PlaceId(PlaceIds),
     Words(Runs, Texts),
@@ -338,6 +397,7 @@ impl Cells {
     /// Empty ones of a column.
     pub(super) fn of(column: Column) -> Self {
         match (column, column.field().data_type()) {
+            (Column::Topic | Column::TransactionType, _) => Self::Repeated(Repeats::default()),
             (Column::BornHost | Column::StoreHost, _) => Self::Host(Hosts::default()),
             (Column::MessageId | Column::OffsetMessageId, _) => Self::PlaceId(PlaceIds::default()),
             (_, DataType::Int32) => Self::Int(Numbers::with_capacity(0)),
@@ -357,7 +417,8 @@ impl Cells {
     pub(super) fn like(&self) -> Self {
         match self {
             Self::Text(texts) => Self::Text(Texts::like(texts)),
-            Self::Host(hosts) => Self::Host(Hosts { texts: Texts::like(&hosts.texts), ..Hosts::default() }),
+            Self::Repeated(repeats) => Self::Repeated(repeats.like()),
+            Self::Host(hosts) => Self::Host(Hosts { texts: hosts.texts.like(), last: None }),
             Self::PlaceId(ids) => Self::PlaceId(PlaceIds { texts: Texts::like(&ids.texts), ..PlaceIds::default() }),
             Self::Words(words, texts) => Self::Words(words.like(), Texts::like(texts)),
             Self::Int(numbers) => Self::Int(Numbers::with_capacity(numbers.values.len())),
@@ -373,6 +434,7 @@ impl Cells {
     pub(super) fn finish(self) -> Built<ArrayRef> {
         Ok(match self {
             Self::Text(texts) => Arc::new(texts.strings()?),
+            Self::Repeated(repeats) => Arc::new(repeats.strings()?),
             Self::Host(hosts) => Arc::new(hosts.texts.strings()?),
             Self::PlaceId(ids) => Arc::new(ids.texts.strings()?),
             Self::Bytes(texts) => Arc::new(texts.binary()?),

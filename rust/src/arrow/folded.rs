@@ -13,11 +13,8 @@ use super::options::ScanOptions;
 use super::scan::Counts;
 use super::schema::Column;
 use crate::error::{Outcome, Result};
-use crate::half::HALF_QUEUE;
 use crate::half::replay::{Keep, Replay};
 use crate::half::table::Table;
-use crate::names::{HALF_TOPIC, TRANSACTION_GROUP};
-use crate::offsets::ConsumerOffsets;
 use crate::store::{HalfRecord, TransactionRow, rows};
 
 /// Transactions that wait to become batches.
@@ -29,10 +26,8 @@ pub(super) struct Folded {
 impl Folded {
     /// Reads the log.
     pub(super) fn of(log: &Log, _options: &ScanOptions, _counts: &Counts) -> Result<Self> {
-        let (offsets, _) = ConsumerOffsets::load(log.storage())?;
-        let stored = offsets.get(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE);
         let mut table = Table::new(0);
-        let mut replay = Replay::new(Keep::All, log.first(), stored.filter(|_| !log.is_all_ours()).unwrap_or(0));
+        let mut replay = Replay::new(Keep::All, log.first(), log.half_progress()?);
         log.each(|view| replay.apply(&mut table, view))?;
         let mut near = None;
         let rows = rows(&table, &replay, |place| log.read(place, &mut near, HalfRecord::of))?;

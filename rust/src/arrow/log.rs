@@ -4,31 +4,32 @@
 //! no lock, keeps no file open, writes nothing; maps nothing behind the visible end, where one is published. Not here:
 //! rows.
 //!
-//! | the store                              | its end                                             | CRCs are needed
-//! from    |
-//! |----------------------------------------|-----------------------------------------------------|-------------------------|
-//! | a txstore process writes it            | what that one has published                         | nowhere
-//! |
-//! | a broker writes it                     | the first place without a whole record: "not yet"   | the last file but
-//! one   |
-//! | closed well                            | the first place where nothing was written           | nowhere
-//! |
-//! | left by a crash                        | the torn tail, if no durable record stands behind it | the known durable
-//! end  |
+//! | the store                  | its end                                              | CRCs are needed from   |
+//! |----------------------------|------------------------------------------------------|------------------------|
+//! | a txstore that writes      | what that one has published                          | nowhere                |
+//! | a broker that writes       | the first place without a whole record: "not yet"    | the last file but one  |
+//! | closed well                | the first place where nothing was written            | nowhere                |
+//! | left by a crash            | the torn tail, if no durable record stands behind it | the known durable end  |
 //!
 //! A CRC that is not needed is still checked where a body is read.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::options::{ScanOptions, TopicMemory};
 use crate::checkpoint::Checkpoint;
 use crate::commit_log::{DIRECTORY, Step, step};
+use crate::config_file;
 use crate::consume_queue::{ENTRY_SIZE, Entry, QueueFiles};
 use crate::error::{Error, Result};
-use crate::names;
+use crate::half::HALF_QUEUE;
+use crate::names::{self, HALF_TOPIC, TRANSACTION_GROUP};
+use crate::offsets::ConsumerOffsets;
 use crate::published::Published;
 use crate::record::RecordView;
 use crate::record::decode::{DecodeError, RecordCrc, Verify};
@@ -210,6 +211,13 @@ impl Log {
     /// Whether txstore alone wrote what is left.
     pub(super) fn is_all_ours(&self) -> bool {
         self.settings.as_ref().is_some_and(|settings| settings.is_all_ours(self.first(), self.range.end))
+    }
+
+    /// Below it a broker finished every half, even where the log does not tell how; 0 in a log that txstore alone wrote.
+    pub fn half_progress(&self) -> Result<u64> {
+        let (offsets, _) = ConsumerOffsets::load(self.storage())?;
+        let stored = offsets.get(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE);
+        Ok(stored.filter(|_| !self.is_all_ours()).unwrap_or(0))
     }
 
     /// Shows every record up to the visible end.
@@ -552,10 +560,14 @@ impl Log {
         }
     }
 
-    /// The topics that have queues, sorted.
+    /// The topics that have queues, or are to have some, sorted. A new queue's file is written after its first messages.
     pub fn topics(&self) -> Result<Vec<String>> {
         let entries = self.storage.list(crate::consume_queue::DIRECTORY)?.unwrap_or_default();
-        Ok(entries.into_iter().filter(|entry| entry.is_dir).map(|entry| entry.name).collect())
+        let queues = entries.into_iter().filter(|entry| entry.is_dir).map(|entry| entry.name);
+        let file = config_file::load(self.storage.as_ref(), "topics.json")?.value.unwrap_or_default();
+        let table = file.get("topicConfigTable").and_then(Value::as_object);
+        let configured = table.into_iter().flat_map(|table| table.keys().cloned());
+        Ok(queues.chain(configured).collect::<BTreeSet<_>>().into_iter().collect())
     }
 
     /// Cuts a range into about `parts` even ones, each from a record's beginning to another's.

@@ -10,6 +10,8 @@ pub mod log;
 pub mod options;
 pub mod scan;
 pub mod schema;
+#[cfg(test)]
+mod tests;
 
 pub use log::Log;
 pub use options::{BadRecords, ScanOptions};

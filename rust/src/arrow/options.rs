@@ -10,7 +10,8 @@ use regex_lite::Regex;
 
 use super::schema::{Column, View};
 use crate::error::{Error, Result};
-use crate::names::{HALF_TOPIC, OP_TOPIC, is_system_topic};
+use crate::half::HALF_QUEUE;
+use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, is_system_topic};
 use crate::record::{RecordView, TransactionType};
 
 /// Which topics are shown.
@@ -138,6 +139,12 @@ impl ScanOptions {
             View::CommitLog => topics.wants(&self.topics, view.topic),
             View::Halves => view.topic == HALF_TOPIC && view.transaction_type().is_queued(),
             View::Ops => view.topic == OP_TOPIC && view.transaction_type().is_queued(),
+            View::Traces => {
+                let is_half = view.topic == HALF_TOPIC && view.queue_id == HALF_QUEUE;
+                let is_end = view.transaction_type() == TransactionType::Commit && view.topic != HALF_TOPIC;
+                (is_half || is_end || [OP_TOPIC, DISCARD_TOPIC].contains(&view.topic))
+                    && view.transaction_type().is_queued()
+            }
             View::Transactions => false,
         };
         in_view

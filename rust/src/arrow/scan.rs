@@ -21,6 +21,7 @@ use super::schema::View;
 use crate::commit_log::{Step, step};
 use crate::error::{Error, Result};
 use crate::half::op::parse_op_body;
+use crate::names::{HALF_TOPIC, OP_TOPIC};
 use crate::record::compression::{BODY_MAX, decompress};
 use crate::record::layout::SYS_COMPRESSED;
 use crate::record::{DecodeError, RecordView};
@@ -28,6 +29,8 @@ use crate::units::to_usize;
 
 /// After so many bytes a batch is handed out even without rows, so that a caller who waits can look around.
 const SILENT_BYTES_MAX: u64 = 1 << 30;
+/// Shows as -1: a final or discarded copy names its half by the half's place alone.
+const NO_HALF: u64 = u64::MAX;
 /// How often a batch is read again because the writer changed more than the end.
 const TRIES_MAX: u32 = 8;
 
@@ -266,12 +269,18 @@ impl Scan {
             return Ok(false);
         }
         self.batch_bytes = self.batch_bytes.saturating_add(bytes);
-        if self.options.view == View::Ops {
+        let names_halves = match self.options.view {
+            View::Ops => true,
+            View::Traces => view.topic == OP_TOPIC,
+            _ => false,
+        };
+        if names_halves {
             for half_queue_offset in parse_op_body(view.body) {
                 self.batch.append(Row { view, body: &[], half_queue_offset });
             }
         } else {
-            self.batch.append(Row { view, body: &body, half_queue_offset: 0 });
+            let half_queue_offset = if view.topic == HALF_TOPIC { view.queue_offset.0 } else { NO_HALF };
+            self.batch.append(Row { view, body: &body, half_queue_offset });
         }
         Ok(true)
     }

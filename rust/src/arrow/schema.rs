@@ -21,16 +21,19 @@ pub enum View {
     Halves,
     /// What op messages name: one row for each half that one names.
     Ops,
+    /// Whatever tells of a transaction: halves, finals, discarded copies, and a row for each half that an op names.
+    Traces,
     /// Transactions: one row for each, folded from all its records.
     Transactions,
 }
 
 impl View {
-    const ALL: [(&'static str, Self); 5] = [
+    const ALL: [(&'static str, Self); 6] = [
         ("messages", Self::Messages),
         ("commitlog", Self::CommitLog),
         ("halves", Self::Halves),
         ("ops", Self::Ops),
+        ("traces", Self::Traces),
         ("transactions", Self::Transactions),
     ];
 
@@ -50,6 +53,7 @@ impl View {
             Self::Messages | Self::CommitLog => RECORD.to_vec(),
             Self::Halves => [RECORD, HALF].concat(),
             Self::Ops => OP.to_vec(),
+            Self::Traces => TRACE.to_vec(),
             Self::Transactions => TRANSACTION.to_vec(),
         }
     }
@@ -137,6 +141,8 @@ columns! {
     RealQueueId "real_queue_id" Int true;
     CheckTimes "check_times" Int false;
     HalfQueueOffset "half_queue_offset" Long false;
+    Trace "trace" Text false;
+    Identity "identity" Long true;
     State "state" Text false;
     PreparedTimestamp "prepared_timestamp" Time false;
     FirstCheckTimestamp "first_check_timestamp" Time true;
@@ -178,6 +184,19 @@ const OP: &[Column] = &[
     Column::QueueOffset,
     Column::PhysicalOffset,
     Column::Size,
+    Column::StoreTimestamp,
+];
+const TRACE: &[Column] = &[
+    Column::Trace,
+    Column::Identity,
+    Column::TransactionId,
+    Column::ProducerGroup,
+    Column::RealTopic,
+    Column::RealQueueId,
+    Column::CheckTimes,
+    Column::HalfQueueOffset,
+    Column::PhysicalOffset,
+    Column::PreparedTransactionOffset,
     Column::StoreTimestamp,
 ];
 const TRANSACTION: &[Column] = &[

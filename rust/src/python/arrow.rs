@@ -182,6 +182,12 @@ pub(super) fn log_topics(py: Python<'_>, path: PathBuf) -> PyResult<Vec<String>>
     py.detach(|| guarded(|| Log::open(&path)?.topics())).or_raise(py)
 }
 
+/// How far a broker finished the half queue; 0 in a log that txstore alone wrote.
+#[pyfunction]
+pub(super) fn log_half_progress(py: Python<'_>, path: PathBuf) -> PyResult<u64> {
+    py.detach(|| guarded(|| Log::open(&path)?.half_progress())).or_raise(py)
+}
+
 /// The first place at or behind `at` where a record begins; the visible end if there is none.
 #[pyfunction]
 pub(super) fn log_boundary(py: Python<'_>, path: PathBuf, at: u64) -> PyResult<u64> {

@@ -23,7 +23,7 @@ use error::into_py;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::arrow::{Scan, log_boundary, log_cut, log_range, log_topics};
+    use super::arrow::{Scan, log_boundary, log_cut, log_half_progress, log_range, log_topics};
     #[pymodule_export]
     use super::message::{Message, SendResult};
     #[pymodule_export]

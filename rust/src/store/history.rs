@@ -12,7 +12,6 @@ use crate::half::convert::resume_draft;
 use crate::half::replay::{Keep, Replay};
 use crate::half::table::{Key, Pending, Table};
 use crate::half::{HalfCopy, HalfFacts};
-use crate::mutant::{Mutant, mutated};
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
 use crate::record::message_id::MessageId;
 use crate::record::{RecordView, TransactionType};
@@ -118,8 +117,7 @@ impl Store {
             let facts = HalfFacts::of(view);
             let super::Inner { appender, state, scratch, half_slot, .. } = &mut *inner;
             let identity = facts.identity();
-            let pends = identity.is_some_and(|identity| state.table.find_identity(identity).is_some());
-            if pends && !mutated(Mutant::ResumeTwice) {
+            if identity.is_some_and(|identity| state.table.find_identity(identity).is_some()) {
                 return Err(Error::StillPending { transaction: transaction_id.to_owned() });
             }
             let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "resuming a transaction" })?;

@@ -166,6 +166,10 @@ fn open_with(
         claim.changed = true;
         log.segments.remove_empty()?;
         if !clean {
+            // A process that was killed may have renamed a file there and not synced it; what is believed now must stay.
+            if storage.list("config")?.is_some() {
+                storage.sync_dir("config")?;
+            }
             // Where a broker wrote last nothing was acknowledged by us, and its log may be large.
             if let Some(ours) = settings.ranges.last().filter(|range| range.end.is_none()) {
                 rewrite_log(&log, known.durable.max(ours.start), end)?;

@@ -345,6 +345,8 @@ impl Shared {
         if self.queues_damaged.load(Ordering::Acquire) {
             Snapshot::remove(self.storage.as_ref())?;
         }
+        // A broker that the guard turned away has put back the offsets that it read when it came.
+        self.offsets.lock().distrust_file();
         self.write_progress_alone()?;
         let end = self.log.appended();
         crate::recovery::cut_log(&self.log, end)?;

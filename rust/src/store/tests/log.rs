@@ -317,11 +317,27 @@ fn d2_an_offset_beyond_the_end_is_brought_back_and_reported() {
 }
 
 #[test]
+fn a_close_writes_the_offsets_over_what_a_broker_put_back() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    send(&store, "orders", b"one").unwrap();
+    store.set_consumer_offset("orders", "readers", QUEUE, 1).unwrap();
+    store.write_offsets().unwrap();
+    let stale = br#"{"offsetTable":{"orders@readers":{0:0}}}"#;
+    let file = bench.memory.open("config/consumerOffset.json", OpenMode::Write).unwrap();
+    file.set_len(u64::try_from(stale.len()).unwrap()).unwrap();
+    file.write_at(stale, 0).unwrap();
+    store.close().unwrap();
+    assert_eq!(bench.open().consumer_offset("orders", "readers", QUEUE).unwrap(), Some(1));
+}
+
+#[test]
 fn p1_a_second_writer_is_refused_at_once() {
     let bench = Bench::sync();
     let store = bench.open();
     let error = bench.try_open().unwrap_err();
-    assert!(matches!(error, Error::StoreLocked { pid: Some(pid), .. } if pid == std::process::id()), "{error}");
+    // Storage in memory says who opens it, so that no test depends on its own process.
+    assert!(matches!(error, Error::StoreLocked { pid: Some(1), .. }), "{error}");
     send(&store, "orders", b"goes on").unwrap();
     store.close().unwrap();
     bench.open();

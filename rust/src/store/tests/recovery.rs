@@ -291,3 +291,28 @@ fn l6_an_empty_queue_file_that_a_crash_left_is_removed() {
     assert_eq!(crashed.len(empty).unwrap(), None);
     assert_eq!(bodies(&store), [b"1"]);
 }
+
+/// A process that was killed between a renaming and its sync leaves a file that is read, and that lost power takes back.
+#[test]
+fn d2_offsets_that_an_opening_found_are_durable_behind_its_close() {
+    for call in 1.. {
+        let memory = Memory::new();
+        let store = open(&memory, options(FlushDiskType::Sync)).unwrap();
+        let envelope = envelope("t");
+        store.append(&[new(&envelope, b"1")]).unwrap();
+        store.set_consumer_offset("t", "readers", QueueId(0), 1).unwrap();
+        memory.fail_at(memory.calls() + call, FaultKind::Stop, true);
+        let written = store.write_offsets().is_ok();
+        let killed = memory.crash(0, CrashKeep::PageCache);
+        let offset = |store: &Store| store.consumer_offset("t", "readers", QueueId(0)).unwrap();
+        let store = open(&killed, options(FlushDiskType::Sync)).unwrap();
+        let found = offset(&store);
+        store.close().unwrap();
+        let store = open(&killed.lose_power(|_| 0), options(FlushDiskType::Sync)).unwrap();
+        assert_eq!(offset(&store), found, "call {call}");
+        if written {
+            assert!(call > 5);
+            return;
+        }
+    }
+}

@@ -1,0 +1,88 @@
+"""Tables: the log read as a table, by Arrow in this process and by Spark beside Parquet.
+
+In: a store of 1 KiB messages. Out: rates. Always: what is compared reads the same rows. Not here: what is compared.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+import txstore
+from benches.python import loads
+
+__all__ = ["TWO", "filled", "load", "scan", "spark_session", "spark_task_peak_bytes", "sunk"]
+
+TWO = ["topic", "size"]
+
+
+def filled(store: Path, count: int) -> int:
+    """A closed store; gives the bytes of its log."""
+    with txstore.open(store) as broker:
+        loads.fill(broker, count)
+        return broker.stat().max_physical_offset
+
+
+def scan(store: Path, columns: list[str] | None, count: int) -> float:
+    """Rows a second of processor time: one core's worth, whoever else uses the machine."""
+    start, rows = time.process_time(), 0
+    for batch in pa.RecordBatchReader.from_stream(txstore.scan(store, columns=columns)):
+        rows += batch.num_rows
+    assert rows == count
+    return rows / (time.process_time() - start)
+
+
+def spark_session() -> SparkSession:
+    """Two cores, little memory, nothing but loopback."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    return (
+        SparkSession.builder.master("local[2]")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+
+
+def load(spark: SparkSession, store: Path, columns: list[str] | None) -> DataFrame:
+    reader = spark.read.format("txstore")
+    return (reader if columns is None else reader.option("columns", ",".join(columns))).load(str(store))
+
+
+def sunk(frame: DataFrame, count: int) -> float:
+    """Rows a second into Spark's sink that keeps nothing."""
+    start = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return count / (time.perf_counter() - start)
+
+
+def spark_task_peak_bytes(store: Path) -> int:
+    """The most memory of a task's Python process that reads the whole log, with pyspark and mapped pages."""
+    command = [sys.executable, "-m", "benches.python.tables", str(store)]
+    return int(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["peak"])
+
+
+def _read_as_a_task(store: str) -> None:
+    from txstore.spark.datasource import LogRange, read_range
+    from txstore.spark.options import ReadOptions
+    from txstore.spark.schema import arrow_schema, spark_schema
+
+    options = ReadOptions.of({"path": store})
+    first, end = txstore._native.log_range(store)
+    for _ in read_range(options, arrow_schema(options, spark_schema(options)), LogRange(first, end)):
+        pass
+    print(json.dumps({"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+
+
+if __name__ == "__main__":
+    _read_as_a_task(sys.argv[1])

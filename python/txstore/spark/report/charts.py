@@ -1,0 +1,105 @@
+"""Charts: inline SVG, drawn from numbers.
+
+In: stacked series over labelled steps. Out: SVG text with axes, units and a tooltip for each bar. Always: colours are
+CSS classes of the page, so both themes hold; nothing is loaded. Not here: the page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+__all__ = ["Series", "columns", "nice_ticks", "share_bar"]
+
+_WIDTH, _HEIGHT = 1_100, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 28, 48
+
+
+@dataclass(frozen=True)
+class Series:
+    """One colour of a stack: its CSS class, its name, a value for each step."""
+
+    css: str
+    name: str
+    values: Sequence[int]
+
+
+def nice_ticks(highest: int, count: int = 4) -> list[int]:
+    """Whole round numbers from 0 to `highest` or a little above."""
+    if highest <= 0:
+        return [0, 1]
+    power = 10 ** max(0, math.floor(math.log10(highest / count)))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor * count >= highest)
+    return list(range(0, highest + step, step))
+
+
+def columns(
+    series: Sequence[Series],
+    labels: Sequence[str],
+    *,
+    title: str,
+    x_axis: str,
+    y_axis: str,
+    shown_labels: Callable[[int], bool],
+    shown_text: Sequence[str] | None = None,
+    label_at: float = 0.0,
+) -> str:
+    """Stacked columns, one for each label. `shown_text`: shorter labels for the axis, at the left edges of their
+    columns, or with `label_at=0.5` below their middles."""
+    stacks = [sum(one.values[step] for one in series) for step in range(len(labels))]
+    ticks = nice_ticks(max(stacks, default=0))
+    scale = (_HEIGHT - _TOP - _BOTTOM) / ticks[-1]
+    width = (_WIDTH - _LEFT - _RIGHT) / max(1, len(labels))
+    floor = _HEIGHT - _BOTTOM
+    parts = [
+        f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">',
+        f'<text class="axis-name" x="{_LEFT}" y="14">{escape(y_axis)}</text>',
+        f'<text class="axis-name" x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 6}" text-anchor="end">{escape(x_axis)}</text>',
+    ]
+    for tick in ticks:
+        y = floor - tick * scale
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text class="tick" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:,}</text>')
+    for step, label in enumerate(labels):
+        parts += _column(series, step, label, _LEFT + step * width, width, floor, scale)
+        if shown_labels(step):
+            x = _LEFT + (step + label_at) * width
+            text = escape((shown_text or labels)[step])
+            parts.append(f'<text class="tick" x="{x:.1f}" y="{floor + 18}" text-anchor="middle">{text}</text>')
+    parts.append(f'<line class="base" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{floor}" y2="{floor}"/></svg>')
+    return "".join(parts)
+
+
+def _column(
+    series: Sequence[Series], step: int, label: str, left: float, width: float, floor: float, scale: float
+) -> list[str]:
+    """The bars of one stack, with all its numbers as the tooltip."""
+    told = "\n".join([label, *(f"{one.name}: {one.values[step]:,}" for one in series if one.values[step])])
+    gap = min(2.0, width * 0.15)
+    y, parts = floor, []
+    for one in series:
+        value = one.values[step]
+        if value:
+            height = max(value * scale, 0.75)
+            y -= height
+            parts.append(
+                f'<rect class="{one.css}" x="{left + gap / 2:.1f}" y="{y:.1f}" width="{width - gap:.1f}" '
+                f'height="{height:.1f}"/>'
+            )
+    return [f"<g><title>{escape(told)}</title>{''.join(parts)}</g>"] if parts else []
+
+
+def share_bar(series: Sequence[Series]) -> str:
+    """One lying bar of shares, for a table's cell."""
+    total = sum(one.values[0] for one in series)
+    x, parts = 0.0, []
+    for one in series:
+        width = 100 * one.values[0] / total if total else 0
+        if width:
+            told = escape(f"{one.name}: {one.values[0]:,} ({width:.3g} %)")
+            place = f'x="{x:.2f}" y="0" width="{width:.2f}" height="10"'
+            parts.append(f'<rect class="{one.css}" {place}><title>{told}</title></rect>')
+            x += width
+    return f'<svg class="share" viewBox="0 0 100 10" preserveAspectRatio="none" role="img">{"".join(parts)}</svg>'

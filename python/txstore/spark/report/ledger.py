@@ -1,0 +1,171 @@
+"""Ledger: a report's Parquet files, which each run continues.
+
+In: a store and a folder. Out: `transactions/run=N/open=…`, every transaction once, and `ledger.json`: how far the log
+is read. Always: a run first writes its own folder, then replaces `ledger.json`, and only then removes the open
+transactions of the run before; one that is killed is done again from the same place. What is carried from run to run
+is open: pending, or ended less than the lookback ago, so that an op or a second final that comes late finds it. Not
+here: the rule.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
+from pyspark.sql.types import StructType
+
+from txstore import _native
+from txstore.errors import InvalidOptionError
+from txstore.spark.report.fold import HALF_MISSING, fold, read_traces, unfold
+from txstore.spark.report.place import last_store_ms, place_of
+
+__all__ = ["LOOKBACK_MS", "Ledger"]
+
+# A broker's op follows its final by seconds, a check that crosses with an end by a minute.
+LOOKBACK_MS = 3_600_000
+_VERSION = 1
+_FILE, _TABLE = "ledger.json", "transactions"
+
+
+@dataclass(frozen=True)
+class _State:
+    """What `ledger.json` says."""
+
+    store: str
+    # The first physical offset that the log had when the ledger began.
+    log_first: int
+    # Records in front of it are in the table.
+    physical_offset: int
+    # The next run's number.
+    run: int = 0
+    # Spark's schema of the table: a folder without rows tells none.
+    schema: dict[str, Any] = field(default_factory=dict)
+    version: int = _VERSION
+
+
+class Ledger:
+    """The transactions of one store, in a folder."""
+
+    def __init__(self, spark: SparkSession, store: str, folder: Path) -> None:
+        self._spark, self._folder = spark, folder
+        self._store = str(Path(store).resolve())
+        # In this order: what a broker's progress has passed then stands in front of the end.
+        self._half_progress = _native.log_half_progress(store)
+        self.first, self.visible = _native.log_range(store)
+        self._state = self._load()
+
+    @property
+    def physical_offset(self) -> int:
+        """How far the log is read."""
+        return self._state.physical_offset
+
+    @property
+    def log_first(self) -> int:
+        """Where the log began when its first records were read."""
+        return self._state.log_first
+
+    def advance(self, until_ms: int | None = None, lookback_ms: int = LOOKBACK_MS) -> int:
+        """Folds what is behind the last run's end, up to records stored at `until_ms`; how many bytes of the log.
+
+        Raises InvalidOptionError: retention removed what was not read yet.
+        """
+        state = self._state
+        end = self.visible if until_ms is None else min(self.visible, place_of(self._store, until_ms))
+        if end <= state.physical_offset and state.run > 0:
+            return 0
+        if state.physical_offset < self.first:
+            raise InvalidOptionError(
+                f"option incremental: the log of {self._store} begins at {self.first}, and {state.physical_offset} was "
+                "to be read next: retention removed what lies between\nhint: begin with another folder, and run more "
+                "often than the retention time",
+                option="incremental",
+            )
+        schema = self._write(end, lookback_ms)
+        self._save(replace(state, physical_offset=end, run=state.run + 1, schema=schema.jsonValue()))
+        self._drop_open(keep=state.run)
+        return end - state.physical_offset
+
+    def transactions(self) -> DataFrame:
+        """Every transaction once."""
+        return self._read(self._folder / _TABLE).drop("run", "open", "parts")
+
+    def _read(self, folder: Path) -> DataFrame:
+        return self._spark.read.schema(StructType.fromJson(self._state.schema)).parquet(str(folder))
+
+    def _write(self, end: int, lookback_ms: int) -> StructType:
+        state = self._state
+        traces = read_traces(
+            self._spark, self._store, startingPhysicalOffset=state.physical_offset, endingPhysicalOffset=end
+        )
+        if state.run > 0:
+            traces = traces.union(unfold(self._read(self._run(state.run - 1)).where("open")))
+        # The progress says nothing about a part of the log.
+        rows = fold(traces, state.log_first, self._half_progress if end == self.visible else 0)
+        last_ms = last_store_ms(self._store, end) or 0
+        is_open = F.expr(f"state <> '{HALF_MISSING}'") & (
+            (F.col("state") == "pending") | (F.unix_millis(_newest()) > F.lit(last_ms - lookback_ms))
+        )
+        rows = rows.withColumn("open", is_open).withColumn("parts", F.when(F.col("open"), F.col("parts")))
+        rows.write.partitionBy("open").mode("overwrite").parquet(str(self._run(state.run)))
+        return rows.schema
+
+    def _run(self, run: int) -> Path:
+        return self._folder / _TABLE / f"run={run:05}"
+
+    def _drop_open(self, keep: int) -> None:
+        for folder in (self._folder / _TABLE).glob("run=*"):
+            if folder.name < self._run(keep).name:
+                shutil.rmtree(folder / "open=true", ignore_errors=True)
+            elif folder.name > self._run(keep).name:
+                shutil.rmtree(folder)
+
+    def _load(self) -> _State:
+        file = self._folder / _FILE
+        if not file.exists():
+            if self._folder.exists() and any(self._folder.iterdir()) and not (self._folder / _TABLE).exists():
+                raise InvalidOptionError(
+                    f"option output: {self._folder} holds other files\nhint: name a folder of its own", option="output"
+                )
+            return _State(self._store, self.first, self.first)
+        found = json.loads(file.read_text())
+        if found.get("version") != _VERSION:
+            raise InvalidOptionError(
+                f"option output: {file} is of version {found.get('version')}, this is {_VERSION}\n"
+                "hint: begin with another folder",
+                option="output",
+            )
+        state = _State(**found)
+        if state.store != self._store or state.physical_offset > self.visible:
+            raise InvalidOptionError(
+                f"option output: {self._folder} reports on {state.store}, read up to {state.physical_offset}; "
+                f"{self._store} ends at {self.visible}\nhint: name another folder",
+                option="output",
+            )
+        self._state = state
+        if state.run > 0:
+            self._drop_open(keep=state.run - 1)
+        return state
+
+    def _save(self, state: _State) -> None:
+        self._state = state
+        new = self._folder / f"{_FILE}.tmp"
+        with new.open("w") as file:
+            json.dump(asdict(state), file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._folder / _FILE)
+
+
+def _newest() -> Column:
+    """When the newest record of a transaction was stored, as far as its parts tell."""
+    return F.expr("""greatest(
+        array_max(transform(parts.copies, c -> c.store_timestamp)),
+        array_max(transform(parts.finals, e -> e.store_timestamp)),
+        array_max(transform(parts.discards, e -> e.store_timestamp)),
+        array_max(flatten(transform(parts.copies, c -> transform(c.ops, o -> o.store_timestamp)))))""")

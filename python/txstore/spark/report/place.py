@@ -1,0 +1,64 @@
+"""Place: where in a log a time begins.
+
+In: a store's directory, a time. Out: the physical offset of the first record stored then or later. Always: a few dozen
+looks, whatever the log's size, because store timestamps never go back. Not here: rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pyarrow as pa
+
+from txstore import _native
+
+__all__ = ["last_store_ms", "place_of"]
+
+
+def place_of(path: str, store_ms: int) -> int:
+    """The first record stored at that time (ms of the epoch) or later; the visible end if there is none."""
+    low, high = _native.log_range(path)
+    end = high
+    while low < high:
+        middle = low + (high - low) // 2
+        at = _native.log_boundary(path, middle)
+        found = _first(path, at, end)
+        if at >= high or found is None:
+            # No record begins in the upper half: only those of the lower one are left.
+            high = middle
+        elif found >= store_ms:
+            high = middle
+        else:
+            low = at + 1
+    return _native.log_boundary(path, low)
+
+
+def last_store_ms(path: str, end: int) -> int | None:
+    """When the last record in front of `end` was stored, in ms; None in an empty log."""
+    first, _ = _native.log_range(path)
+    for reach in itertools.count(16):
+        start = max(first, end - (1 << reach))
+        at = _native.log_boundary(path, start)
+        if at < end:
+            times = pa.table(_scan(path, at, end))["store_timestamp"]
+            if len(times):
+                return int(times[-1].value) // 1_000
+        if start == first:
+            return None
+    raise AssertionError("the log has a beginning")
+
+
+def _first(path: str, at: int, end: int) -> int | None:
+    if at >= end:
+        return None
+    with pa.RecordBatchReader.from_stream(_scan(path, at, end, batch_rows=1)) as batches:
+        for batch in batches:
+            if batch.num_rows:
+                return int(batch["store_timestamp"][0].value) // 1_000
+    return None
+
+
+def _scan(path: str, start: int, end: int, batch_rows: int | None = None) -> _native.Scan:
+    return _native.Scan(
+        path, view="commitlog", columns=["store_timestamp"], start=start, end=end, batch_rows=batch_rows
+    )

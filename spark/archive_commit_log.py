@@ -1,0 +1,121 @@
+"""The commit log into Parquet by topic and day, so that a lake holds what retention deletes.
+
+    spark-submit spark/archive_commit_log.py orders.store lake/orders
+
+In: the directory of a store, written to meanwhile or not. Out: `topic=…/day=…/batch=N/*.parquet`, each record once, and
+`_checkpoint/`. Always: exactly once, also across SIGKILL: a micro-batch is a range of the log, kept in the checkpoint
+before it is written; done again it overwrites its own folders with the same rows. Any reader of Parquet sees the same,
+for nothing but the rows lies there. By default it archives what there is and ends; `--follow` goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from txstore.errors import TxStoreError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the job; 0 if it went well, 2 if what it was told is wrong."""
+    options = _parser().parse_args(arguments)
+    from pyspark.errors import StreamingQueryException
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.appName("archive commit log").getOrCreate()
+    try:
+        _watch(start(spark, options), options.follow)
+    except TxStoreError as error:
+        print(f"archive_commit_log: {error}", file=sys.stderr)
+        return 2
+    except StreamingQueryException as error:
+        print(f"archive_commit_log: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("archive_commit_log: stopped; the next run goes on", file=sys.stderr)
+    return 0
+
+
+def start(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
+    """The query, begun."""
+    from txstore import _native
+
+    first, visible = _native.log_range(options.store)
+    _say(f"{options.store}: commit log {first:,} to {visible:,}")
+    lake = Path(options.lake)
+
+    def write(batch: DataFrame, number: int) -> None:
+        write_batch(batch, number, lake)
+
+    reader = spark.readStream.format("txstore").option("view", options.view)
+    reader = reader.option("maxBytesPerTrigger", options.batch_bytes).option("failOnDataLoss", not options.skip_lost)
+    writer = reader.load(options.store).writeStream.foreachBatch(write)
+    writer = writer.option("checkpointLocation", str(lake / "_checkpoint"))
+    every = {"processingTime": f"{options.follow} seconds"} if options.follow else {"availableNow": True}
+    return writer.trigger(**every).start()
+
+
+def write_batch(batch: DataFrame, number: int, lake: Path) -> None:
+    """Writes one micro-batch; again: the same folders with the same rows."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
+
+    day = F.date_format("store_timestamp", "yyyy-MM-dd")
+    rows = batch.withColumn("day", day).withColumn("batch", F.lit(number))
+    # Rows of one topic and day in one file, unless they are very many.
+    by = rows.repartition("topic", "day").sortWithinPartitions("topic", "day", "physical_offset")
+    writer = by.write.partitionBy("topic", "day", "batch").option("partitionOverwriteMode", "dynamic")
+    writer.mode("overwrite").parquet(str(lake))
+
+
+def _watch(query: StreamingQuery, follow: float) -> None:
+    """Says what each batch did, until the query ends."""
+    begin, seen = time.monotonic(), -1
+    while not query.awaitTermination(1):
+        seen = _progress(query, seen, begin)
+    _progress(query, seen, begin)
+    if not follow:
+        _say(f"{time.monotonic() - begin:6.1f} s  all there was is archived")
+
+
+def _progress(query: StreamingQuery, seen: int, begin: float) -> int:
+    for progress in query.recentProgress:
+        if progress.batchId > seen and progress.numInputRows:
+            seen = progress.batchId
+            end = progress.sources[0].endOffset
+            _say(f"{time.monotonic() - begin:6.1f} s  batch {seen}: {progress.numInputRows:,} records, up to {end}")
+    return seen
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    about, _, _ = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(prog="archive_commit_log.py", description=about)
+    parser.add_argument("store", help="the store's directory, as the driver and the executors see it")
+    parser.add_argument("lake", help="a folder of the archive's own, as the driver and the executors see it")
+    parser.add_argument(
+        "--view", choices=("commitlog", "messages"), default="commitlog",
+        help="commitlog: every record, half and op messages too; messages: what consumers can see (commitlog)",
+    )  # fmt: skip
+    parser.add_argument("--batch-bytes", default="512m", metavar="SIZE", help="bytes of the log for a batch (512m)")
+    parser.add_argument(
+        "--follow", type=float, default=0, metavar="SECONDS", help="go on, with a batch each so many seconds"
+    )
+    parser.add_argument(
+        "--skip-lost", action="store_true", help="go on behind what retention removed before it was archived"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,98 @@
+"""The report of a store's transactions: one row for each as Parquet, and a page to look at.
+
+    spark-submit spark/transaction_report.py orders.store report
+
+In: the directory of a store, of txstore or of a RocketMQ broker, open or closed. Out: in the folder, `transactions/`
+(Parquet, see docs/spark.md), `ledger.json` and `report.html`. Run again with the same folder it reads only what the log
+has got since, and carries the open transactions; `--fresh` begins anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from txstore.errors import TxStoreError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the job; 0 if it went well, 2 if what it was told is wrong."""
+    options = _parser().parse_args(arguments)
+    try:
+        run(options)
+    except TxStoreError as error:
+        print(f"transaction_report: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def run(options: argparse.Namespace) -> Path:
+    """The report; where its page is."""
+    from pyspark.sql import SparkSession
+
+    from txstore.spark.report.ledger import Ledger
+    from txstore.spark.report.page import page
+    from txstore.spark.report.summary import summarize
+
+    folder = Path(options.output)
+    spark = SparkSession.builder.appName("transaction report").getOrCreate()
+    if options.fresh and (folder / "ledger.json").exists():
+        (folder / "ledger.json").unlink()
+        shutil.rmtree(folder / "transactions", ignore_errors=True)
+    ledger = Ledger(spark, options.store, folder)
+    begin = time.monotonic()
+    _say(f"{options.store}: commit log {ledger.first:,} to {ledger.visible:,}, read up to {ledger.physical_offset:,}")
+    until = None if options.until is None else round(options.until.timestamp() * 1_000)
+    done = ledger.advance(until, round(options.lookback_minutes * 60_000))
+    _say(f"{time.monotonic() - begin:6.1f} s  transactions folded from {done:,} bytes of the log")
+    now = options.now or datetime.now().astimezone()
+    summary = summarize(
+        ledger.transactions(),
+        options.store,
+        (ledger.log_first, ledger.physical_offset),
+        now_ms=round(now.timestamp() * 1_000),
+        pending_after_ms=round(options.pending_after_minutes * 60_000),
+    )
+    _say(f"{time.monotonic() - begin:6.1f} s  figures of {summary.all.transactions:,} transactions")
+    for one in summary.suspicions:
+        if one.count:
+            _say(f"          {one.count:,} {one.name.lower()}")
+    found = folder / "report.html"
+    found.write_text(page(summary))
+    _say(f"rows: {folder / 'transactions'}\npage: {found.resolve().as_uri()}")
+    return found
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    about, _, _ = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(prog="transaction_report.py", description=about)
+    parser.add_argument("store", help="the store's directory, as the driver and the executors see it")
+    parser.add_argument("output", help="a folder of the report's own, as the driver and the executors see it")
+    parser.add_argument("--fresh", action="store_true", help="begin anew, and forget what the folder holds")
+    parser.add_argument(
+        "--until", type=datetime.fromisoformat, metavar="TIME",
+        help="read only what was stored before, such as 2026-05-01T12:00:00+00:00; without a zone: local time",
+    )  # fmt: skip
+    parser.add_argument(
+        "--lookback-minutes", type=float, default=60, metavar="N",
+        help="carry to the next run also what ended so long ago or less, in case something comes late (60)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--pending-after-minutes", type=float, default=10, metavar="N",
+        help="from this age on a pending transaction is suspicious (10)",
+    )  # fmt: skip
+    parser.add_argument("--now", type=datetime.fromisoformat, metavar="TIME", help="the time that ages count to (now)")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

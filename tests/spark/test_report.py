@@ -1,0 +1,175 @@
+"""The story: a report that goes on from run to run, carrying only what is open, ends as the report of the whole log
+does; what the simulator's list says of each transaction, the report says; and the page shows it to a person.
+"""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import os
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark.simulate_transactions import Simulated, simulate, write_list
+from tests.golden.unpack import Unpacked
+from txstore.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+# `make deep` asks for a million.
+SIMULATED = int(os.environ.get("TXSTORE_SPARK_TRANSACTIONS", "0")) or 3_000
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Simulated]]:
+    """A store of transactions of every kind, and the list of them, also as Parquet beside it."""
+    path = tmp_path_factory.mktemp("simulated") / "trial.store"
+    listed: list[Simulated] = []
+    for done, so_far in simulate(path, SIMULATED, seed=7):
+        listed = so_far
+        print(f"{done:,} transactions of {SIMULATED:,}", flush=True)
+    write_list(listed, path.with_suffix(".parquet"))
+    return path, listed
+
+
+def test_the_report_is_the_simulators_list(
+    spark: SparkSession, simulated: tuple[Path, list[Simulated]], tmp_path: Path
+) -> None:
+    from txstore.spark.report.ledger import Ledger
+
+    store, listed = simulated
+    ledger = Ledger(spark, str(store), tmp_path)
+    assert ledger.advance() == ledger.visible > 0
+    names = list(Simulated.__dataclass_fields__)
+    found = ledger.transactions().selectExpr(
+        "transaction_id", "producer_group", "real_topic", "real_queue_id",
+        "half_queue_offsets[0] AS half_queue_offset", "half_physical_offsets[0] AS half_physical_offset", "state",
+        "get(final_physical_offsets, 0) AS final_physical_offset",
+    )  # fmt: skip
+    expected = spark.read.parquet(str(store.with_suffix(".parquet"))).select(names)
+    assert found.count() == expected.count() == len(listed)
+    assert found.select(names).exceptAll(expected).count() == 0
+    assert expected.exceptAll(found.select(names)).count() == 0
+    assert {one.state for one in listed} == {"committed", "rolled_back", "discarded", "pending"}
+    several = "size(half_queue_offsets) > 1 OR size(final_physical_offsets) > 1"
+    assert ledger.transactions().where(several).count() == 0
+
+
+@pytest.mark.parametrize("name", ["5.3.3-tx", "tx-crash"])
+def test_run_by_run_it_ends_as_the_whole_does(spark: SparkSession, golden: Unpacked, tmp_path: Path, name: str) -> None:
+    from txstore import _native
+    from txstore.spark.report.fold import COLUMNS, fold, read_traces
+    from txstore.spark.report.ledger import Ledger
+    from txstore.spark.report.place import last_store_ms
+
+    store = str(golden[name].store)
+    first, end = _native.log_range(store)
+    whole = fold(read_traces(spark, store), first, _native.log_half_progress(store)).select(COLUMNS)
+    begun = spark.read.format("txstore").option("columns", "store_timestamp").load(store).head()
+    assert begun is not None
+    begin_ms, end_ms = int(begun[0].timestamp() * 1_000), last_store_ms(store, end)
+    assert end_ms is not None
+    carried = []
+    for part in (1, 2, 3):
+        until = None if part == 3 else begin_ms + (end_ms - begin_ms) * part // 3
+        Ledger(spark, store, tmp_path / "report").advance(until, lookback_ms=3_000)
+        rows = spark.read.parquet(str(tmp_path / "report" / "transactions"))
+        carried.append((rows.where("open = 'true'").count(), rows.count()))
+    assert all(0 < opened < every for opened, every in carried[1:]), carried
+    ledger = Ledger(spark, store, tmp_path / "report")
+    assert ledger.advance() == 0
+    found = ledger.transactions().select(COLUMNS).collect()
+    assert sorted(found, key=lambda row: row.half_queue_offsets) == sorted(
+        whole.collect(), key=lambda row: row.half_queue_offsets
+    )
+
+
+def test_a_run_that_was_killed_is_done_again(spark: SparkSession, orders: Path, tmp_path: Path) -> None:
+    from txstore.spark.report.ledger import Ledger
+
+    Ledger(spark, str(orders), tmp_path).advance()
+    # What a run leaves that wrote its rows and was killed before it said so.
+    shutil.copytree(tmp_path / "transactions" / "run=00000", tmp_path / "transactions" / "run=00001")
+    assert Ledger(spark, str(orders), tmp_path).transactions().count() == 100
+    other = shutil.copytree(orders, tmp_path / "other.store")
+    with pytest.raises(InvalidOptionError, match="name another folder"):
+        Ledger(spark, str(other), tmp_path)
+
+
+class Shown(html.parser.HTMLParser):
+    """What a page shows: its tiles, headings, and how many rows and bars there are."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tiles: dict[str, str] = {}
+        self.words: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self._tile = ""
+        self._path: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self._path.append(tag)
+        self._tile = dict(attrs).get("data-name") or self._tile
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._path and self._path.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if self._path and self._path[-1] == "strong":
+            self.tiles[self._tile] = data
+        elif data.strip() and self._path and self._path[-1] != "style":
+            self.words.append(data.strip())
+
+
+@pytest.fixture(scope="module")
+def report(spark: SparkSession, golden: Unpacked, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a broker's store, made by the job itself."""
+    from spark import transaction_report
+
+    folder = tmp_path_factory.mktemp("report")
+    arguments = [str(golden["tx-crash"].store), str(folder), "--now", "2030-01-01T00:00:00+00:00"]
+    assert transaction_report.main(arguments) == 0
+    return folder / "report.html"
+
+
+def test_the_page_is_one_file_and_tells_the_numbers(report: Path) -> None:
+    text = report.read_text()
+    assert not any(word in text for word in ("http:", "https:", "<script", "<link", "@import", "url("))
+    shown = Shown(text)
+    assert shown.tiles["Transactions"] == "108"
+    assert shown.tiles["Pending too long"] == "13"
+    assert (shown.tiles["Discarded"], shown.tiles["Committed twice"]) == ("1", "2")
+    assert json.loads((report.parent / "ledger.json").read_text())["run"] == 1
+
+
+def test_a_browser_shows_the_page(report: Path, tmp_path: Path) -> None:
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    # Sandboxes of the browser need rights that containers do not give; the page is our own file.
+    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += ["--hide-scrollbars", "--window-size=1200,1800"]
+    dom = subprocess.run(
+        [*command, "--dump-dom", report.as_uri()], capture_output=True, text=True, timeout=120, check=True
+    )
+    shown = Shown(dom.stdout)
+    assert shown.tiles["Transactions"] == "108"
+    for words in ("Transactions over time", "Time to the decision", "Checks that a broker sent", "By topic"):
+        assert words in shown.words
+    assert shown.tags["svg"] >= 3 + 2
+    assert shown.tags["tr"] > 13 + 2 + 1
+    picture = tmp_path / "page.png"
+    subprocess.run([*command, f"--screenshot={picture}", report.as_uri()], capture_output=True, timeout=120, check=True)
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    # A blank page of that size packs into a few kilobytes.
+    assert picture.stat().st_size > 50_000
