@@ -77,7 +77,7 @@ fuzz: $(NATIVE) ## libFuzzer over what the engine reads (FUZZ_SECONDS for each t
 	$(call step,cargo fuzz,$(BIN)/python -m fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ))
 
 loom: ## every order of the steps of a few threads, by loom
-	$(call step,loom,RUSTFLAGS="--cfg loom" cargo test --locked --quiet --release --features testing --target-dir target/loom --lib interleavings -- --test-threads 1)
+	$(call step,loom,RUSTFLAGS="--cfg loom" cargo test --locked --quiet --features testing --target-dir target/loom --lib interleavings -- --test-threads 1)
 
 # It needs the components miri and rust-src of the nightly toolchain.
 miri: ## undefined behaviour in codec and table, by Miri
@@ -91,7 +91,7 @@ memcheck: ## wrong memory accesses where files are mapped, by valgrind
 LLVM := $(patsubst %/llvm-cov,%,$(lastword $(sort $(wildcard /usr/lib/llvm-*/bin/llvm-cov))))
 COVER := $(if $(LLVM),LLVM_COV=$(LLVM)/llvm-cov LLVM_PROFDATA=$(LLVM)/llvm-profdata) cargo llvm-cov
 coverage: $(DEPS) ## which lines of the engine its Rust tests run
-	$(call step,cargo llvm-cov,$(COVER) --no-report --locked --quiet --features testing)
+	$(call step,cargo llvm-cov,$(COVER) clean --workspace && $(COVER) --no-report --locked --quiet --features testing)
 	$(call step,coverage,$(COVER) report --json --summary-only | $(BIN)/python -m tests.line_coverage)
 
 build: $(DEPS) ## a wheel in dist/

@@ -14,6 +14,7 @@ use crate::java;
 use crate::record::RecordView;
 use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
 use crate::record::properties::{KEYS, TAGS, UNIQUE_KEY};
+use crate::sync::fence;
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
 
 /// Bytes that one `read` returns at most, beyond its first message: RocketMQ's `maxTransferBytesOnMessageInMemory` is
@@ -218,8 +219,14 @@ impl Store {
         shared.refresh()?;
         let until = shared.clock.monotonic_ms().saturating_add(i64::try_from(timeout_ms).unwrap_or(i64::MAX));
         shared.arrival_waiters.fetch_add(1, Ordering::SeqCst);
+        // The other half of the fence in `announce`: without it a processor may look at the end before it is counted.
+        fence(Ordering::SeqCst);
         let result = loop {
             let seen = shared.arrival.seen();
+            // Asked behind `seen`: a close that came before it wakes nobody any more.
+            if let Err(error) = shared.check_open() {
+                break Err(error);
+            }
             let end = shared.visible_end();
             let left = until - shared.clock.monotonic_ms();
             if end > physical_offset.0 || left <= 0 {

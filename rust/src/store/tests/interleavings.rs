@@ -18,7 +18,15 @@ fn explore(run: impl Fn() + Send + Sync + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(PREEMPTIONS);
     builder.max_branches = 100_000;
-    builder.check(run);
+    let orders = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let tried = Arc::clone(&orders);
+    builder.check(move || {
+        tried.fetch_add(1, Ordering::Relaxed);
+        run();
+    });
+    let orders = orders.load(Ordering::Relaxed);
+    eprintln!("{orders} orders");
+    assert!(orders > 1, "the threads never met");
 }
 
 fn open(flush: FlushDiskType) -> (Bench, Arc<Store>) {
@@ -140,6 +148,9 @@ impl File for Values {
         Ok(())
     }
     fn map_read(&self) -> Result<Box<dyn ReadMap>> {
+        Err(Error::StoreClosed)
+    }
+    fn map_range(&self, _: std::ops::Range<u64>) -> Result<Box<dyn ReadMap>> {
         Err(Error::StoreClosed)
     }
     fn map_shared(&self, _: usize) -> Result<Box<dyn SharedMap>> {
