@@ -54,7 +54,12 @@ impl Published {
     pub fn create(storage: &dyn Storage) -> Result<Self> {
         storage.create_dir(DIR)?;
         let file = storage.open(PATH, OpenMode::Create)?;
-        if !has_good_header(&*file)? {
+        if has_good_header(&*file)? {
+            // A sync that failed once may have left bytes that are read but never go to the disk: the next sync takes these.
+            let mut bytes = [0; FILE_BYTES];
+            file.read_at(&mut bytes, 0)?;
+            file.write_at(&bytes, 0)?;
+        } else {
             // Never shorter, not even for a moment: a reader may have the file mapped. The header goes last.
             file.set_len(bytes_of(FILE_BYTES))?;
             file.write_at(&[0; LIVE_BYTES], bytes_of(HEADER_BYTES))?;

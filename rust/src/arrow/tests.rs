@@ -38,8 +38,8 @@ fn log_of(properties: &[&[u8]], body: &[u8]) -> (Arc<Memory>, Vec<u64>) {
         };
         let place = Place {
             physical_offset: PhysicalOffset(at),
-            queue_offset: QueueOffset(places.len() as u64),
-            store_timestamp: TimestampMs(1_000 + places.len() as i64),
+            queue_offset: QueueOffset(u64::try_from(places.len()).unwrap()),
+            store_timestamp: TimestampMs(1_000 + i64::try_from(places.len()).unwrap()),
         };
         let mut bytes = Vec::new();
         encode(&draft, place, false, &mut bytes).unwrap();
@@ -47,14 +47,19 @@ fn log_of(properties: &[&[u8]], body: &[u8]) -> (Arc<Memory>, Vec<u64>) {
         file.set_len(FILE).unwrap();
         file.write_at(&bytes, at).unwrap();
         places.push(at);
-        at += bytes.len() as u64;
+        at += u64::try_from(bytes.len()).unwrap();
     }
     (storage, places)
 }
 
+fn open_log(memory: &Arc<Memory>) -> Log {
+    let storage: Arc<dyn Storage> = Arc::<Memory>::clone(memory);
+    Log::open_with(storage).unwrap()
+}
+
 fn scan(storage: &Arc<Memory>, options: ScanOptions) -> (Vec<RecordBatch>, Arc<Counts>) {
     let counts = Arc::new(Counts::default());
-    let log = Log::open_with(Arc::clone(storage) as Arc<dyn Storage>).unwrap();
+    let log = open_log(storage);
     let mut scan = Scan::over(log, Arc::new(options), Arc::clone(&counts)).unwrap();
     let mut batches = Vec::new();
     while let Some(batch) = scan.next_batch().unwrap() {
@@ -116,9 +121,9 @@ fn a_body_that_cannot_be_unpacked_is_damage() {
     let options = ScanOptions { bad_records: BadRecords::Skip, ..ScanOptions::of(View::CommitLog) };
     let (batches, counts) = scan(&storage, options);
     let found = batches[0].column_by_name("physical_offset").unwrap().as_primitive::<Int64Type>().values().to_vec();
-    assert_eq!(found, [places[0] as i64, places[2] as i64]);
+    assert_eq!(found, [places[0].cast_signed(), places[2].cast_signed()]);
     assert_eq!(counts.bad_records.load(Ordering::Relaxed), 1);
-    let log = Log::open_with(storage as Arc<dyn Storage>).unwrap();
+    let log = open_log(&storage);
     let mut failing = Scan::over(log, Arc::new(ScanOptions::of(View::CommitLog)), Arc::default()).unwrap();
     let text = failing.next_batch().unwrap_err().to_string();
     assert!(text.contains("ZLIB") && text.contains("commitlog/00000000000000000000"), "{text}");
@@ -128,7 +133,7 @@ fn a_body_that_cannot_be_unpacked_is_damage() {
 fn a_planned_range_that_ends_within_a_record_is_refused() {
     let (storage, places) = log_of(&[b"", b"", b""], b"body");
     for (end, fails) in [(places[2], false), (places[2] - 1, true), (places[2] + 1, true)] {
-        let log = Log::open_with(Arc::clone(&storage) as Arc<dyn Storage>).unwrap();
+        let log = open_log(&storage);
         let options = ScanOptions { start: Some(0), end: Some(end), is_cut: true, ..ScanOptions::of(View::CommitLog) };
         let mut scan = Scan::over(log, Arc::new(options), Arc::default()).unwrap();
         let first = scan.next_batch();

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::storage::disk::Disk;
+use crate::storage::memory::{FaultKind, Memory};
 
 fn disk() -> (tempfile::TempDir, Disk) {
     let dir = tempfile::tempdir().unwrap();
@@ -68,4 +69,30 @@ fn a_bad_header_is_not_believed_and_made_anew() {
     file.set_len(127).unwrap();
     assert!(Published::open(&disk).unwrap().is_none());
     assert!(Published::create(&disk).is_ok() && Published::open(&disk).unwrap().is_some());
+}
+
+#[test]
+fn what_a_failed_sync_dropped_is_made_durable_by_the_next() {
+    // What a failed sync drops differs with the number of calls before it.
+    for (before, call) in (0..16).flat_map(|before| (1..9).map(move |call| (before, call))) {
+        let memory = Memory::new();
+        for _ in 0..before {
+            memory.create_dir(DIR).unwrap();
+        }
+        memory.fail_at(memory.calls() + call, FaultKind::Io, false);
+        if Published::create(&memory).is_ok() {
+            continue;
+        }
+        let writer = Published::create(&memory).unwrap();
+        writer.set_durable(PhysicalOffset(7));
+        writer.sync().unwrap();
+        memory.sync_dir("").unwrap();
+        memory.sync_dir(DIR).unwrap();
+        let reader = Published::open(&memory.lose_power(|_| 0)).unwrap();
+        assert_eq!(
+            reader.map(|reader| reader.durable()),
+            Some(PhysicalOffset(7)),
+            "call {call} behind {before} failed"
+        );
+    }
 }
