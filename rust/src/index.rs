@@ -97,8 +97,10 @@ impl IndexFiles {
             let what = format!("{} slots and {} entries hold nothing", geometry.slots, geometry.entries);
             return Err(Error::InvalidOption { option: "max_index_num".to_owned(), what });
         }
-        if writable {
+        if writable && storage.list(DIR)?.is_some() {
             remove_empty(&*storage)?;
+            // A process that was killed may have removed a file and not synced it; what is gone now must stay gone.
+            storage.sync_dir(DIR)?;
         }
         let mut files = Vec::new();
         for entry in index_files(&*storage)? {
@@ -324,12 +326,10 @@ fn index_files(storage: &dyn Storage) -> Result<Vec<DirEntry>> {
 }
 
 fn remove_empty(storage: &dyn Storage) -> Result<()> {
-    let empty: Vec<_> = named_files(storage)?.into_iter().filter(|entry| entry.len == 0).collect();
-    for entry in &empty {
+    for entry in named_files(storage)?.into_iter().filter(|entry| entry.len == 0) {
         storage.unlink(&path_of(&entry.name))?;
     }
-    // Its name may be durable already: without this, lost power would bring it back.
-    if empty.is_empty() { Ok(()) } else { storage.sync_dir(DIR) }
+    Ok(())
 }
 
 fn named_files(storage: &dyn Storage) -> Result<Vec<DirEntry>> {

@@ -55,6 +55,20 @@ fn naive(geometry: IndexGeometry, entries: &[IndexEntry]) -> Vec<u8> {
 }
 
 #[test]
+fn a_file_that_a_killed_process_removed_stays_gone_behind_an_opening() {
+    let memory = Memory::new();
+    memory.create_dir(DIR).unwrap();
+    memory.sync_dir("").unwrap();
+    let path = path_of("20261121000000000");
+    memory.open(&path, OpenMode::Create).unwrap().set_len(SMALL.file_bytes()).unwrap();
+    memory.sync_dir(DIR).unwrap();
+    memory.unlink(&path).unwrap();
+    let killed = Arc::new(memory.crash(0, CrashKeep::PageCache));
+    assert!(IndexFiles::open(killed.clone(), SMALL, true).unwrap().is_empty());
+    assert_eq!(names(&killed.lose_power(|_| 0)), Vec::<String>::new());
+}
+
+#[test]
 fn the_bytes_are_those_of_a_drawn_file() {
     let (_dir, disk) = disk();
     let mut index = IndexFiles::open(disk.clone(), SMALL, true).unwrap();

@@ -90,6 +90,12 @@ pub enum DecodeError {
         /// The port as it stands.
         found: u32,
     },
+    /// Queues are numbered from 0.
+    #[error("the queue id is {found}; queues are numbered from 0")]
+    NegativeQueue {
+        /// The number as it stands.
+        found: i32,
+    },
     /// The topic is not UTF-8.
     #[error("the topic is not UTF-8")]
     NotUtf8Topic,
@@ -171,6 +177,9 @@ fn read(record: &[u8], size: u32, version: Version, at: PhysicalOffset, verify: 
     let (body, topic, properties) = reader.texts(version)?;
     check_body_crc(body, body_crc, verify)?;
     check_record_crc(record, properties, verify)?;
+    if queue_id.0 < 0 {
+        return Err(DecodeError::NegativeQueue { found: queue_id.0 });
+    }
     let topic = std::str::from_utf8(topic).map_err(|_| DecodeError::NotUtf8Topic)?;
     Ok(RecordView {
         size,

@@ -194,6 +194,7 @@ fn every_error_says_what_it_is() {
         DecodeError::BadPort { field: "born host", found: 0x1_DF98 }
     );
     assert_eq!(error(&changed(topic_at + 1, &[0xFF]), NOTHING), DecodeError::NotUtf8Topic);
+    assert_eq!(error(&changed(12, &[0xFF; 4]), NOTHING), DecodeError::NegativeQueue { found: -1 });
     assert!(matches!(error(&changed(body_at(0), b"j"), ALL), DecodeError::BodyCrc { stored: 0x3610_A686, .. }));
     assert!(matches!(error(&changed(FLAG_AT, &[1]), LENIENT), DecodeError::RecordCrc { stored: Some(_), .. }));
     assert!(matches!(error(&changed(good.len() - 2, b"x"), ALL), DecodeError::RecordCrc { stored: None, .. }));
@@ -250,7 +251,7 @@ prop_compose! {
     ) -> Vec<u8> {
         let draft = Draft {
             topic: &topic,
-            queue_id: QueueId(numbers.0),
+            queue_id: QueueId(numbers.0 & i32::MAX),
             flag: numbers.1,
             sys_flag: numbers.2,
             born_timestamp: TimestampMs(moments.0),
