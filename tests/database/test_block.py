@@ -317,7 +317,8 @@ def test_a_fake_broker_takes_a_database_too(kind: Kind, database: Database) -> N
     tx, failed = run(pay())
     assert fake.transaction_state(failed.transaction_id) == "pending"
     assert fake.run_checks() == 1
-    assert fake.transaction_state(failed.transaction_id) == "rolled_back"
+    # A connection that could not be rolled back may still be committed by its own `with`: the message follows the row.
+    assert fake.transaction_state(failed.transaction_id) == kind.outcomes()[failed.transaction_id]
     assert fake.transaction_state(tx.transaction_id) == "committed"
 
 
