@@ -54,6 +54,7 @@ from txstore.message import (
     utc,
 )
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
+from txstore.retention import Retention, RetentionRules
 from txstore.topics import Groups, Topics
 from txstore.transaction import CheckHistory, Outlook, PendingTransaction, Transactions, TransactionTrace
 
@@ -115,6 +116,7 @@ def open(
         broker_port=settings.broker_port,
     )
     try:
+        _check_store_bytes_max(settings, store)
         return Broker(store, settings)
     except BaseException:
         store.close()
@@ -173,6 +175,7 @@ class Broker(ConsumerGroups):
         outlook = None if store.read_only else _outlook_of(self._rounds)
         self._transactions = Transactions(store, self._history, outlook, self._owner_name)
         self._delays = Delays(store, monotonic)
+        self._retention = Retention(store, RetentionRules.of(config), time_ms)
         # The engine's own calls: a layer of Python around them would cost as much as they do.
         self.append = store.append
         self.prepare = store.prepare
@@ -522,6 +525,7 @@ class Broker(ConsumerGroups):
         )
         house.add("databases", job(lambda broker: broker._clean_databases()), _CLEAN_SECONDS)
         house.add("snapshot", job(lambda broker: broker._store.snapshot()), seconds["snapshot_interval"])
+        house.add("retention", job(lambda broker: broker._retention.round()), seconds["clean_resource_interval"])
         house.add("delays", job(lambda broker: broker._delays.deliver()), DELAYS_EVERY_SECONDS)
         house.start()
         house.wake("checks")
@@ -556,6 +560,7 @@ _PERIODS = (
     "transaction_time_out",
     "flush_consumer_offset_interval",
     "snapshot_interval",
+    "clean_resource_interval",
 )
 
 
@@ -595,6 +600,17 @@ def _outlook_of(rounds: CheckRounds) -> Callable[[WaitingHalf], Outlook]:
         return Outlook(decision.look_again_in_ms if decision.action is Action.WAIT else 0, decision.why)
 
     return outlook
+
+
+def _check_store_bytes_max(config: BrokerConfig, store: Store) -> None:
+    """Whole files go, and never the one that is written: below two files nothing would be left."""
+    size = store.stat().commit_log_file_size
+    if config.store_bytes_max is not None and not store.read_only and config.store_bytes_max < 2 * size:
+        raise InvalidOptionError(
+            f"store_bytes_max {config.store_bytes_max} is less than two files of the log, of {size} bytes each\n"
+            "hint: raise it; a new store may have smaller files, by mapped_file_size_commit_log",
+            option="store_bytes_max",
+        )
 
 
 def _not_negative(option: str, value: int) -> None:

@@ -102,12 +102,22 @@ impl Store {
     /// Stores a discarded transaction's half again: a new, pending transaction.
     pub fn resume(&self, transaction_id: &str) -> Result<Sent> {
         self.shared.check_writable("resuming a transaction")?;
-        let row = self.transaction(transaction_id)?;
+        let row = match self.transaction(transaction_id) {
+            Err(Error::TransactionNotFound { .. }) => return self.resume_parked(transaction_id),
+            row => row?,
+        };
         match (row.outcome, row.discards.last()) {
             (Some(Outcome::Discarded), Some(place)) => self.resume_at(transaction_id, PhysicalOffset(*place)),
             (Some(outcome), _) => Err(Error::AlreadyEnded { transaction: transaction_id.to_owned(), outcome }),
             (None, _) => Err(Error::StillPending { transaction: transaction_id.to_owned() }),
         }
+    }
+
+    /// Its half is gone with the front of the log, its parked copy is not.
+    fn resume_parked(&self, transaction_id: &str) -> Result<Sent> {
+        let parked = self.query(DISCARD_TOPIC, transaction_id, 1)?;
+        let newest = parked.first().ok_or_else(|| unknown(transaction_id))?;
+        self.resume_at(transaction_id, newest.view()?.physical_offset)
     }
 
     fn resume_at(&self, transaction_id: &str, place: PhysicalOffset) -> Result<Sent> {

@@ -189,8 +189,10 @@ fn open_with(
     log.set_verify(Box::new(move |offset| verifying.verify(offset)));
     let appender =
         (!read_only).then(|| Appender::new(Arc::clone(&log), settings.append_prop_crc, sync, recovered.newest));
+    let opened_at = (clock.wall().max(recovered.newest), clock.monotonic_ms());
     let shared = Shared {
         inner: Mutex::new(inner(recovered, appender, known.half_progress, clock.as_ref(), &options)),
+        opened_at,
         process: opener.process,
         forks: FORKS.load(Ordering::SeqCst),
         ids: unique_ids(opener, clock.as_ref(), &options),
@@ -284,7 +286,7 @@ fn recover_or_rebuild(
     recover(log, queue_files, Some(index), settings, snapshot, known)
 }
 
-fn inner(
+pub(super) fn inner(
     mut recovered: Recovered,
     appender: Option<Appender>,
     half_progress: u64,
@@ -295,6 +297,8 @@ fn inner(
     let half_slot = queues.find_or_insert(HALF_TOPIC, HALF_QUEUE);
     let op_slot = queues.find_or_insert(OP_TOPIC, HALF_QUEUE);
     let half_end = queues.next(half_slot);
+    // Where the log has no half any more, nothing is known of those that it had.
+    recovered.table.begin_at(half_end);
     // A wall clock behind the newest record would make every half younger than it is: time goes on from the later.
     let wall_ms = clock.wall().0.max(recovered.newest.0);
     let timeout_ms = options.transaction_timeout_ms;

@@ -215,7 +215,7 @@ impl Shared {
         self.snapshot_alone()
     }
 
-    fn snapshot_alone(&self) -> Result<()> {
+    pub(super) fn snapshot_alone(&self) -> Result<()> {
         self.write_derived_alone()?;
         let mut inner = self.inner.lock();
         // Little has come since; with the lock held nothing more does, so that all stand at one position.
@@ -260,7 +260,7 @@ impl Shared {
     }
 
     /// A sync that failed is never tried again on the same data: the second one would succeed without it.
-    fn synced(&self, result: Result<()>) -> Result<()> {
+    pub(super) fn synced(&self, result: Result<()>) -> Result<()> {
         result.map_err(|error| match error {
             Error::TooManyFiles { .. } => error,
             error => self.judge(Error::StorePoisoned { why: error.to_string() }),
@@ -303,7 +303,7 @@ impl Shared {
         self.write_progress_alone()
     }
 
-    fn write_progress_alone(&self) -> Result<()> {
+    pub(super) fn write_progress_alone(&self) -> Result<()> {
         let mut inner = self.inner.lock();
         let half_end = inner.state.dispatcher.queues.next(inner.half_slot);
         let half_progress = inner.state.table.half_progress(half_end);
