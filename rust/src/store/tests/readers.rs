@@ -47,3 +47,21 @@ fn t2_a_reader_sees_transactions_pend_and_end() {
     writer.close().unwrap();
     assert_eq!(pending(&on_disk(directory.path(), true, FlushDiskType::Async)), [3, 4, 5]);
 }
+
+#[test]
+fn d2_a_reader_sees_what_groups_acknowledge() {
+    let directory = tempfile::tempdir().unwrap();
+    let writer = on_disk(directory.path(), false, FlushDiskType::Async);
+    let reader = on_disk(directory.path(), true, FlushDiskType::Async);
+    for _ in 0..3 {
+        send(&writer, "orders", b"x").unwrap();
+    }
+    assert_eq!(reader.consumer_offset("orders", "readers", QUEUE).unwrap(), None);
+    for offset in [2, 3] {
+        writer.set_consumer_offset("orders", "readers", QUEUE, offset).unwrap();
+        writer.write_offsets().unwrap();
+        assert_eq!(reader.consumer_offset("orders", "readers", QUEUE).unwrap(), Some(offset));
+        let all = reader.consumer_offsets().unwrap();
+        assert!(all.contains(&("orders".into(), "readers".into(), QUEUE, offset)), "{all:?}");
+    }
+}
