@@ -185,6 +185,12 @@ fn open_with(
         settings.begin_range(end);
         settings.store(storage.as_ref())?;
     }
+    if read_only && !known.live && !clean {
+        // A killed writer may have left what no sync covered; what is shown must not be taken back by lost power.
+        if let Some(ours) = settings.ranges.last().filter(|range| range.end.is_none()) {
+            log.segments.sync(known.durable.max(ours.start), end)?;
+        }
+    }
     let verifying = settings.clone();
     log.set_verify(Box::new(move |offset| verifying.verify(offset)));
     let appender =
