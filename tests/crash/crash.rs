@@ -20,6 +20,7 @@ use txstore::units::{QueueId, QueueOffset};
 use crate::history::{Acknowledged, Half, Held, History, broken, hold};
 use crate::machine::{Machine, TIMEOUT_MS};
 use crate::promises::{Expected, Found, FoundTransaction, check, progress_is_exact};
+use crate::watched::all_shown;
 
 /// What is known of a store beside its history.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,9 +91,9 @@ impl Machine {
         Ok(found)
     }
 
-    /// L8: a reader opens what a crash left, finds the same, and writes nothing.
-    pub fn read_only_opening(&self, must_end: u64, origin: Origin) -> Held {
-        let calls = self.memory.calls();
+    /// L8: a reader opens what a crash left, finds the same, and changes nothing. D1: what it found is there for good.
+    pub fn read_only_opening(&mut self, must_end: u64, origin: Origin) -> Held {
+        let left = files(&self.memory, "");
         let store = match self.open_reader() {
             Ok(store) => store,
             // Nothing was ever made durable: then there may be no store yet.
@@ -111,8 +112,12 @@ impl Machine {
             thorough: false,
         };
         check(&store, expected)?;
+        match all_shown(&store) {
+            Ok(shown) => self.history.shown.extend(shown),
+            Err(error) => return broken("D1", error.to_string()),
+        }
         drop(store);
-        hold(self.memory.calls() == calls, "L8", || "a read-only opening wrote".into())
+        hold(files(&self.memory, "") == left, "L8", || "a read-only opening wrote".into())
     }
 
     /// The history goes on from what was found: what is not there was promised to nobody.

@@ -301,7 +301,12 @@ impl Run {
         let machine = self.machine();
         if reads && machine.crc() {
             machine.read_only_opening(must_end, origin)?;
+            if self.chance.one_in(2) {
+                must_end = must_end.min(self.machine().must_end(CrashKeep::PowerLoss));
+                self.crash_once(CrashKeep::PowerLoss);
+            }
         }
+        let machine = self.machine();
         let found = machine.recover(must_end, origin, thorough)?;
         self.tally.checks += found.checks;
         self.tally.records += found.places.len() as u64;
