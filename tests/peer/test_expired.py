@@ -20,14 +20,14 @@ pytestmark = pytest.mark.peer
 
 def test_a_broker_loads_a_store_whose_front_is_gone(rocketmq: Peer, tmp_path: Path) -> None:
     for seed in (3, 4, 5):
-        made = workload.options(random.Random(seed)) | {"mapped_file_size_commit_log": 16 << 10}
+        made = workload.options(random.Random(seed)) | {"mapped_file_size_commit_log": 1 << 16}
         path = tmp_path / str(seed)
         workload.write(path, made, workload.plan(random.Random(seed), 120))
         with txstore.open(path, clean_resource_interval=86_400, transaction_check_interval=86_400) as broker:
             for waiting in broker.transactions():
                 broker.discard(waiting.transaction_id or "")
             producer = broker.producer("last")
-            for number in range(40):
+            for number in range(150):
                 producer.send(txstore.Message("orders", b"x" * 1_000, keys=[f"last-{number}"]), queue_id=0)
             pending = broker.transactions()
             expired = broker.store.remove_log_files(broker.stat().max_physical_offset, keep_unread=False)
