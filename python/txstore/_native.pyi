@@ -450,7 +450,8 @@ class Store:
         """A file of `config/` as strict JSON (a broker's lenient one is read too; falls back to `.bak`); None: not there."""
     def set_config_text(self, name: str, text: str) -> None:
         """Replaces a file of `config/` safely; the old one stays as `.bak`."""
-    def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None: ...
+    def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None:
+        """Where a group goes on; None: it has no offset. In a reader, as the writer has written it by now."""
     def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
         """In memory at once; on disk by `write_offsets`. Raises InvalidOptionError above the queue's end or below 0."""
     def consumer_offsets(self) -> list[tuple[str, str, int, int]]:

@@ -24,7 +24,7 @@ RUST_ROOMS = (
     "store arrow remoting python"
 ).split()
 PYTHON_ROOMS = (
-    "errors config message listener interface _native arrow topics backlog producer consumer transaction check "
+    "errors config message listener interface _native arrow topics backlog producer consumer queries transaction check "
     "delay housekeeping broker remoting testing database spark cli"
 ).split()
 # What half and op messages are is needed wherever records are looked at; those parts of `half` hold no state.

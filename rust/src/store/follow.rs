@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
-use super::open::{LOCK, PUBLISHER_BYTE, WRITER_BYTE};
+use super::open::{LOCK, PUBLISHER_BYTE, WRITER_BYTE, clamp_offsets};
 use super::{Inner, Shared};
 use crate::delay::DelayProgress;
 use crate::error::Result;
 use crate::index::IndexFiles;
+use crate::offsets::ConsumerOffsets;
 use crate::recovery::Known;
 
 /// Index entries that a reader keeps before it looks whether the writer's files have them.
@@ -50,6 +51,21 @@ impl Shared {
         self.log.set_durable(end);
         self.prune_index(&mut inner)?;
         followed
+    }
+    /// Reads what groups have acknowledged since, as far as the writer has written it; nothing in a writer.
+    pub(super) fn refresh_offsets(&self) -> Result<()> {
+        if !self.options.read_only {
+            return self.check_open();
+        }
+        // In front of the queues' ends, so that no offset is above them that was right when it was written.
+        let (mut offsets, damaged) = ConsumerOffsets::load(self.storage.as_ref())?;
+        self.refresh()?;
+        if !damaged.is_empty() {
+            return Ok(()); // What was read before stays.
+        }
+        clamp_offsets(&mut offsets, &self.inner.lock().state.dispatcher.queues, &mut Vec::new());
+        *self.offsets.lock() = offsets;
+        Ok(())
     }
     /// Lets go of index entries that the writer has put into files.
     fn prune_index(&self, inner: &mut Inner) -> Result<()> {

@@ -14,7 +14,7 @@ use crate::checkpoint::Checkpoint;
 use crate::clock::Clock;
 use crate::commit_log::{self, Appender, CommitLog, Urgency};
 use crate::config_file::replace_file;
-use crate::consume_queue::QueueFiles;
+use crate::consume_queue::{QueueFiles, QueueTable};
 use crate::delay::DelayOffsets;
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
@@ -160,7 +160,7 @@ fn open_with(
         milliseconds: 0,
         warnings,
     };
-    clamp_offsets(&mut offsets, &recovered, &mut report.warnings);
+    clamp_offsets(&mut offsets, &recovered.dispatcher.queues, &mut report.warnings);
     let sync = options.flush_disk_type == FlushDiskType::Sync;
     if let Some(claim) = claim.as_mut() {
         claim.changed = true;
@@ -375,9 +375,8 @@ fn has_delayed(snapshot: &Snapshot) -> bool {
 }
 
 /// An offset beyond its queue's end, as lost power can leave it, is brought back and reported (D2).
-fn clamp_offsets(offsets: &mut ConsumerOffsets, recovered: &Recovered, warnings: &mut Vec<String>) {
+pub(super) fn clamp_offsets(offsets: &mut ConsumerOffsets, queues: &QueueTable, warnings: &mut Vec<String>) {
     for (topic, group, queue_id, offset) in offsets.all() {
-        let queues = &recovered.dispatcher.queues;
         let next = queues.find(&topic, queue_id).map_or(0, |slot| queues.next(slot));
         if offset > next && !mutated(Mutant::OffsetsNotClamped) {
             warnings.push(format!("the offset of {group} in {topic}/{queue_id} was {offset}, behind the end {next}"));

@@ -65,7 +65,7 @@ impl Store {
 
     /// The offset up to which a group has acknowledged a queue.
     pub fn consumer_offset(&self, topic: &str, group: &str, queue_id: crate::units::QueueId) -> Result<Option<u64>> {
-        self.shared.check_open()?;
+        self.shared.refresh_offsets()?;
         Ok(self.shared.offsets.lock().get(topic, group, queue_id))
     }
 
@@ -94,7 +94,7 @@ impl Store {
 
     /// All groups' offsets: topic, group, queue, offset.
     pub fn consumer_offsets(&self) -> Result<Vec<(String, String, crate::units::QueueId, u64)>> {
-        self.shared.check_open()?;
+        self.shared.refresh_offsets()?;
         Ok(self.shared.offsets.lock().all())
     }
 

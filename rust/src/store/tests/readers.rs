@@ -50,6 +50,24 @@ fn t2_a_reader_sees_transactions_pend_and_end() {
 }
 
 #[test]
+fn d2_a_reader_sees_what_groups_acknowledge() {
+    let directory = tempfile::tempdir().unwrap();
+    let writer = on_disk(directory.path(), false, FlushDiskType::Async);
+    let reader = on_disk(directory.path(), true, FlushDiskType::Async);
+    for _ in 0..3 {
+        send(&writer, "orders", b"x").unwrap();
+    }
+    assert_eq!(reader.consumer_offset("orders", "readers", QUEUE).unwrap(), None);
+    for offset in [2, 3] {
+        writer.set_consumer_offset("orders", "readers", QUEUE, offset).unwrap();
+        writer.write_offsets().unwrap();
+        assert_eq!(reader.consumer_offset("orders", "readers", QUEUE).unwrap(), Some(offset));
+        let all = reader.consumer_offsets().unwrap();
+        assert!(all.contains(&("orders".into(), "readers".into(), QUEUE, offset)), "{all:?}");
+    }
+}
+
+#[test]
 fn d1_what_a_reader_finds_behind_a_kill_no_lost_power_takes_back() {
     for call in 1.. {
         let bench = Bench::sync();
