@@ -295,6 +295,10 @@ def test_output_that_is_cut_off_is_no_error(store: Path) -> None:
     command = f"{sys.executable} -m txstore.cli.main store dump {store} | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert (done.stdout.splitlines()[-1], done.stderr) == ("0", "")
+    consume = f"{sys.executable} -m txstore.cli.main consume {store} orders -g shipping --json | head -n 1 > /dev/null"
+    subprocess.run(["bash", "-c", consume], capture_output=True, check=True)
+    with txstore.open(store) as broker, broker.consumer("shipping", "orders") as consumer:
+        assert len(consumer.poll(3000)) > 1000, "what nobody could read is not acknowledged"
 
 
 def test_help_loads_no_more_than_it_needs() -> None:

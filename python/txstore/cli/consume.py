@@ -7,6 +7,7 @@ an interrupted command loses none; messages that are due are delivered while it 
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Annotated, cast
 
@@ -58,6 +59,7 @@ def _print_all(broker: Broker, consumer: Consumer, limit: int | None, *, follow:
             break
         for message in messages:
             print_message(cast("StoredMessage", message), as_json=as_json)
+        sys.stdout.flush()
         consumer.acknowledge()
         left = None if left is None else left - len(messages)
         if time.monotonic() - written_at > _OFFSETS_EVERY_SECONDS:

@@ -67,7 +67,7 @@ def print_message(message: StoredMessage, *, as_json: bool) -> None:
     parts = [paint(utc(message.store_timestamp_ms) or "-", "faint"), paint(printable(place), "cyan")]
     if labels:
         parts.append(paint(printable(labels), "yellow"))
-    print("  ".join([*parts, text_of(message.body)]), flush=True)
+    print("  ".join([*parts, text_of(message.body)]))
 
 
 def text_of(body: bytes) -> str:

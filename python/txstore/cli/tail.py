@@ -6,12 +6,13 @@ written, also beside a program that writes. Not here: reading from the beginning
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
-from txstore import Broker, StoredMessage
+from txstore import Broker, MessageQueue, StoredMessage
 from txstore.cli.arguments import AsJson, StorePath, Tags, TopicName, noun
 from txstore.cli.opening import reading_broker
 from txstore.cli.records import print_message
@@ -38,8 +39,13 @@ def tail(
     wanted = parse_tags(tags)
     with reading_broker(path) as broker:
         broker.describe_topic(topic)
-        ends = {queue_id: end for _, queue_id, _, end in broker.queues(topic)}
-        newest = [message for queue in ends for message in _newest(broker, topic, queue, wanted, limit)]
+        ranges = {queue_id: (first, end) for _, queue_id, first, end in broker.queues(topic)}
+        ends = {queue_id: end for queue_id, (_, end) in ranges.items()}
+        newest = [
+            message
+            for queue_id, (first, end) in ranges.items()
+            for message in _newest(broker, MessageQueue(topic, queue_id), first, end, wanted, limit)
+        ]
         newest.sort(key=lambda message: message.physical_offset)
         for message in newest[len(newest) - min(limit, len(newest)) :]:
             print_message(message, as_json=as_json)
@@ -47,19 +53,22 @@ def tail(
         while follow:
             for message in _since(broker, topic, ends, wanted):
                 print_message(message, as_json=as_json)
+            sys.stdout.flush()
             visible_end = broker.wait(visible_end, _WAIT_MS)
 
 
-def _newest(broker: Broker, topic: str, queue_id: int, tags: tuple[str, ...] | None, limit: int) -> list[StoredMessage]:
+def _newest(
+    broker: Broker, queue: MessageQueue, first: int, end: int, tags: tuple[str, ...] | None, limit: int
+) -> list[StoredMessage]:
     """The last `limit` of a queue, read backwards by the batch until enough have one of the tags."""
-    first, at = broker.queue_range(topic, queue_id)
+    at = end
     found: list[StoredMessage] = []
     while at > first and len(found) < limit:
         begin = max(first, at - max(limit, _BATCH))
         batch: list[StoredMessage] = []
         place = begin
         while place < at:
-            messages, place = broker.read(topic, queue_id, place, at - place, tags)
+            messages, place = broker.read(*queue, place, at - place, tags)
             batch += [message for message in messages if message.queue_offset < at]
         found = batch + found
         at = begin

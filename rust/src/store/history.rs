@@ -12,7 +12,7 @@ use crate::half::convert::resume_draft;
 use crate::half::replay::{Keep, Replay};
 use crate::half::table::{Key, Pending, Table};
 use crate::half::{HalfCopy, HalfFacts};
-use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use crate::record::message_id::MessageId;
 use crate::record::{RecordView, TransactionType};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset};
@@ -209,10 +209,12 @@ impl Store {
 
 impl Shared {
     fn replay_all(&self) -> Replay {
-        let stored = self.offsets.lock().get(HALF_TOPIC, TRANSACTION_GROUP, crate::half::HALF_QUEUE);
-        // Only a broker's progress says that a half without a trace is finished.
+        // Only a broker's progress says that a half without a trace is finished. The table keeps it where its file is lost.
         let ours = self.settings.lock().is_all_ours(self.log.segments.first(), self.log.appended());
-        Replay::new(Keep::All, self.log.segments.first(), stored.filter(|_| !ours).unwrap_or(0))
+        let mut inner = self.inner.lock();
+        let half_end = inner.state.dispatcher.queues.next(inner.half_slot);
+        let progress = inner.stored_half_progress.max(inner.state.table.half_progress(half_end));
+        Replay::new(Keep::All, self.log.segments.first(), if ours { 0 } else { progress })
     }
 
     fn rows(&self, table: &Table, replay: &Replay) -> Result<Vec<TransactionRow>> {
