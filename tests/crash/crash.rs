@@ -291,14 +291,14 @@ fn same_queues(machine: &Machine, rebuilt: &Memory, closed: &Memory) -> Held {
 }
 
 /// Each queue that has messages: its name, its first message's offset, and where its messages stand.
-fn entries(machine: &Machine, memory: &Memory) -> Held<Vec<(String, i32, u64, Vec<u64>)>> {
+fn entries(machine: &Machine, memory: &Memory) -> Held<BTreeMap<String, (u64, Vec<u64>)>> {
     let store = machine.reader_of(memory)?;
-    let mut found = Vec::new();
+    let mut found = BTreeMap::new();
     for (topic, queue_id, first, end) in store.queues().unwrap() {
         let (records, _) = store.read(&topic, queue_id, QueueOffset(first), usize::MAX, None).unwrap();
         if first < end {
             let places = records.iter().map(|record| record.view().unwrap().physical_offset.0).collect();
-            found.push((topic, queue_id.0, first, places));
+            found.insert(format!("{topic}/{queue_id}"), (first, places));
         }
     }
     Ok(found)

@@ -29,9 +29,9 @@ def test_a_broker_loads_a_store_whose_front_is_gone(rocketmq: Peer, tmp_path: Pa
             producer = broker.producer("last")
             for number in range(150):
                 producer.send(txstore.Message("orders", b"x" * 1_000, keys=[f"last-{number}"]), queue_id=0)
-            pending = broker.transactions()
+            assert not broker.transactions()
             expired = broker.store.remove_log_files(broker.stat().max_physical_offset, keep_unread=False)
-            assert expired.log_files > 0 and not pending
+            assert expired.log_files > 0
         with txstore.open(path, read_only=True) as broker:
             found = agreement.messages(broker.store)
             keys, ids = agreement.keys_of(found), [message.offset_message_id for message in found]

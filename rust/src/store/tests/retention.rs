@@ -5,6 +5,7 @@ use crate::error::Outcome;
 use crate::storage::Storage;
 use crate::storage::memory::FaultKind;
 use crate::store::Expired;
+use crate::units::to_usize;
 
 const FILE: u64 = 4 << 10;
 const EVERYTHING: PhysicalOffset = PhysicalOffset(u64::MAX);
@@ -44,7 +45,7 @@ fn read_files_go_whole_and_queues_and_index_follow() {
     assert!(expired.queue_files > 5 && expired.index_files > 0, "{expired:?}");
     let first = range(&store, "orders").0;
     let places = left(&store, "orders");
-    assert!(first > 0 && places[0] >= minimum(&store) && places.len() as u64 == end - first, "{places:?}");
+    assert!(first > 0 && places[0] >= minimum(&store) && places.len() == to_usize(end - first), "{places:?}");
     let old = store.read("orders", QUEUE, QueueOffset(first - 1), 1, None).unwrap_err();
     assert!(matches!(&old, Error::OffsetTooOld { place, minimum, .. } if place == "orders/0" && *minimum == first));
     let old = store.read_at(PhysicalOffset(0)).unwrap_err();
@@ -198,7 +199,7 @@ fn the_end_of_a_half_that_is_gone_is_what_it_left() {
             for kind in kinds {
                 match (end(store, half, kind), outcome) {
                     (Ok(ended), Some(outcome)) => {
-                        assert!(ended.already && ended.outcome == outcome && kind.outcome() == outcome)
+                        assert!(ended.already && ended.outcome == outcome && kind.outcome() == outcome);
                     }
                     (Err(Error::AlreadyEnded { outcome: found, .. }), Some(outcome)) => {
                         assert!(found == outcome && kind.outcome() != outcome);
