@@ -23,7 +23,9 @@ def test_the_example_runs_as_it_stands(tmp_path: Path) -> None:
 
 
 def test_the_page_on_consumers_runs_as_it_stands(tmp_path: Path) -> None:
-    assert "%RETRY%shipping 0 0\norders 0 0\n" in follow(ROOT / "docs/consumers.md", tmp_path)
+    said = follow(ROOT / "docs/consumers.md", tmp_path)
+    assert "%RETRY%shipping 0 0\norders 0 0\n" in said
+    assert said.endswith("\nb'0' 0 3 0\n")
 
 
 @pytest.mark.parametrize("name", ["tutorial", "concepts", "failures"])

@@ -80,6 +80,21 @@ def test_tail_follows_a_writer_until_ctrl_c(writer: Broker) -> None:
         assert "Traceback" not in terminal.text
 
 
+def test_consume_follows_delivers_what_was_delayed_and_ends_with_its_place_kept(writer: Broker) -> None:
+    send(writer, 3)
+    writer.producer("shop").send(Message("orders", b"a second later", delay_level=1))
+    path = writer.path
+    writer.close()
+    with Terminal([*TXSTORE, "consume", "-f", "-g", "shipping", path, "orders"]) as terminal:
+        terminal.wait_for("order 0", "order 1", "order 2", "a second later")
+        terminal.press(CTRL_C)
+        assert terminal.end() == 130
+        assert "Traceback" not in terminal.text
+    with txstore.open(path, read_only=True) as reader:
+        assert reader.open_report.clean
+        assert reader.describe_group("shipping").lag == 0
+
+
 def test_what_a_message_has_in_it_does_not_reach_the_terminal(writer: Broker) -> None:
     writer.producer("shop").send(Message("orders", b"\x1b[2Jgone?\nnew line", keys=["\x1b[31mkey"]))
     with Terminal([*TXSTORE, "tail", writer.path, "orders"]) as terminal:
