@@ -16,7 +16,8 @@
 //! | 10    | durable: one past the last synced record                         |
 //! | 11    | dispatched: below it, queues hold every record                   |
 //! | 12    | minimum: the first byte that retention left                      |
-//! | 13–15 | zeros                                                            |
+//! | 13    | 1: a sync failed, and what is not durable may never be           |
+//! | 14–15 | zeros                                                            |
 
 use std::sync::atomic::Ordering;
 
@@ -40,7 +41,8 @@ const APPENDED: usize = EPOCH + 1;
 const DURABLE: usize = APPENDED + 1;
 const DISPATCHED: usize = DURABLE + 1;
 const MINIMUM: usize = DISPATCHED + 1;
-const _: () = assert!(MINIMUM < VALUES);
+const SYNC_FAILED: usize = MINIMUM + 1;
+const _: () = assert!(SYNC_FAILED < VALUES);
 
 /// How far readers in other processes may read.
 #[derive(Debug)]
@@ -161,6 +163,16 @@ impl Published {
     /// Sets `minimum`.
     pub fn set_minimum(&self, to: PhysicalOffset) {
         self.store(MINIMUM, to.0);
+    }
+
+    /// Whether a sync failed that had to keep an acknowledgement: behind `durable` the disk may hold other bytes than are read.
+    pub fn sync_failed(&self) -> bool {
+        self.load(SYNC_FAILED) == 1
+    }
+
+    /// Sets `sync_failed`.
+    pub fn set_sync_failed(&self, to: bool) {
+        self.store(SYNC_FAILED, u64::from(to));
     }
 
     /// Makes the values durable: the next opening learns from them what must not be missing.

@@ -31,20 +31,21 @@ impl Shared {
         let gone = minimum > self.log.segments.first();
         let live = self.storage.is_locked(LOCK, PUBLISHER_BYTE)?;
         // Where a broker writes, what was published last says nothing: then the log itself is asked.
-        if !newer && !gone && (live || !self.storage.is_locked(LOCK, WRITER_BYTE)?) {
+        let foreign_writer = !live && self.storage.is_locked(LOCK, WRITER_BYTE)?;
+        if !newer && !gone && !foreign_writer {
             return Ok(());
         }
         let mut inner = self.inner.lock();
         if gone && self.log.segments.all().last().is_none_or(|last| last.end() < minimum) {
             // Files went that this reader has not read: what it knows is worth nothing.
-            return self.begin_anew(&mut inner, live);
+            return self.begin_anew(&mut inner, !foreign_writer);
         }
         self.log.segments.extend()?;
         let known = Known {
             read_only: true,
             clean: false,
             durable: 0,
-            limit: published.filter(|_| live).unwrap_or(u64::MAX),
+            limit: published.filter(|_| !foreign_writer).unwrap_or(u64::MAX),
             live: true,
             physic_ms: 0,
             half_progress: inner.stored_half_progress,
@@ -64,10 +65,11 @@ impl Shared {
     }
 
     /// Reads the store as an opening does.
-    fn begin_anew(&self, inner: &mut Inner, live: bool) -> Result<()> {
+    fn begin_anew(&self, inner: &mut Inner, is_published: bool) -> Result<()> {
         self.log.segments.begin_anew()?;
         let end = self.log.segments.all().last().map_or(0, |last| last.end());
-        let limit = self.published.as_ref().filter(|_| live).map_or(end, |published| published.appended().0.min(end));
+        let published = self.published.as_ref().filter(|_| is_published);
+        let limit = published.map_or(end, |published| published.appended().0.min(end));
         let known = Known {
             read_only: true,
             clean: false,

@@ -292,6 +292,11 @@ impl Shared {
         if let Error::StorePoisoned { why } = &error {
             self.commit.poison(why);
             self.poisoned.store(true, Ordering::Release);
+            if let Some(published) =
+                self.published.as_ref().filter(|_| self.options.flush_disk_type == FlushDiskType::Sync)
+            {
+                published.set_sync_failed(true);
+            }
         }
         error
     }

@@ -131,7 +131,10 @@ fn open_with(
         read_only,
         clean: clean && !foreign_writer,
         durable: known_durable(published.as_ref(), snapshot.as_ref()),
-        limit: published.as_ref().filter(|_| live).map_or(u64::MAX, |published| published.appended().0),
+        limit: published
+            .as_ref()
+            .filter(|_| read_only && !foreign_writer)
+            .map_or(u64::MAX, |page| shown_until(page, live)),
         live: live || foreign_writer,
         physic_ms: Checkpoint::load(storage.as_ref())?.map_or(0, |checkpoint| checkpoint.physic_ms),
         half_progress: offsets.get(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE).unwrap_or(0),
@@ -253,6 +256,7 @@ impl Shared {
         if let Some(published) = &self.published {
             published.set_appended(PhysicalOffset(end));
             published.set_durable(PhysicalOffset(end));
+            published.set_sync_failed(false);
             published.set_minimum(PhysicalOffset(self.log.segments.first()));
             published.set_dispatched(PhysicalOffset(report.scanned_from));
             published.end_change();
@@ -365,6 +369,15 @@ fn front_is_gone(
         return Err(segments.missing(known, first));
     }
     Ok(Some(format!("the log begins at {first}, and began at {known} before: files were removed from its front")))
+}
+
+/// How far a reader may read where no broker writes.
+pub(super) fn shown_until(published: &Published, live: bool) -> u64 {
+    match (live, published.sync_failed()) {
+        (true, _) => published.appended().0,
+        (false, true) => published.durable().0,
+        (false, false) => u64::MAX,
+    }
 }
 
 fn known_durable(published: Option<&Published>, snapshot: Option<&Snapshot>) -> u64 {
