@@ -452,7 +452,8 @@ impl<'a> Run<'a> {
                 None => self.log.segments.missing(end, self.known.durable),
             });
         }
-        for segment in self.log.segments.all().iter().filter(|segment| segment.base() > end) {
+        let beyond = end.saturating_add(1)..self.known.limit;
+        for segment in self.log.segments.all().iter().filter(|segment| beyond.contains(&segment.base())) {
             let bytes = segment.bytes(segment.base()..segment.end())?;
             let verify = Verify { body_crc: true, record_crc: RecordCrc::Ignore };
             if let Ok(Scanned::Record(_)) = decode(&bytes, PhysicalOffset(segment.base()), verify) {

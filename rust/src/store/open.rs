@@ -127,15 +127,14 @@ fn open_with(
     let snapshot = Snapshot::load(storage.as_ref())?.filter(|snapshot| !(delays_lost && has_delayed(snapshot)));
     let is_new = settings.is_none() && SegmentQueue::files(storage.as_ref(), commit_log::DIRECTORY)?.is_empty();
     let mut settings = settings.unwrap_or_else(|| Settings { append_prop_crc: is_new, ..Settings::default() });
+    let limit =
+        published.as_ref().filter(|_| read_only && !foreign_writer).map_or(u64::MAX, |page| shown_until(page, live));
     let known = Known {
         read_only,
         clean: clean && !foreign_writer,
         durable: known_durable(published.as_ref(), snapshot.as_ref()),
-        limit: published
-            .as_ref()
-            .filter(|_| read_only && !foreign_writer)
-            .map_or(u64::MAX, |page| shown_until(page, live)),
-        live: live || foreign_writer,
+        limit,
+        live: foreign_writer || limit < u64::MAX,
         physic_ms: Checkpoint::load(storage.as_ref())?.map_or(0, |checkpoint| checkpoint.physic_ms),
         half_progress: offsets.get(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE).unwrap_or(0),
         delays: delay_offsets.progress().clone(),
@@ -190,7 +189,7 @@ fn open_with(
     }
     if read_only && !known.live && !clean {
         // A killed writer may have left what no sync covered; what is shown must not be taken back by lost power.
-        if let Some(ours) = settings.ranges.last().filter(|range| range.end.is_none()) {
+        if let Some(ours) = settings.ranges.last().filter(|range| range.end.is_none() && known.durable < end) {
             log.segments.sync(known.durable.max(ours.start), end)?;
         }
     }
@@ -256,9 +255,13 @@ impl Shared {
         if let Some(published) = &self.published {
             published.set_appended(PhysicalOffset(end));
             published.set_durable(PhysicalOffset(end));
-            published.set_sync_failed(false);
             published.set_minimum(PhysicalOffset(self.log.segments.first()));
             published.set_dispatched(PhysicalOffset(report.scanned_from));
+            published.set_sync_failed(false);
+            if !report.clean {
+                // Else lost power could bring back that a sync failed, and hide what is acknowledged from here on.
+                published.sync()?;
+            }
             published.end_change();
         }
         Ok(())
