@@ -82,7 +82,7 @@ def _tiles(summary: Summary) -> str:
         _tile("Rolled back", _share(total.counts.get("rolled_back", 0), total.transactions),
               f"{total.counts.get('rolled_back', 0):,}"),
         _tile("Pending", f"{pending:,}", f"oldest {oldest}" if pending else "none waits"),
-        _tile("Pending too long", f"{late:,}", f"over {duration(summary.pending_after_ms)}", bad=late > 0),
+        _tile("Pending too long", f"{late:,}", _over(summary.pending_after_ms), bad=late > 0),
         _tile("Discarded", f"{discarded:,}", "parked, can be resumed", bad=discarded > 0),
         _tile("Committed twice", f"{twice:,}", "seen twice by consumers", bad=twice > 0),
         _tile("Decided within", duration(half), f"the median; 99 % {duration(most)}, all {duration(longest)}"),
@@ -265,6 +265,10 @@ def _words(summary: Summary) -> str:
         f"{told} Times are the store's own, to the millisecond, in UTC. A record: <code>{escape(call)}</code>"
         "</p></section>"
     )
+
+
+def _over(milliseconds: int) -> str:
+    return f"over {duration(milliseconds)}" if milliseconds else "whatever its age"
 
 
 def _count(number: int, noun: str) -> str:
