@@ -13,7 +13,7 @@ TYPED := python spark tests examples benches fuzz
 .NOTPARALLEL:
 SPARK_TRANSACTIONS ?= 200000
 
-.PHONY: help demo spark-demo test peer lint torture bench fuzz loom miri memcheck coverage build lock clean
+.PHONY: help demo spark-demo test peer lint torture bench fuzz loom miri memcheck coverage build lock clean cargo-fuzz cargo-llvm-cov
 
 # $(call step,NAME,COMMAND): says what runs, and what failed.
 define step
@@ -49,7 +49,7 @@ lint: $(NATIVE) ## formats, lints and types, in Rust and in Python
 	$(call step,ruff format,$(BIN)/ruff format --check --quiet)
 	$(call step,mypy,$(BIN)/mypy $(TYPED))
 
-torture: $(NATIVE) ## the long form of the fault tests: an hour and more; each step says how far it is
+torture: $(NATIVE) cargo-fuzz ## the long form of the fault tests: an hour and more; each step says how far it is
 	$(call step,simulation,TXSTORE_CRASHES=$${TXSTORE_CRASHES:-1000000} TXSTORE_THREADS=$${TXSTORE_THREADS:-2} cargo test --locked --quiet --release --features testing --test crash simulation_keeps -- --nocapture)
 	$(call step,exhaustive points,TXSTORE_POINTS=every cargo test --locked --quiet --release --features testing --test crash exhaustive -- --nocapture)
 	$(call step,mutants,$(BIN)/python tests/crash/mutants.py)
@@ -72,7 +72,7 @@ bench: $(NATIVE) ## how fast: Rust benches, then Python's
 
 # FUZZ_SECONDS for each target; FUZZ="--sanitizer none record" and the like goes to fuzz/run.py.
 FUZZ_SECONDS ?= 60
-fuzz: $(NATIVE) ## libFuzzer over what the engine reads (FUZZ_SECONDS for each target)
+fuzz: $(NATIVE) cargo-fuzz ## libFuzzer over what the engine reads (FUZZ_SECONDS for each target)
 	$(call step,corpus,$(BIN)/python -m fuzz.corpus)
 	$(call step,cargo fuzz,$(BIN)/python -m fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ))
 
@@ -90,16 +90,20 @@ memcheck: ## wrong memory accesses where files are mapped, by valgrind
 # cargo-llvm-cov wants llvm-cov of rustc's own LLVM: rustup's component llvm-tools, or a system's LLVM of that version.
 LLVM := $(patsubst %/llvm-cov,%,$(lastword $(sort $(wildcard /usr/lib/llvm-*/bin/llvm-cov))))
 COVER := $(if $(LLVM),LLVM_COV=$(LLVM)/llvm-cov LLVM_PROFDATA=$(LLVM)/llvm-profdata) cargo llvm-cov
-coverage: $(DEPS) ## which lines of the engine its Rust tests run
+coverage: $(DEPS) cargo-llvm-cov ## which lines of the engine its Rust tests run
 	$(call step,cargo llvm-cov,$(COVER) clean --workspace && $(COVER) --no-report --locked --quiet --features testing)
 	$(call step,coverage,$(COVER) report --json --summary-only | $(BIN)/python -m tests.line_coverage)
+
+# Tools of cargo that crates.io has.
+cargo-fuzz cargo-llvm-cov:
+	@command -v $@ > /dev/null || { printf '── installing %s\n' '$@'; cargo install --locked --quiet $@; }
 
 build: $(DEPS) ## a wheel in dist/
 	@$(BIN)/maturin build --release --locked --out dist
 
 lock: ## requirements-dev.lock anew, with today's versions
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pyspark pyarrow 'pandas<3' polars duckdb
+	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi uvicorn
 	@{ head -n 1 requirements-dev.lock; .venv-lock/bin/python -m pip freeze; } > requirements-dev.lock.new
 	@mv requirements-dev.lock.new requirements-dev.lock && rm -rf .venv-lock
 

@@ -5,9 +5,10 @@ not counted. Not here: what it is compared with (`peers`).
 """
 
 import sqlite3
+import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import txstore
@@ -195,6 +196,26 @@ def poll_by_32(broker: txstore.Broker, count: int) -> float:
     speed = per_second(count, work)
     consumer.close()
     return speed
+
+
+def fill_with_keys(broker: txstore.Broker, count: int) -> None:
+    """Messages of a few bytes, the n-th with the key `kn`."""
+    broker.create_topic(TOPIC)
+    for first in range(0, count, BATCH):
+        messages = [Message(TOPIC, b"%d" % n, keys=[f"k{n}"]) for n in range(first, first + BATCH)]
+        broker.append_many(messages, [0] * BATCH)
+
+
+def query_ms(broker: txstore.Broker, keys: Sequence[int]) -> float:
+    """Median time in milliseconds of a look-up of one of these keys, asked twice: the first time warms the pages."""
+    times = []
+    for warm in (False, True):
+        for number in keys:
+            start = time.perf_counter()
+            (found,) = broker.query(TOPIC, f"k{number}")
+            times += [1000 * (time.perf_counter() - start)] * warm
+            assert found.body == b"%d" % number
+    return statistics.median(times)
 
 
 def read_by_32(broker: txstore.Broker, count: int) -> float:

@@ -7,6 +7,7 @@ pytest-benchmark's own figures.
 
 import argparse
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -220,6 +221,14 @@ def reads(scale: Scale) -> list[Row]:
     ]
 
 
+def keys(scale: Scale, *, large: bool) -> list[Row]:
+    count = 10_000_000 if large else scale.count(1_000_000, 32_000) // 100 * 100
+    with scratch() as folder, txstore.open(folder / "store") as broker:
+        loads.fill_with_keys(broker, count)
+        asked = random.Random(1).sample(range(count), 1000)
+        return [below(f"query by key over {count:,} messages, warm", loads.query_ms(broker, asked), "ms", 1)]
+
+
 def scans(scale: Scale) -> list[Row]:
     from benches.python import tables
 
@@ -274,7 +283,11 @@ def spark(scale: Scale) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benches.python.ratios", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, under a minute; figures are rough")
-    parser.add_argument("--large", action="store_true", help="opens a store of 10 GiB; needs 25 GiB of disk")
+    parser.add_argument(
+        "--large",
+        action="store_true",
+        help="a store of 10 GiB, keys of 10,000,000 messages; needs 25 GiB",
+    )
     parser.add_argument("--only", help="only the groups whose name contains this word")
     arguments = parser.parse_args()
     scale = QUICK if arguments.quick else DEFAULT
@@ -288,6 +301,7 @@ def main() -> None:
         "checks": checks,
         "opening": lambda scale: opening(scale, large=arguments.large),
         "reads": reads,
+        "keys": lambda scale: keys(scale, large=arguments.large),
         "scans": scans,
         "spark": spark,
     }

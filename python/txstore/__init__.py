@@ -14,7 +14,7 @@ if sys.platform != "linux":
 from txstore import _native
 from txstore._native import __version__, unique_id
 from txstore.arrow import Scan, scan
-from txstore.backlog import DeadLetter, QueueLag
+from txstore.backlog import DeadLetter, GroupDescription, QueueLag
 from txstore.broker import Broker, open
 from txstore.config import BrokerConfig, FlushDiskType
 from txstore.consumer import Consumer
@@ -62,6 +62,7 @@ from txstore.message import (
     TransactionState,
 )
 from txstore.producer import Producer, Transaction, TransactionProducer
+from txstore.queries import QueueRange, TopicDescription
 from txstore.transaction import CheckRecord, EventKind, PendingTransaction, TraceEvent, TransactionTrace
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "EventKind",
     "FlushDiskType",
     "ForeignStoreError",
+    "GroupDescription",
     "HalfMessage",
     "InvalidMessageError",
     "InvalidNameError",
@@ -93,6 +95,7 @@ __all__ = [
     "PendingTransaction",
     "Producer",
     "QueueLag",
+    "QueueRange",
     "ReadOnlyError",
     "ReceivedMessage",
     "Scan",
@@ -109,6 +112,7 @@ __all__ = [
     "StoredMessage",
     "TooManyFilesError",
     "TooManyPendingError",
+    "TopicDescription",
     "TraceEvent",
     "Transaction",
     "TransactionCheckListener",

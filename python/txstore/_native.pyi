@@ -280,6 +280,40 @@ class OpenReport:
     def warnings(self) -> list[str]: ...
 
 @final
+class LogFile:
+    """Facts about one file of the log."""
+
+    @property
+    def first(self) -> int:
+        """The physical offset of its first byte."""
+    @property
+    def end(self) -> int: ...
+    @property
+    def age_ms(self) -> int:
+        """Since the record that follows its newest one was stored. No jump of the wall clock makes it older."""
+    @property
+    def held(self) -> bool:
+        """Whether a half in it, or in front of it, pends, or a delayed message waits there."""
+    @property
+    def unread(self) -> bool:
+        """Whether a group of its topic has not passed a message in it, or in front of it. A topic that no group reads has
+        no unread messages."""
+
+@final
+class Expired:
+    """What `remove_log_files` did: how many files went."""
+
+    @property
+    def minimum(self) -> int:
+        """The physical offset at which the log begins now."""
+    @property
+    def log_files(self) -> int: ...
+    @property
+    def queue_files(self) -> int: ...
+    @property
+    def index_files(self) -> int: ...
+
+@final
 class StoreStat:
     """Figures of an open store."""
 
@@ -450,7 +484,8 @@ class Store:
         """A file of `config/` as strict JSON (a broker's lenient one is read too; falls back to `.bak`); None: not there."""
     def set_config_text(self, name: str, text: str) -> None:
         """Replaces a file of `config/` safely; the old one stays as `.bak`."""
-    def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None: ...
+    def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None:
+        """Where a group goes on; None: it has no offset. In a reader, as the writer has written it by now."""
     def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
         """In memory at once; on disk by `write_offsets`. Raises InvalidOptionError above the queue's end or below 0."""
     def consumer_offsets(self) -> list[tuple[str, str, int, int]]:
@@ -460,6 +495,14 @@ class Store:
     def deliver_delayed(self, max_messages: int = 256) -> tuple[int, list[str], int | None]:
         """Delivers delayed messages that are due, as one write: how many; what could not be delivered and was passed
         over, with reasons; milliseconds until the next is due, None where nothing waits."""
+    def log_files(self, limit: int) -> list[LogFile]:
+        """Facts about the first files of the log, at most `limit`, without the one that is written."""
+    def remove_log_files(self, below: int, *, keep_unread: bool) -> Expired:
+        """Removes the files of the log that end at or below `below`, from the front, and what is derived from them.
+
+        It stops at a file in which a transaction pends or a delayed message waits, with `keep_unread` also at one with a
+        message that not each group of its topic has passed, and before the one that is written. Raises ReadOnlyError,
+        and OSErrors of the system."""
     def snapshot(self) -> None:
         """Syncs what is derived and writes a snapshot, so that the next opening scans only from here."""
     def heal(self) -> OpenReport:

@@ -24,7 +24,7 @@ from txstore.message import (
     utc,
 )
 
-__all__ = ["Backlog", "BacklogStore", "DeadLetter", "QueueLag"]
+__all__ = ["Backlog", "BacklogStore", "DeadLetter", "GroupDescription", "QueueLag"]
 
 _RETRY = "%RETRY%"
 _FIRST_RETRY_LEVEL = 3
@@ -67,6 +67,21 @@ class QueueLag:
     end: int
     """One past the last visible message."""
     lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A consumer group, as `broker.describe_group` tells it."""
+
+    group: str
+    topics: tuple[str, ...]
+    """The topics in which it has an offset, or a consumer here, sorted."""
+    queues: tuple[QueueLag, ...]
+    lag: int
+    """Messages that it has not acknowledged, its retries among them."""
+    dead_letters: int
+    members: int
+    """Its consumers in this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +253,20 @@ class Backlog:
                 begin = max(first, known.get(queue_id, 0))
                 rows.append(QueueLag(name, topic, queue_id, known.get(queue_id), end, max(0, end - begin)))
         return rows
+
+    def describe(self, group: str, topics: Iterable[str], members: int) -> GroupDescription:
+        """A group's lag, and how many dead letters it has. Raises InvalidNameError."""
+        rows = self.lag(group, topics)
+        dead = dead_letter_topic(group)
+        ranges = [self._store.queue_range(dead, queue_id) for queue_id in self._read_queues(dead)]
+        return GroupDescription(
+            group=group,
+            topics=tuple(sorted({row.topic for row in rows if row.topic != retry_topic(group)})),
+            queues=tuple(rows),
+            lag=sum(row.lag for row in rows),
+            dead_letters=sum(end - first for first, end in ranges),
+            members=members,
+        )
 
     def reset(
         self, group: str, topic: str, to: ConsumeFromWhere | datetime | int, queue_id: int | None

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Literal, Self, TypeAlias, overload
 
@@ -27,6 +27,7 @@ from txstore._native import (
     TransactionRow,
     WaitingHalf,
     is_system_topic,
+    validate_group,
 )
 from txstore.backlog import Backlog
 from txstore.check import Action, Answer, CheckPool, CheckRounds, CheckRules, Producers
@@ -36,11 +37,8 @@ from txstore.delay import DELAYS_EVERY_SECONDS, Delays
 from txstore.errors import (
     InvalidNameError,
     InvalidOptionError,
-    MessageNotFoundError,
-    OffsetTooOldError,
     ReadOnlyError,
     StoreClosedError,
-    StoreCorruptError,
     StoreForkedError,
     TxStoreError,
 )
@@ -54,6 +52,8 @@ from txstore.message import (
     utc,
 )
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
+from txstore.queries import Queries, TopicDescription
+from txstore.retention import Retention, RetentionRules
 from txstore.topics import Groups, Topics
 from txstore.transaction import CheckHistory, Outlook, PendingTransaction, Transactions, TransactionTrace
 
@@ -115,6 +115,7 @@ def open(
         broker_port=settings.broker_port,
     )
     try:
+        _check_store_bytes_max(settings, store)
         return Broker(store, settings)
     except BaseException:
         store.close()
@@ -148,7 +149,9 @@ class Broker(ConsumerGroups):
         *,
         monotonic: Callable[[], float] = time.monotonic,
         time_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        keep_house: bool = True,
     ) -> None:
+        """`keep_house`: whether checks are made, delays delivered, offsets and snapshots written by themselves."""
         self._store = store
         self._config = config
         self._lock = threading.RLock()
@@ -164,8 +167,9 @@ class Broker(ConsumerGroups):
         )
         self._groups = Groups(store, time_ms, read_only=store.read_only)
         topics, groups = self._topics, self._groups
-        backlog = Backlog(store, topics.make_small, topics.names, groups.names, topics.read_queues)
+        backlog = Backlog(store, topics.make_small, self.topics, self.groups, self.read_queues)
         super().__init__(backlog, groups.add, monotonic)
+        self._queries = Queries(store, self.topics)
         self._history = CheckHistory()
         time_limit = milliseconds(config.transaction_check_time_limit) / 1000
         pool = CheckPool(config.check_threads, time_limit, monotonic)
@@ -173,6 +177,7 @@ class Broker(ConsumerGroups):
         outlook = None if store.read_only else _outlook_of(self._rounds)
         self._transactions = Transactions(store, self._history, outlook, self._owner_name)
         self._delays = Delays(store, monotonic)
+        self._retention = Retention(store, RetentionRules.of(config), time_ms)
         # The engine's own calls: a layer of Python around them would cost as much as they do.
         self.append = store.append
         self.prepare = store.prepare
@@ -183,7 +188,7 @@ class Broker(ConsumerGroups):
         self._time_ms = time_ms
         self._parts = _Parts(store, Housekeeping(monotonic), pool, os.getpid())
         self._finalizer = weakref.finalize(self, _forgotten, self._parts)
-        if not store.read_only:
+        if keep_house and not store.read_only:
             self._keep_house()
         self._log_opening()
 
@@ -304,10 +309,14 @@ class Broker(ConsumerGroups):
 
     def topics(self) -> list[str]:
         """The topics of users, sorted."""
+        if self._store.read_only:
+            self._topics.read_again([(topic, queue_id) for topic, queue_id, _, _ in self._store.queues()])
         return self._topics.names()
 
     def groups(self) -> list[str]:
         """The consumer groups, sorted."""
+        if self._store.read_only:
+            self._groups.read_again()
         return self._groups.names()
 
     def create_topic(self, topic: str, queues: int | None = None) -> None:
@@ -319,6 +328,17 @@ class Broker(ConsumerGroups):
         self._topics.create(topic, queues)
         for producer in self._producers.all():
             producer.topics_changed()
+
+    def describe_topic(self, topic: str) -> TopicDescription:
+        """A topic's queues, what is in them, and who reads it. Raises InvalidNameError."""
+        self._queries.must_know_topic(topic)
+        return self._queries.topic(topic, self._topics.read_queues(topic), self._topics.write_queues(topic))
+
+    def create_group(self, group: str) -> None:
+        """Makes a consumer group known; one that is there: nothing. Raises InvalidNameError, ReadOnlyError."""
+        self._must_write("making a group")
+        validate_group(group)
+        self._groups.add(group)
 
     def queues(self, topic: str | None = None) -> list[tuple[str, int, int, int]]:
         """(topic, queue id, first queue offset, end) of every queue that the log has, or of one topic's."""
@@ -346,7 +366,8 @@ class Broker(ConsumerGroups):
     ) -> tuple[list[StoredMessage], int]:
         """Visible messages of a queue in order, and the queue offset to go on from.
 
-        Raises InvalidNameError (a system topic), InvalidOptionError (a number out of range), OffsetTooOldError.
+        At or above its end: none, nor of a topic or queue that is not there yet. Raises InvalidNameError (a system
+        topic), InvalidOptionError (a number out of range), OffsetTooOldError.
         """
         self._not_of_the_system(topic)
         _not_negative("queue_offset", queue_offset)
@@ -358,21 +379,25 @@ class Broker(ConsumerGroups):
     def message(self, message_id: str, *, topic: str | None = None) -> StoredMessage:
         """A message by its unique id or its offset id; `topic` saves looking through all of them.
 
-        Raises MessageNotFoundError.
+        Raises MessageNotFoundError, InvalidNameError (a topic that is not there).
         """
-        for name in [topic] if topic is not None else self.topics():
-            for found in self._store.query(name, message_id, 8):
-                if found.message_id == message_id:
-                    return found
-        found_by_place = self._by_offset_id(message_id)
-        if found_by_place is None or is_system_topic(found_by_place.topic):
-            raise MessageNotFoundError(f"there is no message {message_id} in {topic or 'any topic'}")
-        return found_by_place
+        return self._queries.message(message_id, topic)
 
     def query(self, topic: str, key: str, max_messages: int = 64) -> list[StoredMessage]:
-        """Messages of a topic by key or unique id, newest first. Raises InvalidNameError for a system topic."""
-        self._not_of_the_system(topic)
-        return self._store.query(topic, key, max_messages)
+        """Messages of a topic by key or unique id, newest first.
+
+        Raises InvalidNameError (a system topic, or one that is not there), InvalidOptionError.
+        """
+        return self._queries.by_key(topic, key, max_messages)
+
+    def query_by_time(
+        self, topic: str, begin: datetime, end: datetime | None = None, *, max_messages: int = 64
+    ) -> list[StoredMessage]:
+        """Messages of a topic that were stored at `begin` or later and before `end`, the oldest first.
+
+        The first is found by halving. Raises InvalidNameError, InvalidOptionError (a time without its zone).
+        """
+        return self._queries.by_time(topic, begin, end, max_messages)
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """First queue offset left, and one past the last visible."""
@@ -491,15 +516,6 @@ class Broker(ConsumerGroups):
                 f"{topic} is a system topic\nhint: broker.transactions() and broker.transaction(id) show what is in it"
             )
 
-    def _by_offset_id(self, message_id: str) -> StoredMessage | None:
-        """Offset ids end with the physical offset, 16 hex digits."""
-        try:
-            place = int(message_id[-16:], 16) if len(message_id) in (32, 56) else -1
-            found = self._store.read_at(place) if 0 <= place < 2**63 else None
-        except (ValueError, MessageNotFoundError, OffsetTooOldError, StoreCorruptError):
-            return None  # A unique id names no place, and what it would point at need not be a record.
-        return found if found is not None and found.offset_message_id == message_id.upper() else None
-
     def _keep_house(self) -> None:
         """The jobs. They know the broker weakly, so that a forgotten one can be collected."""
         forget = weakref.ref(self)
@@ -522,6 +538,7 @@ class Broker(ConsumerGroups):
         )
         house.add("databases", job(lambda broker: broker._clean_databases()), _CLEAN_SECONDS)
         house.add("snapshot", job(lambda broker: broker._store.snapshot()), seconds["snapshot_interval"])
+        house.add("retention", job(lambda broker: broker._retention.round()), seconds["clean_resource_interval"])
         house.add("delays", job(lambda broker: broker._delays.deliver()), DELAYS_EVERY_SECONDS)
         house.start()
         house.wake("checks")
@@ -556,6 +573,7 @@ _PERIODS = (
     "transaction_time_out",
     "flush_consumer_offset_interval",
     "snapshot_interval",
+    "clean_resource_interval",
 )
 
 
@@ -595,6 +613,17 @@ def _outlook_of(rounds: CheckRounds) -> Callable[[WaitingHalf], Outlook]:
         return Outlook(decision.look_again_in_ms if decision.action is Action.WAIT else 0, decision.why)
 
     return outlook
+
+
+def _check_store_bytes_max(config: BrokerConfig, store: Store) -> None:
+    """Whole files go, and never the one that is written: below two files nothing would be left."""
+    size = store.stat().commit_log_file_size
+    if config.store_bytes_max is not None and not store.read_only and config.store_bytes_max < 2 * size:
+        raise InvalidOptionError(
+            f"store_bytes_max {config.store_bytes_max} is less than two files of the log, of {size} bytes each\n"
+            "hint: raise it; a new store may have smaller files, by mapped_file_size_commit_log",
+            option="store_bytes_max",
+        )
 
 
 def _not_negative(option: str, value: int) -> None:

@@ -154,7 +154,7 @@ def decide(waiting: Waiting, rules: CheckRules, *, producers: int, asking: bool 
         why = f"{waiting.checks} checks brought no end (transaction_check_max is {rules.transaction_check_max})"
         return Decision(Action.DISCARD, interval, why)
     if producers < 1:
-        why = f"no live producer of group {group} can answer; waiting is not counted"
+        why = f"no live producer of group {group} can answer: it needs a listener or a database; waiting is not counted"
         return Decision(Action.WAIT, interval, why, no_producer=True)
     return Decision(Action.ASK, rules.interval_after_ms(waiting.checks + 1), f"due for check {waiting.checks + 1}")
 

@@ -91,9 +91,18 @@ class BrokerConfig:
     check_threads: int = 4
     """Threads that ask listeners at one time (RocketMQ's checkThreadPoolMaxSize; 1 to 256)."""
     file_reserved_time: Duration = timedelta(hours=72)
-    """Age at which a pending transaction is discarded unchecked (fileReservedTime; 1 s to 100 years).
+    """Age at which a file of the log is deleted, if all that is in it was read (fileReservedTime; 1 s to 100 years).
 
-    Files of the log are not deleted yet, however old."""
+    Also the age at which a pending transaction is discarded unchecked, so that it keeps no file for ever."""
+    delete_when: str | None = None
+    """Hours of the day, local time, at which age deletes, as `04` or `04;16` (deleteWhen); None: at any time."""
+    clean_resource_interval: Duration = timedelta(seconds=10)
+    """How often it is looked for files to delete (cleanResourceInterval, in ms there; 1 ms to 1 day)."""
+    delete_unread: bool = False
+    """Ours: whether age deletes a file, too, that a consumer group has not read to its end."""
+    store_bytes_max: int | None = None
+    """Ours: bytes of the log above which its oldest files go, read or not, however young; never one with a pending
+    transaction. At least two files' (`mapped_file_size_commit_log`). None: no limit."""
     reject_late_end: bool = False
     """RocketMQ's rule: an end after the message's own immunity time is refused, a check decides."""
     pending_transactions_max: int = 10_000_000
@@ -130,7 +139,15 @@ class BrokerConfig:
             raise _invalid("mapped_file_size_consume_queue", "must be a multiple of 20, the bytes of one entry")
         if self.enabled_append_prop_crc is not None:
             _check_type("enabled_append_prop_crc", self.enabled_append_prop_crc, bool, "True, False or None")
+        if self.delete_when is not None:
+            _check_type("delete_when", self.delete_when, str, "a str or None")
+            _hours(self.delete_when)
         object.__setattr__(self, "flush_disk_type", _flush_disk_type(self.flush_disk_type))
+
+    @property
+    def delete_hours(self) -> tuple[int, ...]:
+        """The hours of `delete_when`; all without it."""
+        return tuple(range(24)) if self.delete_when is None else _hours(self.delete_when)
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], base: "BrokerConfig | None" = None) -> "BrokerConfig":
@@ -160,6 +177,7 @@ _DURATIONS: dict[str, tuple[timedelta, timedelta]] = {
     "transaction_check_interval": (_MS, 30 * _DAY),
     "transaction_check_time_limit": (_MS, _DAY),
     "file_reserved_time": (timedelta(seconds=1), 36_525 * _DAY),
+    "clean_resource_interval": (_MS, _DAY),
     "flush_consumer_offset_interval": (_MS, _DAY),
     "snapshot_interval": (_MS, 30 * _DAY),
 }
@@ -176,9 +194,16 @@ _NUMBERS: dict[str, tuple[int, int]] = {
     "pending_transactions_max": (1, 1_000_000_000),
     "default_topic_queue_nums": (1, 1024),
     "broker_port": (0, 65_535),
+    "store_bytes_max": (8192, 2**63 - 1),
 }
-_FLAGS = ("reject_late_end", "auto_create_topic_enable")
-_MAY_BE_NONE = ("mapped_file_size_commit_log", "mapped_file_size_consume_queue", "max_hash_slot_num", "max_index_num")
+_FLAGS = ("reject_late_end", "auto_create_topic_enable", "delete_unread")
+_MAY_BE_NONE = (
+    "mapped_file_size_commit_log",
+    "mapped_file_size_consume_queue",
+    "max_hash_slot_num",
+    "max_index_num",
+    "store_bytes_max",
+)
 _MAY_BE_FLOAT = ("transaction_check_back_off",)
 
 
@@ -204,6 +229,13 @@ def _check_number(option: str, value: object, low: int, high: int) -> None:
 def _check_type(option: str, value: object, kind: type, wanted: str) -> None:
     if not isinstance(value, kind):
         raise _invalid(option, f"{value!r} is not {wanted}")
+
+
+def _hours(text: str) -> tuple[int, ...]:
+    hours = [part.strip() for part in text.split(";") if part.strip()]
+    if not hours or not all(hour.isascii() and hour.isdecimal() and int(hour) < 24 for hour in hours):
+        raise _invalid("delete_when", f"{text!r} names no hours\nhint: 00 to 23, several as 04;16")
+    return tuple(int(hour) for hour in hours)
 
 
 def _flush_disk_type(value: object) -> FlushDiskType:

@@ -56,6 +56,11 @@ class _Table:
         _log.warning(what, extra={"file": f"config/{self._file}"})
         return {self._name: {}}
 
+    def _read_again(self) -> None:
+        """What the file says now; a writer's own table is newer than its file."""
+        self._root = self._parsed(self._files.config_text(self._file))
+        self._entries = self._root[self._name]
+
     def _replace(self, changed: dict[str, dict[str, Any]]) -> None:
         """Writes the table with `changed` entries, then remembers them: a failed write changes nothing."""
         if not changed or self._read_only:
@@ -91,6 +96,15 @@ class Topics(_Table):
         super().__init__(files, "topics.json", "topicConfigTable", time_ms, read_only=read_only)
         self._auto_create = auto_create
         self._queues_default = queues_default
+        self._add_found(queues)
+
+    def read_again(self, queues: Iterable[tuple[str, int]]) -> None:
+        """For a reader: the writer may have made topics since."""
+        with self._lock:
+            self._read_again()
+            self._add_found(queues)
+
+    def _add_found(self, queues: Iterable[tuple[str, int]]) -> None:
         found: dict[str, int] = {}
         for topic, queue_id in queues:
             if not is_system_topic(topic):
@@ -180,6 +194,11 @@ class Groups(_Table):
     def __init__(self, files: ConfigFiles, time_ms: Callable[[], int], *, read_only: bool) -> None:
         super().__init__(files, "subscriptionGroup.json", "subscriptionGroupTable", time_ms, read_only=read_only)
         self._root.setdefault("forbiddenTable", {})
+
+    def read_again(self) -> None:
+        """For a reader: the writer may have made groups since."""
+        with self._lock:
+            self._read_again()
 
     def names(self) -> list[str]:
         return sorted(self._entries)

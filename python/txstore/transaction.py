@@ -6,6 +6,7 @@ rule by which the log decides (the engine's `half/outcome`), when a check is due
 """
 
 import enum
+import functools
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ from txstore.message import (
     SentMessage,
     TransactionState,
     check_times,
+    transaction_id_of,
     utc,
 )
 
@@ -233,13 +235,20 @@ class Transactions:
             # Both offsets name the half exactly; its id would only be compared.
             transaction_id = None
             half_queue_offset, physical_offset = transaction.queue_offset, transaction.physical_offset
-        return self._store.end_transaction(
+        end = functools.partial(
+            self._store.end_transaction,
             half_queue_offset,
             physical_offset,
             commit=state is _COMMIT,
-            transaction_id=transaction_id,
             producer_group=producer_group,
         )
+        try:
+            return end(transaction_id=transaction_id)
+        except TransactionNotFoundError:
+            if isinstance(transaction, str):
+                raise
+            # Where retention removed the half, what it left is found by its id alone.
+            return end(transaction_id=transaction_id_of(transaction))
 
     def discard(self, transaction: str | SentMessage) -> EndResult:
         """Parks a pending one in TRANS_CHECK_MAX_TIME_TOPIC. Errors as `end`."""

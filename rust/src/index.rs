@@ -275,7 +275,7 @@ impl IndexFiles {
         within: &Range<PhysicalOffset>,
         found: &mut Vec<PhysicalOffset>,
     ) -> Result<()> {
-        let handle = self.handle(file)?;
+        let Some(handle) = self.handle(file)? else { return Ok(()) };
         // Another process may be adding to the file that a reader knows.
         let count = if self.writable { file.header.count } else { read_header(handle)?.count };
         let slot = self.geometry.slot_of(hash);
@@ -297,12 +297,17 @@ impl IndexFiles {
         Ok(())
     }
 
-    fn handle<'f>(&self, file: &'f Known) -> Result<&'f dyn File> {
+    /// `None` in a reader of a file that its writer has removed since.
+    fn handle<'f>(&self, file: &'f Known) -> Result<Option<&'f dyn File>> {
         if let Some(handle) = file.handle.get() {
-            return Ok(&**handle);
+            return Ok(Some(&**handle));
         }
-        let opened = self.storage.open(&path_of(&file.name), OpenMode::Read)?;
-        Ok(&**file.handle.get_or_init(|| opened))
+        let path = path_of(&file.name);
+        if !self.writable && self.storage.len(&path)?.is_none() {
+            return Ok(None);
+        }
+        let opened = self.storage.open(&path, OpenMode::Read)?;
+        Ok(Some(&**file.handle.get_or_init(|| opened)))
     }
 
     fn full_path(&self, name: &str) -> PathBuf {

@@ -66,6 +66,14 @@ pub(crate) enum Mutant {
     FinalKeepsHiding,
     /// Queue files keep what stands behind their end.
     QueuesNotCut,
+    /// Log files are removed before it is durable where the log begins then.
+    RemovedBeforePublished,
+    /// A log file goes although a half in it pends.
+    PendingFileRemoved,
+    /// A log file goes although a message in it is unread.
+    UnreadFileRemoved,
+    /// Log files go before what is derived from them is durable.
+    RemovedBeforeSnapshot,
 }
 
 /// Whether the engine leaves that rule out.

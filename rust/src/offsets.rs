@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config_file;
 use crate::error::Result;
+use crate::names::RETRY_PREFIX;
 use crate::storage::Storage;
 use crate::units::{QueueId, TimestampMs};
 
@@ -57,6 +58,17 @@ impl ConsumerOffsets {
     /// The next offset that a group reads of a queue.
     pub fn get(&self, topic: &str, group: &str, queue: QueueId) -> Option<u64> {
         self.table.get(topic)?.get(group)?.get(&queue).copied()
+    }
+
+    /// The lowest offset at which a group goes on in a queue; one that has none there begins at the first message. `None`:
+    /// no group reads the topic.
+    pub fn lowest(&self, topic: &str, queue: QueueId) -> Option<u64> {
+        let offset = |queues: &BTreeMap<QueueId, u64>| queues.get(&queue).copied().unwrap_or(0);
+        if let Some(group) = topic.strip_prefix(RETRY_PREFIX) {
+            // Its own group reads it, whatever other names have a place there (docs/format.md).
+            return Some(self.table.get(topic).and_then(|groups| groups.get(group)).map_or(0, offset));
+        }
+        self.table.get(topic)?.values().map(offset).min()
     }
 
     /// Notes the next offset that a group reads of a queue.

@@ -140,6 +140,9 @@ pub fn recover(
     known: &Known,
 ) -> Result<Recovered> {
     let mut snapshot = snapshot.filter(|snapshot| fits(log, snapshot));
+    if let Some(found) = &mut snapshot {
+        begin_with_the_log(log, queue_files, found)?;
+    }
     if let Some(found) = &snapshot
         && !(queues_are_there(log, queue_files, found)?
             && index.as_deref().is_none_or(|index| index.has(found.index.as_ref())))
@@ -191,6 +194,16 @@ fn fits(log: &CommitLog, snapshot: &Snapshot) -> bool {
     };
     let found = log.segments.at(anchor.physical_offset).and_then(|segment| record(&segment).flatten());
     log.segments.first() <= snapshot.position && found == Some(anchor.crc)
+}
+
+/// The log's front may have been removed since the snapshot was taken: its queues begin where the log begins.
+fn begin_with_the_log(log: &CommitLog, queue_files: &QueueFiles, snapshot: &mut Snapshot) -> Result<()> {
+    let minimum = log.segments.first();
+    for queue in snapshot.queues.iter_mut().filter(|_| minimum > 0) {
+        let known = ConsumeQueue::new(Arc::clone(&queue.topic), queue.queue_id, queue.first, queue.next);
+        queue.first = queue_files.first_left(&known, minimum)?;
+    }
+    Ok(())
 }
 
 /// Whether the files hold the queues as a snapshot counts them: the first and last entry, and one of each file.

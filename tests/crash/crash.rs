@@ -15,11 +15,12 @@ use txstore::options::{FlushDiskType, StoreOptions};
 use txstore::storage::memory::{CrashKeep, FaultKind, Memory};
 use txstore::storage::{OpenMode, Storage};
 use txstore::store::Store;
-use txstore::units::QueueId;
+use txstore::units::{QueueId, QueueOffset};
 
 use crate::history::{Acknowledged, Half, Held, History, broken, hold};
 use crate::machine::{Machine, TIMEOUT_MS};
 use crate::promises::{Expected, Found, FoundTransaction, check, progress_is_exact};
+use crate::watched::all_shown;
 
 /// What is known of a store beside its history.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,7 +40,7 @@ impl Machine {
         self.memory.fail_at(self.memory.calls() + 1, FaultKind::Stop, true);
         self.store = None;
         let mut next = Self::over(memory, shadow, self.clock, self.options, self.history);
-        (next.peeks, next.ends) = (self.peeks, self.ends);
+        (next.peeks, next.ends, next.expired) = (self.peeks, self.ends, self.expired);
         next
     }
 
@@ -49,6 +50,12 @@ impl Machine {
             (FlushDiskType::Async, CrashKeep::PowerLoss) => self.history.durable_end,
             _ => u64::MAX,
         }
+    }
+
+    fn reader_of(&self, memory: &Memory) -> Held<Store> {
+        let options = StoreOptions { read_only: true, ..self.options.clone() };
+        Store::open_with(Arc::new(memory.clone()), Arc::clone(&self.clock) as _, options)
+            .or_else(|error| refused(&error))
     }
 
     pub fn crc(&self) -> bool {
@@ -84,9 +91,9 @@ impl Machine {
         Ok(found)
     }
 
-    /// L8: a reader opens what a crash left, finds the same, and writes nothing.
-    pub fn read_only_opening(&self, must_end: u64, origin: Origin) -> Held {
-        let calls = self.memory.calls();
+    /// L8: a reader opens what a crash left, finds the same, and changes nothing. D1: what it found is there for good.
+    pub fn read_only_opening(&mut self, must_end: u64, origin: Origin) -> Held {
+        let left = files(&self.memory, "");
         let store = match self.open_reader() {
             Ok(store) => store,
             // Nothing was ever made durable: then there may be no store yet.
@@ -105,8 +112,12 @@ impl Machine {
             thorough: false,
         };
         check(&store, expected)?;
+        match all_shown(&store) {
+            Ok(shown) => self.history.shown.extend(shown),
+            Err(error) => return broken("D1", error.to_string()),
+        }
         drop(store);
-        hold(self.memory.calls() == calls, "L8", || "a read-only opening wrote".into())
+        hold(files(&self.memory, "") == left, "L8", || "a read-only opening wrote".into())
     }
 
     /// The history goes on from what was found: what is not there was promised to nobody.
@@ -257,10 +268,40 @@ pub fn check_closed(machine: &Machine) -> Held {
         }
         Err(error) => return broken("L6", format!("without what is derived: {error:?}")),
     }
+    if begins_later(&closed) {
+        return same_queues(machine, &rebuilt, &closed);
+    }
     let (theirs, ours) = (files(&rebuilt, "consumequeue"), files(&closed, "consumequeue"));
     let differs =
         || theirs.iter().zip(&ours).find(|(one, other)| one != other).map(|(one, other)| format!("{one:?} {other:?}"));
     hold(theirs == ours, "L6", || format!("built again, the queues differ: {:?}", differs()))
+}
+
+/// Whether the front of the log is gone.
+fn begins_later(memory: &Memory) -> bool {
+    let names = memory.list("commitlog").unwrap().unwrap_or_default();
+    let first = names.iter().find(|file| file.len > 1).and_then(|file| file.name.parse::<u64>().ok());
+    first.is_some_and(|first| first > 0)
+}
+
+/// L6, where the log's front is gone: built again, a queue has padding where entries led there; the others are the same.
+fn same_queues(machine: &Machine, rebuilt: &Memory, closed: &Memory) -> Held {
+    let (theirs, ours) = (entries(machine, rebuilt)?, entries(machine, closed)?);
+    hold(theirs == ours, "L6", || format!("built again, the queues are {theirs:?}, not {ours:?}"))
+}
+
+/// Each queue that has messages: its name, its first message's offset, and where its messages stand.
+fn entries(machine: &Machine, memory: &Memory) -> Held<BTreeMap<String, (u64, Vec<u64>)>> {
+    let store = machine.reader_of(memory)?;
+    let mut found = BTreeMap::new();
+    for (topic, queue_id, first, end) in store.queues().unwrap() {
+        let (records, _) = store.read(&topic, queue_id, QueueOffset(first), usize::MAX, None).unwrap();
+        if first < end {
+            let places = records.iter().map(|record| record.view().unwrap().physical_offset.0).collect();
+            found.insert(format!("{topic}/{queue_id}"), (first, places));
+        }
+    }
+    Ok(found)
 }
 
 /// L7: a byte that flips below the durable end is damage, named with its place; nothing is cut.

@@ -94,6 +94,10 @@ pub struct History {
     pub shown: Vec<Shown>,
     /// Lost power leaves at least that of the log.
     pub durable_end: u64,
+    /// The log begins nowhere behind it: no removal went further.
+    pub minimum_tried: u64,
+    /// Topic and queue: below that offset all messages went, so its numbers are never given again.
+    pub gone_below: BTreeMap<(String, i32), u64>,
     /// The wall clock was set: ages over a crash cannot be told.
     pub jumped: bool,
     /// Numbers the bodies.
@@ -109,6 +113,22 @@ impl History {
             body.push((self.count as usize * 31 + at * 7) as u8);
         }
         body
+    }
+
+    /// What stood below `minimum` is removed for good; the halves of which nothing is left.
+    pub fn forget_below(&mut self, minimum: u64) -> Vec<Half> {
+        self.messages.retain(|_, message| message.place.is_none_or(|place| place >= minimum));
+        self.shown.retain(|shown| shown.place >= minimum);
+        self.answers.retain(|(copy, _)| copy.physical_offset >= minimum);
+        let (gone, left) = std::mem::take(&mut self.halves).into_iter().partition(|half: &Half| {
+            let mut copies = half.copies.iter();
+            !half.copies.is_empty() && copies.all(|copy| copy.physical_offset < minimum)
+        });
+        self.halves = left;
+        for half in &mut self.halves {
+            half.copies.retain(|copy| copy.physical_offset >= minimum);
+        }
+        gone
     }
 
     /// The half with a copy there.

@@ -78,6 +78,11 @@ pub enum Step {
     FlushRound,
     Snapshot,
     WriteOffsets,
+    /// So many files go from the front of the log, if they may.
+    Expire {
+        files: usize,
+        keep_unread: bool,
+    },
     Close,
     Open,
     Pass {
@@ -104,6 +109,8 @@ pub struct Machine {
     /// Whether readers look on while the log is synced.
     pub peeks: bool,
     pub ends: u64,
+    /// Log files that were removed.
+    pub expired: u64,
 }
 
 impl Machine {
@@ -121,7 +128,7 @@ impl Machine {
         history: History,
     ) -> Self {
         let storage = Arc::new(Watched::new(memory.clone(), shadow, Arc::clone(&clock), &options));
-        Self { memory, storage, clock, options, history, store: None, fault: None, peeks: false, ends: 0 }
+        Self { memory, storage, clock, options, history, store: None, fault: None, peeks: false, ends: 0, expired: 0 }
     }
 
     pub fn try_open(&self) -> Result<Store> {
@@ -212,6 +219,7 @@ impl Machine {
                 }
                 Ok(())
             }
+            Step::Expire { files, keep_unread } => self.expire(store, *files, *keep_unread),
             Step::Close => self.close(store),
             Step::Open | Step::Pass { .. } | Step::Jump { .. } => Ok(()),
         }
@@ -383,7 +391,9 @@ impl Machine {
         let found: Vec<usize> = (0..self.history.halves.len())
             .filter(|at| {
                 let half = &self.history.halves[*at];
-                !half.copies.is_empty() && wanted(half)
+                // Of what a broker ended, the log's front may have taken what says how.
+                let is_told = !(half.foreign && half.told.is_some() && self.history.minimum_tried > 0);
+                !half.copies.is_empty() && is_told && wanted(half)
             })
             .collect();
         (!found.is_empty()).then(|| found[which % found.len()])

@@ -78,6 +78,8 @@ struct Look<'a> {
     log: Vec<RecordView<'a>>,
     by_place: HashMap<u64, usize>,
     rule: Vec<Transaction>,
+    /// Where the log begins.
+    minimum: u64,
 }
 
 pub fn read_log(store: &Store) -> Held<Vec<StoredRecord>> {
@@ -101,7 +103,10 @@ pub fn check(store: &Store, expected: Expected<'_>) -> Held<Found> {
     let views: Vec<RecordView<'_>> = log.iter().map(|record| record.view().unwrap()).collect();
     let by_place = views.iter().enumerate().map(|(number, view)| (view.physical_offset.0, number)).collect();
     let rule = transactions(&views, expected.broker_progress);
-    let look = Look { store, expected, log: views, by_place, rule };
+    let minimum = store.stat().unwrap().min_physical_offset;
+    let look = Look { store, expected, log: views, by_place, rule, minimum };
+    let tried = expected.history.minimum_tried;
+    hold(minimum <= tried, "L8", || format!("the log begins at {minimum}, removals went to {tried} at most"))?;
     let mut found = Found { end: store.stat().unwrap().max_physical_offset, ..Found::default() };
     for (record, view) in log.iter().zip(&look.log) {
         let at = view.physical_offset.0;
@@ -150,7 +155,9 @@ impl<'a> Look<'a> {
         let mut next: HashMap<(&str, i32), u64> = HashMap::new();
         let mut newest_ms = i64::MIN;
         for view in &self.log {
-            let next = next.entry((view.topic, view.queue_id.0)).or_insert(0);
+            // A queue that has lost its front begins anywhere.
+            let first = if self.minimum > 0 { view.queue_offset.0 } else { 0 };
+            let next = next.entry((view.topic, view.queue_id.0)).or_insert(first);
             hold(view.queue_offset.0 == *next, "L4", || format!("queue offset {next} is skipped by {view:?}"))?;
             *next += 1;
             let stored_ms = view.store_timestamp.0;
@@ -177,9 +184,17 @@ impl<'a> Look<'a> {
         for (topic, queue_id, first, end) in self.store.queues().unwrap() {
             let places = expected.get(&(topic.as_str(), queue_id.0));
             let count = places.map_or(0, Vec::len);
-            hold((first, end) == (0, count as u64), "L6", || {
-                format!("{topic}/{queue_id} goes from {first} to {end}, the log has {count}")
+            let begins = places.and_then(|places| Some(self.at(*places.first()?)?.queue_offset.0));
+            let silent = first == end && self.minimum > 0;
+            let range = begins.map(|begins| (begins, begins + count as u64));
+            hold(range == Some((first, end)) || (range.is_none() && silent), "L6", || {
+                format!("{topic}/{queue_id} goes from {first} to {end}, the log has {count} from {begins:?}")
             })?;
+            let gone = self.expected.history.gone_below.get(&(topic.clone(), queue_id.0)).copied().unwrap_or(0);
+            hold(end >= gone, "L4", || format!("{topic}/{queue_id} ends at {end}, {gone} messages of it are gone"))?;
+            if range.is_none() {
+                continue;
+            }
             queues += 1;
             let read = self.store.read(&topic, queue_id, QueueOffset(first), usize::MAX, None);
             let Ok((records, _)) = read else {
@@ -205,22 +220,22 @@ impl<'a> Look<'a> {
     /// L2, D1.
     fn acknowledged_is_there(&self, places: &BTreeMap<u64, u32>) -> Held {
         let Expected { history, must_end, .. } = self.expected;
-        for message in history.messages.values().filter(|message| message.place.is_some() && message.end <= must_end) {
-            let place = message.place.unwrap();
+        for message in history.messages.values().filter(|message| message.end <= must_end) {
+            let Some(place) = message.place.filter(|place| *place >= self.minimum) else { continue };
             let there = self.at(place).is_some_and(|view| {
                 (view.topic, view.queue_id.0, view.body) == (&message.topic, message.queue, &message.body)
             });
             hold(there, "L2", || format!("the message at {place} is lost: {message:?}"))?;
         }
         for half in history.halves.iter().filter(|half| half.end <= must_end) {
-            for copy in &half.copies {
+            for copy in half.copies.iter().filter(|copy| copy.physical_offset >= self.minimum) {
                 let there = self.at(copy.physical_offset).is_some_and(|view| {
                     (view.topic, view.queue_offset.0) == (HALF_TOPIC, copy.queue_offset) && view.body == half.body
                 });
                 hold(there, "L2", || format!("the half at {copy:?} is lost: {half:?}"))?;
             }
         }
-        for shown in history.shown.iter().filter(|shown| shown.place < must_end) {
+        for shown in history.shown.iter().filter(|shown| (self.minimum..must_end).contains(&shown.place)) {
             hold(places.get(&shown.place) == Some(&shown.crc), "D1", || {
                 format!("what a reader was shown at {} is gone", shown.place)
             })?;
@@ -267,16 +282,23 @@ impl<'a> Look<'a> {
         }
         for (number, view) in self.log.iter().enumerate() {
             let ends = view.transaction_type() == TransactionType::Commit || view.topic == DISCARD_TOPIC;
-            let stray = ends && !claimed.contains(&number) && view.physical_offset.0 >= self.expected.broker_end;
+            let is_left = view.prepared_transaction_offset.0 >= self.minimum;
+            let stray =
+                ends && is_left && !claimed.contains(&number) && view.physical_offset.0 >= self.expected.broker_end;
             hold(!stray, "T2", || format!("it ends no transaction: {view:?}"))?;
         }
         self.told_is_so()
     }
 
+    /// A broker may put a half back behind its final message: with the log's front gone, that one may be gone alone.
+    fn may_have_lost(&self, one: &Transaction) -> bool {
+        self.minimum > 0 && one.first().physical_offset < self.expected.broker_end
+    }
+
     /// The history's half that a transaction is: by a copy's place, else one that nobody got an answer about.
     fn known(&self, one: &Transaction) -> Option<usize> {
         let halves = &self.expected.history.halves;
-        let by_place = halves.iter().position(|half| half.copies.first() == Some(&one.first()));
+        let by_place = halves.iter().position(|half| half.copies.contains(&one.first()));
         by_place.or_else(|| {
             let view = &self.log[one.halves[0]];
             halves.iter().rposition(|half| {
@@ -305,6 +327,9 @@ impl<'a> Look<'a> {
     /// T3: the same body, its own topic and queue, the half's properties less what hid them.
     fn copies_its_half(&self, one: &Transaction, last: &RecordView<'_>, is_final: bool) -> Held {
         let place = last.prepared_transaction_offset.0;
+        if place < self.minimum {
+            return Ok(());
+        }
         let named = one.copies.iter().position(|copy| copy.physical_offset == place);
         let Some(named) = named else { return broken("T3", format!("it names no half: {last:?}")) };
         let half = &self.log[one.halves[named]];
@@ -319,7 +344,7 @@ impl<'a> Look<'a> {
 
     /// T2: nothing has an outcome that nobody wanted.
     fn outcome_was_asked_for(&self, one: &Transaction, half: &Half) -> Held {
-        let Some(outcome) = one.outcome else { return Ok(()) };
+        let Some(outcome) = one.outcome.filter(|_| !self.may_have_lost(one)) else { return Ok(()) };
         let asked = half.asked.iter().any(|(kind, _)| outcome_of(*kind) == outcome);
         let told = half.told.map(|(outcome, _)| outcome);
         let fits = told.map_or(asked, |told| told == outcome);
@@ -336,8 +361,14 @@ impl<'a> Look<'a> {
             self.rule.iter().flat_map(|one| one.copies.iter().map(move |copy| (copy.physical_offset, one))).collect();
         for half in &self.expected.history.halves {
             let Some((told, end)) = half.told.filter(|(_, end)| *end <= self.expected.must_end) else { continue };
-            let place = half.copies.first().map_or(u64::MAX, |copy| copy.physical_offset);
+            let place = half.copies.last().map_or(u64::MAX, |copy| copy.physical_offset);
+            if place < self.minimum {
+                continue;
+            }
             let Some(one) = by_copy.get(&place) else { return broken("T5", format!("lost: {half:?}")) };
+            if self.may_have_lost(one) {
+                continue;
+            }
             hold(one.outcome == Some(told), "T5", || format!("told {told} at {end}, now {:?}: {half:?}", one.outcome))?;
             let finals = one.finals.len();
             hold((finals > 0) == (told == Outcome::Committed), "T4", || format!("{finals} finals of {half:?}"))?;
@@ -372,7 +403,7 @@ impl<'a> Look<'a> {
         use txstore::error::Error;
         let before = self.store.stat().unwrap().max_physical_offset;
         for one in &self.rule {
-            let Some(outcome) = one.outcome else { continue };
+            let Some(outcome) = one.outcome.filter(|_| !self.may_have_lost(one)) else { continue };
             for (copy, kind) in
                 one.copies.iter().zip([EndKind::Commit, EndKind::RollBack, EndKind::Discard].iter().cycle())
             {

@@ -1,15 +1,16 @@
-//! Rounds: what happens beside the producers: rounds of checks, consumers, readers in other processes.
+//! Rounds: what happens beside the producers: rounds of checks, retention, consumers, readers in other processes.
 //!
 //! In: a machine and its store. Out: its history goes on, or the promise that an answer broke. Always: `decide` is modelled
 //! as docs/transactions.md tells it: wait, ask, or give up after so many checks.
 
 use txstore::clock::Clock;
+use txstore::error::Error;
 use txstore::half::HalfCopy;
 use txstore::half::scan::Waiting;
 use txstore::store::{End, EndKind, Store};
-use txstore::units::{QueueId, QueueOffset};
+use txstore::units::{PhysicalOffset, QueueId, QueueOffset};
 
-use crate::history::{Acknowledged, Half, Held, READERS, TOPICS, Violation, hold};
+use crate::history::{Acknowledged, Half, Held, READERS, TOPICS, Violation, hold, outcome_of};
 use crate::machine::{Machine, TIMEOUT_MS};
 use crate::watched::{Shown, all_shown, crc};
 
@@ -84,6 +85,72 @@ impl Machine {
         hold(facts.stored_age_ms == age_ms, "T13", || format!("{facts:?} is {age_ms} ms old"))
     }
 
+    /// Whole files go from the front; what pends keeps its file (T10), and what a group has not read (D1).
+    pub fn expire(&mut self, store: &Store, files: usize, keep_unread: bool) -> Held {
+        let Some(facts) = self.note(store.log_files(files))? else { return Ok(()) };
+        let Some(last) = facts.last() else { return Ok(()) };
+        let held = self.lowest_pending();
+        let unread = if keep_unread { self.lowest_unread(store) } else { u64::MAX };
+        self.history.minimum_tried = self.history.minimum_tried.max(last.end);
+        let removed = store.remove_log_files(PhysicalOffset(last.end), keep_unread);
+        let minimum = store.stat().unwrap().min_physical_offset;
+        hold(minimum <= held, "T10", || format!("{held} pends, the log begins at {minimum}: {facts:?}"))?;
+        hold(minimum <= unread, "D1", || format!("{unread} is unread, the log begins at {minimum}: {facts:?}"))?;
+        let Some(removed) = self.note(removed)? else { return Ok(()) };
+        self.expired += removed.log_files as u64;
+        for (topic, queue_id, first, _) in store.queues().unwrap() {
+            self.history.gone_below.insert((topic, queue_id.0), first);
+        }
+        let gone = self.history.forget_below(minimum);
+        gone.iter().filter(|half| !half.foreign).take(3).try_for_each(|half| self.ends_of_gone(store, half))
+    }
+
+    /// T6: an end of a half that is gone finds its outcome or nothing, never another one, and writes nothing.
+    fn ends_of_gone(&self, store: &Store, half: &Half) -> Held {
+        let Some((told, _)) = half.told else { return Ok(()) };
+        let end = Self::log_end(store);
+        for kind in [EndKind::Commit, EndKind::RollBack, EndKind::Discard] {
+            let (copy, transaction_id, group) = (half.copies[0], half.id.clone(), Some(half.group.clone()));
+            let ended = store.end_transaction(End { half: copy, kind, transaction_id, group, from_check: false });
+            let fits = match &ended {
+                Ok(ended) => ended.already && ended.outcome == told && outcome_of(kind) == told,
+                Err(Error::AlreadyEnded { outcome, .. }) => *outcome == told && outcome_of(kind) != told,
+                Err(Error::TransactionNotFound { .. }) => true,
+                Err(_) => self.is_faulty(),
+            };
+            hold(fits, "T6", || format!("{kind:?} of {half:?}, which is gone, gave {ended:?}"))?;
+        }
+        hold(Self::log_end(store) == end, "T6", || "an end of a half that is gone wrote".into())
+    }
+
+    /// The lowest place of a half that nobody has tried to end.
+    fn lowest_pending(&self) -> u64 {
+        let pending = self.history.halves.iter().filter(|half| half.told.is_none() && half.asked.is_empty());
+        pending.flat_map(|half| &half.copies).map(|copy| copy.physical_offset).min().unwrap_or(u64::MAX)
+    }
+
+    /// The lowest place of a message that a group of its topic has not acknowledged.
+    fn lowest_unread(&self, store: &Store) -> u64 {
+        let mut lowest = u64::MAX;
+        for (topic, _, group) in self.history.offsets.keys() {
+            // A group whose only offset was never written is not known behind a crash.
+            let offset = |queue| store.consumer_offset(TOPICS[*topic], READERS[*group], QueueId(queue)).unwrap();
+            if offset(0).or(offset(1)).is_none() {
+                continue;
+            }
+            for queue in 0..2 {
+                let known = self.history.offsets.get(&(*topic, queue, *group)).copied().unwrap_or_default();
+                let first = store.queue_range(TOPICS[*topic], QueueId(queue)).unwrap().0;
+                let next = QueueOffset(known.last.max(first));
+                if let Ok((records, _)) = store.read(TOPICS[*topic], QueueId(queue), next, 1, None) {
+                    let place = records.first().map(|record| record.view().unwrap().physical_offset.0);
+                    lowest = lowest.min(place.unwrap_or(u64::MAX));
+                }
+            }
+        }
+        lowest
+    }
+
     pub fn answer(&mut self, store: &Store) -> Held {
         let Some((copy, kind)) = self.history.answers.pop() else { return Ok(()) };
         let Some(at) = self.history.half_at(copy) else { return Ok(()) };
@@ -104,8 +171,11 @@ impl Machine {
         let (name, reader) = (TOPICS[topic], READERS[group]);
         let known = self.history.offsets.get(&(topic, queue, group)).copied().unwrap_or_default();
         let Some(stored) = self.note(store.consumer_offset(name, reader, QueueId(queue)))? else { return Ok(()) };
-        let from = stored.unwrap_or(0);
-        hold(from == known.last, "D2", || format!("{reader} stood at {known:?} of {name}/{queue}, now {stored:?}"))?;
+        hold(stored.unwrap_or(0) == known.last, "D2", || {
+            format!("{reader} stood at {known:?} of {name}/{queue}, now {stored:?}")
+        })?;
+        // What nobody kept from being removed is passed over.
+        let from = known.last.max(store.queue_range(name, QueueId(queue)).unwrap().0);
         let read = store.read(name, QueueId(queue), QueueOffset(from), messages, None);
         let Some((records, next)) = self.note(read)? else { return Ok(()) };
         for (offset, record) in (from..).zip(&records) {

@@ -23,6 +23,8 @@ pub struct Tally {
     pub checks: u64,
     pub records: u64,
     pub ends: u64,
+    /// Log files that were removed.
+    pub expired: u64,
     /// Runs that ended early, because a torn record without a CRC of its own came through.
     pub blurred: u64,
     /// Of all files at each end of a run: tells whether two runs were the same.
@@ -36,6 +38,7 @@ impl Tally {
         self.checks += other.checks;
         self.records += other.records;
         self.ends += other.ends;
+        self.expired += other.expired;
         self.blurred += other.blurred;
         self.trace = self.trace.wrapping_mul(31).wrapping_add(other.trace);
     }
@@ -86,7 +89,7 @@ fn kind(chance: &mut Chance) -> EndKind {
 
 pub fn step(chance: &mut Chance) -> Step {
     let (topic, queue, which) = (chance.index(2), chance.index(2) as i32, chance.index(1 << 20));
-    match chance.below(64) {
+    match chance.below(68) {
         0..=8 => {
             let messages = chance.pick(&[1, 1, 2, 4]);
             Step::Send { topic, queue, messages, size: chance.pick(&SIZES[..6]) }
@@ -122,6 +125,7 @@ pub fn step(chance: &mut Chance) -> Step {
         57..=58 => Step::Snapshot,
         59 => Step::WriteOffsets,
         60 => Step::Close,
+        64..=67 => Step::Expire { files: 1 + chance.index(6), keep_unread: !chance.one_in(3) },
         61..=62 => Step::Pass { ms: chance.pick(&[10, 7_000, 31_000, 100_000]) },
         _ => Step::Jump { ms: chance.pick(&[3_600_000, -3_600_000, 86_400_000, -86_400_000, 5_000, -5_000]) },
     }
@@ -297,7 +301,12 @@ impl Run {
         let machine = self.machine();
         if reads && machine.crc() {
             machine.read_only_opening(must_end, origin)?;
+            if self.chance.one_in(2) {
+                must_end = must_end.min(self.machine().must_end(CrashKeep::PowerLoss));
+                self.crash_once(CrashKeep::PowerLoss);
+            }
         }
+        let machine = self.machine();
         let found = machine.recover(must_end, origin, thorough)?;
         self.tally.checks += found.checks;
         self.tally.records += found.places.len() as u64;
@@ -329,7 +338,7 @@ impl Run {
                 check_damage(machine, &places, which)?;
             }
         }
-        self.tally.ends = machine.ends;
+        (self.tally.ends, self.tally.expired) = (machine.ends, machine.expired);
         let all: Vec<u8> = crate::crash::files(&machine.memory, "")
             .into_iter()
             .flat_map(|(path, bytes)| [path.into_bytes(), bytes].concat())

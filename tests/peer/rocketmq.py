@@ -161,6 +161,7 @@ class Peer:
         self._next = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
+        self._jstack = Path(home.java).with_name("jstack")
         self._logs = Path(tempfile.mkdtemp(prefix="peer-", dir=home.directory))
         self._temporary.mkdir()
         with (self._logs / "stderr").open("wb") as stderr:
@@ -236,7 +237,20 @@ class Peer:
 
     def call(self, command: str, **arguments: Any) -> Any:
         """Sends a command and waits for its result. Raises PeerError, PeerGoneError, TimeoutError."""
-        return self.begin(command, **arguments).result(CALL_TIMEOUT_S)
+        try:
+            return self.begin(command, **arguments).result(CALL_TIMEOUT_S)
+        except TimeoutError as problem:
+            problem.add_note(f"{command} is still running; the peer's threads:\n{self._threads()}")
+            raise
+
+    def _threads(self) -> str:
+        """What each thread of the process is doing."""
+        try:
+            return subprocess.run(
+                [self._jstack, str(self._process.pid)], capture_output=True, text=True, timeout=30
+            ).stdout
+        except (OSError, subprocess.TimeoutExpired) as problem:
+            return f"not known: {problem}"
 
     def dump(
         self,

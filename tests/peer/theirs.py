@@ -73,12 +73,12 @@ class Work:
 
 
 def write(home: Home, clients: Peer, store: Path, work: Work) -> Told:
-    """Runs a broker on `store` (made, or continued) and clients against it; one to be killed in its own process."""
+    """Runs a broker on `store` (made, or continued), in a process of its own, and clients against it."""
     chance = random.Random(work.seed)
     told = Told(killed=work.killed, settled=work.settle)
     settings = TIMES | ({"brokerIP1": "::1"} if work.ipv6 else {})
     with ExitStack() as stack:
-        process = stack.enter_context(home.start()) if work.killed else clients
+        process = stack.enter_context(home.start())
         broker = process.broker(store, config=work.sizes | SHORT_DELAYS, settings=settings)
         producer = clients.producer(broker.names, GROUP, compression=chance.choice(["ZLIB", "LZ4", "ZSTD"]))
         crew = _Crew(clients, broker, producer, work, told)

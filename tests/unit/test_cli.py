@@ -171,9 +171,8 @@ def test_exit_codes(run: Run, copy: Path, tmp_path: Path) -> None:
         assert code == 3
         assert "hint:" in err
         assert run("tx", "list", copy)[0] == 0
-    with pytest.raises(SystemExit) as usage:
-        main(["store", "nonsense"])
-    assert usage.value.code == 2
+    assert run("store", "nonsense")[0] == 2
+    assert run("tx", "list", copy, "--state", "x")[0] == 2
     assert "Traceback" not in run("store", "stat", copy)[2]
 
 

@@ -1,40 +1,92 @@
-"""The story: the README's example is what a stranger copies first, so it must run as it stands there.
+"""The story: what stands in a page is what a stranger copies first, so it must run as it stands there.
 
-It runs in an empty directory, twice: the second time it finds its database and its store.
+Pages are followed in an empty folder, the README twice: the second time it finds its database and its store.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
+
+import pytest
+
+import txstore
+from tests.unit.pages import blocks, follow, matches
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_example_runs_as_it_stands(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     for _ in range(2):
-        run = subprocess.run(
-            [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert (run.returncode, run.stdout, run.stderr) == (0, "b'order 17 is paid'\n", "")
+        assert follow(ROOT / "README.md", tmp_path) == "b'order 17 is paid'\n"
 
 
 def test_the_page_on_consumers_runs_as_it_stands(tmp_path: Path) -> None:
-    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs/consumers.md").read_text(), flags=re.DOTALL)
-    assert len(examples) == 4
-    run = subprocess.run(
-        [sys.executable, "-c", "\n".join(examples)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (run.returncode, run.stderr) == (0, "")
-    assert "%RETRY%shipping 0 0\norders 0 0\n" in run.stdout
+    said = follow(ROOT / "docs/consumers.md", tmp_path)
+    assert "%RETRY%shipping 0 0\norders 0 0\n" in said
+    assert said.endswith("\nb'0' 0 3 0\n")
+
+
+@pytest.mark.parametrize("name", ["tutorial", "concepts", "failures"])
+def test_a_page_can_be_followed_word_by_word(name: str, tmp_path: Path) -> None:
+    assert follow(ROOT / "docs" / f"{name}.md", tmp_path) == ""
+
+
+def test_the_way_from_an_outbox_ends_with_each_row_told_once(tmp_path: Path) -> None:
+    page = ROOT / "docs/from_outbox.md"
+    (said,) = (text for language, text in blocks(page) if language == "")
+    assert follow(page, tmp_path) == said
+
+
+def test_a_page_that_says_otherwise_than_it_is_would_be_seen(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("```python\n# one.py\nprint(1)\n```\n\n```console\n$ python one.py\n2\n```\n")
+    with pytest.raises(AssertionError, match=r"\$ python one.py"):
+        follow(tmp_path / "page.md", tmp_path)
+    assert matches("a … c\n", "a b c\n")
+    assert not matches("a … c\n", "a b\n")
+
+
+def test_every_error_has_its_place_among_the_failures() -> None:
+    page = (ROOT / "docs/failures.md").read_text()
+    classes = [name for name in txstore.__all__ if name.endswith("Error")]
+    assert len(classes) > 20
+    assert [name for name in classes if f"`{name}`" not in page] == []
+
+
+def test_every_fault_that_is_tested_has_its_part_among_the_failures() -> None:
+    """docs/testing.md has a row for each; a part here may say more than one word of it otherwise."""
+    table = (ROOT / "docs/testing.md").read_text().split("## What happens on each fault")[1].split("\n## ")[0]
+    faults = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")][1:]
+    parts = re.findall(r"^## (.*)$", (ROOT / "docs/failures.md").read_text(), flags=re.MULTILINE)
+    assert set(faults) == set(PART_OF)
+    assert set(PART_OF.values()) - {None} <= set(parts)
+
+
+# Fault, as docs/testing.md calls it → its part in docs/failures.md; None: there is no server yet.
+PART_OF = {
+    "crash, lost power": "The process is killed, or the power goes",
+    "torn tail": "The log ends in the middle of a record",
+    "bad record below the durable end": "A record in the middle of the log is damaged",
+    "a sync fails": "A sync fails",
+    "disk full": "The disk is full",
+    "read-only file system": "The file system is read-only",
+    "no file handles or maps": "No file handles or maps are left",
+    "checkpoint, index or queue missing or damaged": "The checkpoint, the index or a queue is missing or damaged",
+    "snapshot missing or damaged": "The snapshot is missing or damaged",
+    "topics or offsets damaged": "Topics or offsets are damaged",
+    "second writer": "A second process opens the store for writing",
+    "use after fork": "The store is used after a fork",
+    "an end that cannot be": "An end that cannot be",
+    "producer gone": "The producer is gone",
+    "too many pending": "Too many transactions pend",
+    "clock jumps": "The clock jumps",
+    "log file removed by hand": "A file of the log was removed by hand",
+    "message too large, bad name": "A message is too large, or a name is not allowed",
+    "malformed frame, slow peer": None,
+    "a listener raises or hangs": "A listener raises or hangs",
+    "panic in the engine": "The engine has a bug",
+}
 
 
 def test_links_lead_somewhere() -> None:

@@ -1,24 +1,20 @@
-"""The entry of the command line: one parser, one place where errors become text and exit codes.
+"""The entry of the command line: what `txstore` calls, and what errors mean to a shell.
 
 In: arguments. Out: an exit code: 0 done, 1 a finding or nothing found, 2 wrong usage, 3 the store cannot be had now,
-4 the store is damaged. Always: an error is shown as `txstore: error: …` with its hints, never as a traceback. Not here:
-what the commands do; each group has a file.
+4 the store is damaged. Always: an error is shown as `txstore: error: …` with its hints, never as a traceback; without
+the extra `cli` one line says what to install. Not here: the commands; each noun has a file, `commands` has them all.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 from collections.abc import Sequence
 
-from txstore import _native, errors
-from txstore.cli import store, tx
+from txstore import errors
 
-__all__ = ["main"]
+__all__ = ["exit_code", "main"]
 
 EXIT_OK, EXIT_FINDING, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_DAMAGED = 0, 1, 2, 3, 4
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it.
 
 # The first class that fits decides; what is in none is a store that cannot be had now.
 _EXIT_CODES: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
@@ -28,25 +24,6 @@ _EXIT_CODES: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
     ((errors.AlreadyEndedError, errors.StillPendingError, errors.WrongGroupError), EXIT_FINDING),
 )
 
-_EPILOG = """\
-exit codes: 0 done, 1 a finding or nothing found, 2 wrong usage, 3 the store cannot be had now, 4 the store is damaged
-"""
-
-
-def parser() -> argparse.ArgumentParser:
-    """The whole command line: a noun, then a verb."""
-    top = argparse.ArgumentParser(
-        prog="txstore",
-        description="Looks at a store of transactional messages, and after it.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    top.add_argument("--version", action="version", version=f"txstore {_native.__version__}")
-    nouns = top.add_subparsers(metavar="NOUN", required=True)
-    store.add_commands(nouns)
-    tx.add_commands(nouns)
-    return top
-
 
 def exit_code(error: BaseException) -> int:
     """What an error means to a shell."""
@@ -54,22 +31,15 @@ def exit_code(error: BaseException) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; what `txstore` on the command line calls."""
-    options = parser().parse_args(arguments)
+    """Runs one command; returns its exit code."""
     try:
-        code: int = options.run(options)
-        sys.stdout.flush()
-    except (errors.TxStoreError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            # Whoever read our output has seen enough (`| head`); Python would complain again while it ends.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return EXIT_OK
-        print(f"txstore: error: {error}", file=sys.stderr)
-        return exit_code(error)
-    except KeyboardInterrupt:
-        print("txstore: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    return code
+        from txstore.cli import commands
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich"):
+            raise
+        print(f"txstore: {error.name} is missing: pip install 'txstore[cli]'", file=sys.stderr)
+        return EXIT_UNAVAILABLE
+    return commands.run(arguments)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,58 @@
 """How commands speak: tables and facts for people, JSON for programs.
 
 In: plain values. Out: text on stdout. Always: the same facts in both shapes; times in UTC; a table's first line names
-its columns. Not here: errors and progress (stderr, `main` and `progress`).
+its columns; colour only on a terminal, and not where NO_COLOR is set; no control character of a message reaches a
+terminal. Not here: errors and progress (stderr, `commands` and `progress`).
 """
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import TextIO
 
-__all__ = ["age", "print_facts", "print_json", "print_table", "size", "utc"]
+__all__ = [
+    "age",
+    "is_coloured",
+    "paint",
+    "paint_state",
+    "print_facts",
+    "print_json",
+    "print_table",
+    "printable",
+    "size",
+    "utc",
+]
 
 Value = object
+_COLOURS = {"bold": 1, "faint": 2, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36}
+_STATES = {"pending": "yellow", "committed": "green", "rolled_back": "magenta", "discarded": "red"}
+
+
+def is_coloured(stream: TextIO) -> bool:
+    """Whether colours are wanted there."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, colour: str, stream: TextIO | None = None) -> str:
+    """Text in a colour, where colours are wanted."""
+    if not is_coloured(sys.stdout if stream is None else stream):
+        return text
+    return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+
+
+def paint_state(state: str) -> str:
+    """A transaction's state in words, in its colour."""
+    colour = _STATES.get(state)
+    return paint(state.replace("_", " "), colour) if colour else state.replace("_", " ")
+
+
+def printable(text: str) -> str:
+    """Text on one line, with what a terminal would obey written as an escape."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def print_json(value: Value) -> None:
@@ -24,7 +64,7 @@ def print_facts(facts: Mapping[str, Value]) -> None:
     """Names and values, one a line; underscores read as spaces."""
     width = max((len(name) for name in facts), default=0)
     for name, value in facts.items():
-        print(f"{name.replace('_', ' '):<{width}}  {_text(value)}".rstrip())
+        print(f"{name.replace('_', ' '):<{width}}  {_painted(_text(value))}".rstrip())
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Value]]) -> None:
@@ -33,12 +73,20 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Value]]) -> None
     table = [[str(value) if isinstance(value, int) else _text(value) for value in row] for row in kept]
     numeric = [bool(kept) and all(isinstance(row[i], int) for row in kept) for i in range(len(columns))]
     widths = [max(len(name), *(len(row[i]) for row in table), 0) for i, name in enumerate(columns)]
-    for row in [list(columns), *table]:
+    for number, row in enumerate([list(columns), *table]):
         cells = (
             f"{cell:>{width}}" if right else f"{cell:<{width}}"
             for cell, width, right in zip(row, widths, numeric, strict=True)
         )
-        print("  ".join(cells).rstrip())
+        if number == 0:
+            print(paint("  ".join(cells).rstrip(), "bold"))
+        else:
+            print("  ".join(map(_painted, cells)).rstrip())
+
+
+def _painted(cell: str) -> str:
+    colour = _STATES.get(cell.strip())
+    return cell if colour is None else paint(cell, colour)
 
 
 def _text(value: Value) -> str:
@@ -49,8 +97,8 @@ def _text(value: Value) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, list | tuple):
-        return " ".join(map(str, value)) or "-"
-    return str(value)
+        return printable(" ".join(map(str, value))) or "-"
+    return printable(str(value))
 
 
 def utc(timestamp_ms: int | None) -> str | None:

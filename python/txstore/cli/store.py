@@ -1,23 +1,28 @@
-"""`txstore store …`: figures of a store, its check, its records as JSON, its healing.
+"""`txstore store …`: a store made; its figures, its check, its records as JSON, its healing.
 
-In: parsed options. Out: text or JSON lines, an exit code. Always: only `heal` writes. Not here: how records are
+In: a path. Out: text or JSON lines, an exit code. Always: only `create` and `heal` write. Not here: how records are
 verified (`verify`), single transactions (`tx`).
 """
 
 from __future__ import annotations
 
-import argparse
-import base64
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
+
+import txstore
+from txstore import errors
 from txstore._native import OpenReport, Store, StoredMessage
 from txstore.cli import verify
+from txstore.cli.arguments import AsJson, StorePath, noun
 from txstore.cli.opening import reading, writing
-from txstore.cli.output import age, print_facts, print_json, print_table, size
+from txstore.cli.output import age, paint, print_facts, print_json, print_table, size
 from txstore.cli.progress import Progress
+from txstore.cli.records import record_facts
 
-__all__ = ["add_commands"]
+__all__ = ["app"]
 
 _SCAN_BATCH = 1000
 _FIGURES = (
@@ -26,34 +31,20 @@ _FIGURES = (
     "pending_transactions pending_table_bytes decided_halves"
 ).split()
 
-
-def add_commands(nouns: Any) -> None:
-    """`store` and its verbs."""
-    store = nouns.add_parser("store", help="a store as a whole: stat, check, dump, heal")
-    verbs = store.add_subparsers(metavar="VERB", required=True)
-    _verb(verbs, "stat", _stat, "figures: how large, how many queues, what pends, what opening found")
-    _verb(verbs, "check", _check, "read everything; compare records, queues and transactions with each other")
-    dump = _verb(verbs, "dump", _dump, "every record as a line of JSON, in the log's order")
-    dump.add_argument("--topic", help="only this topic")
-    dump.add_argument("--bodies", action="store_true", help="with bodies, in base64")
-    dump.add_argument("--from", dest="start", type=_offset, metavar="OFFSET", help="from this physical offset on")
-    dump.add_argument("--limit", type=_offset, metavar="N", help="at most N records")
-    _verb(verbs, "heal", _heal, "recover and heal after a crash, close cleanly: ready for a broker")
+app = noun("A store as a whole: create, stat, check, dump, heal.")
 
 
-def _verb(verbs: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:
-    verb: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
-    verb.add_argument("path", metavar="PATH", help="the store's directory")
-    verb.add_argument("--json", action="store_true", help="JSON instead of text")
-    verb.set_defaults(run=run)
-    return verb
-
-
-def _offset(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("must not be below 0")
-    return value
+@app.command()
+def create(path: StorePath, as_json: AsJson = False) -> None:
+    """Make an empty store."""
+    place = Path(path)
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise errors.StoreIOError(f"{path} is there already\nhint: `txstore store stat {path}` shows a store")
+    txstore.open(path).close()
+    if as_json:
+        print_json({"path": path})
+    else:
+        print(f"{path} is an empty store")
 
 
 def report_facts(report: OpenReport, *, read_only: bool) -> dict[str, Any]:
@@ -70,28 +61,30 @@ def report_facts(report: OpenReport, *, read_only: bool) -> dict[str, Any]:
     }
 
 
-def _stat(options: argparse.Namespace) -> int:
-    with reading(options.path) as store:
-        stat = store.stat()
-        facts: dict[str, Any] = {name: getattr(stat, name) for name in _FIGURES}
+@app.command("info", hidden=True)
+@app.command()
+def stat(path: StorePath, as_json: AsJson = False) -> None:
+    """Figures: how large, how many queues, what pends, what opening found."""
+    with reading(path) as store:
+        figures = store.stat()
+        facts: dict[str, Any] = {name: getattr(figures, name) for name in _FIGURES}
         queues = [
             {"topic": topic, "queue_id": queue_id, "first": first, "end": end}
             for topic, queue_id, first, end in store.queues()
         ]
         report = report_facts(store.open_report, read_only=True)
-    if options.json:
+    if as_json:
         print_json({**facts, "queue_ranges": queues, "open": report})
-        return 0
+        return
     log = facts["max_physical_offset"] - facts["min_physical_offset"]
-    print_facts({"path": options.path, "log": size(log), **facts})
+    print_facts({"path": path, "log": size(log), **facts})
     print()
     print_table(["topic", "queue", "first", "end"], [list(queue.values()) for queue in queues])
     print()
     warnings = report.pop("warnings")
     print_facts({f"opening: {name}": value for name, value in report.items()})
     for warning in warnings:
-        print(f"warning: {warning}")
-    return 0
+        print(f"{paint('warning', 'yellow')}: {warning}")
 
 
 def scan(store: Store, start: int | None = None) -> Iterator[tuple[list[StoredMessage], int]]:
@@ -114,68 +107,54 @@ def watched(store: Store) -> Iterator[StoredMessage]:
             bar.to(following - stat.min_physical_offset)
 
 
-def _check(options: argparse.Namespace) -> int:
-    with reading(options.path) as store:
+@app.command("verify", hidden=True)
+@app.command()
+def check(path: StorePath, as_json: AsJson = False) -> int:
+    """Read everything; compare records, queues and transactions with each other."""
+    with reading(path) as store:
         found = verify.verify(store, watched(store))
-    if options.json:
+    if as_json:
         print_json(found.as_facts())
     else:
         print_facts(found.counts)
         for kind, texts in (("note", found.notes), ("DAMAGED", found.damages), ("DIFFERS", found.differences)):
             for text in texts:
                 print(f"{kind}: {text}")
-        print("damaged" if found.damages else "differences were found" if found.differences else "all is well")
+        bad = "damaged" if found.damages else "differences were found" if found.differences else None
+        print(paint("all is well", "green") if bad is None else paint(bad, "red"))
     return 4 if found.damages else 1 if found.differences else 0
 
 
-def _dump(options: argparse.Namespace) -> int:
+@app.command()
+def dump(
+    path: StorePath,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic.")] = None,
+    bodies: Annotated[bool, typer.Option("--bodies", help="With bodies, in base64.")] = False,
+    start: Annotated[
+        int | None, typer.Option("--from", metavar="OFFSET", min=0, help="From this physical offset on.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many.")] = None,
+    as_json: AsJson = True,
+) -> None:
+    """Every record as a line of JSON, in the log's order."""
     count = 0
-    with reading(options.path) as store:
-        for message in (message for batch, _ in scan(store, options.start) for message in batch):
-            if options.limit is not None and count >= options.limit:
+    with reading(path) as store:
+        for message in (message for batch, _ in scan(store, start) for message in batch):
+            if limit is not None and count >= limit:
                 break
-            if options.topic in (None, message.topic):
-                print_json(record_facts(message, bodies=options.bodies))
+            if topic in (None, message.topic):
+                print_json(record_facts(message, bodies=bodies))
                 count += 1
-    return 0
 
 
-def record_facts(message: StoredMessage, *, bodies: bool) -> dict[str, Any]:
-    """A record's fields by the names of the DataFrame's columns."""
-    facts: dict[str, Any] = {
-        "topic": message.topic,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "physical_offset": message.physical_offset,
-        "size": message.size,
-        "message_id": message.message_id,
-        "offset_message_id": message.offset_message_id,
-        "transaction_id": message.transaction_id,
-        "keys": message.keys,
-        "tags": message.tags,
-        "flag": message.flag,
-        "sys_flag": message.sys_flag,
-        "transaction_type": message.transaction_type,
-        "born_timestamp": message.born_timestamp_ms,
-        "born_host": message.born_host,
-        "store_timestamp": message.store_timestamp_ms,
-        "store_host": message.store_host,
-        "reconsume_times": message.reconsume_times,
-        "prepared_transaction_offset": message.prepared_transaction_offset,
-        "properties": message.properties,
-    }
-    if bodies:
-        facts["body"] = base64.b64encode(message.body).decode()
-    return facts
-
-
-def _heal(options: argparse.Namespace) -> int:
-    with writing(options.path) as store:
+@app.command()
+def heal(path: StorePath, as_json: AsJson = False) -> None:
+    """Recover and heal after a crash, close cleanly: ready for a broker."""
+    with writing(path) as store:
         report = store.heal()
     facts = report_facts(report, read_only=False)
-    if options.json:
+    if as_json:
         print_json(facts)
-        return 0
+        return
     print_facts({**facts, "milliseconds": age(report.milliseconds), "warnings": report.warnings or None})
     print("closed cleanly: a broker may open it")
-    return 0

@@ -1,23 +1,24 @@
 """`txstore tx …`: transactions listed, shown, explained, and ended by hand.
 
-In: parsed options, a transaction's id. Out: text or JSON, an exit code. Always: an id names the newest transaction of
+In: a transaction's id. Out: text or JSON, an exit code. Always: an id names the newest transaction of
 that id; what has ended otherwise is an error, not a success. Not here: the rule that tells an outcome (the engine's,
 docs/transactions.md).
 """
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-from txstore import errors
-from txstore._native import Store, TransactionRow, WaitingHalf
+import typer
+
+from txstore import TransactionState, errors
+from txstore._native import EndResult, Store, TransactionRow, WaitingHalf
+from txstore.cli.arguments import AsJson, StorePath, noun
 from txstore.cli.opening import reading, writing
-from txstore.cli.output import age, print_facts, print_json, print_table, utc
+from txstore.cli.output import age, paint_state, print_facts, print_json, print_table, utc
 
-__all__ = ["add_commands"]
+__all__ = ["app"]
 
-_STATES = ["pending", "committed", "rolled_back", "discarded", "finished_unknown"]
 _BATCH = 1000
 _WHY = {
     "pending": "Neither a committed message, nor a discarded copy, nor an op message names it: it waits for its end.",
@@ -32,46 +33,38 @@ _NEXT = {
 }
 
 
-def add_commands(nouns: Any) -> None:
-    """`tx` and its verbs."""
-    tx = nouns.add_parser("tx", help="transactions: list, show, explain, commit, rollback, resume")
-    verbs = tx.add_subparsers(metavar="VERB", required=True)
-    listing = _verb(verbs, "list", _list, "what pends; or all transactions of the log")
-    listing.add_argument("--all", action="store_true", help="ended ones, too; reads the whole log")
-    listing.add_argument("--state", choices=_STATES, help="only those in this state; reads the whole log")
-    for name, run, text in (
-        ("show", _show, "one transaction, as facts"),
-        ("explain", _explain, "one transaction's history, and why it is what it is"),
-        ("commit", _commit, "commit a pending transaction by hand"),
-        ("rollback", _rollback, "roll a pending transaction back by hand"),
-        ("resume", _resume, "store a discarded transaction's half again, as a new transaction"),
-    ):
-        _verb(verbs, name, run, text).add_argument("id", metavar="ID", help="the transaction's id")
+app = noun("Transactions: list, show, explain, commit, rollback, discard, resume.")
+TransactionId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The transaction's id.")]
 
 
-def _verb(verbs: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:
-    verb: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
-    verb.add_argument("path", metavar="PATH", help="the store's directory")
-    verb.add_argument("--json", action="store_true", help="JSON instead of text")
-    verb.set_defaults(run=run)
-    return verb
-
-
-def _list(options: argparse.Namespace) -> int:
-    with reading(options.path) as store:
-        if options.all or options.state not in (None, "pending"):
-            rows = [row_facts(row) for row in store.transactions() if options.state in (None, row.state)]
-            columns = ["transaction_id", "state", "topic", "producer_group", "prepared", "ended", "copies", "finals"]
-        else:
+@app.command("list")
+def list_transactions(
+    path: StorePath,
+    every: Annotated[bool, typer.Option("--all", help="Ended ones, too; reads the whole log.")] = False,
+    state: Annotated[
+        TransactionState | None, typer.Option("--state", help="Only those in this state; reads the whole log.")
+    ] = None,
+    group: Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Only of this producer group.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only for this topic.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="At most so many.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what pends, or all transactions of the log."""
+    pending = not every and state in (None, TransactionState.PENDING)
+    with reading(path) as store:
+        if pending:
             rows = _waiting(store)
             columns = ["transaction_id", "topic", "producer_group", "age", "checks", "last_check", "next_look"]
-    if options.json:
+        else:
+            rows = [row_facts(row) for row in store.transactions() if state is None or row.state == state]
+            columns = ["transaction_id", "state", "topic", "producer_group", "prepared", "ended", "copies", "finals"]
+    rows = [row for row in rows if group in (None, row["producer_group"]) and topic in (None, row["topic"])][:limit]
+    if as_json:
         print_json(rows)
     elif rows:
         print_table(columns, [[_cell(row, column) for column in columns] for row in rows])
     else:
-        print("nothing pends" if options.state in (None, "pending") and not options.all else "there is none")
-    return 0
+        print("nothing pends" if pending else "there is none")
 
 
 def _cell(row: dict[str, Any], column: str) -> Any:
@@ -134,21 +127,22 @@ def row_facts(row: TransactionRow) -> dict[str, Any]:
     }
 
 
-def _show(options: argparse.Namespace) -> int:
-    with reading(options.path) as store:
-        row = store.transaction(options.id)
+@app.command()
+def show(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
+    """Show one transaction, as facts."""
+    with reading(path) as store:
+        row = store.transaction(transaction_id)
         half = store.read_at(row.halves[-1][1]) if row.halves else None
         facts = row_facts(row)
         if half is not None:
             facts |= {"keys": list(half.keys), "tags": half.tags, "body_bytes": len(half.body)}
-    if options.json:
+    if as_json:
         print_json(facts)
-        return 0
+        return
     times = {"prepared": utc(row.prepared_timestamp_ms), "ended": utc(row.ended_timestamp_ms)}
     places = {"halves": [f"{q}@{c}" for q, c in row.halves], "finals": row.finals, "discards": row.discards}
     kept = {name: value for name, value in facts.items() if not name.endswith("_timestamp_ms")}
     print_facts({**kept, **times, **places, "ops": sorted(set(row.ops))})
-    return 0
 
 
 def history(store: Store, row: TransactionRow) -> list[dict[str, Any]]:
@@ -173,18 +167,21 @@ def history(store: Store, row: TransactionRow) -> list[dict[str, Any]]:
     return events
 
 
-def _explain(options: argparse.Namespace) -> int:
-    with reading(options.path) as store:
-        row = store.transaction(options.id)
+@app.command()
+def explain(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
+    """Tell one transaction's history, and why it is what it is."""
+    with reading(path) as store:
+        row = store.transaction(transaction_id)
         events = history(store, row)
-        waiting = next((facts for facts in _waiting(store) if facts["transaction_id"] == options.id), None)
+        waiting = next((facts for facts in _waiting(store) if facts["transaction_id"] == transaction_id), None)
     why = _WHY[row.state]
     if len(row.finals) > 1:
         why += f" It was committed {len(row.finals)} times: a broker took a late end and a check's answer both."
-    if options.json:
+    if as_json:
         print_json({**row_facts(row), "history": events, "why": why, "waiting": waiting, "next": _NEXT.get(row.state)})
-        return 0
-    print(f"{row.transaction_id} of {row.producer_group}, for {row.topic}: {row.state.replace('_', ' ')}")
+        return
+    state = paint_state(row.state)
+    print(f"{row.transaction_id} of {row.producer_group}, for {row.topic}: {state}")
     print(why)
     if waiting is not None:
         looked = age(max(0, waiting["look_again_in_ms"]))
@@ -194,48 +191,65 @@ def _explain(options: argparse.Namespace) -> int:
     print()
     names = ["time", "what", "topic", "queue_id", "queue_offset", "physical_offset"]
     print_table(names, [[event[name] for name in names] for event in events])
-    return 0
 
 
-def _commit(options: argparse.Namespace) -> int:
-    return _end(options, commit=True)
+@app.command()
+def commit(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
+    """Commit a pending transaction by hand."""
+    with writing(path) as store:
+        end = store.end_transaction(*_half(store, transaction_id), commit=True, transaction_id=transaction_id)
+    _print_end(transaction_id, end, as_json=as_json)
 
 
-def _rollback(options: argparse.Namespace) -> int:
-    return _end(options, commit=False)
+@app.command()
+def rollback(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
+    """Roll a pending transaction back by hand."""
+    with writing(path) as store:
+        end = store.end_transaction(*_half(store, transaction_id), commit=False, transaction_id=transaction_id)
+    _print_end(transaction_id, end, as_json=as_json)
 
 
-def _end(options: argparse.Namespace, *, commit: bool) -> int:
-    with writing(options.path) as store:
-        row = store.transaction(options.id)
-        if not row.halves:
-            raise errors.AlreadyEndedError(f"transaction {options.id} has ended: {row.state}", outcome=row.state)
-        queue_offset, physical_offset = row.halves[-1]
-        end = store.end_transaction(queue_offset, physical_offset, commit=commit, transaction_id=options.id)
+@app.command()
+def discard(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
+    """Park a pending transaction: no consumer sees it, resume brings it back."""
+    with writing(path) as store:
+        end = store.discard(*_half(store, transaction_id))
+    _print_end(transaction_id, end, as_json=as_json)
+
+
+def _half(store: Store, transaction_id: str) -> tuple[int, int]:
+    """(half queue offset, physical offset) of its newest copy."""
+    row = store.transaction(transaction_id)
+    if not row.halves:
+        raise errors.AlreadyEndedError(f"transaction {transaction_id} has ended: {row.state}", outcome=row.state)
+    return row.halves[-1]
+
+
+def _print_end(transaction_id: str, end: EndResult, *, as_json: bool) -> None:
     facts = {
-        "transaction_id": options.id,
+        "transaction_id": transaction_id,
         "outcome": end.outcome,
         "already": end.already,
         "physical_offset": end.physical_offset,
         "queue_offset": end.queue_offset,
     }
-    if options.json:
+    if as_json:
         print_json(facts)
     else:
-        print(f"{options.id}: {end.outcome.replace('_', ' ')}{' already, nothing was written' if end.already else ''}")
-    return 0
+        print(f"{transaction_id}: {paint_state(end.outcome)}{' already, nothing was written' if end.already else ''}")
 
 
-def _resume(options: argparse.Namespace) -> int:
-    with writing(options.path) as store:
-        sent = store.resume(options.id)
+@app.command()
+def resume(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
+    """Store a discarded transaction's half again, as a new transaction."""
+    with writing(path) as store:
+        sent = store.resume(transaction_id)
     facts = {
-        "transaction_id": options.id,
+        "transaction_id": transaction_id,
         "half_queue_offset": sent.queue_offset,
         "prepared_transaction_offset": sent.physical_offset,
     }
-    if options.json:
+    if as_json:
         print_json(facts)
     else:
-        print(f"{options.id}: pends again, with its half at {sent.physical_offset}")
-    return 0
+        print(f"{transaction_id}: pends again, with its half at {sent.physical_offset}")

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import cast
 
 from txstore._native import is_system_topic, validate_topic
-from txstore.backlog import Backlog, DeadLetter, QueueLag
+from txstore.backlog import Backlog, DeadLetter, GroupDescription, QueueLag
 from txstore.consumer.consumer import Consumer
 from txstore.consumer.members import Members
 from txstore.errors import InvalidNameError, InvalidOptionError
@@ -63,6 +63,11 @@ class ConsumerGroups:
     def lag(self, group: str) -> list[QueueLag]:
         """How far a consumer group is behind, queue by queue, its retries too. Raises InvalidNameError."""
         return self._backlog.lag(group, {member.topic for member in self._members.all() if member.group == group})
+
+    def describe_group(self, group: str) -> GroupDescription:
+        """What a consumer group reads, how far it is behind, and what it gave up. Raises InvalidNameError."""
+        members = [member for member in self._members.all() if member.group == group]
+        return self._backlog.describe(group, {member.topic for member in members}, len(members))
 
     def reset_offsets(
         self, group: str, topic: str, to: ConsumeFromWhere | datetime | int, *, queue_id: int | None = None

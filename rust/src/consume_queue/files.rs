@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use super::ENTRY_SIZE;
+use super::{ConsumeQueue, ENTRY_SIZE, Entry};
 use crate::error::{Error, Result};
 use crate::names;
 use crate::segment::{SegmentQueue, make_file};
@@ -106,6 +106,61 @@ impl QueueFiles {
         let mut bytes = vec![0; to_usize(length)];
         file.read_at(&mut bytes, at)?;
         Ok(bytes)
+    }
+
+    /// An entry of a queue, from memory or file; `None` for what is no entry or has no file any more.
+    pub fn entry(&self, queue: &ConsumeQueue, at: u64) -> Result<Option<Entry>> {
+        if at >= queue.settled() {
+            return Ok(queue.in_memory(at));
+        }
+        Ok(Entry::from_bytes(&self.read(&queue.topic, queue.queue_id, at, 1)?))
+    }
+
+    /// The first entry from `at` on that stands for a message, with its number.
+    pub fn message_from(&self, queue: &ConsumeQueue, at: u64) -> Result<Option<(u64, Entry)>> {
+        for at in at.max(queue.first)..queue.next() {
+            if let Some(entry) = self.entry(queue, at)?.filter(|entry| !entry.is_padding()) {
+                return Ok(Some((at, entry)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first entry of a queue that leads to `minimum` or behind it; its end if none does. What has no file any more
+    /// led to a place in front.
+    pub fn first_left(&self, queue: &ConsumeQueue, minimum: u64) -> Result<u64> {
+        let leads_behind = |entry: &Entry| !entry.is_padding() && entry.physical_offset.0 >= minimum;
+        if queue.first == queue.next() || self.entry(queue, queue.first)?.as_ref().is_some_and(leads_behind) {
+            return Ok(queue.first);
+        }
+        let files = SegmentQueue::files(self.storage.as_ref(), &directory(&queue.topic, queue.queue_id)?)?;
+        let in_files = files.iter().find(|(_, file)| file.len > 0).map(|(base, _)| base / to_u64(ENTRY_SIZE));
+        let mut low = queue.first.max(in_files.unwrap_or(u64::MAX).min(queue.settled()));
+        let mut high = queue.next();
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.message_from(queue, middle)?.filter(|(at, _)| *at < high) {
+                Some((at, entry)) if entry.physical_offset.0 < minimum => low = at + 1,
+                _ => high = middle,
+            }
+        }
+        Ok(low)
+    }
+
+    /// Removes the files of a queue that hold only entries below `first`, never the last one, which tells where the queue
+    /// ends. How many they were.
+    pub fn remove_below(&self, topic: &str, queue_id: QueueId, first: u64) -> Result<usize> {
+        let directory = directory(topic, queue_id)?;
+        let mut files = SegmentQueue::files(self.storage.as_ref(), &directory)?;
+        files.pop();
+        files.retain(|(base, _)| (base + self.file_size) / to_u64(ENTRY_SIZE) <= first);
+        for (base, file) in &files {
+            self.handles.lock().retain(|name, _| !(&*name.0 == topic && name.1 == queue_id && name.2 == *base));
+            // From the front, each for good before the next: no crash leaves a gap.
+            self.storage.unlink(&format!("{directory}/{}", file.name))?;
+            self.storage.sync_dir(&directory)?;
+        }
+        Ok(files.len())
     }
 
     /// The error of an entry that leads to no message of its queue.

@@ -63,6 +63,12 @@ impl ConsumeQueue {
         &self.tail
     }
 
+    /// An entry that is only in memory.
+    pub fn in_memory(&self, at: u64) -> Option<Entry> {
+        let place = at.checked_sub(self.settled).map(|place| to_usize(place) * ENTRY_SIZE)?;
+        Entry::from_bytes(self.tail.get(place..)?)
+    }
+
     /// Adds the next entry.
     pub fn push(&mut self, entry: Entry) {
         self.tail.extend_from_slice(&entry.to_bytes());

@@ -86,6 +86,17 @@ impl DecidedHalves {
         self.count += 1;
     }
 
+    /// Forgets those below a queue offset, four at a time.
+    pub fn forget_below(&mut self, queue_offset: u64) {
+        let bytes = queue_offset.saturating_sub(self.base) / 4;
+        let gone = crate::units::to_usize(bytes).min(self.bits.len());
+        self.bits.drain(..gone);
+        self.bits.shrink_to_fit();
+        let gone = crate::units::to_u64(gone) * 4;
+        self.base += gone;
+        self.count = self.count.saturating_sub(gone);
+    }
+
     /// The outcome at a queue offset, if it is decided: the caller knows that it does not pend and is no newer than
     /// the half queue.
     pub fn get(&self, queue_offset: u64) -> Option<Outcome> {

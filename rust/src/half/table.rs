@@ -372,6 +372,14 @@ impl Table {
         self.lowest.min(half_queue_end)
     }
 
+    /// Where the log's lowest copy of a pending transaction stands. Halves stand in the log as in their queue.
+    pub fn lowest_place(&mut self, half_queue_end: u64) -> Option<u64> {
+        let newest = Some(self.half_progress(half_queue_end)).filter(|lowest| self.is_newest(*lowest));
+        let lowest = newest.into_iter().chain(self.older.keys().copied()).min()?;
+        let entry = self.get(self.find(lowest)?)?;
+        entry.copies().find(|(copy, _)| copy.queue_offset == lowest).map(|(copy, _)| copy.physical_offset)
+    }
+
     /// Below it no newest copy of a pending transaction stands.
     pub const fn lowest(&self) -> u64 {
         self.lowest

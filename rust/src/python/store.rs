@@ -10,6 +10,7 @@ use pyo3::types::PyString;
 
 use super::error::{OrRaise, guarded};
 use super::message::{Message, SendResult};
+use super::retention::{Expired, LogFile};
 use super::stored::StoredMessage;
 use super::transaction::{EndResult, TransactionRow, WaitingHalf};
 use crate::config_file;
@@ -397,6 +398,18 @@ impl Store {
     fn deliver_delayed(&self, py: Python<'_>, max_messages: usize) -> PyResult<(usize, Vec<String>, Option<i64>)> {
         let done = py.detach(|| guarded(|| self.store.deliver_delayed(max_messages))).or_raise(py)?;
         Ok((done.messages, done.passed_over, done.next_in_ms))
+    }
+
+    fn log_files(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<LogFile>> {
+        let files = py.detach(|| guarded(|| self.store.log_files(limit))).or_raise(py)?;
+        Ok(files.into_iter().map(LogFile).collect())
+    }
+
+    #[pyo3(signature = (below, *, keep_unread))]
+    fn remove_log_files(&self, py: Python<'_>, below: u64, keep_unread: bool) -> PyResult<Expired> {
+        py.detach(|| guarded(|| self.store.remove_log_files(PhysicalOffset(below), keep_unread)))
+            .map(Expired)
+            .or_raise(py)
     }
 
     fn snapshot(&self, py: Python<'_>) -> PyResult<()> {

@@ -28,6 +28,10 @@ impl SegmentQueue {
         let mut segments: Vec<Arc<Segment>> = Vec::new();
         for (base, entry) in Self::files(storage.as_ref(), directory)? {
             let path = format!("{directory}/{}", entry.name);
+            if read_only && segments.is_empty() && storage.len(&path)?.is_none() {
+                // Its writer has removed it since it was listed.
+                continue;
+            }
             if entry.len == 0 {
                 // A crash left it between its making and its length; nothing was ever in it. Another thing of that name
                 // than a file is an error.
@@ -111,8 +115,37 @@ impl SegmentQueue {
                 return Ok(());
             };
             let path = format!("{}/{base:020}", self.directory);
+            if self.storage.len(&path)?.is_none() {
+                // Its writer has removed it since it was listed; it has published that before.
+                return Ok(());
+            }
             segments.push(Arc::new(Segment::open(self.storage.as_ref(), path, base, self.size, OpenMode::Read)?));
         }
+    }
+
+    /// Opens the files that are there now, in place of those that were.
+    pub fn begin_anew(&self) -> Result<()> {
+        self.segments.write().clear();
+        self.extend()
+    }
+
+    /// Forgets the files that end at or below an offset; who holds one reads on in it.
+    pub fn forget_below(&self, offset: u64) {
+        self.segments.write().retain(|segment| segment.end() > offset);
+    }
+
+    /// Removes the files that end at or below an offset, never the last one. How many they were.
+    pub fn remove_below(&self, offset: u64) -> Result<usize> {
+        let mut expired = self.all();
+        expired.pop();
+        expired.retain(|segment| segment.end() <= offset);
+        for segment in &expired {
+            // From the front, each for good before the next: lost power may undo any of several removals, and leave a gap.
+            self.storage.unlink(segment.path())?;
+            self.storage.sync_dir(&self.directory)?;
+            self.forget_below(segment.end());
+        }
+        Ok(expired.len())
     }
 
     /// Removes the files without a byte, which opening passed over: a broker would not take them for files of the row.

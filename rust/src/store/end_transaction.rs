@@ -17,7 +17,7 @@ use crate::half::table::Key;
 use crate::half::{HALF_QUEUE, HalfCopy, HalfFacts};
 use crate::java;
 use crate::mutant::{Mutant, mutated};
-use crate::names::OP_TOPIC;
+use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
 use crate::record::{Draft, TransactionType};
 use crate::sync::Mutex;
@@ -38,7 +38,7 @@ pub enum EndKind {
 }
 
 impl EndKind {
-    const fn outcome(self) -> Outcome {
+    pub(super) const fn outcome(self) -> Outcome {
         match self {
             Self::Commit => Outcome::Committed,
             Self::RollBack => Outcome::RolledBack,
@@ -336,7 +336,7 @@ impl Shared {
         let bytes = self.entry_bytes(queue, wanted)?;
         let entry = Entry::from_bytes(&bytes).filter(|entry| !entry.is_padding());
         let Some(entry) = entry.filter(|entry| entry.physical_offset.0 >= self.log.segments.first()) else {
-            return Self::judge_gone(inner, end);
+            return self.judge_gone(inner, end);
         };
         if entry.physical_offset.0 != end.half.physical_offset {
             return Err(not_found(end, "no half message stands there"));
@@ -350,12 +350,41 @@ impl Shared {
         already(end, end.kind.outcome(), found)
     }
 
-    /// An end whose half retention has removed: what it left tells.
-    fn judge_gone(inner: &Inner, end: &End) -> Result<Ended> {
-        let Some(found) = inner.state.table.outcome(end.half.queue_offset) else {
-            return Err(not_found(end, "its half message is gone, and nothing is known of it"));
-        };
+    /// An end whose half retention has removed: what it left tells; a roll back leaves nothing.
+    fn judge_gone(&self, inner: &Inner, end: &End) -> Result<Ended> {
+        let found = self.outcome_left(inner, end)?.or_else(|| inner.state.table.outcome(end.half.queue_offset));
+        let found = found.ok_or_else(|| not_found(end, "its half message is gone, and nothing is known of it"))?;
         already(end, end.kind.outcome(), found)
+    }
+
+    /// What the final message or the discarded copy of a half that is gone says: both name its place.
+    fn outcome_left(&self, inner: &Inner, end: &End) -> Result<Option<Outcome>> {
+        let Some(id) = end.transaction_id.as_deref() else { return Ok(None) };
+        let queues = inner.state.dispatcher.queues.iter().map(|(_, queue)| Arc::clone(&queue.topic));
+        let topics: std::collections::BTreeSet<_> =
+            queues.filter(|topic| ![HALF_TOPIC, OP_TOPIC].contains(&&**topic)).collect();
+        for topic in topics {
+            for place in self.candidates_in(inner, &topic, id)? {
+                let found = self.log.read(place, self.log.appended(), |view, _| {
+                    let parked = view.topic == DISCARD_TOPIC;
+                    let named = view.prepared_transaction_offset.0;
+                    // A broker's discarded copy names no place.
+                    let names_it = named == end.half.physical_offset || (parked && named == 0);
+                    let ends = parked || view.transaction_type() == TransactionType::Commit;
+                    if view.topic != &*topic || view.unique_id() != Some(id) || !names_it || !ends {
+                        return Ok(None);
+                    }
+                    check_group(end, HalfFacts::of(view).group)?;
+                    Ok(Some(if parked { Outcome::Discarded } else { Outcome::Committed }))
+                });
+                match found {
+                    Ok(Ok(None)) | Err(Error::OffsetTooOld { .. } | Error::MessageNotFound { .. }) => {}
+                    Ok(found) => return found,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(None)
     }
 
     fn check_late(&self, inner: &Inner, key: Key, end: &End) -> Result<()> {

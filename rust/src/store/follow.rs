@@ -5,12 +5,14 @@
 
 use std::sync::Arc;
 
-use super::open::{LOCK, PUBLISHER_BYTE, WRITER_BYTE};
+use super::open::{LOCK, PUBLISHER_BYTE, WRITER_BYTE, clamp_offsets};
 use super::{Inner, Shared};
 use crate::delay::DelayProgress;
 use crate::error::Result;
 use crate::index::IndexFiles;
-use crate::recovery::Known;
+use crate::offsets::ConsumerOffsets;
+use crate::recovery::{Known, recover};
+use crate::snapshot::Snapshot;
 
 /// Index entries that a reader keeps before it looks whether the writer's files have them.
 const READER_INDEX_MAX: usize = 1 << 20;
@@ -25,12 +27,18 @@ impl Shared {
         }
         let published = self.published.as_ref().map(|published| published.appended().0);
         let newer = published.is_some_and(|appended| appended > self.log.appended());
+        let minimum = self.published.as_ref().map_or(0, |published| published.minimum().0);
+        let gone = minimum > self.log.segments.first();
         let live = self.storage.is_locked(LOCK, PUBLISHER_BYTE)?;
         // Where a broker writes, what was published last says nothing: then the log itself is asked.
-        if !newer && (live || !self.storage.is_locked(LOCK, WRITER_BYTE)?) {
+        if !newer && !gone && (live || !self.storage.is_locked(LOCK, WRITER_BYTE)?) {
             return Ok(());
         }
         let mut inner = self.inner.lock();
+        if gone && self.log.segments.all().last().is_none_or(|last| last.end() < minimum) {
+            // Files went that this reader has not read: what it knows is worth nothing.
+            return self.begin_anew(&mut inner, live);
+        }
         self.log.segments.extend()?;
         let known = Known {
             read_only: true,
@@ -49,8 +57,55 @@ impl Shared {
         self.log.set_appended(end);
         self.log.set_durable(end);
         self.prune_index(&mut inner)?;
+        if gone && followed.is_ok() {
+            self.let_go_of_the_front(&mut inner, minimum)?;
+        }
         followed
     }
+
+    /// Reads the store as an opening does.
+    fn begin_anew(&self, inner: &mut Inner, live: bool) -> Result<()> {
+        self.log.segments.begin_anew()?;
+        let end = self.log.segments.all().last().map_or(0, |last| last.end());
+        let limit = self.published.as_ref().filter(|_| live).map_or(end, |published| published.appended().0.min(end));
+        let known = Known {
+            read_only: true,
+            clean: false,
+            durable: 0,
+            limit,
+            live: true,
+            physic_ms: 0,
+            half_progress: inner.stored_half_progress,
+            delays: DelayProgress::new(),
+        };
+        let mut files = self.index_files.lock();
+        *files = IndexFiles::open(Arc::clone(&self.storage), files.geometry(), false)?;
+        let settings = self.settings.lock().clone();
+        let snapshot = Snapshot::load(self.storage.as_ref())?;
+        self.log.set_appended(limit);
+        let recovered = recover(&self.log, &self.queue_files, Some(&mut files), &settings, snapshot, &known)?;
+        self.log.set_appended(recovered.end);
+        self.log.set_durable(recovered.end);
+        *inner = super::open::inner(recovered, None, known.half_progress, self.clock.as_ref(), &self.options);
+        Ok(())
+    }
+
+    /// Reads what groups have acknowledged since, as far as the writer has written it; nothing in a writer.
+    pub(super) fn refresh_offsets(&self) -> Result<()> {
+        if !self.options.read_only {
+            return self.check_open();
+        }
+        // In front of the queues' ends, so that no offset is above them that was right when it was written.
+        let (mut offsets, damaged) = ConsumerOffsets::load(self.storage.as_ref())?;
+        self.refresh()?;
+        if !damaged.is_empty() {
+            return Ok(()); // What was read before stays.
+        }
+        clamp_offsets(&mut offsets, &self.inner.lock().state.dispatcher.queues, &mut Vec::new());
+        *self.offsets.lock() = offsets;
+        Ok(())
+    }
+
     /// Lets go of index entries that the writer has put into files.
     fn prune_index(&self, inner: &mut Inner) -> Result<()> {
         let dispatched = self.published.as_ref().map_or(0, |published| published.dispatched().0);

@@ -12,7 +12,7 @@ use crate::half::convert::resume_draft;
 use crate::half::replay::{Keep, Replay};
 use crate::half::table::{Key, Pending, Table};
 use crate::half::{HalfCopy, HalfFacts};
-use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use crate::record::message_id::MessageId;
 use crate::record::{RecordView, TransactionType};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset};
@@ -102,12 +102,22 @@ impl Store {
     /// Stores a discarded transaction's half again: a new, pending transaction.
     pub fn resume(&self, transaction_id: &str) -> Result<Sent> {
         self.shared.check_writable("resuming a transaction")?;
-        let row = self.transaction(transaction_id)?;
+        let row = match self.transaction(transaction_id) {
+            Err(Error::TransactionNotFound { .. }) => return self.resume_parked(transaction_id),
+            row => row?,
+        };
         match (row.outcome, row.discards.last()) {
             (Some(Outcome::Discarded), Some(place)) => self.resume_at(transaction_id, PhysicalOffset(*place)),
             (Some(outcome), _) => Err(Error::AlreadyEnded { transaction: transaction_id.to_owned(), outcome }),
             (None, _) => Err(Error::StillPending { transaction: transaction_id.to_owned() }),
         }
+    }
+
+    /// Its half is gone with the front of the log, its parked copy is not.
+    fn resume_parked(&self, transaction_id: &str) -> Result<Sent> {
+        let parked = self.query(DISCARD_TOPIC, transaction_id, 1)?;
+        let newest = parked.first().ok_or_else(|| unknown(transaction_id))?;
+        self.resume_at(transaction_id, newest.view()?.physical_offset)
     }
 
     fn resume_at(&self, transaction_id: &str, place: PhysicalOffset) -> Result<Sent> {
@@ -199,10 +209,12 @@ impl Store {
 
 impl Shared {
     fn replay_all(&self) -> Replay {
-        let stored = self.offsets.lock().get(HALF_TOPIC, TRANSACTION_GROUP, crate::half::HALF_QUEUE);
-        // Only a broker's progress says that a half without a trace is finished.
+        // Only a broker's progress says that a half without a trace is finished. The table keeps it where its file is lost.
         let ours = self.settings.lock().is_all_ours(self.log.segments.first(), self.log.appended());
-        Replay::new(Keep::All, self.log.segments.first(), stored.filter(|_| !ours).unwrap_or(0))
+        let mut inner = self.inner.lock();
+        let half_end = inner.state.dispatcher.queues.next(inner.half_slot);
+        let progress = inner.stored_half_progress.max(inner.state.table.half_progress(half_end));
+        Replay::new(Keep::All, self.log.segments.first(), if ours { 0 } else { progress })
     }
 
     fn rows(&self, table: &Table, replay: &Replay) -> Result<Vec<TransactionRow>> {

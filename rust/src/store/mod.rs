@@ -7,6 +7,7 @@ mod append;
 mod copy;
 mod deliver;
 mod end_transaction;
+mod expire;
 mod follow;
 mod history;
 #[cfg(txstore_mutants)]
@@ -23,6 +24,7 @@ pub use append::{NewHalfMessage, NewMessage, Sent};
 pub use copy::Copy;
 pub use deliver::Delivered;
 pub use end_transaction::{End, EndKind, Ended};
+pub use expire::Expired;
 pub use history::TransactionRow;
 pub use open::{GUARD, OpenReport};
 pub use read::{StoreStat, StoredRecord};
@@ -54,7 +56,7 @@ use crate::settings::Settings;
 use crate::storage::disk::Disk;
 use crate::storage::{Lock, Storage};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, fence};
-use crate::units::PhysicalOffset;
+use crate::units::{PhysicalOffset, TimestampMs};
 
 /// How often this process was forked, as far as it was told (see `note_fork`).
 static FORKS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
@@ -110,6 +112,8 @@ struct Shared {
     poisoned: AtomicBool,
     forks: u64,
     process: u32,
+    /// The wall clock, no earlier than the newest record, and the monotonic one when the store was opened.
+    opened_at: (TimestampMs, i64),
     locks: Mutex<Vec<Box<dyn Lock>>>,
 }
 

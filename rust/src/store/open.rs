@@ -14,7 +14,7 @@ use crate::checkpoint::Checkpoint;
 use crate::clock::Clock;
 use crate::commit_log::{self, Appender, CommitLog, Urgency};
 use crate::config_file::replace_file;
-use crate::consume_queue::QueueFiles;
+use crate::consume_queue::{QueueFiles, QueueTable};
 use crate::delay::DelayOffsets;
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
@@ -160,7 +160,7 @@ fn open_with(
         milliseconds: 0,
         warnings,
     };
-    clamp_offsets(&mut offsets, &recovered, &mut report.warnings);
+    clamp_offsets(&mut offsets, &recovered.dispatcher.queues, &mut report.warnings);
     let sync = options.flush_disk_type == FlushDiskType::Sync;
     if let Some(claim) = claim.as_mut() {
         claim.changed = true;
@@ -185,12 +185,20 @@ fn open_with(
         settings.begin_range(end);
         settings.store(storage.as_ref())?;
     }
+    if read_only && !known.live && !clean {
+        // A killed writer may have left what no sync covered; what is shown must not be taken back by lost power.
+        if let Some(ours) = settings.ranges.last().filter(|range| range.end.is_none()) {
+            log.segments.sync(known.durable.max(ours.start), end)?;
+        }
+    }
     let verifying = settings.clone();
     log.set_verify(Box::new(move |offset| verifying.verify(offset)));
     let appender =
         (!read_only).then(|| Appender::new(Arc::clone(&log), settings.append_prop_crc, sync, recovered.newest));
+    let opened_at = (clock.wall().max(recovered.newest), clock.monotonic_ms());
     let shared = Shared {
         inner: Mutex::new(inner(recovered, appender, known.half_progress, clock.as_ref(), &options)),
+        opened_at,
         process: opener.process,
         forks: FORKS.load(Ordering::SeqCst),
         ids: unique_ids(opener, clock.as_ref(), &options),
@@ -284,7 +292,7 @@ fn recover_or_rebuild(
     recover(log, queue_files, Some(index), settings, snapshot, known)
 }
 
-fn inner(
+pub(super) fn inner(
     mut recovered: Recovered,
     appender: Option<Appender>,
     half_progress: u64,
@@ -295,6 +303,8 @@ fn inner(
     let half_slot = queues.find_or_insert(HALF_TOPIC, HALF_QUEUE);
     let op_slot = queues.find_or_insert(OP_TOPIC, HALF_QUEUE);
     let half_end = queues.next(half_slot);
+    // Where the log has no half any more, nothing is known of those that it had.
+    recovered.table.begin_at(half_end);
     // A wall clock behind the newest record would make every half younger than it is: time goes on from the later.
     let wall_ms = clock.wall().0.max(recovered.newest.0);
     let timeout_ms = options.transaction_timeout_ms;
@@ -369,9 +379,8 @@ fn has_delayed(snapshot: &Snapshot) -> bool {
 }
 
 /// An offset beyond its queue's end, as lost power can leave it, is brought back and reported (D2).
-fn clamp_offsets(offsets: &mut ConsumerOffsets, recovered: &Recovered, warnings: &mut Vec<String>) {
+pub(super) fn clamp_offsets(offsets: &mut ConsumerOffsets, queues: &QueueTable, warnings: &mut Vec<String>) {
     for (topic, group, queue_id, offset) in offsets.all() {
-        let queues = &recovered.dispatcher.queues;
         let next = queues.find(&topic, queue_id).map_or(0, |slot| queues.next(slot));
         if offset > next && !mutated(Mutant::OffsetsNotClamped) {
             warnings.push(format!("the offset of {group} in {topic}/{queue_id} was {offset}, behind the end {next}"));

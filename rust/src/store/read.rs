@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use super::{Shared, Store};
+use super::{Inner, Shared, Store};
 use crate::commit_log::Scanner;
 use crate::consume_queue::{ConsumeQueue, ENTRY_SIZE, Entry};
 use crate::error::{Error, Result};
@@ -181,10 +181,14 @@ impl Store {
             let middle = low + (high - low) / 2;
             let entries = self.shared.entries(topic, queue_id, middle, 1)?;
             let stored = match entries.first().filter(|entry| !entry.is_padding()) {
-                Some(entry) => self
-                    .shared
-                    .log
-                    .read(entry.physical_offset, self.shared.visible_end(), |view, _| view.store_timestamp)?,
+                Some(entry) => {
+                    let (log, end) = (&self.shared.log, self.shared.visible_end());
+                    match log.read(entry.physical_offset, end, |view, _| view.store_timestamp) {
+                        // Removed meanwhile: older than all that is left.
+                        Err(Error::OffsetTooOld { .. }) => TimestampMs(i64::MIN),
+                        stored => stored?,
+                    }
+                }
                 None => TimestampMs(i64::MIN),
             };
             if stored < timestamp {
@@ -289,12 +293,21 @@ impl Store {
             Ok(None) | Err(Error::MessageNotFound { .. }) => {
                 Err(self.shared.damaged_entry(topic, queue_id, queue_offset, &format!("it leads to {place}")))
             }
+            Err(Error::OffsetTooOld { .. }) => Err(self.shared.too_old(topic, queue_id, queue_offset)),
             Err(error) => Err(error),
         }
     }
 }
 
 impl Shared {
+    /// The error of a message that retention removed since its entry was read: what is left of the queue, in its terms.
+    fn too_old(&self, topic: &str, queue_id: QueueId, requested: u64) -> Error {
+        let inner = self.inner.lock();
+        let queues = &inner.state.dispatcher.queues;
+        let first = queues.find(topic, queue_id).and_then(|slot| queues.get(slot)).map_or(0, |queue| queue.first);
+        Error::OffsetTooOld { place: format!("{topic}/{queue_id}"), requested, minimum: first.max(requested + 1) }
+    }
+
     /// Visible entries of a queue from an offset on.
     pub(super) fn entries(&self, topic: &str, queue_id: QueueId, from: u64, most: u64) -> Result<Vec<Entry>> {
         let inner = self.inner.lock();
@@ -363,12 +376,15 @@ impl Shared {
 
     /// Where records with a key may stand, the newest first: entries in memory, then in files.
     fn candidates(&self, topic: &str, key: &str) -> Result<Vec<PhysicalOffset>> {
+        self.candidates_in(&self.inner.lock(), topic, key)
+    }
+
+    /// The same, for who holds the put lock.
+    pub(super) fn candidates_in(&self, inner: &Inner, topic: &str, key: &str) -> Result<Vec<PhysicalOffset>> {
         let hash = java::index_hash(topic, key);
-        let inner = self.inner.lock();
         let in_memory = inner.state.dispatcher.index.iter().chain(inner.index_in_flight.iter());
         let mut places: BTreeSet<PhysicalOffset> =
             in_memory.filter(|entry| entry.hash == hash).map(|entry| entry.physical_offset).collect();
-        drop(inner);
         let everywhere = PhysicalOffset(0)..PhysicalOffset(u64::MAX);
         places.extend(self.index_files.lock().query(hash, CANDIDATES_MAX, everywhere)?);
         Ok(places.into_iter().rev().collect())

@@ -10,6 +10,7 @@ mod interleavings;
 mod log;
 mod readers;
 mod recovery;
+mod retention;
 mod transactions;
 
 use std::sync::Arc;

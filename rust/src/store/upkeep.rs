@@ -65,7 +65,7 @@ impl Store {
 
     /// The offset up to which a group has acknowledged a queue.
     pub fn consumer_offset(&self, topic: &str, group: &str, queue_id: crate::units::QueueId) -> Result<Option<u64>> {
-        self.shared.check_open()?;
+        self.shared.refresh_offsets()?;
         Ok(self.shared.offsets.lock().get(topic, group, queue_id))
     }
 
@@ -94,7 +94,7 @@ impl Store {
 
     /// All groups' offsets: topic, group, queue, offset.
     pub fn consumer_offsets(&self) -> Result<Vec<(String, String, crate::units::QueueId, u64)>> {
-        self.shared.check_open()?;
+        self.shared.refresh_offsets()?;
         Ok(self.shared.offsets.lock().all())
     }
 
@@ -215,7 +215,7 @@ impl Shared {
         self.snapshot_alone()
     }
 
-    fn snapshot_alone(&self) -> Result<()> {
+    pub(super) fn snapshot_alone(&self) -> Result<()> {
         self.write_derived_alone()?;
         let mut inner = self.inner.lock();
         // Little has come since; with the lock held nothing more does, so that all stand at one position.
@@ -260,7 +260,7 @@ impl Shared {
     }
 
     /// A sync that failed is never tried again on the same data: the second one would succeed without it.
-    fn synced(&self, result: Result<()>) -> Result<()> {
+    pub(super) fn synced(&self, result: Result<()>) -> Result<()> {
         result.map_err(|error| match error {
             Error::TooManyFiles { .. } => error,
             error => self.judge(Error::StorePoisoned { why: error.to_string() }),
@@ -303,7 +303,7 @@ impl Shared {
         self.write_progress_alone()
     }
 
-    fn write_progress_alone(&self) -> Result<()> {
+    pub(super) fn write_progress_alone(&self) -> Result<()> {
         let mut inner = self.inner.lock();
         let half_end = inner.state.dispatcher.queues.next(inner.half_slot);
         let half_progress = inner.state.table.half_progress(half_end);

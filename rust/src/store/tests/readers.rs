@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::error::Outcome;
+use crate::storage::memory::FaultKind;
 
 fn on_disk(directory: &std::path::Path, read_only: bool, flush: FlushDiskType) -> Store {
     Store::open(directory, StoreOptions { read_only, ..Bench::new(flush).options }).unwrap()
@@ -46,4 +47,41 @@ fn t2_a_reader_sees_transactions_pend_and_end() {
     assert_eq!(reader.transaction(&halves[1].unique_id).unwrap().outcome, Some(Outcome::RolledBack));
     writer.close().unwrap();
     assert_eq!(pending(&on_disk(directory.path(), true, FlushDiskType::Async)), [3, 4, 5]);
+}
+
+#[test]
+fn d2_a_reader_sees_what_groups_acknowledge() {
+    let directory = tempfile::tempdir().unwrap();
+    let writer = on_disk(directory.path(), false, FlushDiskType::Async);
+    let reader = on_disk(directory.path(), true, FlushDiskType::Async);
+    for _ in 0..3 {
+        send(&writer, "orders", b"x").unwrap();
+    }
+    assert_eq!(reader.consumer_offset("orders", "readers", QUEUE).unwrap(), None);
+    for offset in [2, 3] {
+        writer.set_consumer_offset("orders", "readers", QUEUE, offset).unwrap();
+        writer.write_offsets().unwrap();
+        assert_eq!(reader.consumer_offset("orders", "readers", QUEUE).unwrap(), Some(offset));
+        let all = reader.consumer_offsets().unwrap();
+        assert!(all.contains(&("orders".into(), "readers".into(), QUEUE, offset)), "{all:?}");
+    }
+}
+
+#[test]
+fn d1_what_a_reader_finds_behind_a_kill_no_lost_power_takes_back() {
+    for call in 1.. {
+        let bench = Bench::sync();
+        let store = bench.open();
+        send(&store, "orders", b"0").unwrap();
+        bench.memory.fail_at(bench.memory.calls() + call, FaultKind::Stop, true);
+        let sent = send(&store, "orders", b"1").is_ok();
+        let killed = bench.killed();
+        let shown = bodies(&killed.read_only(), "orders", 0);
+        let later = Bench { memory: killed.memory.lose_power(|_| 0), ..bench };
+        assert_eq!(bodies(&later.read_only(), "orders", 0), shown, "call {call}");
+        if sent {
+            assert!(call > 2);
+            return;
+        }
+    }
 }

@@ -1,0 +1,111 @@
+"""The commands, all of them: nouns with their verbs, and the one place where errors become text and exit codes.
+
+In: arguments. Out: an exit code. Always: a command returns its exit code (None: 0) and raises what went wrong; nothing
+is loaded that `--help` does not need. Not here: what a command does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from txstore import __version__, errors
+from txstore.cli.main import exit_code
+from txstore.cli.output import paint
+
+__all__ = ["run"]
+
+_EPILOG = (
+    "Exit codes: 0 done, 1 a finding or nothing found, 2 wrong usage, 3 the store cannot be had now, 4 the store is "
+    "damaged."
+)
+# Each is a module beside this one, with its `app`; named here so that `--help` loads none of them.
+_NOUNS = {
+    "send": "Send a message, or many from a pipe.",
+    "consume": "Read a topic for a group, and acknowledge.",
+    "tail": "Show a topic's newest messages, and those that come.",
+    "top": "Watch a store: rates, what pends, who is behind.",
+    "topic": "Topics: list, describe, create.",
+    "group": "Consumer groups: list, describe, create, reset.",
+    "message": "Messages: get, by-key, by-time.",
+    "dlq": "Dead letters: list, resend.",
+    "tx": "Transactions: list, show, explain, commit, rollback, discard, resume.",
+    "store": "A store as a whole: create, stat, check, dump, heal.",
+}
+_INTERRUPTED = 130  # 128 + SIGINT, as shells have it.
+
+
+class _Commands(TyperGroup):
+    """The root: it loads the noun that is asked for, and is where a command's errors end."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_NOUNS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _NOUNS:
+            return None
+        command = get_command(importlib.import_module(f"txstore.cli.{cmd_name}").app)
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_NOUNS.items()))
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            code = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Whoever read our output has seen enough (`| head`); Python would complain again while it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 0
+        except (errors.TxStoreError, OSError) as error:
+            typer.echo(f"txstore: {paint('error', 'red', sys.stderr)}: {error}", err=True)
+            code = exit_code(error)
+        except KeyboardInterrupt:
+            typer.echo("txstore: interrupted", err=True)
+            code = _INTERRUPTED
+        raise typer.Exit(code or 0)
+
+
+app = typer.Typer(
+    name="txstore",
+    cls=_Commands,
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    # Plain help: it comes at once, and reads the same in a pipe.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"txstore {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Say which version this is.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Looks at a store of transactional messages, and after it."""
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    try:
+        app(arguments, prog_name="txstore")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    return 0

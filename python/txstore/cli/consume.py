@@ -1,0 +1,67 @@
+"""`txstore consume`: a topic read for a group, and acknowledged.
+
+In: a group and a topic. Out: a line for each message. Always: a message is acknowledged after it was printed, so that
+an interrupted command loses none; messages that are due are delivered while it runs. Not here: looking without a group
+(`tail`).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated, cast
+
+import typer
+
+from txstore import Broker, ConsumeFromWhere, Consumer, StoredMessage
+from txstore.cli.arguments import AsJson, StorePath, Tags, TopicName, moment, noun
+from txstore.cli.opening import writing_broker
+from txstore.cli.records import print_message
+from txstore.cli.send import must_be_topic
+
+__all__ = ["app"]
+
+_BATCH = 32
+_OFFSETS_EVERY_SECONDS = 5.0
+_WAIT_SECONDS = 0.5
+
+app = noun()
+
+
+@app.command()
+def consume(
+    path: StorePath,
+    topic: TopicName,
+    group: Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The consumer group to read for.")],
+    tags: Tags = None,
+    start: Annotated[
+        str, typer.Option("--from", metavar="WHERE", help="Where a new group begins: first, last, or a time.")
+    ] = "first",
+    limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="End after so many.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until interrupted.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read a topic for a group: print each message, then acknowledge it."""
+    where = ConsumeFromWhere(start) if start in ("first", "last") else moment(start, "--from")
+    with writing_broker(path) as broker:
+        must_be_topic(broker.topics(), path, topic)
+        with broker.consumer(group, topic, tags, start=where) as consumer:
+            _print_all(broker, consumer, limit, follow=follow, as_json=as_json)
+
+
+def _print_all(broker: Broker, consumer: Consumer, limit: int | None, *, follow: bool, as_json: bool) -> None:
+    left, written_at = limit, time.monotonic()
+    while left is None or left > 0:
+        broker.store.deliver_delayed()
+        wanted = _BATCH if left is None else min(_BATCH, left)
+        messages = consumer.poll(wanted, timeout=_WAIT_SECONDS if follow else 0)
+        if not messages and not follow:
+            break
+        for message in messages:
+            print_message(cast("StoredMessage", message), as_json=as_json)
+        sys.stdout.flush()
+        consumer.acknowledge()
+        left = None if left is None else left - len(messages)
+        if time.monotonic() - written_at > _OFFSETS_EVERY_SECONDS:
+            broker.write_offsets()
+            written_at = time.monotonic()

@@ -1,0 +1,97 @@
+"""`txstore dlq …`: dead letters listed, and sent again.
+
+In: a group's name. Out: text or JSON. Always: a dead letter that is sent again stays in the list, as the log forgets
+nothing. Not here: why a consumer gave it up; its own log tells.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from txstore import DeadLetter, errors
+from txstore.cli.arguments import AsJson, GroupName, Limit, StorePath, noun
+from txstore.cli.opening import reading_broker, writing_broker
+from txstore.cli.output import print_json, print_table
+from txstore.cli.progress import Progress
+from txstore.cli.records import body_facts, text_of
+
+__all__ = ["app"]
+
+app = noun("Dead letters: list, resend.")
+
+
+def letter_facts(letter: DeadLetter) -> dict[str, Any]:
+    """A dead letter as JSON."""
+    return {
+        "message_id": letter.message_id,
+        "group": letter.group,
+        "topic": letter.topic,
+        "tags": letter.tags,
+        "keys": letter.keys,
+        "died": letter.died.isoformat(timespec="milliseconds"),
+        "reconsume_times": letter.reconsume_times,
+        "queue_offset": letter.queue_offset,
+        "physical_offset": letter.physical_offset,
+        **body_facts(letter.body),
+    }
+
+
+@app.command("list")
+def list_letters(path: StorePath, group: GroupName, limit: Limit = 100, as_json: AsJson = False) -> None:
+    """List what a group gave up, the oldest first."""
+    with reading_broker(path) as broker:
+        letters = broker.dead_letters(group, limit=limit)
+    if as_json:
+        print_json([letter_facts(letter) for letter in letters])
+    elif letters:
+        columns = ["message_id", "topic", "died", "times", "keys", "body"]
+        print_table(
+            columns,
+            [
+                [
+                    letter.message_id,
+                    letter.topic,
+                    letter.died.isoformat(timespec="milliseconds"),
+                    letter.reconsume_times,
+                    list(letter.keys),
+                    text_of(letter.body),
+                ]
+                for letter in letters
+            ],
+        )
+    else:
+        print("there is no dead letter")
+
+
+@app.command()
+def resend(
+    path: StorePath,
+    group: GroupName,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Message ids, as `list` shows.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All that are there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give dead letters to their group once more, as if they had not failed."""
+    if bool(ids) == every:
+        raise errors.InvalidOptionError("say which\nhint: message ids, or --all")
+    with writing_broker(path) as broker:
+        letters = broker.dead_letters(group)
+        missing = set(ids or []) - {letter.message_id for letter in letters}
+        if missing:
+            raise errors.MessageNotFoundError(
+                f"group {group} has no dead letter {', '.join(sorted(missing))}\n"
+                f"hint: `txstore dlq list {path} {group}` lists them"
+            )
+        # Of one that died more than once the last is it.
+        chosen = {letter.message_id: letter for letter in letters if every or letter.message_id in (ids or [])}
+        with Progress("sending again", len(chosen)) as bar:
+            for number, letter in enumerate(chosen.values()):
+                broker.resend(letter)
+                bar.to(number)
+        broker.flush()
+    if as_json:
+        print_json({"group": group, "resent": sorted(chosen)})
+    else:
+        print(f"{len(chosen):,} sent again to {group}")

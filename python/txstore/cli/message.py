@@ -1,0 +1,83 @@
+"""`txstore message …`: messages found by id, key or time.
+
+In: an id, a key, times. Out: text or JSON; exit code 1 if there is none. Always: nothing is written. Not here: half
+messages and what became of them (`tx`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from txstore import StoredMessage
+from txstore.cli.arguments import AsJson, Limit, StorePath, TopicName, moment, noun
+from txstore.cli.opening import reading_broker
+from txstore.cli.output import print_facts, print_json, print_table, utc
+from txstore.cli.records import message_facts, print_message, text_of
+
+__all__ = ["app"]
+
+app = noun("Messages: get, by-key, by-time.")
+
+
+@app.command()
+def get(
+    path: StorePath,
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="Its unique id, or its offset id.")],
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Where to look; else in all.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one message, all of it."""
+    with reading_broker(path) as broker:
+        message = broker.message(message_id, topic=topic)
+    if as_json:
+        print_json(message_facts(message))
+        return
+    facts = message_facts(message)
+    for name in ("body", "body_base64", "properties", "born_timestamp", "store_timestamp"):
+        facts.pop(name, None)
+    facts |= {"born": utc(message.born_timestamp_ms), "stored": utc(message.store_timestamp_ms)}
+    print_facts({name: str(value) if isinstance(value, int) else value for name, value in facts.items()})
+    print()
+    print_table(["property", "value"], sorted(message.properties.items()))
+    print()
+    print(text_of(message.body))
+
+
+@app.command()
+def by_key(
+    path: StorePath,
+    topic: TopicName,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="One of its keys.")],
+    limit: Limit = 64,
+    as_json: AsJson = False,
+) -> int:
+    """Show messages with a key, the newest first."""
+    with reading_broker(path) as broker:
+        return _print_found(broker.query(topic, key, limit), as_json=as_json)
+
+
+@app.command()
+def by_time(
+    path: StorePath,
+    topic: TopicName,
+    since: Annotated[str, typer.Option("--from", metavar="TIME", help="2026-01-31T12:00 (UTC), or 15m ago.")],
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before this time.")] = None,
+    limit: Limit = 64,
+    as_json: AsJson = False,
+) -> int:
+    """Show messages stored in a span of time, the oldest first."""
+    begin = moment(since, "--from")
+    end = None if until is None else moment(until, "--until")
+    with reading_broker(path) as broker:
+        return _print_found(broker.query_by_time(topic, begin, end, max_messages=limit), as_json=as_json)
+
+
+def _print_found(messages: Sequence[StoredMessage], *, as_json: bool) -> int:
+    for message in messages:
+        print_message(message, as_json=as_json)
+    if not messages and not as_json:
+        print("there is none")
+    return 0 if messages else 1

@@ -1,0 +1,126 @@
+"""`txstore send`: messages put into a topic by hand, or from a pipe.
+
+In: a body, a file, or lines of stdin. Out: where each was stored. Always: what was named as sent is durable when the
+command ends; a topic that is not there is an error. Not here: transactions: they need a local transaction, and code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from txstore import Message, SentMessage, errors
+from txstore.cli.arguments import AsJson, StorePath, TopicName, noun
+from txstore.cli.opening import writing_broker
+from txstore.cli.output import print_json
+
+__all__ = ["app", "must_be_topic"]
+
+_GROUP = "txstore-cli"
+_BATCH = 500
+
+app = noun()
+
+
+@app.command()
+def send(
+    path: StorePath,
+    topic: TopicName,
+    body: Annotated[str | None, typer.Argument(metavar="BODY", help="The body; without: read from stdin.")] = None,
+    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help="The body is what a file holds.")] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Each line of stdin is a message.")] = False,
+    tags: Annotated[str | None, typer.Option("--tags", metavar="TAG", help="Its tag.")] = None,
+    key: Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="A key; again for more.")] = None,
+    prop: Annotated[
+        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property; again for more.")
+    ] = None,
+    delay_level: Annotated[int, typer.Option("--delay-level", metavar="N", help="1 (1 s) to 18 (2 h).")] = 0,
+    message_group: Annotated[
+        str | None, typer.Option("--message-group", metavar="NAME", help="Messages of one group stay in order.")
+    ] = None,
+    queue_id: Annotated[int | None, typer.Option("--queue", metavar="N", min=0, help="Into this queue.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send a message, or many from a pipe."""
+    properties = dict(_pair(text) for text in prop or [])
+
+    def made(content: bytes) -> Message:
+        return Message(
+            topic,
+            content,
+            tags=tags,
+            keys=key or None,
+            properties=properties or None,
+            delay_level=delay_level,
+            message_group=message_group,
+        )
+
+    with writing_broker(path) as broker:
+        must_be_topic(broker.topics(), path, topic)
+        producer = broker.producer(_GROUP)
+        count = 0
+        for batch in _batches(body, file, lines=lines):
+            for sent in (producer.send(made(content), queue_id=queue_id) for content in batch):
+                count += 1
+                if as_json or not lines:
+                    _print_sent(sent, as_json=as_json)
+        broker.flush()
+    if lines and not as_json:
+        print(f"{count:,} sent")
+
+
+def must_be_topic(known: list[str], path: str, topic: str) -> None:
+    if topic not in known:
+        raise errors.InvalidNameError(
+            f"there is no topic {topic}\nhint: the topics are {', '.join(known) or 'none'}; "
+            f"`txstore topic create {path} {topic}` makes one"
+        )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise errors.InvalidOptionError(f"--property {text!r} has no value\nhint: --property NAME=VALUE")
+    return name, value
+
+
+def _batches(body: str | None, file: str | None, *, lines: bool) -> Iterator[list[bytes]]:
+    """The bodies, a bounded number at a time."""
+    if sum([body is not None, file is not None, lines]) > 1:
+        raise errors.InvalidOptionError("give the body once: as an argument, by --file, or by --lines of stdin")
+    if body is not None:
+        yield [body.encode()]
+    elif file is not None:
+        yield [Path(file).read_bytes()]
+    elif not lines:
+        yield [sys.stdin.buffer.read()]
+    else:
+        batch: list[bytes] = []
+        for line in sys.stdin.buffer:
+            content = line.rstrip(b"\r\n")
+            if content:
+                batch.append(content)
+            if len(batch) == _BATCH:
+                yield batch
+                batch = []
+        yield batch
+
+
+def _print_sent(sent: SentMessage, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "message_id": sent.message_id,
+                "offset_message_id": sent.offset_message_id,
+                "topic": sent.topic,
+                "queue_id": sent.queue_id,
+                "queue_offset": sent.queue_offset,
+                "physical_offset": sent.physical_offset,
+            }
+        )
+    else:
+        print(f"{sent.message_id}  {sent.topic}/{sent.queue_id}@{sent.queue_offset}")

@@ -1,0 +1,232 @@
+"""`txstore top`: a live view of a store: rates, what pends, which group is behind.
+
+::
+
+    orders.store    log 1.2 GiB    3 pending, the oldest for 12s
+    topic   messages   per s │ group   topic   lag   per s
+
+In: a path. Out: a screen that is drawn anew each second, or one JSON line each. Always: a reader: no lock, nothing
+written, and what it shows is what the writer has let readers see (offsets as of the last few seconds). Not here:
+histories; the report of `spark/transaction_report.py` has them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from txstore import Broker, errors
+from txstore._native import is_system_topic
+from txstore.cli.arguments import AsJson, StorePath, noun
+from txstore.cli.opening import reading_broker
+from txstore.cli.output import age, is_coloured, print_json, size
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["app"]
+
+_OLDEST_ROWS = 5
+
+app = noun()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a store shows at one moment."""
+
+    seconds: float
+    """Monotonic."""
+    log_bytes: int
+    log_end: int
+    messages: dict[str, int]
+    """Topic → messages."""
+    sent: dict[str, int]
+    """Topic → messages that ever were in its queues."""
+    lag: dict[tuple[str, str], int]
+    """(group, topic) → messages not acknowledged."""
+    acknowledged: dict[tuple[str, str], int]
+    """(group, topic) → sum of its offsets."""
+    pending: int
+    oldest: list[dict[str, Any]]
+    """The transactions that pend longest."""
+
+
+def sample(broker: Broker) -> Sample:
+    """Looks once."""
+    stat = broker.stat()
+    queues = [row for row in broker.queues() if not is_system_topic(row[0])]
+    lag: dict[tuple[str, str], int] = {}
+    acknowledged: dict[tuple[str, str], int] = {}
+    for name in broker.groups():
+        for row in broker.lag(name):
+            key = (row.group, row.topic)
+            lag[key] = lag.get(key, 0) + row.lag
+            acknowledged[key] = acknowledged.get(key, 0) + (row.consumer_offset or 0)
+    return Sample(
+        seconds=time.monotonic(),
+        log_bytes=stat.max_physical_offset - stat.min_physical_offset,
+        log_end=stat.max_physical_offset,
+        messages=_sums((topic, end - first) for topic, _, first, end in queues),
+        sent=_sums((topic, end) for topic, _, _, end in queues),
+        lag=lag,
+        acknowledged=acknowledged,
+        pending=stat.pending_transactions,
+        oldest=[
+            {
+                "transaction_id": one.transaction_id,
+                "topic": one.topic,
+                "producer_group": one.producer_group,
+                "age_ms": round(one.stored_age.total_seconds() * 1000),
+                "checks": one.checks,
+            }
+            for one in broker.transactions(limit=_OLDEST_ROWS)
+        ],
+    )
+
+
+def _sums(rows: Any) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, count in rows:
+        found[name] = found.get(name, 0) + count
+    return found
+
+
+def rates(now: Sample, before: Sample | None) -> dict[str, Any]:
+    """The sample as JSON, with what happened in each second since the one before."""
+
+    def each_second(count: int, earlier: int | None) -> float | None:
+        if before is None or earlier is None or now.seconds <= before.seconds:
+            return None
+        return round((count - earlier) / (now.seconds - before.seconds), 1)
+
+    past = before
+    return {
+        "log_bytes": now.log_bytes,
+        "log_bytes_per_second": each_second(now.log_end, past.log_end if past else None),
+        "pending": now.pending,
+        "oldest": now.oldest,
+        "topics": [
+            {
+                "topic": topic,
+                "messages": count,
+                "per_second": each_second(now.sent[topic], past.sent.get(topic, 0) if past else None),
+            }
+            for topic, count in sorted(now.messages.items())
+        ],
+        "groups": [
+            {
+                "group": group,
+                "topic": topic,
+                "lag": lag,
+                "per_second": each_second(
+                    now.acknowledged[group, topic], past.acknowledged.get((group, topic), 0) if past else None
+                ),
+            }
+            for (group, topic), lag in sorted(now.lag.items())
+        ],
+    }
+
+
+@app.command()
+def top(
+    path: StorePath,
+    interval: Annotated[float, typer.Option("--interval", metavar="SECONDS", min=0.1, help="How often.")] = 1.0,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", metavar="N", min=1, help="End after so many views.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Watch a store: rates, what pends, which group is behind; Ctrl-C ends it."""
+    if not as_json and not sys.stdout.isatty():
+        raise errors.InvalidOptionError("top draws on a terminal\nhint: --json prints a line each time")
+    with reading_broker(path) as broker:
+        if as_json:
+            _print_lines(broker, interval, count)
+        else:
+            _draw(path, broker, interval, count)
+
+
+def _print_lines(broker: Broker, interval: float, count: int | None) -> None:
+    before: Sample | None = None
+    shown = 0
+    while True:
+        now = sample(broker)
+        print_json(rates(now, before))
+        sys.stdout.flush()
+        before, shown = now, shown + 1
+        if shown == count:
+            return
+        time.sleep(interval)
+
+
+def _draw(path: str, broker: Broker, interval: float, count: int | None) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(no_color=not is_coloured(sys.stdout), highlight=False)
+    before = sample(broker)
+    shown = 0
+    with Live(view(path, rates(before, None)), console=console, screen=True, auto_refresh=False) as live:
+        live.refresh()
+        while count is None or shown + 1 < count:
+            time.sleep(interval)
+            now = sample(broker)
+            live.update(view(path, rates(now, before)), refresh=True)
+            before, shown = now, shown + 1
+        time.sleep(interval)
+
+
+def view(path: str, facts: dict[str, Any]) -> RenderableType:
+    """The screen."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    def table(columns: list[str], rows: list[list[Any]]) -> Table:
+        made = Table(box=None, pad_edge=False, header_style="bold")
+        for number, column in enumerate(columns):
+            words = not rows or isinstance(rows[0][number], str)
+            made.add_column(column, justify="left" if words else "right", overflow="ellipsis", no_wrap=True)
+        for row in rows:
+            made.add_row(
+                *(Text("-" if cell is None else f"{cell:,}" if cell.__class__ is not str else cell) for cell in row)
+            )
+        return made
+
+    oldest = facts["oldest"]
+    pending = f"{facts['pending']:,} pending"
+    if oldest:
+        pending += f", the oldest for {age(oldest[0]['age_ms'])}"
+    rate = facts["log_bytes_per_second"]
+    head = Text.assemble(
+        (path, "bold"),
+        f"    log {size(facts['log_bytes'])}",
+        "" if rate is None else f", {size(max(0, round(rate)))}/s",
+        "    ",
+        (pending, "yellow" if oldest else "green"),
+    )
+    parts: list[RenderableType] = [
+        head,
+        Text(),
+        table(
+            ["topic", "messages", "per s"],
+            [[row["topic"], row["messages"], row["per_second"]] for row in facts["topics"]],
+        ),
+        Text(),
+        table(
+            ["group", "topic", "lag", "per s"],
+            [[row["group"], row["topic"], row["lag"], row["per_second"]] for row in facts["groups"]],
+        ),
+    ]
+    if oldest:
+        rows = [
+            [row["transaction_id"], row["topic"], row["producer_group"], age(row["age_ms"]), row["checks"]]
+            for row in oldest
+        ]
+        parts += [Text(), table(["pending longest", "topic", "group", "age", "checks"], rows)]
+    return Group(*parts)

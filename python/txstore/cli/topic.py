@@ -1,0 +1,94 @@
+"""`txstore topic …`: topics listed, described, made.
+
+In: a topic's name. Out: text or JSON. Always: what is made is on disk when the command ends. Not here: its messages.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from txstore import TopicDescription
+from txstore._native import is_system_topic
+from txstore.cli.arguments import AsJson, StorePath, TopicName, noun
+from txstore.cli.opening import reading_broker, writing_broker
+from txstore.cli.output import print_facts, print_json, print_table
+
+__all__ = ["app"]
+
+app = noun("Topics: list, describe, create.")
+
+
+@app.command("list")
+def list_topics(
+    path: StorePath,
+    every: Annotated[bool, typer.Option("--all", help="The system's topics, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the topics, and how many messages each has."""
+    with reading_broker(path) as broker:
+        queues = {name: len(broker.describe_topic(name).read_queues) for name in broker.topics()}
+        messages = dict.fromkeys(queues, 0)
+        for name, queue_id, first, end in broker.queues():
+            if every or not is_system_topic(name):
+                queues[name] = max(queues.get(name, 0), queue_id + 1)
+                messages[name] = messages.get(name, 0) + end - first
+    rows = [{"topic": name, "queues": queues[name], "messages": messages[name]} for name in sorted(queues)]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(["topic", "queues", "messages"], [list(row.values()) for row in rows])
+    else:
+        print("there is no topic")
+
+
+def topic_facts(found: TopicDescription) -> dict[str, Any]:
+    """A topic as JSON."""
+    return {
+        "topic": found.topic,
+        "messages": found.messages,
+        "read_queues": list(found.read_queues),
+        "write_queues": list(found.write_queues),
+        "groups": list(found.groups),
+        "queues": [
+            {
+                "queue_id": queue.queue_id,
+                "first": queue.first,
+                "end": queue.end,
+                "newest": None if queue.newest is None else queue.newest.isoformat(timespec="milliseconds"),
+            }
+            for queue in found.queues
+        ],
+    }
+
+
+@app.command()
+def describe(path: StorePath, topic: TopicName, as_json: AsJson = False) -> None:
+    """Show one topic: its queues, what is in them, which groups read it."""
+    with reading_broker(path) as broker:
+        facts = topic_facts(broker.describe_topic(topic))
+    if as_json:
+        print_json(facts)
+        return
+    queues = facts.pop("queues")
+    print_facts(facts)
+    print()
+    print_table(["queue", "first", "end", "newest"], [list(queue.values()) for queue in queues])
+
+
+@app.command()
+def create(
+    path: StorePath,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")],
+    queues: Annotated[int | None, typer.Option("--queues", metavar="N", help="How many (4 by default).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a topic, or give one more queues."""
+    with writing_broker(path) as broker:
+        broker.create_topic(topic, queues)
+        count = len(broker.write_queues(topic))
+    if as_json:
+        print_json({"topic": topic, "queues": count})
+    else:
+        print(f"topic {topic} has {count} queues")

@@ -1,0 +1,115 @@
+//! Retention: what may go from the log's front, and why it must stay.
+//!
+//! In: the log's files, the queues, how far each group has read, what pends. Out: facts about each file, from the front.
+//! Always: only whole files, never the one that holds the last record or one behind it; a pending half and a delayed
+//! message that waits hold their file. Not here: how old is too old (Python), removing (store/expire.rs).
+
+use crate::commit_log::CommitLog;
+use crate::consume_queue::QueueFiles;
+use crate::delay::DelayProgress;
+use crate::error::Result;
+use crate::mutant::{Mutant, mutated};
+use crate::names::{SCHEDULE_TOPIC, is_system_topic};
+use crate::offsets::ConsumerOffsets;
+use crate::recovery::Recovered;
+use crate::units::{PhysicalOffset, TimestampMs};
+
+/// Facts about one file of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogFile {
+    /// Its first byte in the log.
+    pub first: u64,
+    /// One past its last byte.
+    pub end: u64,
+    /// How long ago its newest record was stored, or a little less: by the record that followed it.
+    pub age_ms: i64,
+    /// A half message in it, or in front of it, pends; or a delayed message waits there.
+    pub is_held: bool,
+    /// A message in it, or in front of it, was not read by each group of its topic.
+    pub is_unread: bool,
+}
+
+/// The lowest places of the log that something needs; `u64::MAX`: nothing does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needed {
+    /// A copy of a pending half, or a delayed message.
+    pub held: u64,
+    /// A message that not all groups of its topic have passed.
+    pub unread: u64,
+}
+
+impl Needed {
+    /// Looks through what pends and what is read.
+    pub fn of(
+        state: &mut Recovered,
+        half_queue_end: u64,
+        queue_files: &QueueFiles,
+        offsets: &ConsumerOffsets,
+    ) -> Result<Self> {
+        let pending = state.table.lowest_place(half_queue_end).unwrap_or(u64::MAX);
+        let mut needed = Self { held: pending, unread: u64::MAX };
+        for (_, queue) in state.dispatcher.queues.iter() {
+            let delayed = &*queue.topic == SCHEDULE_TOPIC;
+            let Some(next) = next_read(&state.delays, offsets, &queue.topic, queue.queue_id) else { continue };
+            let place = queue_files.message_from(queue, next)?.map(|(_, entry)| entry.physical_offset.0);
+            let lowest = if delayed { &mut needed.held } else { &mut needed.unread };
+            *lowest = place.unwrap_or(u64::MAX).min(*lowest);
+        }
+        if mutated(Mutant::PendingFileRemoved) {
+            needed.held = u64::MAX;
+        }
+        if mutated(Mutant::UnreadFileRemoved) {
+            needed.unread = u64::MAX;
+        }
+        Ok(needed)
+    }
+
+    /// The lowest place that must stay.
+    pub fn lowest(&self, keep_unread: bool) -> u64 {
+        if keep_unread { self.held.min(self.unread) } else { self.held }
+    }
+}
+
+/// Where the slowest reader of a queue goes on; `None`: nobody reads it.
+fn next_read(
+    delays: &DelayProgress,
+    offsets: &ConsumerOffsets,
+    topic: &str,
+    queue_id: crate::units::QueueId,
+) -> Option<u64> {
+    if topic == SCHEDULE_TOPIC {
+        return Some(delays.get(&queue_id).copied().unwrap_or(0));
+    }
+    offsets.lowest(topic, queue_id).filter(|_| !is_system_topic(topic))
+}
+
+/// One past the files that may go at all: the one that holds the last record stays.
+pub fn removable_end(log: &CommitLog, state: &Recovered) -> u64 {
+    let last = state.anchor.and_then(|anchor| log.segments.at(anchor.physical_offset));
+    last.map_or(log.segments.first(), |segment| segment.base())
+}
+
+/// Facts about the first files of the log that may go at all, at most `limit`; `now` is the time in the sense of store
+/// timestamps.
+pub fn log_files(
+    log: &CommitLog,
+    removable_end: u64,
+    needed: Needed,
+    now: TimestampMs,
+    limit: usize,
+) -> Result<Vec<LogFile>> {
+    let segments = log.segments.all();
+    let expirable = segments.iter().take_while(|segment| segment.end() <= removable_end).take(limit);
+    let facts = expirable.map(|segment| {
+        let (first, end) = (segment.base(), segment.end());
+        let newest = log.read(PhysicalOffset(end), log.appended(), |view, _| view.store_timestamp)?;
+        Ok(LogFile {
+            first,
+            end,
+            age_ms: now.0.saturating_sub(newest.0).max(0),
+            is_held: needed.held < end,
+            is_unread: needed.unread < end,
+        })
+    });
+    facts.collect()
+}

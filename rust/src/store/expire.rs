@@ -1,0 +1,159 @@
+//! Expire: files go from the log's front, and what is derived from them follows.
+//!
+//! In: how far. Out: what was removed. Always, in this order, so that a crash at any place leaves a store that opens: what
+//! is derived from the files is durable (a snapshot), groups' offsets too; queues begin behind them; it is published,
+//! durably, where the log begins; the log's files go, one by one; then files of queues and index. Not here: which are old
+//! (Python).
+
+use std::sync::Arc;
+
+use super::{Inner, PoisonOnPanic, Shared, Store};
+use crate::consume_queue::Slot;
+use crate::error::Result;
+use crate::mutant::{Mutant, mutated};
+use crate::retention::{LogFile, Needed, log_files, removable_end};
+use crate::units::{PhysicalOffset, QueueId, TimestampMs};
+
+/// What a removal did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expired {
+    /// Where the log begins now.
+    pub minimum: u64,
+    /// Files of the log that were removed.
+    pub log_files: usize,
+    /// Files of queues that were removed.
+    pub queue_files: usize,
+    /// Files of the index that were removed.
+    pub index_files: usize,
+}
+
+impl Store {
+    /// Facts about the files at the log's front, at most `limit`, without the one that is written.
+    pub fn log_files(&self, limit: usize) -> Result<Vec<LogFile>> {
+        let shared = &self.shared;
+        shared.refresh()?;
+        let mut inner = shared.inner.lock();
+        let end = removable_end(&shared.log, &inner.state);
+        if end <= shared.log.segments.first() {
+            return Ok(Vec::new());
+        }
+        let needed = shared.needed(&mut inner)?;
+        drop(inner);
+        log_files(&shared.log, end, needed, shared.store_time(), limit)
+    }
+
+    /// Removes the files of the log that end at or below `below`: from the front, up to the first that holds a pending
+    /// half, a delayed message that waits or, with `keep_unread`, an unread message; never the one that is written.
+    pub fn remove_log_files(&self, below: PhysicalOffset, keep_unread: bool) -> Result<Expired> {
+        self.shared.check_writable("removing files of the log")?;
+        self.shared.remove_log_files(below.0, keep_unread)
+    }
+}
+
+impl Shared {
+    /// The time in the sense of store timestamps: what a jump of the wall clock says only where things are younger by it.
+    fn store_time(&self) -> TimestampMs {
+        let (wall, monotonic_ms) = self.opened_at;
+        let passed = wall.0.saturating_add(self.clock.monotonic_ms() - monotonic_ms);
+        TimestampMs(passed.min(self.clock.wall().0))
+    }
+
+    fn needed(&self, inner: &mut Inner) -> Result<Needed> {
+        let half_end = inner.state.dispatcher.queues.next(inner.half_slot);
+        Needed::of(&mut inner.state, half_end, &self.queue_files, &self.offsets.lock())
+    }
+
+    /// How far files may go: a file's beginning.
+    fn expirable(&self, inner: &mut Inner, below: u64, keep_unread: bool) -> Result<u64> {
+        let most = below.min(removable_end(&self.log, &inner.state));
+        let first = self.log.segments.first();
+        if most <= first {
+            return Ok(first);
+        }
+        let most = most.min(self.needed(inner)?.lowest(keep_unread));
+        Ok(self.log.segments.at(most).map_or(first, |segment| segment.base()))
+    }
+
+    fn remove_log_files(&self, below: u64, keep_unread: bool) -> Result<Expired> {
+        let _guard = PoisonOnPanic(self);
+        let _one = self.upkeep.lock();
+        self.check_writable("removing files of the log")?;
+        let first = self.log.segments.first();
+        let nothing = Expired { minimum: first, ..Expired::default() };
+        // What follows writes much: not where nothing may go.
+        if self.expirable(&mut self.inner.lock(), below, keep_unread)? <= first {
+            return Ok(nothing);
+        }
+        if !mutated(Mutant::RemovedBeforeSnapshot) {
+            self.snapshot_alone()?;
+        }
+        self.write_progress_alone()?;
+        let mut inner = self.inner.lock();
+        let minimum = self.expirable(&mut inner, below, keep_unread)?;
+        if minimum <= first {
+            return Ok(nothing);
+        }
+        let before: Vec<_> = first_entries(&inner);
+        self.begin_queues_at(&mut inner, minimum)?;
+        drop(inner);
+        if !mutated(Mutant::RemovedBeforePublished) {
+            self.publish_minimum(minimum)?;
+        }
+        let removed = self.log.segments.remove_below(minimum);
+        let mut inner = self.inner.lock();
+        if removed.is_err() {
+            // What could not be removed is there, and its queues begin with it.
+            for (slot, _, _, first) in before {
+                inner.state.dispatcher.queues.get_mut(slot).into_iter().for_each(|queue| queue.first = first);
+            }
+            self.begin_queues_at(&mut inner, self.log.segments.first())?;
+        }
+        let log_files = removed?;
+        let half_first = inner.state.dispatcher.queues.get(inner.half_slot).map_or(0, |queue| queue.first);
+        inner.state.table.decided.forget_below(half_first);
+        let queues: Vec<_> = first_entries(&inner);
+        drop(inner);
+        let mut queue_files = 0;
+        for (_, topic, queue_id, first) in queues {
+            queue_files += self.queue_files.remove_below(&topic, queue_id, first)?;
+        }
+        let index_files = self.index_files.lock().remove_below(PhysicalOffset(minimum))?;
+        if mutated(Mutant::RemovedBeforePublished) {
+            self.publish_minimum(minimum)?;
+        }
+        Ok(Expired { minimum, log_files, queue_files, index_files })
+    }
+
+    /// A log that begins behind what is published last would look as if somebody had removed its front.
+    fn publish_minimum(&self, minimum: u64) -> Result<()> {
+        let Some(published) = &self.published else { return Ok(()) };
+        published.set_minimum(PhysicalOffset(minimum));
+        self.synced(published.sync())
+    }
+
+    /// From here on no queue leads below `minimum`.
+    pub(super) fn begin_queues_at(&self, inner: &mut Inner, minimum: u64) -> Result<()> {
+        let queues = &inner.state.dispatcher.queues;
+        let first_left = |(slot, queue)| Ok((slot, self.queue_files.first_left(queue, minimum)?));
+        let firsts = queues.iter().map(first_left).collect::<Result<Vec<_>>>()?;
+        for (slot, first) in firsts {
+            if let Some(queue) = inner.state.dispatcher.queues.get_mut(slot) {
+                queue.first = first.max(queue.first);
+            }
+        }
+        Ok(())
+    }
+
+    /// A file that its writer is about to remove, or has removed: this reader goes on without it.
+    pub(super) fn let_go_of_the_front(&self, inner: &mut Inner, minimum: u64) -> Result<()> {
+        self.begin_queues_at(inner, minimum)?;
+        self.log.segments.forget_below(minimum);
+        inner.state.dispatcher.index.retain(|entry| entry.physical_offset.0 >= minimum);
+        Ok(())
+    }
+}
+
+fn first_entries(inner: &Inner) -> Vec<(Slot, Arc<str>, QueueId, u64)> {
+    let queues = inner.state.dispatcher.queues.iter();
+    queues.map(|(slot, queue)| (slot, Arc::clone(&queue.topic), queue.queue_id, queue.first)).collect()
+}

@@ -1,0 +1,72 @@
+"""Pages as programs: what stands in a page's blocks is written, run and compared as a reader would do it.
+
+In: a page, an empty folder. Out: nothing, or an assertion that shows the block. Always: a block of `python` that begins
+with `# name.py` is that file, other ones are one program in their order; in a block of `console` each line behind `$ `
+is a command and what follows its output, where `…` stands for any text. Not here: which pages there are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# (\w+\.py)\n")
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """(language, text) of each block."""
+    return [(found[1], found[2]) for found in BLOCK.finditer(page.read_text())]
+
+
+def follow(page: Path, folder: Path) -> str:
+    """Does what the page says, in order; what its program printed."""
+    program: list[str] = []
+    for language, text in blocks(page):
+        name = FILE.match(text)
+        if language == "python" and name is not None:
+            (folder / name[1]).write_text(text)
+        elif language == "python":
+            program.append(text)
+        elif language == "console":
+            for command, expected in commands(text):
+                shown = shell(command, folder)
+                assert matches(expected, shown), f"{page.name}: $ {command}\nexpected:\n{expected}\nshown:\n{shown}"
+    if not program:
+        return ""
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(program)], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, ""), f"{page.name}:\n{done.stderr}"
+    return done.stdout
+
+
+def commands(text: str) -> list[tuple[str, str]]:
+    """(command, what it shows) of a block."""
+    parts = re.split(r"^\$ (.*)\n", text, flags=re.MULTILINE)
+    return list(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def shell(command: str, folder: Path) -> str:
+    """What a command shows, with the interpreter and the scripts of this environment in front."""
+    path = f"{sysconfig.get_path('scripts')}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout
+
+
+def matches(expected: str, shown: str) -> bool:
+    pattern = re.escape(expected).replace(re.escape("…"), ".*?")
+    return re.fullmatch(pattern, shown, flags=re.DOTALL) is not None

@@ -1,0 +1,111 @@
+"""The story: an example is what a stranger copies, so it runs as it stands, and a strict type checker finds nothing.
+
+Those that need a database's own tests are run in `tests/database/test_examples.py`, the demonstration in `tests/crash`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txstore
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_check_after_a_restart_settles_what_a_death_left(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.check_after_restart", str(tmp_path / "new")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "the service ended with 9",
+        "open after the restart: 1",
+        "checked: order 17 is paid? COMMIT",
+        "shipping heard: order 17 is paid",
+    ]
+
+
+@contextmanager
+def service(directory: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The web service as a process, and its address."""
+    command = [sys.executable, "-m", "examples.fastapi_service", str(directory), "--port", "0"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def call(method: str, url: str) -> Any:
+    request = urllib.request.Request(url, method=method)
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.load(response)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@pytest.mark.kill
+def test_a_web_service_pays_and_packs_once_also_when_it_is_killed(tmp_path: Path) -> None:
+    with service(tmp_path) as (process, url):
+        for order in range(1, 6):
+            assert len(call("POST", f"{url}/orders/{order}/payment")["transaction_id"]) == 32
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            call("POST", f"{url}/orders/3/payment")
+        assert refused.value.code == 409
+        refused.value.close()
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    with service(tmp_path) as (process, url):
+        call("POST", f"{url}/orders/6/payment")
+        expected = {"paid": [1, 2, 3, 4, 5, 6], "packed": [1, 2, 3, 4, 5, 6]}
+        wait_until(lambda: bool(call("GET", f"{url}/orders") == expected))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    with txstore.open(tmp_path / "orders.store", read_only=True) as broker:
+        assert broker.open_report.clean, "it was closed, not only ended"
+        states = [row.state for row in broker.transactions(None)]
+    assert sorted(states) == ["committed"] * 6 + ["rolled_back"]
+
+
+def test_user_code_is_clean_for_a_strict_type_checker(tmp_path: Path) -> None:
+    """Without this project's settings: with what the installed package tells of itself."""
+    (tmp_path / "wrong.py").write_text('import txstore\n\nreveal = txstore.Message("orders", "text")\n')
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        f"--cache-dir={ROOT / '.mypy_cache' / 'user'}",
+    ]
+    examples = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("*.py"))
+    assert len(examples) >= 6
+    clean = subprocess.run([*command, *examples], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert clean.returncode == 0, clean.stdout
+    wrong = subprocess.run([*command, "wrong.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "[arg-type]" in wrong.stdout, "the checker sees txstore's types at all"

@@ -1,0 +1,173 @@
+"""The story: somebody looks for one message among many, by what little they know of it: an id, a key, a time.
+
+What is found is compared with all that was sent; what is not there is named, with what there is instead.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import txstore
+from tests.unit.conftest import OpenStore
+from txstore import Broker, InvalidNameError, InvalidOptionError, Message, MessageNotFoundError, ReadOnlyError
+from txstore._native import Store
+from txstore.broker import Broker as RawBroker
+from txstore.config import BrokerConfig
+from txstore.queries import Queries
+
+
+def sent(broker: Broker, count: int) -> list[txstore.SentMessage]:
+    producer = broker.producer("shop")
+    return [
+        producer.send(Message("orders", str(number).encode(), keys=[f"o-{number % 10}", f"all-{number}"]))
+        for number in range(count)
+    ]
+
+
+def test_by_unique_id_and_by_offset_id(broker: Broker) -> None:
+    results = sent(broker, 9)
+    for number in (0, 4, 8):
+        for name in (results[number].message_id, results[number].offset_message_id):
+            assert broker.message(name).body == str(number).encode()
+            assert broker.message(name, topic="orders").physical_offset == results[number].physical_offset
+    broker.create_topic("other")
+    with pytest.raises(MessageNotFoundError, match="in other"):
+        broker.message(results[0].message_id, topic="other")
+    with pytest.raises(MessageNotFoundError, match="in other"):
+        broker.message(results[0].offset_message_id, topic="other")
+    with pytest.raises(MessageNotFoundError, match="no message nonsense in any topic"):
+        broker.message("nonsense")
+
+
+def test_by_key_newest_first(broker: Broker) -> None:
+    sent(broker, 40)
+    assert [message.body for message in broker.query("orders", "o-3")] == [b"33", b"23", b"13", b"3"]
+    assert [message.body for message in broker.query("orders", "o-3", 2)] == [b"33", b"23"]
+    assert [message.body for message in broker.query("orders", "all-7")] == [b"7"]
+    assert broker.query("orders", "o-77") == []
+
+
+def test_by_time_is_what_reading_everything_finds(open_store: OpenStore) -> None:
+    broker = open_store()
+    for _ in range(4):
+        sent(broker, 30)
+        broker.wait(2**62, 12)  # So that times differ.
+    everything = sorted(
+        (message for queue_id in range(4) for message in broker.read("orders", queue_id, 0, 1000)[0]),
+        key=lambda message: message.physical_offset,
+    )
+    times = sorted({message.store_timestamp_ms for message in everything})
+    assert len(times) >= 4
+    for begin_ms in [times[0] - 1, *times[:: max(1, len(times) // 8)], times[-1] + 1]:
+        for end_ms in [None, begin_ms, begin_ms + 5, times[-1] + 1]:
+            begin = datetime.fromtimestamp(begin_ms / 1000, UTC)
+            end = None if end_ms is None else datetime.fromtimestamp(end_ms / 1000, UTC)
+            wanted = [
+                message.message_id
+                for message in everything
+                if begin_ms <= message.store_timestamp_ms and (end_ms is None or message.store_timestamp_ms < end_ms)
+            ]
+            found = broker.query_by_time("orders", begin, end, max_messages=1000)
+            assert [message.message_id for message in found] == wanted
+            few = broker.query_by_time("orders", begin, end, max_messages=7)
+            assert [message.message_id for message in few] == wanted[:7]
+
+
+def test_a_topic_is_described(broker: Broker) -> None:
+    broker.create_topic("orders", 3)
+    results = sent(broker, 7)
+    with broker.consumer("shipping", "orders") as consumer:
+        assert len(consumer.poll(32)) == 7
+    found = broker.describe_topic("orders")
+    assert (found.read_queues, found.write_queues, found.messages) == ((0, 1, 2), (0, 1, 2), 7)
+    assert found.groups == ("shipping",)
+    assert [(queue.queue_id, queue.first, queue.end) for queue in found.queues] == [(0, 0, 3), (1, 0, 2), (2, 0, 2)]
+    newest = max(queue.newest for queue in found.queues if queue.newest is not None)
+    assert round(newest.timestamp() * 1000) == broker.message(results[-1].message_id).store_timestamp_ms
+    broker.create_topic("empty", 1)
+    assert broker.describe_topic("empty").queues[0].newest is None
+
+
+def test_a_group_is_made_and_described(broker: Broker) -> None:
+    broker.create_topic("orders")
+    broker.create_group("shipping")
+    broker.create_group("shipping")
+    assert broker.groups() == ["shipping"]
+    assert broker.describe_group("shipping") == txstore.GroupDescription("shipping", (), (), 0, 0, 0)
+    sent(broker, 8)
+    with broker.consumer("shipping", "orders") as consumer:
+        for message in consumer.poll(3):
+            message.retry(-1)
+        consumer.acknowledge()
+        found = broker.describe_group("shipping")
+    assert (found.topics, found.lag, found.dead_letters, found.members) == (("orders",), 5, 3, 1)
+    assert sum(row.lag for row in found.queues) == 5
+    with pytest.raises(InvalidNameError, match="no consumer group ship\nhint: the groups are shipping"):
+        broker.describe_group("ship")
+    with pytest.raises(InvalidNameError):
+        broker.create_group("not a name")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda broker: broker.query("nope", "key"),
+        lambda broker: broker.query_by_time("nope", datetime.now(UTC)),
+        lambda broker: broker.message("id", topic="nope"),
+        lambda broker: broker.describe_topic("nope"),
+    ],
+)
+def test_an_unknown_topic_is_named_with_those_that_are(broker: Broker, call: Callable[[Broker], object]) -> None:
+    broker.create_topic("orders")
+    broker.create_topic("paid")
+    with pytest.raises(InvalidNameError, match="no topic nope\nhint: the topics are orders, paid"):
+        call(broker)
+    assert broker.topics() == ["orders", "paid"], "asking makes none"
+
+
+def test_times_and_numbers_that_are_none(broker: Broker) -> None:
+    broker.create_topic("orders")
+    now = datetime.now(UTC)
+    with pytest.raises(InvalidOptionError, match="no datetime with a time zone"):
+        broker.query_by_time("orders", datetime.now())
+    with pytest.raises(InvalidOptionError, match="before begin"):
+        broker.query_by_time("orders", now, now - timedelta(seconds=1))
+    for bad in (0, -1, True):
+        with pytest.raises(InvalidOptionError, match="1 or more"):
+            broker.query("orders", "key", bad)
+
+
+def test_a_reader_sees_what_came_since(broker: Broker) -> None:
+    """Topics, messages and offsets of the writer, without opening again."""
+    with txstore.open(broker.path, read_only=True) as reader:
+        results = sent(broker, 6)
+        with broker.consumer("shipping", "orders") as consumer:
+            consumer.poll(32)
+        broker.write_offsets()
+        assert reader.message(results[2].message_id, topic="orders").body == b"2"
+        found = reader.describe_topic("orders")
+        assert (found.messages, found.groups) == (6, ("shipping",))
+        assert (reader.topics(), reader.groups()) == (["orders"], ["shipping"])
+        assert sum(row.lag for row in reader.lag("shipping")) == 0
+        with pytest.raises(ReadOnlyError):
+            reader.create_group("billing")
+
+
+def test_without_housekeeping_nothing_is_done_beside(tmp_path: Path) -> None:
+    """What the command line opens for writing delivers nothing, checks nothing and writes no offset by itself."""
+    store = Store.open(str(tmp_path / "store"), mapped_file_size_commit_log=1 << 20)
+    with RawBroker(store, BrokerConfig(), keep_house=False) as broker:
+        assert broker._parts.housekeeping.run_due() is None
+    assert store.closed
+
+
+def test_queries_hold_what_they_are_given(broker: Broker) -> None:
+    """The room asks for topics each time, so that one made later is known."""
+    topics: list[str] = []
+    queries = Queries(broker.store, lambda: topics)
+    with pytest.raises(InvalidNameError, match="the topics are none"):
+        queries.must_know_topic("orders")
+    topics.append("orders")
+    queries.must_know_topic("orders")

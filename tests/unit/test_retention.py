@@ -1,0 +1,259 @@
+"""The story: a store runs for months on a disk of one size. What is old and read goes by itself, from the front, whole
+files at a time; what somebody has not read, or what still pends, does not.
+"""
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txstore
+from txstore import AlreadyEndedError, InvalidOptionError, LocalTransactionState, Message, OffsetTooOldError
+from txstore._native import Store
+from txstore.config import BrokerConfig
+from txstore.retention import Removable, Retention, RetentionRules, removable
+
+FILE = 64 << 10
+HOUR_MS = 3_600_000
+SMALL: dict[str, Any] = {"mapped_file_size_commit_log": FILE, "max_message_size": 16 << 10}
+BY_HAND: dict[str, Any] = {"clean_resource_interval": 86_400}
+
+
+@dataclass
+class Facts:
+    """A file of 100 bytes."""
+
+    first: int
+    age_ms: int
+    held: bool = False
+    unread: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.first + 100
+
+
+def rules(**options: Any) -> RetentionRules:
+    return RetentionRules.of(BrokerConfig(file_reserved_time=10, **options))
+
+
+def files(*facts: dict[str, Any]) -> list[Facts]:
+    return [Facts(number * 100, **({"age_ms": 20_000} | one)) for number, one in enumerate(facts)]
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "expected"),
+    [
+        pytest.param([{}, {}, {"age_ms": 9_999}, {}], {}, (200, 0), id="by age, up to the first that is not"),
+        pytest.param([{"age_ms": 10_000}], {}, (0, 0), id="just not too old"),
+        pytest.param([{}, {"held": True}, {}], {}, (100, 0), id="what pends keeps its file"),
+        pytest.param([{}, {"held": True}, {}], {"delete_unread": True}, (100, 0), id="whatever the settings say"),
+        pytest.param([{}, {"unread": True}], {}, (100, 0), id="what is unread keeps its file"),
+        pytest.param([{}, {"unread": True}], {"delete_unread": True}, (100, 200), id="unless told otherwise"),
+        pytest.param([{}, {}], {"delete_when": "04;16"}, (0, 0), id="not at this hour"),
+        pytest.param([{}, {}], {"delete_when": "03;12"}, (200, 0), id="at this hour"),
+    ],
+)
+def test_what_may_go_by_age(given: list[dict[str, Any]], options: dict[str, Any], expected: tuple[int, int]) -> None:
+    found = removable(files(*given), 1_000, 12, rules(**options))
+    assert (found.read, found.unread) == expected
+    stays = any(one.get("held") or (one.get("unread") and not options) for one in given)
+    assert (found.stopped_by is not None) == stays
+
+
+def test_what_may_go_because_there_is_too_much() -> None:
+    few = RetentionRules(10_000, delete_unread=False, store_bytes_max=250, hours=frozenset())
+    young = [Facts(first, 0, unread=first == 100) for first in range(0, 500, 100)]
+    assert removable(young, 480, 0, few) == Removable(read=300, unread=200)
+    young[1].held = True
+    assert removable(young, 480, 0, few).read == 100
+
+
+def fill(broker: txstore.Broker, topic: str, count: int, size: int = 8_000) -> None:
+    producer = broker.producer("filler")
+    for number in range(count):
+        producer.send(Message(topic, number.to_bytes(4, "big") + b"x" * size), queue_id=0)
+
+
+def expire(broker: txstore.Broker, **options: Any) -> int:
+    """A round of retention now, as the thread makes it; where the log begins then."""
+    config = BrokerConfig.from_options({"file_reserved_time": 1} | options)
+    facts = [_Old(fact) for fact in broker.store.log_files(100)]
+    store = _Aged(broker.store, facts)
+    Retention(store, RetentionRules.of(config), lambda: 0).round()
+    return broker.stat().min_physical_offset
+
+
+class _Old:
+    """A file's facts, a day later."""
+
+    def __init__(self, fact: Any) -> None:
+        self.first, self.end, self.held, self.unread = fact.first, fact.end, fact.held, fact.unread
+        self.age_ms = fact.age_ms + 24 * HOUR_MS
+
+
+class _Aged:
+    """The real store; only what it says of ages is a day later."""
+
+    def __init__(self, store: Store, facts: list[_Old]) -> None:
+        self.log_files = lambda limit: facts[:limit]
+        self.stat = store.stat
+        self.remove_log_files = store.remove_log_files
+
+
+@pytest.fixture
+def broker(open_store: Any) -> txstore.Broker:
+    opened: txstore.Broker = open_store(**SMALL, **BY_HAND, transaction_check_interval=3600)
+    return opened
+
+
+def test_old_files_go_by_themselves(open_store: Any, eventually: Any) -> None:
+    broker = open_store(**SMALL, file_reserved_time=1, clean_resource_interval=0.05)
+    fill(broker, "t", 40)
+    with broker.consumer("c", "t") as consumer:
+        while consumer.poll(timeout=0):
+            pass
+    assert broker.stat().min_physical_offset == 0, "nothing is old yet"
+    eventually(lambda: broker.stat().min_physical_offset > 2 * FILE, 10)
+    first, end = broker.queue_range("t", 0)
+    assert 0 < first < end == 40
+    with pytest.raises(OffsetTooOldError) as caught:
+        broker.read("t", 0, 0)
+    assert caught.value.minimum == first
+    assert min(path.name for path in (Path(broker.path) / "commitlog").glob("0*")) != f"{0:020}"
+
+
+def test_4549_what_a_group_has_not_read_stays(broker: txstore.Broker, caplog: Any) -> None:
+    fill(broker, "t", 40)
+    with broker.consumer("quick", "t") as quick, broker.consumer("slow", "t") as slow:
+        slow.poll(3)
+        while quick.poll(timeout=0):
+            pass
+        slow.acknowledge()
+        with caplog.at_level(logging.WARNING, "txstore.retention"):
+            assert expire(broker) == 0, "three messages are in the first file, and more"
+        assert "a group has not read it" in caplog.text
+        found: list[int] = []
+        while messages := slow.poll(timeout=0):
+            found.extend(message.body[3] for message in messages)
+        assert found == list(range(3, 40))
+        assert expire(broker) > 2 * FILE
+
+
+def test_4549_what_pends_keeps_its_file_and_can_be_committed(broker: txstore.Broker, scripted: Any) -> None:
+    fill(broker, "t", 10)
+    producer = broker.transaction_producer("p", scripted())
+    producer.send_in_transaction(Message("orders", b"pends"))
+    fill(broker, "t", 40)
+    (waiting,) = broker.transactions()
+    for options in ({}, {"delete_unread": True}, {"store_bytes_max": 2 * FILE}):
+        assert expire(broker, **options) == FILE <= waiting.prepared_transaction_offset < 2 * FILE
+    broker.end_transaction(waiting.transaction_id or "", LocalTransactionState.COMMIT)
+    assert [message.body for queue in range(4) for message in broker.read("orders", queue, 0)[0]] == [b"pends"]
+    assert expire(broker) > 3 * FILE
+
+
+def test_past_the_retention_time_what_pends_is_discarded_and_then_goes(
+    open_store: Any, scripted: Any, eventually: Any
+) -> None:
+    broker = open_store(**SMALL, file_reserved_time=1, clean_resource_interval=0.05, transaction_check_interval=0.1)
+    producer = broker.transaction_producer("p", scripted())
+    sent = producer.send_in_transaction(Message("orders", b"nobody knows"))
+    half = sent.send_result
+    fill(broker, "t", 20)
+    assert broker.stat().min_physical_offset == 0
+    eventually(lambda: not broker.transactions(), 10)
+    eventually(lambda: broker.stat().min_physical_offset > half.physical_offset, 10)
+    # What the half left behind tells what became of it.
+    with pytest.raises(AlreadyEndedError, match="discarded"):
+        broker.end_transaction(half, LocalTransactionState.COMMIT)
+    broker.resume(sent.transaction_id)
+    assert [one.transaction_id for one in broker.transactions()] == [sent.transaction_id]
+
+
+def test_unread_files_go_where_that_is_asked_for_and_consumers_are_told(broker: txstore.Broker, caplog: Any) -> None:
+    fill(broker, "t", 40)
+    with broker.consumer("slow", "t") as slow:
+        assert len(slow.poll(1)) == 1
+    assert expire(broker, delete_unread=True) > 2 * FILE
+    with broker.consumer("slow", "t") as slow, caplog.at_level(logging.WARNING):
+        messages = slow.poll(100, timeout=1)
+    assert messages[0].queue_offset == broker.queue_range("t", 0)[0] > 1
+    assert "removed" in caplog.text
+
+
+def test_too_much_goes_read_or_not(open_store: Any, eventually: Any) -> None:
+    broker = open_store(**SMALL, store_bytes_max=3 * FILE, clean_resource_interval=0.05)
+    broker.consumer("slow", "t").close()
+    fill(broker, "t", 80)
+
+    def log_bytes() -> int:
+        stat = broker.stat()
+        return int(stat.max_physical_offset - stat.min_physical_offset)
+
+    eventually(lambda: log_bytes() <= 3 * FILE, 10)
+    assert log_bytes() > FILE
+
+
+def test_a_scan_of_the_log_begins_where_the_log_begins(broker: txstore.Broker) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    fill(broker, "t", 40)
+    before = pyarrow.table(txstore.scan(broker.path))
+    begins = expire(broker)
+    after = pyarrow.table(txstore.scan(broker.path))
+    assert after["physical_offset"][0].as_py() == begins
+    assert after.num_rows == sum(place.as_py() >= begins for place in before["physical_offset"])
+    with pytest.raises(OffsetTooOldError) as caught:
+        pyarrow.table(txstore.scan(broker.path, start_physical_offset=0))
+    assert caught.value.minimum == begins
+
+
+def test_a_reader_in_another_handle_follows(broker: txstore.Broker) -> None:
+    fill(broker, "t", 40)
+    with txstore.open(broker.path, read_only=True) as reader:
+        assert len(reader.read("t", 0, 0, 100)[0]) == 40
+        begins = expire(broker)
+        assert reader.stat().min_physical_offset == begins
+        assert reader.queue_range("t", 0) == broker.queue_range("t", 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"delete_when": "24"}, "names no hours"),
+        ({"delete_when": "four"}, "00 to 23"),
+        ({"delete_when": ""}, "names no hours"),
+        ({"delete_when": 4}, "is not a str"),
+        ({"clean_resource_interval": 0}, "out of range"),
+        ({"store_bytes_max": 0}, "out of range"),
+        ({"delete_unread": 1}, "is not True or False"),
+        ({"store_bytes_max": 2 * FILE - 1}, "less than two files of the log, of 65536 bytes"),
+    ],
+)
+def test_P3_a_wrong_setting_says_what_is_right(open_store: Any, options: dict[str, Any], match: str) -> None:
+    with pytest.raises(InvalidOptionError, match=match):
+        open_store(**SMALL, **options)
+    open_store(**SMALL)
+
+
+def test_delete_when_is_an_hour_of_the_clock() -> None:
+    moment = datetime(2026, 3, 4, 12, 30)
+    calls: list[tuple[int, bool]] = []
+
+    class OneFile:
+        def log_files(self, limit: int) -> list[Facts]:
+            return files({})
+
+        def stat(self) -> Any:
+            return type("Stat", (), {"max_physical_offset": 150})
+
+        def remove_log_files(self, below: int, *, keep_unread: bool) -> Any:
+            calls.append((below, keep_unread))
+            return type("Expired", (), {"minimum": 100, "log_files": 1, "queue_files": 0, "index_files": 0})
+
+    for when in ("04", "12"):
+        Retention(OneFile(), rules(delete_when=when), lambda: round(moment.timestamp() * 1000)).round()
+    assert calls == [(100, True)]

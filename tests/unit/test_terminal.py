@@ -1,0 +1,149 @@
+"""The story: somebody sits at a terminal and looks: what is on the screen, in which colours, what Ctrl-C and Tab do.
+
+Commands run in a real pseudo-terminal beside a broker that writes in this process; a terminal's emulator tells the
+screen as a person would see it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import txstore
+from tests.unit.conftest import SMALL
+from tests.unit.terminal import CTRL_C, Terminal
+from txstore import Broker, Message
+
+TXSTORE = [sys.executable, "-m", "txstore.cli.main"]
+SCRIPTS = sysconfig.get_path("scripts")
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[Broker]:
+    options = {**SMALL, "flush_consumer_offset_interval": 0.05, "transaction_check_interval": 3600}
+    with txstore.open(tmp_path / "orders.store", **options) as broker:
+        broker.create_topic("orders", 2)
+        yield broker
+
+
+def send(broker: Broker, count: int) -> None:
+    producer = broker.producer("shop")
+    for number in range(count):
+        producer.send(Message("orders", f"order {number}".encode(), tags="paid", keys=[f"o-{number}"]))
+
+
+def begun(broker: Broker, name: str) -> str:
+    """A transaction that pends."""
+    message = Message("orders", name.encode())
+    return broker.prepare(message, 0, "order-service").message_id
+
+
+def test_a_table_is_bold_on_top_and_states_have_colours(writer: Broker) -> None:
+    done, _ = begun(writer, "first"), begun(writer, "second")
+    writer.end_transaction(done, txstore.LocalTransactionState.COMMIT)
+    command = [*TXSTORE, "tx", "list", "--all", writer.path]
+    with Terminal(command) as terminal:
+        assert terminal.end() == 0
+        lines = terminal.screen.display
+        row, column = next((n, line.index("committed")) for n, line in enumerate(lines) if "committed" in line)
+        assert terminal.screen.buffer[row][column].fg == "green"
+        assert terminal.screen.buffer[0][0].bold
+        assert "pending" in terminal.text
+    with Terminal(command, {"NO_COLOR": "1"}) as terminal:
+        assert terminal.end() == 0
+        assert terminal.screen.buffer[row][column].fg == "default"
+        assert not terminal.screen.buffer[0][0].bold
+    piped = subprocess.run(command, capture_output=True, check=True)
+    assert b"committed" in piped.stdout
+    assert b"\x1b" not in piped.stdout
+
+
+def test_tail_follows_a_writer_until_ctrl_c(writer: Broker) -> None:
+    send(writer, 12)
+    with Terminal([*TXSTORE, "tail", "-f", "-n", "3", writer.path, "orders"]) as terminal:
+        screen = terminal.wait_for("order 11")
+        assert [line.split()[-1] for line in screen.splitlines()] == ["9", "10", "11"]
+        writer.producer("shop").send(Message("orders", "später".encode(), tags="new"))
+        screen = terminal.wait_for("später")
+        assert re.search(r"orders/\d@\d +new +später", screen)
+        terminal.press(CTRL_C)
+        assert terminal.end() == 130
+        assert "txstore: interrupted" in terminal.text
+        assert "Traceback" not in terminal.text
+
+
+def test_consume_follows_delivers_what_was_delayed_and_ends_with_its_place_kept(writer: Broker) -> None:
+    send(writer, 3)
+    writer.producer("shop").send(Message("orders", b"a second later", delay_level=1))
+    path = writer.path
+    writer.close()
+    with Terminal([*TXSTORE, "consume", "-f", "-g", "shipping", path, "orders"]) as terminal:
+        terminal.wait_for("order 0", "order 1", "order 2", "a second later")
+        terminal.press(CTRL_C)
+        assert terminal.end() == 130
+        assert "Traceback" not in terminal.text
+    with txstore.open(path, read_only=True) as reader:
+        assert reader.open_report.clean
+        assert reader.describe_group("shipping").lag == 0
+
+
+def test_what_a_message_has_in_it_does_not_reach_the_terminal(writer: Broker) -> None:
+    writer.producer("shop").send(Message("orders", b"\x1b[2Jgone?\nnew line", keys=["\x1b[31mkey"]))
+    with Terminal([*TXSTORE, "tail", writer.path, "orders"]) as terminal:
+        assert terminal.end() == 0
+        assert r"\x1b[2Jgone?\nnew line" in terminal.text
+        assert r"\x1b[31mkey" in terminal.text
+
+
+def test_top_shows_rates_lag_and_what_pends(writer: Broker) -> None:
+    send(writer, 40)
+    begun(writer, "an order that waits")
+    with (
+        Terminal([*TXSTORE, "top", "--interval", "0.2", writer.path]) as terminal,
+        writer.consumer("shipping", "orders") as consumer,
+    ):
+        terminal.wait_for("orders.store", "1 pending", "pending longest", "order-service")
+        assert re.search(r"^orders +40 +0\.0$", terminal.wait_for("0.0"), re.MULTILINE)
+        assert len(consumer.poll(32)) == 32
+        consumer.acknowledge()
+        terminal.wait_until(lambda screen: re.search(r"^shipping +orders +8 ", screen, re.MULTILINE) is not None)
+        send(writer, 10)
+        terminal.wait_until(lambda screen: re.search(r"^orders +50 +[1-9]", screen, re.MULTILINE) is not None)
+        terminal.wait_until(lambda screen: re.search(r"^shipping +orders +18 ", screen, re.MULTILINE) is not None)
+        terminal.press(CTRL_C)
+        assert terminal.end() == 130
+        assert "Traceback" not in terminal.text
+
+
+def test_an_error_is_red_and_says_what_to_do(tmp_path: Path) -> None:
+    with Terminal([*TXSTORE, "topic", "list", str(tmp_path / "nowhere")]) as terminal:
+        assert terminal.end() == 3
+        shown = " ".join(terminal.text.split())
+        assert shown.startswith("txstore: error: ")
+        assert "hint: give the directory" in shown
+        assert terminal.screen.buffer[0][len("txstore: ")].fg == "red"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not there")
+def test_tab_completes_verbs_and_the_stores_own_topics(writer: Broker) -> None:
+    assert (Path(SCRIPTS) / "txstore").exists(), "the command is installed with the package"
+    writer.create_topic("paid-orders")
+    settings = {"PATH": f"{SCRIPTS}:{os.environ['PATH']}", "PS1": "ready> ", "HISTFILE": ""}
+    with Terminal(["bash", "--norc", "--noprofile", "-i"], settings) as terminal:
+        terminal.wait_for("ready>")
+        terminal.press(b'eval "$(txstore --show-completion)"; clear; echo loaded\n')
+        terminal.wait_for("loaded\nready>")
+        terminal.press(b"txstore topic des\t")
+        terminal.wait_for("txstore topic describe")
+        terminal.press(f"{writer.path} paid\t".encode())
+        terminal.wait_until(lambda screen: "paid-orders" in screen.replace("\n", ""))
+        terminal.press(b"\n")
+        terminal.wait_for("write queues", "messages")
