@@ -157,6 +157,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"subscribePattern": "("}, "no regular expression"),
     ({"transactionTypes": "half"}, "none, prepared, commit and rollback"),
     ({"maxOffsetsPerTrigger": 5}, "it is for streams"),
+    ({"startingTimestamp": 5, "view": "transactions"}, "or read the view traces"),
+    ({"badRecords": "skip", "view": "transactions"}, "or read the view traces"),
+    ({"endingPhysicalOffset": 0, "view": "transactions"}, "or read the view traces"),
+    ({"subscribe": "orders", "view": "ops"}, "no topics to choose from"),
 ]
 
 

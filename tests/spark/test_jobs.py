@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 JOBS = Path(__file__).resolve().parents[2] / "spark"
-# `make deep` asks for kills: each is a start of Spark.
+# `make torture` asks for kills: each is a start of Spark.
 KILLS = int(os.environ.get("TXSTORE_SPARK_KILLS", "0"))
 
 
@@ -133,7 +133,7 @@ def test_the_jobs_run_as_they_are_submitted(spark: SparkSession, orders: Path, t
     assert spark.read.parquet(str(tmp_path / "lake")).count() == len(places(spark, orders))
 
 
-@pytest.mark.skipif(not KILLS, reason="starts Spark again and again: make deep")
+@pytest.mark.skipif(not KILLS, reason="starts Spark again and again: make torture, or TXSTORE_SPARK_KILLS=5")
 def test_a_killed_archive_holds_each_record_once(spark: SparkSession, orders: Path, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     for kill in range(KILLS):

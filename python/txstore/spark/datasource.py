@@ -73,6 +73,13 @@ class TxStoreReader(DataSourceReader):
         ):
             if value is not None:
                 raise InvalidOptionError(f"option {option}: it is for streams", option=option)
+        places = options.start_physical_offset, options.end_physical_offset
+        if options.view == "transactions" and places != (None, None):
+            raise InvalidOptionError(
+                "option startingPhysicalOffset: the view of transactions is folded from the whole log\n"
+                "hint: leave it and endingPhysicalOffset out; or read the view traces",
+                option="startingPhysicalOffset",
+            )
 
     def partitions(self) -> list[InputPartition]:
         """Even ranges between records."""

@@ -39,7 +39,7 @@ def arrow_schema(options: ReadOptions, wanted: StructType) -> pa.Schema:
     A schema that the user wrote is a choice of columns: names and types must be ours, only whether nulls are allowed is
         theirs.
     """
-    every = from_arrow_schema(pa.schema(_native.Scan(options.path, view=options.view)))
+    every = from_arrow_schema(pa.schema(_native.Scan(options.path, **options.arguments())))
     for field in wanted.fields:
         if field.name not in every.names:
             raise InvalidOptionError(

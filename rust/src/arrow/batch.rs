@@ -221,13 +221,13 @@ fn append(column: Column, cells: &mut Cells, row: Row<'_>, facts: &Facts<'_>) {
             None => ids.push_place(view.store_host, view.physical_offset),
         },
         Cells::Bytes(bytes) => bytes.push(row.body),
-        Cells::Words(runs, words) => {
+        Cells::Words(ends, words) => {
             for key in facts.keys.unwrap_or_default().split(|byte| *byte == b' ') {
                 if !key.is_empty() {
                     words.push(key);
                 }
             }
-            runs.end_at(words.len());
+            ends.push(words.len());
         }
         Cells::Repeated(texts) => {
             let is_topic = column == Column::Topic;

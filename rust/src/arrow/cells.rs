@@ -22,22 +22,27 @@ use crate::units::PhysicalOffset;
 pub(super) type Built<T> = Result<T, ArrowError>;
 
 /// Texts, or bytes, one behind the other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Texts {
-    /// Where each one ends.
-    ends: Vec<i32>,
+    ends: Ends,
     bytes: Vec<u8>,
-    /// Which are null, in order.
-    nulls: Vec<usize>,
+    /// Which are null; nothing where none can be.
+    nulls: NullBufferBuilder,
+}
+
+impl Default for Texts {
+    fn default() -> Self {
+        Self { ends: Ends::default(), bytes: Vec::new(), nulls: NullBufferBuilder::new(0) }
+    }
 }
 
 impl Texts {
     /// With room for as much as `like` has.
     fn like(like: &Self) -> Self {
         Self {
-            ends: Vec::with_capacity(like.ends.len()),
+            ends: like.ends.like(),
             bytes: Vec::with_capacity(like.bytes.len() + like.bytes.len() / 16),
-            nulls: Vec::with_capacity(like.nulls.len()),
+            nulls: NullBufferBuilder::new(like.nulls.len()),
         }
     }
 
@@ -60,27 +65,21 @@ impl Texts {
     /// Ends a text.
     #[inline]
     pub(super) fn end(&mut self) {
-        // A batch is bounded far below; see `ScanOptions::check`.
-        self.ends.push(i32::try_from(self.bytes.len()).unwrap_or(i32::MAX));
+        self.ends.push(self.bytes.len());
     }
 
     #[inline]
     pub(super) fn push_or_null(&mut self, text: Option<&[u8]>) {
-        if text.is_none() {
-            self.nulls.push(self.ends.len());
-        }
+        self.nulls.append(text.is_some());
         self.push(text.unwrap_or_default());
     }
 
     fn truncate(&mut self, length: usize) {
-        self.ends.truncate(length);
-        let end = self.ends.last().copied().unwrap_or(0);
-        self.bytes.truncate(usize::try_from(end).unwrap_or(0));
+        self.bytes.truncate(self.ends.truncate(length));
     }
 
-    fn parts(self) -> (OffsetBuffer<i32>, Buffer, Option<NullBuffer>) {
-        let nulls = nulls(&self.nulls, self.ends.len());
-        (offsets(self.ends), Buffer::from_vec(self.bytes), nulls)
+    fn parts(mut self) -> (OffsetBuffer<i32>, Buffer, Option<NullBuffer>) {
+        (self.ends.finish(), Buffer::from_vec(self.bytes), self.nulls.finish())
     }
 
     fn binary(self) -> Built<BinaryArray> {
@@ -109,35 +108,55 @@ fn mended(broken: &BinaryArray) -> Built<StringArray> {
     Ok(texts.into_iter().collect())
 }
 
-/// Offsets from ends.
-fn offsets(ends: Vec<i32>) -> OffsetBuffer<i32> {
-    let mut offsets = Vec::with_capacity(ends.len() + 1);
-    offsets.push(0);
-    offsets.extend(ends);
-    OffsetBuffer::new(ScalarBuffer::from(offsets))
+/// Where each of some runs of bytes or values ends, behind the first one's beginning.
+#[derive(Debug)]
+pub(super) struct Ends(Vec<i32>);
+
+impl Default for Ends {
+    fn default() -> Self {
+        Self(vec![0])
+    }
 }
 
-/// Which of so many values are null; `None`: none is.
-fn nulls(nulls: &[usize], length: usize) -> Option<NullBuffer> {
-    let mut builder = NullBufferBuilder::new(length);
-    for null in nulls {
-        builder.append_n_non_nulls(null.saturating_sub(builder.len()));
-        builder.append_null();
+impl Ends {
+    fn like(&self) -> Self {
+        let mut ends = Vec::with_capacity(self.0.len());
+        ends.push(0);
+        Self(ends)
     }
-    builder.append_n_non_nulls(length.saturating_sub(builder.len()));
-    builder.finish()
+
+    fn len(&self) -> usize {
+        self.0.len() - 1
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, end: usize) {
+        // A batch is bounded far below; see `ScanOptions::check`.
+        self.0.push(i32::try_from(end).unwrap_or(i32::MAX));
+    }
+
+    /// Keeps the first ones; gives where the last of them ends.
+    fn truncate(&mut self, length: usize) -> usize {
+        self.0.truncate(length + 1);
+        self.0.last().map_or(0, |end| usize::try_from(*end).unwrap_or(0))
+    }
+
+    fn finish(self) -> OffsetBuffer<i32> {
+        OffsetBuffer::new(ScalarBuffer::from(self.0))
+    }
 }
 
 /// Numbers, perhaps with nulls.
 #[derive(Debug)]
 pub(super) struct Numbers<T> {
     values: Vec<T>,
-    nulls: Vec<usize>,
+    /// Which are null; nothing where none can be.
+    nulls: NullBufferBuilder,
 }
 
 impl<T: Copy + Default> Numbers<T> {
     fn with_capacity(rows: usize) -> Self {
-        Self { values: Vec::with_capacity(rows), nulls: Vec::new() }
+        Self { values: Vec::with_capacity(rows), nulls: NullBufferBuilder::new(rows) }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -150,38 +169,15 @@ impl<T: Copy + Default> Numbers<T> {
     }
 
     pub(super) fn push_or_null(&mut self, value: Option<T>) {
-        if value.is_none() {
-            self.nulls.push(self.values.len());
-        }
+        self.nulls.append(value.is_some());
         self.values.push(value.unwrap_or_default());
-    }
-
-    fn nulls(&self) -> Option<NullBuffer> {
-        nulls(&self.nulls, self.values.len())
-    }
-}
-
-/// Lists, each a run of the values behind them.
-#[derive(Debug, Default)]
-pub(super) struct Runs {
-    ends: Vec<i32>,
-}
-
-impl Runs {
-    fn like(&self) -> Self {
-        Self { ends: Vec::with_capacity(self.ends.len()) }
-    }
-
-    #[inline]
-    pub(super) fn end_at(&mut self, length: usize) {
-        self.ends.push(i32::try_from(length).unwrap_or(i32::MAX));
     }
 }
 
 /// Names and values of maps.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
-    runs: Runs,
+    ends: Ends,
     names: Texts,
     values: Texts,
     /// Marks of the names of the map that is being filled.
@@ -214,7 +210,7 @@ impl Entries {
         if self.is_doubtful {
             self.sift(begin, properties);
         }
-        self.runs.end_at(self.names.len());
+        self.ends.push(self.names.len());
     }
 
     #[cold]
@@ -233,7 +229,7 @@ impl Entries {
     /// Empty ones, with room for as much as there is in these.
     pub(super) fn like(&self) -> Self {
         Self {
-            runs: self.runs.like(),
+            ends: self.ends.like(),
             names: Texts::like(&self.names),
             values: Texts::like(&self.values),
             ..Self::default()
@@ -244,7 +240,7 @@ impl Entries {
         let pairs: Vec<ArrayRef> = vec![Arc::new(self.names.strings()?), Arc::new(self.values.strings()?)];
         let pairs = StructArray::try_new(map_fields(), pairs, None)?;
         let field = Arc::new(Field::new("entries", DataType::Struct(map_fields()), false));
-        Ok(Arc::new(MapArray::try_new(field, offsets(self.runs.ends), pairs, None, false)?))
+        Ok(Arc::new(MapArray::try_new(field, self.ends.finish(), pairs, None, false)?))
     }
 }
 
@@ -300,7 +296,7 @@ impl Repeats {
             bytes.extend_from_within(begin..begin + copied.min(wanted - copied));
         }
         let end = |copies: usize| i32::try_from(begin + copies * length).unwrap_or(i32::MAX);
-        self.texts.ends.extend((1..=waiting).map(end));
+        self.texts.ends.0.extend((1..=waiting).map(end));
     }
 
     fn like(&self) -> Self {
@@ -383,10 +379,10 @@ pub(super) enum Cells {
     Repeated(Repeats),
     Host(Hosts),
     PlaceId(PlaceIds),
-    Words(Runs, Texts),
+    Words(Ends, Texts),
     Int(Numbers<i32>),
     Long(Numbers<i64>),
-    Longs(Runs, Numbers<i64>),
+    Longs(Ends, Numbers<i64>),
     Time(Numbers<i64>),
     Bytes(Texts),
     /// Its entries are kept beside the columns.
@@ -406,9 +402,9 @@ impl Cells {
             (_, DataType::Binary) => Self::Bytes(Texts::default()),
             (_, DataType::Map(..)) => Self::Map,
             (_, DataType::List(element)) if *element.data_type() == DataType::Int64 => {
-                Self::Longs(Runs::default(), Numbers::with_capacity(0))
+                Self::Longs(Ends::default(), Numbers::with_capacity(0))
             }
-            (_, DataType::List(_)) => Self::Words(Runs::default(), Texts::default()),
+            (_, DataType::List(_)) => Self::Words(Ends::default(), Texts::default()),
             _ => Self::Text(Texts::default()),
         }
     }
@@ -438,24 +434,24 @@ impl Cells {
             Self::Host(hosts) => Arc::new(hosts.texts.strings()?),
             Self::PlaceId(ids) => Arc::new(ids.texts.strings()?),
             Self::Bytes(texts) => Arc::new(texts.binary()?),
-            Self::Words(runs, texts) => {
+            Self::Words(ends, texts) => {
                 let words = Arc::new(texts.strings()?);
-                Arc::new(ListArray::try_new(element(DataType::Utf8), offsets(runs.ends), words, None)?)
+                Arc::new(ListArray::try_new(element(DataType::Utf8), ends.finish(), words, None)?)
             }
-            Self::Longs(runs, numbers) => {
+            Self::Longs(ends, numbers) => {
                 let values = Arc::new(Int64Array::new(numbers.values.into(), None));
-                Arc::new(ListArray::try_new(element(DataType::Int64), offsets(runs.ends), values, None)?)
+                Arc::new(ListArray::try_new(element(DataType::Int64), ends.finish(), values, None)?)
             }
-            Self::Int(numbers) => {
-                let nulls = numbers.nulls();
+            Self::Int(mut numbers) => {
+                let nulls = numbers.nulls.finish();
                 Arc::new(Int32Array::new(numbers.values.into(), nulls))
             }
-            Self::Long(numbers) => {
-                let nulls = numbers.nulls();
+            Self::Long(mut numbers) => {
+                let nulls = numbers.nulls.finish();
                 Arc::new(Int64Array::new(numbers.values.into(), nulls))
             }
-            Self::Time(numbers) => {
-                let nulls = numbers.nulls();
+            Self::Time(mut numbers) => {
+                let nulls = numbers.nulls.finish();
                 Arc::new(TimestampMicrosecondArray::new(numbers.values.into(), nulls).with_timezone(UTC))
             }
             Self::Map => Entries::default().finish()?,

@@ -19,6 +19,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use memchr::memmem;
 use serde_json::Value;
 
 use super::options::{ScanOptions, TopicMemory};
@@ -598,6 +599,8 @@ enum Walked {
 
 const STRUCTURE: Verify = Verify { body_crc: false, record_crc: RecordCrc::Ignore };
 const WHOLE: Verify = Verify { body_crc: true, record_crc: RecordCrc::Ignore };
+/// What both versions' magics begin with; the last byte is 0xA7 or 0xAB.
+const MAGIC_HEAD: [u8; 3] = [0xDA, 0xA3, 0x20];
 /// The magic's last byte stands so far behind a record's beginning.
 const MAGIC_END: u64 = 8;
 
@@ -606,8 +609,10 @@ const QUEUE_OFFSET_MAX: u64 = 1 << 58;
 
 /// The distance to the first place where a record's magic stands behind four bytes.
 fn find_magic(bytes: &[u8]) -> Option<usize> {
-    let is_magic = |window: &[u8]| matches!(window, [_, _, _, _, 0xDA, 0xA3, 0x20, 0xA7 | 0xAB]);
-    bytes.windows(8).position(is_magic)
+    const SIZE: usize = size_of::<u32>();
+    let behind = bytes.get(SIZE..)?;
+    let is_magic = |at: &usize| matches!(behind.get(at + MAGIC_HEAD.len()), Some(0xA7 | 0xAB));
+    memmem::find_iter(behind, &MAGIC_HEAD).find(is_magic)
 }
 
 /// Whether a record's own queue has an entry that points to it.

@@ -118,12 +118,33 @@ impl ScanOptions {
         };
         within("batch_rows", self.batch_rows, BATCH_ROWS_MAX, "rows")?;
         within("batch_bytes", self.batch_bytes, BATCH_BYTES_MAX, "bytes")?;
+        if !matches!(self.view, View::Messages | View::CommitLog) && !matches!(self.topics, Topics::All) {
+            return Err(invalid("topics", "this view has no topics to choose from".into()));
+        }
+        if self.view == View::Transactions {
+            self.check_whole()?;
+        }
         match (self.start, self.end) {
             (Some(start), Some(end)) if start > end => {
                 Err(invalid("end_physical_offset", format!("the range ends at {end}, in front of its start {start}")))
             }
             _ => Ok(()),
         }
+    }
+
+    /// A transaction's outcome needs every record from the log's beginning to its end: nothing can be left out.
+    fn check_whole(&self) -> Result<()> {
+        let left_out = [
+            ("transaction_types", self.types.is_some()),
+            ("queues", self.only_queues || !self.queues.is_empty()),
+            ("start_time or end_time", self.store_ms != (i64::MIN..i64::MAX)),
+            ("start_physical_offset or end_physical_offset", !self.is_cut && (self.start, self.end) != (None, None)),
+            ("bad_records=\"skip\"", self.bad_records == BadRecords::Skip),
+        ];
+        let Some((option, _)) = left_out.iter().find(|(_, given)| *given) else { return Ok(()) };
+        let what = "the view of transactions is folded from the whole log, so it takes no such choice";
+        let hint = "hint: choose among its rows; or read the view traces, which takes it";
+        Err(invalid(option, format!("{what}\n{hint}")))
     }
 
     /// Whether a record's bodies are shown, so that its CRCs are checked.

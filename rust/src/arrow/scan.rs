@@ -14,7 +14,7 @@ use arrow_schema::{ArrowError, Schema};
 use parking_lot::Mutex;
 
 use super::batch::{Batch, Row};
-use super::folded::Folded;
+use super::folded::{Folded, HALVES_MAX};
 use super::log::{Log, Window};
 use super::options::{BadRecords, ScanOptions, TopicMemory, invalid};
 use super::schema::View;
@@ -31,6 +31,8 @@ use crate::units::to_usize;
 const SILENT_BYTES_MAX: u64 = 1 << 30;
 /// Shows as -1: a final or discarded copy names its half by the half's place alone.
 const NO_HALF: u64 = u64::MAX;
+/// Records are asked for so far ahead: often they are all of one size, and memory is slow to answer.
+const AHEAD: usize = 8;
 /// How often a batch is read again because the writer changed more than the end.
 const TRIES_MAX: u32 = 8;
 
@@ -159,7 +161,7 @@ impl Scan {
     fn next_folded(&mut self) -> Result<Option<RecordBatch>> {
         let folded = match &mut self.folded {
             Some(folded) => folded,
-            None => self.folded.insert(Folded::of(&self.log, &self.options, &self.counts)?),
+            None => self.folded.insert(Folded::of(&self.log, HALVES_MAX)?),
         };
         folded.append(&mut self.batch, self.options.batch_rows);
         self.is_done = self.batch.rows() == 0;
@@ -241,12 +243,14 @@ impl Scan {
             }
             match step(rest, self.at, window.file_end, self.log.verify(self.at, self.takes_body)) {
                 Step::Record(view) => {
+                    let size = to_usize(view.size.into());
+                    touch(rest, AHEAD * size);
                     let wanted = self.options.wants(&view, &mut self.topics);
                     if wanted && !self.push(&view)? {
                         return Ok(Left::Full);
                     }
                     self.at += u64::from(view.size);
-                    rest = rest.get(to_usize(view.size.into())..).unwrap_or_default();
+                    rest = rest.get(size..).unwrap_or_default();
                 }
                 Step::FileEnd => {
                     self.at = window.file_end;
@@ -371,6 +375,12 @@ impl Scan {
     pub fn position(&self) -> u64 {
         self.at
     }
+}
+
+/// Asks memory for the byte at a place, without waiting for it.
+#[inline]
+fn touch(bytes: &[u8], at: usize) {
+    std::hint::black_box(bytes.get(at).copied());
 }
 
 impl Iterator for Scan {

@@ -74,14 +74,15 @@ def _tiles(summary: Summary) -> str:
     late, twice = counts["Pending too long"], counts["Committed twice"]
     pending, discarded = total.counts.get("pending", 0), total.counts.get("discarded", 0)
     oldest = duration(_age(summary.now_ms, total.oldest_pending_ms))
+    of = f"{_count(len(summary.topics), 'topic')}, {_count(len(summary.groups), 'group')}"
     tiles = [
-        _tile("Transactions", f"{total.transactions:,}", f"{len(summary.topics)} topics, {len(summary.groups)} groups"),
+        _tile("Transactions", f"{total.transactions:,}", of),
         _tile("Committed", _share(total.counts.get("committed", 0), total.transactions),
               f"{total.counts.get('committed', 0):,}"),
         _tile("Rolled back", _share(total.counts.get("rolled_back", 0), total.transactions),
               f"{total.counts.get('rolled_back', 0):,}"),
         _tile("Pending", f"{pending:,}", f"oldest {oldest}" if pending else "none waits"),
-        _tile("Pending too long", f"{late:,}", f"over {duration(summary.pending_after_ms)}", bad=late > 0),
+        _tile("Pending too long", f"{late:,}", _over(summary.pending_after_ms), bad=late > 0),
         _tile("Discarded", f"{discarded:,}", "parked, can be resumed", bad=discarded > 0),
         _tile("Committed twice", f"{twice:,}", "seen twice by consumers", bad=twice > 0),
         _tile("Decided within", duration(half), f"the median; 99 % {duration(most)}, all {duration(longest)}"),
@@ -154,11 +155,16 @@ def _latencies(summary: Summary) -> str:
     high = max(high, low + 2 * BINS_PER_DECADE)
     steps = list(range(low, high + 1))
     edges = [10 ** (step / BINS_PER_DECADE) for step in [*steps, high + 1]]
+    labels = [f"{duration(a)} to {duration(b)}" for a, b in pairwise(edges)]
+    least = ""
+    if low == 0:
+        # Whole milliseconds: below the second column are 0 and 1.
+        labels[0], least = "1 ms and less", "; the first column: 1 ms and less"
     return columns(
         _stacks(summary.latencies, _decided(summary.all), steps),
-        [f"{duration(a)} to {duration(b)}" for a, b in pairwise(edges)],
+        labels,
         title="Time from the half message to the decision, by outcome",
-        x_axis="from the half message to the decision (a logarithmic scale; the first column: 1 ms and less)",
+        x_axis=f"from the half message to the decision (a logarithmic scale{least})",
         y_axis="transactions",
         shown_labels=lambda step: steps[step] % BINS_PER_DECADE == 0,
         shown_text=[duration(edge) for edge in edges],
@@ -170,7 +176,7 @@ def _checks(summary: Summary) -> str:
     labels = [f"{step} or more" if step == CHECKS_MAX else str(step) for step in steps]
     return columns(
         _stacks(summary.checks, _states(summary.all), steps),
-        [f"asked {label} times" for label in labels],
+        ["asked once", *(f"asked {label} times" for label in labels[1:])],
         title="How often a broker asked, by what became of it",
         x_axis="how often a broker asked",
         y_axis="transactions",
@@ -259,6 +265,14 @@ def _words(summary: Summary) -> str:
         f"{told} Times are the store's own, to the millisecond, in UTC. A record: <code>{escape(call)}</code>"
         "</p></section>"
     )
+
+
+def _over(milliseconds: int) -> str:
+    return f"over {duration(milliseconds)}" if milliseconds else "whatever its age"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _share(part: int, total: int) -> str:

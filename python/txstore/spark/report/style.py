@@ -18,7 +18,7 @@ small{color:var(--soft);font-weight:400}
 header p,.words,.legend,section>p{color:var(--soft)}
 header p{margin:6px 0 0;overflow-wrap:anywhere}
 section{margin-top:36px}
-.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(230px,1fr));gap:12px;margin-top:24px}
+.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(max(230px,22%),1fr));gap:12px;margin-top:24px}
 .tile{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px 14px;display:flex;
 flex-direction:column}
 .tile h2{font-size:13px;font-weight:500;color:var(--soft);margin:0}

@@ -154,13 +154,14 @@ def _bucket_ms(first: int | None, last: int | None) -> int:
 
 def _suspicions(table: DataFrame, log_first: int, now_ms: int, pending_after_ms: int) -> list[Suspicion]:
     pending = F.col("state") == "pending"
+    waited = f"{duration(pending_after_ms)} and more after it was prepared" if pending_after_ms else "yet"
     waits = pending & (F.col("prepared_ms") < now_ms - pending_after_ms)
     missing = F.col("state") == HALF_MISSING
     named = F.coalesce(F.get("half_queue_offsets", F.lit(0)), F.lit(-1))
     kinds: Sequence[tuple[str, str, Column]] = (
         (
             "Pending too long",
-            f"no decision {duration(pending_after_ms)} and more after it was prepared: its producer group does not "
+            f"no decision {waited}: its producer group does not "
             "answer, or answers UNKNOWN",
             waits,
         ),
