@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use super::options::{ScanOptions, TopicMemory};
 use crate::checkpoint::Checkpoint;
-use crate::commit_log::{DIRECTORY, Step, step};
+use crate::commit_log::{DIRECTORY, FILE_TAIL, Step, step};
 use crate::config_file;
 use crate::consume_queue::{ENTRY_SIZE, Entry, QueueFiles};
 use crate::error::{Error, Result};
@@ -46,7 +46,7 @@ use crate::store::{
 use crate::units::{PhysicalOffset, to_u64, to_usize};
 
 /// Bytes that are mapped at once: what a scan holds of the log, however long it is.
-const WINDOW: u64 = 32 << 20;
+const WINDOW: u64 = if cfg!(test) { 1 << 12 } else { 32 << 20 };
 /// Places that are looked at for one that a queue confirms, before the file is walked from its beginning.
 const CANDIDATES_MAX: usize = 64;
 
@@ -94,6 +94,16 @@ impl Window {
     pub(super) fn from(&self, at: u64) -> Cow<'_, [u8]> {
         let begin = at.saturating_sub(self.range.start);
         self.map.bytes(begin..self.map.len()).unwrap_or_default()
+    }
+
+    /// What stands at `at`, where `rest` begins, the window's last bytes. Too few of them for a record's beginning say
+    /// nothing yet, also if they are zeros, unless the file ends there, too.
+    #[inline]
+    pub(super) fn step<'a>(&self, rest: &'a [u8], at: u64, verify: Verify) -> Step<'a> {
+        if to_u64(rest.len()) < FILE_TAIL && self.range.end < self.file_end {
+            return Step::Bad(DecodeError::Truncated { needed: u32::try_from(FILE_TAIL).unwrap_or(u32::MAX) });
+        }
+        step(rest, at, self.file_end, verify)
     }
 }
 
@@ -249,7 +259,7 @@ impl Log {
                 None => self.window(place.0, u64::MAX, needed)?.ok_or_else(|| self.corrupt(place.0, "no record"))?,
             };
             let bytes = window.from(place.0);
-            match step(&bytes, place.0, window.file_end, self.verify(place.0, false)) {
+            match window.step(&bytes, place.0, self.verify(place.0, false)) {
                 Step::Record(view) => {
                     let taken = take(&view);
                     drop(bytes);
@@ -346,7 +356,7 @@ impl Log {
     fn begins_with_a_record(&self, file: u64) -> Result<bool> {
         let Some(window) = self.window(file, u64::MAX, 0)? else { return Ok(false) };
         let bytes = window.from(file);
-        Ok(matches!(step(&bytes, file, window.file_end, self.whole(file)), Step::Record(_)))
+        Ok(matches!(window.step(&bytes, file, self.whole(file)), Step::Record(_)))
     }
 
     /// The first place at or behind `at`, in front of `end`, where a record begins; `end` if there is none.
@@ -416,7 +426,7 @@ impl Log {
             while let Some(distance) = find_magic(rest).filter(|distance| at + to_u64(*distance) < range.end) {
                 at += to_u64(distance);
                 rest = rest.get(distance..).unwrap_or_default();
-                let skipped = match step(rest, at, window.file_end, self.whole(at)) {
+                let skipped = match window.step(rest, at, self.whole(at)) {
                     Step::Record(view) if !visit(&view) => return Ok(()),
                     Step::Record(view) => u64::from(view.size),
                     Step::Bad(DecodeError::Truncated { needed: more })
@@ -448,7 +458,7 @@ impl Log {
             let mut rest: &[u8] = &bytes;
             needed = 0;
             while !rest.is_empty() {
-                match step(rest, at, window.file_end, self.verify(at, false)) {
+                match window.step(rest, at, self.verify(at, false)) {
                     Step::Record(view) => {
                         if !visit(&view) {
                             return Ok(Walked::End(at));

@@ -18,7 +18,7 @@ use super::folded::{Folded, HALVES_MAX};
 use super::log::{Log, Window};
 use super::options::{BadRecords, ScanOptions, TopicMemory, invalid};
 use super::schema::View;
-use crate::commit_log::{Step, step};
+use crate::commit_log::Step;
 use crate::error::{Error, Result};
 use crate::half::op::parse_op_body;
 use crate::names::{HALF_TOPIC, OP_TOPIC};
@@ -241,7 +241,7 @@ impl Scan {
             if rest.is_empty() || self.at >= self.end {
                 return Ok(if self.at >= self.end { self.end_here()? } else { Left::Read });
             }
-            match step(rest, self.at, window.file_end, self.log.verify(self.at, self.takes_body)) {
+            match window.step(rest, self.at, self.log.verify(self.at, self.takes_body)) {
                 Step::Record(view) => {
                     let size = to_usize(view.size.into());
                     touch(rest, AHEAD * size);
