@@ -41,16 +41,8 @@ impl Shared {
             return self.begin_anew(&mut inner, !foreign_writer);
         }
         self.log.segments.extend()?;
-        let known = Known {
-            read_only: true,
-            clean: false,
-            durable: 0,
-            limit: published.filter(|_| !foreign_writer).unwrap_or(u64::MAX),
-            live: true,
-            physic_ms: 0,
-            half_progress: inner.stored_half_progress,
-            delays: DelayProgress::new(),
-        };
+        let limit = published.filter(|_| !foreign_writer).unwrap_or(u64::MAX);
+        let known = beside_a_writer(limit, inner.stored_half_progress);
         let settings = self.settings.lock().clone();
         let before = self.log.appended();
         let followed = crate::recovery::follow(&self.log, &self.queue_files, &settings, &mut inner.state, &known);
@@ -70,16 +62,7 @@ impl Shared {
         let end = self.log.segments.all().last().map_or(0, |last| last.end());
         let published = self.published.as_ref().filter(|_| is_published);
         let limit = published.map_or(end, |published| published.appended().0.min(end));
-        let known = Known {
-            read_only: true,
-            clean: false,
-            durable: 0,
-            limit,
-            live: true,
-            physic_ms: 0,
-            half_progress: inner.stored_half_progress,
-            delays: DelayProgress::new(),
-        };
+        let known = beside_a_writer(limit, inner.stored_half_progress);
         let mut files = self.index_files.lock();
         *files = IndexFiles::open(Arc::clone(&self.storage), files.geometry(), false)?;
         let settings = self.settings.lock().clone();
@@ -117,5 +100,19 @@ impl Shared {
             inner.state.dispatcher.index.retain(|entry| entry.physical_offset.0 >= dispatched);
         }
         Ok(())
+    }
+}
+
+/// What a reader knows that goes on beside a writer: how far it may read.
+const fn beside_a_writer(limit: u64, half_progress: u64) -> Known {
+    Known {
+        read_only: true,
+        clean: false,
+        durable: 0,
+        limit,
+        live: true,
+        physic_ms: 0,
+        half_progress,
+        delays: DelayProgress::new(),
     }
 }

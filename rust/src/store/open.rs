@@ -134,7 +134,7 @@ fn open_with(
         clean: clean && !foreign_writer,
         durable: known_durable(published.as_ref(), snapshot.as_ref()),
         limit,
-        live: foreign_writer || limit < u64::MAX,
+        live: live || foreign_writer || limit < u64::MAX,
         physic_ms: Checkpoint::load(storage.as_ref())?.map_or(0, |checkpoint| checkpoint.physic_ms),
         half_progress: offsets.get(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE).unwrap_or(0),
         delays: delay_offsets.progress().clone(),
@@ -375,7 +375,7 @@ fn front_is_gone(
 }
 
 /// How far a reader may read where no broker writes.
-pub(super) fn shown_until(published: &Published, live: bool) -> u64 {
+fn shown_until(published: &Published, live: bool) -> u64 {
     match (live, published.sync_failed()) {
         (true, _) => published.appended().0,
         (false, true) => published.durable().0,
