@@ -10,6 +10,8 @@ mod arrow;
 mod error;
 mod message;
 mod retention;
+#[cfg(feature = "server")]
+mod server;
 mod store;
 mod stored;
 mod transaction;
@@ -29,6 +31,9 @@ mod _native {
     use super::message::{Message, SendResult};
     #[pymodule_export]
     use super::retention::{Expired, LogFile};
+    #[cfg(feature = "server")]
+    #[pymodule_export]
+    use super::server::{RemotingRequest, RemotingServer};
     #[pymodule_export]
     use super::store::{OpenReport, Store, StoreStat};
     #[pymodule_export]
