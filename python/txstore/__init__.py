@@ -63,6 +63,7 @@ from txstore.message import (
 )
 from txstore.producer import Producer, Transaction, TransactionProducer
 from txstore.queries import QueueRange, TopicDescription
+from txstore.remoting.server import Server, ServerConfig, serve
 from txstore.transaction import CheckRecord, EventKind, PendingTransaction, TraceEvent, TransactionTrace
 
 __all__ = [
@@ -102,6 +103,8 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SentMessage",
+    "Server",
+    "ServerConfig",
     "StillPendingError",
     "StoreClosedError",
     "StoreCorruptError",
@@ -128,6 +131,7 @@ __all__ = [
     "__version__",
     "open",
     "scan",
+    "serve",
     "unique_id",
 ]
 

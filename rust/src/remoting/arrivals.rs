@@ -10,17 +10,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::oneshot;
 
 use crate::store::Store;
-use crate::sync::Mutex;
+use crate::sync::unmodelled::Mutex;
 use crate::units::{PhysicalOffset, QueueId};
 
 /// How long a wait of the thread lasts at most: so soon it sees that the server stops.
 const LOOK_MS: u64 = 200;
 
 type Queue = (String, i32);
+/// The offset that a queue must reach beyond, and who is told.
+type Waiting = (u64, oneshot::Sender<()>);
 
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    waiting: Mutex<HashMap<Queue, Vec<(u64, oneshot::Sender<()>)>>>,
+    waiting: Mutex<HashMap<Queue, Vec<Waiting>>>,
     stopped: AtomicBool,
 }
 

@@ -29,7 +29,7 @@ const READ_BYTES: usize = 64 << 10;
 /// Reads in a row before other connections get their turn.
 const READS_MAX: usize = 16;
 /// A client that says nothing for so long has gone: live ones send heartbeats every 30 s.
-const IDLE: Duration = Duration::from_secs(120);
+const IDLE: Duration = Duration::from_mins(2);
 
 type Handling = Pin<Box<dyn Future<Output = Option<Command>> + Send>>;
 

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::error::{Error, Result};
 use crate::store::{End, Ended, Store};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::unmodelled::{Condvar, Mutex};
 
 #[derive(Debug, Default)]
 pub(super) struct Durable {
@@ -63,7 +63,7 @@ impl Durable {
                 if self.stopped.load(Ordering::Acquire) {
                     return;
                 }
-                self.came.wait_for(&mut waiting, std::time::Duration::from_secs(1));
+                waiting = self.came.wait_for(waiting, std::time::Duration::from_secs(1));
             }
             let Waiting { syncs, ends } = std::mem::take(&mut *waiting);
             drop(waiting);
@@ -88,7 +88,7 @@ fn finish(
     if let Some(last) = syncs.iter().map(|(end, _)| *end).max() {
         let synced = store.acknowledge(last);
         for (_, sender) in syncs {
-            let _ = sender.send(synced.as_ref().map(|()| ()).map_err(Error::repeat));
+            let _ = sender.send(synced.as_ref().copied().map_err(Error::repeat));
         }
     }
 }

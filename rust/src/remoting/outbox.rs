@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::command::Command;
 use super::frame::encode;
 use super::stream::Stream;
-use crate::sync::Mutex;
+use crate::sync::unmodelled::Mutex;
 
 /// Bytes that may wait for a client to read them; more than the longest frame.
 pub(super) const OUT_MAX: usize = 32 << 20;

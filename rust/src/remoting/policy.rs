@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::codes::{request, response};
 use super::command::{Command, ExtFields};
 use super::fields::Refusal;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::unmodelled::{Condvar, Mutex};
 
 /// Requests that may stand in line; what comes then is answered `SYSTEM_BUSY`.
 const LINE_MAX: usize = 10_000;
@@ -94,7 +94,7 @@ impl Policy {
     pub fn next(&self, timeout_ms: u64) -> Option<Request> {
         let mut state = self.state.lock();
         if state.line.is_empty() && !state.closed {
-            self.came.wait_for(&mut state, std::time::Duration::from_millis(timeout_ms));
+            state = self.came.wait_for(state, std::time::Duration::from_millis(timeout_ms));
         }
         state.line.pop_front()
     }

@@ -32,7 +32,7 @@ use super::{end, pull, send};
 use crate::error::{Error, Result};
 use crate::names;
 use crate::store::Store;
-use crate::sync::Mutex;
+use crate::sync::unmodelled::Mutex;
 
 /// After an `accept` that failed, mostly since no file handles are left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);

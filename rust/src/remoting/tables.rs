@@ -6,10 +6,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use parking_lot::RwLock;
-
 use crate::error::Result;
 use crate::message::Topic;
+use crate::sync::unmodelled::RwLock;
 
 /// A topic that may be sent to or read.
 #[derive(Clone, Debug)]
