@@ -43,7 +43,7 @@ from txstore.errors import (
     TxStoreError,
 )
 from txstore.housekeeping import Housekeeping, Job
-from txstore.interface import ConsumerMember, ProducerMember
+from txstore.interface import ConsumerMember, ProducerMember, Pull
 from txstore.message import (
     LocalTransactionState,
     Message,
@@ -357,7 +357,17 @@ class Broker(ConsumerGroups):
 
     # Messages
 
-    def append_many(self, messages: Sequence[Message], queue_ids: Sequence[int]) -> list[SendResult]:
+    def appender(self, producer_group: str) -> Callable[[Message, int], SendResult]:
+        """What stores a group's messages; for producers."""
+        return self.append
+
+    def puller(self, consumer: ConsumerMember) -> Pull:
+        """What reads for a consumer."""
+        return self.pull
+
+    def append_many(
+        self, messages: Sequence[Message], queue_ids: Sequence[int], producer_group: str = ""
+    ) -> list[SendResult]:
         """Stores several as one write: all or none. A topic must exist: ask `write_queues` first."""
         return self._store.append_many(messages, queue_ids)
 

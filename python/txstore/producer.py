@@ -91,7 +91,7 @@ class Producer:
         self._broker = broker
         self._group = group
         self._closed = False
-        self._append: Callable[[Message, int], SentMessage] = broker.append
+        self._append: Callable[[Message, int], SentMessage] = broker.appender(group)
         self._queues: dict[str, tuple[int, ...]] = {}
         # The next queue of each topic: `itertools.cycle` steps in one C call, so threads share it without a lock, and
         # it has no counter that could overflow.
@@ -159,7 +159,7 @@ class Producer:
             if topic not in together:
                 together[topic] = self._choose(message, None, None, None)
             chosen.append(together[topic])
-        return self._broker.append_many(messages, chosen) if chosen else []
+        return self._broker.append_many(messages, chosen, self._group) if chosen else []
 
     def topics_changed(self) -> None:
         """Forgets what is known of topics; the next send asks the broker again."""
