@@ -11,6 +11,7 @@
     ├── OffsetTooOldError           also LookupError   go on at `.minimum`: retention removed what was asked for
     ├── AlreadyEndedError                              look again: it ended otherwise, `.outcome` tells how
     ├── StillPendingError                              look again: it has not ended, so it cannot be resumed
+    ├── InUseError                                     look again: who uses it must let go of it first
     ├── WrongGroupError                                look again: another producer group began it
     ├── LateEndError                                   wait: a check will ask (only with `reject_late_end=True`)
     ├── StoreForkedError                               open the store in this process, after forking
@@ -36,6 +37,7 @@ __all__ = [
     "AlreadyEndedError",
     "DiskFullError",
     "ForeignStoreError",
+    "InUseError",
     "InvalidMessageError",
     "InvalidNameError",
     "InvalidOptionError",
@@ -121,6 +123,10 @@ class AlreadyEndedError(TxStoreError):
 
 class StillPendingError(TxStoreError):
     """The transaction has not ended."""
+
+
+class InUseError(TxStoreError):
+    """A topic or group cannot be deleted: something here uses it, or waits for it."""
 
 
 class WrongGroupError(TxStoreError):
