@@ -36,7 +36,7 @@ impl GroupCommit {
                 return Ok(());
             }
             if state.syncing {
-                self.done.wait(&mut state);
+                state = self.done.wait(state);
                 continue;
             }
             state.syncing = true;

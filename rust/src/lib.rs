@@ -53,6 +53,7 @@ pub mod options;
 pub mod published;
 pub mod record;
 pub mod recovery;
+pub mod remoting;
 pub mod retention;
 pub mod segment;
 pub mod settings;

@@ -1,76 +1,114 @@
 //! Sync: the locks and atomics of everything that threads share.
 //!
-//! In: nothing. Out: `parking_lot`'s locks and the standard library's atomics; under `cfg(loom)` loom's, with the same
-//! face, so that `make loom` runs the engine's own code in every order. Not here: what they guard; maps that other
-//! processes share.
+//! In: nothing. Out: the standard library's locks, which no panic poisons, and its atomics; under `cfg(loom)` loom's,
+//! with the same face, so that `make loom` runs the engine's own code in every order. Always: a lock is its own few
+//! bytes and the kernel's futex, so that a forked child's new stores meet nothing of its parent's threads (the queue of
+//! waiting threads that `parking_lot` keeps for the whole process is copied by a fork, full of threads that are gone).
+//! Not here: what they guard; maps that other processes share.
 
-#[cfg(not(loom))]
-pub(crate) use parking_lot::{Condvar, Mutex};
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
-#[cfg(loom)]
 pub(crate) use modelled::{Condvar, Mutex};
+#[cfg(not(loom))]
+pub(crate) use unmodelled::{Condvar, Mutex};
 
-/// loom's locks with `parking_lot`'s calls.
-#[cfg(loom)]
-#[allow(clippy::expect_used)] // A poisoned lock, or a guard without its lock, is this model's own mistake.
-mod modelled {
-    use std::ops::{Deref, DerefMut};
+/// Locks from a crate that has the standard library's.
+macro_rules! locks {
+    ($library:ident) => {
+        use std::sync::PoisonError;
+        use $library::sync::{MutexGuard, TryLockError};
+
+        /// A panic with the lock held leaves it usable: what it guards is only changed where nothing panics.
+        #[derive(Debug, Default)]
+        pub(crate) struct Mutex<T>($library::sync::Mutex<T>);
+
+        impl<T> Mutex<T> {
+            pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+                self.0.lock().unwrap_or_else(PoisonError::into_inner)
+            }
+
+            pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+                match self.0.try_lock() {
+                    Ok(guard) => Some(guard),
+                    Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                    Err(TryLockError::WouldBlock) => None,
+                }
+            }
+        }
+
+        #[derive(Debug, Default)]
+        pub(crate) struct Condvar($library::sync::Condvar);
+
+        impl Condvar {
+            pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+                self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
+            }
+
+            pub(crate) fn notify_all(&self) {
+                self.0.notify_all();
+            }
+        }
+    };
+}
+
+/// For what no model runs through, under loom too.
+pub(crate) mod unmodelled {
+    use std::sync::{RwLockReadGuard, RwLockWriteGuard};
     use std::time::Duration;
 
+    locks!(std);
+
+    impl<T> Mutex<T> {
+        pub(crate) const fn new(value: T) -> Self {
+            Self(std::sync::Mutex::new(value))
+        }
+    }
+
+    impl Condvar {
+        pub(crate) fn wait_for<'a, T>(&self, guard: MutexGuard<'a, T>, time: Duration) -> MutexGuard<'a, T> {
+            self.0.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0
+        }
+    }
+
+    /// As `Mutex`, for many readers.
     #[derive(Debug, Default)]
-    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+    pub(crate) struct RwLock<T>(std::sync::RwLock<T>);
+
+    impl<T> RwLock<T> {
+        pub(crate) const fn new(value: T) -> Self {
+            Self(std::sync::RwLock::new(value))
+        }
+
+        pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
+            self.0.read().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
+            self.0.write().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+}
+
+#[cfg(loom)]
+mod modelled {
+    use std::time::Duration;
+
+    locks!(loom);
 
     impl<T> Mutex<T> {
         pub(crate) fn new(value: T) -> Self {
             Self(loom::sync::Mutex::new(value))
         }
-
-        pub(crate) fn lock(&self) -> Guard<'_, T> {
-            Guard(Some(self.0.lock().expect("no thread panics with the lock held")))
-        }
-
-        pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
-            self.0.try_lock().ok().map(|guard| Guard(Some(guard)))
-        }
     }
-
-    /// The guard is handed to loom while it waits.
-    pub(crate) struct Guard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
-
-    impl<T> Deref for Guard<'_, T> {
-        type Target = T;
-
-        fn deref(&self) -> &T {
-            self.0.as_ref().expect("the lock is held")
-        }
-    }
-
-    impl<T> DerefMut for Guard<'_, T> {
-        fn deref_mut(&mut self) -> &mut T {
-            self.0.as_mut().expect("the lock is held")
-        }
-    }
-
-    #[derive(Debug, Default)]
-    pub(crate) struct Condvar(loom::sync::Condvar);
 
     impl Condvar {
-        pub(crate) fn wait<T>(&self, guard: &mut Guard<'_, T>) {
-            let held = guard.0.take().expect("the lock is held");
-            guard.0 = Some(self.0.wait(held).expect("no thread panics with the lock held"));
-        }
-
         /// Time stands still in a model: a wake-up that is lost is found as a thread that waits for ever.
-        pub(crate) fn wait_for<T>(&self, guard: &mut Guard<'_, T>, _: Duration) {
-            self.wait(guard);
-        }
-
-        pub(crate) fn notify_all(&self) {
-            self.0.notify_all();
+        pub(crate) fn wait_for<'a, T>(&self, guard: MutexGuard<'a, T>, _: Duration) -> MutexGuard<'a, T> {
+            self.wait(guard)
         }
     }
 }

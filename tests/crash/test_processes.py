@@ -41,6 +41,25 @@ with open(sys.argv[1], "r+b") as file:
         print("taken", flush=True)
         sys.stdin.read()
 """
+CROWDED = """
+import os, sys, time, txstore
+from txstore import Message
+brokers = [txstore.open(f"{sys.argv[1]}/parent{number}") for number in range(12)]
+time.sleep(0.05)  # Until their threads wait.
+child = os.fork()
+if child == 0:
+    for _ in range(10):
+        own = [txstore.open(f"{sys.argv[1]}/child{number}") for number in range(8)]
+        for broker in own:
+            broker.producer("p").send(Message("t", b"x"))
+        for broker in own:
+            broker.close()
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+for broker in brokers:
+    broker.close()
+print("closed" if status == 0 else f"the child ended with {status}")
+"""
 FORGETFUL = """
 import os, sys, threading, txstore
 from txstore import Message
@@ -162,6 +181,13 @@ def test_P1_a_fork_in_the_middle_of_sends_and_flushes_is_told_and_harms_nothing(
         check(path, told, read_only=True)
         with txstore.open(path, read_only=True) as broker:
             assert broker.open_report.clean
+
+
+def test_P1_a_forked_childs_own_stores_meet_nothing_of_its_parents_threads(tmp_path: Path) -> None:
+    """Many of both: what parent and child shared by chance in a few stores, they share surely in so many."""
+    command = [sys.executable, "-W", "ignore", "-X", "faulthandler", "-c", CROWDED, str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "closed\n", "")
 
 
 def test_P1_a_forked_child_that_ends_like_any_program_closes_nothing(tmp_path: Path) -> None:

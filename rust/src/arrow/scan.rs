@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema};
-use parking_lot::Mutex;
 
 use super::batch::{Batch, Row};
 use super::folded::{Folded, HALVES_MAX};
@@ -25,6 +24,7 @@ use crate::names::{HALF_TOPIC, OP_TOPIC};
 use crate::record::compression::{BODY_MAX, decompress};
 use crate::record::layout::SYS_COMPRESSED;
 use crate::record::{DecodeError, RecordView};
+use crate::sync::unmodelled::Mutex;
 use crate::units::to_usize;
 
 /// After so many bytes a batch is handed out even without rows, so that a caller who waits can look around.
@@ -46,7 +46,7 @@ pub struct Counts {
     /// Bytes that retention had removed.
     pub lost_bytes: AtomicU64,
     /// Why the last stream that failed did.
-    pub failure: Mutex<Option<Error>>,
+    pub(crate) failure: Mutex<Option<Error>>,
 }
 
 /// A stream of batches.

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use parking_lot::Mutex;
 
 use super::{ConsumeQueue, ENTRY_SIZE, Entry};
 use crate::error::{Error, Result};
 use crate::names;
 use crate::segment::{SegmentQueue, make_file};
 use crate::storage::{File, OpenMode, Storage};
+use crate::sync::unmodelled::Mutex;
 use crate::units::{QueueId, to_u64, to_usize};
 
 /// The directory of all queues.

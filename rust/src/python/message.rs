@@ -9,6 +9,7 @@ use crate::message::{Envelope, Parts, Topic};
 use crate::record::message_id::offset_message_id;
 use crate::record::properties::{Properties, SHARDING_KEY, TAGS, is_reserved};
 use crate::store::Sent;
+use crate::sync::unmodelled::Mutex;
 
 /// What an application sends: immutable, checked when made.
 #[pyclass(frozen, module = "txstore._native")]
@@ -184,7 +185,7 @@ impl Message {
 
 /// The topic of most messages is the one of the message before, even the same object: it is checked once.
 fn checked(py: Python<'_>, topic: &Bound<'_, PyString>, name: &str) -> PyResult<Topic> {
-    static LAST: parking_lot::Mutex<Option<(Py<PyString>, Topic)>> = parking_lot::Mutex::new(None);
+    static LAST: Mutex<Option<(Py<PyString>, Topic)>> = Mutex::new(None);
     let mut last = LAST.try_lock();
     if let Some((_, known)) = last.as_deref().and_then(Option::as_ref).filter(|(object, _)| object.is(topic)) {
         return Ok(known.clone());

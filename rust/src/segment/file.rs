@@ -8,11 +8,10 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use parking_lot::Mutex;
-
 use crate::error::{Error, Result};
 use crate::mutant::{Mutant, mutated};
 use crate::storage::{File, OpenMode, ReadMap, Storage};
+use crate::sync::unmodelled::Mutex;
 
 /// Makes a file of zeros, sparse, durable with its name before it is used.
 ///

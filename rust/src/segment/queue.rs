@@ -5,11 +5,10 @@
 
 use std::sync::Arc;
 
-use parking_lot::RwLock;
-
 use crate::error::{Error, Result};
 use crate::segment::Segment;
 use crate::storage::{DirEntry, OpenMode, Storage};
+use crate::sync::unmodelled::RwLock;
 use crate::units::{PhysicalOffset, to_usize};
 
 /// A row of segments (RocketMQ's `MappedFileQueue`).

@@ -17,11 +17,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
-
 use super::path::{parent_and_name, parts};
 use super::{DirEntry, File, Lock, OpenMode, Opener, ReadMap, SharedMap, Storage};
 use crate::error::{Error, Result};
+use crate::sync::unmodelled::Mutex;
 use random::Random;
 use sparse::wide;
 use tree::{Inode, Node, Tree, parent};

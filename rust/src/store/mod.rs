@@ -162,7 +162,7 @@ impl Wake {
     fn wait_ms(&self, seen: u64, milliseconds: u64) -> u64 {
         let mut count = self.count.lock();
         if *count == seen {
-            self.changed.wait_for(&mut count, std::time::Duration::from_millis(milliseconds));
+            count = self.changed.wait_for(count, std::time::Duration::from_millis(milliseconds));
         }
         *count
     }

@@ -7,10 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::Choose;
 use super::content::Content;
+use crate::sync::unmodelled::Mutex;
 
 pub(super) type Inode = Arc<Mutex<Content>>;
 

@@ -1,0 +1,219 @@
+//! Frame: a command as bytes of a connection.
+//!
+//! In: bytes as they arrive, in pieces of any size. Out: whole commands. Always: a frame's lengths are judged before
+//! memory is asked for; what is buffered is what has arrived, at most one frame and a piece. Not here: the header's bytes.
+//!
+//! ```text
+//!  byte  bytes  field
+//!  0     4      total: length of all that follows it
+//!  4     1      serialize type: 0 JSON, 1 binary
+//!  5     3      n, the header's length
+//!  8     n      header
+//!  8 + n        body, up to the total
+//! ```
+
+use super::command::{Command, SerializeType};
+use super::{header_binary, header_json};
+
+/// The longest frame, without the four bytes of its own length.
+pub const FRAME_MAX: usize = 16_777_216;
+
+const LENGTH_LEN: usize = 4;
+const MARK_LEN: usize = 4;
+const HEADER_MAX: usize = (1 << 24) - 1;
+/// A buffer of more than this is given back when it is empty: many connections are idle.
+const KEPT_MAX: usize = 64 << 10;
+
+/// Why bytes are no command, or a command has no bytes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// It states more bytes than are allowed.
+    #[error("the frame states {total} bytes, at most {FRAME_MAX} are allowed")]
+    TooLarge {
+        /// What it states.
+        total: usize,
+    },
+    /// It states fewer bytes than its header's mark takes.
+    #[error("the frame states {total} bytes, the mark of its header alone takes {MARK_LEN}")]
+    TooSmall {
+        /// What it states.
+        total: usize,
+    },
+    /// Its header does not fit in it.
+    #[error("the header states {header} bytes, the frame has {room}")]
+    HeaderTooLong {
+        /// What the header states.
+        header: usize,
+        /// What the frame has.
+        room: usize,
+    },
+    /// The header is written in a way that is not known.
+    #[error("serialize type {found}; known are 0 (JSON) and 1 (binary)")]
+    SerializeType {
+        /// What stands there.
+        found: u8,
+    },
+    /// A JSON header is not JSON.
+    #[error("the header is no JSON: {what}")]
+    Json {
+        /// The parser's words.
+        what: String,
+    },
+    /// A field of the header cannot be.
+    #[error("the header's {field} {what}")]
+    Field {
+        /// Its name.
+        field: &'static str,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+/// Appends a command's frame to `out`; after an error `out` is as it was.
+pub fn encode(command: &Command, out: &mut Vec<u8>) -> Result<(), FrameError> {
+    let begin = out.len();
+    let written = write(command, out, begin);
+    if written.is_err() {
+        out.truncate(begin);
+    }
+    written
+}
+
+fn write(command: &Command, out: &mut Vec<u8>, begin: usize) -> Result<(), FrameError> {
+    out.extend_from_slice(&[0; LENGTH_LEN + MARK_LEN]);
+    match command.serialize_type {
+        SerializeType::Json => header_json::write(command, out),
+        SerializeType::Binary => header_binary::write(command, out)?,
+    }
+    let header = out.len() - begin - LENGTH_LEN - MARK_LEN;
+    let total = MARK_LEN + header + command.body.len();
+    if header > HEADER_MAX || total > FRAME_MAX {
+        return Err(FrameError::TooLarge { total });
+    }
+    let (Ok(total), Ok(header)) = (u32::try_from(total), u32::try_from(header)) else {
+        return Err(FrameError::TooLarge { total });
+    };
+    let mark = u32::from(type_byte(command.serialize_type)) << 24 | header;
+    if let Some(place) = out.get_mut(begin..begin + LENGTH_LEN) {
+        place.copy_from_slice(&total.to_be_bytes());
+    }
+    if let Some(place) = out.get_mut(begin + LENGTH_LEN..begin + LENGTH_LEN + MARK_LEN) {
+        place.copy_from_slice(&mark.to_be_bytes());
+    }
+    out.extend_from_slice(&command.body);
+    Ok(())
+}
+
+const fn type_byte(serialize_type: SerializeType) -> u8 {
+    match serialize_type {
+        SerializeType::Json => 0,
+        SerializeType::Binary => 1,
+    }
+}
+
+/// Commands out of bytes that arrive in pieces.
+#[derive(Debug, Default)]
+pub struct FrameReader {
+    buffer: Vec<u8>,
+    taken: usize,
+    failed: Option<FrameError>,
+}
+
+impl FrameReader {
+    /// Adds what has arrived. Take what is whole before adding more: nothing else bounds what is buffered.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        if self.failed.is_none() {
+            self.buffer.drain(..self.taken);
+            self.taken = 0;
+            self.buffer.extend_from_slice(bytes);
+        }
+    }
+
+    /// The next whole command; `None`: more must arrive. After an error nothing can be read from the connection any
+    /// more, since nobody knows where the next frame begins; the error is repeated.
+    pub fn take(&mut self) -> Result<Option<Command>, FrameError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let arrived = self.buffer.get(self.taken..).unwrap_or_default();
+        match split(arrived).and_then(|frame| frame.map(|(frame, len)| Ok((decode(frame)?, len))).transpose()) {
+            Ok(Some((command, len))) => {
+                self.taken += len;
+                self.give_back();
+                Ok(Some(command))
+            }
+            Ok(None) => Ok(None),
+            Err(error) => {
+                self.failed = Some(error.clone());
+                self.buffer = Vec::new();
+                self.taken = 0;
+                Err(error)
+            }
+        }
+    }
+
+    /// Bytes that have arrived and are not taken: not 0 where a connection ends within a frame.
+    pub fn buffered(&self) -> usize {
+        self.buffer.len() - self.taken
+    }
+
+    fn give_back(&mut self) {
+        if self.taken == self.buffer.len() {
+            self.taken = 0;
+            self.buffer.clear();
+            if self.buffer.capacity() > KEPT_MAX {
+                self.buffer = Vec::new();
+            }
+        }
+    }
+}
+
+/// The first frame without its length, and all the bytes it takes; its lengths are judged as soon as they are there.
+fn split(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, FrameError> {
+    let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_LEN>() else { return Ok(None) };
+    let total = length_of(*length);
+    if total > FRAME_MAX {
+        return Err(FrameError::TooLarge { total });
+    }
+    if total < MARK_LEN {
+        return Err(FrameError::TooSmall { total });
+    }
+    if let Some(mark) = rest.first_chunk::<MARK_LEN>() {
+        check_mark(*mark, total - MARK_LEN)?;
+    }
+    Ok(rest.get(..total).map(|frame| (frame, LENGTH_LEN + total)))
+}
+
+fn length_of(bytes: [u8; 4]) -> usize {
+    usize::try_from(u32::from_be_bytes(bytes)).unwrap_or(usize::MAX)
+}
+
+/// How the header is written, and its length.
+fn check_mark([found, high, middle, low]: [u8; MARK_LEN], room: usize) -> Result<(SerializeType, usize), FrameError> {
+    let header = length_of([0, high, middle, low]);
+    if header > room {
+        return Err(FrameError::HeaderTooLong { header, room });
+    }
+    match found {
+        0 => Ok((SerializeType::Json, header)),
+        1 => Ok((SerializeType::Binary, header)),
+        _ => Err(FrameError::SerializeType { found }),
+    }
+}
+
+fn decode(frame: &[u8]) -> Result<Command, FrameError> {
+    let Some((mark, rest)) = frame.split_first_chunk::<MARK_LEN>() else {
+        return Err(FrameError::TooSmall { total: frame.len() });
+    };
+    let (serialize_type, header) = check_mark(*mark, rest.len())?;
+    let Some((header, body)) = rest.split_at_checked(header) else {
+        return Err(FrameError::HeaderTooLong { header, room: rest.len() });
+    };
+    let mut command = match serialize_type {
+        SerializeType::Json => header_json::read(header)?,
+        SerializeType::Binary => header_binary::read(header)?,
+    };
+    command.serialize_type = serialize_type;
+    command.body = body.to_vec();
+    Ok(command)
+}
