@@ -503,6 +503,15 @@ class Store:
         It stops at a file in which a transaction pends or a delayed message waits, with `keep_unread` also at one with a
         message that not each group of its topic has passed, and before the one that is written. Raises ReadOnlyError,
         and OSErrors of the system."""
+    def delete_queues(self, topic: str) -> int:
+        """Takes a topic's messages away, durably, and all but the last file of each of its queues; how many messages went.
+
+        Their records stay in the log until retention; the queues go on at their ends. Raises ReadOnlyError, and OSErrors
+        of the system."""
+    def delayed_messages(self, topic: str) -> int:
+        """How many delayed messages wait for a topic, or are retries of it."""
+    def remove_consumer_offsets(self, topic: str, group: str) -> None:
+        """Forgets how far a group has read a topic, in memory; `write_offsets` writes. Raises ReadOnlyError."""
     def snapshot(self) -> None:
         """Syncs what is derived and writes a snapshot, so that the next opening scans only from here."""
     def heal(self) -> OpenReport:

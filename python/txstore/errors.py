@@ -13,6 +13,7 @@
     ├── EmbeddedOnlyError           also AttributeError   ask where the store is: a remote broker cannot
     ├── AlreadyEndedError                              look again: it ended otherwise, `.outcome` tells how
     ├── StillPendingError                              look again: it has not ended, so it cannot be resumed
+    ├── InUseError                                     look again: who uses it must let go of it first
     ├── WrongGroupError                                look again: another producer group began it
     ├── LateEndError                                   wait: a check will ask (only with `reject_late_end=True`)
     ├── StoreForkedError                               open the store in this process, after forking
@@ -48,6 +49,7 @@ __all__ = [
     "DiskFullError",
     "EmbeddedOnlyError",
     "ForeignStoreError",
+    "InUseError",
     "InvalidMessageError",
     "InvalidNameError",
     "InvalidOptionError",
@@ -171,6 +173,10 @@ class AlreadyEndedError(TxStoreError):
 
 class StillPendingError(TxStoreError):
     """The transaction has not ended."""
+
+
+class InUseError(TxStoreError):
+    """A topic or group cannot be deleted: something here uses it, or waits for it."""
 
 
 class WrongGroupError(TxStoreError):

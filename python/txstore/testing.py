@@ -314,6 +314,9 @@ class _Log:
     def consumer_offsets(self) -> list[tuple[str, str, int, int]]:
         return [(*key, offset) for key, offset in self._offsets.items()]
 
+    def remove_consumer_offsets(self, topic: str, group: str) -> None:
+        self._offsets = {key: offset for key, offset in self._offsets.items() if key[:2] != (topic, group)}
+
     def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
         if not 0 <= queue_offset <= len(self._queue(topic, queue_id)):
             raise InvalidOptionError(f"queue offset {queue_offset} is not in {topic}/{queue_id}", option="queue_offset")

@@ -164,13 +164,16 @@ impl Store {
     /// Messages of a topic with a key or unique id, the newest first.
     pub fn query(&self, topic: &str, key: &str, max_messages: usize) -> Result<Vec<StoredRecord>> {
         self.shared.refresh()?;
+        self.shared.refresh_deleted()?;
         let mut found = Vec::new();
+        let settings = self.shared.settings.lock().clone();
         for place in self.shared.candidates(topic, key)? {
             if found.len() >= max_messages {
                 break;
             }
             let record = self.shared.log.read(place, self.shared.visible_end(), |view, bytes| {
-                (view.topic == topic && has_key(view, key)).then(|| StoredRecord::new(bytes, place))
+                let wanted = view.topic == topic && has_key(view, key) && !settings.has_deleted(view);
+                wanted.then(|| StoredRecord::new(bytes, place))
             });
             match record {
                 Ok(record) => found.extend(record),
@@ -216,9 +219,11 @@ impl Store {
         Ok(low)
     }
 
-    /// Topic, number and range of every queue, sorted.
+    /// Topic, number and range of every queue, sorted; without those of deleted topics.
     pub fn queues(&self) -> Result<Vec<(String, QueueId, u64, u64)>> {
         self.shared.refresh()?;
+        self.shared.refresh_deleted()?;
+        let settings = self.shared.settings.lock().clone();
         let inner = self.shared.inner.lock();
         let mut names: Vec<_> =
             inner.state.dispatcher.queues.iter().map(|(_, queue)| (queue.topic.to_string(), queue.queue_id)).collect();
@@ -229,7 +234,12 @@ impl Store {
             Ok((topic, queue_id, first, end))
         };
         // The half and op queue stand in the table before their first message.
-        let kept = |row: &Result<(String, QueueId, u64, u64)>| row.as_ref().map_or(true, |(_, _, _, end)| *end > 0);
+        let kept = |row: &Result<(String, QueueId, u64, u64)>| {
+            let is_there = |(topic, queue_id, first, end): &(String, QueueId, u64, u64)| {
+                *end > 0 && (first < end || settings.deleted_below(topic, *queue_id) < *end)
+            };
+            row.as_ref().map_or(true, is_there)
+        };
         names.into_iter().map(range).filter(kept).collect()
     }
 
@@ -354,6 +364,10 @@ impl Shared {
         let whole = |entry: &Entry| entry.is_padding() || entry.end() <= appended;
         let entries: Vec<Entry> = entries.iter().map_while(|entry| Entry::from_bytes(entry).filter(whole)).collect();
         if entries.is_empty() {
+            self.refresh_deleted()?;
+            if from < self.settings.lock().deleted_below(topic, queue_id) {
+                return Err(self.too_old(topic, queue_id, from)); // Its writer removed the file with its topic.
+            }
             return Err(self.damaged_entry(topic, queue_id, from, "it names no place in the log"));
         }
         Ok(entries.into_iter().take_while(|entry| entry.is_padding() || entry.end() <= visible).collect())
