@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,3 +45,12 @@ def remote(rocketmq_names: str) -> Iterator[RemoteBroker]:
     """A connection to a real RocketMQ."""
     with txstore.connect(rocketmq_names, rebalance_interval=1, poll_name_server_interval=1) as broker:
         yield broker
+
+
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture
+def topic() -> str:
+    """One of its own for each test, since the broker is shared."""
+    return f"orders{next(_NUMBERS)}"

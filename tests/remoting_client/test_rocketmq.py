@@ -3,66 +3,20 @@ sends, begins transactions and ends them, answers checks, also for a process tha
 
 from __future__ import annotations
 
-import itertools
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import txstore
 from tests.peer import rocketmq as peer
-from txstore import ConsumeFromWhere, ConsumeResult, LocalTransactionState, Message, TransactionListener
+from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers, eventually, take
+from txstore import ConsumeFromWhere, ConsumeResult, Message
 from txstore.remoting.broker import RemoteBroker
-
-COMMIT, ROLLBACK, UNKNOWN = (LocalTransactionState[name] for name in ("COMMIT", "ROLLBACK", "UNKNOWN"))
-SECONDS = 15.0
-
-
-@pytest.fixture(scope="module")
-def numbers() -> Iterator[int]:
-    return itertools.count(1)
-
-
-@pytest.fixture
-def topic(numbers: Iterator[int]) -> str:
-    """One of its own for each test, since the broker is shared."""
-    return f"orders{next(numbers)}"
-
-
-def take(consumer: txstore.Consumer, count: int, seconds: float = SECONDS) -> list[Any]:
-    """So many messages, each acknowledged by the next poll."""
-    found: list[Any] = []
-    until = time.monotonic() + seconds
-    while len(found) < count:
-        assert time.monotonic() < until, f"{len(found)} of {count} messages came in time"
-        found += consumer.poll(32, 0.5)
-    return found
-
-
-def eventually(holds: Callable[[], bool], seconds: float = SECONDS) -> None:
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.02)
-
-
-class Answers(TransactionListener):
-    def __init__(self, execute: LocalTransactionState, check: LocalTransactionState = UNKNOWN) -> None:
-        self.execute = execute
-        self.check = check
-        self.checked: list[Any] = []
-
-    def execute_local_transaction(self, message: Any, arg: Any) -> LocalTransactionState:
-        return self.execute
-
-    def check_local_transaction(self, message: Any) -> LocalTransactionState:
-        self.checked.append(message)
-        return self.check
 
 
 def test_what_is_sent_is_received_as_it_was(remote: RemoteBroker, topic: str) -> None:

@@ -285,6 +285,9 @@ class Sending:
         except (BrokerTimeoutError, BrokerUnreachableError) as error:
             begun.in_doubt = error
             raise
+        except asyncio.CancelledError:
+            begun.in_doubt = BrokerTimeoutError(f"the end of transaction {name} was cancelled; a check settles it")
+            raise
         if answer.code != ResponseCode.SUCCESS:
             begun.state = LocalTransactionState.UNKNOWN
             failed = refusal(answer, f"the end of transaction {name}", f"broker {begun.sent.physical_offset.broker}")
