@@ -503,6 +503,15 @@ class Store:
         It stops at a file in which a transaction pends or a delayed message waits, with `keep_unread` also at one with a
         message that not each group of its topic has passed, and before the one that is written. Raises ReadOnlyError,
         and OSErrors of the system."""
+    def delete_queues(self, topic: str) -> int:
+        """Takes a topic's messages away, durably, and all but the last file of each of its queues; how many messages went.
+
+        Their records stay in the log until retention; the queues go on at their ends. Raises ReadOnlyError, and OSErrors
+        of the system."""
+    def delayed_messages(self, topic: str) -> int:
+        """How many delayed messages wait for a topic, or are retries of it."""
+    def remove_consumer_offsets(self, topic: str, group: str) -> None:
+        """Forgets how far a group has read a topic, in memory; `write_offsets` writes. Raises ReadOnlyError."""
     def snapshot(self) -> None:
         """Syncs what is derived and writes a snapshot, so that the next opening scans only from here."""
     def heal(self) -> OpenReport:
@@ -672,3 +681,51 @@ class RemotingServer:
         """Takes no connection and no request any more; what is in hand is answered."""
     def stop(self) -> None:
         """Ends what has not ended yet. Again: nothing."""
+
+@final
+class RemotingCommand:
+    """One request or response of RocketMQ's protocol, as it arrived."""
+
+    @property
+    def code(self) -> int:
+        """What is asked for; in a response what came of it, 0 being success."""
+    @property
+    def opaque(self) -> int:
+        """Names a request among its connection's; its response bears it, too."""
+    @property
+    def is_response(self) -> bool: ...
+    @property
+    def is_one_way(self) -> bool:
+        """Whether nobody waits for a response."""
+    @property
+    def remark(self) -> str | None:
+        """Words for people."""
+    @property
+    def ext_fields(self) -> dict[str, str]:
+        """The named values (a fresh dict)."""
+    @property
+    def body(self) -> bytes: ...
+    def response(self, code: int, remark: str | None = None, *, body: bytes | None = None) -> bytes:
+        """The frame that answers it."""
+
+@final
+class FrameReader:
+    """Commands out of the bytes of one connection, which arrive in pieces of any size."""
+
+    def __new__(cls) -> FrameReader: ...
+    def feed(self, data: bytes) -> list[RemotingCommand]:
+        """The commands that are whole now. Raises ProtocolError; nothing can be read from the connection after it."""
+
+def encode_request(
+    code: int, opaque: int, ext_fields: dict[str, str], body: bytes | None = None, *, one_way: bool = False
+) -> bytes:
+    """A request as its frame, with a JSON header. Raises InvalidMessageError if it is longer than the protocol allows."""
+
+def decode_records(data: bytes, *, in_hand: bool = False) -> list[StoredMessage]:
+    """Records one behind the other, as an answer holds them; `in_hand`: for a consumer to hand out. Raises ProtocolError."""
+
+def properties_text(message: Message, unique_id: str, more: Sequence[tuple[str, str]]) -> str:
+    """A message's properties as a request holds them: its own, its unique id, and more."""
+
+def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> bytes:
+    """Several messages, each with its unique id, as the body of a batch. Raises InvalidMessageError."""

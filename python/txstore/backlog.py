@@ -48,6 +48,7 @@ class BacklogStore(Protocol):
     def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None: ...
     def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None: ...
     def consumer_offsets(self) -> Sequence[tuple[str, str, int, int]]: ...
+    def remove_consumer_offsets(self, topic: str, group: str) -> None: ...
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
     def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int: ...
     def read(
@@ -232,6 +233,24 @@ class Backlog:
                 if of_topic == topic and of_queue == queue_id and of_name.startswith(base_name) and of_name != base_name
             )
             self._store.set_consumer_offset(topic, group, queue_id, least)
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic goes: no group has a place in it, and what came from it is passed over in the retry topics."""
+        for of_topic, name, queue_id, _ in self._store.consumer_offsets():
+            group = of_topic.removeprefix(_RETRY)
+            if of_topic == topic:
+                self._store.remove_consumer_offsets(topic, name)
+            elif of_topic.startswith(_RETRY) and name == retry_group(group, topic):
+                _, end = self._store.queue_range(of_topic, queue_id)
+                self.set_retry_offset(of_topic, name, queue_id, end)
+
+    def forget_group(self, group: str) -> None:
+        """A group goes, and its places in all topics, those of its broadcasting members among them."""
+        others = set(self._groups()) - {group}
+        for topic, name, _, _ in self._store.consumer_offsets():
+            its_own = name == group or (name.startswith(f"{group}%") and name not in others)
+            if topic == retry_topic(group) or its_own:
+                self._store.remove_consumer_offsets(topic, name)
 
     # Lag and resets
 

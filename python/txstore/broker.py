@@ -34,6 +34,7 @@ from txstore.check import Action, Answer, CheckPool, CheckRounds, CheckRules, Pr
 from txstore.config import BrokerConfig, Duration, FlushDiskType, as_timedelta, milliseconds
 from txstore.consumer import ConsumerGroups
 from txstore.delay import DELAYS_EVERY_SECONDS, Delays
+from txstore.deletion import Deletion
 from txstore.errors import (
     InvalidNameError,
     InvalidOptionError,
@@ -43,7 +44,7 @@ from txstore.errors import (
     TxStoreError,
 )
 from txstore.housekeeping import Housekeeping, Job
-from txstore.interface import ConsumerMember, ProducerMember
+from txstore.interface import ConsumerMember, ProducerMember, Pull
 from txstore.message import (
     LocalTransactionState,
     Message,
@@ -179,6 +180,9 @@ class Broker(ConsumerGroups):
         self._transactions = Transactions(store, self._history, outlook, self._owner_name)
         self._delays = Delays(store, monotonic)
         self._retention = Retention(store, RetentionRules.of(config), time_ms)
+        self._deletion = Deletion(
+            store, topics, groups, backlog, self._transactions.is_pending, self._members.all, self._producers.all
+        )
         # The engine's own calls: a layer of Python around them would cost as much as they do.
         self.append = store.append
         self.prepare = store.prepare
@@ -336,6 +340,26 @@ class Broker(ConsumerGroups):
         """Has `changed` called whenever a topic was made or grew by `create_topic`. For servers."""
         self._topic_watchers = (*self._topic_watchers, changed)
 
+    def delete_topic(self, topic: str) -> int:
+        """Deletes a topic with its queues and the groups' offsets in it, durably; how many messages went.
+
+        Their records stay in the log until retention. Made again it is empty, and its queue offsets go on. Raises
+        InvalidNameError (unknown, a system topic, one of a group), InUseError (a consumer or producer of it lives
+        here, a transaction of it pends, a delayed message waits for it), ReadOnlyError.
+        """
+        self._must_write("deleting a topic")
+        self._queries.must_know_topic(topic)
+        return self._deletion.topic(topic)
+
+    def delete_group(self, group: str, *, force: bool = False) -> int:
+        """Deletes a consumer group with its offsets, retries and dead letters, durably; how many dead letters went.
+
+        Raises InvalidNameError (unknown), InUseError (a consumer of it lives here, a retry waits for it; without
+        `force`, it has dead letters), ReadOnlyError.
+        """
+        self._must_write("deleting a group")
+        return self._deletion.group(group, force=force)
+
     def describe_topic(self, topic: str) -> TopicDescription:
         """A topic's queues, what is in them, and who reads it. Raises InvalidNameError."""
         self._queries.must_know_topic(topic)
@@ -364,7 +388,17 @@ class Broker(ConsumerGroups):
 
     # Messages
 
-    def append_many(self, messages: Sequence[Message], queue_ids: Sequence[int]) -> list[SendResult]:
+    def appender(self, producer_group: str) -> Callable[[Message, int], SendResult]:
+        """What stores a group's messages; for producers."""
+        return self.append
+
+    def puller(self, consumer: ConsumerMember) -> Pull:
+        """What reads for a consumer."""
+        return self.pull
+
+    def append_many(
+        self, messages: Sequence[Message], queue_ids: Sequence[int], producer_group: str = ""
+    ) -> list[SendResult]:
         """Stores several as one write: all or none. A topic must exist: ask `write_queues` first."""
         return self._store.append_many(messages, queue_ids)
 
@@ -440,7 +474,9 @@ class Broker(ConsumerGroups):
 
     def resume(self, transaction_id: str) -> SendResult:
         """Makes a discarded transaction pending again. Raises TransactionNotFoundError, AlreadyEndedError."""
-        return self._transactions.resume(transaction_id)
+        sent = self._transactions.resume(transaction_id)
+        self._topics.create(sent.topic, None)  # Its topic may have been deleted since; one that is there: nothing.
+        return sent
 
     def transaction(self, transaction_id: str) -> TransactionTrace:
         """The whole history of a transaction, from the log; `print(….explain())`. Raises TransactionNotFoundError."""

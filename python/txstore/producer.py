@@ -91,8 +91,9 @@ class Producer:
         self._broker = broker
         self._group = group
         self._closed = False
-        self._append: Callable[[Message, int], SentMessage] = broker.append
+        self._append: Callable[[Message, int], SentMessage] = broker.appender(group)
         self._queues: dict[str, tuple[int, ...]] = {}
+        self._topics: set[str] = set()
         # The next queue of each topic: `itertools.cycle` steps in one C call, so threads share it without a lock, and
         # it has no counter that could overflow.
         self._turns: dict[str | None, Callable[[], int]] = {}
@@ -159,7 +160,12 @@ class Producer:
             if topic not in together:
                 together[topic] = self._choose(message, None, None, None)
             chosen.append(together[topic])
-        return self._broker.append_many(messages, chosen) if chosen else []
+        return self._broker.append_many(messages, chosen, self._group) if chosen else []
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """What it has sent to."""
+        return frozenset(self._topics)
 
     def topics_changed(self) -> None:
         """Forgets what is known of topics; the next send asks the broker again."""
@@ -199,6 +205,7 @@ class Producer:
             if not known:
                 raise InvalidNameError(f"topic {topic} has no queue that may be sent to")
             self._queues[topic] = known
+            self._topics.add(topic)
         return known
 
     def _first_turn(self, topic: str) -> int:

@@ -81,9 +81,18 @@ class Queries:
                 if found.message_id == message_id:
                     return found
         placed = self._by_offset_id(message_id)
-        if placed is None or is_system_topic(placed.topic) or topic not in (None, placed.topic):
+        if (
+            placed is None
+            or is_system_topic(placed.topic)
+            or topic not in (None, placed.topic)
+            or self._is_gone(placed)
+        ):
             raise MessageNotFoundError(f"there is no message {message_id} in {topic or 'any topic'}")
         return placed
+
+    def _is_gone(self, message: StoredMessage) -> bool:
+        """Whether its queue begins behind it: its topic was deleted."""
+        return message.queue_offset < self._store.queue_range(message.topic, message.queue_id)[0]
 
     def _by_offset_id(self, message_id: str) -> StoredMessage | None:
         """Offset ids end with the physical offset, 16 hex digits."""
@@ -136,7 +145,10 @@ class Queries:
         self.must_know_topic(topic)
         ranges = {queue_id: (first, end) for name, queue_id, first, end in self._store.queues() if name == topic}
         reading, writing = tuple(read_queues), tuple(write_queues)
-        queues = [self._range(topic, number, *ranges.get(number, (0, 0))) for number in sorted({*reading, *ranges})]
+        queues = [
+            self._range(topic, number, *(ranges.get(number) or self._store.queue_range(topic, number)))
+            for number in sorted({*reading, *ranges})
+        ]
         groups = {
             group
             for of_topic, group, _, _ in self._store.consumer_offsets()

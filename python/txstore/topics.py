@@ -9,7 +9,7 @@ import json
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 from txstore._native import is_system_topic, validate_topic
@@ -61,12 +61,17 @@ class _Table:
         self._root = self._parsed(self._files.config_text(self._file))
         self._entries = self._root[self._name]
 
-    def _replace(self, changed: dict[str, dict[str, Any]]) -> None:
+    def remove(self, names: Collection[str]) -> None:
+        """Entries go; those that are not there: nothing."""
+        with self._lock:
+            self._replace({}, removed=[name for name in names if name in self._entries])
+
+    def _replace(self, changed: dict[str, dict[str, Any]], removed: Collection[str] = ()) -> None:
         """Writes the table with `changed` entries, then remembers them: a failed write changes nothing."""
-        if not changed or self._read_only:
-            self._entries = self._entries | changed
+        entries = {name: entry for name, entry in (self._entries | changed).items() if name not in removed}
+        if not (changed or removed) or self._read_only:
+            self._entries = entries
             return
-        entries = self._entries | changed
         version = self._root.get("dataVersion")
         version = dict(version) if isinstance(version, dict) else {"stateVersion": 0}
         counter = version.get("counter", 0)

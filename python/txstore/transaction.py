@@ -297,6 +297,10 @@ class Transactions:
                 found.append(self._picture(waiting, stored))
         return found
 
+    def is_pending(self, topic: str) -> bool:
+        """Whether a transaction of a topic pends."""
+        return bool(self.pending(topic=topic, limit=1))
+
     def finished(
         self,
         state: TransactionState | None,

@@ -87,6 +87,22 @@ impl ConsumerOffsets {
         groups.entry(group.to_owned()).or_default().insert(queue, offset);
     }
 
+    /// Forgets how far a group has read a topic, in the file, too.
+    pub fn remove(&mut self, topic: &str, group: &str) {
+        if let Some(groups) = self.table.get_mut(topic) {
+            groups.remove(group);
+        }
+        self.table.retain(|_, groups| !groups.is_empty());
+        if let Some(queues) = self.file.get_mut("offsetTable").and_then(Value::as_object_mut) {
+            queues.remove(&format!("{topic}@{group}"));
+        }
+        let topics = self.file.get_mut("groupTopicMap").and_then(|groups| groups.get_mut(group));
+        if let Some(topics) = topics.and_then(Value::as_array_mut) {
+            topics.retain(|known| known != topic);
+        }
+        self.dirty = true;
+    }
+
     /// All of them, by topic, group and queue.
     pub fn all(&self) -> Vec<(String, String, QueueId, u64)> {
         self.rows().map(|(topic, group, queue, offset)| (topic.to_owned(), group.to_owned(), queue, offset)).collect()

@@ -100,6 +100,16 @@ impl Recovered {
         }
     }
 
+    /// Queues that were deleted begin behind what they had then.
+    pub fn begin_deleted(&mut self, settings: &Settings) {
+        for deleted in &settings.deleted {
+            let slot = self.dispatcher.queues.find(&deleted.topic, deleted.queue_id);
+            if let Some(queue) = slot.and_then(|slot| self.dispatcher.queues.get_mut(slot)) {
+                queue.first = deleted.below.min(queue.next()).max(queue.first);
+            }
+        }
+    }
+
     fn warn(&mut self, warning: String) {
         if self.warnings.len() < WARNINGS_MAX {
             self.warnings.push(warning);
@@ -142,6 +152,9 @@ pub fn recover(
     let mut snapshot = snapshot.filter(|snapshot| fits(log, snapshot));
     if let Some(found) = &mut snapshot {
         begin_with_the_log(log, queue_files, found)?;
+        for queue in &mut found.queues {
+            queue.first = settings.deleted_below(&queue.topic, queue.queue_id).min(queue.next).max(queue.first);
+        }
     }
     if let Some(found) = &snapshot
         && !(queues_are_there(log, queue_files, found)?
@@ -161,7 +174,9 @@ pub fn recover(
         .run(|offset| settings.verify(offset), |view, bytes| run.record(view, bytes).map(|()| true))?;
     run.out.end = scan.end.max(from);
     run.judge_tail(&scan.tail)?;
-    run.finish()
+    let mut recovered = run.finish()?;
+    recovered.begin_deleted(settings);
+    Ok(recovered)
 }
 
 /// Goes on reading behind `recovered`, for a reader that follows a writer.

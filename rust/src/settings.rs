@@ -1,6 +1,7 @@
 //! Settings: what txstore remembers about a store beside the log: `txstore/settings.json`.
 //!
-//! In: how the store was made, who wrote which range of the log. Out: how to verify a record at an offset.
+//! In: how the store was made, who wrote which range of the log, which queues were deleted. Out: how to verify a record at
+//! an offset, and where a queue that was deleted begins.
 //! Always: checked by a CRC; missing or damaged means the cautious answer: nothing is known to be ours.
 
 use serde_json::{Value, json};
@@ -9,14 +10,15 @@ use crate::config_file::replace_file;
 use crate::error::Result;
 use crate::mutant::{Mutant, mutated};
 use crate::record::decode::{RecordCrc, Verify};
+use crate::record::{RecordView, TransactionType};
 use crate::storage::{OpenMode, Storage};
-use crate::units::to_usize;
+use crate::units::{QueueId, to_usize};
 
 /// The directory of txstore's own files in a store.
 pub const DIRECTORY: &str = "txstore";
 const PATH: &str = "txstore/settings.json";
-/// A settings file with ten thousand ranges is smaller.
-const SIZE_MAX: u64 = 1 << 20;
+/// A settings file with ten thousand ranges and ten thousand deleted queues is smaller.
+const SIZE_MAX: u64 = 16 << 20;
 
 /// A range of the log that txstore wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +29,19 @@ pub struct OwnRange {
     pub end: Option<u64>,
     /// Whether its records carry their own CRC.
     pub crc: bool,
+}
+
+/// A queue whose topic was deleted: its messages are gone, while their records stay in the log until retention.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeletedQueue {
+    /// The topic.
+    pub topic: String,
+    /// The queue.
+    pub queue_id: QueueId,
+    /// Messages below this queue offset are gone; the queue goes on here, so that no offset means two messages.
+    pub below: u64,
+    /// Their records stand below this physical offset.
+    pub log_end: u64,
 }
 
 /// What is remembered.
@@ -44,6 +59,8 @@ pub struct Settings {
     pub index_entries: Option<u32>,
     /// What txstore wrote, in order.
     pub ranges: Vec<OwnRange>,
+    /// Queues of topics that were deleted.
+    pub deleted: Vec<DeletedQueue>,
 }
 
 impl Settings {
@@ -107,17 +124,40 @@ impl Settings {
         self.ranges.retain(|range| range.end != Some(range.start));
     }
 
+    /// Where a queue that was deleted begins; 0: it was not.
+    pub fn deleted_below(&self, topic: &str, queue_id: QueueId) -> u64 {
+        let is_it = |queue: &&DeletedQueue| queue.topic == topic && queue.queue_id == queue_id;
+        self.deleted.iter().find(is_it).map_or(0, |queue| queue.below)
+    }
+
+    /// Whether a record is one of a topic's that was deleted behind it.
+    pub fn has_deleted(&self, view: &RecordView<'_>) -> bool {
+        let has_entry = matches!(view.transaction_type(), TransactionType::None | TransactionType::Commit);
+        has_entry && view.queue_offset.0 < self.deleted_below(view.topic, view.queue_id)
+    }
+
+    /// The messages of a queue that ends at `below` are gone.
+    pub fn delete_queue(&mut self, queue: DeletedQueue) {
+        self.deleted.retain(|other| (&other.topic, other.queue_id) != (&queue.topic, queue.queue_id));
+        self.deleted.push(queue);
+    }
+
     fn to_json(&self) -> Value {
         let ranges: Vec<_> =
             self.ranges.iter().map(|range| json!({"start": range.start, "end": range.end, "crc": range.crc})).collect();
-        json!({
+        let mut value = json!({
             "enabledAppendPropCRC": self.append_prop_crc,
             "mappedFileSizeCommitLog": self.commit_log_file_size,
             "mappedFileSizeConsumeQueue": self.consume_queue_file_size,
             "maxHashSlotNum": self.index_slots,
             "maxIndexNum": self.index_entries,
             "written": ranges,
-        })
+        });
+        // Only where there are some: the file of a store without them is as older releases read it.
+        if let Some(fields) = value.as_object_mut().filter(|_| !self.deleted.is_empty()) {
+            fields.insert("deleted".into(), self.deleted.iter().map(DeletedQueue::to_json).collect());
+        }
+        value
     }
 
     fn from_json(value: &Value) -> Option<Self> {
@@ -137,9 +177,28 @@ impl Settings {
             index_slots: small("maxHashSlotNum"),
             index_entries: small("maxIndexNum"),
             ranges: value.get("written")?.as_array()?.iter().map(range).collect::<Option<_>>()?,
+            deleted: match value.get("deleted") {
+                Some(queues) => queues.as_array()?.iter().map(DeletedQueue::from_json).collect::<Option<_>>()?,
+                None => Vec::new(),
+            },
         };
         let crc = crc32fast::hash(read.to_json().to_string().as_bytes());
         (small("crc") == Some(crc)).then_some(read)
+    }
+}
+
+impl DeletedQueue {
+    fn to_json(&self) -> Value {
+        json!({"topic": self.topic, "queue": self.queue_id.0, "below": self.below, "logEnd": self.log_end})
+    }
+
+    fn from_json(value: &Value) -> Option<Self> {
+        Some(Self {
+            topic: value.get("topic")?.as_str()?.to_owned(),
+            queue_id: QueueId(value.get("queue")?.as_i64()?.try_into().ok()?),
+            below: value.get("below")?.as_u64()?,
+            log_end: value.get("logEnd")?.as_u64()?,
+        })
     }
 }
 

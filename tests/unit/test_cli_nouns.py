@@ -152,6 +152,22 @@ def test_a_group_consumes_and_is_set_back(run: Run, store: Path) -> None:
     assert sorted(row["body"] for row in even) == ["0", "2", "4", "6", "8"]
 
 
+def test_a_topic_and_a_group_are_deleted(run: Run, store: Path) -> None:
+    with txstore.open(store) as broker:
+        broker.producer("shop").send(Message("orders", b"bad"))
+        with broker.consumer("shipping", "orders") as consumer:
+            consumer.poll(1)[0].retry(-1)
+            consumer.acknowledge()
+    code, _, err = run("group", "delete", store, "shipping")
+    assert (code, "has 1 dead letters" in err, "--yes" in err) == (1, True, True)
+    assert facts(run, "group", "delete", store, "shipping", "--yes") == {"group": "shipping", "dead_letters": 1}
+    assert facts(run, "group", "list", store) == []
+    assert run("topic", "delete", store, "orders") == (0, "topic orders is deleted, with 1 messages\n", "")
+    assert facts(run, "topic", "list", store) == []
+    assert facts(run, "store", "check", store)["counts"]["queues_deleted"] == 2
+    assert run("topic", "delete", store, "orders")[0] == run("group", "delete", store, "shipping")[0] == 2
+
+
 def test_dead_letters_are_listed_and_sent_again(run: Run, store: Path) -> None:
     with txstore.open(store) as broker:
         producer = broker.producer("shop")

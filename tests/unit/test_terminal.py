@@ -147,3 +147,17 @@ def test_tab_completes_verbs_and_the_stores_own_topics(writer: Broker) -> None:
         terminal.wait_until(lambda screen: "paid-orders" in screen.replace("\n", ""))
         terminal.press(b"\n")
         terminal.wait_for("write queues", "messages")
+
+
+def test_what_cannot_be_undone_is_asked_about(tmp_path: Path) -> None:
+    path = tmp_path / "orders.store"
+    with txstore.open(path, **SMALL) as broker:
+        broker.create_topic("orders", 2)
+        send(broker, 3)
+    for answer, code, left in (("", 1, ["orders"]), ("n", 1, ["orders"]), ("y", 0, [])):
+        with Terminal([*TXSTORE, "topic", "delete", str(path), "orders"]) as terminal:
+            terminal.wait_for("delete topic orders with 3 messages? [y/N]")
+            terminal.press(f"{answer}\r".encode())
+            assert terminal.end() == code
+        with txstore.open(path) as broker:
+            assert broker.topics() == left

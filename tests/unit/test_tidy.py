@@ -25,7 +25,7 @@ RUST_ROOMS = (
 ).split()
 PYTHON_ROOMS = (
     "errors config message listener interface _native arrow topics backlog producer consumer queries transaction check "
-    "delay retention housekeeping broker remoting testing database spark cli"
+    "delay retention deletion housekeeping broker remoting aio testing database spark cli"
 ).split()
 # What half and op messages are is needed wherever records are looked at; those parts of `half` hold no state.
 RUST_SEEN_FROM_RECORD_ON = {"storage", "half"}

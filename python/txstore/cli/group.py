@@ -1,4 +1,4 @@
-"""`txstore group …`: consumer groups listed, described, made, set to another place.
+"""`txstore group …`: consumer groups listed, described, made, set to another place, deleted.
 
 In: a group's name. Out: text or JSON. Always: a reset tells where each queue goes on. Not here: dead letters (`dlq`),
 groups of producers, which a store knows only by their transactions (`tx list`).
@@ -13,13 +13,15 @@ from typing import Annotated, Any
 import typer
 
 from txstore import ConsumeFromWhere, QueueLag, errors
+from txstore.cli.agreement import Yes, agreed, is_asked
 from txstore.cli.arguments import AsJson, GroupName, StorePath, TopicName, moment, noun
+from txstore.cli.main import EXIT_FINDING, EXIT_OK
 from txstore.cli.opening import reading_broker, writing_broker
 from txstore.cli.output import print_facts, print_json, print_table
 
 __all__ = ["app"]
 
-app = noun("Consumer groups: list, describe, create, reset.")
+app = noun("Consumer groups: list, describe, create, reset, delete.")
 
 
 @app.command("list")
@@ -106,3 +108,20 @@ def reset(
         print_json({"group": group, "topic": topic, "offsets": {str(queue): at for queue, at in places.items()}})
     else:
         print_table(["queue", "goes on at"], sorted(places.items()))
+
+
+@app.command()
+def delete(path: StorePath, group: GroupName, yes: Yes = False, as_json: AsJson = False) -> int:
+    """Delete a group: its offsets, its retries; with --yes also its dead letters."""
+    with reading_broker(path) as broker:
+        found = broker.describe_group(group)
+    if not agreed(f"delete group {group} with its offsets and {found.dead_letters:,} dead letters?", yes):
+        return EXIT_FINDING
+    with writing_broker(path) as broker:
+        # Whoever was asked has seen how many there are; a program must say so.
+        letters = broker.delete_group(group, force=yes or is_asked())
+    if as_json:
+        print_json({"group": group, "dead_letters": letters})
+    else:
+        print(f"group {group} is deleted, with {letters:,} dead letters")
+    return EXIT_OK

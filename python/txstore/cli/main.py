@@ -21,7 +21,7 @@ _EXIT_CODES: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
     ((errors.StoreCorruptError, errors.MissingFileError, errors.ForeignStoreError), EXIT_DAMAGED),
     ((errors.InvalidMessageError, errors.InvalidNameError, errors.InvalidOptionError), EXIT_USAGE),
     ((errors.MessageNotFoundError, errors.TransactionNotFoundError, errors.OffsetTooOldError), EXIT_FINDING),
-    ((errors.AlreadyEndedError, errors.StillPendingError, errors.WrongGroupError), EXIT_FINDING),
+    ((errors.AlreadyEndedError, errors.StillPendingError, errors.WrongGroupError, errors.InUseError), EXIT_FINDING),
 )
 
 

@@ -1,6 +1,7 @@
-"""`txstore topic …`: topics listed, described, made.
+"""`txstore topic …`: topics listed, described, made, deleted.
 
-In: a topic's name. Out: text or JSON. Always: what is made is on disk when the command ends. Not here: its messages.
+In: a topic's name. Out: text or JSON. Always: what is made, or deleted, is so on disk when the
+command ends. Not here: its messages.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import typer
 
 from txstore import TopicDescription
 from txstore._native import is_system_topic
+from txstore.cli.agreement import Yes, agreed
 from txstore.cli.arguments import AsJson, StorePath, TopicName, noun
+from txstore.cli.main import EXIT_FINDING, EXIT_OK
 from txstore.cli.opening import reading_broker, writing_broker
 from txstore.cli.output import print_facts, print_json, print_table
 
 __all__ = ["app"]
 
-app = noun("Topics: list, describe, create.")
+app = noun("Topics: list, describe, create, delete.")
 
 
 @app.command("list")
@@ -92,3 +95,19 @@ def create(
         print_json({"topic": topic, "queues": count})
     else:
         print(f"topic {topic} has {count} queues")
+
+
+@app.command()
+def delete(path: StorePath, topic: TopicName, yes: Yes = False, as_json: AsJson = False) -> int:
+    """Delete a topic and its messages; their records stay in the log until retention."""
+    with reading_broker(path) as broker:
+        messages = broker.describe_topic(topic).messages
+    if not agreed(f"delete topic {topic} with {messages:,} messages?", yes):
+        return EXIT_FINDING
+    with writing_broker(path) as broker:
+        messages = broker.delete_topic(topic)
+    if as_json:
+        print_json({"topic": topic, "messages": messages})
+    else:
+        print(f"topic {topic} is deleted, with {messages:,} messages")
+    return EXIT_OK

@@ -17,7 +17,6 @@ from typing import Self
 
 from txstore._native import validate_group
 from txstore.config import Duration, as_timedelta, milliseconds
-from txstore.consumer.allocation import allocate_averagely
 from txstore.consumer.pool import Handler, HandlerPool
 from txstore.consumer.queue import ReadQueue, Source
 from txstore.errors import InvalidOptionError, OffsetTooOldError, StoreClosedError
@@ -95,7 +94,9 @@ class Consumer:
         self._closed = False
         self._pool: HandlerPool | None = None
         self._number = 0
+        self._orderly = False
         self._number = broker.register_consumer(self)
+        self._read = broker.puller(self)
         try:
             self._begin_group()
         except BaseException:
@@ -125,6 +126,11 @@ class Consumer:
     @property
     def instance_name(self) -> str | None:
         return self._instance
+
+    @property
+    def orderly(self) -> bool:
+        """Whether `run` deals with its messages in order."""
+        return self._orderly
 
     @property
     def number(self) -> int:
@@ -209,6 +215,7 @@ class Consumer:
                 raise self._closed_error()
             self.acknowledge()
             self._pool = pool
+            self._set_orderly(orderly)
         try:
             pool.run()
         finally:
@@ -217,6 +224,8 @@ class Consumer:
                     if queue.running:  # Handed out and not begun, or broken off: it comes again.
                         queue.rewind()
             self._pool = None
+            if not self._closed:
+                self._set_orderly(False)
             if pool.stopping:
                 self._leave()
             pool.ended.set()
@@ -345,6 +354,16 @@ class Consumer:
 
     # Inside
 
+    def _set_orderly(self, orderly: bool) -> None:
+        """Queues are taken anew, where that means another lock."""
+        with self._lock:
+            if orderly is self._orderly:
+                return
+            for (topic, queue_id), queue in list(self._queues.items()):
+                self._drop(queue)
+                self._broker.unlock_queue(self, topic, queue_id)
+            self._orderly = orderly
+
     def _not_in_pool(self) -> None:
         if self._closed:
             raise self._closed_error()
@@ -392,7 +411,7 @@ class Consumer:
         taken: list[tuple[ReadQueue, list[ReceivedMessage]]] = []
         for _ in range(len(self._turn)):
             queue = self._turn[0]
-            limit = min(count, room(queue))
+            limit = 0 if queue.leaving else min(count, room(queue))
             if limit > 0:
                 try:
                     messages = self._next(queue, limit)
@@ -415,14 +434,14 @@ class Consumer:
         if found == self._shared and not self._stale:
             return
         self._stale = False
-        members = self._broker.consumer_members(self._group, self._topic)
         wanted: dict[tuple[str, int], Source] = {}
         for source, queue_ids in zip(self._sources, found, strict=True):
             every = self._model is MessageModel.BROADCASTING
-            mine = queue_ids if every else allocate_averagely(queue_ids, members, self._number)
+            mine = queue_ids if every else self._broker.share_of(self, source.topic)
             wanted.update(((source.topic, queue_id), source) for queue_id in mine)
         for (topic, queue_id), queue in list(self._queues.items()):
-            if (topic, queue_id) in wanted:
+            queue.leaving = (topic, queue_id) not in wanted
+            if not queue.leaving:
                 continue
             if queue.busy:
                 self._stale = True  # It goes when what is in hand of it is done.
@@ -517,7 +536,7 @@ class Consumer:
 
     def _pull(self, queue: ReadQueue, count: int) -> tuple[Sequence[ReceivedMessage], int]:
         source = queue.source
-        return self._broker.pull(source.topic, queue.queue_id, queue.next_offset, count, source.tags)
+        return self._read(source.topic, queue.queue_id, queue.next_offset, count, source.tags)
 
     def _note(self, queue: ReadQueue, queue_offset: int) -> None:
         if queue_offset > queue.acknowledged:

@@ -9,6 +9,7 @@
 mod arrow;
 mod error;
 mod message;
+mod remoting;
 mod retention;
 #[cfg(feature = "server")]
 mod server;
@@ -29,6 +30,8 @@ mod _native {
     use super::arrow::{Scan, log_boundary, log_cut, log_half_progress, log_range, log_topics};
     #[pymodule_export]
     use super::message::{Message, SendResult};
+    #[pymodule_export]
+    use super::remoting::{FrameReader, RemotingCommand, batch_body, decode_records, encode_request, properties_text};
     #[pymodule_export]
     use super::retention::{Expired, LogFile};
     #[cfg(feature = "server")]

@@ -412,6 +412,18 @@ impl Store {
             .or_raise(py)
     }
 
+    fn delete_queues(&self, py: Python<'_>, topic: &str) -> PyResult<u64> {
+        py.detach(|| guarded(|| self.store.delete_queues(topic))).or_raise(py)
+    }
+
+    fn delayed_messages(&self, py: Python<'_>, topic: &str) -> PyResult<u64> {
+        py.detach(|| guarded(|| self.store.delayed_messages(topic))).or_raise(py)
+    }
+
+    fn remove_consumer_offsets(&self, py: Python<'_>, topic: &str, group: &str) -> PyResult<()> {
+        guarded(|| self.store.remove_consumer_offsets(topic, group)).or_raise(py)
+    }
+
     fn snapshot(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| guarded(|| self.store.snapshot())).or_raise(py)
     }

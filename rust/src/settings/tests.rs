@@ -12,6 +12,7 @@ fn settings() -> Settings {
         index_slots: Some(5_000_000),
         index_entries: None,
         ranges: vec![range(0, Some(700), true), range(900, None, false)],
+        deleted: vec![DeletedQueue { topic: "orders".into(), queue_id: QueueId(3), below: 17, log_end: 900 }],
     }
 }
 

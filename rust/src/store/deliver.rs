@@ -94,7 +94,7 @@ impl Shared {
     }
 
     /// The queues of the schedule topic, and where to go on in each.
-    fn waiting_queues(&self) -> DelayProgress {
+    pub(super) fn waiting_queues(&self) -> DelayProgress {
         let inner = self.inner.lock();
         let queues = inner.state.dispatcher.queues.iter().map(|(_, queue)| queue);
         let waiting = queues.filter(|queue| &*queue.topic == SCHEDULE_TOPIC).map(|queue| {

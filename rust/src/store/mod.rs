@@ -5,6 +5,7 @@
 
 mod append;
 mod copy;
+mod delete;
 mod deliver;
 mod end_transaction;
 mod expire;

@@ -185,6 +185,7 @@ fn open_with(
         settings.index_slots = Some(geometry.index.slots);
         settings.index_entries = Some(geometry.index.entries);
         settings.begin_range(end);
+        forget_deleted(&mut settings, &log, &recovered.dispatcher.queues);
         settings.store(storage.as_ref())?;
     }
     if read_only && !known.live && !clean {
@@ -328,6 +329,17 @@ pub(super) fn inner(
         record: Vec::new(),
         placed: Vec::new(),
     }
+}
+
+/// Queues that were deleted, so long ago that the log has no record of them any more, are as any other. Where lost power
+/// took the newest records, a queue goes on in front of where it was deleted: what comes there now is not deleted.
+fn forget_deleted(settings: &mut Settings, log: &CommitLog, queues: &QueueTable) {
+    let first = log.segments.first();
+    settings.deleted.retain_mut(|deleted| {
+        let next = queues.find(&deleted.topic, deleted.queue_id).map_or(0, |slot| queues.next(slot));
+        deleted.below = deleted.below.min(next);
+        deleted.below > 0 && deleted.log_end > first
+    });
 }
 
 /// Takes the locks and sets the marks of a writer.

@@ -12,7 +12,8 @@ use crate::consume_queue::{ConsumeQueue, ENTRY_SIZE, Entry};
 use crate::error::{Error, Result};
 use crate::java;
 use crate::record::RecordView;
-use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
+use crate::record::decode::{DecodeError, RecordCrc, Scanned, Verify, decode};
+use crate::record::layout::PHYSICAL_OFFSET_AT;
 use crate::record::properties::{KEYS, TAGS, UNIQUE_KEY};
 use crate::sync::fence;
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
@@ -33,6 +34,21 @@ pub struct StoredRecord {
 impl StoredRecord {
     pub(super) fn new(bytes: &[u8], physical_offset: PhysicalOffset) -> Self {
         Self { bytes: bytes.into(), physical_offset }
+    }
+
+    /// The record that `bytes` begin with, sent by whoever stored it. Its checksums are its sender's affair.
+    pub fn received(bytes: &[u8]) -> std::result::Result<Self, DecodeError> {
+        let place = bytes.get(PHYSICAL_OFFSET_AT..).and_then(|rest| rest.first_chunk::<8>());
+        let place = place.ok_or(DecodeError::BadLength { field: "total size" })?;
+        let physical_offset = PhysicalOffset(u64::from_be_bytes(*place));
+        let verify = Verify { body_crc: false, record_crc: RecordCrc::Ignore };
+        match decode(bytes, physical_offset, verify)? {
+            Scanned::Record(view) => {
+                let size = usize::try_from(view.size).unwrap_or(usize::MAX);
+                Ok(Self::new(bytes.get(..size).unwrap_or_default(), physical_offset))
+            }
+            Scanned::Blank { size } => Err(DecodeError::BadSize { found: size }),
+        }
     }
 
     /// The record as stored.
@@ -148,13 +164,16 @@ impl Store {
     /// Messages of a topic with a key or unique id, the newest first.
     pub fn query(&self, topic: &str, key: &str, max_messages: usize) -> Result<Vec<StoredRecord>> {
         self.shared.refresh()?;
+        self.shared.refresh_deleted()?;
         let mut found = Vec::new();
+        let settings = self.shared.settings.lock().clone();
         for place in self.shared.candidates(topic, key)? {
             if found.len() >= max_messages {
                 break;
             }
             let record = self.shared.log.read(place, self.shared.visible_end(), |view, bytes| {
-                (view.topic == topic && has_key(view, key)).then(|| StoredRecord::new(bytes, place))
+                let wanted = view.topic == topic && has_key(view, key) && !settings.has_deleted(view);
+                wanted.then(|| StoredRecord::new(bytes, place))
             });
             match record {
                 Ok(record) => found.extend(record),
@@ -200,9 +219,11 @@ impl Store {
         Ok(low)
     }
 
-    /// Topic, number and range of every queue, sorted.
+    /// Topic, number and range of every queue, sorted; without those of deleted topics.
     pub fn queues(&self) -> Result<Vec<(String, QueueId, u64, u64)>> {
         self.shared.refresh()?;
+        self.shared.refresh_deleted()?;
+        let settings = self.shared.settings.lock().clone();
         let inner = self.shared.inner.lock();
         let mut names: Vec<_> =
             inner.state.dispatcher.queues.iter().map(|(_, queue)| (queue.topic.to_string(), queue.queue_id)).collect();
@@ -213,7 +234,12 @@ impl Store {
             Ok((topic, queue_id, first, end))
         };
         // The half and op queue stand in the table before their first message.
-        let kept = |row: &Result<(String, QueueId, u64, u64)>| row.as_ref().map_or(true, |(_, _, _, end)| *end > 0);
+        let kept = |row: &Result<(String, QueueId, u64, u64)>| {
+            let is_there = |(topic, queue_id, first, end): &(String, QueueId, u64, u64)| {
+                *end > 0 && (first < end || settings.deleted_below(topic, *queue_id) < *end)
+            };
+            row.as_ref().map_or(true, is_there)
+        };
         names.into_iter().map(range).filter(kept).collect()
     }
 
@@ -338,6 +364,10 @@ impl Shared {
         let whole = |entry: &Entry| entry.is_padding() || entry.end() <= appended;
         let entries: Vec<Entry> = entries.iter().map_while(|entry| Entry::from_bytes(entry).filter(whole)).collect();
         if entries.is_empty() {
+            self.refresh_deleted()?;
+            if from < self.settings.lock().deleted_below(topic, queue_id) {
+                return Err(self.too_old(topic, queue_id, from)); // Its writer removed the file with its topic.
+            }
             return Err(self.damaged_entry(topic, queue_id, from, "it names no place in the log"));
         }
         Ok(entries.into_iter().take_while(|entry| entry.is_padding() || entry.end() <= visible).collect())

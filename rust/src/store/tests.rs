@@ -2,6 +2,7 @@
 
 mod concurrency;
 mod delays;
+mod deletion;
 mod derived;
 mod ends;
 mod foreign;

@@ -92,6 +92,13 @@ impl Store {
         Ok(())
     }
 
+    /// Forgets how far a group has read a topic, in memory; `write_offsets` writes.
+    pub fn remove_consumer_offsets(&self, topic: &str, group: &str) -> Result<()> {
+        self.shared.check_writable("removing offsets")?;
+        self.shared.offsets.lock().remove(topic, group);
+        Ok(())
+    }
+
     /// All groups' offsets: topic, group, queue, offset.
     pub fn consumer_offsets(&self) -> Result<Vec<(String, String, crate::units::QueueId, u64)>> {
         self.shared.refresh_offsets()?;
@@ -162,7 +169,7 @@ impl Shared {
         self.write_derived_alone()
     }
 
-    fn write_derived_alone(&self) -> Result<()> {
+    pub(super) fn write_derived_alone(&self) -> Result<()> {
         let _guard = PoisonOnPanic(self);
         let mut inner = self.inner.lock();
         let blocks = inner.state.dispatcher.queues.blocks();

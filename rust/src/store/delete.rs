@@ -1,0 +1,99 @@
+//! Delete: a topic's messages are gone, while their records stay in the log until retention.
+//!
+//! In: a topic. Out: how many messages went. Always: what is deleted is remembered, durably, before anything is removed,
+//! and only as far as the log is durable; a queue goes on at its end, so that no queue offset ever means two messages,
+//! also where queues are built again from the log. Not here: whether a topic may go (Python).
+
+use super::{PoisonOnPanic, Shared, Store};
+use crate::error::Result;
+use crate::names::{SCHEDULE_TOPIC, validate_topic};
+use crate::record::properties::{REAL_TOPIC, RETRY_TOPIC};
+use crate::settings::{DeletedQueue, Settings};
+use crate::units::{PhysicalOffset, to_u64};
+
+/// Entries that are looked at under one lock.
+const BATCH: u64 = 256;
+
+impl Store {
+    /// Takes a topic's messages away; how many they were.
+    pub fn delete_queues(&self, topic: &str) -> Result<u64> {
+        validate_topic(topic)?;
+        self.shared.delete_queues(topic)
+    }
+
+    /// How many delayed messages wait for a topic, or are retries of it.
+    pub fn delayed_messages(&self, topic: &str) -> Result<u64> {
+        let shared = &self.shared;
+        shared.refresh()?;
+        let mut waiting = 0;
+        for (queue_id, mut at) in shared.waiting_queues() {
+            loop {
+                let entries = shared.entries(SCHEDULE_TOPIC, queue_id, at, BATCH)?;
+                if entries.is_empty() {
+                    break;
+                }
+                for entry in entries.iter().filter(|entry| !entry.is_padding()) {
+                    waiting += u64::from(shared.is_delayed_for(entry.physical_offset, topic)?);
+                }
+                at += to_u64(entries.len());
+            }
+        }
+        Ok(waiting)
+    }
+}
+
+impl Shared {
+    fn is_delayed_for(&self, place: PhysicalOffset, topic: &str) -> Result<bool> {
+        self.log.read(place, self.visible_end(), |view, _| {
+            [REAL_TOPIC, RETRY_TOPIC].iter().any(|name| view.properties.get_str(name) == Some(topic))
+        })
+    }
+
+    fn delete_queues(&self, topic: &str) -> Result<u64> {
+        let _guard = PoisonOnPanic(self);
+        let _one = self.upkeep.lock();
+        self.check_writable("deleting a topic")?;
+        self.write_derived_alone()?;
+        let (queues, messages, log_end) = self.queues_of(topic);
+        // Lost power must not take back records that a mark says are there: their offsets would be given again, below it.
+        self.wait_durable(log_end)?;
+        let mut settings = self.settings.lock().clone();
+        queues.iter().cloned().for_each(|queue| settings.delete_queue(queue));
+        settings.store(self.storage.as_ref())?;
+        self.inner.lock().state.begin_deleted(&settings);
+        *self.settings.lock() = settings;
+        for queue in &queues {
+            self.queue_files.remove_below(topic, queue.queue_id, queue.below)?;
+        }
+        Ok(messages)
+    }
+
+    /// The marks of a topic's queues as they end now, how many messages they have, and where the log ends.
+    fn queues_of(&self, topic: &str) -> (Vec<DeletedQueue>, u64, u64) {
+        let inner = self.inner.lock();
+        let log_end = self.log.appended();
+        let (mut queues, mut messages) = (Vec::new(), 0);
+        for (_, queue) in inner.state.dispatcher.queues.iter().filter(|(_, queue)| &*queue.topic == topic) {
+            let below = queue.next();
+            messages += below - queue.first;
+            // One without messages, too: else what its log still has from before would come again.
+            queues.push(DeletedQueue { topic: topic.to_owned(), queue_id: queue.queue_id, below, log_end });
+        }
+        (queues, messages, log_end)
+    }
+
+    /// What the writer of a reader's store has deleted since; nothing in a writer.
+    pub(super) fn refresh_deleted(&self) -> Result<()> {
+        if !self.options.read_only {
+            return Ok(());
+        }
+        let now = Settings::load(self.storage.as_ref())?.map(|settings| settings.deleted).unwrap_or_default();
+        let mut inner = self.inner.lock();
+        let mut settings = self.settings.lock();
+        if settings.deleted != now {
+            settings.deleted = now;
+            inner.state.begin_deleted(&settings);
+        }
+        Ok(())
+    }
+}
