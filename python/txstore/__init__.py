@@ -72,6 +72,7 @@ from txstore.message import (
 from txstore.producer import Producer, Transaction, TransactionProducer
 from txstore.queries import QueueRange, TopicDescription
 from txstore.remoting import connect
+from txstore.remoting.server import Server, ServerConfig, serve
 from txstore.transaction import CheckRecord, EventKind, PendingTransaction, TraceEvent, TransactionTrace
 
 __all__ = [
@@ -119,6 +120,8 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SentMessage",
+    "Server",
+    "ServerConfig",
     "StillPendingError",
     "StoreClosedError",
     "StoreCorruptError",
@@ -146,6 +149,7 @@ __all__ = [
     "connect",
     "open",
     "scan",
+    "serve",
     "unique_id",
 ]
 

@@ -610,6 +610,79 @@ def java_hash_code(text: str) -> int:
     """java.lang.String.hashCode."""
 
 @final
+class RemotingRequest:
+    """A client's request that Python is to answer. Codes below 0 are the engine's own questions."""
+
+    @property
+    def number(self) -> int:
+        """Names it in its answer; 0: nobody waits for one."""
+    @property
+    def connection(self) -> int: ...
+    @property
+    def address(self) -> str:
+        """The client's, for people."""
+    @property
+    def code(self) -> int: ...
+    @property
+    def language(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def remark(self) -> str | None: ...
+    @property
+    def fields(self) -> dict[str, str]: ...
+    @property
+    def body(self) -> bytes: ...
+
+@final
+class RemotingServer:
+    """A server that listens: sending, ending and pulling are answered by the engine, everything else by who polls."""
+
+    @staticmethod
+    def start(
+        store: Store,
+        *,
+        listen: Sequence[str],
+        unix: str | PathLike[str] | None = None,
+        io_threads: int = 2,
+        connections_max: int = 10_000,
+    ) -> RemotingServer:
+        """Raises InvalidOptionError (no address), StoreIOError (in use, not to be had)."""
+    @property
+    def addresses(self) -> list[str]:
+        """Where it listens by TCP, in the order of `listen`."""
+    def next_request(self, timeout_ms: int) -> RemotingRequest | None:
+        """Waits for a request; None: there was none in this time."""
+    def answer(
+        self,
+        request: RemotingRequest,
+        code: int,
+        remark: str | None = None,
+        fields: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> bool:
+        """False: nobody waits for it any more."""
+    def send(self, connection: int, code: int, fields: Mapping[str, str], body: bytes | None = None) -> bool:
+        """A one-way request to a client; False: its connection is gone, or takes nothing more."""
+    def send_check(self, connection: int, store: Store, half_queue_offset: int, broker_name: str) -> bool:
+        """Asks a client what became of a transaction. Raises TransactionNotFoundError."""
+    def close_connection(self, connection: int) -> None: ...
+    def set_topic(self, topic: str, read_queues: int, write_queues: int) -> None:
+        """Makes a topic known to the data path. Raises InvalidNameError."""
+    def forget_topics(self) -> None:
+        """Each is asked for again."""
+    def set_subscriptions(self, group: str, wanted: Sequence[tuple[str, Sequence[str] | None, int]]) -> None:
+        """What a group wants: (topic, tags or None for all, version)."""
+    def set_orderly(self, group: str, orderly: bool) -> None:
+        """Whether a group locks its queues."""
+    def counters(self) -> dict[str, int]:
+        """What has happened so far; `connections`, `pulls_held`, `requests_waiting`: now."""
+    def stop_listening(self) -> None:
+        """Takes no connection and no request any more; what is in hand is answered."""
+    def stop(self) -> None:
+        """Ends what has not ended yet. Again: nothing."""
+
+@final
 class RemotingCommand:
     """One request or response of RocketMQ's protocol, as it arrived."""
 

@@ -11,6 +11,8 @@ mod error;
 mod message;
 mod remoting;
 mod retention;
+#[cfg(feature = "server")]
+mod server;
 mod store;
 mod stored;
 mod transaction;
@@ -32,6 +34,9 @@ mod _native {
     use super::remoting::{FrameReader, RemotingCommand, batch_body, decode_records, encode_request, properties_text};
     #[pymodule_export]
     use super::retention::{Expired, LogFile};
+    #[cfg(feature = "server")]
+    #[pymodule_export]
+    use super::server::{RemotingRequest, RemotingServer};
     #[pymodule_export]
     use super::store::{OpenReport, Store, StoreStat};
     #[pymodule_export]
