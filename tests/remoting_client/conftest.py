@@ -40,10 +40,30 @@ def rocketmq_names(peer_process: peer.Peer, tmp_path_factory: pytest.TempPathFac
         yield broker.names
 
 
+@pytest.fixture(scope="session")
+def serve_names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of txstore serve."""
+    if not hasattr(txstore, "serve"):
+        pytest.skip("this txstore has no server")
+    options = {"transaction_time_out": 1, "transaction_check_interval": 1, "max_message_size": 1 << 16}
+    sizes = {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 1000, "max_index_num": 4000}
+    path = tmp_path_factory.mktemp("serve") / "store"
+    with txstore.serve(path, listen="127.0.0.1:0", name_server="127.0.0.1:0", **options, **sizes) as server:
+        yield server.name_server
+
+
+@pytest.fixture(scope="session", params=["rocketmq", "serve"])
+def names(request: pytest.FixtureRequest) -> str:
+    """Where a broker is: a real RocketMQ, and txstore's own server."""
+    address = request.getfixturevalue(f"{request.param}_names")
+    assert isinstance(address, str)
+    return address
+
+
 @pytest.fixture
-def remote(rocketmq_names: str) -> Iterator[RemoteBroker]:
-    """A connection to a real RocketMQ."""
-    with txstore.connect(rocketmq_names, rebalance_interval=1, poll_name_server_interval=1) as broker:
+def remote(names: str) -> Iterator[RemoteBroker]:
+    """A connection to it."""
+    with txstore.connect(names, rebalance_interval=1, poll_name_server_interval=1) as broker:
         yield broker
 
 

@@ -16,6 +16,8 @@ from tests.peer.rocketmq import Peer
 from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers
 from txstore import ConsumeResult, LocalTransactionState, Message
 
+pytestmark = pytest.mark.peer
+
 SOON: dict[str, Any] = {"rebalance_interval": 1, "poll_name_server_interval": 1}
 
 
@@ -35,9 +37,9 @@ async def take(consumer: txstore.aio.Consumer, count: int) -> list[Any]:
     return found
 
 
-def test_what_is_sent_is_received_and_a_break_gives_it_back(rocketmq_names: str, topic: str) -> None:
+def test_what_is_sent_is_received_and_a_break_gives_it_back(names: str, topic: str) -> None:
     async def story() -> None:
-        async with txstore.aio.connect(rocketmq_names, **SOON) as broker:
+        async with txstore.aio.connect(names, **SOON) as broker:
             producer = broker.producer("p")
             sent = await asyncio.gather(*(producer.send(Message(topic, b"%d" % n), queue_id=0) for n in range(20)))
             assert len({one.message_id for one in sent}) == 20
@@ -57,7 +59,7 @@ def test_what_is_sent_is_received_and_a_break_gives_it_back(rocketmq_names: str,
     run(story())
 
 
-def test_transactions_and_checks_by_coroutines(rocketmq_names: str, topic: str) -> None:
+def test_transactions_and_checks_by_coroutines(names: str, topic: str) -> None:
     class Listener:
         def __init__(self) -> None:
             self.checked: list[Any] = []
@@ -74,7 +76,7 @@ def test_transactions_and_checks_by_coroutines(rocketmq_names: str, topic: str) 
     async def story() -> None:
         listener = Listener()
         async with (
-            txstore.aio.connect(rocketmq_names, **SOON) as broker,
+            txstore.aio.connect(names, **SOON) as broker,
             broker.transaction_producer(f"g-{topic}", listener) as producer,
             broker.consumer(f"c-{topic}", topic) as consumer,
         ):
@@ -91,11 +93,11 @@ def test_transactions_and_checks_by_coroutines(rocketmq_names: str, topic: str) 
     run(story())
 
 
-def test_a_cancelled_transaction_is_left_to_its_check(rocketmq_names: str, topic: str) -> None:
+def test_a_cancelled_transaction_is_left_to_its_check(names: str, topic: str) -> None:
     async def story() -> None:
         listener = Answers(UNKNOWN, check=COMMIT)
         async with (
-            txstore.aio.connect(rocketmq_names, **SOON) as broker,
+            txstore.aio.connect(names, **SOON) as broker,
             broker.transaction_producer(f"g-{topic}", listener) as producer,
             broker.consumer(f"c-{topic}", topic) as consumer,
         ):
@@ -118,9 +120,9 @@ def test_a_cancelled_transaction_is_left_to_its_check(rocketmq_names: str, topic
     run(story())
 
 
-def test_a_cancelled_poll_loses_nothing(rocketmq_names: str, topic: str) -> None:
+def test_a_cancelled_poll_loses_nothing(names: str, topic: str) -> None:
     async def story() -> None:
-        async with txstore.aio.connect(rocketmq_names, **SOON) as broker:
+        async with txstore.aio.connect(names, **SOON) as broker:
             producer = broker.producer("p")
             await producer.send(Message(topic, b"0"), queue_id=0)
             async with broker.consumer(f"c-{topic}", topic) as consumer:
@@ -141,7 +143,7 @@ def test_a_cancelled_poll_loses_nothing(rocketmq_names: str, topic: str) -> None
     run(story())
 
 
-def test_a_handler_and_the_loop_run_side_by_side(rocketmq_names: str, topic: str) -> None:
+def test_a_handler_and_the_loop_run_side_by_side(names: str, topic: str) -> None:
     async def story() -> None:
         seen: list[bytes] = []
         longest = 0.0
@@ -158,7 +160,7 @@ def test_a_handler_and_the_loop_run_side_by_side(rocketmq_names: str, topic: str
             seen.append(message.body)
             return ConsumeResult.RECONSUME_LATER if message.body == b"3" and message.reconsume_times == 0 else None
 
-        async with txstore.aio.connect(rocketmq_names, **SOON) as broker:
+        async with txstore.aio.connect(names, **SOON) as broker:
             producer = broker.producer("p")
             for number in range(20):
                 await producer.send(Message(topic, b"%d" % number))
@@ -177,13 +179,13 @@ def test_a_handler_and_the_loop_run_side_by_side(rocketmq_names: str, topic: str
     run(story())
 
 
-def test_a_listener_that_blocks_holds_up_no_other_task(rocketmq_names: str, topic: str) -> None:
+def test_a_listener_that_blocks_holds_up_no_other_task(names: str, topic: str) -> None:
     async def story() -> None:
         def slow(message: Any, arg: Any) -> LocalTransactionState:
             time.sleep(0.5)
             return COMMIT
 
-        async with txstore.aio.connect(rocketmq_names, **SOON) as broker:
+        async with txstore.aio.connect(names, **SOON) as broker:
             producer = broker.transaction_producer(f"g-{topic}")
             sending = asyncio.create_task(producer.send_in_transaction(Message(topic, b"x"), executer=slow))
             ticks = 0

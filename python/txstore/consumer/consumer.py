@@ -19,7 +19,14 @@ from txstore._native import validate_group
 from txstore.config import Duration, as_timedelta, milliseconds
 from txstore.consumer.pool import Handler, HandlerPool
 from txstore.consumer.queue import ReadQueue, Source
-from txstore.errors import InvalidOptionError, OffsetTooOldError, StoreClosedError
+from txstore.errors import (
+    BrokerBusyError,
+    BrokerTimeoutError,
+    BrokerUnreachableError,
+    InvalidOptionError,
+    OffsetTooOldError,
+    StoreClosedError,
+)
 from txstore.interface import BrokerInterface
 from txstore.listener import parse_tags
 from txstore.message import ConsumeFromWhere, MessageModel, ReceivedMessage, retry_group, retry_topic
@@ -32,6 +39,8 @@ _WAIT_SLICE_MS = 200  # A wait inside the engine hears neither Ctrl-C nor close(
 _SPAN_MAX = 2000  # RocketMQ's consumeConcurrentlyMaxSpan: how far a pool goes on past a message that still runs.
 _RECONSUME_TIMES_MAX = 16
 _STOP_SECONDS = 30.0
+# A broker elsewhere, which is to come back.
+_AWAY = (BrokerUnreachableError, BrokerTimeoutError, BrokerBusyError)
 _REMOVED = "messages were removed before they were consumed"
 
 
@@ -451,10 +460,14 @@ class Consumer:
         for (topic, queue_id), source in wanted.items():
             if (topic, queue_id) in self._queues:
                 continue
-            if self._model is MessageModel.BROADCASTING or self._broker.lock_queue(self, topic, queue_id):
-                self._add(source, queue_id)
-            else:
-                self._stale = True  # Its holder has something of it in hand.
+            try:
+                if self._model is MessageModel.BROADCASTING or self._broker.lock_queue(self, topic, queue_id):
+                    self._add(source, queue_id)
+                else:
+                    self._stale = True  # Its holder has something of it in hand.
+            except _AWAY as error:
+                self._stale = True
+                _log.warning("%s/%d is read when its broker is back: %s", topic, queue_id, error)
         self._shared = found
 
     def _add(self, source: Source, queue_id: int) -> None:

@@ -16,9 +16,9 @@ from txstore.check import Answer, CheckPool
 from txstore.errors import ProtocolError, TxStoreError
 from txstore.interface import ProducerMember
 from txstore.listener import Checker
-from txstore.message import HalfMessage
+from txstore.message import HalfMessage, LocalTransactionState
 from txstore.remoting.client import Client
-from txstore.remoting.codes import RequestCode
+from txstore.remoting.codes import RequestCode, ResponseCode, refusal
 from txstore.remoting.connection import Connection
 from txstore.remoting.sending import Sending, end_fields
 
@@ -72,12 +72,22 @@ class Checks:
         asked = _Asked(half.message_id, name, half.topic, queue_offset, physical_offset)
         if self._sending.is_running(half.message_id):
             _log.debug("transaction %s still runs here: its check is not answered", name)
+        elif self._sending.is_settled(asked.message_id, connection):
+            self._drop_copy(connection, half.producer_group or "", asked)
         elif not self._ask(connection, stored, half, asked):
             _log.warning(
                 "transaction %s of group %s: no producer here can answer its check",
                 name,
                 half.producer_group,
                 extra={"transaction_id": name, "group": half.producer_group, "address": connection.address},
+            )
+
+    def _drop_copy(self, connection: Connection, group: str, asked: _Asked) -> None:
+        """RocketMQ may ask about what has ended, of a copy that it put back; a second commit would append the message
+        once more (apache/rocketmq#5574). The copy is rolled back instead: what was committed stays so."""
+        if self._sending.is_copy(asked.message_id, asked.queue_offset):
+            connection.tell(
+                RequestCode.END_TRANSACTION, end_fields(asked, group, LocalTransactionState.ROLLBACK, from_check=True)
             )
 
     def _ask(self, connection: Connection, stored: StoredMessage, half: HalfMessage, asked: _Asked) -> bool:
@@ -120,15 +130,23 @@ class Checks:
                 "" if answer.reason is None else f": {answer.reason}",
                 extra={"transaction_id": asked.transaction_id, "group": group, "answer": answer.state.name},
             )
-            fields = end_fields(asked, group, answer.state, from_check=True)
-            loop.call_soon_threadsafe(_tell, connection, fields)
+            loop.call_soon_threadsafe(self._client.spawn, self._end(connection, group, asked, answer.state))
 
         key = hash((connection.address, asked.queue_offset))
         return self._pool.submit(number, key, ask, starting=starting, done=done)
 
-
-def _tell(connection: Connection, fields: dict[str, str]) -> None:
-    try:
-        connection.tell(RequestCode.END_TRANSACTION, fields)
-    except TxStoreError as error:
-        _log.warning("the answer to a check is lost, the broker asks again: %s", error)
+    async def _end(self, connection: Connection, group: str, asked: _Asked, state: LocalTransactionState) -> None:
+        """Ends it; the broker confirms all but UNKNOWN. What is lost on the way is asked again."""
+        fields = end_fields(asked, group, state, from_check=True)
+        try:
+            if state is LocalTransactionState.UNKNOWN:
+                connection.tell(RequestCode.END_TRANSACTION, fields)
+                return
+            time_out = self._client.options.seconds("end_time_out")
+            answer = await connection.call(RequestCode.END_TRANSACTION, fields, time_out=time_out)
+            if answer.code == ResponseCode.SUCCESS:
+                self._sending.note_settled(asked.message_id, connection)
+            else:
+                raise refusal(answer, f"the end of transaction {asked.transaction_id}", connection.address)
+        except TxStoreError as error:
+            _log.warning("the answer to a check is lost, the broker asks again: %s", error)

@@ -35,6 +35,7 @@ from txstore.errors import (
 from txstore.message import LocalTransactionState, SendStatus, SentMessage, transaction_id_of
 from txstore.remoting.client import TEMPLATE_TOPIC, Client
 from txstore.remoting.codes import RequestCode, ResponseCode, refusal
+from txstore.remoting.connection import Connection
 from txstore.remoting.route import Queue, Route
 
 __all__ = ["EndedHalf", "LogOffset", "RemoteEnd", "RemoteSent", "Sending", "end_fields"]
@@ -127,6 +128,7 @@ class Sending:
         self._begun: OrderedDict[_Place, _Begun] = OrderedDict()
         self._by_id: dict[str, _Place] = {}
         self._running: dict[_Place, str] = {}
+        self._settled: OrderedDict[str, Connection] = OrderedDict()
 
     # Messages
 
@@ -292,7 +294,24 @@ class Sending:
             begun.state = LocalTransactionState.UNKNOWN
             failed = refusal(answer, f"the end of transaction {name}", f"broker {begun.sent.physical_offset.broker}")
             raise failed
+        self.note_settled(name, connection)
         return RemoteEnd(_OUTCOMES[state], already=False)
+
+    def note_settled(self, transaction_id: str, connection: Connection) -> None:
+        """The broker has confirmed its end over this connection."""
+        self._settled[transaction_id] = connection
+        while len(self._settled) > _REMEMBERED:
+            self._settled.popitem(last=False)
+
+    def is_settled(self, transaction_id: str, connection: Connection) -> bool:
+        """Whether the broker confirmed its end over this very connection: then it has lost nothing since."""
+        return self._settled.get(transaction_id) is connection
+
+    def is_copy(self, transaction_id: str, half_queue_offset: int) -> bool:
+        """Whether a half message is none that this client stored, but one that the broker put back."""
+        with self._lock:
+            place = self._by_id.get(transaction_id)
+            return place is None or place[1] != half_queue_offset
 
     def local_transaction_ended(self, half_queue_offset: int) -> None:
         """From here on a check is answered by the producer's checker. Any thread may say so."""

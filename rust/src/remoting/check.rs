@@ -6,7 +6,7 @@ use super::command::{Command, ExtFields, FLAG_ONE_WAY};
 use crate::error::Result;
 use crate::half::HalfFacts;
 use crate::names::HALF_TOPIC;
-use crate::record::{Draft, Place, encode, offset_message_id};
+use crate::record::{Draft, Place, encode};
 use crate::store::StoredRecord;
 
 /// `CHECK_TRANSACTION_STATE`.
@@ -25,7 +25,7 @@ pub fn check_request(half: &StoredRecord, broker_name: &str) -> Result<Command> 
         ("commitLogOffset", &view.physical_offset.to_string()),
         ("msgId", id),
         ("transactionId", id),
-        ("offsetMsgId", &offset_message_id(view.store_host, view.physical_offset)),
+        ("offsetMsgId", &view.offset_message_id()),
         ("bname", broker_name),
     ]);
     let draft = Draft {
@@ -34,8 +34,8 @@ pub fn check_request(half: &StoredRecord, broker_name: &str) -> Result<Command> 
         flag: view.flag,
         sys_flag: view.sys_flag,
         born_timestamp: view.born_timestamp,
-        born_host: view.born_host,
-        store_host: view.store_host,
+        born_host: view.born_host.address(),
+        store_host: view.store_host.address(),
         reconsume_times: view.reconsume_times,
         prepared_transaction_offset: view.prepared_transaction_offset,
         body: view.body,

@@ -18,6 +18,8 @@ from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers, ev
 from txstore import ConsumeFromWhere, ConsumeResult, Message
 from txstore.remoting.broker import RemoteBroker
 
+pytestmark = pytest.mark.peer
+
 
 def test_what_is_sent_is_received_as_it_was(remote: RemoteBroker, topic: str) -> None:
     producer = remote.producer("p")
@@ -90,15 +92,16 @@ def test_one_that_runs_is_not_asked(remote: RemoteBroker, topic: str) -> None:
         assert [found.body for found in take(consumer, 1)] == [b"long"]
 
 
-def test_a_late_end_is_refused_and_its_check_settles_it(remote: RemoteBroker, topic: str) -> None:
+def test_a_late_end_is_refused_and_its_check_settles_it(rocketmq_names: str, topic: str) -> None:
     """RocketMQ's rule for messages with an immunity time of their own; its clients do not hear of it."""
     listener = Answers(UNKNOWN, check=COMMIT)
-    producer = remote.transaction_producer(f"g-{topic}", listener)
-    with producer.transaction(Message(topic, b"17", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"})) as tx:
-        time.sleep(1.2)
-    assert "LateEndError" in str(tx.error)
-    with remote.consumer(f"c-{topic}", topic) as consumer:
-        assert [found.body for found in take(consumer, 1)] == [b"17"]
+    with txstore.connect(rocketmq_names) as remote:
+        producer = remote.transaction_producer(f"g-{topic}", listener)
+        with producer.transaction(Message(topic, b"17", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"})) as tx:
+            time.sleep(1.2)
+        assert "LateEndError" in str(tx.error)
+        with remote.consumer(f"c-{topic}", topic) as consumer:
+            assert [found.body for found in take(consumer, 1)] == [b"17"]
 
 
 DIES = """
@@ -113,13 +116,9 @@ with producer.transaction(Message(topic, b"orphan", properties={"CHECK_IMMUNITY_
 """
 
 
-def test_another_of_its_group_answers_for_a_process_that_died(
-    remote: RemoteBroker, rocketmq_names: str, topic: str
-) -> None:
+def test_another_of_its_group_answers_for_a_process_that_died(remote: RemoteBroker, names: str, topic: str) -> None:
     group = f"g-{topic}"
-    child = subprocess.Popen(
-        [sys.executable, "-c", DIES, rocketmq_names, group, topic], stdout=subprocess.PIPE, text=True
-    )
+    child = subprocess.Popen([sys.executable, "-c", DIES, names, group, topic], stdout=subprocess.PIPE, text=True)
     with child:
         assert child.stdout is not None
         transaction_id = child.stdout.readline().strip()
@@ -131,7 +130,7 @@ def test_another_of_its_group_answers_for_a_process_that_died(
     assert {asked.transaction_id for asked in listener.checked} == {transaction_id}
 
 
-def test_offsets_are_the_brokers_and_tags_choose(remote: RemoteBroker, rocketmq_names: str, topic: str) -> None:
+def test_offsets_are_the_brokers_and_tags_choose(remote: RemoteBroker, names: str, topic: str) -> None:
     producer = remote.producer("p")
     for number, tag in enumerate(["paid", "open", "refunded", None, "open"] * 4):
         producer.send(Message(topic, str(number).encode(), tags=tag), queue_id=0)
@@ -139,7 +138,7 @@ def test_offsets_are_the_brokers_and_tags_choose(remote: RemoteBroker, rocketmq_
         first = take(consumer, 3)
         assert [int(message.body) for message in first] == sorted(int(message.body) for message in first)
     with (
-        txstore.connect(rocketmq_names) as other,
+        txstore.connect(names) as other,
         other.consumer(f"c-{topic}", topic, tags="paid || refunded") as consumer,
     ):
         rest = take(consumer, 8 - len(first))
@@ -166,7 +165,7 @@ def test_a_message_comes_again_and_then_is_dead(remote: RemoteBroker, topic: str
             (message,) = take(consumer, 1)
             assert (message.topic, message.body) == (topic, b"17")
             times.append(message.reconsume_times)
-            message.retry()
+            message.retry(delay_level=1)
         consumer.acknowledge()
         assert times == [0, 1]
     with remote.consumer(f"dead-{topic}", f"%DLQ%{group}") as consumer:
@@ -174,14 +173,14 @@ def test_a_message_comes_again_and_then_is_dead(remote: RemoteBroker, topic: str
         assert message.body == b"17"
 
 
-def test_clients_share_a_topic_and_hand_queues_over(remote: RemoteBroker, rocketmq_names: str, topic: str) -> None:
+def test_clients_share_a_topic_and_hand_queues_over(remote: RemoteBroker, names: str, topic: str) -> None:
     producer = remote.producer("p")
     for number in range(40):
         producer.send(Message(topic, str(number).encode()), queue_id=number % 4)
     group, seen = f"c-{topic}", []
     with remote.consumer(group, topic) as first:
         seen += take(first, 10)
-        with txstore.connect(rocketmq_names) as other, other.consumer(group, topic) as second:
+        with txstore.connect(names) as other, other.consumer(group, topic) as second:
 
             def shared() -> bool:
                 seen.extend(first.poll(4, 0.1))
@@ -202,7 +201,7 @@ def test_clients_share_a_topic_and_hand_queues_over(remote: RemoteBroker, rocket
 
 
 def test_a_group_is_shared_with_a_client_in_java(
-    remote: RemoteBroker, rocketmq_names: str, peer_process: peer.Peer, topic: str
+    remote: RemoteBroker, names: str, peer_process: peer.Peer, topic: str
 ) -> None:
     producer = remote.producer("p")
     producer.send(Message(topic, b"warm"), queue_id=0)
@@ -211,7 +210,7 @@ def test_a_group_is_shared_with_a_client_in_java(
         take(ours, 1)
         theirs = peer_process.begin(
             "consume",
-            names=rocketmq_names,
+            names=names,
             group=group,
             topics={topic: "*"},
             idle_ms=3000,
