@@ -45,10 +45,11 @@ def serve_names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of txstore serve."""
     if not hasattr(txstore, "serve"):
         pytest.skip("this txstore has no server")
-    options = {"transaction_time_out": 1, "transaction_check_interval": 1, "max_message_size": 1 << 16}
-    sizes = {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 1000, "max_index_num": 4000}
+    options: dict[str, Any] = {"transaction_time_out": 1, "transaction_check_interval": 1, "max_message_size": 1 << 16}
+    sizes: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 1000, "max_index_num": 4000}
     path = tmp_path_factory.mktemp("serve") / "store"
     with txstore.serve(path, listen="127.0.0.1:0", name_server="127.0.0.1:0", **options, **sizes) as server:
+        assert server.name_server is not None
         yield server.name_server
 
 

@@ -5,6 +5,7 @@ And the way of a message over a socket, said by hand: sent, ended, pulled, hande
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import struct
@@ -354,6 +355,18 @@ def test_a_topic_that_grows_here_grows_there(wire: Wire, broker: Broker) -> None
     assert wire.call(SEND_V2, sending(queue_id=4), b"x").code == 0
 
 
+def test_a_topic_is_deleted_when_nobody_reads_it(wire: Wire, broker: Broker) -> None:
+    assert wire.call(SEND_V2, sending(), b"x").code == 0
+    assert wire.call(34, {}, heartbeat("c1", "c")).code == 0
+    assert wire.call(215, {"topic": "orders"}).code == 1
+    assert wire.call(35, {"clientID": "c1", "consumerGroup": "c"}).code == 0
+    assert wire.call(215, {"topic": "orders"}).code == 0
+    assert broker.topics() == ["%RETRY%c"]
+    assert wire.call(PULL, pulling()).code == 17
+    assert wire.call(SEND_V2, sending(), b"again").code == 0
+    assert [message.body for message in broker.read("orders", 0, broker.queue_range("orders", 0)[0])[0]] == [b"again"]
+
+
 # What no client may ---------------------------------------------------------------------------------------------------
 
 MALFORMED = {
@@ -425,7 +438,7 @@ REFUSED: dict[str, tuple[int, dict[str, Any], bytes, int]] = {
     "heartbeat of a group as a path": (34, {}, heartbeat("c", "../x"), 29),
     "offset of the half topic": (15, OF_HALVES, b"", 29),
     "view of nowhere": (33, {"offset": 2**62}, b"", 22),
-    "a topic's end": (215, {"topic": "orders"}, b"", 3),
+    "the end of a topic that is not there": (215, {"topic": "orders"}, b"", 29),
 }  # fmt: skip
 
 
@@ -555,6 +568,36 @@ def test_sync_flush_answers_when_it_is_on_disk(open_store: OpenStore) -> None:
             opaques = [wire.write(SEND_V2, sending(), b"%d" % number) for number in range(200)]
             assert sorted(wire.read().opaque for _ in opaques) == opaques
     assert len(stored(broker)) == 203
+
+
+def test_health_and_figures_are_told_over_http(broker: Broker) -> None:
+    pytest.importorskip("prometheus_client")
+
+    def get(path: str) -> tuple[int, str]:
+        line = http.client.HTTPConnection(str(serving.metrics), timeout=5)
+        line.request("GET", path)
+        answer = line.getresponse()
+        return answer.status, answer.read().decode()
+
+    with Server(broker, ServerConfig("127.0.0.1:0", name_server=None, metrics="127.0.0.1:0")) as serving:
+        assert serving.address is not None
+        with Wire(serving.address) as wire:
+            wire.call(34, {}, heartbeat("c1", "c"))
+            sent = [wire.call(SEND_V2, half(unique_id=f"ID{number}"), b"tx") for number in range(3)]
+            wire.call(END, ending(sent[0], COMMIT))
+            wire.call(END, ending(sent[1], ROLLBACK))
+            assert (get("/healthz")[0], get("/readyz")[0], get("/")[0]) == (200, 200, 404)
+            status, text = get("/metrics")
+        labels = '{cluster="DefaultCluster",node_id="txstore",node_type="broker"}'
+        assert status == 200
+        assert f"rocketmq_half_messages{labels} 1.0" in text
+        assert f"rocketmq_commit_messages_total{labels} 1.0" in text
+        assert f"rocketmq_rollback_messages_total{labels} 1.0" in text
+        assert f"rocketmq_consumer_connections{labels} 1.0" in text
+        assert 'consumer_group="c"' in text
+        with pytest.raises(errors.StoreIOError, match="cannot listen"):
+            Server(broker, ServerConfig("127.0.0.1:0", name_server=None, metrics=serving.metrics))
+        assert not broker.closed
 
 
 def test_a_thousand_idle_connections_are_cheap(server: Server) -> None:
