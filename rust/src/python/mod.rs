@@ -9,6 +9,7 @@
 mod arrow;
 mod error;
 mod message;
+mod repair;
 mod retention;
 mod store;
 mod stored;
@@ -27,6 +28,8 @@ mod _native {
     use super::arrow::{Scan, log_boundary, log_cut, log_half_progress, log_range, log_topics};
     #[pymodule_export]
     use super::message::{Message, SendResult};
+    #[pymodule_export]
+    use super::repair::{Examiner, mend_store};
     #[pymodule_export]
     use super::retention::{Expired, LogFile};
     #[pymodule_export]
