@@ -7,7 +7,7 @@ use txstore::half::op::{op_bodies, parse_op_body};
 use txstore::half::outcome::DecidedHalves;
 use txstore::half::{HalfFacts, Identity};
 use txstore::names::{DISCARD_TOPIC, HALF_TOPIC};
-use txstore::record::{Properties, RecordView, Version};
+use txstore::record::{Host, Properties, RecordView, Version};
 use txstore::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 
 use super::Input;
@@ -81,9 +81,9 @@ fn view<'a>(properties: &'a [u8], body: &'a [u8]) -> RecordView<'a> {
         physical_offset: PhysicalOffset(4_711),
         sys_flag: 0,
         born_timestamp: TimestampMs(1),
-        born_host: HOST,
+        born_host: Host::from(&[127, 0, 0, 1, 0, 0, 0, 1]),
         store_timestamp: TimestampMs(1),
-        store_host: HOST,
+        store_host: Host::from(&[127, 0, 0, 1, 0, 0, 0, 1]),
         reconsume_times: 0,
         prepared_transaction_offset: PhysicalOffset(0),
         body,

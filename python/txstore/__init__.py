@@ -1,8 +1,8 @@
 """txstore: RocketMQ's transactional message as an embedded engine.
 
 A producer stores a half message that no consumer sees, runs its local transaction, then commits or rolls back; whoever
-dies in between, a check asks later what became of it. `txstore.open(path)` opens a store. This module is the one door:
-what is not in `__all__` is inside.
+dies in between, a check asks later what became of it. `txstore.open(path)` opens a store, `txstore.connect(address)`
+speaks to a broker elsewhere. This module is the one door: what is not in `__all__` is inside.
 """
 
 import sys
@@ -20,7 +20,12 @@ from txstore.config import BrokerConfig, FlushDiskType
 from txstore.consumer import Consumer
 from txstore.errors import (
     AlreadyEndedError,
+    BrokerBusyError,
+    BrokerRefusedError,
+    BrokerTimeoutError,
+    BrokerUnreachableError,
     DiskFullError,
+    EmbeddedOnlyError,
     ForeignStoreError,
     InUseError,
     InvalidMessageError,
@@ -30,7 +35,9 @@ from txstore.errors import (
     MessageNotFoundError,
     MissingFileError,
     OffsetTooOldError,
+    ProtocolError,
     ReadOnlyError,
+    RouteNotFoundError,
     StillPendingError,
     StoreClosedError,
     StoreCorruptError,
@@ -64,18 +71,25 @@ from txstore.message import (
 )
 from txstore.producer import Producer, Transaction, TransactionProducer
 from txstore.queries import QueueRange, TopicDescription
+from txstore.remoting import connect
+from txstore.remoting.server import Server, ServerConfig, serve
 from txstore.transaction import CheckRecord, EventKind, PendingTransaction, TraceEvent, TransactionTrace
 
 __all__ = [
     "AlreadyEndedError",
     "Broker",
+    "BrokerBusyError",
     "BrokerConfig",
+    "BrokerRefusedError",
+    "BrokerTimeoutError",
+    "BrokerUnreachableError",
     "CheckRecord",
     "ConsumeFromWhere",
     "ConsumeResult",
     "Consumer",
     "DeadLetter",
     "DiskFullError",
+    "EmbeddedOnlyError",
     "EventKind",
     "FlushDiskType",
     "ForeignStoreError",
@@ -96,14 +110,18 @@ __all__ = [
     "OffsetTooOldError",
     "PendingTransaction",
     "Producer",
+    "ProtocolError",
     "QueueLag",
     "QueueRange",
     "ReadOnlyError",
     "ReceivedMessage",
+    "RouteNotFoundError",
     "Scan",
     "SendResult",
     "SendStatus",
     "SentMessage",
+    "Server",
+    "ServerConfig",
     "StillPendingError",
     "StoreClosedError",
     "StoreCorruptError",
@@ -128,8 +146,10 @@ __all__ = [
     "TxStoreError",
     "WrongGroupError",
     "__version__",
+    "connect",
     "open",
     "scan",
+    "serve",
     "unique_id",
 ]
 

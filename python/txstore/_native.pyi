@@ -630,3 +630,124 @@ class Examiner:
 def mend_store(path: str, copies: str, copies_below: str) -> str:
     """Makes a damaged store fit to be opened; what was done, as JSON. Copies of all that may change go to
     `copies_below` in the directory `copies`, with a `report.json`. Raises StoreLockedError, and OSErrors of the system."""
+
+@final
+class RemotingRequest:
+    """A client's request that Python is to answer. Codes below 0 are the engine's own questions."""
+
+    @property
+    def number(self) -> int:
+        """Names it in its answer; 0: nobody waits for one."""
+    @property
+    def connection(self) -> int: ...
+    @property
+    def address(self) -> str:
+        """The client's, for people."""
+    @property
+    def code(self) -> int: ...
+    @property
+    def language(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def remark(self) -> str | None: ...
+    @property
+    def fields(self) -> dict[str, str]: ...
+    @property
+    def body(self) -> bytes: ...
+
+@final
+class RemotingServer:
+    """A server that listens: sending, ending and pulling are answered by the engine, everything else by who polls."""
+
+    @staticmethod
+    def start(
+        store: Store,
+        *,
+        listen: Sequence[str],
+        unix: str | PathLike[str] | None = None,
+        io_threads: int = 2,
+        connections_max: int = 10_000,
+    ) -> RemotingServer:
+        """Raises InvalidOptionError (no address), StoreIOError (in use, not to be had)."""
+    @property
+    def addresses(self) -> list[str]:
+        """Where it listens by TCP, in the order of `listen`."""
+    def next_request(self, timeout_ms: int) -> RemotingRequest | None:
+        """Waits for a request; None: there was none in this time."""
+    def answer(
+        self,
+        request: RemotingRequest,
+        code: int,
+        remark: str | None = None,
+        fields: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> bool:
+        """False: nobody waits for it any more."""
+    def send(self, connection: int, code: int, fields: Mapping[str, str], body: bytes | None = None) -> bool:
+        """A one-way request to a client; False: its connection is gone, or takes nothing more."""
+    def send_check(self, connection: int, store: Store, half_queue_offset: int, broker_name: str) -> bool:
+        """Asks a client what became of a transaction. Raises TransactionNotFoundError."""
+    def close_connection(self, connection: int) -> None: ...
+    def set_topic(self, topic: str, read_queues: int, write_queues: int) -> None:
+        """Makes a topic known to the data path. Raises InvalidNameError."""
+    def forget_topics(self) -> None:
+        """Each is asked for again."""
+    def set_subscriptions(self, group: str, wanted: Sequence[tuple[str, Sequence[str] | None, int]]) -> None:
+        """What a group wants: (topic, tags or None for all, version)."""
+    def set_orderly(self, group: str, orderly: bool) -> None:
+        """Whether a group locks its queues."""
+    def counters(self) -> dict[str, int]:
+        """What has happened so far; `connections`, `pulls_held`, `requests_waiting`: now."""
+    def stop_listening(self) -> None:
+        """Takes no connection and no request any more; what is in hand is answered."""
+    def stop(self) -> None:
+        """Ends what has not ended yet. Again: nothing."""
+
+@final
+class RemotingCommand:
+    """One request or response of RocketMQ's protocol, as it arrived."""
+
+    @property
+    def code(self) -> int:
+        """What is asked for; in a response what came of it, 0 being success."""
+    @property
+    def opaque(self) -> int:
+        """Names a request among its connection's; its response bears it, too."""
+    @property
+    def is_response(self) -> bool: ...
+    @property
+    def is_one_way(self) -> bool:
+        """Whether nobody waits for a response."""
+    @property
+    def remark(self) -> str | None:
+        """Words for people."""
+    @property
+    def ext_fields(self) -> dict[str, str]:
+        """The named values (a fresh dict)."""
+    @property
+    def body(self) -> bytes: ...
+    def response(self, code: int, remark: str | None = None, *, body: bytes | None = None) -> bytes:
+        """The frame that answers it."""
+
+@final
+class FrameReader:
+    """Commands out of the bytes of one connection, which arrive in pieces of any size."""
+
+    def __new__(cls) -> FrameReader: ...
+    def feed(self, data: bytes) -> list[RemotingCommand]:
+        """The commands that are whole now. Raises ProtocolError; nothing can be read from the connection after it."""
+
+def encode_request(
+    code: int, opaque: int, ext_fields: dict[str, str], body: bytes | None = None, *, one_way: bool = False
+) -> bytes:
+    """A request as its frame, with a JSON header. Raises InvalidMessageError if it is longer than the protocol allows."""
+
+def decode_records(data: bytes, *, in_hand: bool = False) -> list[StoredMessage]:
+    """Records one behind the other, as an answer holds them; `in_hand`: for a consumer to hand out. Raises ProtocolError."""
+
+def properties_text(message: Message, unique_id: str, more: Sequence[tuple[str, str]]) -> str:
+    """A message's properties as a request holds them: its own, its unique id, and more."""
+
+def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> bytes:
+    """Several messages, each with its unique id, as the body of a batch. Raises InvalidMessageError."""

@@ -44,7 +44,7 @@ from txstore.errors import (
     TxStoreError,
 )
 from txstore.housekeeping import Housekeeping, Job
-from txstore.interface import ConsumerMember, ProducerMember
+from txstore.interface import ConsumerMember, ProducerMember, Pull
 from txstore.message import (
     LocalTransactionState,
     Message,
@@ -158,6 +158,7 @@ class Broker(ConsumerGroups):
         self._lock = threading.RLock()
         self._closed = False
         self._producers = Producers()
+        self._topic_watchers: tuple[Callable[[], None], ...] = ()
         self._topics = Topics(
             store,
             [(topic, queue_id) for topic, queue_id, _, _ in store.queues()],
@@ -332,6 +333,12 @@ class Broker(ConsumerGroups):
         self._topics.create(topic, queues)
         for producer in self._producers.all():
             producer.topics_changed()
+        for told in self._topic_watchers:
+            told()
+
+    def watch_topics(self, changed: Callable[[], None]) -> None:
+        """Has `changed` called whenever a topic was made or grew by `create_topic`. For servers."""
+        self._topic_watchers = (*self._topic_watchers, changed)
 
     def delete_topic(self, topic: str) -> int:
         """Deletes a topic with its queues and the groups' offsets in it, durably; how many messages went.
@@ -381,7 +388,17 @@ class Broker(ConsumerGroups):
 
     # Messages
 
-    def append_many(self, messages: Sequence[Message], queue_ids: Sequence[int]) -> list[SendResult]:
+    def appender(self, producer_group: str) -> Callable[[Message, int], SendResult]:
+        """What stores a group's messages; for producers."""
+        return self.append
+
+    def puller(self, consumer: ConsumerMember) -> Pull:
+        """What reads for a consumer."""
+        return self.pull
+
+    def append_many(
+        self, messages: Sequence[Message], queue_ids: Sequence[int], producer_group: str = ""
+    ) -> list[SendResult]:
         """Stores several as one write: all or none. A topic must exist: ask `write_queues` first."""
         return self._store.append_many(messages, queue_ids)
 

@@ -218,6 +218,8 @@ class Answer:
 
     state: LocalTransactionState
     reason: str | None = None
+    sent: bool = False
+    """Whether the question went elsewhere: the answer comes as an end of its own."""
 
 
 class _Check:
@@ -402,7 +404,8 @@ class CheckPool:
         answer: Answer | None = None
         try:
             if check.starting():
-                answer = Answer(*judged(check.ask(), "the check"))
+                said = check.ask()
+                answer = said if isinstance(said, Answer) else Answer(*judged(said, "the check"))
         except Exception as error:
             answer = Answer(LocalTransactionState.UNKNOWN, f"the check raised {type(error).__name__}: {error}")
         except BaseException as error:  # A SystemExit in a checker must not take the pool's thread with it.
@@ -587,11 +590,11 @@ class CheckRounds:
                 reason = f"the end failed: {error}"
             self._history.add(key, CheckRecord(asked_at, repr(member), answer.state, reason))
             _log.log(
-                logging.INFO if reason is None else logging.WARNING,
-                "transaction %s of group %s: check answered %s%s",
+                logging.INFO if reason is None or answer.sent else logging.WARNING,
+                "transaction %s of group %s: check %s%s",
                 half.transaction_id,
                 waiting.producer_group,
-                answer.state.name,
+                "sent" if answer.sent else f"answered {answer.state.name}",
                 "" if reason is None else f": {reason}",
                 extra=_fields(waiting)
                 | {"transaction_id": half.transaction_id, "answer": answer.state.name, "reason": reason},

@@ -9,6 +9,8 @@
     ├── MessageNotFoundError        also LookupError   look elsewhere
     ├── TransactionNotFoundError    also LookupError   look elsewhere
     ├── OffsetTooOldError           also LookupError   go on at `.minimum`: retention removed what was asked for
+    ├── RouteNotFoundError          also LookupError   look elsewhere: no broker that can be reached has the topic
+    ├── EmbeddedOnlyError           also AttributeError   ask where the store is: a remote broker cannot
     ├── AlreadyEndedError                              look again: it ended otherwise, `.outcome` tells how
     ├── StillPendingError                              look again: it has not ended, so it cannot be resumed
     ├── InUseError                                     look again: who uses it must let go of it first
@@ -18,11 +20,16 @@
     ├── ReadOnlyError                                  open the store as its writer
     ├── StoreLockedError            also OSError       retry later: `.pid` has it open for writing
     ├── DiskFullError               also OSError       retry later: sends work again when there is space
+    ├── BrokerUnreachableError      also ConnectionError   retry later: `.address` does not answer, or hung up
+    ├── BrokerTimeoutError          also TimeoutError  look again: no answer in time, but it may have been done
+    ├── BrokerBusyError                                retry later: the broker has no room, `.code` says which
+    ├── BrokerRefusedError                             look at `.code` and the text: the broker says no
     ├── TooManyPendingError                            retry later: end some transactions, or raise the limit
     ├── TooManyFilesError           also OSError       retry later: raise `ulimit -n`
     ├── StoreCorruptError                              stop and verify: `.file` is damaged at byte `.offset`
     ├── MissingFileError                               stop and verify: a file of the log is not there
     ├── ForeignStoreError                              stop and verify: no store that this engine can use
+    ├── ProtocolError                                  stop and verify: the other side does not speak RocketMQ's way
     ├── StorePoisonedError          also OSError       reopen: a sync failed, reading goes on
     ├── StoreClosedError                               reopen: the handle was closed
     └── StoreIOError                also OSError       what else the system refused: `.errno`, `.filename`
@@ -35,7 +42,12 @@ from typing import Any
 
 __all__ = [
     "AlreadyEndedError",
+    "BrokerBusyError",
+    "BrokerRefusedError",
+    "BrokerTimeoutError",
+    "BrokerUnreachableError",
     "DiskFullError",
+    "EmbeddedOnlyError",
     "ForeignStoreError",
     "InUseError",
     "InvalidMessageError",
@@ -45,7 +57,9 @@ __all__ = [
     "MessageNotFoundError",
     "MissingFileError",
     "OffsetTooOldError",
+    "ProtocolError",
     "ReadOnlyError",
+    "RouteNotFoundError",
     "StillPendingError",
     "StoreClosedError",
     "StoreCorruptError",
@@ -110,6 +124,42 @@ class OffsetTooOldError(TxStoreError, LookupError):
     """The offset was removed by retention; `minimum` is the first one left (same unit as asked for)."""
 
     minimum: int = 0
+
+
+class RouteNotFoundError(TxStoreError, LookupError):
+    """No broker that is known has the topic."""
+
+
+class EmbeddedOnlyError(TxStoreError, AttributeError):
+    """A remote broker cannot do it; the process that has the store open can."""
+
+
+class BrokerUnreachableError(TxStoreError, ConnectionError):
+    """Nobody answers at `address`, or the connection was lost; nothing was done, unless a request was under way."""
+
+    address: str = ""
+
+
+class BrokerTimeoutError(TxStoreError, TimeoutError):
+    """No answer of `address` came in time. What was asked may have been done."""
+
+    address: str = ""
+
+
+class BrokerBusyError(TxStoreError):
+    """The broker holds requests back for now; `code` is RocketMQ's response code."""
+
+    code: int = 0
+
+
+class BrokerRefusedError(TxStoreError):
+    """The broker refuses; `code` is RocketMQ's response code."""
+
+    code: int = 0
+
+
+class ProtocolError(TxStoreError):
+    """The other side of a connection sent what RocketMQ's protocol does not allow."""
 
 
 class AlreadyEndedError(TxStoreError):

@@ -4,13 +4,22 @@ In and out: messages, offsets, names. Always: no class of the store appears, so 
 fit as well as the embedded one. Not here: any behaviour.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from txstore.listener import Checker
 from txstore.message import LocalTransactionState, Message, MessageModel, ReceivedMessage, SentMessage
 
-__all__ = ["BrokerInterface", "ConsumerMember", "EndedTransaction", "ProducerMember"]
+__all__ = ["BrokerInterface", "ConsumerMember", "EndedTransaction", "ProducerMember", "Pull"]
+
+
+class Pull(Protocol):
+    """Reads a queue for one consumer to hand out: `retry` can be asked for, and a retried message has its own topic."""
+
+    def __call__(
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
+    ) -> tuple[Sequence[ReceivedMessage], int]:
+        """As `BrokerInterface.read`."""
 
 
 class EndedTransaction(Protocol):
@@ -57,6 +66,10 @@ class ConsumerMember(Protocol):
     @property
     def instance_name(self) -> str | None: ...
     @property
+    def orderly(self) -> bool:
+        """Whether it deals with a queue's messages in order, so that nobody else may have the queue meanwhile."""
+
+    @property
     def number(self) -> int:
         """What names it among the living, above 0; 0 before it is registered."""
 
@@ -76,8 +89,12 @@ class BrokerInterface(Protocol):
     """What producers and consumers ask of a broker. Every call may raise a TxStoreError."""
 
     # Producers
-    def append(self, message: Message, queue_id: int, /) -> SentMessage: ...
-    def append_many(self, messages: Sequence[Message], queue_ids: Sequence[int]) -> Sequence[SentMessage]:
+    def appender(self, producer_group: str) -> Callable[[Message, int], SentMessage]:
+        """What stores a group's messages, each in a queue that `write_queues` names."""
+
+    def append_many(
+        self, messages: Sequence[Message], queue_ids: Sequence[int], producer_group: str
+    ) -> Sequence[SentMessage]:
         """All or none."""
 
     def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int, /) -> SentMessage:
@@ -117,14 +134,10 @@ class BrokerInterface(Protocol):
     ) -> tuple[Sequence[ReceivedMessage], int]:
         """Visible messages in order, and the queue offset to go on from. Raises OffsetTooOldError."""
 
-    def pull(
-        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
-    ) -> tuple[Sequence[ReceivedMessage], int]:
-        """As `read`, for a consumer to hand out: `retry` can be asked for, and a retried message has its own topic."""
+    def puller(self, consumer: ConsumerMember) -> Pull:
+        """What reads for a consumer that is registered, until it is forgotten or leaves."""
 
-    def send_back(
-        self, message: ReceivedMessage, group: str, delay_level: int, max_reconsume_times: int, /
-    ) -> SentMessage:
+    def send_back(self, message: ReceivedMessage, group: str, delay_level: int, max_reconsume_times: int, /) -> object:
         """Has a message come again to a group after a delay: 0 by how often it came, else a level; parks it with the
         group's dead letters if it came as often as that, or for -1."""
 
@@ -135,7 +148,10 @@ class BrokerInterface(Protocol):
         """First queue offset left, and one past the last visible."""
 
     def wait(self, physical_offset: int, timeout_ms: int) -> int:
-        """Waits until the visible end is above `physical_offset`, or the time is over; returns the visible end."""
+        """Waits until something is visible above `physical_offset`, or the time is over; returns how far it is now.
+
+        A remote broker's client counts what came instead of bytes; 0 is below either.
+        """
 
     def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None: ...
     def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None: ...
@@ -143,8 +159,8 @@ class BrokerInterface(Protocol):
     def register_consumer(self, consumer: ConsumerMember) -> int:
         """The consumer's number, above 0. Raises InvalidOptionError if another member wants something else."""
 
-    def consumer_members(self, group: str, topic: str) -> Sequence[int]:
-        """The numbers of a group's consumers of a topic, the same for all of them."""
+    def share_of(self, consumer: ConsumerMember, topic: str) -> Sequence[int]:
+        """The queues of a topic, its own or its retry topic, that are a member's share; each has one member."""
 
     def lock_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> bool:
         """Whether the consumer may read a queue of its group: no other member holds it, or the holder let go."""

@@ -199,6 +199,8 @@ class StoredHalf(TransactionMessage, Protocol):
     def store_timestamp_ms(self) -> int: ...
 
     @property
+    def queue_offset(self) -> int: ...
+    @property
     def real_topic(self) -> str: ...
     @property
     def real_queue_id(self) -> int: ...
@@ -245,6 +247,11 @@ class HalfMessage:
     @property
     def flag(self) -> int:
         return self._stored.flag
+
+    @property
+    def half_queue_offset(self) -> int:
+        """Its place in the half queue, in entries."""
+        return self._stored.queue_offset
 
     @property
     def message_id(self) -> str:

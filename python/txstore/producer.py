@@ -91,7 +91,7 @@ class Producer:
         self._broker = broker
         self._group = group
         self._closed = False
-        self._append: Callable[[Message, int], SentMessage] = broker.append
+        self._append: Callable[[Message, int], SentMessage] = broker.appender(group)
         self._queues: dict[str, tuple[int, ...]] = {}
         self._topics: set[str] = set()
         # The next queue of each topic: `itertools.cycle` steps in one C call, so threads share it without a lock, and
@@ -160,7 +160,7 @@ class Producer:
             if topic not in together:
                 together[topic] = self._choose(message, None, None, None)
             chosen.append(together[topic])
-        return self._broker.append_many(messages, chosen) if chosen else []
+        return self._broker.append_many(messages, chosen, self._group) if chosen else []
 
     @property
     def topics(self) -> frozenset[str]:

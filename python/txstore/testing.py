@@ -7,7 +7,7 @@ here: the disk, the log's bytes, crashes; checks run when `run_checks()` says so
 
 import heapq
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
@@ -25,7 +25,7 @@ from txstore.errors import (
     TransactionNotFoundError,
     WrongGroupError,
 )
-from txstore.interface import ProducerMember
+from txstore.interface import ConsumerMember, ProducerMember, Pull
 from txstore.listener import judged
 from txstore.message import (
     HalfMessage,
@@ -424,7 +424,12 @@ class FakeBroker(ConsumerGroups):
         stored = self._log.append(message, message.topic, queue_id, unique_id(), delay_level=message.delay_level)
         return _sent(stored)
 
-    def append_many(self, messages: Sequence[Message], queue_ids: Sequence[int]) -> list[FakeSent]:
+    def appender(self, producer_group: str) -> Callable[[Message, int], FakeSent]:
+        return self.append
+
+    def append_many(
+        self, messages: Sequence[Message], queue_ids: Sequence[int], producer_group: str = ""
+    ) -> list[FakeSent]:
         return [self.append(message, queue_id) for message, queue_id in zip(messages, queue_ids, strict=True)]
 
     def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int = 0) -> FakeSent:
@@ -513,6 +518,9 @@ class FakeBroker(ConsumerGroups):
             return replace(message, topic=own, in_hand=_InHand())
 
         return [handed_out(message) for message in found], behind
+
+    def puller(self, consumer: ConsumerMember) -> Pull:
+        return self.pull
 
     def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         return self._log.search_offset(topic, queue_id, timestamp_ms)

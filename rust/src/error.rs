@@ -287,6 +287,14 @@ impl Error {
 /// What helps against the refusals that a user's own setting causes.
 fn io_hint(operation: &str, kind: io::ErrorKind) -> &'static str {
     match (operation, kind) {
+        ("listen at", io::ErrorKind::AddrInUse) => {
+            "\nhint: another server listens there: stop it, or give another place (port 0 takes a free one)"
+        }
+        ("listen at", io::ErrorKind::AddrNotAvailable) => "\nhint: the host must be an address of this machine",
+        ("listen at", io::ErrorKind::PermissionDenied) => {
+            "\nhint: take a port above 1023, or a directory that this user may write to"
+        }
+        ("listen at", _) => "\nhint: HOST:PORT with the host as a number, or a file in a directory that is there",
         (_, io::ErrorKind::PermissionDenied) => {
             "\nhint: this user needs write permission to the store, and with read_only=True read permission"
         }

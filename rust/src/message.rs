@@ -4,16 +4,35 @@
 //! record will hold it. Always: no separator hides in a name or value; no reserved name is set. Not here: the body, which
 //! is borrowed at each call.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::java;
 use crate::names;
-use crate::record::layout::PROPERTIES_MAX;
-use crate::record::properties::{self, DELAY, KEYS, Properties, SHARDING_KEY, TAGS};
+use crate::record::layout::{PROPERTIES_MAX, SYS_COMPRESSED, SYS_COMPRESSION_MASK};
+use crate::record::properties::{
+    self, DELAY, KEYS, PRODUCER_GROUP, Properties, REAL_QUEUE_ID, REAL_TOPIC, SHARDING_KEY, TAGS, TIMER_DELAY_MS,
+    TIMER_DELAY_SEC, TIMER_DELIVER_MS, TRANSACTION_CHECK_TIMES, TRANSACTION_ID, TRANSACTION_PREPARED,
+    TRANSACTION_PREPARED_QUEUE_OFFSET, UNIQUE_KEY,
+};
+use crate::units::TimestampMs;
 
 /// The highest of RocketMQ's delay levels.
 pub const DELAY_LEVEL_MAX: u8 = 18;
+
+/// What the engine sets by itself, and adds again where it belongs.
+const ENGINES_OWN: &[&str] = &[
+    UNIQUE_KEY,
+    TRANSACTION_PREPARED,
+    PRODUCER_GROUP,
+    REAL_TOPIC,
+    REAL_QUEUE_ID,
+    TRANSACTION_ID,
+    TRANSACTION_CHECK_TIMES,
+    TRANSACTION_PREPARED_QUEUE_OFFSET,
+];
+const TIMERS: &[&str] = &[TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS];
 
 /// A message without its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +49,23 @@ pub struct Envelope {
     pub tags_code: i64,
     /// The hash that the topic's keys begin with.
     pub topic_hash: i32,
+    /// What a client elsewhere said of it; `None`: it is made here and now.
+    pub origin: Option<Origin>,
+}
+
+/// What a message brings that was made in another process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The unique id that its producer gave it.
+    pub unique_id: Option<String>,
+    /// Whether and how the body is compressed; no other bits are taken from a client.
+    pub sys_flag: i32,
+    /// When it was made.
+    pub born_timestamp: TimestampMs,
+    /// Where it was made.
+    pub born_host: SocketAddr,
+    /// How often it was consumed before.
+    pub reconsume_times: i32,
 }
 
 /// What an application may say of a message.
@@ -115,7 +151,44 @@ impl Envelope {
             properties: text,
             flag: parts.flag,
             delay_level: parts.delay_level,
+            origin: None,
         })
+    }
+
+    /// The envelope of a message as a client sent it. `properties` is the text as it came; what the engine itself sets
+    /// is taken out of it, so that no client can pretend.
+    pub fn received(topic: Topic, properties: &str, flag: i32, mut origin: Origin) -> Result<Self> {
+        let came = Properties(properties.as_bytes());
+        if properties.len() > PROPERTIES_MAX {
+            let what = format!("the properties take {} bytes, at most {PROPERTIES_MAX} are allowed", properties.len());
+            return Err(invalid(what));
+        }
+        if let Some(name) = TIMERS.iter().find(|name| came.get(name).is_some()) {
+            return Err(invalid(format!(
+                "property {name} asks for a timer\nhint: delay levels 1 to 18 are there: DELAY"
+            )));
+        }
+        origin.sys_flag &= SYS_COMPRESSED | SYS_COMPRESSION_MASK;
+        origin.unique_id = came.get_str(UNIQUE_KEY).map(str::to_owned);
+        let level = came.get_str(DELAY).map_or(Ok(0), str::parse::<i32>);
+        let level = level.map_err(|_| invalid("property DELAY is no number".into()))?;
+        let mut text = Vec::with_capacity(properties.len());
+        properties::copy_without(came, ENGINES_OWN, &mut text);
+        Ok(Self {
+            topic: topic.name,
+            tags_code: java::tags_code(Properties(&text).get_str(TAGS)),
+            topic_hash: topic.hash,
+            // Above the highest a broker takes the highest.
+            delay_level: u8::try_from(level.max(0)).unwrap_or(u8::MAX).min(DELAY_LEVEL_MAX),
+            properties: text,
+            flag,
+            origin: Some(origin),
+        })
+    }
+
+    /// The unique id that its producer gave it.
+    pub fn unique_id(&self) -> Option<&str> {
+        self.origin.as_ref().and_then(|origin| origin.unique_id.as_deref())
     }
 
     /// Its keys, separated by spaces.

@@ -19,8 +19,8 @@ pub(crate) use unmodelled::{Condvar, Mutex};
 /// Locks from a crate that has the standard library's.
 macro_rules! locks {
     ($library:ident) => {
-        use std::sync::PoisonError;
-        use $library::sync::{MutexGuard, TryLockError};
+        use std::sync::{PoisonError, TryLockError};
+        use $library::sync::MutexGuard;
 
         /// A panic with the lock held leaves it usable: what it guards is only changed where nothing panics.
         #[derive(Debug, Default)]

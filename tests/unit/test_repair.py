@@ -202,7 +202,7 @@ def test_a_brokers_store(run: Run, golden: Golden, tmp_path: Path, damage: str) 
         place = sorted(before)[len(before) // 2]
         flip(log_file(store, 0), place + (2 if damage == "a size" else 100))
     damaged = file_hashes(store)
-    code, out, _ = run("store", "check", "--deep", store)
+    code, _, _ = run("store", "check", "--deep", store)
     assert (code == 0) == (damage == "a queue flipped"), "what every opening builds again is no finding"
     done = repaired(run, store)
     if code == 0:

@@ -37,6 +37,7 @@ _NOUNS = {
     "message": "Messages: get, by-key, by-time.",
     "dlq": "Dead letters: list, resend.",
     "tx": "Transactions: list, show, explain, commit, rollback, discard, resume.",
+    "serve": "Serve a store to clients of any language, by RocketMQ's protocol.",
     "store": "A store as a whole: create, stat, check, repair, dump, heal.",
 }
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it.

@@ -17,10 +17,16 @@ from typing import Self
 
 from txstore._native import validate_group
 from txstore.config import Duration, as_timedelta, milliseconds
-from txstore.consumer.allocation import allocate_averagely
 from txstore.consumer.pool import Handler, HandlerPool
 from txstore.consumer.queue import ReadQueue, Source
-from txstore.errors import InvalidOptionError, OffsetTooOldError, StoreClosedError
+from txstore.errors import (
+    BrokerBusyError,
+    BrokerTimeoutError,
+    BrokerUnreachableError,
+    InvalidOptionError,
+    OffsetTooOldError,
+    StoreClosedError,
+)
 from txstore.interface import BrokerInterface
 from txstore.listener import parse_tags
 from txstore.message import ConsumeFromWhere, MessageModel, ReceivedMessage, retry_group, retry_topic
@@ -33,6 +39,8 @@ _WAIT_SLICE_MS = 200  # A wait inside the engine hears neither Ctrl-C nor close(
 _SPAN_MAX = 2000  # RocketMQ's consumeConcurrentlyMaxSpan: how far a pool goes on past a message that still runs.
 _RECONSUME_TIMES_MAX = 16
 _STOP_SECONDS = 30.0
+# A broker elsewhere, which is to come back.
+_AWAY = (BrokerUnreachableError, BrokerTimeoutError, BrokerBusyError)
 _REMOVED = "messages were removed before they were consumed"
 
 
@@ -95,7 +103,9 @@ class Consumer:
         self._closed = False
         self._pool: HandlerPool | None = None
         self._number = 0
+        self._orderly = False
         self._number = broker.register_consumer(self)
+        self._read = broker.puller(self)
         try:
             self._begin_group()
         except BaseException:
@@ -125,6 +135,11 @@ class Consumer:
     @property
     def instance_name(self) -> str | None:
         return self._instance
+
+    @property
+    def orderly(self) -> bool:
+        """Whether `run` deals with its messages in order."""
+        return self._orderly
 
     @property
     def number(self) -> int:
@@ -209,6 +224,7 @@ class Consumer:
                 raise self._closed_error()
             self.acknowledge()
             self._pool = pool
+            self._set_orderly(orderly)
         try:
             pool.run()
         finally:
@@ -217,6 +233,8 @@ class Consumer:
                     if queue.running:  # Handed out and not begun, or broken off: it comes again.
                         queue.rewind()
             self._pool = None
+            if not self._closed:
+                self._set_orderly(False)
             if pool.stopping:
                 self._leave()
             pool.ended.set()
@@ -345,6 +363,16 @@ class Consumer:
 
     # Inside
 
+    def _set_orderly(self, orderly: bool) -> None:
+        """Queues are taken anew, where that means another lock."""
+        with self._lock:
+            if orderly is self._orderly:
+                return
+            for (topic, queue_id), queue in list(self._queues.items()):
+                self._drop(queue)
+                self._broker.unlock_queue(self, topic, queue_id)
+            self._orderly = orderly
+
     def _not_in_pool(self) -> None:
         if self._closed:
             raise self._closed_error()
@@ -392,7 +420,7 @@ class Consumer:
         taken: list[tuple[ReadQueue, list[ReceivedMessage]]] = []
         for _ in range(len(self._turn)):
             queue = self._turn[0]
-            limit = min(count, room(queue))
+            limit = 0 if queue.leaving else min(count, room(queue))
             if limit > 0:
                 try:
                     messages = self._next(queue, limit)
@@ -415,14 +443,14 @@ class Consumer:
         if found == self._shared and not self._stale:
             return
         self._stale = False
-        members = self._broker.consumer_members(self._group, self._topic)
         wanted: dict[tuple[str, int], Source] = {}
         for source, queue_ids in zip(self._sources, found, strict=True):
             every = self._model is MessageModel.BROADCASTING
-            mine = queue_ids if every else allocate_averagely(queue_ids, members, self._number)
+            mine = queue_ids if every else self._broker.share_of(self, source.topic)
             wanted.update(((source.topic, queue_id), source) for queue_id in mine)
         for (topic, queue_id), queue in list(self._queues.items()):
-            if (topic, queue_id) in wanted:
+            queue.leaving = (topic, queue_id) not in wanted
+            if not queue.leaving:
                 continue
             if queue.busy:
                 self._stale = True  # It goes when what is in hand of it is done.
@@ -432,10 +460,14 @@ class Consumer:
         for (topic, queue_id), source in wanted.items():
             if (topic, queue_id) in self._queues:
                 continue
-            if self._model is MessageModel.BROADCASTING or self._broker.lock_queue(self, topic, queue_id):
-                self._add(source, queue_id)
-            else:
-                self._stale = True  # Its holder has something of it in hand.
+            try:
+                if self._model is MessageModel.BROADCASTING or self._broker.lock_queue(self, topic, queue_id):
+                    self._add(source, queue_id)
+                else:
+                    self._stale = True  # Its holder has something of it in hand.
+            except _AWAY as error:
+                self._stale = True
+                _log.warning("%s/%d is read when its broker is back: %s", topic, queue_id, error)
         self._shared = found
 
     def _add(self, source: Source, queue_id: int) -> None:
@@ -517,7 +549,7 @@ class Consumer:
 
     def _pull(self, queue: ReadQueue, count: int) -> tuple[Sequence[ReceivedMessage], int]:
         source = queue.source
-        return self._broker.pull(source.topic, queue.queue_id, queue.next_offset, count, source.tags)
+        return self._read(source.topic, queue.queue_id, queue.next_offset, count, source.tags)
 
     def _note(self, queue: ReadQueue, queue_offset: int) -> None:
         if queue_offset > queue.acknowledged:

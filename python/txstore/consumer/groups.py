@@ -4,12 +4,13 @@ In: groups, topics, members. Out: consumers, and what concerns a whole group: la
 group's name is known to the store before its first consumer reads; members hear of a reset. Not here: messages.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import cast
 
 from txstore._native import is_system_topic, validate_topic
 from txstore.backlog import Backlog, DeadLetter, GroupDescription, QueueLag
+from txstore.consumer.allocation import allocate_averagely
 from txstore.consumer.consumer import Consumer
 from txstore.consumer.members import Members
 from txstore.errors import InvalidNameError, InvalidOptionError
@@ -29,7 +30,6 @@ class ConsumerGroups:
         self._members = Members()
         self.lock_queue = self._members.lock_queue
         self.unlock_queue = self._members.unlock_queue
-        self.consumer_members = self._members.of
 
     def consumer(
         self,
@@ -107,6 +107,11 @@ class ConsumerGroups:
     def unregister_consumer(self, consumer: ConsumerMember) -> None:
         self._members.remove(consumer)
 
+    def share_of(self, consumer: ConsumerMember, topic: str) -> Sequence[int]:
+        """The queues of a topic that a member reads."""
+        members = self._members.of(consumer.group, consumer.topic)
+        return allocate_averagely(self.read_queues(topic), members, consumer.number)
+
     def send_back(
         self, message: ReceivedMessage, group: str, delay_level: int, max_reconsume_times: int
     ) -> SentMessage:
@@ -128,6 +133,9 @@ class ConsumerGroups:
         self._backlog.set_offset(topic, group, queue_id, queue_offset)
 
     # What the broker has
+
+    def read_queues(self, topic: str) -> Sequence[int]:
+        raise NotImplementedError
 
     def write_offsets(self) -> None:
         raise NotImplementedError

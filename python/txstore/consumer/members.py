@@ -46,6 +46,13 @@ class Members:
         """It leaves; one that is no member: nothing."""
         self._remove(consumer.number, (consumer.group, consumer.topic))
 
+    def forget(self, number: int) -> None:
+        """Takes back what `add` did."""
+        ref = self._members.get(number)
+        member = ref() if ref is not None else None
+        if member is not None:
+            self._remove(number, (member.group, member.topic))
+
     def of(self, group: str, topic: str) -> tuple[int, ...]:
         """The members of a group on a topic, in the order in which they came."""
         with self._lock:

@@ -43,6 +43,8 @@ class ReadQueue:
     """What a pool handed out and is not done with, in order."""
     dropped: bool = False
     """It is another member's now, or was reset: acknowledging what was in hand means nothing."""
+    leaving: bool = False
+    """It is to be another member's: it goes when what is in hand of it is done, and nothing more is handed out."""
     not_before: float = 0.0
     """An orderly queue rests until then, after a message failed."""
     failures: int = 0

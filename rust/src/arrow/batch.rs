@@ -3,6 +3,7 @@
 //! In: one decoded record after the other. Out: record batches of one schema. Always: only what the chosen columns need is
 //! looked at; a record's properties are walked once. Not here: which records, and where they stand.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
@@ -17,15 +18,15 @@ use crate::record::properties::{
     KEYS, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TRANSACTION_CHECK_TIMES, TRANSACTION_ID,
     TRANSACTION_PREPARED, UNIQUE_KEY,
 };
-use crate::record::{RecordView, TransactionType};
+use crate::record::{Properties, RecordView, TransactionType};
 use crate::units::TimestampMs;
 
 /// A row that is to be.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Row<'a> {
-    pub(super) view: &'a RecordView<'a>,
+    pub(super) view: RecordView<'a>,
     /// The body as the application sent it; nothing where it is not asked for.
-    pub(super) body: &'a [u8],
+    pub(super) body: Cow<'a, [u8]>,
     /// In the views of ops and traces: the half that is named.
     pub(super) half_queue_offset: u64,
 }
@@ -140,28 +141,32 @@ impl Batch {
         }
     }
 
-    /// Appends a row.
+    /// Appends rows, one column after the other: what differs between columns is then decided once for all of them.
+    pub(super) fn append(&mut self, rows: &[Row<'_>]) {
+        let facts: Vec<Facts<'_>> = rows.iter().map(|row| self.read_properties(row.view.properties)).collect();
+        for (column, cells) in &mut self.columns {
+            append(*column, cells, rows, &facts);
+        }
+        self.rows += rows.len();
+    }
+
+    /// Walks a record's properties once, for the facts and for the map.
     #[inline]
-    pub(super) fn append(&mut self, row: Row<'_>) {
+    fn read_properties<'a>(&mut self, properties: Properties<'a>) -> Facts<'a> {
         let mut facts = Facts::default();
         match &mut self.entries {
             Some(entries) => {
                 let begin = entries.begin();
-                for (name, value) in row.view.properties.iter() {
+                for (name, value) in properties.iter() {
                     facts.note(name, value);
                     entries.push(name, value);
                 }
-                entries.end(begin, row.view.properties);
+                entries.end(begin, properties);
             }
-            None if self.needs_facts => {
-                row.view.properties.iter().for_each(|(name, value)| facts.note(name, value));
-            }
+            None if self.needs_facts => properties.iter().for_each(|(name, value)| facts.note(name, value)),
             None => {}
         }
-        for (column, cells) in &mut self.columns {
-            append(*column, cells, row, &facts);
-        }
-        self.rows += 1;
+        facts
     }
 
     /// Appends rows of another kind, which `append` knows.
@@ -191,54 +196,63 @@ impl Batch {
     }
 }
 
-#[inline]
-fn append(column: Column, cells: &mut Cells, row: Row<'_>, facts: &Facts<'_>) {
-    let view = row.view;
+/// Appends one column's values; `facts` has as many as there are rows.
+fn append(column: Column, cells: &mut Cells, rows: &[Row<'_>], facts: &[Facts<'_>]) {
+    let views = rows.iter().map(|row| &row.view);
+    let known = || views.clone().zip(facts);
     match cells {
-        Cells::Int(numbers) => numbers.push(match column {
-            Column::QueueId => view.queue_id.0,
-            Column::Size => view.size.cast_signed(),
-            Column::Flag => view.flag,
-            Column::SysFlag => view.sys_flag,
-            Column::ReconsumeTimes => view.reconsume_times,
-            Column::CheckTimes => number(facts.check_times).unwrap_or_default(),
-            _ => return numbers.push_or_null(real_queue_id(view, facts)),
-        }),
-        Cells::Long(numbers) if column == Column::Identity => numbers.push_or_null(identity(view, facts)),
-        Cells::Long(numbers) => numbers.push(match column {
-            Column::QueueOffset => view.queue_offset.0.cast_signed(),
-            Column::PhysicalOffset => view.physical_offset.0.cast_signed(),
-            Column::HalfQueueOffset => row.half_queue_offset.cast_signed(),
-            _ => view.prepared_transaction_offset.0.cast_signed(),
-        }),
-        Cells::Time(numbers) => {
-            let is_born = column == Column::BornTimestamp;
-            numbers.push(microseconds(if is_born { view.born_timestamp } else { view.store_timestamp }));
-        }
-        Cells::Host(hosts) => hosts.push(if column == Column::BornHost { view.born_host } else { view.store_host }),
-        Cells::PlaceId(ids) => match facts.unique_id.filter(|_| column == Column::MessageId) {
-            Some(id) => ids.push(id),
-            None => ids.push_place(view.store_host, view.physical_offset),
+        Cells::Int(numbers) => match column {
+            Column::QueueId => numbers.extend(views.map(|view| view.queue_id.0)),
+            Column::Size => numbers.extend(views.map(|view| view.size.cast_signed())),
+            Column::Flag => numbers.extend(views.map(|view| view.flag)),
+            Column::SysFlag => numbers.extend(views.map(|view| view.sys_flag)),
+            Column::ReconsumeTimes => numbers.extend(views.map(|view| view.reconsume_times)),
+            Column::CheckTimes => numbers.extend(facts.iter().map(|it| number(it.check_times).unwrap_or_default())),
+            _ => known().for_each(|(view, facts)| numbers.push_or_null(real_queue_id(view, facts))),
         },
-        Cells::Bytes(bytes) => bytes.push(row.body),
-        Cells::Words(ends, words) => {
-            for key in facts.keys.unwrap_or_default().split(|byte| *byte == b' ') {
-                if !key.is_empty() {
-                    words.push(key);
+        Cells::Long(numbers) => match column {
+            Column::QueueOffset => numbers.extend(views.map(|view| view.queue_offset.0.cast_signed())),
+            Column::PhysicalOffset => numbers.extend(views.map(|view| view.physical_offset.0.cast_signed())),
+            Column::HalfQueueOffset => numbers.extend(rows.iter().map(|row| row.half_queue_offset.cast_signed())),
+            Column::Identity => known().for_each(|(view, facts)| numbers.push_or_null(identity(view, facts))),
+            _ => numbers.extend(views.map(|view| view.prepared_transaction_offset.0.cast_signed())),
+        },
+        Cells::Time(numbers) if column == Column::BornTimestamp => {
+            numbers.extend(views.map(|view| microseconds(view.born_timestamp)));
+        }
+        Cells::Time(numbers) => numbers.extend(views.map(|view| microseconds(view.store_timestamp))),
+        Cells::Host(hosts) if column == Column::BornHost => views.for_each(|view| hosts.push(view.born_host)),
+        Cells::Host(hosts) => views.for_each(|view| hosts.push(view.store_host)),
+        Cells::PlaceId(ids) => {
+            for (view, facts) in known() {
+                match facts.unique_id.filter(|_| column == Column::MessageId) {
+                    Some(id) => ids.push(id),
+                    None => ids.push_place(view.store_host, view.physical_offset),
                 }
             }
-            ends.push(words.len());
         }
-        Cells::Repeated(texts) => {
-            let is_topic = column == Column::Topic;
-            texts.push(if is_topic { view.topic } else { type_name(view) }.as_bytes());
+        Cells::Bytes(bytes) => rows.iter().for_each(|row| bytes.push(&row.body)),
+        Cells::Words(ends, words) => {
+            for facts in facts {
+                let keys = facts.keys.unwrap_or_default().split(|byte| *byte == b' ');
+                keys.filter(|key| !key.is_empty()).for_each(|key| words.push(key));
+                ends.push(words.len());
+            }
         }
+        Cells::Repeated(texts) if column == Column::Topic => views.for_each(|view| texts.push(view.topic.as_bytes())),
+        Cells::Repeated(texts) => views.for_each(|view| texts.push(type_name(view).as_bytes())),
         Cells::Text(texts) => match column {
-            Column::TransactionId => texts.push_or_null(transaction_id(view, facts)),
-            Column::Tags => texts.push_or_null(facts.tags),
-            Column::RealTopic => texts.push_or_null(facts.real_topic.or_else(|| final_topic(view))),
-            Column::Trace => texts.push(trace(view).as_bytes()),
-            _ => texts.push_or_null(facts.group),
+            Column::TransactionId => {
+                known().for_each(|(view, facts)| texts.push_or_null(transaction_id(view, facts)));
+            }
+            Column::Tags => facts.iter().for_each(|facts| texts.push_or_null(facts.tags)),
+            Column::RealTopic => {
+                for (view, facts) in known() {
+                    texts.push_or_null(facts.real_topic.or_else(|| final_topic(view)));
+                }
+            }
+            Column::Trace => views.for_each(|view| texts.push(trace(view).as_bytes())),
+            _ => facts.iter().for_each(|facts| texts.push_or_null(facts.group)),
         },
         // The properties are appended with the facts; lists of numbers are only in the view of transactions.
         Cells::Map | Cells::Longs(..) => {}

@@ -4,7 +4,6 @@
 //! mended, not refused. Not here: which records.
 
 use std::borrow::Cow;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arrow_array::{
@@ -15,7 +14,7 @@ use arrow_buffer::{Buffer, NullBuffer, NullBufferBuilder, OffsetBuffer, ScalarBu
 use arrow_schema::{ArrowError, DataType, Field};
 
 use super::schema::{Column, UTC, element, map_fields};
-use crate::record::{Properties, offset_message_id};
+use crate::record::{Host, Properties, offset_message_id};
 use crate::units::PhysicalOffset;
 
 /// The results of Arrow's own calls.
@@ -168,6 +167,11 @@ impl<T: Copy + Default> Numbers<T> {
         self.values.push(value);
     }
 
+    #[inline]
+    pub(super) fn extend(&mut self, values: impl Iterator<Item = T>) {
+        self.values.extend(values);
+    }
+
     pub(super) fn push_or_null(&mut self, value: Option<T>) {
         self.nulls.append(value.is_some());
         self.values.push(value.unwrap_or_default());
@@ -313,17 +317,17 @@ impl Repeats {
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
     texts: Repeats,
-    last: Option<SocketAddr>,
+    last: Vec<u8>,
 }
 
 impl Hosts {
     #[inline]
-    pub(super) fn push(&mut self, host: SocketAddr) {
-        if self.last == Some(host) {
+    pub(super) fn push(&mut self, host: Host<'_>) {
+        if self.last == host.bytes() {
             self.texts.push_again();
         } else {
-            self.last = Some(host);
-            self.texts.change(host.to_string().as_bytes());
+            self.last = host.bytes().to_vec();
+            self.texts.change(host.address().to_string().as_bytes());
         }
     }
 }
@@ -332,7 +336,7 @@ impl Hosts {
 #[derive(Debug, Default)]
 pub(super) struct PlaceIds {
     texts: Texts,
-    last: Option<SocketAddr>,
+    last: Vec<u8>,
     digits: String,
 }
 
@@ -344,10 +348,10 @@ impl PlaceIds {
 
     /// The id that names a store's address and a place in its log.
     #[inline]
-    pub(super) fn push_place(&mut self, host: SocketAddr, place: PhysicalOffset) {
-        if self.last != Some(host) {
-            self.last = Some(host);
-            self.digits = offset_message_id(host, PhysicalOffset(0));
+    pub(super) fn push_place(&mut self, host: Host<'_>, place: PhysicalOffset) {
+        if self.last != host.bytes() {
+            self.last = host.bytes().to_vec();
+            self.digits = offset_message_id(host.address(), PhysicalOffset(0));
             self.digits.truncate(self.digits.len().saturating_sub(2 * size_of::<u64>()));
         }
         self.texts.write(self.digits.as_bytes());
@@ -414,7 +418,7 @@ impl Cells {
         match self {
             Self::Text(texts) => Self::Text(Texts::like(texts)),
             Self::Repeated(repeats) => Self::Repeated(repeats.like()),
-            Self::Host(hosts) => Self::Host(Hosts { texts: hosts.texts.like(), last: None }),
+            Self::Host(hosts) => Self::Host(Hosts { texts: hosts.texts.like(), last: Vec::new() }),
             Self::PlaceId(ids) => Self::PlaceId(PlaceIds { texts: Texts::like(&ids.texts), ..PlaceIds::default() }),
             Self::Words(words, texts) => Self::Words(words.like(), Texts::like(texts)),
             Self::Int(numbers) => Self::Int(Numbers::with_capacity(numbers.values.len())),

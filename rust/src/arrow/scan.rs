@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema};
 
+use super::ahead::ask_for;
 use super::batch::{Batch, Row};
 use super::folded::{Folded, HALVES_MAX};
 use super::log::{Log, Window};
@@ -22,8 +23,9 @@ use crate::error::{Error, Result};
 use crate::half::op::parse_op_body;
 use crate::names::{HALF_TOPIC, OP_TOPIC};
 use crate::record::compression::{BODY_MAX, decompress};
-use crate::record::layout::SYS_COMPRESSED;
+use crate::record::layout::{HEAD_MAX, SYS_COMPRESSED};
 use crate::record::{DecodeError, RecordView};
+
 use crate::sync::unmodelled::Mutex;
 use crate::units::to_usize;
 
@@ -31,8 +33,12 @@ use crate::units::to_usize;
 const SILENT_BYTES_MAX: u64 = 1 << 30;
 /// Shows as -1: a final or discarded copy names its half by the half's place alone.
 const NO_HALF: u64 = u64::MAX;
-/// Records are asked for so far ahead: often they are all of one size, and memory is slow to answer.
-const AHEAD: usize = 8;
+/// Rows that go into their columns together: few enough that what they borrow is still near.
+const CHUNK_ROWS: usize = 32;
+/// Where bodies are passed over, memory is asked for the heads of records so far ahead ...
+const HEADS_AHEAD: usize = 8;
+/// ... and for the last bytes of those in front of them: their topics and properties, or what fits two lines.
+const TAIL_BYTES: usize = 128;
 /// How often a batch is read again because the writer changed more than the end.
 const TRIES_MAX: u32 = 8;
 
@@ -233,39 +239,69 @@ impl Scan {
         self.log.window(self.at, self.reach(), needed)
     }
 
-    /// Decodes the window's records into rows.
+    /// Decodes the window's records into rows of the batch.
     fn read_window(&mut self, window: &Window) -> Result<Left> {
         let bytes = window.from(self.at);
         let mut rest: &[u8] = &bytes;
+        let mut rows = Vec::with_capacity(CHUNK_ROWS);
         loop {
+            let left = self.read_chunk(window, &mut rest, &mut rows)?;
+            self.batch.append(&rows);
+            rows.clear();
+            if let Some(left) = left {
+                return Ok(left);
+            }
+        }
+    }
+
+    /// Decodes the next records into rows; `None`: there are enough for now.
+    fn read_chunk<'a>(
+        &mut self,
+        window: &Window,
+        rest: &mut &'a [u8],
+        rows: &mut Vec<Row<'a>>,
+    ) -> Result<Option<Left>> {
+        while rows.len() < CHUNK_ROWS {
             if rest.is_empty() || self.at >= self.end {
-                return Ok(if self.at >= self.end { self.end_here()? } else { Left::Read });
+                return Ok(Some(if self.at >= self.end { self.end_here()? } else { Left::Read }));
             }
             match window.step(rest, self.at, self.log.verify(self.at, self.takes_body)) {
                 Step::Record(view) => {
                     let size = to_usize(view.size.into());
-                    touch(rest, AHEAD * size);
+                    self.ask_ahead(rest, size);
                     let wanted = self.options.wants(&view, &mut self.topics);
-                    if wanted && !self.push(&view)? {
-                        return Ok(Left::Full);
+                    if wanted && !self.push(view, rows)? {
+                        return Ok(Some(Left::Full));
                     }
                     self.at += u64::from(view.size);
-                    rest = rest.get(size..).unwrap_or_default();
+                    *rest = rest.get(size..).unwrap_or_default();
                 }
                 Step::FileEnd => {
                     self.at = window.file_end;
-                    rest = &[];
+                    *rest = &[];
                 }
-                other => return self.meet(other, window),
+                other => return self.meet(other, window).map(Some),
             }
+        }
+        Ok(None)
+    }
+
+    /// Asks memory, which is slow to answer, for what later records will be looked at for. Often they are all of one size.
+    #[inline]
+    fn ask_ahead(&self, rest: &[u8], size: usize) {
+        if self.takes_body {
+            ask_for(rest, 2 * size..3 * size);
+        } else {
+            let next = HEADS_AHEAD * size;
+            ask_for(rest, next.saturating_sub(TAIL_BYTES)..next + HEAD_MAX);
         }
     }
 
     /// Adds a record's rows; `false`: they go into the next batch.
     #[inline]
-    fn push(&mut self, view: &RecordView<'_>) -> Result<bool> {
-        let filled = self.batch.rows();
-        let Some(body) = self.body(view)? else { return Ok(true) };
+    fn push<'a>(&mut self, view: RecordView<'a>, rows: &mut Vec<Row<'a>>) -> Result<bool> {
+        let filled = self.batch.rows() + rows.len();
+        let Some(body) = self.body(&view)? else { return Ok(true) };
         let bytes = to_usize(view.size.into()).max(body.len());
         if filled >= self.options.batch_rows
             || (filled > 0 && self.batch_bytes.saturating_add(bytes) > self.options.batch_bytes)
@@ -279,12 +315,11 @@ impl Scan {
             _ => false,
         };
         if names_halves {
-            for half_queue_offset in parse_op_body(view.body) {
-                self.batch.append(Row { view, body: &[], half_queue_offset });
-            }
+            let row = |half_queue_offset| Row { view, body: Cow::Borrowed(&[]), half_queue_offset };
+            rows.extend(parse_op_body(view.body).map(row));
         } else {
             let half_queue_offset = if view.topic == HALF_TOPIC { view.queue_offset.0 } else { NO_HALF };
-            self.batch.append(Row { view, body: &body, half_queue_offset });
+            rows.push(Row { view, body, half_queue_offset });
         }
         Ok(true)
     }
@@ -375,12 +410,6 @@ impl Scan {
     pub fn position(&self) -> u64 {
         self.at
     }
-}
-
-/// Asks memory for the byte at a place, without waiting for it.
-#[inline]
-fn touch(bytes: &[u8], at: usize) {
-    std::hint::black_box(bytes.get(at).copied());
 }
 
 impl Iterator for Scan {

@@ -79,7 +79,7 @@ pub fn delivery_draft<'a>(
         // A broker's retry of a committed message keeps its bits; it is no transaction's record any more.
         sys_flag: waiting.sys_flag & !SYS_TRANSACTION_MASK,
         born_timestamp: waiting.born_timestamp,
-        born_host: waiting.born_host,
+        born_host: waiting.born_host.address(),
         store_host,
         reconsume_times: waiting.reconsume_times,
         prepared_transaction_offset: waiting.physical_offset,

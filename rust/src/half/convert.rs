@@ -98,7 +98,7 @@ fn as_is<'a>(record: &RecordView<'a>, store_host: SocketAddr, properties: &'a [u
         flag: record.flag,
         sys_flag: record.sys_flag,
         born_timestamp: record.born_timestamp,
-        born_host: record.born_host,
+        born_host: record.born_host.address(),
         store_host,
         reconsume_times: record.reconsume_times,
         prepared_transaction_offset: record.prepared_transaction_offset,

@@ -13,6 +13,7 @@ use super::*;
 use crate::error::Outcome;
 use crate::message::{Envelope, Parts};
 use crate::options::PUT_BACK_ROOM;
+use crate::record::Host;
 use crate::record::layout::{CRC_PROPERTY_LEN, PROPERTIES_MAX};
 
 #[test]
@@ -94,7 +95,7 @@ fn a_half_and_its_final_message_read_the_same_identity() {
         [(&b"UNIQ_KEY\x01id\x02"[..], &b"UNIQ_KEY\x01\xFF\x02"[..]), (b"PGROUP\x01g\x02", b"PGROUP\x01\xFF\x02")]
     {
         let text = [b"UNIQ_KEY\x01a\x02PGROUP\x01b\x02REAL_TOPIC\x01t\x02", first, last].concat();
-        let host = "127.0.0.1:1".parse().unwrap();
+        let host = Host::from(&[127, 0, 0, 1, 0, 0, 0, 1]);
         let view = RecordView {
             size: 100,
             version: crate::record::Version::V1,

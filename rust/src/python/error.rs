@@ -22,6 +22,12 @@ pub(super) fn into_py(py: Python<'_>, error: &Error) -> PyErr {
     exception(py, error).unwrap_or_else(|failed| failed)
 }
 
+/// What the other side of a connection sent wrongly; no error of the engine's.
+pub(super) fn protocol_error(py: Python<'_>, what: &str) -> PyErr {
+    let made = || py.import("txstore.errors")?.getattr("ProtocolError")?.call1((what,));
+    made().map_or_else(|failed| failed, PyErr::from_value)
+}
+
 /// Results with the error as an exception.
 pub(super) trait OrRaise<T> {
     fn or_raise(self, py: Python<'_>) -> PyResult<T>;

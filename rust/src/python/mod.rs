@@ -9,8 +9,11 @@
 mod arrow;
 mod error;
 mod message;
+mod remoting;
 mod repair;
 mod retention;
+#[cfg(feature = "server")]
+mod server;
 mod store;
 mod stored;
 mod transaction;
@@ -29,9 +32,14 @@ mod _native {
     #[pymodule_export]
     use super::message::{Message, SendResult};
     #[pymodule_export]
+    use super::remoting::{FrameReader, RemotingCommand, batch_body, decode_records, encode_request, properties_text};
+    #[pymodule_export]
     use super::repair::{Examiner, mend_store};
     #[pymodule_export]
     use super::retention::{Expired, LogFile};
+    #[cfg(feature = "server")]
+    #[pymodule_export]
+    use super::server::{RemotingRequest, RemotingServer};
     #[pymodule_export]
     use super::store::{OpenReport, Store, StoreStat};
     #[pymodule_export]

@@ -24,8 +24,8 @@ use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 /// One store directory, open.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct Store {
-    store: crate::store::Store,
-    host: std::net::SocketAddr,
+    pub(super) store: std::sync::Arc<crate::store::Store>,
+    pub(super) host: std::net::SocketAddr,
 }
 
 #[pymethods]
@@ -79,7 +79,7 @@ impl Store {
             background: true,
         };
         let store = py.detach(|| guarded(|| crate::store::Store::open(&path, options))).or_raise(py)?;
-        Ok(Self { store, host })
+        Ok(Self { store: std::sync::Arc::new(store), host })
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {

@@ -221,12 +221,12 @@ impl StoredMessage {
 
     #[getter]
     fn born_host(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(self.view(py)?.born_host.to_string())
+        Ok(self.view(py)?.born_host.address().to_string())
     }
 
     #[getter]
     fn store_host(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(self.view(py)?.store_host.to_string())
+        Ok(self.view(py)?.store_host.address().to_string())
     }
 
     #[getter]

@@ -4,14 +4,12 @@
 //! Always: any bytes, never a panic; lengths add up exactly to the total size. Not here: whether an error is a torn
 //! tail or damage, and whether a blank fills its file.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-
 use super::encode::crc_property;
 use super::layout::{
     BLANK_MIN, CRC_DIGITS, CRC_PROPERTY_HEAD, CRC_PROPERTY_LEN, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, PROPERTIES_MAX,
-    RECORD_MAX, RECORD_MIN, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, TOPIC_V1_MAX, TOPIC_V2_MAX, VALUE_END,
+    RECORD_MAX, RECORD_MIN, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, TOPIC_V1_MAX, TOPIC_V2_MAX, VALUE_END, host_len,
 };
-use super::{Properties, RecordView, Version, crc32};
+use super::{Host, Properties, RecordView, Version, crc32};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 
 /// What is done with the whole-record CRC, the last 20 bytes of the properties.
@@ -260,15 +258,12 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
-    fn host(&mut self, field: &'static str, v6: bool) -> Decoded<SocketAddr> {
-        let ip = if v6 {
-            Ipv6Addr::from(self.field::<16>(field)?).into()
-        } else {
-            Ipv4Addr::from(self.field::<4>(field)?).into()
-        };
-        let found = u32::from_be_bytes(self.field(field)?);
-        let port = u16::try_from(found).map_err(|_| DecodeError::BadPort { field, found })?;
-        Ok(SocketAddr::new(ip, port))
+    fn host(&mut self, field: &'static str, v6: bool) -> Decoded<Host<'a>> {
+        let len = host_len(v6);
+        let (host, rest) = self.rest.split_at_checked(len).ok_or(DecodeError::BadLength { field })?;
+        self.rest = rest;
+        let found = host.last_chunk().map_or(u32::MAX, |port| u32::from_be_bytes(*port));
+        if found > u16::MAX.into() { Err(DecodeError::BadPort { field, found }) } else { Ok(Host(host)) }
     }
 
     /// Body, topic and properties, with nothing left behind them.

@@ -91,7 +91,8 @@ pub const fn body_at(sys_flag: i32) -> usize {
     body_len_at(sys_flag) + 4
 }
 
-const fn host_len(v6: bool) -> usize {
+/// How many bytes an address takes, with its port.
+pub const fn host_len(v6: bool) -> usize {
     if v6 { HOST_V6_LEN } else { HOST_V4_LEN }
 }
 

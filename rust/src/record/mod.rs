@@ -12,7 +12,7 @@ pub mod properties;
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 pub use compression::decompress;
 pub use decode::{DecodeError, RecordCrc, Scanned, Verify, decode};
@@ -61,6 +61,31 @@ impl TransactionType {
     }
 }
 
+/// An address as a record has it: that of the network, then the port in four bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Host<'a>(&'a [u8]);
+
+impl<'a> Host<'a> {
+    /// The bytes, which tell two addresses apart.
+    pub const fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// The address.
+    pub fn address(self) -> SocketAddr {
+        let port = self.0.last_chunk().map_or(0, |[_, _, high, low]| u16::from_be_bytes([*high, *low]));
+        let v4 = self.0.first_chunk::<4>().map_or(Ipv4Addr::UNSPECIFIED, |ip| Ipv4Addr::from(*ip));
+        let v6 = (self.0.len() == layout::HOST_V6_LEN).then(|| self.0.first_chunk::<16>()).flatten();
+        SocketAddr::new(v6.map_or(IpAddr::V4(v4), |ip| IpAddr::V6(Ipv6Addr::from(*ip))), port)
+    }
+}
+
+impl<'a> From<&'a [u8; layout::HOST_V4_LEN]> for Host<'a> {
+    fn from(bytes: &'a [u8; layout::HOST_V4_LEN]) -> Self {
+        Self(bytes)
+    }
+}
+
 /// A record, borrowed from its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordView<'a> {
@@ -83,11 +108,11 @@ pub struct RecordView<'a> {
     /// When the producer made the message.
     pub born_timestamp: TimestampMs,
     /// The producer's address.
-    pub born_host: SocketAddr,
+    pub born_host: Host<'a>,
     /// When the message was stored.
     pub store_timestamp: TimestampMs,
     /// The store's address.
-    pub store_host: SocketAddr,
+    pub store_host: Host<'a>,
     /// How often a consumer asked for it again.
     pub reconsume_times: i32,
     /// In a committed message: where its half message stands.
@@ -108,7 +133,7 @@ impl<'a> RecordView<'a> {
 
     /// The id that names the store's address and the place in its log.
     pub fn offset_message_id(&self) -> String {
-        offset_message_id(self.store_host, self.physical_offset)
+        offset_message_id(self.store_host.address(), self.physical_offset)
     }
 
     /// The id that the producer gave it.

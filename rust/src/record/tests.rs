@@ -62,8 +62,8 @@ fn draft_of<'a>(view: &RecordView<'a>) -> Draft<'a> {
         flag: view.flag,
         sys_flag: view.sys_flag,
         born_timestamp: view.born_timestamp,
-        born_host: view.born_host,
-        store_host: view.store_host,
+        born_host: view.born_host.address(),
+        store_host: view.store_host.address(),
         reconsume_times: view.reconsume_times,
         prepared_transaction_offset: view.prepared_transaction_offset,
         body: view.body,
@@ -266,7 +266,7 @@ prop_compose! {
         let bytes = encoded(&draft, with_crc);
         let view = view(&bytes, if with_crc { ALL } else { Verify { record_crc: RecordCrc::Ignore, ..ALL } });
         assert_eq!((view.topic, view.body, view.queue_id, view.flag), (draft.topic, draft.body, draft.queue_id, draft.flag));
-        assert_eq!((view.born_host, view.store_host), hosts);
+        assert_eq!((view.born_host.address(), view.store_host.address()), hosts);
         assert_eq!((view.born_timestamp.0, view.prepared_transaction_offset.0), moments);
         assert_eq!((view.physical_offset, view.store_timestamp), (AT, place().store_timestamp));
         assert_eq!((view.reconsume_times, view.size.to_be_bytes()), (numbers.3, *bytes.first_chunk::<4>().unwrap()));

@@ -1,7 +1,8 @@
 //! Remoting: RocketMQ's own protocol, between a server and clients of any language.
 //!
-//! In: bytes of a connection. Out: commands, and bytes again. Always: limits are held before memory is asked for, and a
-//! malformed frame is an exact error, never a panic. Not here: groups, topics and checks, which Python decides.
+//! In: bytes of a connection. Out: commands, and bytes again; in a server, messages stored and handed out. Always:
+//! limits are held before memory is asked for; a malformed frame is an exact error, never a panic; sending, ending and
+//! pulling never wait for Python. Not here: groups, topics and checks, which Python decides.
 
 pub mod command;
 pub mod frame;
@@ -9,6 +10,37 @@ mod header_binary;
 mod header_json;
 #[cfg(test)]
 mod tests;
+
+#[cfg(feature = "server")]
+mod arrivals;
+#[cfg(feature = "server")]
+pub mod check;
+#[cfg(feature = "server")]
+pub mod codes;
+#[cfg(feature = "server")]
+mod connection;
+#[cfg(feature = "server")]
+pub mod counters;
+#[cfg(feature = "server")]
+mod durable;
+#[cfg(feature = "server")]
+mod end;
+#[cfg(feature = "server")]
+mod fields;
+#[cfg(feature = "server")]
+mod outbox;
+#[cfg(feature = "server")]
+pub mod policy;
+#[cfg(feature = "server")]
+mod pull;
+#[cfg(feature = "server")]
+mod send;
+#[cfg(feature = "server")]
+pub mod server;
+#[cfg(feature = "server")]
+mod stream;
+#[cfg(feature = "server")]
+pub mod tables;
 
 pub use command::{Command, ExtFields, SerializeType};
 pub use frame::{FRAME_MAX, FrameError, FrameReader, encode};

@@ -348,7 +348,7 @@ fn a_filler_fits_any_room_that_a_record_left() {
         while at < bytes.len() {
             let place = PhysicalOffset(1000 + u64::try_from(at).unwrap());
             match crate::record::decode::decode(&bytes[at..], place, verify) {
-                Ok(crate::record::decode::Scanned::Record(view)) => at += view.size as usize,
+                Ok(crate::record::decode::Scanned::Record(view)) => at += to_usize(u64::from(view.size)),
                 other => panic!("{length}: {other:?}"),
             }
         }

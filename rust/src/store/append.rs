@@ -86,15 +86,19 @@ pub(super) struct PendingHalf<'a> {
 impl Store {
     /// Stores messages as one write.
     pub fn append(&self, messages: &[NewMessage<'_>]) -> Result<Vec<Sent>> {
+        let (sent, end) = self.append_only(messages)?;
+        self.acknowledge(end)?;
+        Ok(sent)
+    }
+
+    /// Stores messages as one write; the caller waits with `acknowledge` for the end that comes with them.
+    pub fn append_only(&self, messages: &[NewMessage<'_>]) -> Result<(Vec<Sent>, u64)> {
         self.shared.check_append(messages)?;
         self.shared.relieve()?;
         let mut inner = self.shared.inner.lock();
         let mut sent = Vec::with_capacity(messages.len());
         self.shared.append_in(&mut inner, messages, true, |one| sent.push(one))?;
-        let end = self.shared.log.appended();
-        drop(inner);
-        self.acknowledge(end)?;
-        Ok(sent)
+        Ok((sent, self.shared.log.appended()))
     }
 
     /// Stores one message if that needs no waiting at all; `None` otherwise, and nothing has changed.
@@ -125,14 +129,18 @@ impl Store {
 
     /// Stores a half message, or finds the pending one that it is a resend of.
     pub fn prepare(&self, half: &NewHalfMessage<'_>) -> Result<Sent> {
+        let (sent, end) = self.prepare_only(half)?;
+        self.acknowledge(end)?;
+        Ok(sent)
+    }
+
+    /// As `append_only`, for a half message.
+    pub fn prepare_only(&self, half: &NewHalfMessage<'_>) -> Result<(Sent, u64)> {
         self.shared.check_prepare(half)?;
         self.shared.relieve()?;
         let mut inner = self.shared.inner.lock();
         let sent = self.shared.prepare_in(&mut inner, half, true)?;
-        let end = self.shared.log.appended();
-        drop(inner);
-        self.acknowledge(end)?;
-        sent.ok_or(Error::StoreClosed)
+        Ok((sent.ok_or(Error::StoreClosed)?, self.shared.log.appended()))
     }
 
     /// As `append_now`, for a half message.
@@ -185,7 +193,7 @@ impl Shared {
             let unique_id = self.ids.next(now);
             scratch.clear();
             scratch.extend_from_slice(&message.envelope.properties);
-            properties::push(scratch, UNIQUE_KEY, unique_id.as_str());
+            properties::push(scratch, UNIQUE_KEY, message.envelope.unique_id().unwrap_or(unique_id.as_str()));
             let level = message.envelope.delay_level;
             let (topic, queue_id) = if level == 0 {
                 (&*message.envelope.topic, message.queue_id)
@@ -206,11 +214,12 @@ impl Shared {
             return Ok(());
         }
         for (message, placed) in messages.iter().zip(placed.iter()) {
-            let request = request(message.envelope, placed.appended, placed.unique_id.as_str());
+            let given = message.envelope.unique_id();
+            let request = request(message.envelope, placed.appended, given.unwrap_or(placed.unique_id.as_str()));
             state.dispatcher.enqueue(placed.slot, &request);
             state.dispatcher.index(&request);
             sent(Sent {
-                unique_id: MessageId::Unique(placed.unique_id),
+                unique_id: given.map_or(MessageId::Unique(placed.unique_id), |given| MessageId::Text(given.into())),
                 physical_offset: placed.appended.physical_offset,
                 queue_offset: placed.queue_offset,
                 queue_id: message.queue_id,
@@ -339,15 +348,16 @@ impl Shared {
         body_crc: Option<u32>,
         properties: &'a [u8],
     ) -> Draft<'a> {
+        let origin = message.envelope.origin.as_ref();
         Draft {
             topic,
             queue_id,
             flag: message.envelope.flag,
-            sys_flag: 0,
-            born_timestamp: now,
-            born_host: self.options.store_host,
+            sys_flag: origin.map_or(0, |origin| origin.sys_flag),
+            born_timestamp: origin.map_or(now, |origin| origin.born_timestamp),
+            born_host: origin.map_or(self.options.store_host, |origin| origin.born_host),
             store_host: self.options.store_host,
-            reconsume_times: 0,
+            reconsume_times: origin.map_or(0, |origin| origin.reconsume_times),
             prepared_transaction_offset: PhysicalOffset(0),
             body: message.body,
             body_crc,

@@ -69,7 +69,7 @@ impl Shared {
             flag: source.flag,
             sys_flag: source.sys_flag & !SYS_TRANSACTION_MASK,
             born_timestamp: source.born_timestamp,
-            born_host: source.born_host,
+            born_host: source.born_host.address(),
             store_host: self.options.store_host,
             reconsume_times: copy.reconsume_times,
             prepared_transaction_offset: PhysicalOffset(0),

@@ -113,8 +113,11 @@ impl Store {
     }
 
     /// Ends transactions as one group, as threads that wait together do: one write, one sync.
-    #[cfg(any(test, feature = "testing"))]
     pub fn end_together(&self, ends: Vec<End>) -> Vec<Result<Ended>> {
+        if let Err(error) = self.shared.check_writable("ending a transaction") {
+            return ends.iter().map(|_| Err(error.repeat())).collect();
+        }
+        let _turn = self.shared.ends.turn.lock();
         self.shared.end_all(ends)
     }
 
@@ -187,7 +190,6 @@ impl Shared {
     }
 
     /// Ends these as one group, whatever else waits.
-    #[cfg(any(test, feature = "testing"))]
     pub(super) fn end_all(&self, ends: Vec<End>) -> Vec<Result<Ended>> {
         let ticket = |end| Arc::new(Ticket { end, result: Mutex::new(None) });
         let group: Vec<_> = ends.into_iter().map(ticket).collect();

@@ -12,7 +12,8 @@ use crate::consume_queue::{ConsumeQueue, ENTRY_SIZE, Entry};
 use crate::error::{Error, Result};
 use crate::java;
 use crate::record::RecordView;
-use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
+use crate::record::decode::{DecodeError, RecordCrc, Scanned, Verify, decode};
+use crate::record::layout::PHYSICAL_OFFSET_AT;
 use crate::record::properties::{KEYS, TAGS, UNIQUE_KEY};
 use crate::sync::fence;
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
@@ -33,6 +34,21 @@ pub struct StoredRecord {
 impl StoredRecord {
     pub(super) fn new(bytes: &[u8], physical_offset: PhysicalOffset) -> Self {
         Self { bytes: bytes.into(), physical_offset }
+    }
+
+    /// The record that `bytes` begin with, sent by whoever stored it. Its checksums are its sender's affair.
+    pub fn received(bytes: &[u8]) -> std::result::Result<Self, DecodeError> {
+        let place = bytes.get(PHYSICAL_OFFSET_AT..).and_then(|rest| rest.first_chunk::<8>());
+        let place = place.ok_or(DecodeError::BadLength { field: "total size" })?;
+        let physical_offset = PhysicalOffset(u64::from_be_bytes(*place));
+        let verify = Verify { body_crc: false, record_crc: RecordCrc::Ignore };
+        match decode(bytes, physical_offset, verify)? {
+            Scanned::Record(view) => {
+                let size = usize::try_from(view.size).unwrap_or(usize::MAX);
+                Ok(Self::new(bytes.get(..size).unwrap_or_default(), physical_offset))
+            }
+            Scanned::Blank { size } => Err(DecodeError::BadSize { found: size }),
+        }
     }
 
     /// The record as stored.

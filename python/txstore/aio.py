@@ -1,0 +1,535 @@
+"""The asyncio face of a broker elsewhere: the same producers, listeners and consumers, to be awaited.
+
+In: what `txstore.connect` takes, on the running loop. Out: coroutines over the same core as the face without asyncio.
+Always: nothing blocks the loop: a listener or handler that is no coroutine runs in a bounded pool; what is cancelled is
+not done: a transaction is left to its check, a message comes again. Not here: an embedded store, whose calls are quick.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeAlias, TypeVar
+
+from txstore import consumer as blocking
+from txstore import producer as sending
+from txstore.config import Duration, as_timedelta
+from txstore.errors import (
+    AlreadyEndedError,
+    EmbeddedOnlyError,
+    InvalidOptionError,
+    StoreClosedError,
+    TransactionNotFoundError,
+    TxStoreError,
+    WrongGroupError,
+)
+from txstore.listener import judged
+from txstore.message import (
+    ConsumeFromWhere,
+    ConsumeResult,
+    LocalTransactionState,
+    Message,
+    MessageModel,
+    ReceivedMessage,
+    TransactionSendResult,
+    transaction_id_of,
+)
+from txstore.producer import QueueSelector
+from txstore.remoting.broker import RemoteBroker, Session
+from txstore.remoting.options import ConnectOptions
+from txstore.remoting.sending import RemoteEnd, RemoteSent
+
+__all__ = ["Broker", "Consumer", "Handler", "Producer", "Transaction", "TransactionProducer", "connect"]
+
+Handler: TypeAlias = Callable[[ReceivedMessage], Awaitable[ConsumeResult | None] | ConsumeResult | None]
+"""Deals with one message; None is success."""
+
+T = TypeVar("T")
+_SLICE_SECONDS = 0.5  # A wait in a thread does not hear of a cancellation, so it is cut into slices.
+
+
+def connect(address: str, *, config: ConnectOptions | None = None, **options: object) -> "Broker":
+    """A broker elsewhere: `async with txstore.aio.connect("127.0.0.1:9876") as broker`. Arguments as `txstore.connect`.
+
+    Raises InvalidOptionError; entering raises BrokerUnreachableError, BrokerTimeoutError.
+    """
+    return Broker(address, ConnectOptions.from_options(options, config))
+
+
+class Broker:
+    """A broker elsewhere, for one loop. Made by `txstore.aio.connect`; open inside of `async with`."""
+
+    def __init__(self, address: str, options: ConnectOptions) -> None:
+        self._session = Session(address, options)
+        self._threads = ThreadPoolExecutor(options.check_threads, thread_name_prefix="txstore-listener")
+        self._opened: RemoteBroker | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._opened is not None:
+            raise InvalidOptionError("the connection was opened before\nhint: txstore.aio.connect again")
+        await self._session.client.start()
+        self._opened = RemoteBroker(self._session, asyncio.get_running_loop(), lambda: None)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"txstore.aio.Broker({self.address!r})"
+
+    @property
+    def address(self) -> str:
+        return self._session.client.address
+
+    @property
+    def client_id(self) -> str:
+        """What names this connection to brokers and among a group's clients."""
+        return self._session.client.client_id
+
+    @property
+    def closed(self) -> bool:
+        return self._opened is not None and self._opened.closed
+
+    async def close(self) -> None:
+        """Waits for running checks, closes producers and consumers, and leaves. Again: nothing."""
+        if self._opened is not None:
+            await asyncio.to_thread(self._opened.close)
+        self._threads.shutdown(wait=False)
+
+    def producer(self, group: str) -> "Producer":
+        """A producer of plain messages. Raises InvalidNameError, StoreClosedError."""
+        return Producer(self, sending.Producer(self._remote, group))
+
+    def transaction_producer(
+        self, group: str, listener: object = None, *, check_listener: object = None
+    ) -> "TransactionProducer":
+        """A producer of transactional messages, which answers checks until it is closed.
+
+        The listener's calls may be coroutines. Raises InvalidNameError, InvalidOptionError, StoreClosedError.
+        """
+        inner = sending.TransactionProducer(self._remote, group, listener, check_listener=check_listener)
+        return TransactionProducer(self, inner)
+
+    def consumer(
+        self,
+        group: str,
+        topic: str,
+        tags: str | None = None,
+        *,
+        start: ConsumeFromWhere | datetime = ConsumeFromWhere.FIRST,
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        instance_name: str | None = None,
+        max_reconsume_times: int | None = None,
+    ) -> "Consumer":
+        """`async with broker.consumer(group, topic) as consumer`; arguments as `txstore.RemoteBroker.consumer`.
+
+        Entering raises InvalidNameError, InvalidOptionError, and what asking a broker raises.
+        """
+        remote = self._remote
+
+        def make() -> blocking.Consumer:
+            return remote.consumer(
+                group,
+                topic,
+                tags,
+                start=start,
+                message_model=message_model,
+                instance_name=instance_name,
+                max_reconsume_times=max_reconsume_times,
+            )
+
+        return Consumer(make, f"txstore-{group}")
+
+    async def end_transaction(
+        self, transaction: str | RemoteSent, state: LocalTransactionState, *, producer_group: str | None = None
+    ) -> RemoteEnd:
+        """As `RemoteBroker.end_transaction`."""
+        return await self._session.sending.end(transaction, state, producer_group)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if hasattr(RemoteBroker, name):
+            raise EmbeddedOnlyError(f"the asyncio face has no {name}\nhint: txstore.connect has it")
+        raise AttributeError(f"txstore.aio.Broker has no {name}")
+
+    @property
+    def _remote(self) -> RemoteBroker:
+        if self._opened is None:
+            raise StoreClosedError(
+                f"the connection to {self.address} is not open yet\nhint: async with txstore.aio.connect(…) as broker"
+            )
+        return self._opened
+
+    async def _choose(
+        self,
+        producer: sending.Producer,
+        message: Message,
+        queue_id: int | None,
+        selector: QueueSelector | None,
+        arg: Any,
+    ) -> int:
+        """The queue for a message, by the same rules as without asyncio; its topic's route is asked for before."""
+        if producer.closed:
+            producer._refuse()
+        if not isinstance(message, Message):
+            raise sending._no_message(message)
+        if message.topic not in self._session.client.routes:
+            await self._session.client.write_route(message.topic)
+        return producer._choose(message, queue_id, selector, arg)
+
+    async def _call(self, call: Callable[..., object], *arguments: object) -> object:
+        """Calls the user's code: a coroutine on the loop, all else in the pool."""
+        if inspect.iscoroutinefunction(call):
+            return await call(*arguments)
+        answer = await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
+        return await answer if inspect.isawaitable(answer) else answer
+
+
+class Producer:
+    """Sends messages. Made by `broker.producer(group)`; any number of tasks may share it."""
+
+    def __init__(self, broker: Broker, inner: sending.Producer) -> None:
+        self._broker = broker
+        self._producer = inner
+        self._sending = broker._session.sending
+
+    def __repr__(self) -> str:
+        return f"txstore.aio.{type(self).__name__}(group={self.group!r})"
+
+    @property
+    def group(self) -> str:
+        return self._producer.group
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue_id: int | None = None,
+        selector: QueueSelector | None = None,
+        arg: Any = None,
+    ) -> RemoteSent:
+        """Stores one message, as `txstore.Producer.send`; where it is tried again, perhaps twice under one id."""
+        chosen = await self._broker._choose(self._producer, message, queue_id, selector, arg)
+        return await self._sending.send(message, chosen, self.group)
+
+    async def send_batch(self, messages: Sequence[Message], *, queue_id: int | None = None) -> Sequence[RemoteSent]:
+        """Stores several of one topic in one queue, all or none. Raises InvalidMessageError, and as `send`."""
+        if not messages:
+            return []
+        if queue_id is None and messages[0].message_group is None:
+            chosen = [await self._broker._choose(self._producer, messages[0], None, None, None)] * len(messages)
+        else:
+            chosen = [await self._broker._choose(self._producer, one, queue_id, None, None) for one in messages]
+        return await self._sending.send_batch(messages, chosen, self.group)
+
+    async def close(self) -> None:
+        """Leaves the group. Again: nothing."""
+        self._producer.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class TransactionProducer(Producer):
+    """Sends transactional messages, and answers checks about those of its group, also while nobody awaits it."""
+
+    _producer: sending.TransactionProducer
+
+    def __init__(self, broker: Broker, inner: sending.TransactionProducer) -> None:
+        super().__init__(broker, inner)
+
+    def add_checker(self, checker: object, *, topic: str | None = None, tags: str | None = None) -> None:
+        """As `txstore.TransactionProducer.add_checker`; it may be a coroutine function."""
+        self._producer.add_checker(checker, topic=topic, tags=tags)
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        arg: Any = None,
+        *,
+        executer: object = None,
+        queue_id: int | None = None,
+        selector: QueueSelector | None = None,
+    ) -> TransactionSendResult:
+        """Stores a half message, runs the local transaction, and commits or rolls back by what it returned.
+
+        As `txstore.TransactionProducer.send_in_transaction`; a cancellation while the local transaction runs leaves it
+        UNKNOWN, and a check settles it.
+        """
+        execute = self._producer._executer(executer)
+        sent, local = await self._prepare(message, queue_id, selector, arg)
+        error: str | None = None
+        try:
+            state, error = judged(await self._broker._call(execute, local, arg), "the local transaction")
+        except Exception as raised:
+            state, error = LocalTransactionState.UNKNOWN, sending._text(raised)
+        except BaseException:
+            self._producer._ended(sent.queue_offset)
+            raise
+        if error is not None:
+            self._producer._warn("local transaction gave no answer", sent, error)
+        failed = await self._end(sent, state)
+        return TransactionSendResult(sent, state, local, error if failed is None else failed)
+
+    def transaction(
+        self, message: Message, *, queue_id: int | None = None, selector: QueueSelector | None = None, arg: Any = None
+    ) -> "Transaction":
+        """`async with producer.transaction(message) as tx`: entering stores the half message, leaving commits it.
+
+        An exception inside, a cancellation too, leaves the transaction UNKNOWN: a check decides.
+        """
+        return Transaction(self, message, queue_id, selector, arg)
+
+    async def _prepare(
+        self, message: Message, queue_id: int | None, selector: QueueSelector | None, arg: Any
+    ) -> tuple[RemoteSent, Message]:
+        chosen = await self._broker._choose(self._producer, message, queue_id, selector, arg)
+        if message.delay_level:
+            raise InvalidOptionError(
+                "a transactional message cannot be delayed\nhint: message.replace(delay_level=0)", option="delay_level"
+            )
+        sent = await self._sending.prepare(message, chosen, self.group)
+        return sent, message.with_transaction_id(sent.message_id)
+
+    async def _end(self, sent: RemoteSent, state: LocalTransactionState) -> str | None:
+        """Ends it; what fails is logged, and its text returned: a check settles it."""
+        try:
+            if state is not LocalTransactionState.UNKNOWN:
+                await self._sending.end(sent, state, self.group)
+        except TxStoreError as error:
+            self._producer._warn("transaction could not be ended", sent, sending._text(error), state=state.name)
+            return sending._text(error)
+        finally:
+            self._producer._ended(sent.queue_offset)
+        return None
+
+
+class Transaction:
+    """A transaction as a block, as `txstore.Transaction`: `async with producer.transaction(message) as tx`."""
+
+    def __init__(
+        self,
+        producer: TransactionProducer,
+        message: Message,
+        queue_id: int | None,
+        selector: QueueSelector | None,
+        arg: Any,
+    ) -> None:
+        self._producer = producer
+        self._message = message
+        self._route = (queue_id, selector, arg)
+        self._sent: RemoteSent | None = None
+        self._wanted = LocalTransactionState.COMMIT
+        self.state = LocalTransactionState.UNKNOWN
+        """What it was told to become."""
+        self.error: str | None = None
+        """The text of what went wrong at leaving, if a check must settle it."""
+
+    @property
+    def transaction_id(self) -> str:
+        """What the local transaction should store, so that a check finds it."""
+        return transaction_id_of(self.send_result)
+
+    @property
+    def message(self) -> Message:
+        """The message, with its transaction id once the block was entered."""
+        return self._message
+
+    @property
+    def send_result(self) -> RemoteSent:
+        """Where the half message was stored. Raises InvalidOptionError before the block was entered."""
+        if self._sent is None:
+            raise InvalidOptionError(
+                "the transaction has not begun\nhint: use it as `async with producer.transaction(message) as tx`"
+            )
+        return self._sent
+
+    async def commit(self) -> None:
+        """Commits now. Again: nothing. Raises AlreadyEndedError if it was rolled back."""
+        await self._decide(LocalTransactionState.COMMIT)
+
+    async def rollback(self) -> None:
+        """Rolls back now. Again: nothing. Raises AlreadyEndedError if it was committed."""
+        await self._decide(LocalTransactionState.ROLLBACK)
+
+    async def __aenter__(self) -> Self:
+        if self._sent is not None:
+            raise InvalidOptionError("the transaction has begun already\nhint: one block is one transaction")
+        self._sent, self._message = await self._producer._prepare(self._message, *self._route)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.state is not LocalTransactionState.UNKNOWN:
+            return
+        try:
+            if error is not None:
+                self.error = sending._text(error)
+            else:
+                await self._decide(self._wanted)
+        except (AlreadyEndedError, WrongGroupError, TransactionNotFoundError):
+            raise
+        except TxStoreError as failed:
+            self.error = sending._text(failed)
+            self._producer._producer._warn("transaction could not be ended", self.send_result, self.error)
+        finally:
+            self._producer._producer._ended(self.send_result.queue_offset)
+
+    async def _decide(self, state: LocalTransactionState) -> None:
+        self._wanted = state
+        await self._producer._sending.end(self.send_result, state, self._producer.group)
+        self.state = state
+
+
+class Consumer:
+    """Reads a topic for a group: `async with broker.consumer(group, topic) as consumer`, then `async for`; by one task.
+
+    As `txstore.Consumer`: asking for the next message acknowledges the last; leaving the block normally acknowledges
+    the one in hand; an exception, a cancellation, or a `break` out of the loop does not: it comes again.
+    """
+
+    def __init__(self, make: Callable[[], blocking.Consumer], name: str) -> None:
+        self._make = make
+        # One thread: its calls wait for brokers, and their order is the order in which they were made.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._opened: blocking.Consumer | None = None
+
+    async def __aenter__(self) -> Self:
+        self._opened = await self._in_thread(self._make)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None and not self._consumer.closed:
+                await self.acknowledge()
+        finally:
+            await self.close()
+
+    @property
+    def group(self) -> str:
+        return self._consumer.group
+
+    @property
+    def topic(self) -> str:
+        return self._consumer.topic
+
+    @property
+    def queue_ids(self) -> tuple[int, ...]:
+        """The queues of its topic that are its share now, sorted."""
+        return self._consumer.queue_ids
+
+    @property
+    def closed(self) -> bool:
+        return self._consumer.closed
+
+    async def poll(self, max_messages: int = 32, timeout: Duration | None = 0.0) -> list[ReceivedMessage]:
+        """Up to `max_messages`; acknowledges what the last call returned. Waits for the first as `txstore.Consumer`."""
+        loop = asyncio.get_running_loop()
+        until = None if timeout is None else loop.time() + as_timedelta(timeout, "timeout").total_seconds()
+        while True:
+            left = _SLICE_SECONDS if until is None else max(0.0, until - loop.time())
+            taken = await self._in_thread(self._consumer.poll, max_messages, min(left, _SLICE_SECONDS))
+            if taken or (until is not None and loop.time() >= until):
+                return taken
+
+    async def acknowledge(self) -> None:
+        """Acknowledges what is in hand now. Raises what sending back raises."""
+        await self._in_thread(self._consumer.acknowledge)
+
+    async def run(
+        self, handler: Handler, *, threads: int = 20, orderly: bool = False, timeout: Duration | None = None
+    ) -> None:
+        """Hands each message to `handler(message)`, a coroutine function or a plain one, until the consumer is closed.
+
+        `threads`: how many messages are dealt with at one time. As `txstore.Consumer.run`; a cancellation closes the
+        consumer, when what has begun is done.
+        """
+        loop = asyncio.get_running_loop()
+
+        def handle(message: ReceivedMessage) -> ConsumeResult | None:
+            result = handler(message)
+            if not inspect.isawaitable(result):
+                return result
+            return asyncio.run_coroutine_threadsafe(_awaited(result), loop).result()
+
+        consumer = self._consumer
+        running = loop.run_in_executor(
+            self._thread, lambda: consumer.run(handle, threads=threads, orderly=orderly, timeout=timeout)
+        )
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.to_thread(consumer.close)
+            raise
+
+    def __aiter__(self) -> "_Messages":
+        return _Messages(self)
+
+    async def close(self) -> None:
+        """Leaves the group and tells the offsets; what is in hand is not acknowledged. Again: nothing."""
+        if self._opened is not None:
+            # Not in its own thread, where a handler may run until it is closed.
+            await asyncio.to_thread(self._opened.close)
+        self._thread.shutdown(wait=False)
+
+    @property
+    def _consumer(self) -> blocking.Consumer:
+        if self._opened is None:
+            raise StoreClosedError("the consumer is not open yet\nhint: async with broker.consumer(…) as consumer")
+        return self._opened
+
+    async def _in_thread(self, call: Callable[..., T], *arguments: object) -> T:
+        if self._opened is not None and self._opened.closed:
+            raise StoreClosedError(f"the consumer of group {self._opened.group} is closed")
+        work = asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            self._put_back()
+            raise
+
+    def _put_back(self) -> None:
+        """What is in hand comes again, also what a cancelled call is about to take: it runs behind that."""
+        if self._opened is not None and not self._opened.closed:
+            self._thread.submit(self._opened._put_back)
+
+
+class _Messages:
+    """One loop over a consumer's messages. CPython forgets it when the loop is left, by a break too."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._in_hand = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        self._in_hand = False
+        try:
+            (message,) = await self._consumer.poll(1, None)
+        except StoreClosedError:
+            if self._consumer.closed:
+                raise StopAsyncIteration from None  # Closed by another task: the loop ends.
+            raise
+        self._in_hand = True
+        return message
+
+    def __del__(self) -> None:
+        if self._in_hand:
+            self._consumer._put_back()
+
+
+async def _awaited(result: Awaitable[T]) -> T:
+    return await result

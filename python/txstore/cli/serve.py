@@ -1,0 +1,122 @@
+"""`txstore serve`: a store for clients of any language, until it is told to stop.
+
+In: a path, addresses, settings. Out: where it listens; log lines on stderr. Always: SIGTERM and SIGINT answer what is
+in hand and close the store well; a service manager that asks (NOTIFY_SOCKET) is told when it is ready. Not here: the
+server.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+import txstore
+from txstore import BrokerConfig, ServerConfig, errors
+from txstore.cli.arguments import StorePath, noun
+
+__all__ = ["app"]
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+app = noun()
+
+
+@app.command()
+def serve(
+    path: StorePath,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where the broker listens; 'none': by --unix alone.")
+    ] = "127.0.0.1:10911",
+    name_server: Annotated[
+        str, typer.Option("--name-server", metavar="HOST:PORT", help="Where the name server listens; 'none': nowhere.")
+    ] = "127.0.0.1:9876",
+    unix: Annotated[
+        str | None, typer.Option("--unix", metavar="FILE", help="A socket's file, for clients of this machine.")
+    ] = None,
+    advertise: Annotated[
+        str | None, typer.Option("--advertise", metavar="HOST:PORT", help="Where clients reach it, if not at --listen.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of BrokerConfig; again for more. Times: seconds."),
+    ] = None,
+    log: Annotated[str, typer.Option("--log", metavar="FORM", help="'text', or 'json': an object a line.")] = "text",
+) -> None:
+    """Serve a store to RocketMQ clients of any language, and to txstore.connect."""
+    _log_to_stderr(log)
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    options = _settings(settings or [])
+    BrokerConfig.from_options(options)  # A bad setting is said before anything is made.
+    config = ServerConfig(listen=_or_none(listen), name_server=_or_none(name_server), unix=unix, advertise=advertise)
+    with txstore.serve(path, config=config, **options) as server:  # type: ignore[arg-type]
+        for what, where in (("broker", server.address), ("name server", server.name_server), ("socket", server.unix)):
+            if where is not None:
+                print(f"{what:<12} {where}", flush=True)
+        _notify("READY=1")
+        while not stopped.wait(1.0):
+            if not server.ready:
+                raise errors.StoreClosedError("the server has stopped by itself\nhint: its log says why")
+        _notify("STOPPING=1")
+
+
+def _or_none(address: str) -> str | None:
+    return None if address == "none" else address
+
+
+def _settings(given: Iterable[str]) -> dict[str, object]:
+    """`NAME=VALUE` with values as JSON writes them; what is no JSON is text."""
+    found: dict[str, object] = {}
+    for setting in given:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise errors.InvalidOptionError(f"--set {setting!r} has no value\nhint: --set NAME=VALUE", option="set")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+class _JsonLines(logging.Formatter):
+    """A record as one JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts: dict[str, object] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        facts |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        if record.exc_info:
+            facts["exception"] = self.formatException(record.exc_info)
+        return json.dumps(facts, ensure_ascii=False, default=str)
+
+
+def _log_to_stderr(form: str) -> None:
+    if form not in ("text", "json"):
+        raise errors.InvalidOptionError(f"--log {form!r} is neither text nor json", option="log")
+    handler = logging.StreamHandler(sys.stderr)
+    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
+    handler.setFormatter(_JsonLines() if form == "json" else plain)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def _notify(state: str) -> None:
+    """Tells systemd, where it asks (Type=notify)."""
+    place = os.environ.get("NOTIFY_SOCKET")
+    if place:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+            line.sendto(state.encode(), f"\0{place[1:]}" if place.startswith("@") else place)

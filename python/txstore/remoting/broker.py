@@ -1,0 +1,437 @@
+"""RemoteBroker: a broker elsewhere, as producers and consumers see it; without asyncio.
+
+In: the calls of `interface.BrokerInterface`. Out: what a broker of RocketMQ's answers. Always: safe to use from many
+threads; what only the process with the store can do is refused with a word on what to do. Not here: the protocol.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeVar
+
+from txstore._native import Message, is_system_topic, validate_topic
+from txstore.consumer import Consumer
+from txstore.errors import (
+    EmbeddedOnlyError,
+    InvalidNameError,
+    InvalidOptionError,
+    StoreClosedError,
+    TxStoreError,
+)
+from txstore.interface import ConsumerMember, ProducerMember, Pull
+from txstore.message import (
+    ConsumeFromWhere,
+    LocalTransactionState,
+    MessageModel,
+    ReceivedMessage,
+    SentMessage,
+    retry_topic,
+)
+from txstore.producer import LocalDatabase, Producer, TransactionProducer
+from txstore.remoting.checks import Checks
+from txstore.remoting.client import Client
+from txstore.remoting.heartbeat import offset_group, offset_name
+from txstore.remoting.loop import LoopThread, run_on
+from txstore.remoting.offsets import Offsets
+from txstore.remoting.options import ConnectOptions
+from txstore.remoting.places import Places
+from txstore.remoting.reader import Puller
+from txstore.remoting.sending import RemoteEnd, RemoteSent, Sending
+from txstore.remoting.sharing import Sharing, shares
+
+__all__ = ["RemoteBroker", "Session"]
+
+_log = logging.getLogger("txstore.remoting")
+_STOP_SECONDS = 30.0
+T = TypeVar("T")
+
+_ELSEWHERE = {
+    "transaction": "txstore tx show, where the store is",
+    "transactions": "txstore tx list, where the store is",
+    "discard": "txstore tx discard, where the store is",
+    "resume": "txstore tx resume, where the store is; of RocketMQ: RESUME_CHECK_HALF_MESSAGE",
+    "message": "txstore message, where the store is; of RocketMQ: mqadmin queryMsgById",
+    "query": "txstore message, where the store is; of RocketMQ: mqadmin queryMsgByKey",
+    "query_by_time": "txstore message, where the store is",
+    "create_topic": "txstore topic create, where the store is; of RocketMQ: mqadmin updateTopic",
+    "describe_topic": "txstore topic show, where the store is; of RocketMQ: mqadmin topicStatus",
+    "create_group": "a group is made when its first consumer comes",
+    "topics": "txstore topic list, where the store is; of RocketMQ: mqadmin topicList",
+    "groups": "txstore group list, where the store is; of RocketMQ: mqadmin consumerProgress",
+    "queues": "read_queues(topic) and queue_range(topic, queue_id)",
+    "lag": "txstore group show, where the store is; of RocketMQ: mqadmin consumerProgress",
+    "describe_group": "txstore group show, where the store is; of RocketMQ: mqadmin consumerProgress",
+    "reset_offsets": "txstore group reset, where the store is; of RocketMQ: mqadmin resetOffsetByTime",
+    "dead_letters": "a consumer of the topic %DLQ%GROUP, in a group of its own",
+    "resend": "txstore dlq resend, where the store is",
+    "store": "txstore.open, where the store is",
+    "path": "txstore.open, where the store is",
+    "config": "the broker's own configuration",
+    "stat": "txstore store, where the store is",
+    "flush": "flush_disk_type=SYNC_FLUSH, where the store is",
+    "heal": "txstore.open, where the store is",
+    "open_report": "txstore.open, where the store is",
+}
+
+
+class Session:
+    """A client with all its parts, as both faces use it."""
+
+    def __init__(self, address: str, options: ConnectOptions) -> None:
+        self.client = Client(address, options)
+        self.offsets = Offsets()
+        self.sending = Sending(self.client)
+        self.checks = Checks(self.client, self.sending)
+        self.sharing = Sharing(self.client)
+        self.places = Places(self.client, self.offsets)
+
+    async def close(self) -> None:
+        """Tells the brokers what they do not know, leaves, and closes the connections."""
+        try:
+            await self.places.tell(self.offsets.untold())
+            for group in {producer.group for producer in self.client.producers.all()}:
+                await self.client.leave_group(producer_group=group)
+        finally:
+            await self.client.close()
+
+
+class RemoteBroker:
+    """A broker elsewhere. Made by `txstore.connect`; close it, or use it in `with`.
+
+    Producers, consumers and listeners work on it as on an embedded one. What differs: a consumer pulls ahead, so `poll`
+    with a time limit hears of a message a moment after it was sent; queues of several brokers have numbers of their own
+    (the second broker's begin at 65,536); transactions are ended only where they were begun, or by a check.
+    """
+
+    def __init__(self, session: Session, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+        """`stop` ends the loop's thread, if it is the broker's own."""
+        self._session = session
+        self._client = session.client
+        self._loop = loop
+        self._process = os.getpid()
+        self._closing = threading.Lock()
+        self._closed = False
+        self._pullers: weakref.WeakValueDictionary[int, Puller] = weakref.WeakValueDictionary()
+        self._finalizer = weakref.finalize(self, _forgotten, session, loop, self._process, stop)
+        self.local_transaction_ended = session.sending.local_transaction_ended
+        self.share_of = session.sharing.share_of
+
+    @classmethod
+    def connect(cls, address: str, options: ConnectOptions) -> Self:
+        """Raises InvalidOptionError, BrokerUnreachableError, BrokerTimeoutError."""
+        session = Session(address, options)
+        thread = LoopThread()
+        try:
+            run_on(thread.loop, os.getpid(), session.client.start())
+        except BaseException:
+            thread.stop()
+            raise
+        return cls(session, thread.loop, thread.stop)
+
+    def __repr__(self) -> str:
+        return f"RemoteBroker({self.address!r}, {'closed' if self._closed else 'open'})"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _ELSEWHERE:
+            raise EmbeddedOnlyError(f"a remote broker has no {name}\nhint: {_ELSEWHERE[name]}")
+        raise AttributeError(f"RemoteBroker has no {name}")
+
+    @property
+    def address(self) -> str:
+        return self._client.address
+
+    @property
+    def client_id(self) -> str:
+        """What names this connection to brokers and among a group's clients."""
+        return self._client.client_id
+
+    @property
+    def options(self) -> ConnectOptions:
+        return self._client.options
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Waits for running checks, closes producers and consumers, and leaves. Again, or in a fork: nothing."""
+        with self._closing:
+            if self._closed or os.getpid() != self._process:
+                self._closed = True
+                return
+            self._session.checks.stop(self.options.seconds("check_time_limit"))
+            members: list[ConsumerMember | ProducerMember] = [
+                *self._client.members.all(),
+                *self._client.producers.all(),
+            ]
+            for member in members:
+                try:
+                    member.close()
+                except TxStoreError as error:
+                    _log.warning("%r was not closed cleanly: %s", member, error, extra={"group": member.group})
+            self._closed = True
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Producers and consumers
+
+    def producer(self, group: str) -> Producer:
+        """A producer of plain messages. Raises InvalidNameError."""
+        return Producer(self, group)
+
+    def transaction_producer(
+        self,
+        group: str,
+        listener: object = None,
+        *,
+        check_listener: object = None,
+        database: LocalDatabase | None = None,
+    ) -> TransactionProducer:
+        """A producer of transactional messages; it answers checks over the connection until it is closed.
+
+        As `txstore.Broker.transaction_producer`. Raises InvalidNameError, InvalidOptionError.
+        """
+        return TransactionProducer(self, group, listener, check_listener=check_listener, database=database)
+
+    def consumer(
+        self,
+        group: str,
+        topic: str,
+        tags: str | None = None,
+        *,
+        start: ConsumeFromWhere | datetime = ConsumeFromWhere.FIRST,
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        instance_name: str | None = None,
+        max_reconsume_times: int | None = None,
+    ) -> Consumer:
+        """A consumer of `topic` for `group`, which shares its queues with all clients of the group, Java's too.
+
+        All members of a group read the same topics with the same tags, wherever they are: that is RocketMQ's rule.
+        `txstore.Consumer` says what the rest means. Raises InvalidNameError, InvalidOptionError.
+        """
+        return Consumer(
+            self,
+            group,
+            topic,
+            tags,
+            start=start,
+            message_model=message_model,
+            instance_name=instance_name,
+            max_reconsume_times=max_reconsume_times,
+        )
+
+    # interface.BrokerInterface: producers
+
+    def appender(self, producer_group: str) -> "Callable[[Message, int], RemoteSent]":
+        def append(message: Message, queue_id: int) -> RemoteSent:
+            return self._run(self._session.sending.send(message, queue_id, producer_group))
+
+        return append
+
+    def append_many(
+        self, messages: Sequence[Message], queue_ids: Sequence[int], producer_group: str
+    ) -> list[RemoteSent]:
+        return self._run(self._session.sending.send_batch(messages, queue_ids, producer_group))
+
+    def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int, /) -> RemoteSent:
+        return self._run(self._session.sending.prepare(message, queue_id, producer_group))
+
+    def end_transaction(
+        self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None
+    ) -> RemoteEnd:
+        """Commits or rolls back what was begun on this connection. The same again: `already`, and nothing is sent.
+
+        Raises TransactionNotFoundError, AlreadyEndedError, WrongGroupError, InvalidOptionError; and where no answer
+        comes BrokerTimeoutError or BrokerUnreachableError: then a check settles it.
+        """
+        return self._run(self._session.sending.end(transaction, state, producer_group))
+
+    def end_half(
+        self,
+        half_queue_offset: int,
+        prepared_transaction_offset: int,
+        /,
+        *,
+        commit: bool,
+        producer_group: str | None = None,
+    ) -> RemoteEnd:
+        state = LocalTransactionState.COMMIT if commit else LocalTransactionState.ROLLBACK
+        sent = self._session.sending.place(half_queue_offset, prepared_transaction_offset)
+        return self.end_transaction(sent, state, producer_group=producer_group)
+
+    def write_queues(self, topic: str) -> Sequence[int]:
+        """Queues that may be sent to, also of a topic that the first send makes. Raises RouteNotFoundError."""
+        route = self._client.routes.get(topic)
+        if route is None:
+            validate_topic(topic)
+            route = self._run(self._client.write_route(topic))
+        return [self._client.numbers.number(queue) for queue in route.write]
+
+    def register_producer(self, producer: ProducerMember) -> int:
+        self._must_be_open()
+        number = self._client.producers.add(producer)
+        self._client.somebody_changed()
+        return number
+
+    def unregister_producer(self, producer: ProducerMember) -> None:
+        self._client.producers.remove(producer)
+        if not self._client.producers.of_group(producer.group):
+            self._later(self._client.leave_group(producer_group=producer.group))
+
+    # interface.BrokerInterface: consumers
+
+    def read_queues(self, topic: str) -> Sequence[int]:
+        """Queues that may be read; none of a topic that is not there."""
+        route = self._client.routes.get(topic)
+        if route is None and topic not in self._client.wanted_topics():
+            route = self._run(self._client.route(topic))
+        return [] if route is None else [self._client.numbers.number(queue) for queue in route.read]
+
+    def read(
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
+    ) -> NoReturn:
+        raise EmbeddedOnlyError("a remote broker is read by consumers alone\nhint: broker.consumer(group, topic)")
+
+    def puller(self, consumer: ConsumerMember) -> Pull:
+        puller = Puller(self._client, offset_group(consumer))
+        self._pullers[consumer.number] = puller
+        return puller
+
+    def send_back(self, message: ReceivedMessage, group: str, delay_level: int, max_reconsume_times: int, /) -> None:
+        self._run(self._session.places.send_back(message, group, delay_level, max_reconsume_times))
+
+    def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        return self._run(self._session.places.search(topic, queue_id, timestamp_ms))
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        return self._run(self._session.places.queue_range(topic, queue_id))
+
+    def wait(self, physical_offset: int, timeout_ms: int) -> int:
+        """Counts what came, rather than bytes: waits until it is more than that."""
+        self._must_be_open()
+        return self._client.arrivals.wait(physical_offset, timeout_ms / 1000)
+
+    def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None:
+        return self._run(self._session.places.consumer_offset(topic, group, queue_id))
+
+    def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        """Here at once, told to the broker soon. Raises InvalidNameError, InvalidOptionError."""
+        self._must_be_open()
+        if is_system_topic(topic):
+            raise InvalidNameError(f"{topic} is a system topic: no group has offsets in it")
+        if not 0 <= queue_offset < 2**63:
+            raise InvalidOptionError(
+                f"queue_offset {queue_offset!r} is out of range\nhint: 0 to 2**63 - 1", option="queue_offset"
+            )
+        self._session.offsets.set(topic, group, queue_id, queue_offset)
+
+    def write_offsets(self) -> None:
+        """Tells the brokers now."""
+        self._run(self._session.places.tell(self._session.offsets.untold()))
+
+    def register_consumer(self, consumer: ConsumerMember) -> int:
+        """Raises InvalidNameError, InvalidOptionError, and what asking for its topic's route raises."""
+        self._must_be_open()
+        validate_topic(consumer.topic)
+        number = self._client.members.add(consumer)
+        try:
+            self._run(self._join(consumer))
+        except BaseException:
+            self._client.members.forget(number)
+            raise
+        return number
+
+    async def _join(self, consumer: ConsumerMember) -> None:
+        await self._client.route_anew(consumer.topic)
+        await self._client.tell_now()
+        if shares(consumer):
+            await self._session.sharing.refresh(consumer.group)
+            await self._client.route_anew(retry_topic(consumer.group))
+
+    def lock_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> bool:
+        if not self._client.members.lock_queue(consumer, topic, queue_id):
+            return False
+        if not consumer.orderly or self._run(self._session.sharing.lock(consumer, topic, queue_id)):
+            return True
+        self._client.members.unlock_queue(consumer, topic, queue_id)
+        return False
+
+    def unlock_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> None:
+        """Stops pulling, and tells where it stands, so that whoever reads it next goes on there."""
+        puller = self._pullers.get(consumer.number)
+        if puller is not None:
+            puller.drop(topic, queue_id)
+        self._run(self._leave_queue(consumer, topic, queue_id))
+        self._client.members.unlock_queue(consumer, topic, queue_id)
+
+    async def _leave_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> None:
+        await self._session.places.let_go(topic, offset_name(consumer, topic), queue_id)
+        try:
+            await self._session.sharing.unlock(consumer, topic, queue_id)
+        except TxStoreError as error:
+            _log.info("a lock ends by itself: %s", error, extra={"group": consumer.group})
+
+    def unregister_consumer(self, consumer: ConsumerMember) -> None:
+        puller = self._pullers.pop(consumer.number, None)
+        if puller is not None:
+            puller.close()
+        self._client.members.remove(consumer)
+        if not self._closed:
+            self._run(self._leave(consumer))
+
+    async def _leave(self, consumer: ConsumerMember) -> None:
+        """What it acknowledged is told before others take its queues."""
+        await self._session.sharing.unlock_all(consumer)
+        rows = self._session.offsets.untold()
+        try:
+            await self._session.places.tell(rows)
+        except TxStoreError as error:
+            _log.warning("offsets wait to be told: %s", error, extra={"group": consumer.group})
+        name = offset_group(consumer)
+        if any(offset_group(member) == name for member in self._client.members.all()):
+            await self._client.tell_now()
+        else:
+            await self._client.leave_group(consumer_group=name)
+
+    # Inside
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._closed:
+            work.close()
+            self._must_be_open()
+        return run_on(self._loop, self._process, work)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Has it done soon, by the loop."""
+        if self._closed or self._loop.is_closed() or os.getpid() != self._process:
+            work.close()
+        else:
+            self._loop.call_soon_threadsafe(self._client.spawn, work)
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError(f"the connection to {self.address} was closed\nhint: txstore.connect again")
+
+
+def _forgotten(session: Session, loop: asyncio.AbstractEventLoop, process: int, stop: Callable[[], None]) -> None:
+    """Leaves the cluster; also at the program's end. In a forked child: nothing."""
+    if os.getpid() != process or loop.is_closed():
+        return
+    try:
+        asyncio.run_coroutine_threadsafe(session.close(), loop).result(_STOP_SECONDS)
+    except (TxStoreError, TimeoutError) as error:
+        _log.warning("the connection to %s was not closed cleanly: %s", session.client.address, error)
+    finally:
+        stop()

@@ -1,0 +1,152 @@
+"""Checks over the connection: a broker asks what became of a transaction, a producer's checker here answers.
+
+In: CHECK_TRANSACTION_STATE with the half message. Out: END_TRANSACTION on the same connection. Always: any producer of
+the group may answer, also for one whose process is gone; a checker runs in a bounded pool, and what it does not say is
+UNKNOWN; one whose local transaction still runs here is not asked about. Not here: when a check is due (the broker).
+"""
+
+import asyncio
+import inspect
+import logging
+import time
+from dataclasses import dataclass
+
+from txstore._native import RemotingCommand, StoredMessage, decode_records
+from txstore.check import Answer, CheckPool
+from txstore.errors import ProtocolError, TxStoreError
+from txstore.interface import ProducerMember
+from txstore.listener import Checker
+from txstore.message import HalfMessage, LocalTransactionState
+from txstore.remoting.client import Client
+from txstore.remoting.codes import RequestCode, ResponseCode, refusal
+from txstore.remoting.connection import Connection
+from txstore.remoting.sending import Sending, end_fields
+
+__all__ = ["Checks"]
+
+_log = logging.getLogger("txstore.remoting")
+_EXPIRE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One half message that a broker asks about."""
+
+    message_id: str
+    transaction_id: str
+    topic: str
+    queue_offset: int
+    physical_offset: int
+
+
+class Checks:
+    """Of one client; asks nothing more once it is stopped."""
+
+    def __init__(self, client: Client, sending: Sending) -> None:
+        self._client = client
+        self._sending = sending
+        options = client.options
+        self._pool = CheckPool(options.check_threads, options.seconds("check_time_limit"), time.monotonic)
+        client.listeners[RequestCode.CHECK_TRANSACTION_STATE] = self._hear
+        client.chores.append(self._expire)
+
+    def stop(self, wait: float) -> bool:
+        """Waits up to `wait` seconds for checks under way. Not on the loop."""
+        return self._pool.stop(wait)
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(_EXPIRE_SECONDS)
+            self._pool.expire()
+
+    def _hear(self, connection: Connection, request: RemotingCommand) -> None:
+        facts = request.ext_fields
+        records = decode_records(request.body)
+        try:
+            (stored,) = records
+            queue_offset, physical_offset = int(facts["tranStateTableOffset"]), int(facts["commitLogOffset"])
+        except (KeyError, ValueError) as error:
+            raise ProtocolError(f"a check without one half message and its offsets: {error}") from error
+        half = HalfMessage(stored)
+        name = facts.get("transactionId") or half.transaction_id or half.message_id
+        asked = _Asked(half.message_id, name, half.topic, queue_offset, physical_offset)
+        if self._sending.is_running(half.message_id):
+            _log.debug("transaction %s still runs here: its check is not answered", name)
+        elif self._sending.is_settled(asked.message_id, connection):
+            self._drop_copy(connection, half.producer_group or "", asked)
+        elif not self._ask(connection, stored, half, asked):
+            _log.warning(
+                "transaction %s of group %s: no producer here can answer its check",
+                name,
+                half.producer_group,
+                extra={"transaction_id": name, "group": half.producer_group, "address": connection.address},
+            )
+
+    def _drop_copy(self, connection: Connection, group: str, asked: _Asked) -> None:
+        """RocketMQ may ask about what has ended, of a copy that it put back; a second commit would append the message
+        once more (apache/rocketmq#5574). The copy is rolled back instead: what was committed stays so."""
+        if self._sending.is_copy(asked.message_id, asked.queue_offset):
+            connection.tell(
+                RequestCode.END_TRANSACTION, end_fields(asked, group, LocalTransactionState.ROLLBACK, from_check=True)
+            )
+
+    def _ask(self, connection: Connection, stored: StoredMessage, half: HalfMessage, asked: _Asked) -> bool:
+        """Hands it to the first producer of its group that can answer and has room."""
+        group = stored.producer_group or ""
+        for number, member in self._client.producers.of_group(group):
+            checker = member.checker_for(half.topic, half.tags)
+            if checker is not None and self._submit(connection, number, member, checker, half, group, asked):
+                return True
+        return False
+
+    def _submit(
+        self,
+        connection: Connection,
+        number: int,
+        member: ProducerMember,
+        checker: Checker,
+        half: HalfMessage,
+        group: str,
+        asked: _Asked,
+    ) -> bool:
+        loop = self._client.loop
+
+        def ask() -> object:
+            answer = checker(half)
+            if inspect.iscoroutine(answer):
+                return asyncio.run_coroutine_threadsafe(answer, loop).result()
+            return answer
+
+        def starting() -> bool:
+            return self._client.producers.get(number) is member
+
+        def done(answer: Answer) -> None:
+            _log.log(
+                logging.INFO if answer.reason is None else logging.WARNING,
+                "transaction %s of group %s: check answered %s%s",
+                asked.transaction_id,
+                group,
+                answer.state.name,
+                "" if answer.reason is None else f": {answer.reason}",
+                extra={"transaction_id": asked.transaction_id, "group": group, "answer": answer.state.name},
+            )
+            loop.call_soon_threadsafe(self._client.spawn, self._end(connection, group, asked, answer.state))
+
+        key = hash((connection.address, asked.queue_offset))
+        return self._pool.submit(number, key, ask, starting=starting, done=done)
+
+    async def _end(self, connection: Connection, group: str, asked: _Asked, state: LocalTransactionState) -> None:
+        """Ends it; the broker confirms all but UNKNOWN. What is lost on the way is asked again."""
+        fields = end_fields(asked, group, state, from_check=True)
+        try:
+            if state is LocalTransactionState.UNKNOWN:
+                connection.tell(RequestCode.END_TRANSACTION, fields)
+                return
+            time_out = self._client.options.seconds("end_time_out")
+            answer = await connection.call(RequestCode.END_TRANSACTION, fields, time_out=time_out)
+            if answer.code == ResponseCode.SUCCESS:
+                self._sending.note_settled(asked.message_id, connection)
+            else:
+                raise refusal(answer, f"the end of transaction {asked.transaction_id}", connection.address)
+        except TxStoreError as error:
+            _log.warning("the answer to a check is lost, the broker asks again: %s", error)

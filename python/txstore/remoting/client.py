@@ -1,0 +1,414 @@
+"""The client's core: name servers, brokers, routes, heartbeats; asyncio, on one loop.
+
+In: what a broker is asked for, and who is here. Out: answers, and what brokers ask of us, handed on. Always: each
+broker is connected to and knows our groups while somebody is here, also after it was gone; what fails is tried again,
+later each time. Not here: what is sent (`sending`), pulled (`reader`), shared (`sharing`), checked (`checks`).
+"""
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from txstore._native import RemotingCommand, unique_id
+from txstore.check import Producers
+from txstore.consumer.members import Members
+from txstore.errors import BrokerUnreachableError, InvalidOptionError, RouteNotFoundError, TxStoreError
+from txstore.message import MessageModel, retry_topic
+from txstore.remoting.arrivals import Arrivals
+from txstore.remoting.codes import RequestCode, ResponseCode, refusal
+from txstore.remoting.connection import Connection
+from txstore.remoting.connections import Connections
+from txstore.remoting.heartbeat import heartbeat
+from txstore.remoting.options import ConnectOptions
+from txstore.remoting.route import Queue, QueueNumbers, Route, brokers_of, parse_route
+
+__all__ = ["TEMPLATE_TOPIC", "Client"]
+
+_log = logging.getLogger("txstore.remoting")
+
+TEMPLATE_TOPIC = "TBW102"
+"""What a topic that the first send makes is made after; RocketMQ's AUTO_CREATE_TOPIC_KEY_TOPIC."""
+_UNKNOWN_AGAIN_SECONDS = 1.0  # How soon a topic is looked for again that somebody waits for.
+_LONGEST_BACK_OFF = 30.0
+
+RequestListener = Callable[[Connection, RemotingCommand], None]
+
+
+class Client:
+    """One handle's. For its loop's thread, but for what says otherwise."""
+
+    def __init__(self, address: str, options: ConnectOptions) -> None:
+        self.options = options
+        self.address = address
+        self.client_id = ""
+        self.producers = Producers()
+        self.members = Members()
+        self.numbers = QueueNumbers()
+        self.arrivals = Arrivals()
+        self.routes: dict[str, Route] = {}
+        """Read from any thread, replaced whole."""
+        self.connections = Connections(self._hear, options.seconds("connect_time_out"))
+        self.listeners: dict[int, RequestListener] = {}
+        """Who hears what brokers ask for, by code."""
+        self.chores: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """What runs beside, from the start to the end."""
+        self._name_servers = _name_servers(address)
+        self._is_socket = address.startswith("unix:")
+        self._brokers: dict[str, str] = {}
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._changed: dict[str, asyncio.Event] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._look = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        assert self._loop is not None
+        return self._loop
+
+    async def start(self) -> None:
+        """Finds a name server and the brokers. Raises BrokerUnreachableError, BrokerTimeoutError."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            host = (await self._any_name_server()).own_host
+            self.client_id = f"{host}@{unique_id()[-16:]}"
+            await self._find_brokers()
+        except BaseException:
+            self.connections.close()
+            raise
+        for chore in (self._look_for_changes, *self.chores):
+            self.spawn(chore())
+
+    async def close(self) -> None:
+        """Leaves: tells the brokers, and closes the connections."""
+        for task in (*self._tasks, *self._keepers.values()):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._keepers.values(), return_exceptions=True)
+        self.connections.close()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs beside, until it ends or the client does."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a task of the connection to %s failed", self.address, exc_info=error)
+
+    # Name servers
+
+    async def _any_name_server(self) -> Connection:
+        """A connection to the first that answers, which is asked first from now on."""
+        errors: list[str] = []
+        for address in list(self._name_servers):
+            try:
+                connection = await self.connections.get(address)
+            except BrokerUnreachableError as error:
+                errors.append(str(error).partition("\n")[0])
+                continue
+            if address != self._name_servers[0]:
+                self._name_servers.remove(address)
+                self._name_servers.insert(0, address)
+            return connection
+        text = "; ".join(errors)
+        hint = "hint: start a name server or `txstore serve` there, or look at the address"
+        raise BrokerUnreachableError(f"{text}\n{hint}", address=self.address)
+
+    async def _ask_names(self, code: RequestCode, ext_fields: Mapping[str, str]) -> RemotingCommand:
+        connection = await self._any_name_server()
+        return await connection.call(code, ext_fields, time_out=self.options.seconds("request_time_out"))
+
+    async def _find_brokers(self) -> None:
+        """All masters of the cluster: a producer's group must be known to each, so that each can ask it."""
+        answer = await self._ask_names(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        if answer.code == ResponseCode.SUCCESS:
+            self._know_brokers(brokers_of(_lenient_json(answer.body).get("brokerAddrTable")))
+            return
+        route = await self._ask_route(TEMPLATE_TOPIC)
+        if route is not None:
+            self._know_brokers(route.brokers)
+
+    def _know_brokers(self, brokers: Mapping[str, str]) -> None:
+        for name, address in brokers.items():
+            self._brokers[name] = self.address if self._is_socket else address
+        addresses = set(self._brokers.values())
+        for address in addresses - self._keepers.keys():
+            self._changed[address] = asyncio.Event()
+            self._keepers[address] = self.loop.create_task(self._keep(address))
+        for address in self._keepers.keys() - addresses:
+            self._keepers.pop(address).cancel()
+            del self._changed[address]
+
+    # Routes
+
+    async def _ask_route(self, topic: str) -> Route | None:
+        answer = await self._ask_names(
+            RequestCode.GET_ROUTE_INFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
+        )
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, f"the route of topic {topic}", self.address)
+        route = parse_route(answer.body)
+        self._know_brokers(route.brokers)
+        return route
+
+    async def route(self, topic: str) -> Route | None:
+        """Where a topic is; None: nobody has it."""
+        return self.routes.get(topic) or await self.route_anew(topic)
+
+    async def route_anew(self, topic: str) -> Route | None:
+        """As the name server knows it now."""
+        route = await self._ask_route(topic)
+        before = self.routes.get(topic)
+        if route is None or route == before:
+            return route if route is not None else before
+        self.routes = self.routes | {topic: route}
+        if before is not None:
+            for producer in self.producers.all():
+                producer.topics_changed()
+        self.arrivals.bump()
+        return route
+
+    async def write_route(self, topic: str) -> Route:
+        """Where to send; of a topic that nobody has, where it may be made. Raises RouteNotFoundError."""
+        route = await self.route(topic)
+        if route is None:
+            route = await self._template(topic)
+            self.routes = self.routes | {topic: route}
+        return route
+
+    async def _template(self, topic: str) -> Route:
+        template = await self._ask_route(TEMPLATE_TOPIC)
+        if template is None or not template.write:
+            raise RouteNotFoundError(
+                f"no broker at {self.address} has topic {topic}, and none makes topics by itself\n"
+                "hint: have the broker's operator create it, or set autoCreateTopicEnable there"
+            )
+        most = self.options.default_topic_queue_nums
+        queues = tuple(queue for queue in template.write if queue.queue_id < most)
+        return Route(template.brokers, (), queues, is_template=True)
+
+    async def topic_made(self, topic: str) -> None:
+        """After the first send the topic is there, as the broker made it."""
+        route = await self._ask_route(topic)
+        if route is not None:
+            self.routes = self.routes | {topic: route}
+            self.arrivals.bump()
+
+    def wanted_topics(self) -> set[str]:
+        """What consumers here read."""
+        wanted: set[str] = set()
+        for member in self.members.all():
+            wanted.add(member.topic)
+            if member.message_model is MessageModel.CLUSTERING:
+                wanted.add(retry_topic(member.group))
+        return wanted
+
+    def look_soon(self) -> None:
+        """Something was not where it should be: routes are asked for again."""
+        self._look.set()
+
+    async def _look_for_changes(self) -> None:
+        """Asks for routes again: all from time to time, at once those that somebody waits for."""
+        every = self.options.seconds("poll_name_server_interval")
+        next_whole = self.loop.time() + every
+        while True:
+            await _wait(self._look, min(every, _UNKNOWN_AGAIN_SECONDS))
+            whole = self._look.is_set() or self.loop.time() >= next_whole
+            self._look.clear()
+            topics = {topic for topic in self.wanted_topics() if topic not in self.routes}
+            if whole:
+                next_whole = self.loop.time() + every
+                topics |= self.routes.keys()
+            try:
+                if whole:
+                    await self._find_brokers()
+                for topic in topics:
+                    await self.route_anew(topic)
+            except TxStoreError as error:
+                _log.info("routes are as they were: %s", error, extra={"address": self.address})
+            if whole:
+                await asyncio.sleep(min(every, _UNKNOWN_AGAIN_SECONDS))  # However often somebody asks.
+
+    # Brokers
+
+    def addresses(self) -> list[str]:
+        """Of all masters that are known."""
+        return list(self._keepers)
+
+    def brokers(self) -> list[str]:
+        """The names of all masters that are known."""
+        return sorted(self._brokers)
+
+    def broker_at(self, address: str) -> str | None:
+        """The name of the broker at an address, or of the only one there is."""
+        for name, known in self._brokers.items():
+            if known == address:
+                return name
+        return next(iter(self._brokers)) if len(self._brokers) == 1 else None
+
+    async def connection(self, broker: str) -> Connection:
+        """To a broker by name. Raises BrokerUnreachableError."""
+        address = self._brokers.get(broker)
+        if address is None:
+            self.look_soon()
+            raise BrokerUnreachableError(f"no name server at {self.address} knows where broker {broker} is")
+        try:
+            return await self.connections.get(address)
+        except BrokerUnreachableError:
+            self.look_soon()
+            raise
+
+    async def ask(
+        self,
+        broker: str,
+        code: RequestCode,
+        ext_fields: Mapping[str, str],
+        body: bytes | None = None,
+        *,
+        time_out: float | None = None,
+    ) -> RemotingCommand:
+        """Asks a broker; any code of an answer is returned. Raises BrokerUnreachableError, BrokerTimeoutError."""
+        connection = await self.connection(broker)
+        seconds = self.options.seconds("request_time_out") if time_out is None else time_out
+        return await connection.call(code, {**ext_fields, "bname": broker}, body, time_out=seconds)
+
+    async def demand(
+        self, broker: str, code: RequestCode, ext_fields: Mapping[str, str], what: str, body: bytes | None = None
+    ) -> RemotingCommand:
+        """As `ask`; raises what the refusal of `what` means."""
+        answer = await self.ask(broker, code, ext_fields, body)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, what, f"broker {broker}")
+        return answer
+
+    def read_route(self, topic: str, number: int) -> Queue:
+        """The queue behind a number."""
+        return self.numbers.queue(number)
+
+    # Who is here
+
+    def somebody_changed(self) -> None:
+        """Tells the brokers soon. Any thread may say so."""
+        self.loop.call_soon_threadsafe(self._tell_all)
+
+    def _tell_all(self) -> None:
+        for changed in self._changed.values():
+            changed.set()
+
+    async def tell_now(self) -> None:
+        """Tells every broker that can be reached who is here, and waits until it knows."""
+        beats = [self._beat(address) for address in self.addresses()]
+        for failed in await asyncio.gather(*beats, return_exceptions=True):
+            if isinstance(failed, TxStoreError):
+                _log.info("a broker does not know who is here: %s", failed, extra={"address": self.address})
+
+    async def leave_group(self, *, producer_group: str = "", consumer_group: str = "") -> None:
+        """Nobody of a group is here any more. Brokers that cannot be reached notice by themselves."""
+        fields = {"clientID": self.client_id}
+        fields |= {"producerGroup": producer_group} if producer_group else {}
+        fields |= {"consumerGroup": consumer_group} if consumer_group else {}
+        live = [found for address in self.addresses() if (found := self.connections.live(address)) is not None]
+        time_out = self.options.seconds("request_time_out")
+        calls = [connection.call(RequestCode.UNREGISTER_CLIENT, fields, time_out=time_out) for connection in live]
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    async def _beat(self, address: str) -> None:
+        connection = await self.connections.get(address)
+        body = heartbeat(self.client_id, self.producers.all(), self.members.all())
+        if body is None:
+            return
+        time_out = self.options.seconds("request_time_out")
+        answer = await connection.call(RequestCode.HEART_BEAT, {}, body, time_out=time_out)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, "a heartbeat", address)
+
+    async def _keep(self, address: str) -> None:
+        """Keeps one broker connected and told of who is here."""
+        back_off = first = self.options.seconds("reconnect_back_off")
+        changed = self._changed[address]
+        while True:
+            changed.clear()
+            try:
+                await self._beat(address)
+            except TxStoreError as error:
+                _log.info("broker at %s: %s; again in %g s", address, error, back_off, extra={"address": address})
+                self.look_soon()
+                await asyncio.sleep(back_off)
+                back_off = min(2 * back_off, self.options.seconds("reconnect_back_off_max"), _LONGEST_BACK_OFF)
+                continue
+            back_off = first
+            connection = self.connections.live(address)
+            if connection is not None:
+                every = self.options.seconds("heart_beat_broker_interval")
+                await _first_of((connection.lost, changed), every)
+
+    # What brokers ask for
+
+    def _hear(self, connection: Connection, request: RemotingCommand) -> None:
+        listener = self.listeners.get(request.code)
+        if listener is None:
+            remark = f"request {request.code} is not supported by this client"
+            connection.answer(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+            return
+        try:
+            listener(connection, request)
+        except TxStoreError as error:
+            _log.warning("a request of %s is no good: %s", connection.address, error)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    await _first_of((event,), seconds)
+
+
+async def _first_of(events: Iterable[asyncio.Event], seconds: float) -> None:
+    """Until one is set, or the time is over."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+def _name_servers(address: str) -> list[str]:
+    """Addresses out of `HOST:PORT;HOST:PORT` or `unix:FILE`. Raises InvalidOptionError."""
+    if not isinstance(address, str):
+        raise _no_address(repr(address))
+    if address.startswith("unix:"):
+        if len(address) == len("unix:") or "\0" in address:
+            raise _no_address(repr(address))
+        return [address]
+    found = [part.strip() for part in address.split(";") if part.strip()]
+    for one in found:
+        host, colon, port = one.rpartition(":")
+        if not host or not colon or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65_536):
+            raise _no_address(repr(one))
+    if not found:
+        raise _no_address(repr(address))
+    return found
+
+
+def _no_address(given: str) -> InvalidOptionError:
+    return InvalidOptionError(
+        f'{given} is no address\nhint: "127.0.0.1:9876", several as "a:9876;b:9876", or "unix:FILE"', option="address"
+    )
+
+
+def _lenient_json(body: bytes) -> dict[str, Any]:
+    """RocketMQ writes maps of numbers with bare numbers as keys."""
+    text = body.decode("utf-8", "replace")
+    for candidate in (text, re.sub(r"([{,])\s*(\d+)\s*:", r'\1"\2":', text)):
+        try:
+            facts = json.loads(candidate)
+        except ValueError:
+            continue
+        if isinstance(facts, dict):
+            return facts
+    return {}

@@ -1,0 +1,148 @@
+"""One connection to a name server or broker: requests go out, answers come back in any order, and it asks, too.
+
+In: requests. Out: their answers, matched by `opaque`; requests of the other side, handed on. Always: who waits hears of
+an answer, a time-out or the connection's end; a malformed frame ends it. Not here: opening it again, codes.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from txstore._native import FrameReader, RemotingCommand, encode_request
+from txstore.errors import BrokerTimeoutError, BrokerUnreachableError, ProtocolError
+
+__all__ = ["Connection", "RequestHandler"]
+
+RequestHandler: TypeAlias = Callable[["Connection", RemotingCommand], None]
+"""Hears what the other side asks for; must not wait."""
+
+_OPAQUE_MASK = 0x7FFF_FFFF
+
+
+class Connection(asyncio.Protocol):
+    """Made by `Connection.open`; for its loop's thread alone."""
+
+    def __init__(self, address: str, on_request: RequestHandler) -> None:
+        self.address = address
+        self.lost = asyncio.Event()
+        """Set when nothing goes out any more."""
+        self._on_request = on_request
+        self._reader = FrameReader()
+        self._opaques = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._why = "it was closed here"
+
+    @classmethod
+    async def open(cls, address: str, on_request: RequestHandler, time_out: float) -> "Connection":
+        """Connects to `HOST:PORT` or `unix:FILE`. Raises BrokerUnreachableError."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(time_out):
+                if address.startswith("unix:"):
+                    path = address.removeprefix("unix:")
+                    _, connection = await loop.create_unix_connection(lambda: cls(address, on_request), path)
+                else:
+                    host, _, port = address.rpartition(":")
+                    host = host.removeprefix("[").removesuffix("]")
+                    _, connection = await loop.create_connection(lambda: cls(address, on_request), host, int(port))
+        except TimeoutError as error:
+            text = f"{address} does not answer within {time_out:g} s\nhint: look whether it runs, and the way to it"
+            raise BrokerUnreachableError(text, address=address) from error
+        except OSError as error:
+            text = f"{address} cannot be reached: {error}\nhint: start it, or look at the address"
+            raise BrokerUnreachableError(text, address=address) from error
+        return connection
+
+    @property
+    def own_host(self) -> str:
+        """This machine's address as the other side may see it."""
+        name = self._transport.get_extra_info("sockname") if self._transport is not None else None
+        return str(name[0]) if isinstance(name, tuple) else "127.0.0.1"
+
+    async def call(
+        self, code: int, ext_fields: Mapping[str, str], body: bytes | None = None, *, time_out: float
+    ) -> RemotingCommand:
+        """Asks, and waits for the answer. Raises BrokerTimeoutError, BrokerUnreachableError."""
+        opaque = next(self._opaques) & _OPAQUE_MASK
+        answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(time_out):
+                await self._writable.wait()
+                self._write(encode_request(code, opaque, dict(ext_fields), body))
+                self._waiting[opaque] = answer
+                return await answer
+        except TimeoutError as error:
+            text = f"{self.address} did not answer request {code} within {time_out:g} s"
+            hint = "hint: it may have been done; look, or raise the time-out"
+            raise BrokerTimeoutError(f"{text}\n{hint}", address=self.address) from error
+        finally:
+            self._waiting.pop(opaque, None)
+
+    def tell(self, code: int, ext_fields: Mapping[str, str], body: bytes | None = None) -> None:
+        """Asks for something without an answer. Raises BrokerUnreachableError."""
+        opaque = next(self._opaques) & _OPAQUE_MASK
+        self._write(encode_request(code, opaque, dict(ext_fields), body, one_way=True))
+
+    def answer(self, request: RemotingCommand, code: int, remark: str | None = None) -> None:
+        """Answers what the other side asked, unless it wants no answer or is gone."""
+        if not request.is_one_way and not self.lost.is_set():
+            self._write(request.response(code, remark))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+        self._end()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            commands = self._reader.feed(data)
+        except ProtocolError as error:
+            self._why = f"it sent no frame of RocketMQ's: {error}"
+            self.close()
+            return
+        for command in commands:
+            if not command.is_response:
+                self._on_request(self, command)
+                continue
+            answer = self._waiting.get(command.opaque)
+            if answer is not None and not answer.done():
+                answer.set_result(command)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.lost.is_set():
+            self._why = "it hung up" if error is None else str(error)
+        self._end()
+
+    # Inside
+
+    def _write(self, frame: bytes) -> None:
+        if self.lost.is_set() or self._transport is None:
+            raise self._gone()
+        self._transport.write(frame)
+
+    def _end(self) -> None:
+        self.lost.set()
+        self._writable.set()
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(self._gone())
+
+    def _gone(self) -> BrokerUnreachableError:
+        text = f"the connection to {self.address} is lost: {self._why}\nhint: it is opened again at the next request"
+        return BrokerUnreachableError(text, address=self.address)

@@ -1,0 +1,60 @@
+"""Connections by address: each opened when it is needed, and once, however many wait for it.
+
+In: addresses. Out: live connections. Always: of many who need one at the same time, one opens it and all hear of what
+came of it. Not here: who keeps them open (`client`).
+"""
+
+import asyncio
+
+from txstore.remoting.connection import Connection, RequestHandler
+
+__all__ = ["Connections"]
+
+
+class Connections:
+    """For one loop's thread alone."""
+
+    def __init__(self, on_request: RequestHandler, time_out: float) -> None:
+        self._on_request = on_request
+        self._time_out = time_out
+        self._live: dict[str, Connection] = {}
+        self._opening: dict[str, asyncio.Task[Connection]] = {}
+
+    def live(self, address: str) -> Connection | None:
+        """The connection, if it is open."""
+        connection = self._live.get(address)
+        return None if connection is None or connection.lost.is_set() else connection
+
+    async def get(self, address: str) -> Connection:
+        """The connection, opened if it is not. Raises BrokerUnreachableError."""
+        connection = self.live(address)
+        if connection is not None:
+            return connection
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = asyncio.get_running_loop().create_task(self._open(address))
+            self._opening[address] = opening
+            opening.add_done_callback(_heard)
+        # Shielded: who is cancelled, or out of time, leaves the opening to the others.
+        return await asyncio.shield(opening)
+
+    async def _open(self, address: str) -> Connection:
+        try:
+            connection = await Connection.open(address, self._on_request, self._time_out)
+            self._live[address] = connection
+            return connection
+        finally:
+            del self._opening[address]
+
+    def close(self) -> None:
+        for opening in self._opening.values():
+            opening.cancel()
+        for connection in self._live.values():
+            connection.close()
+        self._live.clear()
+
+
+def _heard(opening: asyncio.Task[Connection]) -> None:
+    """What came of it is known, also where nobody waits for it any more."""
+    if not opening.cancelled():
+        opening.exception()

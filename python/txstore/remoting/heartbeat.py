@@ -1,0 +1,76 @@
+"""Heartbeat: who is here, as a broker wants to be told.
+
+In: producers and consumers. Out: the body of a heartbeat. Always: a group's consumers appear as one, with all that they
+subscribe to. Not here: when it is sent.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from txstore._native import java_hash_code
+from txstore.interface import ConsumerMember, ProducerMember
+from txstore.message import MessageModel, retry_group, retry_topic
+
+__all__ = ["expression", "heartbeat", "offset_group", "offset_name"]
+
+
+def expression(tags: Sequence[str] | None) -> str:
+    """Tags as RocketMQ writes them."""
+    return "*" if tags is None else " || ".join(tags)
+
+
+def offset_group(consumer: ConsumerMember) -> str:
+    """The name under which a consumer is known and keeps its offsets: a broadcasting one has its own."""
+    name = consumer.instance_name
+    return consumer.group if name is None else f"{consumer.group}%{name}"
+
+
+def offset_name(consumer: ConsumerMember, topic: str) -> str:
+    """The name under which a consumer keeps its offsets in one of its topics."""
+    is_retry = topic == retry_topic(consumer.group)
+    return retry_group(consumer.group, consumer.topic) if is_retry else offset_group(consumer)
+
+
+def heartbeat(client_id: str, producers: Iterable[ProducerMember], consumers: Iterable[ConsumerMember]) -> bytes | None:
+    """The body; None: nobody is here."""
+    groups: dict[str, tuple[MessageModel, dict[str, Sequence[str] | None]]] = {}
+    for consumer in consumers:
+        _, topics = groups.setdefault(offset_group(consumer), (consumer.message_model, {}))
+        topics[consumer.topic] = consumer.tags
+        if consumer.message_model is MessageModel.CLUSTERING:
+            topics[retry_topic(consumer.group)] = None
+    producer_groups = sorted({producer.group for producer in producers})
+    if not groups and not producer_groups:
+        return None
+    facts = {
+        "clientID": client_id,
+        "producerDataSet": [{"groupName": group} for group in producer_groups],
+        "consumerDataSet": [_consumers(group, model, topics) for group, (model, topics) in groups.items()],
+        "heartbeatFingerprint": 0,
+        "withoutSub": False,
+    }
+    return json.dumps(facts).encode()
+
+
+def _consumers(group: str, model: MessageModel, topics: dict[str, Sequence[str] | None]) -> dict[str, Any]:
+    return {
+        "groupName": group,
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": model.value,
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+        "subscriptionDataSet": [_subscription(topic, tags) for topic, tags in topics.items()],
+        "unitMode": False,
+    }
+
+
+def _subscription(topic: str, tags: Sequence[str] | None) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "subString": expression(tags),
+        "tagsSet": list(tags or ()),
+        "codeSet": [java_hash_code(tag) for tag in tags or ()],
+        "subVersion": 0,
+        "expressionType": "TAG",
+        "classFilterMode": False,
+    }

@@ -1,0 +1,62 @@
+"""A loop in a thread of its own, for a face without asyncio.
+
+In: coroutines, from any thread. Out: what they return. Always: one thread, which ends with its owner; a caller that is
+interrupted cancels its coroutine; a forked child is told. Not here: what is run.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from txstore.errors import StoreClosedError, StoreForkedError
+
+__all__ = ["LoopThread", "run_on"]
+
+T = TypeVar("T")
+_STOP_SECONDS = 10.0
+
+
+class LoopThread:
+    """Starts its thread when it is made."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._work, name="txstore-remoting", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        finally:
+            self.loop.close()
+
+    def stop(self) -> None:
+        """Ends the thread, once."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_STOP_SECONDS)
+
+
+def run_on(loop: asyncio.AbstractEventLoop, process: int, work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine on another thread's loop and waits. Raises StoreForkedError, StoreClosedError, what it does."""
+    here = os.getpid()
+    if here != process:
+        work.close()
+        raise StoreForkedError(
+            f"the connection was opened by process {process}; this is process {here}, a fork of it\n"
+            "hint: connect after forking"
+        )
+    if loop.is_closed():
+        work.close()
+        raise StoreClosedError("the connection was closed")
+    future = asyncio.run_coroutine_threadsafe(work, loop)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise

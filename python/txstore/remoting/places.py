@@ -1,0 +1,134 @@
+"""Places: where queues begin and end, where groups go on, and messages sent back to come again.
+
+In: a topic, a queue's number, a group. Out: queue offsets; what consumers acknowledged, told to brokers. Always: what
+is acknowledged here and not told counts for who asks here. Not here: pulling, sharing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from txstore._native import StoredMessage
+from txstore.errors import BrokerRefusedError, TxStoreError
+from txstore.message import ReceivedMessage
+from txstore.remoting.client import Client
+from txstore.remoting.codes import RequestCode, ResponseCode, refusal
+from txstore.remoting.offsets import Acknowledged, Offsets
+
+__all__ = ["Places"]
+
+_log = logging.getLogger("txstore.remoting")
+_NOT_THERE = (
+    ResponseCode.QUERY_NOT_FOUND,
+    ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+)
+
+
+class Places:
+    """For its client's loop."""
+
+    def __init__(self, client: Client, offsets: Offsets) -> None:
+        self._client = client
+        self._offsets = offsets
+        client.chores.append(self._tell_again)
+
+    async def queue_range(self, topic: str, number: int) -> tuple[int, int]:
+        """First queue offset left, and one past the last."""
+        first, end = await asyncio.gather(
+            self._offset(RequestCode.GET_MIN_OFFSET, topic, number),
+            self._offset(RequestCode.GET_MAX_OFFSET, topic, number),
+        )
+        return first, end
+
+    async def search(self, topic: str, number: int, timestamp_ms: int) -> int:
+        return await self._offset(
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, topic, number, timestamp=str(timestamp_ms), boundaryType="lower"
+        )
+
+    async def _offset(self, code: RequestCode, topic: str, number: int, **more: str) -> int:
+        queue = self._client.numbers.queue(number)
+        fields = {"topic": topic, "queueId": str(queue.queue_id), "committed": "true", **more}
+        answer = await self._client.demand(queue.broker, code, fields, f"an offset of {topic}/{queue.queue_id}")
+        # A queue that was never written to has no offsets.
+        return max(0, int(answer.ext_fields.get("offset", "0")))
+
+    async def consumer_offset(self, topic: str, name: str, number: int) -> int | None:
+        """Where a group goes on; None: it has no offset there."""
+        known = self._offsets.get(topic, name, number)
+        if known is not None:
+            return known
+        queue = self._client.numbers.queue(number)
+        fields = {
+            "consumerGroup": self._offsets.told_as(topic, name),
+            "topic": topic,
+            "queueId": str(queue.queue_id),
+            "setZeroIfNotFound": "false",
+        }
+        answer = await self._client.ask(queue.broker, RequestCode.QUERY_CONSUMER_OFFSET, fields)
+        if answer.code in _NOT_THERE:
+            self._offsets.begin(topic, name, number, 0)
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, f"group {name}'s offset in {topic}/{queue.queue_id}", f"broker {queue.broker}")
+        offset = int(answer.ext_fields.get("offset", "0"))
+        self._offsets.begin(topic, name, number, offset)
+        return offset
+
+    async def tell(self, rows: Sequence[Acknowledged]) -> None:
+        """Tells brokers what was acknowledged. Raises what the first failure means, after all were tried."""
+        told = await asyncio.gather(*(self._tell(row) for row in rows), return_exceptions=True)
+        for failed in told:
+            if isinstance(failed, BaseException):
+                raise failed
+
+    async def _tell(self, row: Acknowledged) -> None:
+        queue = self._client.numbers.queue(row.number)
+        fields = {
+            "consumerGroup": row.group,
+            "topic": row.topic,
+            "queueId": str(queue.queue_id),
+            "commitOffset": str(row.queue_offset),
+        }
+        what = f"group {row.group}'s offset in {row.topic}/{queue.queue_id}"
+        await self._client.demand(queue.broker, RequestCode.UPDATE_CONSUMER_OFFSET, fields, what)
+        self._offsets.told(row)
+
+    async def _tell_again(self) -> None:
+        while True:
+            await asyncio.sleep(self._client.options.seconds("persist_consumer_offset_interval"))
+            try:
+                await self.tell(self._offsets.untold())
+            except TxStoreError as error:
+                _log.warning("offsets wait to be told: %s", error, extra={"address": self._client.address})
+
+    async def let_go(self, topic: str, name: str, number: int) -> None:
+        """Tells where a queue stands that is another client's from now on.
+
+        If that cannot be told, what was acknowledged last comes again there: our word must not come after the other's.
+        """
+        for row in self._offsets.untold(topic, self._offsets.told_as(topic, name), number):
+            try:
+                await self._tell(row)
+            except TxStoreError as error:
+                _log.warning("an offset is lost with its queue: %s", error, extra={"group": row.group})
+                self._offsets.told(row)
+        self._offsets.leave(topic, name, number)
+
+    async def send_back(self, message: ReceivedMessage, group: str, delay_level: int, max_reconsume_times: int) -> None:
+        """The broker that has a message gives it to a group again, after a delay."""
+        host = message.store_host if isinstance(message, StoredMessage) else ""
+        broker = self._client.broker_at(host)
+        if broker is None:
+            raise BrokerRefusedError(f"message {message.message_id} was stored at {host}, where no broker is known now")
+        fields = {
+            "offset": str(message.physical_offset),
+            "group": group,
+            "delayLevel": str(delay_level),
+            "originMsgId": message.message_id,
+            "originTopic": message.topic,
+            "unitMode": "false",
+            "maxReconsumeTimes": str(max_reconsume_times),
+        }
+        what = f"message {message.message_id}, to come again to group {group}"
+        await self._client.demand(broker, RequestCode.CONSUMER_SEND_MSG_BACK, fields, what)

@@ -1,0 +1,236 @@
+"""Reader: one queue of a remote broker, pulled ahead for the consumer that reads it.
+
+In: answers to pulls, held by the broker until a message comes. Out: messages in order, and where to go on. Always: a
+consumer waits for the broker's first word whether there is a message, and never while there is none; no more is pulled
+ahead than the option allows; a broker that is gone is asked again, later each time. Not here: offsets, shares.
+"""
+
+import asyncio
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+
+from txstore._native import RemotingCommand, StoredMessage, decode_records
+from txstore.errors import OffsetTooOldError, ProtocolError, TxStoreError
+from txstore.remoting.client import Client
+from txstore.remoting.codes import RequestCode, ResponseCode, refusal
+from txstore.remoting.heartbeat import expression
+
+__all__ = ["Puller", "QueueReader"]
+
+_log = logging.getLogger("txstore.remoting")
+_SUSPEND = 2  # RocketMQ's PullSysFlag.
+_SUBSCRIPTION = 4
+_BACK_OFF_MAX = 5.0
+
+
+class QueueReader:
+    """Made and taken from by a consumer's thread; the rest runs on the client's loop."""
+
+    def __init__(
+        self, client: Client, group: str, topic: str, number: int, queue_offset: int, tags: Sequence[str] | None
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._topic = topic
+        self._number = number
+        self._tags = tags
+        self.next_taken = queue_offset
+        """The queue offset that the next `take` goes on from."""
+        self._next_pulled = queue_offset
+        self._changed = threading.Condition()
+        self._ahead: deque[tuple[list[StoredMessage], int]] = deque()
+        self._ahead_count = 0
+        self._nothing_there = False
+        self._stopped = False
+        self._failed: TxStoreError | None = None
+        self._room = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        client.loop.call_soon_threadsafe(self._start)
+
+    def take(self, max_messages: int, seconds: float) -> tuple[Sequence[StoredMessage], int]:
+        """What was pulled ahead, up to so many, and where to go on; waits for the broker's first word at most so long.
+
+        Raises OffsetTooOldError, and what the broker refuses for good.
+        """
+        with self._changed:
+            self._changed.wait_for(self._knows, seconds)
+            if self._failed is not None:
+                failed, self._failed = self._failed, None
+                raise failed
+            if not self._ahead:
+                return (), self.next_taken
+            messages, behind = self._ahead.popleft()
+            if len(messages) > max_messages:
+                self._ahead.appendleft((messages[max_messages:], behind))
+                messages = messages[:max_messages]
+                behind = messages[-1].queue_offset + 1
+            self._ahead_count -= len(messages)
+            self.next_taken = behind
+        if not self._room.is_set():
+            self._client.loop.call_soon_threadsafe(self._make_room)
+        return messages, behind
+
+    def stop(self) -> None:
+        """Nothing more is pulled. Any thread may say so."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if not self._client.loop.is_closed():
+            self._client.loop.call_soon_threadsafe(self._cancel)
+
+    def _knows(self) -> bool:
+        return bool(self._ahead) or self._nothing_there or self._failed is not None or self._stopped
+
+    # On the loop
+
+    def _start(self) -> None:
+        if not self._stopped:
+            self._room.set()
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _make_room(self) -> None:
+        if self._ahead_count < self._client.options.pull_threshold_for_queue:
+            self._room.set()
+
+    async def _run(self) -> None:
+        back_off = first = self._client.options.seconds("reconnect_back_off")
+        while True:
+            await self._room.wait()
+            try:
+                self._arrived(await self._pull(suspend=self._nothing_there))
+            except TxStoreError as error:
+                self._fail(error)
+                await asyncio.sleep(back_off)
+                back_off = min(2 * back_off, _BACK_OFF_MAX)
+            else:
+                back_off = first
+
+    async def _pull(self, *, suspend: bool) -> RemotingCommand:
+        options = self._client.options
+        queue = self._client.numbers.queue(self._number)
+        fields = {
+            "consumerGroup": self._group,
+            "topic": self._topic,
+            "queueId": str(queue.queue_id),
+            "queueOffset": str(self._next_pulled),
+            "maxMsgNums": str(options.pull_batch_size),
+            "sysFlag": str(_SUBSCRIPTION | (_SUSPEND if suspend else 0)),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(round(options.seconds("broker_suspend_max_time") * 1000) if suspend else 0),
+            "subscription": expression(self._tags),
+            "subVersion": "0",
+            "expressionType": "TAG",
+        }
+        time_out = options.seconds("pull_time_out" if suspend else "request_time_out")
+        return await self._client.ask(queue.broker, RequestCode.PULL_MESSAGE, fields, time_out=time_out)
+
+    def _arrived(self, answer: RemotingCommand) -> None:
+        code = answer.code
+        if code not in (
+            ResponseCode.SUCCESS,
+            ResponseCode.PULL_NOT_FOUND,
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            ResponseCode.PULL_OFFSET_MOVED,
+        ):
+            broker = self._client.numbers.queue(self._number).broker
+            raise refusal(answer, f"a pull of {self._topic}", f"broker {broker}")
+        try:
+            behind = int(answer.ext_fields["nextBeginOffset"])
+        except (KeyError, ValueError) as error:
+            raise ProtocolError(f"a pull of {self._topic} is answered without a good {error}") from error
+        if code == ResponseCode.SUCCESS:
+            self._add(self._wanted(decode_records(answer.body, in_hand=True)), behind)
+        elif code == ResponseCode.PULL_OFFSET_MOVED:
+            self._moved(behind)
+        elif code == ResponseCode.PULL_RETRY_IMMEDIATELY and behind > self._next_pulled:
+            self._add([], behind)
+        else:
+            self._tell_nothing_there()
+
+    def _wanted(self, messages: list[StoredMessage]) -> list[StoredMessage]:
+        """A broker chooses by the tags' hashes, which different tags may share."""
+        tags = self._tags
+        return messages if tags is None else [message for message in messages if message.tags in tags]
+
+    def _add(self, messages: list[StoredMessage], behind: int) -> None:
+        with self._changed:
+            self._ahead.append((messages, behind))
+            self._ahead_count += len(messages)
+            self._next_pulled = behind
+            self._nothing_there = False
+            if self._ahead_count >= self._client.options.pull_threshold_for_queue:
+                self._room.clear()
+            self._changed.notify_all()
+        self._client.arrivals.bump()
+
+    def _moved(self, there: int) -> None:
+        """The queue does not have the offset: it was removed, or never was."""
+        if there > self._next_pulled:
+            self._next_pulled, before = there, self._next_pulled
+            text = f"{self._topic}: queue offset {before} was removed; the first that is left is {there}"
+            self._fail(OffsetTooOldError(text, minimum=there))
+            return
+        _log.warning(
+            "%s: the broker's queue ends at %d, before %d: reading goes on there", self._topic, there, self._next_pulled
+        )
+        self._add([], there)
+
+    def _fail(self, error: TxStoreError) -> None:
+        """A consumer hears of what it must know; all else is tried again."""
+        with self._changed:
+            if isinstance(error, OffsetTooOldError):
+                self._failed = error
+            else:
+                _log.warning("%s of group %s: %s; it is tried again", self._topic, self._group, error)
+            self._nothing_there = True
+            self._changed.notify_all()
+        self._client.arrivals.bump()
+
+    def _tell_nothing_there(self) -> None:
+        with self._changed:
+            self._nothing_there = True
+            self._changed.notify_all()
+
+
+class Puller:
+    """The pulls of one consumer: a reader for each queue, which ends with its consumer."""
+
+    def __init__(self, client: Client, group: str) -> None:
+        self._client = client
+        self._group = group
+        self._readers: dict[tuple[str, int], QueueReader] = {}
+        self._finalizer = weakref.finalize(self, _stop_all, self._readers)
+
+    def __call__(
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
+    ) -> tuple[Sequence[StoredMessage], int]:
+        """Messages of a queue from an offset on, and where to go on. Raises OffsetTooOldError."""
+        reader = self._readers.get((topic, queue_id))
+        if reader is None or reader.next_taken != queue_offset:
+            if reader is not None:
+                reader.stop()
+            reader = QueueReader(self._client, self._group, topic, queue_id, queue_offset, tags)
+            self._readers[topic, queue_id] = reader
+        return reader.take(max_messages, self._client.options.seconds("request_time_out"))
+
+    def drop(self, topic: str, queue_id: int) -> None:
+        """The queue is not read any more."""
+        reader = self._readers.pop((topic, queue_id), None)
+        if reader is not None:
+            reader.stop()
+
+    def close(self) -> None:
+        self._finalizer()
+
+
+def _stop_all(readers: dict[tuple[str, int], QueueReader]) -> None:
+    for reader in list(readers.values()):
+        reader.stop()
+    readers.clear()

@@ -1,0 +1,100 @@
+"""Routes: at which brokers a topic is, and in which queues.
+
+In: what a name server answers. Out: queues by number, so that who chooses one need not know its broker. Always: a
+number means the same queue as long as the program runs; queues stand in the order that all of RocketMQ's clients have.
+Not here: asking (`client`).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from txstore.errors import ProtocolError
+
+__all__ = ["Queue", "QueueNumbers", "Route", "brokers_of", "parse_route"]
+
+_READ = 4  # RocketMQ's PermName.
+_WRITE = 2
+_MASTER = "0"
+_QUEUE_BITS = 16
+
+
+class Queue(NamedTuple):
+    """One queue of a topic; sorts as RocketMQ's MessageQueue does within a topic."""
+
+    broker: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a topic is."""
+
+    brokers: Mapping[str, str]
+    """Broker's name to its master's address."""
+    read: tuple[Queue, ...]
+    write: tuple[Queue, ...]
+    is_template: bool = False
+    """It is the template's of new topics: the first send makes the topic."""
+
+
+def parse_route(body: bytes) -> Route:
+    """What a name server says of a topic. Raises ProtocolError."""
+    facts = _object(body)
+    brokers = brokers_of(facts.get("brokerDatas"))
+    read: list[Queue] = []
+    write: list[Queue] = []
+    try:
+        for row in facts.get("queueDatas") or ():
+            name, perm = str(row["brokerName"]), int(row["perm"])
+            if name not in brokers:
+                continue
+            if perm & _READ:
+                read += (Queue(name, queue_id) for queue_id in range(int(row["readQueueNums"])))
+            if perm & _WRITE:
+                write += (Queue(name, queue_id) for queue_id in range(int(row["writeQueueNums"])))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"a name server's route has no {error}") from error
+    return Route(brokers, tuple(sorted(read)), tuple(sorted(write)))
+
+
+def brokers_of(rows: Any) -> dict[str, str]:
+    """Name to master's address; what has no master just now is left out."""
+    if isinstance(rows, dict):
+        rows = rows.values()
+    found: dict[str, str] = {}
+    for row in rows or ():
+        addresses = row.get("brokerAddrs") if isinstance(row, dict) else None
+        if isinstance(addresses, dict) and _MASTER in addresses:
+            found[str(row.get("brokerName"))] = str(addresses[_MASTER])
+    return found
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        facts = json.loads(body)
+    except ValueError as error:
+        raise ProtocolError(f"a name server's answer is no JSON: {error}") from error
+    if not isinstance(facts, dict):
+        raise ProtocolError("a name server's answer is no JSON object")
+    return facts
+
+
+class QueueNumbers:
+    """Queues as numbers: those of the first broker seen are its queue ids, the next broker's begin at 65,536."""
+
+    def __init__(self) -> None:
+        self._brokers: dict[str, int] = {}
+        self._names: list[str] = []
+
+    def number(self, queue: Queue) -> int:
+        index = self._brokers.get(queue.broker)
+        if index is None:
+            index = self._brokers.setdefault(queue.broker, len(self._names))
+            self._names.append(queue.broker)
+        return index << _QUEUE_BITS | queue.queue_id
+
+    def queue(self, number: int) -> Queue:
+        """Raises IndexError for a number that was never given."""
+        return Queue(self._names[number >> _QUEUE_BITS], number & (1 << _QUEUE_BITS) - 1)

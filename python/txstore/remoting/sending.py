@@ -1,0 +1,416 @@
+"""Sending: messages, half messages and ends, as requests to a broker.
+
+In: messages and the queues chosen for them. Out: where they were stored; what became of a transaction. Always: a half
+message and an end that may have arrived are not sent twice, since a broker would store each; an end that comes again is
+known by what this client sent. Not here: choosing queues (`producer`).
+"""
+
+import asyncio
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from txstore._native import (
+    Message,
+    RemotingCommand,
+    batch_body,
+    properties_text,
+    unique_id,
+)
+from txstore.errors import (
+    AlreadyEndedError,
+    BrokerRefusedError,
+    BrokerTimeoutError,
+    BrokerUnreachableError,
+    InvalidMessageError,
+    InvalidOptionError,
+    ProtocolError,
+    TransactionNotFoundError,
+    TxStoreError,
+    WrongGroupError,
+)
+from txstore.message import LocalTransactionState, SendStatus, SentMessage, transaction_id_of
+from txstore.remoting.client import TEMPLATE_TOPIC, Client
+from txstore.remoting.codes import RequestCode, ResponseCode, refusal
+from txstore.remoting.connection import Connection
+from txstore.remoting.route import Queue, Route
+
+__all__ = ["EndedHalf", "LogOffset", "RemoteEnd", "RemoteSent", "Sending", "end_fields"]
+
+_STATUS = {
+    ResponseCode.SUCCESS: SendStatus.SEND_OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
+}
+# RocketMQ's DefaultMQProducer.retryResponseCodes.
+_AGAIN = frozenset({1, 2, 14, 16, 17, 204, 205})
+_PREPARED = 4  # The transaction bits of a sysflag.
+_ENDS = {LocalTransactionState.COMMIT: 8, LocalTransactionState.ROLLBACK: 12, LocalTransactionState.UNKNOWN: 0}
+_OUTCOMES = {LocalTransactionState.COMMIT: "committed", LocalTransactionState.ROLLBACK: "rolled_back"}
+_REMEMBERED = 100_000  # Transactions that this client began, ended or not.
+
+_Place: TypeAlias = tuple[str, int, int]
+"""A broker, a half queue offset, a physical offset."""
+
+
+class LogOffset(int):
+    """A physical offset, which knows whose log it is of."""
+
+    broker: str
+
+    @classmethod
+    def of(cls, broker: str, physical_offset: int) -> "LogOffset":
+        made = cls(physical_offset)
+        made.broker = broker
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSent:
+    """Where a broker stored a message, as `SendResult`."""
+
+    message_id: str
+    offset_message_id: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: LogOffset
+    transaction_id: str | None
+    send_status: SendStatus
+    """How safe it is; anything but SEND_OK may be lost with the broker's machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteEnd:
+    """What ending a transaction did, as `EndResult`."""
+
+    outcome: str
+    already: bool
+
+
+class EndedHalf(Protocol):
+    """What an end says of its half message."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def message_id(self) -> str: ...
+    @property
+    def transaction_id(self) -> str | None: ...
+    @property
+    def queue_offset(self) -> int: ...
+    @property
+    def physical_offset(self) -> int: ...
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A transaction that this client began. `state`: what the broker was told; `in_doubt`: no answer came to that."""
+
+    sent: RemoteSent
+    group: str
+    state: LocalTransactionState = LocalTransactionState.UNKNOWN
+    in_doubt: BrokerTimeoutError | BrokerUnreachableError | None = None
+
+
+class Sending:
+    """For its client's loop, but for what says otherwise."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._options = client.options
+        # Also looked into by the threads of producers.
+        self._lock = threading.Lock()
+        self._begun: OrderedDict[_Place, _Begun] = OrderedDict()
+        self._by_id: dict[str, _Place] = {}
+        self._running: dict[_Place, str] = {}
+        self._settled: OrderedDict[str, Connection] = OrderedDict()
+
+    # Messages
+
+    async def send(self, message: Message, number: int, group: str) -> RemoteSent:
+        """Stores one message. Tried again where no answer came, which may store it twice under one id."""
+        name = unique_id()
+        answer, queue = await self._send(message, number, group, properties_text(message, name, []), again=True)
+        return self._sent(answer, message.topic, queue, name)
+
+    async def send_batch(self, messages: Sequence[Message], numbers: Sequence[int], group: str) -> list[RemoteSent]:
+        """Stores several of one topic in one queue, all or none. Raises InvalidMessageError."""
+        _must_be_one_batch(messages, numbers)
+        names = [unique_id() for _ in messages]
+        body = batch_body(list(messages), names)
+        answer, queue = await self._send(messages[0], numbers[0], group, "", again=True, batch=body)
+        first = self._sent(answer, messages[0].topic, queue, names[0])
+        ids = first.offset_message_id.split(",")
+        return [
+            RemoteSent(
+                name,
+                offset_id,
+                first.topic,
+                first.queue_id,
+                first.queue_offset + index,
+                LogOffset.of(queue.broker, _physical_offset(offset_id)),
+                None,
+                first.send_status,
+            )
+            for index, (name, offset_id) in enumerate(zip(names, ids, strict=True))
+        ]
+
+    async def prepare(self, message: Message, number: int, group: str) -> RemoteSent:
+        """Stores a half message; not tried again once it may have arrived. Raises BrokerRefusedError, too, where it is
+        not as safe as the broker is told to keep it: it is rolled back then."""
+        name = message.transaction_id or unique_id()
+        text = properties_text(message, name, [("TRAN_MSG", "true"), ("PGROUP", group)])
+        answer, queue = await self._send(message, number, group, text, again=False, sys_flag=_PREPARED)
+        sent = self._sent(answer, message.topic, queue, name, transaction_id=name)
+        self._remember(sent, group)
+        if sent.send_status is not SendStatus.SEND_OK:
+            await self.end(sent, LocalTransactionState.ROLLBACK, group)
+            raise BrokerRefusedError(
+                f"the half message is stored, but not safe: {sent.send_status.value}; it is rolled back",
+                code=answer.code,
+            )
+        return sent
+
+    async def _send(
+        self,
+        message: Message,
+        number: int,
+        group: str,
+        properties: str,
+        *,
+        again: bool,
+        sys_flag: int = 0,
+        batch: bytes | None = None,
+    ) -> tuple[RemotingCommand, Queue]:
+        topic = message.topic
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._options.seconds("send_msg_time_out")
+        back_off = self._options.seconds("reconnect_back_off")
+        code = RequestCode.SEND_MESSAGE_V2 if batch is None else RequestCode.SEND_BATCH_MESSAGE
+        tries_left = self._options.retry_times_when_send_failed
+        born_ms = str(_now_ms())
+        while True:
+            route = await self._client.write_route(topic)
+            queue = self._queue(route, topic, number)
+            fields = _send_fields(group, topic, queue, sys_flag, born_ms, message.flag, properties)
+            fields |= {"d": str(self._options.default_topic_queue_nums), "m": "false" if batch is None else "true"}
+            body = message.body if batch is None else batch
+            left = max(0.001, until - loop.time())
+            failed: TxStoreError
+            try:
+                connection = await self._client.connection(queue.broker)
+            except BrokerUnreachableError as error:
+                failed, may_try = error, True
+            else:
+                try:
+                    answer = await connection.call(code, fields, body, time_out=left)
+                except (BrokerUnreachableError, BrokerTimeoutError) as error:
+                    failed, may_try = error, again
+                else:
+                    if answer.code in _STATUS:
+                        if route.is_template:
+                            await self._client.topic_made(topic)
+                        return answer, queue
+                    failed = refusal(answer, f"a message for topic {topic}", f"broker {queue.broker}")
+                    may_try = answer.code in _AGAIN
+            if not may_try or tries_left <= 0 or loop.time() + back_off >= until:
+                raise failed
+            tries_left -= 1
+            await asyncio.sleep(back_off)
+            back_off *= 2
+
+    def _queue(self, route: Route, topic: str, number: int) -> Queue:
+        """The queue that was chosen, or another where its broker is gone."""
+        queue = self._client.numbers.queue(number)
+        if queue in route.write or not route.write:
+            return queue
+        others = [other for other in route.write if other.broker != queue.broker]
+        return others[number % len(others)] if others else queue
+
+    def _sent(
+        self, answer: RemotingCommand, topic: str, queue: Queue, name: str, transaction_id: str | None = None
+    ) -> RemoteSent:
+        facts = answer.ext_fields
+        try:
+            offset_id = facts["msgId"]
+            queue_id, queue_offset = int(facts["queueId"]), int(facts["queueOffset"])
+            physical_offset = _physical_offset(offset_id.partition(",")[0])
+        except (KeyError, ValueError) as error:
+            raise ProtocolError(f"broker {queue.broker} answers a send without a good {error}") from error
+        return RemoteSent(
+            message_id=name,
+            offset_message_id=offset_id,
+            topic=topic,
+            queue_id=self._client.numbers.number(Queue(queue.broker, queue_id)),
+            queue_offset=queue_offset,
+            physical_offset=LogOffset.of(queue.broker, physical_offset),
+            transaction_id=transaction_id,
+            send_status=_STATUS[ResponseCode(answer.code)],
+        )
+
+    # Ends
+
+    async def end(self, transaction: str | SentMessage, state: LocalTransactionState, group: str | None) -> RemoteEnd:
+        """Commits or rolls back what this client began. The same again: `already`, and nothing is sent.
+
+        Raises TransactionNotFoundError, AlreadyEndedError, WrongGroupError, InvalidOptionError; BrokerTimeoutError or
+        BrokerUnreachableError where no answer came: then it is in doubt, is not sent again, and a check settles it.
+        """
+        if state not in _OUTCOMES:
+            raise InvalidOptionError(
+                f"{state} is no end of a transaction\nhint: LocalTransactionState.COMMIT or ROLLBACK", option="state"
+            )
+        begun = self._find(transaction)
+        name = begun.sent.message_id
+        if group is not None and group != begun.group:
+            raise WrongGroupError(f"transaction {name} belongs to producer group {begun.group}, not to {group}")
+        if begun.in_doubt is not None:
+            raise begun.in_doubt
+        if begun.state is state:
+            return RemoteEnd(_OUTCOMES[state], already=True)
+        if begun.state is not LocalTransactionState.UNKNOWN:
+            outcome = _OUTCOMES[begun.state]
+            raise AlreadyEndedError(f"transaction {name} has ended already: {outcome}", outcome=outcome)
+        connection = await self._client.connection(begun.sent.physical_offset.broker)
+        fields = end_fields(begun.sent, begun.group, state)
+        begun.state = state
+        self.local_transaction_ended(begun.sent.queue_offset)
+        try:
+            answer = await connection.call(
+                RequestCode.END_TRANSACTION, fields, time_out=self._options.seconds("end_time_out")
+            )
+        except (BrokerTimeoutError, BrokerUnreachableError) as error:
+            begun.in_doubt = error
+            raise
+        except asyncio.CancelledError:
+            begun.in_doubt = BrokerTimeoutError(f"the end of transaction {name} was cancelled; a check settles it")
+            raise
+        if answer.code != ResponseCode.SUCCESS:
+            begun.state = LocalTransactionState.UNKNOWN
+            failed = refusal(answer, f"the end of transaction {name}", f"broker {begun.sent.physical_offset.broker}")
+            raise failed
+        self.note_settled(name, connection)
+        return RemoteEnd(_OUTCOMES[state], already=False)
+
+    def note_settled(self, transaction_id: str, connection: Connection) -> None:
+        """The broker has confirmed its end over this connection."""
+        self._settled[transaction_id] = connection
+        while len(self._settled) > _REMEMBERED:
+            self._settled.popitem(last=False)
+
+    def is_settled(self, transaction_id: str, connection: Connection) -> bool:
+        """Whether the broker confirmed its end over this very connection: then it has lost nothing since."""
+        return self._settled.get(transaction_id) is connection
+
+    def is_copy(self, transaction_id: str, half_queue_offset: int) -> bool:
+        """Whether a half message is none that this client stored, but one that the broker put back."""
+        with self._lock:
+            place = self._by_id.get(transaction_id)
+            return place is None or place[1] != half_queue_offset
+
+    def local_transaction_ended(self, half_queue_offset: int) -> None:
+        """From here on a check is answered by the producer's checker. Any thread may say so."""
+        with self._lock:
+            for place in [place for place in self._running if place[1] == half_queue_offset]:
+                del self._running[place]
+
+    def is_running(self, transaction_id: str | None) -> bool:
+        """Whether its local transaction runs here. Any thread may ask."""
+        with self._lock:
+            return transaction_id in self._running.values()
+
+    def _remember(self, sent: RemoteSent, group: str) -> None:
+        place = (sent.physical_offset.broker, sent.queue_offset, int(sent.physical_offset))
+        with self._lock:
+            self._begun[place] = _Begun(sent, group)
+            self._by_id[sent.message_id] = place
+            self._running[place] = sent.message_id
+            while len(self._begun) > _REMEMBERED:
+                forgotten, begun = self._begun.popitem(last=False)
+                self._running.pop(forgotten, None)
+                if self._by_id.get(begun.sent.message_id) == forgotten:
+                    del self._by_id[begun.sent.message_id]
+
+    def place(self, half_queue_offset: int, prepared_transaction_offset: int) -> SentMessage:
+        """The half message at a place. Any thread may ask. Raises TransactionNotFoundError."""
+        broker = getattr(prepared_transaction_offset, "broker", None)
+        with self._lock:
+            begun = self._begun.get((str(broker), half_queue_offset, int(prepared_transaction_offset)))
+        if begun is None:
+            raise _not_begun(f"at half queue offset {half_queue_offset}")
+        return begun.sent
+
+    def _find(self, transaction: str | SentMessage) -> _Begun:
+        name = transaction if isinstance(transaction, str) else transaction_id_of(transaction)
+        with self._lock:
+            place = self._by_id.get(name)
+            if place is None:
+                raise _not_begun(name)
+            return self._begun[place]
+
+
+def end_fields(
+    half: EndedHalf, group: str, state: LocalTransactionState, *, from_check: bool = False
+) -> dict[str, str]:
+    """The fields of END_TRANSACTION."""
+    name = half.transaction_id or half.message_id
+    return {
+        "topic": half.topic,
+        "producerGroup": group,
+        "tranStateTableOffset": str(half.queue_offset),
+        "commitLogOffset": str(int(half.physical_offset)),
+        "commitOrRollback": str(_ENDS[state]),
+        "fromTransactionCheck": "true" if from_check else "false",
+        "msgId": name,
+        "transactionId": name,
+    }
+
+
+def _send_fields(
+    group: str, topic: str, queue: Queue, sys_flag: int, born_ms: str, flag: int, properties: str
+) -> dict[str, str]:
+    """RocketMQ shortens the names of a send's fields to letters."""
+    return {
+        "a": group,
+        "b": topic,
+        "c": TEMPLATE_TOPIC,
+        "e": str(queue.queue_id),
+        "f": str(sys_flag),
+        "g": born_ms,
+        "h": str(flag),
+        "i": properties,
+        "j": "0",
+        "k": "false",
+        "n": queue.broker,
+    }
+
+
+def _must_be_one_batch(messages: Sequence[Message], numbers: Sequence[int]) -> None:
+    topics = sorted({message.topic for message in messages})
+    if len(topics) > 1 or len(set(numbers)) > 1:
+        raise InvalidMessageError(
+            f"a batch for a remote broker goes to one queue; this one has {len(set(numbers))} queues of "
+            f"{', '.join(topics)}\nhint: send a batch for each, or give queue_id="
+        )
+    if any(message.delay_level for message in messages):
+        raise InvalidMessageError("a remote broker delays no batch\nhint: send delayed messages one by one")
+
+
+def _physical_offset(offset_message_id: str) -> int:
+    return int(offset_message_id[-16:], 16)
+
+
+def _not_begun(what: str) -> TransactionNotFoundError:
+    return TransactionNotFoundError(
+        f"transaction {what} was not begun by this connection\n"
+        "hint: a remote broker knows transactions by their offsets only: end it where it was begun, or by a check"
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

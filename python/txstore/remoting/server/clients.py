@@ -1,0 +1,331 @@
+"""Clients: who is connected, as producer or consumer of which group.
+
+In: heartbeats, farewells, connections that end. Out: producers that can be asked, members of consumer groups. Always: a
+client that has gone, or has been silent for two minutes, is a member of nothing; the others of its group are told. Not
+here: how queues are shared, which consumers compute themselves.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from txstore._native import validate_group
+from txstore.broker import Broker
+from txstore.check import Answer
+from txstore.errors import InvalidNameError, InvalidOptionError
+from txstore.listener import Checker, parse_tags
+from txstore.message import HalfMessage, LocalTransactionState, TransactionMessage, retry_topic
+from txstore.remoting.server.request import (
+    CONSUMER_NOT_ONLINE,
+    INVALID_PARAMETER,
+    OK,
+    SUBSCRIPTION_PARSE_FAILED,
+    SYSTEM_ERROR,
+    Refused,
+    Reply,
+    Request,
+    json_body,
+    json_of,
+    text,
+)
+
+__all__ = ["Clients", "Line", "RemoteProducer"]
+
+_log = logging.getLogger("txstore.remoting")
+
+NOTIFY_CONSUMER_IDS_CHANGED = 40
+_SILENT_SECONDS = 120.0
+_GROUPS_MAX = 1_000  # Of one heartbeat.
+_LANGUAGES = "JAVA CPP DOTNET PYTHON DELPHI ERLANG RUBY OTHER HTTP GO PHP OMS RUST NODE_JS".split()
+
+
+class Line(Protocol):
+    """What can be told to clients, and to the engine about them."""
+
+    def send(self, connection: int, code: int, fields: dict[str, str], body: bytes | None = None) -> bool: ...
+    def send_check(self, connection: int, half_queue_offset: int) -> bool: ...
+    def set_subscriptions(self, group: str, wanted: list[tuple[str, list[str] | None, int]]) -> None: ...
+    def forget_topics(self) -> None: ...
+
+
+class RemoteProducer:
+    """A producer group on one connection: what the broker asks about the group's transactions."""
+
+    def __init__(self, line: Line, connection: int, group: str, address: str) -> None:
+        self._line = line
+        self.connection = connection
+        self.group = group
+        self.number = 0
+        self._address = address
+
+    def __repr__(self) -> str:
+        return f"RemoteProducer({self.group!r}, {self._address})"
+
+    def checker_for(self, topic: str, tag: str | None) -> Checker | None:
+        return self._check
+
+    def _check(self, half: TransactionMessage) -> Answer:
+        """Sends the question; the answer comes as an end, which the engine takes by itself."""
+        assert isinstance(half, HalfMessage)  # So `check` hands it to every checker.
+        if not self._line.send_check(self.connection, half.half_queue_offset):
+            raise ConnectionError(f"the connection of {self!r} takes no check any more")
+        return Answer(LocalTransactionState.UNKNOWN, "sent; its answer comes as an end of its own", sent=True)
+
+    def topics_changed(self) -> None:
+        self._line.forget_topics()
+
+    def close(self) -> None:
+        """Nothing: it is the client's."""
+
+
+@dataclass(slots=True)
+class _Member:
+    """A consumer of a group."""
+
+    client_id: str
+    connection: int
+    address: str
+    language: int
+    version: int
+    heard: float
+
+
+@dataclass(slots=True)
+class _Group:
+    """A consumer group's members by client id, and what they want of which topic."""
+
+    members: dict[str, _Member] = field(default_factory=dict)
+    subscriptions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+class Clients:
+    """Safe to use from many threads. `monotonic` tells seconds."""
+
+    def __init__(self, broker: Broker, line: Line, monotonic: Callable[[], float]) -> None:
+        self._broker = broker
+        self._line = line
+        self._monotonic = monotonic
+        self._lock = threading.RLock()
+        self._producers: dict[int, dict[str, RemoteProducer]] = {}
+        self._groups: dict[str, _Group] = {}
+
+    # Requests
+
+    def heartbeat(self, request: Request) -> Reply:
+        said = json_body(request)
+        client_id = said.get("clientID")
+        producers, consumers = said.get("producerDataSet") or [], said.get("consumerDataSet") or []
+        if not isinstance(client_id, str) or not isinstance(producers, list) or not isinstance(consumers, list):
+            raise Refused(INVALID_PARAMETER, "the heartbeat lacks clientID, producerDataSet or consumerDataSet")
+        if len(producers) + len(consumers) > _GROUPS_MAX:
+            raise Refused(INVALID_PARAMETER, f"a heartbeat names {_GROUPS_MAX} groups at most")
+        for producer in producers:
+            self.producer(request, _name(producer, "groupName"))
+        changes = [self._consumer(request, client_id, consumer) for consumer in consumers]
+        fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if any(changes) else "false"}
+        return Reply(fields=fields)
+
+    def producer(self, request: Request, group: str) -> RemoteProducer:
+        """The producer of this group on the request's connection; made if it is new. Raises InvalidNameError."""
+        with self._lock:
+            known = self._producers.setdefault(request.connection, {})
+            if group not in known:
+                validate_group(group)
+                producer = RemoteProducer(self._line, request.connection, group, request.address)
+                producer.number = self._broker.register_producer(producer)
+                known[group] = producer
+            return known[group]
+
+    def unregister(self, request: Request) -> Reply:
+        fields = request.fields
+        client_id = text(fields, "clientID")
+        if group := fields.get("producerGroup"):
+            self._forget_producer(request.connection, group)
+        if group := fields.get("consumerGroup"):
+            self._leave(group, {client_id})
+        return OK
+
+    def consumer_ids(self, request: Request) -> Reply:
+        group = text(request.fields, "consumerGroup")
+        with self._lock:
+            ids = sorted(self._groups[group].members) if group in self._groups else []
+        if not ids:
+            raise Refused(SYSTEM_ERROR, f"no consumer of group {group} is connected")
+        return Reply(body=json_of({"consumerIdList": ids}))
+
+    def check_config(self, request: Request) -> Reply:
+        """Whether a consumer's expression can be served."""
+        subscription = json_body(request).get("subscriptionData")
+        if isinstance(subscription, dict):
+            _tags(subscription)
+        return OK
+
+    def consumer_connections(self, request: Request) -> Reply:
+        group = text(request.fields, "consumerGroup")
+        with self._lock:
+            known = self._groups.get(group)
+            if known is None or not known.members:
+                raise Refused(CONSUMER_NOT_ONLINE, f"no consumer of group {group} is connected")
+            connections = [_connection(member) for member in known.members.values()]
+            body = {"connectionSet": connections, "subscriptionTable": known.subscriptions, **known.facts}
+        return Reply(body=json_of(body))
+
+    def producer_connections(self, request: Request) -> Reply:
+        group = text(request.fields, "producerGroup")
+        with self._lock:
+            found = [of[group] for of in self._producers.values() if group in of]
+        if not found:
+            raise Refused(SYSTEM_ERROR, f"no producer of group {group} is connected")
+        connections = [
+            {"clientAddr": str(producer), "clientId": str(producer.number), "language": "OTHER", "version": 0}
+            for producer in found
+        ]
+        return Reply(body=json_of({"connectionSet": connections}))
+
+    # What happens
+
+    def closed(self, connection: int) -> None:
+        """Its connection has ended: its producers and consumers leave."""
+        with self._lock:
+            for group in list(self._producers.get(connection, ())):
+                self._forget_producer(connection, group)
+            self._producers.pop(connection, None)
+            for name, group_of in list(self._groups.items()):
+                self._leave(name, {key for key, one in group_of.members.items() if one.connection == connection})
+
+    def expire(self) -> None:
+        """Consumers that have been silent leave."""
+        before = self._monotonic() - _SILENT_SECONDS
+        with self._lock:
+            for name, group in list(self._groups.items()):
+                self._leave(name, {key for key, member in group.members.items() if member.heard < before})
+
+    def tell(self, group: str, code: int, fields: dict[str, str], body: bytes | None = None) -> int:
+        """Sends a request to all consumers of a group; how many took it."""
+        with self._lock:
+            members = list(self._groups[group].members.values()) if group in self._groups else []
+        return sum(self._line.send(member.connection, code, fields, body) for member in members)
+
+    def close(self) -> None:
+        """Everybody leaves; nobody is told."""
+        with self._lock:
+            self._groups.clear()
+            for connection in list(self._producers):
+                self.closed(connection)
+
+    def counts(self) -> dict[str, int]:
+        """How many there are."""
+        with self._lock:
+            producers = sum(map(len, self._producers.values()))
+            return {"producers": producers, "consumers": sum(len(group.members) for group in self._groups.values())}
+
+    # Inside
+
+    def _consumer(self, request: Request, client_id: str, said: object) -> bool:
+        """Notes a consumer; whether its group changed by it."""
+        name = _name(said, "groupName")
+        assert isinstance(said, dict)
+        subscriptions = {one["topic"]: one for one in said.get("subscriptionDataSet") or [] if _is_subscription(one)}
+        with self._lock:
+            if name not in self._groups:
+                self._welcome(name)
+            group = self._groups.setdefault(name, _Group())
+            known = group.members.get(client_id)
+            group.members[client_id] = _Member(
+                client_id, request.connection, request.address, request.language, request.version, self._monotonic()
+            )
+            keys = ("consumeType", "messageModel", "consumeFromWhere")
+            group.facts = {key: str(said.get(key)) for key in keys}
+            changed = known is None or known.connection != request.connection
+            if _wishes(group.subscriptions) != _wishes(subscriptions) and said.get("withoutSub") is not True:
+                group.subscriptions = subscriptions
+                self._line.set_subscriptions(name, _wishes(subscriptions))
+                changed = True
+        if known is None:
+            _log.info("consumer %s of group %s came", client_id, name, extra={"group": name, "client": client_id})
+        if changed:
+            self._notify(name)
+        return changed
+
+    def _welcome(self, group: str) -> None:
+        """A group's first consumer: the store knows the group, and has the topic of its retries."""
+        self._broker.create_group(group)
+        if not self._broker.read_queues(retry_topic(group)):
+            self._broker.create_topic(retry_topic(group), 1)
+
+    def _leave(self, name: str, client_ids: set[str]) -> None:
+        with self._lock:
+            group = self._groups.get(name)
+            gone = client_ids & set(group.members) if group is not None else set()
+            if group is None or not gone:
+                return
+            for client_id in gone:
+                del group.members[client_id]
+                _log.info("consumer %s of group %s left", client_id, name, extra={"group": name, "client": client_id})
+            if not group.members:
+                del self._groups[name]
+        self._notify(name)
+
+    def _notify(self, group: str) -> None:
+        self.tell(group, NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+
+    def _forget_producer(self, connection: int, group: str) -> None:
+        with self._lock:
+            producer = self._producers.get(connection, {}).pop(group, None)
+        if producer is not None:
+            self._broker.unregister_producer(producer)
+
+
+def _name(said: object, key: str) -> str:
+    name = said.get(key) if isinstance(said, dict) else None
+    if not isinstance(name, str):
+        raise Refused(INVALID_PARAMETER, f"the heartbeat has a group without {key}")
+    try:
+        validate_group(name)
+    except InvalidNameError as error:
+        raise Refused.because(error) from None
+    return name
+
+
+def _wishes(subscriptions: dict[str, dict[str, Any]]) -> list[tuple[str, list[str] | None, int]]:
+    return [_wanted(one) for one in subscriptions.values()]
+
+
+def _is_subscription(said: object) -> bool:
+    return isinstance(said, dict) and isinstance(said.get("topic"), str)
+
+
+def _wanted(subscription: dict[str, Any]) -> tuple[str, list[str] | None, int]:
+    version = subscription.get("subVersion")
+    try:
+        tags = _tags(subscription)
+    except Refused as error:
+        # Its pulls will be told; a heartbeat cannot be refused for one of its topics.
+        _log.warning("a subscription is not served: %s", error, extra={"topic": subscription["topic"]})
+        return subscription["topic"], [], 0
+    return subscription["topic"], tags, version if isinstance(version, int) else 0
+
+
+def _tags(subscription: dict[str, Any]) -> list[str] | None:
+    """Raises Refused for what is no expression of tags."""
+    kind = subscription.get("expressionType") or "TAG"
+    if kind != "TAG":
+        raise Refused(SUBSCRIPTION_PARSE_FAILED, f"expression type {kind} is not served\nhint: select by tags: TAG")
+    try:
+        tags = parse_tags(subscription.get("subString"))
+    except InvalidOptionError as error:
+        raise Refused(SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+    return None if tags is None else list(tags)
+
+
+def _connection(member: _Member) -> dict[str, object]:
+    language = _LANGUAGES[member.language] if member.language < len(_LANGUAGES) else "OTHER"
+    return {
+        "clientAddr": member.address,
+        "clientId": member.client_id,
+        "language": language,
+        "version": member.version,
+    }

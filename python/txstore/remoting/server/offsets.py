@@ -1,0 +1,165 @@
+"""Offsets: how far groups have read, where queues begin and end, who holds a queue.
+
+In: requests 14, 15, 29 to 32, 41, 42 and 222. Out: offsets; locks. Always: the same offsets that embedded consumers
+have; a lock lives 60 s unless it is renewed. Not here: which member reads what.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from txstore.broker import Broker
+from txstore.message import ConsumeFromWhere, utc
+from txstore.remoting.server.clients import Clients
+from txstore.remoting.server.request import (
+    INVALID_PARAMETER,
+    OK,
+    QUERY_NOT_FOUND,
+    Refused,
+    Reply,
+    Request,
+    json_body,
+    json_of,
+    number,
+    text,
+)
+
+__all__ = ["Locks", "Offsets", "queue_table"]
+
+RESET_CONSUMER_CLIENT_OFFSET = 220
+_LOCK_SECONDS = 60.0
+_QUEUES_MAX = 4_096  # Of one request.
+
+
+class Offsets:
+    """Places in queues."""
+
+    def __init__(self, broker: Broker, clients: Clients) -> None:
+        self._broker = broker
+        self._clients = clients
+
+    def query(self, request: Request) -> Reply:
+        fields = request.fields
+        topic, group = text(fields, "topic"), text(fields, "consumerGroup")
+        found = self._broker.consumer_offset(topic, group, _queue(fields))
+        if found is None:
+            raise Refused(QUERY_NOT_FOUND, f"group {group} has no offset in {topic} yet: it begins where it likes")
+        return _offset(found)
+
+    def update(self, request: Request) -> Reply:
+        fields = request.fields
+        topic, group = text(fields, "topic"), text(fields, "consumerGroup")
+        self._broker.set_consumer_offset(topic, group, _queue(fields), number(fields, "commitOffset"))
+        return OK
+
+    def search(self, request: Request) -> Reply:
+        fields = request.fields
+        topic, queue_id, moment = text(fields, "topic"), _queue(fields), number(fields, "timestamp")
+        first, end = self._broker.queue_range(topic, queue_id)
+        found = self._broker.search_offset(topic, queue_id, moment)
+        if fields.get("boundaryType", "").lower() == "upper":  # The last one stored at that time, not the first.
+            found = max(first, self._broker.search_offset(topic, queue_id, moment + 1) - 1)
+        return _offset(min(found, end))
+
+    def maximum(self, request: Request) -> Reply:
+        return _offset(self._range(request)[1])
+
+    def minimum(self, request: Request) -> Reply:
+        return _offset(self._range(request)[0])
+
+    def earliest(self, request: Request) -> Reply:
+        topic, queue_id = text(request.fields, "topic"), _queue(request.fields)
+        first, end = self._broker.queue_range(topic, queue_id)
+        messages = self._broker.read(topic, queue_id, first, 1)[0] if end > first else []
+        return Reply(fields={"timestamp": str(messages[0].store_timestamp_ms if messages else -1)})
+
+    def reset(self, request: Request) -> Reply:
+        """To a moment; -1: to the end. Consumers that are connected are told, and go on there."""
+        fields = request.fields
+        topic, group, moment = text(fields, "topic"), text(fields, "group"), number(fields, "timestamp")
+        places = self._broker.reset_offsets(group, topic, utc(moment) if moment >= 0 else ConsumeFromWhere.LAST)
+        rows = {(topic, queue_id): place for queue_id, place in places.items()}
+        body = b"{" + queue_table("offsetTable", self._broker.config.broker_name, rows) + b"}"
+        told = {"group": group, "isForce": "true", "timestamp": str(moment), "topic": topic}
+        self._clients.tell(group, RESET_CONSUMER_CLIENT_OFFSET, told, body)
+        return Reply(body=body)
+
+    def _range(self, request: Request) -> tuple[int, int]:
+        return self._broker.queue_range(text(request.fields, "topic"), _queue(request.fields))
+
+
+class Locks:
+    """Who of a group reads a queue in order. Safe to use from many threads."""
+
+    def __init__(self, monotonic: Callable[[], float], set_orderly: Callable[[str, bool], None]) -> None:
+        self._monotonic = monotonic
+        self._set_orderly = set_orderly
+        self._lock = threading.Lock()
+        self._holders: dict[tuple[str, str, str, int], tuple[str, float]] = {}
+
+    def lock(self, request: Request) -> Reply:
+        group, client_id, queues = _asked(request)
+        now = self._monotonic()
+        locked: list[dict[str, Any]] = []
+        with self._lock:
+            for key, queue in queues:
+                holder, until = self._holders.get((group, *key), (client_id, now))
+                if holder == client_id or until < now:
+                    self._holders[group, *key] = (client_id, now + _LOCK_SECONDS)
+                    locked.append(queue)
+        self._set_orderly(group, True)
+        return Reply(body=json_of({"lockOKMQSet": locked}))
+
+    def unlock(self, request: Request) -> Reply:
+        group, client_id, queues = _asked(request)
+        with self._lock:
+            for key, _ in queues:
+                if self._holders.get((group, *key), ("", 0.0))[0] == client_id:
+                    del self._holders[group, *key]
+        return OK
+
+    def expire(self) -> None:
+        """Forgets locks whose time is over."""
+        now = self._monotonic()
+        with self._lock:
+            before = {group for group, *_ in self._holders}
+            self._holders = {key: holder for key, holder in self._holders.items() if holder[1] >= now}
+            gone = before - {group for group, *_ in self._holders}
+        for group in gone:
+            self._set_orderly(group, False)
+
+
+def _asked(request: Request) -> tuple[str, str, list[tuple[tuple[str, str, int], dict[str, Any]]]]:
+    said = json_body(request)
+    group, client_id, queues = said.get("consumerGroup"), said.get("clientId"), said.get("mqSet")
+    if not isinstance(group, str) or not isinstance(client_id, str) or not isinstance(queues, list):
+        raise Refused(INVALID_PARAMETER, "the request lacks consumerGroup, clientId or mqSet")
+    if len(queues) > _QUEUES_MAX:
+        raise Refused(INVALID_PARAMETER, f"a request names {_QUEUES_MAX} queues at most")
+    found = []
+    for queue in queues:
+        place = queue.get("queueId") if isinstance(queue, dict) else None
+        if not isinstance(place, int) or not isinstance(queue.get("topic"), str):
+            raise Refused(INVALID_PARAMETER, "mqSet has an entry without topic or queueId")
+        found.append(((queue["topic"], str(queue.get("brokerName")), place), queue))
+    return group, client_id, found
+
+
+def queue_table(name: str, broker_name: str, rows: Mapping[tuple[str, int], object]) -> bytes:
+    """`"NAME":{…}` by (topic, queue id), as Java's fastjson writes it: keys are objects, which no other JSON has."""
+    entries = [
+        json_of({"brokerName": broker_name, "queueId": queue_id, "topic": topic}) + b":" + json_of(row)
+        for (topic, queue_id), row in rows.items()
+    ]
+    return json_of(name) + b":{" + b",".join(entries) + b"}"
+
+
+def _queue(fields: dict[str, str]) -> int:
+    queue_id = number(fields, "queueId")
+    if not 0 <= queue_id < 2**31:
+        raise Refused(INVALID_PARAMETER, f"there is no queue {queue_id}")
+    return queue_id
+
+
+def _offset(offset: int) -> Reply:
+    return Reply(fields={"offset": str(offset)})

@@ -1,0 +1,59 @@
+"""Queries: messages by key, by unique id and by place.
+
+In: requests 12 and 33. Out: whole records, as they stand in the log. Always: no message of a system topic. Not here:
+the index.
+"""
+
+from txstore._native import StoredMessage, is_system_topic
+from txstore.broker import Broker
+from txstore.remoting.server.request import QUERY_NOT_FOUND, Refused, Reply, Request, number, text
+
+__all__ = ["Queries"]
+
+_MESSAGES_MAX = 256
+_BYTES_MAX = 4 << 20
+
+
+class Queries:
+    """Looks messages up."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def by_key(self, request: Request) -> Reply:
+        fields = request.fields
+        topic, key = text(fields, "topic"), text(fields, "key")
+        most = max(1, min(_MESSAGES_MAX, number(fields, "maxNum", 32)))
+        begin, end = number(fields, "beginTimestamp", 0), number(fields, "endTimestamp", 2**63 - 1)
+        by_id = fields.get("_UNIQUE_KEY_QUERY") == "true"
+        found = [
+            message
+            for message in self._broker.query(topic, key, most)
+            if begin <= message.store_timestamp_ms <= end and (not by_id or message.message_id == key)
+        ]
+        if not found:
+            raise Refused(QUERY_NOT_FOUND, f"no message of {topic} has the key {key}")
+        newest = found[0]
+        last = {
+            "indexLastUpdatePhyoffset": str(newest.physical_offset),
+            "indexLastUpdateTimestamp": str(newest.store_timestamp_ms),
+        }
+        return Reply(fields=last, body=_records(found))
+
+    def by_place(self, request: Request) -> Reply:
+        found = self._broker.store.read_at(number(request.fields, "offset"))
+        if is_system_topic(found.topic):
+            raise Refused(QUERY_NOT_FOUND, "no message of a client stands there")
+        return Reply(body=found.record)
+
+
+def _records(messages: list[StoredMessage]) -> bytes:
+    """As many as one answer takes."""
+    records: list[bytes] = []
+    size = 0
+    for message in messages:
+        if records and size + message.size > _BYTES_MAX:
+            break
+        records.append(message.record)
+        size += message.size
+    return b"".join(records)

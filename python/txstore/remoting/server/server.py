@@ -1,0 +1,373 @@
+"""Server: listens, and has each request that the engine does not answer decided by the room that knows.
+
+In: an open broker, addresses. Out: answers. Always: one thread decides in the order of arrival, so that a farewell
+never overtakes a heartbeat; what may take long has a few threads of its own; a request's error is its answer, never the
+server's end. Not here: what is decided.
+"""
+
+import dataclasses
+import ipaddress
+import logging
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from txstore._native import RemotingRequest, RemotingServer
+from txstore.broker import Broker
+from txstore.broker import open as open_store
+from txstore.config import BrokerConfig
+from txstore.errors import InvalidOptionError, ReadOnlyError, StoreIOError, TxStoreError
+from txstore.remoting.server.clients import Clients
+from txstore.remoting.server.offsets import Locks, Offsets
+from txstore.remoting.server.queries import Queries
+from txstore.remoting.server.request import (
+    REQUEST_CODE_NOT_SUPPORTED,
+    SYSTEM_ERROR,
+    Refused,
+    Reply,
+    Request,
+    text,
+)
+from txstore.remoting.server.retry import Retries
+from txstore.remoting.server.routes import Routes
+from txstore.remoting.server.topics import Topics
+
+__all__ = ["Server", "ServerConfig", "serve"]
+
+_log = logging.getLogger("txstore.remoting")
+
+BROKER_ADDRESS = "127.0.0.1:10911"
+NAME_SERVER_ADDRESS = "127.0.0.1:9876"
+_TOPIC, _PRODUCER, _CLOSED, _MALFORMED = -1, -2, -3, -4  # The engine's own requests.
+_TICK_SECONDS = 10.0
+_POLL_MS = 500
+_SLOW_THREADS = 2
+_SLOW_MAX = 1_000
+_DRAIN_SECONDS = 10.0
+
+Handler = Callable[[Request], Reply]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Where and how a server listens."""
+
+    listen: str | None = BROKER_ADDRESS
+    """HOST:PORT of the broker; port 0 takes a free one. None: by `unix` alone."""
+    unix: str | os.PathLike[str] | None = None
+    """A socket's file, for clients of this machine."""
+    name_server: str | None = NAME_SERVER_ADDRESS
+    """HOST:PORT of the name server's half; None: it answers at the other addresses only."""
+    advertise: str | None = None
+    """HOST:PORT at which clients reach the broker, where that is not `listen` (0.0.0.0, a container)."""
+    io_threads: int = 2
+    """Threads for connections."""
+    connections_max: int = 10_000
+    """Connections that may be open at a time."""
+
+
+class Server:
+    """A broker that is being served. Close it, or use it in `with`."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        config: ServerConfig | None = None,
+        *,
+        close_broker: bool = False,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Listens at once. `close_broker`: closing the server closes it, too.
+
+        Raises StoreIOError (an address that is in use or not to be had), InvalidOptionError, ReadOnlyError.
+        """
+        if broker.read_only:
+            raise ReadOnlyError("the store is open read-only: a server needs a writer")
+        self._config = config if config is not None else ServerConfig()
+        self._broker = broker
+        self._close_broker = close_broker
+        self._monotonic = monotonic
+        self._closed = False
+        self._lock = threading.Lock()
+        self._native = _listen(broker, self._config)
+        addresses = list(self._native.addresses)
+        self.address = addresses[0] if self._config.listen is not None else None
+        self.name_server = addresses[-1] if self._config.name_server is not None else None
+        self._routes = Routes(broker, self._config.advertise or self.address or BROKER_ADDRESS)
+        self._clients = Clients(broker, self, monotonic)
+        self._locks = Locks(monotonic, self._native.set_orderly)
+        self._handlers, self._slow_handlers = self._table()
+        self._slow = ThreadPoolExecutor(_SLOW_THREADS, "txstore-server-slow")
+        self._slow_waiting = threading.BoundedSemaphore(_SLOW_MAX)
+        self._stopped = threading.Event()
+        broker.watch_topics(self.forget_topics)
+        self._thread = threading.Thread(target=self._run, name="txstore-server", daemon=True)
+        self._thread.start()
+        fields = {"listen": self.address, "name_server": self.name_server, "unix": self.unix, "path": broker.path}
+        _log.info("serving %s", broker.path, extra=fields)
+
+    def __repr__(self) -> str:
+        return f"Server({self._broker.path!r}, {self.address or self.unix}{', closed' if self._closed else ''})"
+
+    @property
+    def broker(self) -> Broker:
+        return self._broker
+
+    @property
+    def unix(self) -> str | None:
+        """The socket's file."""
+        return None if self._config.unix is None else os.fspath(self._config.unix)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests and the store takes messages."""
+        return not self._closed and not self._broker.closed and self._thread.is_alive()
+
+    def counters(self) -> dict[str, int]:
+        """What has happened so far, and how much is connected now."""
+        return self._native.counters() | self._clients.counts()
+
+    def close(self) -> None:
+        """Takes no connection and no request any more, answers what is in hand, then lets go. Again: nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._native.stop_listening()
+        until = self._monotonic() + _DRAIN_SECONDS
+        while self._native.counters()["connections"] and self._monotonic() < until:
+            time.sleep(0.01)
+        self._stopped.set()
+        self._native.stop()
+        self._thread.join()
+        self._slow.shutdown()
+        self._clients.close()
+        if self.unix is not None:
+            Path(self.unix).unlink(missing_ok=True)
+        _log.info("no longer serving %s", self._broker.path, extra={"path": self._broker.path})
+        if self._close_broker:
+            self._broker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # What the rooms may tell clients and the engine
+
+    def send(self, connection: int, code: int, fields: dict[str, str], body: bytes | None = None) -> bool:
+        return self._native.send(connection, code, fields, body)
+
+    def send_check(self, connection: int, half_queue_offset: int) -> bool:
+        name = self._broker.config.broker_name
+        return self._native.send_check(connection, self._broker.store, half_queue_offset, name)
+
+    def set_subscriptions(self, group: str, wanted: list[tuple[str, list[str] | None, int]]) -> None:
+        self._native.set_subscriptions(group, wanted)
+
+    def forget_topics(self) -> None:
+        self._native.forget_topics()
+
+    # Inside
+
+    def _table(self) -> tuple[dict[int, Handler], dict[int, Handler]]:
+        """Who answers what: at once, and what may take long."""
+        routes, clients, locks = self._routes, self._clients, self._locks
+        offsets, retries, queries = Offsets(self._broker, clients), Retries(self._broker), Queries(self._broker)
+        topics = Topics(self._broker, self._native, lambda: routes.address)
+        at_once: dict[int, Handler] = {
+            _TOPIC: topics.known,
+            _PRODUCER: self._producer,
+            14: offsets.query,
+            15: offsets.update,
+            29: offsets.search,
+            30: offsets.maximum,
+            31: offsets.minimum,
+            32: offsets.earliest,
+            34: clients.heartbeat,
+            35: clients.unregister,
+            36: retries.send_back,
+            38: clients.consumer_ids,
+            41: locks.lock,
+            42: locks.unlock,
+            46: clients.check_config,
+            101: routes.key_value,
+            105: routes.route,
+            106: routes.cluster,
+            203: clients.consumer_connections,
+            204: clients.producer_connections,
+        }
+        slow: dict[int, Handler] = {
+            12: queries.by_key,
+            17: topics.update,
+            21: topics.all,
+            25: topics.update_properties,
+            26: topics.properties,
+            28: topics.runtime,
+            33: queries.by_place,
+            200: topics.update_group,
+            201: topics.all_groups,
+            202: topics.status,
+            206: topics.names,
+            207: topics.delete_group,
+            208: topics.progress,
+            215: topics.delete,
+            216: topics.delete,
+            222: offsets.reset,
+            224: topics.of_cluster,
+            300: topics.groups_of,
+            304: topics.system_names,
+            343: topics.topics_of,
+            351: topics.config,
+            352: topics.group,
+        }
+        return at_once, slow
+
+    def _producer(self, request: Request) -> Reply:
+        producer = self._clients.producer(request, text(request.fields, "group"))
+        return Reply(fields={"number": str(producer.number)})
+
+    def _run(self) -> None:
+        tick = self._monotonic() + _TICK_SECONDS
+        while not self._stopped.is_set():
+            request = self._native.next_request(_POLL_MS)
+            if request is not None:
+                self._dispatch(request)
+            if self._monotonic() >= tick:
+                tick = self._monotonic() + _TICK_SECONDS
+                self._clients.expire()
+                self._locks.expire()
+
+    def _dispatch(self, request: RemotingRequest) -> None:
+        if request.code == _CLOSED:
+            self._clients.closed(request.connection)
+        elif request.code == _MALFORMED:
+            what = f"a connection was closed: {request.remark}"
+            _log.warning(what, extra={"client": request.address, "reason": request.remark})
+        elif request.code not in self._slow_handlers:
+            self._answer(request, self._handlers.get(request.code, _unknown))
+        elif self._slow_waiting.acquire(blocking=False):
+            self._slow.submit(self._answer_slowly, request)
+        else:
+            self._native.answer(request, SYSTEM_ERROR, f"{_SLOW_MAX} requests of this kind wait already; try again")
+
+    def _answer_slowly(self, request: RemotingRequest) -> None:
+        try:
+            self._answer(request, self._slow_handlers[request.code])
+        finally:
+            self._slow_waiting.release()
+
+    def _answer(self, request: RemotingRequest, handler: Handler) -> None:
+        try:
+            reply = handler(request)
+        except Refused as refused:
+            reply = Reply(refused.code, str(refused))
+        except TxStoreError as error:
+            reply = Reply(Refused.because(error).code, str(error))
+        except Exception as error:
+            _log.exception("request %d could not be answered", request.code, extra={"client": request.address})
+            reply = Reply(SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        self._native.answer(request, reply.code, reply.remark, reply.fields, reply.body)
+
+
+def serve(
+    store: str | os.PathLike[str] | Broker,
+    *,
+    config: ServerConfig | None = None,
+    broker_config: BrokerConfig | None = None,
+    **options: object,
+) -> Server:
+    """Serves a store, or a broker that is open already, to clients of any language.
+
+    `options` are settings of `ServerConfig` or of `BrokerConfig`, by their names. A store that is opened here is closed
+    with the server. Raises what `txstore.open` raises, StoreIOError (an address in use, or not to be had),
+    InvalidOptionError.
+    """
+    names = {field.name for field in dataclasses.fields(ServerConfig)}
+    mine = {name: options.pop(name) for name in list(options) if name in names}
+    settings = dataclasses.replace(config if config is not None else ServerConfig(), **mine)  # type: ignore[arg-type]
+    if isinstance(store, Broker):
+        if options or broker_config is not None:
+            raise InvalidOptionError("a broker that is open has its settings already", option="broker_config")
+        return Server(store, settings)
+    host, port = _place(settings.advertise or settings.listen or BROKER_ADDRESS)
+    # Ids of messages name the address at which they can be asked for.
+    opening: dict[str, object] = {"broker_host": host, "broker_port": port} | options
+    broker = open_store(store, config=broker_config, **opening)  # type: ignore[arg-type]
+    try:
+        return Server(broker, settings, close_broker=True)
+    except BaseException:
+        broker.close()
+        raise
+
+
+def _place(address: str) -> tuple[str, int]:
+    """Host and port; a host that is a name is one of this machine."""
+    host, _, port = address.rpartition(":")
+    try:
+        return str(ipaddress.ip_address(host.strip("[]"))), int(port)
+    except ValueError:
+        return "127.0.0.1", int(port) if port.isascii() and port.isdigit() else 0
+
+
+def _unknown(request: Request) -> Reply:
+    return Reply(REQUEST_CODE_NOT_SUPPORTED, f"request code {request.code} is not served")
+
+
+def _listen(broker: Broker, config: ServerConfig) -> RemotingServer:
+    wanted = [address for address in (config.listen, config.name_server) if address is not None]
+    if not wanted and config.unix is None:
+        raise InvalidOptionError("there is nowhere to listen\nhint: give listen or unix", option="listen")
+    if config.listen is not None and config.advertise is None and config.listen.startswith(("0.0.0.0:", "[::]:")):
+        raise InvalidOptionError(
+            f"listen {config.listen} tells clients no address to come to\n"
+            "hint: advertise='HOST:PORT' says where they reach this machine",
+            option="advertise",
+        )
+    unix = None if config.unix is None else Path(config.unix)
+    if unix is not None:
+        _clear(unix)
+    native = RemotingServer.start(
+        broker.store,
+        listen=wanted,
+        unix=unix,
+        io_threads=config.io_threads,
+        connections_max=config.connections_max,
+    )
+    if unix is not None:
+        unix.chmod(0o600)
+    return native
+
+
+def _clear(path: Path) -> None:
+    """Removes a socket's file that a killed server left. Raises StoreIOError where somebody listens."""
+    try:
+        kind = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(kind):
+        raise StoreIOError(f"{path} is there and is no socket\nhint: give another file for the socket")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+        except OSError as error:
+            raise StoreIOError(f"{path} cannot be used: {error}\nhint: give another file for the socket") from error
+    raise StoreIOError(f"{path} is served by another process\nhint: stop it, or give another file for the socket")

@@ -1,0 +1,232 @@
+"""Topics and groups, as operators see them: made, listed, described.
+
+In: mqadmin's requests, and the engine's own question for a topic. Out: topics and groups, made by the broker's rules;
+the broker's state. Always: no client makes a system topic; nothing that holds messages is deleted. Not here: routes.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from txstore import _native
+from txstore.broker import Broker
+from txstore.message import retry_topic
+from txstore.remoting.server.offsets import queue_table
+from txstore.remoting.server.request import (
+    OK,
+    REQUEST_CODE_NOT_SUPPORTED,
+    SUBSCRIPTION_GROUP_NOT_EXIST,
+    TOPIC_NOT_EXIST,
+    Refused,
+    Reply,
+    Request,
+    json_body,
+    json_of,
+    number,
+    text,
+)
+
+__all__ = ["Topics"]
+
+_GROUP_TOPICS = ("%RETRY%", "%DLQ%")
+_READ, _WRITE = 4, 2
+
+
+class _Tables(Protocol):
+    def set_topic(self, topic: str, read_queues: int, write_queues: int) -> None: ...
+    def counters(self) -> dict[str, int]: ...
+
+
+class Topics:
+    """`tables`: the engine's copy of the topics, by which it serves."""
+
+    def __init__(self, broker: Broker, tables: _Tables, address: Callable[[], str]) -> None:
+        self._broker = broker
+        self._tables = tables
+        self._address = address
+        self._began_ms = time.time_ns() // 1_000_000
+
+    def known(self, request: Request) -> Reply:
+        """The engine's question: a topic that it has not heard of, for a client that wants to send or read."""
+        topic = text(request.fields, "topic")
+        if request.fields.get("make") == "true":
+            self._make(topic)
+        elif topic not in self._broker.topics():
+            raise Refused(TOPIC_NOT_EXIST, f"there is no topic {topic}")
+        reading = len(self._broker.read_queues(topic))
+        self._tables.set_topic(topic, reading, len(self._broker.write_queues(topic)))
+        return OK
+
+    def _make(self, topic: str) -> None:
+        if topic.startswith(_GROUP_TOPICS):
+            if not self._broker.read_queues(topic):
+                self._broker.create_topic(topic, 1)
+        else:
+            self._broker.write_queues(topic)
+
+    # Topics
+
+    def update(self, request: Request) -> Reply:
+        fields = request.fields
+        wanted = max(number(fields, "readQueueNums"), number(fields, "writeQueueNums"))
+        self._broker.create_topic(text(fields, "topic"), wanted)
+        return OK
+
+    def delete(self, request: Request) -> Reply:
+        topic = request.fields.get("topic", "")
+        raise Refused(
+            REQUEST_CODE_NOT_SUPPORTED,
+            f"topic {topic} stays: its messages are part of the log, which only retention shortens",
+        )
+
+    def names(self, request: Request) -> Reply:
+        return Reply(body=json_of({"topicList": self._broker.topics()}))
+
+    def all(self, request: Request) -> Reply:
+        """21: every topic with its settings."""
+        table = {topic: self._config(topic) for topic in self._broker.topics()}
+        return Reply(body=json_of({"dataVersion": _version(), "topicConfigTable": table}))
+
+    def config(self, request: Request) -> Reply:
+        """351: one topic's settings."""
+        topic = text(request.fields, "topic")
+        if topic not in self._broker.topics():
+            raise Refused(TOPIC_NOT_EXIST, f"there is no topic {topic}")
+        return Reply(body=json_of(self._config(topic)))
+
+    def _config(self, topic: str) -> dict[str, Any]:
+        reading, writing = self._broker.read_queues(topic), self._broker.write_queues(topic)
+        return {
+            "attributes": {},
+            "order": False,
+            "perm": (_READ if reading else 0) | (_WRITE if writing else 0),
+            "readQueueNums": len(reading),
+            "topicFilterType": "SINGLE_TAG",
+            "topicName": topic,
+            "topicSysFlag": 0,
+            "writeQueueNums": len(writing),
+        }
+
+    def status(self, request: Request) -> Reply:
+        """202: where a topic's queues begin and end."""
+        described = self._broker.describe_topic(text(request.fields, "topic"))
+        rows: dict[tuple[str, int], object] = {}
+        for queue in described.queues:
+            newest = round(queue.newest.timestamp() * 1000) if queue.newest is not None else 0
+            row = {"lastUpdateTimestamp": newest, "maxOffset": queue.end, "minOffset": queue.first}
+            rows[described.topic, queue.queue_id] = row
+        return Reply(body=b"{" + queue_table("offsetTable", self._broker.config.broker_name, rows) + b"}")
+
+    # Groups
+
+    def update_group(self, request: Request) -> Reply:
+        """200: makes a group known; its other settings are each consumer's own here."""
+        self._broker.create_group(str(json_body(request).get("groupName")))
+        return OK
+
+    def delete_group(self, request: Request) -> Reply:
+        raise Refused(REQUEST_CODE_NOT_SUPPORTED, "a group's offsets are kept: they say what was read")
+
+    def all_groups(self, request: Request) -> Reply:
+        """201: every group with its settings."""
+        table = {group: _group(group) for group in self._broker.groups()}
+        return Reply(body=json_of({"dataVersion": _version(), "subscriptionGroupTable": table}))
+
+    def group(self, request: Request) -> Reply:
+        """352: one group's settings."""
+        group = text(request.fields, "group")
+        if group not in self._broker.groups():
+            raise Refused(SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no consumer group {group}")
+        return Reply(body=json_of(_group(group)))
+
+    def progress(self, request: Request) -> Reply:
+        """208: how far a group is behind."""
+        group = text(request.fields, "consumerGroup")
+        only = request.fields.get("topic")
+        rows: dict[tuple[str, int], object] = {}
+        for row in self._broker.lag(group):
+            if (only and row.topic != only) or row.group != group:
+                continue
+            at = row.consumer_offset or 0
+            rows[row.topic, row.queue_id] = {
+                "brokerOffset": row.end,
+                "consumerOffset": at,
+                "lastTimestamp": 0,
+                "pullOffset": at,
+            }
+        table = queue_table("offsetTable", self._broker.config.broker_name, rows)
+        return Reply(body=b'{"consumeTps":0.0,' + table + b"}")
+
+    def topics_of(self, request: Request) -> Reply:
+        """343: what a group reads."""
+        group = text(request.fields, "group")
+        names = sorted({row.topic for row in self._broker.lag(group)} - {retry_topic(group)})
+        return Reply(body=json_of({"topicList": names}))
+
+    def groups_of(self, request: Request) -> Reply:
+        """300: who reads a topic."""
+        return Reply(body=json_of({"groupList": self._broker.describe_topic(text(request.fields, "topic")).groups}))
+
+    # The broker
+
+    def runtime(self, request: Request) -> Reply:
+        """28: figures, all of them text."""
+        stat, counters = self._broker.stat(), self._tables.counters()
+        figures: dict[str, object] = {
+            "bootTimestamp": self._began_ms,
+            "brokerVersionDesc": f"txstore {_native.__version__}",
+            "brokerVersion": 479,
+            "commitLogMaxOffset": stat.max_physical_offset,
+            "commitLogMinOffset": stat.min_physical_offset,
+            "getTransferredTps": "0.0 0.0 0.0",
+            "putTps": "0.0 0.0 0.0",
+            "pendingTransactions": stat.pending_transactions,
+            "runtime": f"{(time.time_ns() // 1_000_000 - self._began_ms) // 1000} s",
+            **counters,
+        }
+        return Reply(body=json_of({"table": {name: str(value) for name, value in figures.items()}}))
+
+    def properties(self, request: Request) -> Reply:
+        """26: the settings, as a properties file."""
+        config = self._broker.config
+        settings = {
+            "autoCreateTopicEnable": str(config.auto_create_topic_enable).lower(),
+            "brokerClusterName": config.cluster_name,
+            "brokerName": config.broker_name,
+            "defaultTopicQueueNums": config.default_topic_queue_nums,
+            "flushDiskType": config.flush_disk_type,
+            "maxMessageSize": config.max_message_size,
+            "transactionCheckMax": config.transaction_check_max,
+        }
+        lines = "".join(f"{name}={value}\n" for name, value in settings.items())
+        return Reply(fields={"version": '{"counter":0}'}, body=lines.encode())
+
+    def update_properties(self, request: Request) -> Reply:
+        raise Refused(REQUEST_CODE_NOT_SUPPORTED, "settings are given where the server starts; they do not change")
+
+    def system_names(self, request: Request) -> Reply:
+        """304: none is shown to clients."""
+        return Reply(body=json_of({"brokerAddr": self._address(), "topicList": []}))
+
+    def of_cluster(self, request: Request) -> Reply:
+        """224: the topics of a cluster, of which there is one."""
+        return self.names(request)
+
+
+def _group(group: str) -> dict[str, Any]:
+    return {
+        "brokerId": 0,
+        "consumeBroadcastEnable": True,
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "consumeMessageOrderly": False,
+        "groupName": group,
+        "notifyConsumerIdsChangedEnable": True,
+        "retryMaxTimes": 16,
+        "retryQueueNums": 1,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }
+
+
+def _version() -> dict[str, int]:
+    return {"counter": 0, "stateVersion": 0, "timestamp": 0}

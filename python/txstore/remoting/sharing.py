@@ -1,0 +1,154 @@
+"""Sharing: which queues of a topic a consumer here reads, among all clients of its group, Java's too.
+
+In: the clients that a broker names, the consumers here. Out: a share; locks, for who reads in order. Always: the
+clients of a group share as RocketMQ's own do (evenly, by sorted client ids and queues), and what falls to this client
+is shared among its consumers. Not here: reading, offsets.
+"""
+
+import asyncio
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from txstore._native import RemotingCommand
+from txstore.consumer.allocation import allocate_averagely
+from txstore.errors import TxStoreError
+from txstore.interface import ConsumerMember
+from txstore.message import MessageModel
+from txstore.remoting.client import Client
+from txstore.remoting.codes import RequestCode, ResponseCode
+from txstore.remoting.connection import Connection
+from txstore.remoting.route import Queue
+
+__all__ = ["Sharing", "shares"]
+
+_log = logging.getLogger("txstore.remoting")
+
+
+class Sharing:
+    """Of one client; for its loop, but for what says otherwise."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._ids: dict[str, tuple[str, ...]] = {}
+        self._locked: dict[tuple[str, str, int], ConsumerMember] = {}
+        client.listeners[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._hear
+        client.chores += [self._share_again, self._renew_locks]
+
+    def share_of(self, consumer: ConsumerMember, topic: str) -> Sequence[int]:
+        """The numbers of the queues that a consumer reads. Any thread may ask."""
+        route = self._client.routes.get(topic)
+        if route is None:
+            return ()
+        ids = self._ids.get(consumer.group, ())
+        mine = allocate_averagely(route.read, ids, self._client.client_id)
+        here = self._client.members.of(consumer.group, consumer.topic)
+        return [self._client.numbers.number(queue) for queue in allocate_averagely(mine, here, consumer.number)]
+
+    async def refresh(self, group: str) -> None:
+        """Asks who is in a group; its consumers here hear of a change."""
+        members = [member for member in self._client.members.all() if member.group == group]
+        topics = sorted({member.topic for member in members})
+        route = next((found for topic in topics if (found := self._client.routes.get(topic)) is not None), None)
+        brokers = sorted(route.brokers) if route is not None else self._client.brokers()
+        if not members or not brokers:
+            return
+        answer = await self._client.ask(brokers[0], RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
+        ids = tuple(sorted(_consumer_ids(answer))) if answer.code == ResponseCode.SUCCESS else ()
+        if ids != self._ids.get(group):
+            self._ids = self._ids | {group: ids}
+            for member in members:
+                member.members_changed()
+            self._client.arrivals.bump()
+
+    async def _share_again(self) -> None:
+        while True:
+            await asyncio.sleep(self._client.options.seconds("rebalance_interval"))
+            for group in {member.group for member in self._client.members.all()}:
+                await self._try(group)
+
+    async def _try(self, group: str) -> None:
+        try:
+            await self.refresh(group)
+        except TxStoreError as error:
+            _log.info("group %s shares as before: %s", group, error, extra={"group": group})
+
+    def _hear(self, connection: Connection, request: RemotingCommand) -> None:
+        group = request.ext_fields.get("consumerGroup", "")
+        self._client.spawn(self._try(group))
+
+    # Locks
+
+    async def lock(self, consumer: ConsumerMember, topic: str, number: int) -> bool:
+        """Whether no other client reads a queue in order. Raises BrokerUnreachableError, BrokerTimeoutError."""
+        queue = self._client.numbers.queue(number)
+        if number not in await self._lock(consumer.group, queue.broker, [(topic, number)]):
+            return False
+        self._locked[consumer.group, topic, number] = consumer
+        return True
+
+    async def unlock(self, consumer: ConsumerMember, topic: str, number: int) -> None:
+        """Lets go of one; a broker that does not hear of it lets go after a minute."""
+        if self._locked.pop((consumer.group, topic, number), None) is None:
+            return
+        queue = self._client.numbers.queue(number)
+        body = self._lock_body(consumer.group, [(topic, queue)])
+        await self._client.ask(queue.broker, RequestCode.UNLOCK_BATCH_MQ, {}, body)
+
+    async def unlock_all(self, consumer: ConsumerMember) -> None:
+        """Lets go of all that a consumer has."""
+        held = [(topic, number) for (_, topic, number), holder in self._locked.items() if holder is consumer]
+        unlocks = [self.unlock(consumer, topic, number) for topic, number in held]
+        await asyncio.gather(*unlocks, return_exceptions=True)
+
+    async def _renew_locks(self) -> None:
+        while True:
+            await asyncio.sleep(self._client.options.seconds("lock_interval"))
+            held: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
+            for group, topic, number in self._locked:
+                held[group, self._client.numbers.queue(number).broker].append((topic, number))
+            for (group, broker), queues in held.items():
+                try:
+                    still = await self._lock(group, broker, queues)
+                except TxStoreError as error:
+                    _log.warning("locks of group %s are not renewed: %s", group, error, extra={"group": group})
+                    continue
+                for topic, number in queues:
+                    consumer = self._locked.get((group, topic, number))
+                    if number not in still and consumer is not None:
+                        del self._locked[group, topic, number]
+                        # In a thread, since it waits for what the consumer has in hand, and asks this loop.
+                        self._client.loop.run_in_executor(None, consumer.offsets_reset, topic, [number])
+
+    async def _lock(self, group: str, broker: str, queues: Sequence[tuple[str, int]]) -> set[int]:
+        """The numbers of those that are locked for this client now."""
+        named = [(topic, self._client.numbers.queue(number)) for topic, number in queues]
+        answer = await self._client.ask(broker, RequestCode.LOCK_BATCH_MQ, {}, self._lock_body(group, named))
+        if answer.code != ResponseCode.SUCCESS:
+            return set()
+        rows = _json(answer.body).get("lockOKMQSet") or ()
+        return {self._client.numbers.number(Queue(row["brokerName"], int(row["queueId"]))) for row in rows}
+
+    def _lock_body(self, group: str, queues: Sequence[tuple[str, Queue]]) -> bytes:
+        rows = [{"topic": topic, "brokerName": queue.broker, "queueId": queue.queue_id} for topic, queue in queues]
+        facts = {"consumerGroup": group, "clientId": self._client.client_id, "mqSet": rows, "onlyThisBroker": False}
+        return json.dumps(facts).encode()
+
+
+def shares(consumer: ConsumerMember) -> bool:
+    """Whether it shares queues with others, rather than reading all."""
+    return consumer.message_model is MessageModel.CLUSTERING
+
+
+def _consumer_ids(answer: RemotingCommand) -> list[str]:
+    return [str(name) for name in _json(answer.body).get("consumerIdList") or ()]
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    try:
+        facts = json.loads(body)
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}

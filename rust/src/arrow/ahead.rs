@@ -1,0 +1,22 @@
+//! Ahead: asks memory for bytes of a map that will be looked at soon, and does not wait for them.
+//!
+//! In: bytes, and which of them. Out: nothing; where the machine cannot, nothing happens either. Not here: the disk, whose
+//! bytes the kernel reads ahead by itself.
+#![allow(unsafe_code)] // The processor's instruction has no safe form.
+
+use std::ops::Range;
+
+const LINE: usize = 64;
+
+/// Asks for the cache lines of a range, which may reach behind the bytes.
+#[inline]
+pub(super) fn ask_for(bytes: &[u8], range: Range<usize>) {
+    #[cfg(target_arch = "x86_64")]
+    for at in range.step_by(LINE) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch neither reads nor writes for the program, and no address makes it fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(at).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (bytes, range, LINE);
+}

@@ -1,0 +1,198 @@
+//! Remoting's border for clients: commands as frames and back, records out of answers, messages as requests hold them.
+//!
+//! In: bytes of a connection, messages. Out: bytes, commands, stored messages. Always: what the other side sent wrongly
+//! is a `ProtocolError`. Not here: what a code means, connections.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use super::error::{OrRaise, protocol_error};
+use super::message::Message;
+use super::stored::StoredMessage;
+use crate::error::Error;
+use crate::record::properties::{self, UNIQUE_KEY};
+use crate::remoting::command::FLAG_ONE_WAY;
+use crate::remoting::{self, Command};
+use crate::store::StoredRecord;
+
+/// One request or response, as it arrived.
+#[pyclass(frozen, module = "txstore._native")]
+pub(super) struct RemotingCommand {
+    command: Command,
+}
+
+#[pymethods]
+impl RemotingCommand {
+    #[getter]
+    const fn code(&self) -> i32 {
+        self.command.code
+    }
+
+    #[getter]
+    const fn opaque(&self) -> i32 {
+        self.command.opaque
+    }
+
+    #[getter]
+    const fn is_response(&self) -> bool {
+        self.command.is_response()
+    }
+
+    #[getter]
+    const fn is_one_way(&self) -> bool {
+        self.command.is_one_way()
+    }
+
+    #[getter]
+    fn remark(&self) -> Option<&str> {
+        self.command.remark.as_deref()
+    }
+
+    #[getter]
+    fn ext_fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let fields = PyDict::new(py);
+        for (name, value) in self.command.ext_fields.iter() {
+            fields.set_item(name, value)?;
+        }
+        Ok(fields)
+    }
+
+    #[getter]
+    fn body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.command.body)
+    }
+
+    #[pyo3(signature = (code, remark=None, *, body=None))]
+    fn response<'py>(
+        &self,
+        py: Python<'py>,
+        code: i32,
+        remark: Option<String>,
+        body: Option<&[u8]>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let mut response = self.command.response(code, remark);
+        response.body = body.unwrap_or_default().to_vec();
+        frame(py, &response)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("RemotingCommand(code={}, opaque={})", self.command.code, self.command.opaque)
+    }
+}
+
+/// Commands out of bytes that arrive in pieces of any size.
+#[pyclass(module = "txstore._native")]
+pub(super) struct FrameReader {
+    reader: remoting::FrameReader,
+}
+
+#[pymethods]
+impl FrameReader {
+    #[new]
+    fn new() -> Self {
+        Self { reader: remoting::FrameReader::default() }
+    }
+
+    fn feed(&mut self, py: Python<'_>, data: &[u8]) -> PyResult<Vec<RemotingCommand>> {
+        self.reader.feed(data);
+        let mut whole = Vec::new();
+        while let Some(command) = self.reader.take().map_err(|error| protocol_error(py, &error.to_string()))? {
+            whole.push(RemotingCommand { command });
+        }
+        Ok(whole)
+    }
+}
+
+/// A request as its frame.
+#[pyfunction]
+#[pyo3(signature = (code, opaque, ext_fields, body=None, *, one_way=false))]
+pub(super) fn encode_request<'py>(
+    py: Python<'py>,
+    code: i32,
+    opaque: i32,
+    ext_fields: &Bound<'_, PyDict>,
+    body: Option<&[u8]>,
+    one_way: bool,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let mut request = Command::request(code, opaque);
+    for (name, value) in ext_fields {
+        request.ext_fields.set(name.extract::<String>()?, value.extract::<String>()?);
+    }
+    if one_way {
+        request.flag |= FLAG_ONE_WAY;
+    }
+    request.body = body.unwrap_or_default().to_vec();
+    frame(py, &request)
+}
+
+fn frame<'py>(py: Python<'py>, command: &Command) -> PyResult<Bound<'py, PyBytes>> {
+    let mut bytes = Vec::with_capacity(512 + command.body.len());
+    remoting::encode(command, &mut bytes)
+        .map_err(|error| Error::InvalidMessage { what: error.to_string() })
+        .or_raise(py)?;
+    Ok(PyBytes::new(py, &bytes))
+}
+
+/// The records of an answer, one behind the other; `in_hand`: for a consumer to hand out.
+#[pyfunction]
+#[pyo3(signature = (data, *, in_hand=false))]
+pub(super) fn decode_records(py: Python<'_>, data: &[u8], in_hand: bool) -> PyResult<Vec<StoredMessage>> {
+    let mut rest = data;
+    let mut found = Vec::new();
+    while !rest.is_empty() {
+        let record = StoredRecord::received(rest)
+            .map_err(|error| protocol_error(py, &format!("the {}. record of an answer: {error}", found.len() + 1)))?;
+        rest = rest.get(record.bytes().len()..).unwrap_or_default();
+        found.push(if in_hand { StoredMessage::in_hand(record) } else { StoredMessage::new(record) });
+    }
+    Ok(found)
+}
+
+/// A message's properties as a request's text: its own, its unique id, and more.
+#[pyfunction]
+pub(super) fn properties_text(message: &Message, unique_id: &str, more: Vec<(String, String)>) -> String {
+    let mut text = message.envelope.properties.clone();
+    properties::push(&mut text, UNIQUE_KEY, unique_id);
+    for (name, value) in more {
+        properties::push(&mut text, &name, &value);
+    }
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Several messages as the body of a batch, each with its unique id.
+///
+/// ```text
+///  bytes   field
+///  4       total size, of the whole entry
+///  4       magic, 0
+///  4       body CRC, 0
+///  4       flag
+///  4 + n   body
+///  2 + n   properties
+/// ```
+#[pyfunction]
+pub(super) fn batch_body<'py>(
+    py: Python<'py>,
+    messages: Vec<PyRef<'py, Message>>,
+    unique_ids: Vec<String>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    const FIXED: usize = 4 * 4 + 4 + 2;
+    let mut bytes = Vec::new();
+    for (message, unique_id) in messages.iter().zip(unique_ids) {
+        let body = message.body_bytes(py);
+        let mut own = message.envelope.properties.clone();
+        properties::push(&mut own, UNIQUE_KEY, &unique_id);
+        bytes.extend_from_slice(&length(py, FIXED + body.len() + own.len(), i32::try_from)?.to_be_bytes());
+        bytes.extend_from_slice(&[0; 8]);
+        bytes.extend_from_slice(&message.envelope.flag.to_be_bytes());
+        bytes.extend_from_slice(&length(py, body.len(), i32::try_from)?.to_be_bytes());
+        bytes.extend_from_slice(body);
+        bytes.extend_from_slice(&length(py, own.len(), i16::try_from)?.to_be_bytes());
+        bytes.extend_from_slice(&own);
+    }
+    Ok(PyBytes::new(py, &bytes))
+}
+
+fn length<T, E>(py: Python<'_>, len: usize, fit: impl Fn(usize) -> Result<T, E>) -> PyResult<T> {
+    fit(len).map_err(|_| Error::InvalidMessage { what: format!("{len} bytes are too many for a batch") }).or_raise(py)
+}

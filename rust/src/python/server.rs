@@ -1,0 +1,199 @@
+//! `RemotingServer`: the server's border. Calls of a few lines into `crate::remoting`.
+//!
+//! Always: Python polls for what it is to decide; the interpreter is released while it waits.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use super::error::{OrRaise, guarded};
+use super::store::Store;
+use crate::error::Error;
+use crate::remoting::check::check_request;
+use crate::remoting::command::FLAG_ONE_WAY;
+use crate::remoting::policy::{Answer, Request};
+use crate::remoting::server::{Server, ServerOptions};
+use crate::remoting::tables::Subscription;
+use crate::remoting::{Command, ExtFields};
+use crate::units::QueueOffset;
+
+/// A request that Python is to decide.
+#[pyclass(frozen, module = "txstore._native")]
+pub(super) struct RemotingRequest(Request);
+
+#[pymethods]
+impl RemotingRequest {
+    #[getter]
+    fn number(&self) -> u64 {
+        self.0.number
+    }
+
+    #[getter]
+    fn connection(&self) -> u64 {
+        self.0.connection
+    }
+
+    #[getter]
+    fn address(&self) -> &str {
+        &self.0.address
+    }
+
+    #[getter]
+    fn code(&self) -> i32 {
+        self.0.command.code
+    }
+
+    #[getter]
+    fn language(&self) -> u8 {
+        self.0.command.language
+    }
+
+    #[getter]
+    fn version(&self) -> i32 {
+        self.0.command.version
+    }
+
+    #[getter]
+    fn remark(&self) -> Option<&str> {
+        self.0.command.remark.as_deref()
+    }
+
+    #[getter]
+    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let fields = PyDict::new(py);
+        for (name, value) in self.0.command.ext_fields.iter() {
+            fields.set_item(name, value)?;
+        }
+        Ok(fields)
+    }
+
+    #[getter]
+    fn body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.command.body)
+    }
+}
+
+/// A server that listens.
+#[pyclass(frozen, module = "txstore._native")]
+pub(super) struct RemotingServer {
+    server: Server,
+    opaque: AtomicI32,
+}
+
+#[pymethods]
+impl RemotingServer {
+    #[staticmethod]
+    #[pyo3(signature = (store, *, listen, unix=None, io_threads=2, connections_max=10_000))]
+    fn start(
+        py: Python<'_>,
+        store: &Bound<'_, Store>,
+        listen: Vec<String>,
+        unix: Option<PathBuf>,
+        io_threads: usize,
+        connections_max: u32,
+    ) -> PyResult<Self> {
+        let address = |text: &String| {
+            let what = || format!("{text:?} is no address\nhint: HOST:PORT with the host as a number: 127.0.0.1:10911");
+            text.parse::<SocketAddr>().map_err(|_| Error::InvalidOption { option: "listen".into(), what: what() })
+        };
+        let listen = listen.iter().map(address).collect::<Result<_, _>>().or_raise(py)?;
+        let options = ServerOptions { listen, unix, io_threads, connections_max, host: store.get().host };
+        let store = std::sync::Arc::clone(&store.get().store);
+        let server = py.detach(|| guarded(|| Server::start(store, &options))).or_raise(py)?;
+        Ok(Self { server, opaque: AtomicI32::new(0) })
+    }
+
+    #[getter]
+    fn addresses(&self) -> Vec<String> {
+        self.server.addresses().iter().map(ToString::to_string).collect()
+    }
+
+    fn next_request(&self, py: Python<'_>, timeout_ms: u64) -> Option<RemotingRequest> {
+        py.detach(|| self.server.service().policy.next(timeout_ms)).map(RemotingRequest)
+    }
+
+    #[pyo3(signature = (request, code, remark=None, fields=None, body=None))]
+    fn answer(
+        &self,
+        request: &Bound<'_, RemotingRequest>,
+        code: i32,
+        remark: Option<String>,
+        fields: Option<HashMap<String, String>>,
+        body: Option<Vec<u8>>,
+    ) -> bool {
+        let ext_fields = fields.unwrap_or_default().into_iter().collect();
+        let answer = Answer { code, remark, ext_fields, body: body.unwrap_or_default() };
+        self.server.service().policy.answer(request.get().0.number, answer)
+    }
+
+    #[pyo3(signature = (connection, code, fields, body=None))]
+    fn send(&self, connection: u64, code: i32, fields: HashMap<String, String>, body: Option<Vec<u8>>) -> bool {
+        let mut command = self.request(code);
+        command.ext_fields = fields.into_iter().collect::<ExtFields>();
+        command.body = body.unwrap_or_default();
+        self.server.service().send(connection, &command)
+    }
+
+    fn send_check(
+        &self,
+        py: Python<'_>,
+        connection: u64,
+        store: &Bound<'_, Store>,
+        half_queue_offset: u64,
+        broker_name: &str,
+    ) -> PyResult<bool> {
+        let half = guarded(|| store.get().store.half(QueueOffset(half_queue_offset))).or_raise(py)?;
+        let mut command = check_request(&half, broker_name).or_raise(py)?;
+        command.opaque = self.request(command.code).opaque;
+        Ok(self.server.service().send(connection, &command))
+    }
+
+    fn close_connection(&self, connection: u64) {
+        self.server.service().close_connection(connection);
+    }
+
+    fn set_topic(&self, py: Python<'_>, topic: &str, read_queues: i32, write_queues: i32) -> PyResult<()> {
+        self.server.service().tables.set_topic(topic, read_queues, write_queues).or_raise(py)
+    }
+
+    fn forget_topics(&self) {
+        self.server.service().tables.forget_topics();
+    }
+
+    fn set_subscriptions(&self, group: &str, wanted: Vec<(String, Option<Vec<String>>, i64)>) {
+        let wanted = wanted.into_iter().map(|(topic, tags, version)| (topic, Subscription { tags, version }));
+        self.server.service().tables.set_subscriptions(group, wanted.collect());
+    }
+
+    fn set_orderly(&self, group: &str, orderly: bool) {
+        self.server.service().tables.set_orderly(group, orderly);
+    }
+
+    fn counters(&self) -> HashMap<&'static str, u64> {
+        let service = self.server.service();
+        let mut counters: HashMap<_, _> = service.counters.all().into_iter().collect();
+        counters.insert("requests_waiting", crate::units::to_u64(service.policy.waiting()));
+        counters
+    }
+
+    fn stop_listening(&self) {
+        self.server.stop_listening();
+    }
+
+    fn stop(&self, py: Python<'_>) {
+        py.detach(|| self.server.stop());
+    }
+}
+
+impl RemotingServer {
+    /// A one-way request of the server's own.
+    fn request(&self, code: i32) -> Command {
+        let mut command = Command::request(code, self.opaque.fetch_add(1, Ordering::Relaxed));
+        command.flag = FLAG_ONE_WAY;
+        command
+    }
+}

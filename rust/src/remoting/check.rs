@@ -1,0 +1,52 @@
+//! Check: what a producer is sent when it is asked about its transaction.
+//!
+//! In: a pending half message. Out: request 39, with the message as its producer knows it. Not here: who is asked, when.
+
+use super::command::{Command, ExtFields, FLAG_ONE_WAY};
+use crate::error::Result;
+use crate::half::HalfFacts;
+use crate::names::HALF_TOPIC;
+use crate::record::{Draft, Place, encode};
+use crate::store::StoredRecord;
+
+/// `CHECK_TRANSACTION_STATE`.
+const CHECK_TRANSACTION_STATE: i32 = 39;
+
+/// The request that asks what became of a half message's transaction.
+pub fn check_request(half: &StoredRecord, broker_name: &str) -> Result<Command> {
+    let view = half.view()?;
+    let facts = HalfFacts::of(&view);
+    let id = facts.unique_id.unwrap_or_default();
+    let mut request = Command::request(CHECK_TRANSACTION_STATE, 0);
+    request.flag = FLAG_ONE_WAY;
+    request.ext_fields = ExtFields::from_iter([
+        ("topic", HALF_TOPIC),
+        ("tranStateTableOffset", &view.queue_offset.to_string()),
+        ("commitLogOffset", &view.physical_offset.to_string()),
+        ("msgId", id),
+        ("transactionId", id),
+        ("offsetMsgId", &view.offset_message_id()),
+        ("bname", broker_name),
+    ]);
+    let draft = Draft {
+        topic: facts.real_topic,
+        queue_id: facts.real_queue_id,
+        flag: view.flag,
+        sys_flag: view.sys_flag,
+        born_timestamp: view.born_timestamp,
+        born_host: view.born_host.address(),
+        store_host: view.store_host.address(),
+        reconsume_times: view.reconsume_times,
+        prepared_transaction_offset: view.prepared_transaction_offset,
+        body: view.body,
+        body_crc: Some(view.body_crc),
+        properties: view.properties.0,
+    };
+    let place = Place {
+        physical_offset: view.physical_offset,
+        queue_offset: view.queue_offset,
+        store_timestamp: view.store_timestamp,
+    };
+    encode(&draft, place, false, &mut request.body)?;
+    Ok(request)
+}

@@ -1,0 +1,167 @@
+//! Connection: one client's commands in, answers out, as one task.
+//!
+//! In: a socket. Out: nothing; it ends when the client goes, sends what is no frame, or does not read. Always: what can
+//! be answered without waiting is, in order; the rest waits as small tasks, a bounded number. Not here: what is answered.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::codes::response;
+use super::command::Command;
+use super::counters::Counters;
+use super::frame::FrameReader;
+use super::outbox::OUT_PAUSE;
+use super::server::{Service, Session};
+use super::stream::Stream;
+
+/// Requests of one connection that may wait at a time.
+const IN_HAND_MAX: usize = 2_048;
+const READ_BYTES: usize = 64 << 10;
+/// Reads in a row before other connections get their turn.
+const READS_MAX: usize = 16;
+/// A client that says nothing for so long has gone: live ones send heartbeats every 30 s.
+const IDLE: Duration = Duration::from_mins(2);
+
+type Handling = Pin<Box<dyn Future<Output = Option<Command>> + Send>>;
+
+thread_local! {
+    /// One for each I/O thread: an idle connection has none.
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+}
+
+pub(super) struct Connection {
+    service: Arc<Service>,
+    session: Arc<Session>,
+    stream: Stream,
+    reader: FrameReader,
+    tasks: JoinSet<()>,
+}
+
+/// Why a connection ends.
+enum End {
+    /// The client has gone, or the server stops.
+    Quiet,
+    /// It did what no client may.
+    Dropped,
+}
+
+impl Connection {
+    pub(super) fn new(service: Arc<Service>, session: Arc<Session>, stream: Stream) -> Self {
+        stream.set_no_delay();
+        Self { service, session, stream, reader: FrameReader::default(), tasks: JoinSet::new() }
+    }
+
+    pub(super) async fn run(mut self, stopping: watch::Receiver<bool>) {
+        if matches!(self.serve(stopping).await, End::Dropped) {
+            Counters::count(&self.service.counters.connections_dropped);
+        }
+        self.session.outbox.close();
+        self.service.leave(&self.session);
+    }
+
+    async fn serve(&mut self, mut stopping: watch::Receiver<bool>) -> End {
+        let session = Arc::clone(&self.session);
+        loop {
+            let Ok(left) = session.outbox.write_to(&self.stream) else { return End::Dropped };
+            let stops = *stopping.borrow();
+            if session.outbox.is_closed() || (stops && left == 0 && self.tasks.is_empty()) {
+                return End::Quiet;
+            }
+            let interest = match left {
+                0 => Interest::READABLE,
+                1..=OUT_PAUSE if !stops => Interest::READABLE | Interest::WRITABLE,
+                _ => Interest::WRITABLE,
+            };
+            tokio::select! {
+                ready = self.stream.ready(interest), if !stops || left > 0 => match ready {
+                    Ok(ready) if ready.is_readable() && !stops => match self.read() {
+                        Ok(true) => {}
+                        Ok(false) => return End::Quiet,
+                        Err(end) => return end,
+                    },
+                    Ok(_) => {}
+                    Err(_) => return End::Quiet,
+                },
+                () = session.outbox.changed.notified() => {}
+                Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => {}
+                _ = stopping.changed(), if !stops => {}
+                () = tokio::time::sleep(IDLE) => {
+                    if self.tasks.is_empty() && left == 0 {
+                        return End::Quiet;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes what has arrived; false: the client has gone.
+    fn read(&mut self) -> Result<bool, End> {
+        BUFFER.with_borrow_mut(|buffer| {
+            for _ in 0..READS_MAX {
+                match self.stream.try_read(buffer) {
+                    Ok(0) => return Ok(false),
+                    Ok(length) => self.take(buffer.get(..length).unwrap_or_default())?,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(_) => return Ok(false),
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    fn take(&mut self, arrived: &[u8]) -> Result<(), End> {
+        self.reader.feed(arrived);
+        loop {
+            match self.reader.take() {
+                Ok(Some(command)) => self.dispatch(command),
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    Counters::count(&self.service.counters.frames_malformed);
+                    self.service.malformed(&self.session, &error);
+                    return Err(End::Dropped);
+                }
+            }
+        }
+    }
+
+    fn dispatch(&mut self, command: Command) {
+        Counters::count(&self.service.counters.commands_in);
+        if self.tasks.len() >= IN_HAND_MAX {
+            let remark = format!("{IN_HAND_MAX} requests of this connection wait already");
+            let busy = command.response(response::SYSTEM_BUSY, Some(remark));
+            Counters::count(&self.service.counters.requests_refused);
+            if !command.is_one_way() {
+                self.session.outbox.put(&busy);
+            }
+            return;
+        }
+        let (service, session) = (Arc::clone(&self.service), Arc::clone(&self.session));
+        let mut handling: Handling = Box::pin(async move { service.handle(&session, command).await });
+        // Most requests need no waiting: they are answered here, in order, without a task of their own.
+        match handling.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => {
+                if let Some(answer) = answer {
+                    self.session.outbox.put(&answer);
+                }
+            }
+            Poll::Pending => {
+                let session = Arc::clone(&self.session);
+                self.tasks.spawn(async move {
+                    if let Some(answer) = handling.await {
+                        session.outbox.put(&answer);
+                    }
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Counters: what the data path has done since the server began.
+//!
+//! In: events. Out: figures. Always: they only grow, but for the gauges. Not here: names of metrics (Python).
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// What has happened so far.
+        #[derive(Debug, Default)]
+        pub struct Counters { $($(#[$doc])* pub $name: AtomicU64,)*
+            /// Connections that are open now.
+            pub connections: AtomicI64,
+            /// Pulls that wait for messages now.
+            pub pulls_held: AtomicI64,
+        }
+
+        impl Counters {
+            /// Names and figures.
+            pub fn all(&self) -> Vec<(&'static str, u64)> {
+                vec![
+                    $((stringify!($name), self.$name.load(Relaxed)),)*
+                    ("connections", self.connections.load(Relaxed).try_into().unwrap_or(0)),
+                    ("pulls_held", self.pulls_held.load(Relaxed).try_into().unwrap_or(0)),
+                ]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Connections that were accepted.
+    connections_accepted,
+    /// Connections that were refused: too many are open.
+    connections_refused,
+    /// Connections that were closed for what they sent or did not read.
+    connections_dropped,
+    /// Commands that arrived.
+    commands_in,
+    /// Frames that were none.
+    frames_malformed,
+    /// Requests that were answered with an error.
+    requests_refused,
+    /// Messages that were stored, halves not among them.
+    messages_in,
+    /// Bytes of their bodies.
+    bytes_in,
+    /// Messages that were handed out.
+    messages_out,
+    /// Bytes of their records.
+    bytes_out,
+    /// Half messages that were stored.
+    halves_in,
+    /// Ends that committed.
+    ends_committed,
+    /// Ends that rolled back.
+    ends_rolled_back,
+    /// Ends that said: unknown.
+    ends_unknown,
+    /// Ends that repeated what was decided.
+    ends_repeated,
+    /// Ends that were refused: contrary, late, forged.
+    ends_refused,
+    /// Ends that answered a check.
+    ends_from_check,
+}
+
+impl Counters {
+    /// One more.
+    pub(super) fn count(counter: &AtomicU64) {
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// So many more.
+    pub(super) fn add(counter: &AtomicU64, by: usize) {
+        counter.fetch_add(crate::units::to_u64(by), Relaxed);
+    }
+}

@@ -1,0 +1,67 @@
+//! End: transactions that clients commit or roll back.
+//!
+//! In: request 37, mostly one-way. Out: outcomes. Always: place and group must be the half's own, so that a forged end
+//! changes nothing; the same again is a success; the engine's rules decide, there are none here. Not here: checks.
+
+use super::codes::response;
+use super::command::Command;
+use super::counters::Counters;
+use super::fields::{Refusal, is_true, number, text};
+use super::server::Service;
+use crate::error::{Outcome, Result as EngineResult};
+use crate::half::HalfCopy;
+use crate::store::{End, EndKind, Ended};
+
+const UNKNOWN: i32 = 0;
+const COMMIT: i32 = 8;
+const ROLLBACK: i32 = 12;
+
+pub(super) async fn end(service: &Service, request: &Command) -> Result<Command, Refusal> {
+    let counters = &service.counters;
+    let from_check = is_true(request, "fromTransactionCheck");
+    if from_check {
+        Counters::count(&counters.ends_from_check);
+    }
+    let kind = match number(request, "commitOrRollback")? {
+        COMMIT => EndKind::Commit,
+        ROLLBACK => EndKind::RollBack,
+        UNKNOWN => {
+            Counters::count(&counters.ends_unknown);
+            return Ok(request.response(response::SUCCESS, None));
+        }
+        other => {
+            let remark = format!("commitOrRollback {other} is neither 8 (commit), 12 (roll back) nor 0 (unknown)");
+            return Err(Refusal::new(response::INVALID_PARAMETER, remark));
+        }
+    };
+    let end = End {
+        half: HalfCopy {
+            queue_offset: number(request, "tranStateTableOffset")?,
+            physical_offset: number(request, "commitLogOffset")?,
+        },
+        kind,
+        transaction_id: request.ext_fields.get("transactionId").filter(|id| !id.is_empty()).map(str::to_owned),
+        group: Some(text(request, "producerGroup")?.to_owned()),
+        from_check,
+    };
+    let ended = write(service, end).await;
+    count(counters, &ended);
+    let ended = ended.map_err(|error| Refusal::of(&error))?;
+    let mut answer = request.response(response::SUCCESS, None);
+    answer.ext_fields.set("outcome", ended.outcome.to_string());
+    answer.ext_fields.set("already", ended.already.to_string());
+    Ok(answer)
+}
+
+async fn write(service: &Service, end: End) -> EngineResult<Ended> {
+    if service.store.is_sync() { service.durable.end(end).await } else { service.store.end_transaction(end) }
+}
+
+fn count(counters: &Counters, ended: &EngineResult<Ended>) {
+    Counters::count(match ended {
+        Ok(Ended { already: true, .. }) => &counters.ends_repeated,
+        Ok(Ended { outcome: Outcome::Committed, .. }) => &counters.ends_committed,
+        Ok(_) => &counters.ends_rolled_back,
+        Err(_) => &counters.ends_refused,
+    });
+}

@@ -1,0 +1,100 @@
+//! Outbox: what a connection still has to write.
+//!
+//! In: commands, from any thread. Out: bytes, as fast as the client reads. Always: no more is kept than the limit; a
+//! client that does not read is cut off. Not here: reading.
+
+use std::io;
+
+use tokio::sync::Notify;
+
+use super::command::Command;
+use super::frame::encode;
+use super::stream::Stream;
+use crate::sync::unmodelled::Mutex;
+
+/// Bytes that may wait for a client to read them; more than the longest frame.
+pub(super) const OUT_MAX: usize = 32 << 20;
+/// A client that leaves this much unread is not listened to until it has read.
+pub(super) const OUT_PAUSE: usize = 1 << 20;
+const KEPT_MAX: usize = 64 << 10;
+
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    waiting: Mutex<Waiting>,
+    /// Something is to be written, or the connection is to be closed.
+    pub(super) changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    bytes: Vec<u8>,
+    written: usize,
+    closed: bool,
+    overfull: bool,
+}
+
+impl Outbox {
+    /// Adds a command; false where the connection is closed, or what waits would be too much.
+    pub(super) fn put(&self, command: &Command) -> bool {
+        let mut waiting = self.waiting.lock();
+        if waiting.closed || waiting.overfull {
+            return false;
+        }
+        if waiting.bytes.len() - waiting.written + command.body.len() > OUT_MAX {
+            waiting.overfull = true;
+            self.changed.notify_one();
+            return false;
+        }
+        let was_empty = waiting.bytes.is_empty();
+        if let Err(error) = encode(command, &mut waiting.bytes) {
+            let instead = command.response(super::codes::response::SYSTEM_ERROR, Some(error.to_string()));
+            if encode(&instead, &mut waiting.bytes).is_err() {
+                return false;
+            }
+        }
+        drop(waiting);
+        if was_empty {
+            self.changed.notify_one();
+        }
+        true
+    }
+
+    /// Writes as much as the socket takes; gives how many bytes are left. An error: the connection is done.
+    pub(super) fn write_to(&self, stream: &Stream) -> io::Result<usize> {
+        let mut waiting = self.waiting.lock();
+        if waiting.overfull {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read"));
+        }
+        while waiting.written < waiting.bytes.len() {
+            match stream.try_write(waiting.bytes.get(waiting.written..).unwrap_or_default()) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => waiting.written += written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let left = waiting.bytes.len() - waiting.written;
+        if left == 0 {
+            waiting.written = 0;
+            waiting.bytes.clear();
+            if waiting.bytes.capacity() > KEPT_MAX {
+                waiting.bytes = Vec::new();
+            }
+        } else if waiting.written > OUT_PAUSE {
+            let written = std::mem::take(&mut waiting.written);
+            waiting.bytes.drain(..written);
+        }
+        Ok(left)
+    }
+
+    /// Nothing is taken any more.
+    pub(super) fn close(&self) {
+        self.waiting.lock().closed = true;
+        self.changed.notify_one();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.waiting.lock().closed
+    }
+}

@@ -1,0 +1,235 @@
+//! Pull: messages of a queue, at once or when there are some.
+//!
+//! In: requests 11 and 361. Out: whole records back to back, and where to go on. Always: nothing behind the visible end;
+//! a held pull costs no thread; no system topic is handed out. Not here: who of a group reads which queue.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::codes::response;
+use super::command::Command;
+use super::counters::Counters;
+use super::fields::{Refusal, number, number_or, text};
+use super::server::{Service, Session, Use};
+use super::tables::Subscription;
+use crate::error::Error;
+use crate::names;
+use crate::store::StoredRecord;
+use crate::units::{QueueId, QueueOffset};
+
+const COMMIT_OFFSET: i32 = 1;
+const SUSPEND: i32 = 1 << 1;
+const WITH_SUBSCRIPTION: i32 = 1 << 2;
+/// Messages that one pull hands out.
+const MESSAGES_MAX: usize = 1_024;
+/// Bytes that one pull hands out, beyond its first message.
+const BYTES_MAX: usize = 1 << 20;
+/// How long a pull is held, whatever it asks for.
+const HELD_MS_MAX: u64 = 60_000;
+
+struct Pull<'a> {
+    group: &'a str,
+    topic: &'a str,
+    queue_id: QueueId,
+    queue_offset: i64,
+    messages: usize,
+    bytes: usize,
+    held_ms: u64,
+}
+
+impl<'a> Pull<'a> {
+    fn of(request: &'a Command) -> Result<Self, Refusal> {
+        let sys_flag: i32 = number_or(request, "sysFlag", 0)?;
+        let held_ms: u64 = number_or(request, "suspendTimeoutMillis", 0)?;
+        let messages: usize = number(request, "maxMsgNums")?;
+        let bytes: usize = number_or(request, "maxMsgBytes", BYTES_MAX)?;
+        Ok(Self {
+            group: text(request, "consumerGroup")?,
+            topic: text(request, "topic")?,
+            queue_id: QueueId(number(request, "queueId")?),
+            queue_offset: number(request, "queueOffset")?,
+            messages: messages.clamp(1, MESSAGES_MAX),
+            bytes: bytes.clamp(1, BYTES_MAX),
+            held_ms: if sys_flag & SUSPEND == 0 { 0 } else { held_ms.min(HELD_MS_MAX) },
+        })
+    }
+}
+
+pub(super) async fn pull(service: &Service, session: &Session, request: &Command) -> Result<Command, Refusal> {
+    let pull = Pull::of(request)?;
+    names::validate_group(pull.group).map_err(|error| Refusal::of(&error))?;
+    let entry = service.topic(session, pull.topic, Use::Read).await?;
+    if !(0..entry.read_queues).contains(&pull.queue_id.0) {
+        let remark = format!("queue {} of {} is not there to read", pull.queue_id, pull.topic);
+        return Err(Refusal::new(response::INVALID_PARAMETER, remark));
+    }
+    let wanted = subscription(service, request, &pull)?;
+    acknowledge(service, request, &pull)?;
+    read_or_hold(service, request, &pull, &wanted).await
+}
+
+/// What is wanted: as the request says it, or as the group's heartbeats did.
+fn subscription(service: &Service, request: &Command, pull: &Pull<'_>) -> Result<Arc<Subscription>, Refusal> {
+    let sys_flag: i32 = number_or(request, "sysFlag", 0)?;
+    if sys_flag & WITH_SUBSCRIPTION != 0 {
+        if request.ext_fields.get("expressionType").is_some_and(|kind| !kind.is_empty() && kind != "TAG") {
+            let remark = "only tags select messages here: expression type TAG";
+            return Err(Refusal::new(response::SUBSCRIPTION_PARSE_FAILED, remark));
+        }
+        let tags = parse_tags(request.ext_fields.get("subscription").unwrap_or("*"));
+        return Ok(Arc::new(Subscription { tags, version: 0 }));
+    }
+    let missing = || {
+        let remark = format!("group {} has not said by heartbeat what it wants of {}", pull.group, pull.topic);
+        Refusal::new(response::SUBSCRIPTION_NOT_EXIST, remark)
+    };
+    let found = service.tables.subscription(pull.group, pull.topic).ok_or_else(missing)?;
+    if found.version < number_or(request, "subVersion", 0_i64)? {
+        let remark = format!("what group {} wants of {} is newer than its last heartbeat", pull.group, pull.topic);
+        return Err(Refusal::new(response::SUBSCRIPTION_NOT_LATEST, remark));
+    }
+    Ok(found)
+}
+
+/// The tags of `a || b`; `None` for every message.
+pub(super) fn parse_tags(expression: &str) -> Option<Vec<String>> {
+    let tags: Vec<String> =
+        expression.split("||").map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
+    (!tags.is_empty() && !tags.iter().any(|tag| tag == "*")).then_some(tags)
+}
+
+/// A push consumer says with its pulls how far it has come.
+fn acknowledge(service: &Service, request: &Command, pull: &Pull<'_>) -> Result<(), Refusal> {
+    let sys_flag: i32 = number_or(request, "sysFlag", 0)?;
+    let Ok(place) = u64::try_from(number_or(request, "commitOffset", -1_i64)?) else { return Ok(()) };
+    if sys_flag & COMMIT_OFFSET == 0 || sys_flag & SUSPEND == 0 {
+        return Ok(());
+    }
+    match service.store.set_consumer_offset(pull.topic, pull.group, pull.queue_id, place) {
+        // An offset outside its queue is not kept, as with a request for it alone; reading goes on.
+        Ok(()) | Err(Error::InvalidOption { .. }) => Ok(()),
+        Err(error) => Err(Refusal::of(&error)),
+    }
+}
+
+async fn read_or_hold(
+    service: &Service,
+    request: &Command,
+    pull: &Pull<'_>,
+    wanted: &Subscription,
+) -> Result<Command, Refusal> {
+    let mut from = match in_range(service, request, pull)? {
+        Ok(from) => from,
+        Err(moved) => return Ok(moved),
+    };
+    let began = from;
+    let deadline = tokio::time::sleep(Duration::from_millis(pull.held_ms));
+    tokio::pin!(deadline);
+    loop {
+        let (records, next) = service
+            .store
+            .read(pull.topic, pull.queue_id, QueueOffset(from), pull.messages, wanted.tags.as_deref())
+            .map_err(|error| Refusal::of(&error))?;
+        if !records.is_empty() {
+            return found(service, request, pull, &records, next.0);
+        }
+        from = next.0;
+        let arrived = service.arrivals.wait(pull.topic, pull.queue_id.0, from);
+        // What came between reading and waiting wakes nobody.
+        let (_, end) = range(service, pull)?;
+        if end > from {
+            continue;
+        }
+        if pull.held_ms == 0 || !held(service, arrived, deadline.as_mut()).await {
+            let code = if from > began { response::PULL_RETRY_IMMEDIATELY } else { response::PULL_NOT_FOUND };
+            return answer(service, request, pull, code, from);
+        }
+    }
+}
+
+/// Waits; whether something arrived before the time was over.
+async fn held(
+    service: &Service,
+    arrived: tokio::sync::oneshot::Receiver<()>,
+    deadline: std::pin::Pin<&mut tokio::time::Sleep>,
+) -> bool {
+    let _held = Held::new(&service.counters);
+    tokio::select! {
+        woken = arrived => woken.is_ok(),
+        () = deadline => false,
+    }
+}
+
+/// Counts a held pull as long as it lives, also where its connection ends first.
+struct Held<'a>(&'a Counters);
+
+impl<'a> Held<'a> {
+    fn new(counters: &'a Counters) -> Self {
+        counters.pulls_held.fetch_add(1, Relaxed);
+        Self(counters)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.pulls_held.fetch_sub(1, Relaxed);
+    }
+}
+
+fn range(service: &Service, pull: &Pull<'_>) -> Result<(u64, u64), Refusal> {
+    service.store.queue_range(pull.topic, pull.queue_id).map_err(|error| Refusal::of(&error))
+}
+
+/// Where to read from, or the answer that says where the queue is.
+fn in_range(service: &Service, request: &Command, pull: &Pull<'_>) -> Result<Result<u64, Command>, Refusal> {
+    let (first, end) = range(service, pull)?;
+    let from = u64::try_from(pull.queue_offset).ok().filter(|from| (first..=end).contains(from));
+    let nearest = if pull.queue_offset < 0 || pull.queue_offset.unsigned_abs() < first { first } else { end };
+    match from {
+        Some(from) => Ok(Ok(from)),
+        None => answer(service, request, pull, response::PULL_OFFSET_MOVED, nearest).map(Err),
+    }
+}
+
+fn found(
+    service: &Service,
+    request: &Command,
+    pull: &Pull<'_>,
+    records: &[StoredRecord],
+    next: u64,
+) -> Result<Command, Refusal> {
+    let (mut body, mut count, mut next) = (Vec::new(), 0, next);
+    for record in records {
+        if count > 0 && body.len() + record.bytes().len() > pull.bytes {
+            next = record.view().map_err(|error| Refusal::of(&error))?.queue_offset.0;
+            break;
+        }
+        body.extend_from_slice(record.bytes());
+        count += 1;
+    }
+    let mut response = answer(service, request, pull, response::SUCCESS, next)?;
+    Counters::add(&service.counters.messages_out, count);
+    Counters::add(&service.counters.bytes_out, body.len());
+    response.body = body;
+    Ok(response)
+}
+
+fn answer(service: &Service, request: &Command, pull: &Pull<'_>, code: i32, next: u64) -> Result<Command, Refusal> {
+    let (first, end) = range(service, pull)?;
+    let mut response = request.response(code, (code != response::SUCCESS).then(|| remark(code).to_owned()));
+    let fields = &mut response.ext_fields;
+    fields.set("suggestWhichBrokerId", "0");
+    fields.set("nextBeginOffset", next.to_string());
+    fields.set("minOffset", first.to_string());
+    fields.set("maxOffset", end.to_string());
+    Ok(response)
+}
+
+const fn remark(code: i32) -> &'static str {
+    match code {
+        response::PULL_OFFSET_MOVED => "the offset is outside the queue",
+        response::PULL_RETRY_IMMEDIATELY => "nothing wanted among what was passed over",
+        _ => "no message yet",
+    }
+}

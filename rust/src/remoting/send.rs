@@ -1,0 +1,234 @@
+//! Send: messages, batches and half messages of clients.
+//!
+//! In: requests 10, 310 and 320. Out: where each message went. Always: a system topic is refused; a batch is stored whole
+//! or not at all; an answer goes out when the store may acknowledge. Not here: which topics there may be.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::codes::{request as codes, response};
+use super::command::Command;
+use super::counters::Counters;
+use super::fields::{Refusal, is_true, number, number_or, text};
+use super::server::{Service, Session, Use};
+use super::tables::TopicEntry;
+use crate::message::{Envelope, Origin};
+use crate::names::{DEAD_LETTER_PREFIX, RETRY_PREFIX};
+use crate::record::offset_message_id;
+use crate::record::properties::{PRODUCER_GROUP, Properties, TRANSACTION_PREPARED};
+use crate::store::{NewHalfMessage, NewMessage, Sent};
+use crate::units::{QueueId, TimestampMs};
+
+/// How often a message is retried where neither client nor group says so.
+const RETRIES_MAX: i32 = 16;
+/// Messages of one batch.
+const BATCH_MAX: usize = 16_384;
+
+/// A send request's fields, by whichever names.
+struct Header<'a> {
+    group: &'a str,
+    topic: &'a str,
+    queue_id: i32,
+    sys_flag: i32,
+    born_timestamp: i64,
+    flag: i32,
+    properties: &'a str,
+    reconsume_times: i32,
+    retries_max: i32,
+    batch: bool,
+}
+
+impl<'a> Header<'a> {
+    fn of(request: &'a Command) -> Result<Self, Refusal> {
+        let long = request.code == codes::SEND_MESSAGE;
+        let name = |full, short| if long { full } else { short };
+        Ok(Self {
+            group: text(request, name("producerGroup", "a"))?,
+            topic: text(request, name("topic", "b"))?,
+            queue_id: number(request, name("queueId", "e"))?,
+            sys_flag: number(request, name("sysFlag", "f"))?,
+            born_timestamp: number(request, name("bornTimestamp", "g"))?,
+            flag: number(request, name("flag", "h"))?,
+            properties: request.ext_fields.get(name("properties", "i")).unwrap_or_default(),
+            reconsume_times: number_or(request, name("reconsumeTimes", "j"), 0)?,
+            retries_max: number_or(request, name("maxReconsumeTimes", "l"), RETRIES_MAX)?,
+            batch: is_true(request, name("batch", "m")) || request.code == codes::SEND_BATCH_MESSAGE,
+        })
+    }
+
+    fn envelope(&self, entry: &TopicEntry, session: &Session, part: &Part<'_>) -> Result<Envelope, Refusal> {
+        let origin = Origin {
+            unique_id: None,
+            sys_flag: self.sys_flag,
+            born_timestamp: TimestampMs(self.born_timestamp),
+            born_host: session.born_host,
+            reconsume_times: self.reconsume_times,
+        };
+        Envelope::received(entry.topic.clone(), part.properties, part.flag, origin).map_err(|error| Refusal::of(&error))
+    }
+}
+
+/// One message of a request.
+struct Part<'a> {
+    flag: i32,
+    properties: &'a str,
+    body: &'a [u8],
+}
+
+pub(super) async fn send(service: &Service, session: &Session, request: &Command) -> Result<Command, Refusal> {
+    let header = Header::of(request)?;
+    if header.batch {
+        return send_batch(service, session, request, &header).await;
+    }
+    let part = Part { flag: header.flag, properties: header.properties, body: &request.body };
+    let properties = Properties(header.properties.as_bytes());
+    if properties.get_str(TRANSACTION_PREPARED) == Some("true") && header.reconsume_times == 0 {
+        return send_half(service, session, request, &header, &part).await;
+    }
+    let dead = gives_up(service, &header);
+    let topic = dead.as_deref().unwrap_or(header.topic);
+    let entry = service.topic(session, topic, Use::Send).await?;
+    let mut envelope = header.envelope(&entry, session, &part)?;
+    if dead.is_some() {
+        envelope.delay_level = 0;
+    }
+    let queue_id = queue(service, &entry, if dead.is_some() { 0 } else { header.queue_id })?;
+    let message = NewMessage { envelope: &envelope, body: part.body, queue_id };
+    let (sent, end) = service.store.append_only(&[message]).map_err(|error| Refusal::of(&error))?;
+    service.durable(end).await?;
+    Counters::count(&service.counters.messages_in);
+    Counters::add(&service.counters.bytes_in, part.body.len());
+    Ok(stored(service, request, &sent))
+}
+
+/// The topic of dead letters, for a message that its group was handed as often as it may be.
+fn gives_up(service: &Service, header: &Header<'_>) -> Option<String> {
+    let group = header.topic.strip_prefix(RETRY_PREFIX)?;
+    // Members that lock queues retry on their own, and hand back only what they give up.
+    let over = header.reconsume_times > header.retries_max || service.tables.is_orderly(group);
+    over.then(|| format!("{DEAD_LETTER_PREFIX}{group}"))
+}
+
+async fn send_half(
+    service: &Service,
+    session: &Session,
+    request: &Command,
+    header: &Header<'_>,
+    part: &Part<'_>,
+) -> Result<Command, Refusal> {
+    let group = Properties(part.properties.as_bytes()).get_str(PRODUCER_GROUP).unwrap_or(header.group);
+    let owner = service.producer(session, group).await?;
+    let entry = service.topic(session, header.topic, Use::Send).await?;
+    let envelope = header.envelope(&entry, session, part)?;
+    let message =
+        NewMessage { envelope: &envelope, body: part.body, queue_id: queue(service, &entry, header.queue_id)? };
+    let half = NewHalfMessage { message, group, unique_id: envelope.unique_id(), owner };
+    let (sent, end) = service.store.prepare_only(&half).map_err(|error| Refusal::of(&error))?;
+    // Nobody here sees the local transaction end, and word of it may be lost on the way: its age counts from now.
+    service.store.local_transaction_ended(sent.queue_offset.0).map_err(|error| Refusal::of(&error))?;
+    service.durable(end).await?;
+    Counters::count(&service.counters.halves_in);
+    Counters::add(&service.counters.bytes_in, part.body.len());
+    Ok(stored(service, request, &[sent]))
+}
+
+async fn send_batch(
+    service: &Service,
+    session: &Session,
+    request: &Command,
+    header: &Header<'_>,
+) -> Result<Command, Refusal> {
+    let illegal = |what: &str| Refusal::new(response::MESSAGE_ILLEGAL, what);
+    if header.topic.starts_with(RETRY_PREFIX) || header.topic.starts_with(DEAD_LETTER_PREFIX) {
+        return Err(illegal("a batch cannot go to a group's own topic"));
+    }
+    let entry = service.topic(session, header.topic, Use::Send).await?;
+    let queue_id = queue(service, &entry, header.queue_id)?;
+    let parts = parts_of(&request.body)?;
+    let mut envelopes = Vec::with_capacity(parts.len());
+    for part in &parts {
+        if Properties(part.properties.as_bytes()).get_str(TRANSACTION_PREPARED) == Some("true") {
+            return Err(illegal("a batch cannot hold half messages"));
+        }
+        let envelope = header.envelope(&entry, session, part)?;
+        if envelope.delay_level > 0 {
+            return Err(illegal("a batch cannot hold delayed messages"));
+        }
+        envelopes.push(envelope);
+    }
+    let bodies = parts.iter().map(|part| part.body);
+    let messages: Vec<NewMessage<'_>> =
+        envelopes.iter().zip(bodies).map(|(envelope, body)| NewMessage { envelope, body, queue_id }).collect();
+    let (sent, end) = service.store.append_only(&messages).map_err(|error| Refusal::of(&error))?;
+    service.durable(end).await?;
+    Counters::add(&service.counters.messages_in, sent.len());
+    Counters::add(&service.counters.bytes_in, messages.iter().map(|message| message.body.len()).sum());
+    Ok(stored(service, request, &sent))
+}
+
+/// The messages of a batch's body.
+///
+/// ```text
+///  bytes  field
+///  4      size of all
+///  4      magic, not looked at
+///  4      CRC, not looked at
+///  4      flag
+///  4 + n  body
+///  2 + n  properties
+/// ```
+fn parts_of(body: &[u8]) -> Result<Vec<Part<'_>>, Refusal> {
+    let illegal = || Refusal::new(response::MESSAGE_ILLEGAL, "the batch's body is cut off, or no batch");
+    let (mut rest, mut parts) = (body, Vec::new());
+    while !rest.is_empty() {
+        if parts.len() >= BATCH_MAX {
+            let remark = format!("a batch holds {BATCH_MAX} messages at most");
+            return Err(Refusal::new(response::MESSAGE_ILLEGAL, remark));
+        }
+        let (part, after) = part_of(rest).ok_or_else(illegal)?;
+        parts.push(part);
+        rest = after;
+    }
+    if parts.is_empty() {
+        return Err(illegal());
+    }
+    Ok(parts)
+}
+
+fn part_of(bytes: &[u8]) -> Option<(Part<'_>, &[u8])> {
+    let (size, _) = bytes.split_first_chunk::<4>()?;
+    let (message, after) = bytes.split_at_checked(usize::try_from(i32::from_be_bytes(*size)).ok()?)?;
+    let (flag, rest) = message.get(12..)?.split_first_chunk::<4>()?;
+    let (length, rest) = rest.split_first_chunk::<4>()?;
+    let (body, rest) = rest.split_at_checked(usize::try_from(i32::from_be_bytes(*length)).ok()?)?;
+    let (length, rest) = rest.split_first_chunk::<2>()?;
+    let properties = rest.get(..usize::from(u16::from_be_bytes(*length)))?;
+    let properties = std::str::from_utf8(properties).ok()?;
+    Some((Part { flag: i32::from_be_bytes(*flag), properties, body }, after))
+}
+
+/// The queue that a message goes to; below 0 the client leaves it to the server.
+fn queue(service: &Service, entry: &TopicEntry, asked: i32) -> Result<QueueId, Refusal> {
+    let queues = entry.write_queues;
+    if queues < 1 {
+        return Err(Refusal::new(response::NO_PERMISSION, "the topic cannot be sent to"));
+    }
+    if asked >= queues {
+        let remark = format!("queue {asked} is not there: the topic has {queues}, numbered from 0");
+        return Err(Refusal::new(response::INVALID_PARAMETER, remark));
+    }
+    let turn = || i32::try_from(service.turn.fetch_add(1, Relaxed) % queues.unsigned_abs()).unwrap_or(0);
+    Ok(QueueId(if asked < 0 { turn() } else { asked }))
+}
+
+fn stored(service: &Service, request: &Command, sent: &[Sent]) -> Command {
+    let mut response = request.response(response::SUCCESS, None);
+    let Some(first) = sent.first() else { return response };
+    let joined =
+        |of: fn(&Service, &Sent) -> String| sent.iter().map(|one| of(service, one)).collect::<Vec<_>>().join(",");
+    let fields = &mut response.ext_fields;
+    fields.set("msgId", joined(|service, one| offset_message_id(service.host, one.physical_offset)));
+    fields.set("queueId", first.queue_id.to_string());
+    fields.set("queueOffset", first.queue_offset.to_string());
+    fields.set("transactionId", joined(|_, one| one.unique_id.to_string()));
+    response
+}

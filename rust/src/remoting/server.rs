@@ -1,0 +1,360 @@
+//! Server: listens, and serves whoever comes.
+//!
+//! In: an open store, addresses. Out: answers; requests for Python in `policy`. Always: few threads whatever comes; the
+//! data path (send, end, pull) never waits for Python but for a topic or a producer that is new. Not here: decisions.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, UnixListener};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+
+use super::arrivals::Arrivals;
+use super::codes::{request as codes, response};
+use super::command::{Command, ExtFields};
+use super::connection::Connection;
+use super::counters::Counters;
+use super::durable::Durable;
+use super::fields::Refusal;
+use super::frame::FrameError;
+use super::outbox::Outbox;
+use super::policy::{Answer, Policy};
+use super::stream::Stream;
+use super::tables::{Tables, TopicEntry};
+use super::{end, pull, send};
+use crate::error::{Error, Result};
+use crate::names;
+use crate::store::Store;
+use crate::sync::unmodelled::Mutex;
+
+/// After an `accept` that failed, mostly since no file handles are left.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Where and how a server listens.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Addresses of TCP; port 0 takes a free one.
+    pub listen: Vec<SocketAddr>,
+    /// A socket's file.
+    pub unix: Option<PathBuf>,
+    /// Threads for connections.
+    pub io_threads: usize,
+    /// Connections that may be open; what comes then is closed at once.
+    pub connections_max: u32,
+    /// The address that offset ids of messages name: the store's.
+    pub host: SocketAddr,
+}
+
+/// What a topic is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    Send,
+    Read,
+}
+
+/// One client's connection, as requests see it.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) id: u64,
+    pub(super) address: String,
+    pub(super) born_host: SocketAddr,
+    pub(super) outbox: Outbox,
+    /// Its producer groups' numbers among the living producers.
+    producers: Mutex<HashMap<String, u32>>,
+}
+
+/// What all connections share.
+#[derive(Debug)]
+pub struct Service {
+    pub(super) store: Arc<Store>,
+    pub(super) host: SocketAddr,
+    /// What Python has told of topics and groups.
+    pub tables: Tables,
+    /// What Python is asked.
+    pub policy: Policy,
+    /// What has happened so far.
+    pub counters: Counters,
+    pub(super) arrivals: Arc<Arrivals>,
+    pub(super) durable: Durable,
+    /// Whose turn it is where a client leaves the queue to the server.
+    pub(super) turn: AtomicU32,
+    sessions: Mutex<HashMap<u64, Arc<Session>>>,
+    next_session: AtomicU64,
+    connections_max: u32,
+}
+
+/// A server that listens until it is stopped.
+#[derive(Debug)]
+pub struct Server {
+    service: Arc<Service>,
+    addresses: Vec<SocketAddr>,
+    stopping: watch::Sender<bool>,
+    runtime: Mutex<Option<Runtime>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Service {
+    /// The answer to a request; `None` where none is wanted.
+    pub(super) async fn handle(&self, session: &Session, request: Command) -> Option<Command> {
+        let one_way = request.is_one_way();
+        let blank = request.response(response::SUCCESS, None);
+        let done = match request.code {
+            codes::SEND_MESSAGE | codes::SEND_MESSAGE_V2 | codes::SEND_BATCH_MESSAGE => {
+                send::send(self, session, &request).await
+            }
+            codes::PULL_MESSAGE | codes::LITE_PULL_MESSAGE => pull::pull(self, session, &request).await,
+            codes::END_TRANSACTION => end::end(self, &request).await,
+            // Nobody answers what the server did not ask; numbers below 0 are between the server and Python.
+            _ if request.is_response() => return None,
+            ..0 => Err(Refusal::new(response::REQUEST_CODE_NOT_SUPPORTED, format!("code {} is none", request.code))),
+            _ => self.decide(session, request).await,
+        };
+        if done.is_err() {
+            Counters::count(&self.counters.requests_refused);
+        }
+        let answer = done.unwrap_or_else(|refusal| refusal.response(&blank));
+        (!one_way).then_some(answer)
+    }
+
+    /// Has Python answer.
+    async fn decide(&self, session: &Session, request: Command) -> Result<Command, Refusal> {
+        let blank = request.response(response::SUCCESS, None);
+        if request.is_one_way() {
+            self.policy.tell(session.id, &session.address, request)?;
+            return Ok(blank);
+        }
+        let Answer { code, remark, ext_fields, body } = self.policy.ask(session.id, &session.address, request).await?;
+        Ok(Command { code, remark, ext_fields, body, ..blank })
+    }
+
+    /// A topic's queues; one that is not known yet is asked for, and made where Python finds that right.
+    pub(super) async fn topic(&self, session: &Session, name: &str, wanted: Use) -> Result<TopicEntry, Refusal> {
+        if let Some(entry) = self.tables.topic(name) {
+            return Ok(entry);
+        }
+        if names::is_system_topic(name) {
+            let remark = format!("topic {name} is the system's: clients neither send to it nor read it");
+            return Err(Refusal::new(response::NO_PERMISSION, remark));
+        }
+        names::validate_topic(name).map_err(|error| Refusal::of(&error))?;
+        let mut asked = Command::request(codes::TOPIC, 0);
+        let make = if wanted == Use::Send { "true" } else { "false" };
+        asked.ext_fields = ExtFields::from_iter([("topic", name), ("make", make)]);
+        succeeded(self.policy.ask(session.id, &session.address, asked).await?)?;
+        let missing = || Refusal::new(response::TOPIC_NOT_EXIST, format!("there is no topic {name}"));
+        self.tables.topic(name).ok_or_else(missing)
+    }
+
+    /// A producer group's number on this connection; the first half message of a group makes it a producer of it.
+    pub(super) async fn producer(&self, session: &Session, group: &str) -> Result<u32, Refusal> {
+        if let Some(number) = session.producers.lock().get(group) {
+            return Ok(*number);
+        }
+        names::validate_group(group).map_err(|error| Refusal::of(&error))?;
+        let mut asked = Command::request(codes::PRODUCER, 0);
+        asked.ext_fields = ExtFields::from_iter([("group", group)]);
+        let answer = succeeded(self.policy.ask(session.id, &session.address, asked).await?)?;
+        let number = answer.ext_fields.get("number").and_then(|number| number.parse().ok()).unwrap_or(0);
+        session.producers.lock().insert(group.to_owned(), number);
+        Ok(number)
+    }
+
+    /// Waits until what was appended up to `end` may be acknowledged.
+    pub(super) async fn durable(&self, end: u64) -> Result<(), Refusal> {
+        let done = if self.store.is_sync() { self.durable.sync(end).await } else { self.store.acknowledge(end) };
+        done.map_err(|error| Refusal::of(&error))
+    }
+
+    /// Sends a command to a client; false where its connection is gone or does not take it.
+    pub fn send(&self, connection: u64, command: &Command) -> bool {
+        let session = self.sessions.lock().get(&connection).cloned();
+        session.is_some_and(|session| session.outbox.put(command))
+    }
+
+    /// Ends a connection.
+    pub fn close_connection(&self, connection: u64) {
+        if let Some(session) = self.sessions.lock().get(&connection) {
+            session.outbox.close();
+        }
+    }
+
+    fn join(&self, stream: &Stream) -> Option<Arc<Session>> {
+        let mut sessions = self.sessions.lock();
+        if u32::try_from(sessions.len()).is_ok_and(|open| open >= self.connections_max) {
+            Counters::count(&self.counters.connections_refused);
+            return None;
+        }
+        Counters::count(&self.counters.connections_accepted);
+        self.counters.connections.fetch_add(1, Relaxed);
+        let id = self.next_session.fetch_add(1, Relaxed) + 1;
+        let peer = stream.peer();
+        let session = Arc::new(Session {
+            id,
+            address: peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string()),
+            born_host: peer.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)),
+            outbox: Outbox::default(),
+            producers: Mutex::default(),
+        });
+        sessions.insert(id, Arc::clone(&session));
+        Some(session)
+    }
+
+    pub(super) fn leave(&self, session: &Session) {
+        if self.sessions.lock().remove(&session.id).is_some() {
+            self.counters.connections.fetch_sub(1, Relaxed);
+            // Refused only where the server has stopped.
+            let _ = self.policy.tell(session.id, &session.address, Command::request(codes::CLOSED, 0));
+        }
+    }
+
+    /// Has Python log a frame that was none: it is told with the connection's end.
+    pub(super) fn malformed(&self, session: &Session, error: &FrameError) {
+        let mut told = Command::request(codes::MALFORMED, 0);
+        told.remark = Some(error.to_string());
+        let _ = self.policy.tell(session.id, &session.address, told);
+    }
+}
+
+fn succeeded(answer: Answer) -> Result<Answer, Refusal> {
+    match answer.code {
+        response::SUCCESS => Ok(answer),
+        code => Err(Refusal::new(code, answer.remark.unwrap_or_default())),
+    }
+}
+
+impl Server {
+    /// Listens. Raises the system's error, with the address, where it cannot.
+    pub fn start(store: Arc<Store>, options: &ServerOptions) -> Result<Self> {
+        let service = Arc::new(Service {
+            store,
+            host: options.host,
+            tables: Tables::default(),
+            policy: Policy::default(),
+            counters: Counters::default(),
+            arrivals: Arc::default(),
+            durable: Durable::default(),
+            turn: AtomicU32::new(0),
+            sessions: Mutex::default(),
+            next_session: AtomicU64::new(0),
+            connections_max: options.connections_max,
+        });
+        let threads = options.io_threads.max(1);
+        let runtime =
+            Builder::new_multi_thread().worker_threads(threads).thread_name("txstore-io").enable_all().build();
+        let runtime = runtime.map_err(|error| Error::from_io("start the threads of", "the server", error))?;
+        let (stopping, stopped) = watch::channel(false);
+        let (listeners, addresses) = bind_all(options, &runtime)?;
+        for listener in listeners {
+            runtime.spawn(accept(Arc::clone(&service), listener, stopped.clone()));
+        }
+        let server =
+            Self { service, addresses, stopping, runtime: Mutex::new(Some(runtime)), threads: Mutex::default() };
+        server.spawn("txstore-arrivals", |service| Arc::clone(&service.arrivals).run(&service.store))?;
+        server.spawn("txstore-durable", |service| service.durable.run(&service.store))?;
+        Ok(server)
+    }
+
+    /// What all connections share.
+    pub fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// Where it listens by TCP.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Takes no connection and no request any more; what is in hand is still answered, and held pulls are.
+    pub fn stop_listening(&self) {
+        self.stopping.send_replace(true);
+        self.service.arrivals.stop();
+    }
+
+    /// Ends at once what has not ended yet. Again: nothing.
+    pub fn stop(&self) {
+        self.stop_listening();
+        self.service.policy.close();
+        self.service.durable.stop();
+        if let Some(runtime) = self.runtime.lock().take() {
+            runtime.shutdown_timeout(Duration::from_secs(5));
+        }
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            // A panic there has poisoned the store already.
+            let _ = thread.join();
+        }
+    }
+
+    fn spawn(&self, name: &str, work: impl FnOnce(&Service) + Send + 'static) -> Result<()> {
+        let service = Arc::clone(&self.service);
+        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || work(&service));
+        let thread = spawned.map_err(|error| Error::from_io("start a thread of", "the server", error))?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
+            Self::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+        }
+    }
+}
+
+fn bind_all(options: &ServerOptions, runtime: &Runtime) -> Result<(Vec<Listener>, Vec<SocketAddr>)> {
+    let _inside = runtime.enter();
+    let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
+    for wanted in &options.listen {
+        let failed = |error| Error::from_io("listen at", wanted.to_string(), error);
+        let listener = std::net::TcpListener::bind(wanted).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let listener = TcpListener::from_std(listener).map_err(failed)?;
+        addresses.push(listener.local_addr().map_err(failed)?);
+        listeners.push(Listener::Tcp(listener));
+    }
+    if let Some(path) = &options.unix {
+        listeners.push(Listener::Unix(bind_unix(path)?));
+    }
+    Ok((listeners, addresses))
+}
+
+fn bind_unix(path: &Path) -> Result<UnixListener> {
+    UnixListener::bind(path).map_err(|error| Error::from_io("listen at", path, error))
+}
+
+async fn accept(service: Arc<Service>, listener: Listener, mut stopping: watch::Receiver<bool>) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopping.changed() => return,
+        };
+        match accepted {
+            Ok(stream) => {
+                if let Some(session) = service.join(&stream) {
+                    let connection = Connection::new(Arc::clone(&service), session, stream);
+                    tokio::spawn(connection.run(stopping.clone()));
+                }
+            }
+            Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
+        }
+    }
+}

@@ -1,0 +1,129 @@
+"""Brokers in processes of their own, at addresses that stay when they are killed and started again."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import pytest
+
+import txstore
+from tests.peer import rocketmq as peer
+from tests.remoting_client.proxy import Proxy
+
+
+class Restarted(Protocol):
+    """A broker that may be killed and started again."""
+
+    names: str
+    may_ask_again: bool
+    """Whether it asks about transactions that it has committed."""
+
+    def start(self) -> None: ...
+    def kill(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def two_free_ports() -> int:
+    """A port whose neighbour two below is free, too: RocketMQ listens at both."""
+    while True:
+        with closing(socket.create_server(("127.0.0.1", 0))) as one:
+            port = int(one.getsockname()[1])
+            try:
+                socket.create_server(("127.0.0.1", port - 2)).close()
+            except OSError:
+                continue
+            return port
+
+
+class RocketMQ:
+    """The real one; its name server's port changes, so a proxy stands before it."""
+
+    may_ask_again = True
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._home: peer.Home = request.getfixturevalue("peer_home")
+        self._store = request.getfixturevalue("tmp_path") / "store"
+        self._settings = peer.SHORT_TIMES | {"transactionCheckMax": 15, "listenPort": two_free_ports()}
+        self._proxy = Proxy(1)
+        self.names = self._proxy.address
+        self._process: peer.Peer | None = None
+
+    def start(self) -> None:
+        self._process = self._home.start()
+        broker = self._process.broker(self._store, config=peer.SMALL | peer.SHORT_DELAYS, settings=self._settings)
+        self._proxy.target = int(broker.names.rpartition(":")[2])
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.kill()
+        self._proxy.close()
+
+
+SERVE = """
+import sys, txstore
+path, broker, names = sys.argv[1:]
+options = dict(transaction_time_out=1, transaction_check_interval=1, max_message_size=1 << 16,
+               mapped_file_size_commit_log=1 << 20, max_hash_slot_num=1000, max_index_num=4000)
+with txstore.serve(path, listen=f"127.0.0.1:{broker}", name_server=f"127.0.0.1:{names}", **options):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+class Serve:
+    """txstore serve."""
+
+    may_ask_again = False
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        if not hasattr(txstore, "serve"):
+            pytest.skip("this txstore has no server")
+        self._store: Path = request.getfixturevalue("tmp_path") / "store"
+        self._ports = [str(peer.Peer.free_port()), str(peer.Peer.free_port())]
+        self.names = f"127.0.0.1:{self._ports[1]}"
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-c", SERVE, str(self._store), *self._ports]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.communicate()
+        self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self.kill()
+
+
+BROKERS: dict[str, Any] = {"rocketmq": RocketMQ, "serve": Serve}

@@ -1,0 +1,46 @@
+"""What the tests of the client share: a listener that answers as told, and waiting for what comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import txstore
+from txstore import LocalTransactionState, TransactionListener
+
+COMMIT, ROLLBACK, UNKNOWN = (LocalTransactionState[name] for name in ("COMMIT", "ROLLBACK", "UNKNOWN"))
+SECONDS = 15.0
+
+
+def take(consumer: txstore.Consumer, count: int, seconds: float = SECONDS) -> list[Any]:
+    """So many messages, each acknowledged by the next poll."""
+    found: list[Any] = []
+    until = time.monotonic() + seconds
+    while len(found) < count:
+        assert time.monotonic() < until, f"{len(found)} of {count} messages came in time"
+        found += consumer.poll(32, 0.5)
+    return found
+
+
+def eventually(holds: Callable[[], bool], seconds: float = SECONDS) -> None:
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.02)
+
+
+class Answers(TransactionListener):
+    """Answers as told, and remembers what it was asked."""
+
+    def __init__(self, execute: LocalTransactionState, check: LocalTransactionState = UNKNOWN) -> None:
+        self.execute = execute
+        self.check = check
+        self.checked: list[Any] = []
+
+    def execute_local_transaction(self, message: Any, arg: Any) -> LocalTransactionState:
+        return self.execute
+
+    def check_local_transaction(self, message: Any) -> LocalTransactionState:
+        self.checked.append(message)
+        return self.check

@@ -1,0 +1,261 @@
+"""The story: a program written for the embedded store runs against a real RocketMQ with one line changed: it
+sends, begins transactions and ends them, answers checks, also for a process that died, and shares groups with Java."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import txstore
+from tests.peer import rocketmq as peer
+from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers, eventually, take
+from txstore import ConsumeFromWhere, ConsumeResult, Message
+from txstore.remoting.broker import RemoteBroker
+
+pytestmark = pytest.mark.peer
+
+
+def test_what_is_sent_is_received_as_it_was(remote: RemoteBroker, topic: str) -> None:
+    producer = remote.producer("p")
+    message = Message(topic, b"17", tags="paid", keys=["a", "b"], properties={"who": "Wert ü"}, flag=7)
+    sent = producer.send(message)
+    assert (sent.topic, sent.queue_offset, sent.transaction_id) == (topic, 0, None)
+    with remote.consumer(f"c-{topic}", topic) as consumer:
+        (found,) = take(consumer, 1)
+        assert (found.message_id, found.offset_message_id) == (sent.message_id, sent.offset_message_id)
+        assert (found.topic, found.body, found.tags, found.keys, found.flag) == (topic, b"17", "paid", ("a", "b"), 7)
+        assert found.properties["who"] == "Wert ü"
+        assert found.transaction_id is None
+
+
+def test_a_batch_is_one_request_in_one_queue(remote: RemoteBroker, topic: str) -> None:
+    producer = remote.producer("p")
+    producer.send(Message(topic, b"first"))
+    sent = producer.send_batch([Message(topic, str(number).encode(), tags="t") for number in range(5)])
+    assert len({one.queue_id for one in sent}) == 1
+    assert [one.queue_offset - sent[0].queue_offset for one in sent] == list(range(5))
+    with remote.consumer(f"c-{topic}", topic) as consumer:
+        found = {message.message_id: message.body for message in take(consumer, 6)}
+    assert [found[one.message_id] for one in sent] == [b"0", b"1", b"2", b"3", b"4"]
+    with pytest.raises(txstore.InvalidMessageError, match="goes to one queue"):
+        producer.send_batch([Message(topic, b"x"), Message(f"{topic}-other", b"y")])
+
+
+def test_a_transaction_is_visible_when_its_commit_returns_and_never_when_it_is_rolled_back(
+    remote: RemoteBroker, topic: str
+) -> None:
+    with remote.consumer(f"c-{topic}", topic) as consumer:
+        producer = remote.transaction_producer(f"g-{topic}", Answers(COMMIT))
+        sent = producer.send_in_transaction(Message(topic, b"commit"))
+        assert (sent.error, sent.local_transaction_state) == (None, COMMIT)
+        (found,) = take(consumer, 1)
+        assert (found.body, found.transaction_id) == (b"commit", sent.transaction_id)
+        with producer.transaction(Message(topic, b"rolled back")) as tx:
+            tx.rollback()
+            tx.rollback()
+            with pytest.raises(txstore.AlreadyEndedError):
+                tx.commit()
+        with producer.transaction(Message(topic, b"block")) as tx:
+            pass
+        assert remote.end_transaction(tx.send_result, COMMIT).already
+        with pytest.raises(txstore.AlreadyEndedError) as raised:
+            remote.end_transaction(tx.transaction_id, ROLLBACK)
+        assert raised.value.outcome == "committed"
+        assert [message.body for message in take(consumer, 1)] == [b"block"]
+        assert consumer.poll(9, 1.0) == []
+
+
+def test_a_check_is_answered_over_the_connection(remote: RemoteBroker, topic: str) -> None:
+    listener = Answers(UNKNOWN, check=COMMIT)
+    message = Message(topic, b"17", tags="t", keys="k", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"})
+    sent = remote.transaction_producer(f"g-{topic}", listener).send_in_transaction(message)
+    with remote.consumer(f"c-{topic}", topic) as consumer:
+        assert [found.body for found in take(consumer, 1)] == [b"17"]
+    (asked, *_) = listener.checked
+    assert (asked.transaction_id, asked.topic, asked.tags, asked.keys) == (sent.transaction_id, topic, "t", ("k",))
+    assert asked.body == b"17"
+
+
+def test_one_that_runs_is_not_asked(remote: RemoteBroker, topic: str) -> None:
+    listener = Answers(UNKNOWN, check=ROLLBACK)
+    producer = remote.transaction_producer(f"g-{topic}", listener)
+    with producer.transaction(Message(topic, b"long")):
+        time.sleep(4)  # The broker asks after one second.
+    assert listener.checked == []
+    with remote.consumer(f"c-{topic}", topic) as consumer:
+        assert [found.body for found in take(consumer, 1)] == [b"long"]
+
+
+def test_a_late_end_is_refused_and_its_check_settles_it(rocketmq_names: str, topic: str) -> None:
+    """RocketMQ's rule for messages with an immunity time of their own; its clients do not hear of it."""
+    listener = Answers(UNKNOWN, check=COMMIT)
+    with txstore.connect(rocketmq_names) as remote:
+        producer = remote.transaction_producer(f"g-{topic}", listener)
+        with producer.transaction(Message(topic, b"17", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"})) as tx:
+            time.sleep(1.2)
+        assert "LateEndError" in str(tx.error)
+        with remote.consumer(f"c-{topic}", topic) as consumer:
+            assert [found.body for found in take(consumer, 1)] == [b"17"]
+
+
+DIES = """
+import sys, time, txstore
+from txstore import LocalTransactionState, Message
+names, group, topic = sys.argv[1:]
+broker = txstore.connect(names)
+producer = broker.transaction_producer(group, check_listener=lambda message: LocalTransactionState.ROLLBACK)
+with producer.transaction(Message(topic, b"orphan", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"})) as tx:
+    print(tx.transaction_id, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_another_of_its_group_answers_for_a_process_that_died(remote: RemoteBroker, names: str, topic: str) -> None:
+    group = f"g-{topic}"
+    child = subprocess.Popen([sys.executable, "-c", DIES, names, group, topic], stdout=subprocess.PIPE, text=True)
+    with child:
+        assert child.stdout is not None
+        transaction_id = child.stdout.readline().strip()
+        child.send_signal(signal.SIGKILL)
+    listener = Answers(UNKNOWN, check=COMMIT)
+    remote.transaction_producer(group, listener)  # It sends nothing, and is known to the broker all the same.
+    with remote.consumer(f"c-{topic}", topic) as consumer:
+        assert [found.body for found in take(consumer, 1, 30)] == [b"orphan"]
+    assert {asked.transaction_id for asked in listener.checked} == {transaction_id}
+
+
+def test_offsets_are_the_brokers_and_tags_choose(remote: RemoteBroker, names: str, topic: str) -> None:
+    producer = remote.producer("p")
+    for number, tag in enumerate(["paid", "open", "refunded", None, "open"] * 4):
+        producer.send(Message(topic, str(number).encode(), tags=tag), queue_id=0)
+    with remote.consumer(f"c-{topic}", topic, tags="paid || refunded") as consumer:
+        first = take(consumer, 3)
+        assert [int(message.body) for message in first] == sorted(int(message.body) for message in first)
+    with (
+        txstore.connect(names) as other,
+        other.consumer(f"c-{topic}", topic, tags="paid || refunded") as consumer,
+    ):
+        rest = take(consumer, 8 - len(first))
+        assert sorted(int(message.body) for message in [*first, *rest]) == [0, 2, 5, 7, 10, 12, 15, 17]
+        assert consumer.poll(9, 0.5) == []
+
+
+def test_a_start_at_the_last_skips_what_was_there(remote: RemoteBroker, topic: str) -> None:
+    producer = remote.producer("p")
+    for _ in range(8):
+        producer.send(Message(topic, b"old"))
+    with remote.consumer(f"c-{topic}", topic, start=ConsumeFromWhere.LAST) as consumer:
+        assert consumer.poll(9, 0.3) == []
+        producer.send(Message(topic, b"new"))
+        assert [message.body for message in take(consumer, 1)] == [b"new"]
+
+
+def test_a_message_comes_again_and_then_is_dead(remote: RemoteBroker, topic: str) -> None:
+    remote.producer("p").send(Message(topic, b"17", keys="k"))
+    group = f"c-{topic}"
+    with remote.consumer(group, topic, max_reconsume_times=1) as consumer:
+        times = []
+        for _ in range(2):
+            (message,) = take(consumer, 1)
+            assert (message.topic, message.body) == (topic, b"17")
+            times.append(message.reconsume_times)
+            message.retry(delay_level=1)
+        consumer.acknowledge()
+        assert times == [0, 1]
+    with remote.consumer(f"dead-{topic}", f"%DLQ%{group}") as consumer:
+        (message,) = take(consumer, 1)
+        assert message.body == b"17"
+
+
+def test_clients_share_a_topic_and_hand_queues_over(remote: RemoteBroker, names: str, topic: str) -> None:
+    producer = remote.producer("p")
+    for number in range(40):
+        producer.send(Message(topic, str(number).encode()), queue_id=number % 4)
+    group, seen = f"c-{topic}", []
+    with remote.consumer(group, topic) as first:
+        seen += take(first, 10)
+        with txstore.connect(names) as other, other.consumer(group, topic) as second:
+
+            def shared() -> bool:
+                seen.extend(first.poll(4, 0.1))
+                seen.extend(second.poll(4, 0.1))
+                return len(first.queue_ids) == len(second.queue_ids) == 2
+
+            eventually(shared)
+            assert sorted(first.queue_ids + second.queue_ids) == [0, 1, 2, 3]
+            while more := first.poll(9, 0.5) + second.poll(9, 0.5):
+                seen += more
+
+        def whole() -> bool:
+            seen.extend(first.poll(4, 0.1))
+            return first.queue_ids == (0, 1, 2, 3)
+
+        eventually(whole)
+    assert sorted(int(message.body) for message in seen) == list(range(40)), "each once, since nobody died"
+
+
+def test_a_group_is_shared_with_a_client_in_java(
+    remote: RemoteBroker, names: str, peer_process: peer.Peer, topic: str
+) -> None:
+    producer = remote.producer("p")
+    producer.send(Message(topic, b"warm"), queue_id=0)
+    group = f"c-{topic}"
+    with remote.consumer(group, topic) as ours:
+        take(ours, 1)
+        theirs = peer_process.begin(
+            "consume",
+            names=names,
+            group=group,
+            topics={topic: "*"},
+            idle_ms=3000,
+            at_least=20,
+            timeout_ms=25000,
+        )
+        eventually(lambda: not ours.poll(1, 0.1) and len(ours.queue_ids) == 2, 20)
+        for number in range(40):
+            producer.send(Message(topic, str(number).encode()), queue_id=number % 4)
+        mine = take(ours, 20)
+        received = theirs.result(40)
+    assert len(received) == 20
+    bodies = [int(message.body) for message in mine]
+    assert len(set(bodies)) == 20
+    assert {row["queue_id"] for row in received} | {message.queue_id for message in mine} == {0, 1, 2, 3}
+
+
+def test_an_orderly_handler_gets_a_queue_in_order_behind_a_failure(remote: RemoteBroker, topic: str) -> None:
+    producer = remote.producer("p")
+    for number in range(12):
+        producer.send(Message(topic, str(number).encode()), queue_id=number % 2)
+    seen: list[int] = []
+    failed = threading.Event()
+
+    def handle(message: Any) -> ConsumeResult | None:
+        if message.body == b"4" and not failed.is_set():
+            failed.set()
+            return ConsumeResult.RECONSUME_LATER
+        seen.append(int(message.body))
+        return None
+
+    with remote.consumer(f"c-{topic}", topic) as consumer:
+        consumer.run(handle, threads=4, orderly=True, timeout=4)
+    assert [number for number in seen if number % 2 == 0] == [0, 2, 4, 6, 8, 10]
+    assert [number for number in seen if number % 2] == [1, 3, 5, 7, 9, 11]
+
+
+def test_what_only_the_store_can_do_says_where(remote: RemoteBroker) -> None:
+    with pytest.raises(txstore.EmbeddedOnlyError, match="txstore tx list"):
+        remote.transactions()
+    assert not hasattr(remote, "discard")
+    with pytest.raises(txstore.EmbeddedOnlyError, match="consumer"):
+        remote.read("t", 0, 0)
+
+
+def test_a_topic_that_is_the_systems_is_refused(remote: RemoteBroker) -> None:
+    with pytest.raises(txstore.InvalidNameError):
+        remote.consumer("c", "SCHEDULE_TOPIC_XXXX")
