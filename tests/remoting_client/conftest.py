@@ -20,6 +20,14 @@ from txstore.remoting.broker import RemoteBroker
 
 # Checks soon, and retries after a second.
 BROKER_SETTINGS: dict[str, Any] = peer.SHORT_TIMES | {"transactionCheckMax": 15}
+# Changes are seen soon; a machine at work on other things is waited for.
+SOON: dict[str, Any] = {
+    "rebalance_interval": 1,
+    "poll_name_server_interval": 1,
+    "send_msg_time_out": 15,
+    "request_time_out": 10,
+    "end_time_out": 10,
+}
 STORE_SETTINGS: dict[str, Any] = {
     "transaction_time_out": 1,
     "transaction_check_interval": 1,
@@ -88,7 +96,7 @@ def names(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def remote(names: str) -> Iterator[RemoteBroker]:
     """A connection to it."""
-    with txstore.connect(names, rebalance_interval=1, poll_name_server_interval=1) as broker:
+    with txstore.connect(names, **SOON) as broker:
         yield broker
 
 
@@ -114,5 +122,5 @@ def any_broker(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield request.getfixturevalue("embedded")
         return
     names = request.getfixturevalue(f"{request.param}_names")
-    with txstore.connect(names, rebalance_interval=1, poll_name_server_interval=1) as broker:
+    with txstore.connect(names, **SOON) as broker:
         yield broker
