@@ -28,6 +28,10 @@ __all__ = ["LogRange", "TxStoreDataSource", "TxStoreReader", "plan", "read_range
 
 _log = logging.getLogger("txstore.spark")
 
+# A task costs what 100 MB of narrow columns do, so it gets several times that; whole records take three times as long.
+_PARTITION_BYTES = 256 << 20
+_NARROW_PARTITION_BYTES = 768 << 20
+
 
 class LogRange(InputPartition):
     """The records that begin in a range of the log, in bytes; the end is excluded."""
@@ -89,7 +93,7 @@ class TxStoreReader(DataSourceReader):
         start, end = _range(options, first, visible)
         if options.view == "transactions":
             return [LogRange(first, visible)]
-        return list(plan(options, start, end)) or [LogRange(start, start)]
+        return list(plan(options, self._schema, start, end)) or [LogRange(start, start)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of a range."""
@@ -121,9 +125,10 @@ def _range(options: ReadOptions, first: int, visible: int) -> tuple[int, int]:
     return begin, max(begin, visible if end is None else _native.log_boundary(options.path, end))
 
 
-def plan(options: ReadOptions, start: int, end: int) -> Sequence[LogRange]:
+def plan(options: ReadOptions, schema: pa.Schema, start: int, end: int) -> Sequence[LogRange]:
     """Even ranges between records, of at most `maxPartitionBytes`, at least `minPartitions`."""
-    parts = max(-(-(end - start) // options.partition_bytes_max), options.partitions_min or 1)
+    usual = _PARTITION_BYTES if "body" in schema.names else _NARROW_PARTITION_BYTES
+    parts = max(-(-(end - start) // (options.partition_bytes_max or usual)), options.partitions_min or 1)
     return [LogRange(*cut) for cut in _native.log_cut(options.path, start, end, parts)] if end > start else []
 
 

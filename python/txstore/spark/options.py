@@ -56,7 +56,7 @@ class ReadOptions:
     start_store_ms: int | None = None
     end_store_ms: int | None = None
     partitions_min: int | None = None
-    partition_bytes_max: int = 128 << 20
+    partition_bytes_max: int | None = None
     trigger_rows_max: int | None = None
     trigger_bytes_max: int | None = None
     fail_on_data_loss: bool = True
@@ -94,7 +94,7 @@ class ReadOptions:
             start_store_ms=given.number("startingTimestamp", 0),
             end_store_ms=given.number("endingTimestamp", 0),
             partitions_min=given.number("minPartitions", 1),
-            partition_bytes_max=given.size("maxPartitionBytes") or cls.partition_bytes_max,
+            partition_bytes_max=given.size("maxPartitionBytes"),
             trigger_rows_max=given.number("maxOffsetsPerTrigger", 1),
             trigger_bytes_max=given.size("maxBytesPerTrigger"),
             fail_on_data_loss=given.flag("failOnDataLoss", True),

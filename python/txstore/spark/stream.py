@@ -116,7 +116,7 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Even ranges between records."""
         first, _ = _native.log_range(self._options.path, _place(end))
         begin = self._left(_place(start), first)
-        return plan(self._options, begin, max(begin, _place(end)))
+        return plan(self._options, self._schema, begin, max(begin, _place(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of a range."""
