@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import txstore
-from tests.golden.unpack import Golden, file_hashes, unpack
+from tests.golden.unpack import NAMES, Golden, file_hashes, unpack
 from tests.unit.conftest import SMALL, Run
 from txstore import LocalTransactionState, Message
 
@@ -216,6 +216,23 @@ def test_a_brokers_store(run: Run, golden: Golden, tmp_path: Path, damage: str) 
     assert {at: after[at] for at in kept if after[at][0][0] != "TXSTORE_REPAIR"}.items() <= before.items()
     put_back(store, done)
     assert {name: one for name, one in file_hashes(store).items() if "/repair-" not in name} == damaged
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_a_broker_leaves_behind_is_no_damage(run: Run, tmp_path: Path, name: str) -> None:
+    store = unpack(name, tmp_path).store
+    before = file_hashes(store)
+    code, out, err = run("store", "check", "--deep", store)
+    assert (code, err) == (0, ""), out
+    assert file_hashes(store) == before
+
+
+def test_a_store_that_a_program_writes_can_be_looked_at(run: Run, ours: Path) -> None:
+    with txstore.open(ours) as broker, broker.producer("shop") as producer:
+        for _ in range(5):
+            producer.send(Message("orders", b"x" * 1000))
+            code, out, err = run("store", "check", "--deep", ours)
+            assert (code, err) == (0, ""), out
 
 
 def test_copies_elsewhere(run: Run, ours: Path, tmp_path: Path) -> None:
