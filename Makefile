@@ -39,6 +39,7 @@ test: lint ## everything that must hold: lint, then the tests in Rust and in Pyt
 	$(call step,pytest,$(BIN)/python -m pytest)
 
 peer: $(NATIVE) ## a real RocketMQ and txstore continue each other's stores: 40 each way (needs Java 17 and Maven)
+	$(call step,remote,TXSTORE_REMOTE_SECONDS=$${TXSTORE_REMOTE_SECONDS:-20} $(BIN)/python -m pytest tests/remoting_client -ra)
 	$(call step,peer,TXSTORE_PEER_STORES=$${TXSTORE_PEER_STORES:-40} TXSTORE_PEER_TURNS=$${TXSTORE_PEER_TURNS:-11} $(BIN)/python -m pytest tests/peer -m peer -ra)
 
 lint: $(NATIVE) ## formats, lints and types, in Rust and in Python

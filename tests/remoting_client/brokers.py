@@ -12,7 +12,6 @@ from typing import Any, Protocol, Self
 
 import pytest
 
-import txstore
 from tests.peer import rocketmq as peer
 from tests.remoting_client.proxy import Proxy
 
@@ -96,8 +95,6 @@ class Serve:
     may_ask_again = False
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
-        if not hasattr(txstore, "serve"):
-            pytest.skip("this txstore has no server")
         self._store: Path = request.getfixturevalue("tmp_path") / "store"
         self._ports = [str(peer.Peer.free_port()), str(peer.Peer.free_port())]
         self.names = f"127.0.0.1:{self._ports[1]}"

@@ -1,9 +1,15 @@
-"""Fixtures of the remoting tests: a real RocketMQ, one for all tests of a run that need not kill it."""
+"""Fixtures of the remoting tests: a real RocketMQ and txstore's own server, one each for all tests of a run.
+
+By default the whole way is tried on RocketMQ, and everything else on the server; with TXSTORE_REMOTE_SECONDS set (as
+`make peer` does) everything is tried on each.
+"""
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +20,36 @@ from txstore.remoting.broker import RemoteBroker
 
 # Checks soon, and retries after a second.
 BROKER_SETTINGS: dict[str, Any] = peer.SHORT_TIMES | {"transactionCheckMax": 15}
+# Changes are seen soon; a machine at work on other things is waited for.
+SOON: dict[str, Any] = {
+    "rebalance_interval": 1,
+    "poll_name_server_interval": 1,
+    "send_msg_time_out": 15,
+    "request_time_out": 10,
+    "end_time_out": 10,
+}
+STORE_SETTINGS: dict[str, Any] = {
+    "transaction_time_out": 1,
+    "transaction_check_interval": 1,
+    "max_message_size": 1 << 16,
+    "mapped_file_size_commit_log": 1 << 20,
+    "max_hash_slot_num": 1000,
+    "max_index_num": 4000,
+}
+
+
+LONG = "TXSTORE_REMOTE_SECONDS" in os.environ
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if LONG or item.path.parent != here or not isinstance(item, pytest.Function):
+            continue
+        params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        short = "rocketmq" if item.path.name == "test_whole_way.py" else "serve"
+        if {"embedded", "serve", "rocketmq"}.intersection(map(str, params)) - {short}:
+            item.add_marker(pytest.mark.skip(reason="the long form: make peer"))
 
 
 @pytest.fixture(scope="session")
@@ -43,12 +79,8 @@ def rocketmq_names(peer_process: peer.Peer, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="session")
 def serve_names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of txstore serve."""
-    if not hasattr(txstore, "serve"):
-        pytest.skip("this txstore has no server")
-    options: dict[str, Any] = {"transaction_time_out": 1, "transaction_check_interval": 1, "max_message_size": 1 << 16}
-    sizes: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 1000, "max_index_num": 4000}
     path = tmp_path_factory.mktemp("serve") / "store"
-    with txstore.serve(path, listen="127.0.0.1:0", name_server="127.0.0.1:0", **options, **sizes) as server:
+    with txstore.serve(path, listen="127.0.0.1:0", name_server="127.0.0.1:0", **STORE_SETTINGS) as server:
         assert server.name_server is not None
         yield server.name_server
 
@@ -64,7 +96,7 @@ def names(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def remote(names: str) -> Iterator[RemoteBroker]:
     """A connection to it."""
-    with txstore.connect(names, rebalance_interval=1, poll_name_server_interval=1) as broker:
+    with txstore.connect(names, **SOON) as broker:
         yield broker
 
 
@@ -75,3 +107,20 @@ _NUMBERS = itertools.count(1)
 def topic() -> str:
     """One of its own for each test, since the broker is shared."""
     return f"orders{next(_NUMBERS)}"
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[txstore.Broker]:
+    with txstore.open(tmp_path_factory.mktemp("embedded") / "store", **STORE_SETTINGS) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session", params=["embedded", "serve", "rocketmq"])
+def any_broker(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The store in this process, txstore's own server, and a real RocketMQ: the same program, one line changed."""
+    if request.param == "embedded":
+        yield request.getfixturevalue("embedded")
+        return
+    names = request.getfixturevalue(f"{request.param}_names")
+    with txstore.connect(names, **SOON) as broker:
+        yield broker

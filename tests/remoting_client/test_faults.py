@@ -27,7 +27,7 @@ from txstore import LocalTransactionState, Message, TransactionListener, TxStore
 pytestmark = pytest.mark.peer
 
 SEED = int(os.environ.get("TXSTORE_REMOTE_SEED", random.randrange(1 << 30)))
-SECONDS = float(os.environ.get("TXSTORE_REMOTE_SECONDS", "4"))
+SECONDS = float(os.environ.get("TXSTORE_REMOTE_SECONDS", "2"))
 SOON: dict[str, Any] = {
     "rebalance_interval": 1,
     "poll_name_server_interval": 1,

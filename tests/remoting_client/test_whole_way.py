@@ -86,7 +86,7 @@ def test_one_that_runs_is_not_asked(remote: RemoteBroker, topic: str) -> None:
     listener = Answers(UNKNOWN, check=ROLLBACK)
     producer = remote.transaction_producer(f"g-{topic}", listener)
     with producer.transaction(Message(topic, b"long")):
-        time.sleep(4)  # The broker asks after one second.
+        time.sleep(2.5)  # The broker asks after one second.
     assert listener.checked == []
     with remote.consumer(f"c-{topic}", topic) as consumer:
         assert [found.body for found in take(consumer, 1)] == [b"long"]
@@ -243,7 +243,7 @@ def test_an_orderly_handler_gets_a_queue_in_order_behind_a_failure(remote: Remot
         return None
 
     with remote.consumer(f"c-{topic}", topic) as consumer:
-        consumer.run(handle, threads=4, orderly=True, timeout=4)
+        consumer.run(handle, threads=4, orderly=True, timeout=2)
     assert [number for number in seen if number % 2 == 0] == [0, 2, 4, 6, 8, 10]
     assert [number for number in seen if number % 2] == [1, 3, 5, 7, 9, 11]
 

@@ -1,0 +1,373 @@
+"""The story: whatever stands at the other end of a connection, a client says what is wrong, where, and what to do; it
+never hangs, and never takes one thing for another."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txstore
+from txstore import Broker, Message
+from txstore._native import FrameReader, batch_body, decode_records, encode_request, properties_text
+from txstore.errors import (
+    BrokerBusyError,
+    BrokerRefusedError,
+    BrokerTimeoutError,
+    BrokerUnreachableError,
+    InvalidMessageError,
+    InvalidOptionError,
+    LateEndError,
+    ProtocolError,
+    RouteNotFoundError,
+    StoreClosedError,
+    StoreForkedError,
+)
+from txstore.remoting.codes import refusal
+from txstore.remoting.heartbeat import heartbeat
+from txstore.remoting.offsets import Offsets
+from txstore.remoting.options import ConnectOptions
+from txstore.remoting.route import Queue, QueueNumbers, parse_route
+
+# Bytes
+
+
+def test_a_request_is_read_as_it_was_written_however_it_arrives() -> None:
+    frame = encode_request(310, 7, {"a": "group", "i": "KEYS\x01k\x02"}, b"body")
+    for step in (1, 3, len(frame)):
+        reader = FrameReader()
+        found = [command for at in range(0, len(frame), step) for command in reader.feed(frame[at : at + step])]
+        (command,) = found
+        assert (command.code, command.opaque, command.body) == (310, 7, b"body")
+        assert command.ext_fields == {"a": "group", "i": "KEYS\x01k\x02"}
+        assert not command.is_response
+        assert not command.is_one_way
+        (answer,) = FrameReader().feed(command.response(3, "no", body=b"x"))
+        assert (answer.code, answer.opaque, answer.is_response, answer.remark, answer.body) == (3, 7, True, "no", b"x")
+
+
+@pytest.mark.parametrize(
+    "frame", [struct.pack(">II", 2**31, 0), struct.pack(">IB", 100, 9) + b"\0" * 96, b"HTTP/1.1 400 Bad Request\r\n"]
+)
+def test_what_is_no_frame_is_said(frame: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        FrameReader().feed(frame)
+
+
+def test_records_of_an_answer_are_the_brokers_own(broker: Broker) -> None:
+    producer = broker.producer("p")
+    sent = [producer.send(Message("t", str(n).encode(), tags="a"), queue_id=0) for n in range(3)]
+    stored, _ = broker.read("t", 0, 0)
+    data = b"".join(message.record for message in stored)
+    found = decode_records(data)
+    assert [(one.message_id, one.queue_offset, one.body, one.physical_offset) for one in found] == [
+        (one.message_id, n, str(n).encode(), one.physical_offset) for n, one in enumerate(sent)
+    ]
+    with pytest.raises(InvalidMessageError, match="no consumer handed it out"):
+        found[0].retry()
+    decode_records(data, in_hand=True)[0].retry()
+    for cut in (1, 30, len(data) - 1):
+        with pytest.raises(ProtocolError, match="record of an answer"):
+            decode_records(data[:cut])
+
+
+def test_a_message_is_written_as_a_request_holds_it() -> None:
+    message = Message("t", b"xyz", tags="a", properties={"who": "ü"}, flag=7)
+    assert (
+        properties_text(message, "ID", [("PGROUP", "g")])
+        == "TAGS\x01a\x02who\x01ü\x02UNIQ_KEY\x01ID\x02PGROUP\x01g\x02"
+    )
+    body = batch_body([message, message], ["A", "B"])
+    size, magic, crc, flag, length = struct.unpack(">iiiii", body[:20])
+    assert (size * 2, magic, crc, flag, length, body[20:23]) == (len(body), 0, 0, 7, 3, b"xyz")
+    assert body[25:size].decode() == "TAGS\x01a\x02who\x01ü\x02UNIQ_KEY\x01A\x02"
+
+
+# Routes, offsets, heartbeats
+
+
+def test_queues_stand_as_all_clients_have_them_and_keep_their_numbers() -> None:
+    route = parse_route(
+        b'{"brokerDatas":[{"brokerName":"b","brokerAddrs":{"0":"10.0.0.2:1","1":"slave:1"}},'
+        b'{"brokerName":"a","brokerAddrs":{"0":"10.0.0.1:1"}},{"brokerName":"c","brokerAddrs":{"1":"slave:1"}}],'
+        b'"queueDatas":[{"brokerName":"b","readQueueNums":2,"writeQueueNums":1,"perm":6},'
+        b'{"brokerName":"c","readQueueNums":2,"writeQueueNums":2,"perm":6},'
+        b'{"brokerName":"a","readQueueNums":1,"writeQueueNums":1,"perm":4}]}'
+    )
+    assert route.brokers == {"b": "10.0.0.2:1", "a": "10.0.0.1:1"}
+    assert route.read == (Queue("a", 0), Queue("b", 0), Queue("b", 1))
+    assert route.write == (Queue("b", 0),)
+    numbers = QueueNumbers()
+    given = [numbers.number(queue) for queue in (Queue("b", 1), Queue("a", 0), Queue("b", 0))]
+    assert given == [1, 65_536, 0]
+    assert [numbers.queue(number) for number in given] == [Queue("b", 1), Queue("a", 0), Queue("b", 0)]
+    for bad in (b"", b"[]", b'{"queueDatas":[{"perm":6}]}', b'{"queueDatas":[7]}'):
+        with pytest.raises(ProtocolError):
+            parse_route(bad)
+
+
+def test_of_a_retry_topic_the_least_is_told() -> None:
+    offsets = Offsets()
+    topic = "%RETRY%g"
+    offsets.begin(topic, "g%a", 0, 5)
+    offsets.begin(topic, "g%b", 0, 5)
+    offsets.set(topic, "g%a", 0, 9)
+    assert [tuple(row) for row in offsets.untold()] == [(topic, "g", 0, 5)]
+    offsets.set(topic, "g%b", 0, 7)
+    (row,) = offsets.untold()
+    assert (row.group, row.queue_offset) == ("g", 7)
+    offsets.set(topic, "g%b", 0, 8)
+    offsets.told(row)
+    assert [row.queue_offset for row in offsets.untold()] == [8], "what came meanwhile is not told yet"
+    assert offsets.get(topic, "g%a", 0) == 9
+    offsets.leave(topic, "g%a", 0)
+    assert offsets.get(topic, "g%a", 0) is None
+    offsets.set("t", "g", 1, 3)
+    assert offsets.get("t", "g", 1) == 3
+    assert [row.queue_offset for row in offsets.untold("t", "g", 1)] == [3]
+
+
+def test_nobody_has_no_heartbeat() -> None:
+    assert heartbeat("id", [], []) is None
+
+
+# Options and refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"send_msg_timeout": 3}, "did you mean send_msg_time_out"),
+        ({"request_time_out": 0}, "out of range"),
+        ({"request_time_out": "3"}, "no duration"),
+        ({"pull_batch_size": 0}, "1 to 1024"),
+        ({"pull_time_out": 1}, "longer than broker_suspend_max_time"),
+    ],
+)
+def test_a_wrong_option_is_said_before_anybody_is_called(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidOptionError, match=says):
+        txstore.connect("127.0.0.1:9876", **options)
+
+
+@pytest.mark.parametrize("address", ["", "localhost", "localhost:0", "localhost:65536", ":9876", "unix:", "a:1;b"])
+def test_what_is_no_address_is_said(address: str) -> None:
+    with pytest.raises(InvalidOptionError, match="is no address"):
+        txstore.connect(address)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (1, BrokerRefusedError),
+        (2, BrokerBusyError),
+        (215, BrokerBusyError),
+        (13, InvalidMessageError),
+        (17, RouteNotFoundError),
+        (604, LateEndError),
+        (9999, BrokerRefusedError),
+    ],
+)
+def test_a_refusal_says_who_what_and_why(code: int, kind: type[Exception]) -> None:
+    (request,) = FrameReader().feed(encode_request(10, 1, {}))
+    (answer,) = FrameReader().feed(request.response(code, "because"))
+    error = refusal(answer, "a message", "broker b")
+    assert type(error) is kind
+    assert all(word in str(error) for word in ("a message", "broker b", str(code), "because"))
+    assert ConnectOptions().seconds("send_msg_time_out") == 3.0
+
+
+# Somebody at the other end
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[Callable[[socket.socket], None]], str]]:
+    """Starts a server that does with each connection what it is told; returns its address."""
+    listeners: list[socket.socket] = []
+
+    def start(answer: Callable[[socket.socket], None]) -> str:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+    yield start
+    for listener in listeners:
+        listener.close()
+
+
+def silent(connection: socket.socket) -> None:
+    while connection.recv(4096):
+        pass
+
+
+def hangs_up(connection: socket.socket) -> None:
+    connection.recv(4096)
+    connection.close()
+
+
+def a_web_server(connection: socket.socket) -> None:
+    connection.recv(4096)
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    silent(connection)
+
+
+def half_a_frame(connection: socket.socket) -> None:
+    (request,) = FrameReader().feed(connection.recv(4096))
+    connection.sendall(request.response(0, body=b"{}")[:-1])
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "says"),
+    [
+        (silent, BrokerTimeoutError, "did not answer request 106 within 0.3 s"),
+        (hangs_up, BrokerUnreachableError, "is lost"),
+        (a_web_server, BrokerUnreachableError, "no frame of RocketMQ's"),
+        (half_a_frame, BrokerUnreachableError, "hung up"),
+    ],
+)
+def test_whoever_is_no_broker_is_found_out_at_once(
+    answering: Any, answer: Callable[[socket.socket], None], error: type[Exception], says: str
+) -> None:
+    address = answering(answer)
+    with pytest.raises(error, match=says) as raised:
+        txstore.connect(address, request_time_out=0.3)
+    assert getattr(raised.value, "address", None) == address
+
+
+def test_nobody_there_is_said_with_the_address(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    for nobody in (address, f"unix:{tmp_path}/none", f"{address};{address}"):
+        with pytest.raises(BrokerUnreachableError, match="cannot be reached") as raised:
+            txstore.connect(nobody)
+        assert raised.value.address == nobody
+
+
+def test_a_thread_is_left_by_no_connection_that_failed(answering: Any) -> None:
+    address = answering(hangs_up)
+    before = threading.active_count()
+    for _ in range(5):
+        with pytest.raises(BrokerUnreachableError):
+            txstore.connect(address)
+    assert threading.active_count() <= before + 5, "the server's own, which end with their connections"
+    assert [thread.name for thread in threading.enumerate() if thread.name == "txstore-remoting"] == []
+
+
+# The server in this process
+
+
+@pytest.fixture
+def served(broker: Broker) -> Iterator[str]:
+    """The test's store, to be connected to."""
+    with txstore.serve(broker, listen="127.0.0.1:0", name_server=None) as server:
+        assert server.address is not None
+        yield server.address
+
+
+def test_a_socket_is_an_address_and_all_goes_through_it(broker: Broker, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with (
+        txstore.serve(broker, listen=None, name_server=None, unix=path),
+        txstore.connect(f"unix:{path}") as remote,
+    ):
+        producer = remote.transaction_producer("g")
+        with producer.transaction(Message("t", b"17")):
+            pass
+        with remote.consumer("c", "t") as consumer:
+            assert [message.body for message in consumer.poll(1, 5)] == [b"17"]
+
+
+def test_a_second_name_server_is_asked_where_the_first_is_gone(served: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        gone = f"127.0.0.1:{listener.getsockname()[1]}"
+    with txstore.connect(f"{gone};{served}") as remote:
+        assert remote.producer("p").send(Message("t", b"x")).queue_offset == 0
+
+
+def test_a_closed_connection_says_so(served: str) -> None:
+    remote = txstore.connect(served)
+    producer, consumer = remote.producer("p"), remote.consumer("c", "t")
+    producer.send(Message("t", b"x"))
+    remote.close()
+    remote.close()
+    for call in (
+        lambda: producer.send(Message("t", b"x")),
+        consumer.poll,
+        lambda: remote.producer("p"),
+        lambda: remote.consumer("c", "t"),
+        lambda: remote.queue_range("t", 0),
+    ):
+        with pytest.raises(StoreClosedError):
+            call()
+    assert remote.closed
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_is_told_to_connect_itself(served: str) -> None:
+    with txstore.connect(served) as remote:
+        producer = remote.producer("p")
+        producer.send(Message("t", b"x"))
+        child = os.fork()
+        if child == 0:
+            try:
+                producer.send(Message("t", b"x"))
+            except StoreForkedError as error:
+                remote.close()
+                os._exit(0 if "connect after forking" in str(error) else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert producer.send(Message("t", b"y")).message_id
+
+
+def test_what_was_sent_is_in_the_store_as_its_own(broker: Broker, served: str) -> None:
+    with txstore.connect(served) as remote:
+        sent = remote.producer("p").send(Message("t", b"17", tags="a", keys="k"))
+        found = broker.message(sent.message_id, topic="t")
+        assert (found.body, found.tags, found.keys, found.queue_id) == (b"17", "a", ("k",), sent.queue_id)
+        assert found.physical_offset == sent.physical_offset
+        with remote.transaction_producer("g").transaction(Message("t", b"18")) as tx:
+            assert broker.transaction(tx.transaction_id).state == "pending"
+            tx.rollback()
+        assert broker.transaction(tx.transaction_id).state == "rolled_back"
+
+
+def test_an_end_that_was_made_elsewhere_is_refused(broker: Broker, served: str) -> None:
+    """The client does not know it, so the broker says it."""
+    with txstore.connect(served) as remote, remote.transaction_producer("g").transaction(Message("t", b"17")) as tx:
+        broker.end_transaction(tx.transaction_id, txstore.LocalTransactionState.ROLLBACK)
+        with pytest.raises(txstore.TxStoreError):
+            tx.commit()
+        tx.state = txstore.LocalTransactionState.ROLLBACK
+    assert broker.transaction(tx.transaction_id).state == "rolled_back"
+
+
+def test_a_member_that_is_forgotten_keeps_no_queue(served: str) -> None:
+    with txstore.connect(served) as remote:
+        producer = remote.producer("p")
+        for number in range(8):
+            producer.send(Message("t", str(number).encode()))
+        assert remote.consumer("c", "t").poll(8, 5)
+        with remote.consumer("c", "t") as consumer:
+            seen: list[int] = []
+            while len(seen) < 8:
+                more = consumer.poll(8, 5)
+                assert more
+                seen += [int(message.body) for message in more]
+        assert sorted(seen) == list(range(8))
