@@ -1,5 +1,5 @@
-"""The story: `txstore serve` says where it listens, serves until it is told to stop, and closes the store well; what keeps
-it from serving is said with what to do.
+"""The story: `txstore serve` says where it listens, serves until it is told to stop, and closes the store well; what
+keeps it from serving is said with what to do.
 """
 
 from __future__ import annotations
