@@ -512,6 +512,11 @@ class Store:
         """How many delayed messages wait for a topic, or are retries of it."""
     def remove_consumer_offsets(self, topic: str, group: str) -> None:
         """Forgets how far a group has read a topic, in memory; `write_offsets` writes. Raises ReadOnlyError."""
+    def check_index(self) -> tuple[int, list[str]]:
+        """Compares the index with the log: how many entries lead to records of the log, and what is wrong. Reads all."""
+    def begin_halves_at(self, floor: int) -> bool:
+        """Sees to it that new half messages get at least this queue offset, by a transaction that is rolled back at once;
+        False: they do anyway. Raises ReadOnlyError."""
     def snapshot(self) -> None:
         """Syncs what is derived and writes a snapshot, so that the next opening scans only from here."""
     def heal(self) -> OpenReport:
@@ -608,6 +613,23 @@ def validate_group(group: str) -> None:
 def is_system_topic(topic: str) -> bool: ...
 def java_hash_code(text: str) -> int:
     """java.lang.String.hashCode."""
+
+@final
+class Examiner:
+    """Looks at the files of a store that may not open, one of the log a step; writes nothing and takes no lock."""
+
+    def __new__(cls, path: str) -> Examiner: ...
+    @property
+    def files(self) -> int:
+        """How many files the log has."""
+    def step(self) -> bool:
+        """Looks at the next file of the log; False: there is none. Raises ForeignStoreError, OSErrors of the system."""
+    def facts(self) -> str:
+        """What was found, as JSON; at the end, once."""
+
+def mend_store(path: str, copies: str, copies_below: str) -> str:
+    """Makes a damaged store fit to be opened; what was done, as JSON. Copies of all that may change go to
+    `copies_below` in the directory `copies`, with a `report.json`. Raises StoreLockedError, and OSErrors of the system."""
 
 @final
 class RemotingRequest:

@@ -297,6 +297,31 @@ impl IndexFiles {
         Ok(())
     }
 
+    /// Where each entry leads that a slot's chain reaches, and its hash.
+    pub fn chained(&self) -> Result<Vec<(PhysicalOffset, u32)>> {
+        let mut found = Vec::new();
+        for file in &self.files {
+            let Some(handle) = self.handle(file)? else { continue };
+            let count = if self.writable { file.header.count } else { read_header(handle)?.count };
+            for slot in 0..self.geometry.slots {
+                let mut bytes = [0; SLOT_BYTES];
+                handle.read_at(&mut bytes, slot_at(slot))?;
+                let (mut number, mut above) = (be_u32(&bytes, 0), self.geometry.entries);
+                while number > 0 && number < above {
+                    let entry = read_entry(handle, self.geometry, number)?;
+                    if self.geometry.slot_of(entry.hash) != slot {
+                        break;
+                    }
+                    if number < count {
+                        found.push((entry.physical_offset, entry.hash));
+                    }
+                    (above, number) = (number, entry.previous);
+                }
+            }
+        }
+        Ok(found)
+    }
+
     /// `None` in a reader of a file that its writer has removed since.
     fn handle<'f>(&self, file: &'f Known) -> Result<Option<&'f dyn File>> {
         if let Some(handle) = file.handle.get() {

@@ -54,6 +54,7 @@ pub mod published;
 pub mod record;
 pub mod recovery;
 pub mod remoting;
+pub mod repair;
 pub mod retention;
 pub mod segment;
 pub mod settings;

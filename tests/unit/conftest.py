@@ -1,5 +1,6 @@
-"""What tests of the whole package share: a store of their own, with small files and short times."""
+"""What tests of the whole package share: a store of their own, small and with short times; commands of the shell."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,10 +19,33 @@ SMALL: dict[str, Any] = {
 }
 
 
+Run = Callable[..., tuple[int, str, str]]
+"""A command by its arguments: exit code, what it wrote to stdout, what to stderr."""
+
+
 class OpenStore(Protocol):
     """Opens the test's store; what is left open is closed at the end."""
 
     def __call__(self, **options: Any) -> Broker: ...
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    from txstore.cli.main import main
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+def facts(run: Run, *arguments: object) -> Any:
+    """What a command tells as one JSON value."""
+    code, out, err = run(*arguments, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
 
 
 @pytest.fixture

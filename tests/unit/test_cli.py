@@ -10,21 +10,18 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.golden.unpack import Golden, file_hashes, unpack
+from tests.unit.conftest import Run, facts
 from txstore import errors
 from txstore._native import Message, Store
 from txstore.cli import output
-from txstore.cli.main import exit_code, main
+from txstore.cli.main import exit_code
 from txstore.cli.progress import Progress
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -35,22 +32,6 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Golden:
 @pytest.fixture
 def copy(crashed: Golden, tmp_path: Path) -> Path:
     return crashed.copy_to(tmp_path)
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
-
-
-def facts(run: Run, *arguments: object) -> Any:
-    code, out, err = run(*arguments, "--json")
-    assert (code, err) == (0, "")
-    return json.loads(out)
 
 
 def test_looking_writes_nothing(run: Run, crashed: Golden) -> None:

@@ -11,18 +11,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import txstore
-from tests.unit.conftest import SMALL
+from tests.unit.conftest import SMALL, Run, facts
 from txstore import Message
-from txstore.cli.main import main
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -31,22 +27,6 @@ def store(tmp_path: Path) -> Path:
     with txstore.open(path, **SMALL) as broker:
         broker.create_topic("orders", 2)
     return path
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
-
-
-def facts(run: Run, *arguments: object) -> Any:
-    code, out, err = run(*arguments, "--json")
-    assert (code, err) == (0, "")
-    return json.loads(out)
 
 
 def rows(run: Run, *arguments: object) -> list[Any]:

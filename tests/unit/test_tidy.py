@@ -21,7 +21,7 @@ LINES_MAX = 700
 RUST_ROOMS = (
     "mutant units error clock sync options names java record message storage segment commit_log consume_queue "
     "index checkpoint published config_file offsets settings delay dispatch flush half snapshot recovery retention "
-    "store arrow remoting python"
+    "store repair arrow remoting python"
 ).split()
 PYTHON_ROOMS = (
     "errors config message listener interface _native arrow topics backlog producer consumer queries transaction check "

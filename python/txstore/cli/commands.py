@@ -38,7 +38,7 @@ _NOUNS = {
     "dlq": "Dead letters: list, resend.",
     "tx": "Transactions: list, show, explain, commit, rollback, discard, resume.",
     "serve": "Serve a store to clients of any language, by RocketMQ's protocol.",
-    "store": "A store as a whole: create, stat, check, dump, heal.",
+    "store": "A store as a whole: create, stat, check, repair, dump, heal.",
 }
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it.
 

@@ -16,10 +16,11 @@ from txstore import Broker, errors
 from txstore._native import Store
 from txstore.config import BrokerConfig
 
-__all__ = ["reading", "reading_broker", "writing", "writing_broker"]
+__all__ = ["demand", "reading", "reading_broker", "writing", "writing_broker"]
 
 
-def _demand(path: str) -> None:
+def demand(path: str) -> None:
+    """Raises StoreIOError where no store is."""
     if not (Path(path) / "commitlog").is_dir():
         place = Path(path)
         if place.is_dir():
@@ -42,7 +43,7 @@ def reading(path: str) -> Iterator[Store]:
 @contextmanager
 def reading_broker(path: str) -> Iterator[Broker]:
     """The same, with topics and groups."""
-    _demand(path)
+    demand(path)
     with txstore.open(path, read_only=True) as broker:
         yield broker
 
@@ -50,7 +51,7 @@ def reading_broker(path: str) -> Iterator[Broker]:
 @contextmanager
 def writing(path: str) -> Iterator[Store]:
     """As the store's one writer. Opening recovers and heals; raises StoreLockedError while a program has it open."""
-    _demand(path)
+    demand(path)
     with closing(Store.open(path)) as store:
         yield store
 

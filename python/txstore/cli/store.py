@@ -1,7 +1,7 @@
-"""`txstore store …`: a store made; its figures, its check, its records as JSON, its healing.
+"""`txstore store …`: a store made; its figures, its check, its repair, its records as JSON, its healing.
 
-In: a path. Out: text or JSON lines, an exit code. Always: only `create` and `heal` write. Not here: how records are
-verified (`verify`), single transactions (`tx`).
+In: a path. Out: text or JSON lines, an exit code. Always: only `create`, `repair` and `heal` write. Not here:
+how records are verified (`verify`, `deep`) and files mended (`repair`), single transactions (`tx`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ import txstore
 from txstore import errors
 from txstore._native import OpenReport, Store, StoredMessage
 from txstore.cli import verify
+from txstore.cli.agreement import Yes, agreed
 from txstore.cli.arguments import AsJson, StorePath, noun
+from txstore.cli.deep import Depth, look
+from txstore.cli.main import EXIT_DAMAGED, EXIT_FINDING, EXIT_OK
 from txstore.cli.opening import reading, writing
 from txstore.cli.output import age, paint, print_facts, print_json, print_table, size
 from txstore.cli.progress import Progress
 from txstore.cli.records import record_facts
+from txstore.cli.repair import repair
 
 __all__ = ["app"]
 
@@ -31,7 +35,7 @@ _FIGURES = (
     "pending_transactions pending_table_bytes decided_halves"
 ).split()
 
-app = noun("A store as a whole: create, stat, check, dump, heal.")
+app = noun("A store as a whole: create, stat, check, repair, dump, heal.")
 
 
 @app.command()
@@ -109,20 +113,84 @@ def watched(store: Store) -> Iterator[StoredMessage]:
 
 @app.command("verify", hidden=True)
 @app.command()
-def check(path: StorePath, as_json: AsJson = False) -> int:
+def check(
+    path: StorePath,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also each file, the index; and a store that does not open.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
     """Read everything; compare records, queues and transactions with each other."""
-    with reading(path) as store:
-        found = verify.verify(store, watched(store))
-    if as_json:
-        print_json(found.as_facts())
+    plan: list[str] = []
+    if deep:
+        depth = look(path)
+        found, plan, facts = depth.findings, depth.plan, depth.as_facts()
     else:
-        print_facts(found.counts)
-        for kind, texts in (("note", found.notes), ("DAMAGED", found.damages), ("DIFFERS", found.differences)):
-            for text in texts:
-                print(f"{kind}: {text}")
+        with reading(path) as store:
+            found = verify.verify(store, watched(store))
+        facts = found.as_facts()
+    if as_json:
+        print_json(facts)
+    else:
+        _print_findings(found)
+        for line in plan:
+            print(f"`txstore store repair {path}` would do: {line}")
         bad = "damaged" if found.damages else "differences were found" if found.differences else None
         print(paint("all is well", "green") if bad is None else paint(bad, "red"))
-    return 4 if found.damages else 1 if found.differences else 0
+    return _code(found)
+
+
+def _print_findings(found: verify.Findings) -> None:
+    print_facts(found.counts)
+    for kind, texts in (("note", found.notes), ("DAMAGED", found.damages), ("DIFFERS", found.differences)):
+        for text in texts:
+            print(f"{kind}: {text}")
+
+
+def _code(found: verify.Findings) -> int:
+    return EXIT_DAMAGED if found.damages else EXIT_FINDING if found.differences else EXIT_OK
+
+
+@app.command("repair")
+def repair_store(
+    path: StorePath,
+    yes: Yes = False,
+    copy_to: Annotated[
+        str | None, typer.Option("--copy-to", metavar="DIR", help="Where copies go (a directory below txstore/).")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Mend a damaged store: keep what can be read, name what is lost, copy what is changed."""
+    depth = look(path)
+    found = depth.findings
+    if not depth.plan:
+        print_json({"repaired": False}) if as_json else print(f"there is nothing to repair in {path}")
+        return EXIT_OK
+    if dry_run:
+        print_json({"repaired": False, **depth.as_facts()}) if as_json else _print_plan(depth)
+        return _code(found)
+    if not as_json:
+        _print_plan(depth)
+    if not agreed(f"repair {path}?", yes):
+        return EXIT_FINDING
+    done = repair(path, depth, copy_to)
+    if as_json:
+        print_json({"repaired": True, **done})
+        return EXIT_OK
+    print_facts({name: value for name, value in done.items() if name not in ("copied", "lost", "pending", "warnings")})
+    if done["lost_halves"]:
+        print(f"{done['lost_halves']} half messages are lost: what is known of them stands in the report")
+    if done["lost_ops"]:
+        print(f"{done['lost_ops']} op messages are lost: transactions that only they ended pend again, and are asked")
+    print(paint("repaired", "green") + f"; copies of what was changed, and the report, are in {done['copies']}")
+    return EXIT_OK
+
+
+def _print_plan(depth: Depth) -> None:
+    _print_findings(depth.findings)
+    for line in depth.plan:
+        print(f"to do: {line}")
 
 
 @app.command()

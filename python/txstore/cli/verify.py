@@ -22,6 +22,8 @@ __all__ = ["Findings", "verify"]
 
 _HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 _PROGRESS_GROUP = "CID_RMQ_SYS_TRANS"
+_REPAIR_TOPIC = "TXSTORE_REPAIR"  # Of the records that a repair puts where others were.
+_LOST = -1
 _READ_BATCH = 500
 _FINDINGS_MAX = 1000  # More of one kind say nothing new, and a wrecked store has millions.
 Place = tuple[str, int]
@@ -68,6 +70,7 @@ def _verify_records(records: Iterable[StoredMessage], found: Findings) -> dict[P
     try:
         for message in records:
             found.counts["records"] += 1
+            found.counts["repaired_places"] += message.topic == _REPAIR_TOPIC
             _verify_body(message, found)
             if message.sys_flag & 0xC in (0, 0x8):
                 _expect(message, expected, found)
@@ -97,7 +100,11 @@ def _expect(message: StoredMessage, expected: dict[Place, tuple[int, array[int]]
     place = (message.topic, message.queue_id)
     first, offsets = expected.setdefault(place, (message.queue_offset, array("q")))
     following = first + len(offsets)
-    if message.queue_offset != following:
+    if message.queue_offset > following and found.counts["repaired_places"]:
+        # What a repair has filled cannot say whose places it were; the gap's entries stand for no message.
+        found.counts["lost_messages"] += message.queue_offset - following
+        offsets.extend([_LOST] * (message.queue_offset - following))
+    elif message.queue_offset != following:
         where = f"{message.topic}/{message.queue_id}"
         found.differs(
             f"record at {message.physical_offset}: queue offset {message.queue_offset} of {where}, not {following}"

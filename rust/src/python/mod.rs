@@ -10,6 +10,7 @@ mod arrow;
 mod error;
 mod message;
 mod remoting;
+mod repair;
 mod retention;
 #[cfg(feature = "server")]
 mod server;
@@ -32,6 +33,8 @@ mod _native {
     use super::message::{Message, SendResult};
     #[pymodule_export]
     use super::remoting::{FrameReader, RemotingCommand, batch_body, decode_records, encode_request, properties_text};
+    #[pymodule_export]
+    use super::repair::{Examiner, mend_store};
     #[pymodule_export]
     use super::retention::{Expired, LogFile};
     #[cfg(feature = "server")]

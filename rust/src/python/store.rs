@@ -424,6 +424,14 @@ impl Store {
         guarded(|| self.store.remove_consumer_offsets(topic, group)).or_raise(py)
     }
 
+    fn check_index(&self, py: Python<'_>) -> PyResult<(u64, Vec<String>)> {
+        py.detach(|| guarded(|| self.store.check_index())).or_raise(py)
+    }
+
+    fn begin_halves_at(&self, py: Python<'_>, floor: u64) -> PyResult<bool> {
+        py.detach(|| guarded(|| self.store.begin_halves_at(floor))).or_raise(py)
+    }
+
     fn snapshot(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| guarded(|| self.store.snapshot())).or_raise(py)
     }

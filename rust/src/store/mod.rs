@@ -11,6 +11,7 @@ mod end_transaction;
 mod expire;
 mod follow;
 mod history;
+mod inspect;
 #[cfg(txstore_mutants)]
 mod mutants;
 mod open;
@@ -32,8 +33,11 @@ pub use read::{StoreStat, StoredRecord};
 #[cfg(feature = "arrow")]
 pub(crate) use {
     history::{HalfRecord, rows},
+    survey::{log_file_size, look, no_store},
+};
+pub(crate) use {
     open::{LOCK, PUBLISHER_BYTE, WRITER_BYTE, is_clean},
-    survey::{consume_queue_file_size, log_file_size, look, no_store},
+    survey::consume_queue_file_size,
 };
 
 use std::path::{Path, PathBuf};

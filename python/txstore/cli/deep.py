@@ -1,0 +1,125 @@
+"""A store looked at in depth, whether it opens or not: its files one by one, then what is derived against the log.
+
+In: a path. Out: what `verify` finds and more, and what a repair would do. Always: nothing is written; a store that
+does not open is told file by file. Not here: mending (`repair`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from txstore import errors
+from txstore._native import Examiner, Store, StoredMessage
+from txstore.cli import verify
+from txstore.cli.opening import demand, reading
+from txstore.cli.progress import Progress
+from txstore.cli.verify import Findings
+
+__all__ = ["Depth", "look"]
+
+_SCAN_BATCH = 1000
+_LOST_SHOWN = 100
+_WHAT_REPAIR_DOES = {
+    "front": "let the log begin behind it",
+    "missing": "put a file of fillers in its place",
+    "length": "give it its length, and look at what is in it",
+    "bad": "fill the place, so that readers pass over it",
+    "tail": "end the log in front of it",
+    "end": "end the log there",
+}
+
+
+@dataclass
+class Depth:
+    """What was found, and the facts that it is from."""
+
+    findings: Findings
+    facts: dict[str, Any]
+    plan: list[str] = field(default_factory=list)
+    """What a repair would do, a line each; none: there is nothing to repair."""
+
+    def as_facts(self) -> dict[str, Any]:
+        names = ("first", "end", "records", "clean", "damages", "derived", "lost", "lost_count")
+        return {**self.findings.as_facts(), "files": {name: self.facts[name] for name in names}, "repair": self.plan}
+
+
+def look(path: str) -> Depth:
+    """Reads everything. Raises ForeignStoreError, and what the system refuses."""
+    demand(path)
+    examiner = Examiner(path)
+    with Progress("looking at the files", examiner.files) as bar:
+        number = 0
+        while examiner.step():
+            number += 1
+            bar.to(number)
+    depth = Depth(Findings(), json.loads(examiner.facts()))
+    _tell_files(depth)
+    if not depth.findings.damages:
+        _compare(path, depth)
+    return depth
+
+
+def _tell_files(depth: Depth) -> None:
+    facts, found = depth.facts, depth.findings
+    found.counts["records"] = facts["records"]
+    for damage in facts["damages"]:
+        found.damages.append(
+            f"{damage['file']}: {damage['what']}: {damage['from']} to {damage['to']} of the log cannot be read; "
+            f"{damage['records_before']} records in front of it and {damage['records_behind']} behind it can"
+        )
+        depth.plan.append(f"{damage['file']} at {damage['from']}: {_WHAT_REPAIR_DOES[damage['kind']]}")
+    for one in facts["derived"]:
+        found.differs(f"{one['file']}: {one['what']}")
+    if facts["torn"]:
+        start, end = facts["torn"]
+        found.notes.append(
+            f"the log ends torn, {start} to {end}; the next opening cuts it, nothing acknowledged is in it"
+        )
+    for lost in facts["lost"][:_LOST_SHOWN]:
+        found.notes.append(
+            f"lost: message {lost['queue_offset']} of {lost['topic']}/{lost['queue_id']}, at {lost['physical_offset']}"
+        )
+    if facts["lost_count"] > _LOST_SHOWN:
+        found.notes.append(f"lost: {facts['lost_count'] - _LOST_SHOWN} more that queues name")
+    if found.damages or found.differences:
+        depth.plan.append("queues, index, checkpoint, snapshot: set aside and built again from the log")
+
+
+def _compare(path: str, depth: Depth) -> None:
+    """What is derived, in a store whose log is whole."""
+    found = depth.findings
+    try:
+        with reading(path) as store:
+            compared = verify.verify(store, _records(store))
+            entries, texts = store.check_index()
+            warnings = store.open_report.warnings
+    except (errors.StoreCorruptError, errors.MissingFileError, errors.ForeignStoreError) as error:
+        found.damages.append(str(error).partition("\n")[0])
+    else:
+        found.counts = compared.counts
+        found.counts["index_entries"] = entries
+        found.damages += compared.damages
+        for text in [*compared.differences, *texts, *(warnings if depth.facts["clean"] else ())]:
+            found.differs(text)
+        found.notes += compared.notes
+        if not depth.facts["clean"]:
+            found.notes += warnings
+    if (found.damages or found.differences) and not depth.plan:
+        depth.plan.append("queues, index, checkpoint, snapshot: set aside and built again from the log")
+
+
+def _records(store: Store) -> Iterator[StoredMessage]:
+    """Every record of the log, with a bar."""
+    stat = store.stat()
+    at = stat.min_physical_offset
+    with Progress("reading the log", stat.max_physical_offset - at) as bar:
+        while True:
+            batch, following = store.scan(at, _SCAN_BATCH)
+            yield from batch
+            if following <= at:
+                return
+            at = following
+            bar.to(at - stat.min_physical_offset)

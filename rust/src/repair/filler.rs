@@ -1,0 +1,75 @@
+//! Filler: records that stand where records were lost, so that whoever reads the log passes over the place.
+//!
+//! In: a range of the log. Out: its bytes. Always: whole records with the transaction bits of a rollback, which no queue
+//! and no index ever names, in RocketMQ as here; a range that reaches its file's end closes with a blank record.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use crate::error::{Error, Result};
+use crate::record::decode::{RecordCrc, Verify};
+use crate::record::encode::{blank, encode, encoded_size};
+use crate::record::layout::{BLANK_MIN, SYS_ROLLBACK};
+use crate::record::{Draft, Place};
+use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
+
+/// The topic that fillers bear.
+pub const TOPIC: &str = "TXSTORE_REPAIR";
+/// Bytes of one filler at most: no larger than messages usually may be.
+const FILLER_MAX: u64 = 1 << 20;
+
+/// The bytes that fill `from..to` of a file that begins at `base` and has `size` bytes.
+pub(super) fn fill(from: u64, to: u64, base: u64, size: u64, stored: TimestampMs, verify: Verify) -> Result<Vec<u8>> {
+    let with_crc = matches!(verify.record_crc, RecordCrc::Required);
+    let least = u64::from(encoded_size(&draft(&[], stored), with_crc)?);
+    let mut out = Vec::new();
+    let mut at = from;
+    if to == base + size {
+        // A record tells that the place was repaired, and at a file's beginning its time is asked for.
+        if to - from >= least + to_u64(BLANK_MIN) {
+            at += put(at, least, least, stored, with_crc, &mut out)?;
+        }
+        let left = u32::try_from(to - at).map_err(|_| too_large(from, to))?;
+        out.extend_from_slice(&blank(left));
+        return Ok(out);
+    }
+    while at < to {
+        let left = to - at;
+        if left < least {
+            return Err(too_large(from, to));
+        }
+        let size = if left <= FILLER_MAX { left } else { FILLER_MAX.min(left - least) };
+        at += put(at, size, least, stored, with_crc, &mut out)?;
+    }
+    Ok(out)
+}
+
+fn put(at: u64, size: u64, least: u64, stored: TimestampMs, with_crc: bool, out: &mut Vec<u8>) -> Result<u64> {
+    let body = vec![0; to_usize(size - least)];
+    let place = Place { physical_offset: PhysicalOffset(at), queue_offset: QueueOffset(0), store_timestamp: stored };
+    encode(&draft(&body, stored), place, with_crc, out).map(u64::from)
+}
+
+fn draft(body: &[u8], stored: TimestampMs) -> Draft<'_> {
+    let host = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    Draft {
+        topic: TOPIC,
+        queue_id: QueueId(0),
+        flag: 0,
+        sys_flag: SYS_ROLLBACK,
+        born_timestamp: stored,
+        born_host: host,
+        store_host: host,
+        reconsume_times: 0,
+        prepared_transaction_offset: PhysicalOffset(0),
+        body,
+        body_crc: None,
+        properties: b"",
+    }
+}
+
+fn too_large(from: u64, to: u64) -> Error {
+    Error::InvalidOption {
+        option: "path".to_owned(),
+        what: format!("{} bytes at {from} of the log are no room that a filler fits", to - from),
+    }
+}

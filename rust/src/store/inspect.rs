@@ -1,0 +1,89 @@
+//! Inspect: what a repair asks of a store that opens again.
+//!
+//! In: an open store. Out: what the index and the log say differently; a half queue that goes on behind its op messages.
+//! Always: comparing writes nothing. Not here: comparing queues and transactions (Python), mending files (`repair`).
+
+use super::append::{NewHalfMessage, NewMessage};
+use super::{End, EndKind, Store};
+use crate::commit_log::Scanner;
+use crate::consume_queue::Entry;
+use crate::dispatch::{DispatchRequest, Dispatcher};
+use crate::error::Result;
+use crate::half::HalfCopy;
+use crate::java;
+use crate::message::{Envelope, Parts};
+use crate::record::properties::TAGS;
+use crate::units::{PhysicalOffset, QueueId, to_u64};
+
+/// A name for what nobody sent.
+const REPAIR: &str = "TXSTORE_REPAIR";
+/// Findings of one kind that are told.
+const FINDINGS_MAX: usize = 1_000;
+
+impl Store {
+    /// What is wrong with the index, as texts: entries that lead to no record with such a key, keys that lead nowhere; and
+    /// how many entries there are.
+    pub fn check_index(&self) -> Result<(u64, Vec<String>)> {
+        let shared = &self.shared;
+        shared.refresh()?;
+        let (first, end) = (shared.log.segments.first(), shared.visible_end());
+        let (mut expected, mut tags): (Vec<(PhysicalOffset, u32)>, Vec<_>) = (Vec::new(), Vec::new());
+        let settings = shared.settings.lock().clone();
+        Scanner::new(&shared.log, PhysicalOffset(first), end).run(
+            |offset| settings.verify(offset),
+            |view, _| {
+                let mut dispatcher = Dispatcher::default();
+                dispatcher.index(&DispatchRequest::of(view));
+                let tag = view.properties.get_str(TAGS);
+                tags.extend(tag.map(|tag| (view.physical_offset, java::index_hash(view.topic, &format!("T#{tag}")))));
+                expected.extend(dispatcher.index.iter().map(|entry| (entry.physical_offset, entry.hash)));
+                Ok(true)
+            },
+        )?;
+        let mut found = shared.index_files.lock().chained()?;
+        let inner = shared.inner.lock();
+        let in_memory = inner.state.dispatcher.index.iter().chain(inner.index_in_flight.iter());
+        found.extend(in_memory.map(|entry| (entry.physical_offset, entry.hash)));
+        drop(inner);
+        // The index may still name what retention removed, and in front of recovery what a crash took.
+        found.retain(|(place, _)| place.0 >= first && place.0 < end);
+        for entries in [&mut expected, &mut tags, &mut found] {
+            entries.sort_unstable();
+            entries.dedup();
+        }
+        let told = |(place, hash): &(PhysicalOffset, u32), what: &str| {
+            format!("index: {what} (hash {hash}, record at {place})")
+        };
+        let missing = expected.iter().filter(|entry| found.binary_search(entry).is_err());
+        // A broker of 5.4 indexes tags as well, which here nobody asks for: they may be there.
+        let wrong =
+            found.iter().filter(|entry| expected.binary_search(entry).is_err() && tags.binary_search(entry).is_err());
+        let texts = missing.take(FINDINGS_MAX).map(|entry| told(entry, "a key of a record does not lead to it"));
+        let texts = texts
+            .chain(wrong.take(FINDINGS_MAX).map(|entry| told(entry, "an entry leads to no record with such a key")));
+        Ok((to_u64(found.len()), texts.collect()))
+    }
+
+    /// The next half message gets at least this queue offset: an op message that names it stands in the log already, and
+    /// would end whatever came there. Where that is so, a transaction that is rolled back at once takes the last one.
+    pub fn begin_halves_at(&self, floor: u64) -> Result<bool> {
+        self.shared.check_writable("appending")?;
+        let mut inner = self.shared.inner.lock();
+        let slot = inner.half_slot;
+        let next = inner.state.dispatcher.queues.next(slot);
+        if next >= floor {
+            return Ok(false);
+        }
+        for _ in next..floor {
+            inner.state.dispatcher.queues.push(slot, Entry::PADDING);
+        }
+        drop(inner);
+        let envelope = Envelope::new(&Parts { topic: REPAIR, ..Parts::default() })?;
+        let message = NewMessage { envelope: &envelope, body: b"repair", queue_id: QueueId(0) };
+        let half = self.prepare(&NewHalfMessage { message, group: REPAIR, unique_id: None, owner: 0 })?;
+        let copy = HalfCopy { queue_offset: half.queue_offset.0, physical_offset: half.physical_offset.0 };
+        let (kind, group) = (EndKind::RollBack, Some(REPAIR.into()));
+        self.end_transaction(End { half: copy, kind, transaction_id: None, group, from_check: false })?;
+        Ok(true)
+    }
+}
