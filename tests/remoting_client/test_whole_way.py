@@ -248,6 +248,31 @@ def test_an_orderly_handler_gets_a_queue_in_order_behind_a_failure(remote: Remot
     assert [number for number in seen if number % 2] == [1, 3, 5, 7, 9, 11]
 
 
+def test_offsets_that_an_operator_sets_anew_are_gone_on_from(names: str, topic: str) -> None:
+    # RocketMQ 5 tells it with the answer to the next pull, which it may hold so long.
+    with txstore.connect(names, broker_suspend_max_time=1) as remote:
+        check_reset(remote, topic)
+
+
+def check_reset(remote: RemoteBroker, topic: str) -> None:
+    producer = remote.producer("p")
+    for number in range(8):
+        producer.send(Message(topic, str(number).encode()))
+    group = f"c-{topic}"
+    with remote.consumer(group, topic) as consumer:
+        take(consumer, 8)
+        consumer.acknowledge()
+        remote.write_offsets()
+        (broker,) = remote._client.brokers()
+        fields = {"topic": topic, "group": group, "timestamp": "0", "isForce": "true"}
+        reset: Any = 222  # What mqadmin's resetOffsetByTime asks a broker for.
+        remote._run(remote._client.demand(broker, reset, fields, "a reset"))
+        assert sorted(int(message.body) for message in take(consumer, 8)) == list(range(8))
+        consumer.acknowledge()
+        remote.write_offsets()
+        assert sum(remote.consumer_offset(topic, group, number) or 0 for number in range(4)) == 8
+
+
 def test_what_only_the_store_can_do_says_where(remote: RemoteBroker) -> None:
     with pytest.raises(txstore.EmbeddedOnlyError, match="txstore tx list"):
         remote.transactions()

@@ -33,6 +33,7 @@ from txstore.remoting.codes import refusal
 from txstore.remoting.heartbeat import heartbeat
 from txstore.remoting.offsets import Offsets
 from txstore.remoting.options import ConnectOptions
+from txstore.remoting.resets import parse_offset_table
 from txstore.remoting.route import Queue, QueueNumbers, parse_route
 
 # Bytes
@@ -131,6 +132,15 @@ def test_of_a_retry_topic_the_least_is_told() -> None:
     offsets.set("t", "g", 1, 3)
     assert offsets.get("t", "g", 1) == 3
     assert [row.queue_offset for row in offsets.untold("t", "g", 1)] == [3]
+
+
+def test_a_table_that_is_no_json_is_read() -> None:
+    body = (
+        b'{"offsetTable":{{"brokerName":"b","queueId":1,"topic":"t"}:5,{"topic":"t","brokerName":"b","queueId":0}:-1}}'
+    )
+    assert list(parse_offset_table(body)) == [("t", Queue("b", 1), 5), ("t", Queue("b", 0), -1)]
+    with pytest.raises(ProtocolError):
+        list(parse_offset_table(b'{"offsetTable":{{"queueId":1}:5}}'))
 
 
 def test_nobody_has_no_heartbeat() -> None:

@@ -41,6 +41,7 @@ from txstore.remoting.offsets import Offsets
 from txstore.remoting.options import ConnectOptions
 from txstore.remoting.places import Places
 from txstore.remoting.reader import Puller
+from txstore.remoting.resets import Resets
 from txstore.remoting.sending import RemoteEnd, RemoteSent, Sending
 from txstore.remoting.sharing import Sharing, shares
 
@@ -89,6 +90,7 @@ class Session:
         self.checks = Checks(self.client, self.sending)
         self.sharing = Sharing(self.client)
         self.places = Places(self.client, self.offsets)
+        self.resets = Resets(self.client, self.offsets)
 
     async def close(self) -> None:
         """Tells the brokers what they do not know, leaves, and closes the connections."""
@@ -305,7 +307,16 @@ class RemoteBroker:
         raise EmbeddedOnlyError("a remote broker is read by consumers alone\nhint: broker.consumer(group, topic)")
 
     def puller(self, consumer: ConsumerMember) -> Pull:
-        puller = Puller(self._client, offset_group(consumer))
+        known, offsets, loop = weakref.ref(consumer), self._session.offsets, self._loop
+
+        def go_back(topic: str, number: int, queue_offset: int) -> None:
+            member = known()
+            if member is not None:
+                offsets.set(topic, offset_name(member, topic), number, queue_offset)
+                # In a thread, since it waits for what the consumer is about, and asks this loop.
+                loop.run_in_executor(None, member.offsets_reset, topic, [number])
+
+        puller = Puller(self._client, offset_group(consumer), go_back)
         self._pullers[consumer.number] = puller
         return puller
 

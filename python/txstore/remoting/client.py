@@ -23,7 +23,7 @@ from txstore.remoting.connection import Connection
 from txstore.remoting.connections import Connections
 from txstore.remoting.heartbeat import heartbeat
 from txstore.remoting.options import ConnectOptions
-from txstore.remoting.route import Queue, QueueNumbers, Route, brokers_of, parse_route
+from txstore.remoting.route import QueueNumbers, Route, brokers_of, parse_route
 
 __all__ = ["TEMPLATE_TOPIC", "Client"]
 
@@ -32,7 +32,6 @@ _log = logging.getLogger("txstore.remoting")
 TEMPLATE_TOPIC = "TBW102"
 """What a topic that the first send makes is made after; RocketMQ's AUTO_CREATE_TOPIC_KEY_TOPIC."""
 _UNKNOWN_AGAIN_SECONDS = 1.0  # How soon a topic is looked for again that somebody waits for.
-_LONGEST_BACK_OFF = 30.0
 
 RequestListener = Callable[[Connection, RemotingCommand], None]
 
@@ -288,10 +287,6 @@ class Client:
             raise refusal(answer, what, f"broker {broker}")
         return answer
 
-    def read_route(self, topic: str, number: int) -> Queue:
-        """The queue behind a number."""
-        return self.numbers.queue(number)
-
     # Who is here
 
     def somebody_changed(self) -> None:
@@ -341,7 +336,7 @@ class Client:
                 _log.info("broker at %s: %s; again in %g s", address, error, back_off, extra={"address": address})
                 self.look_soon()
                 await asyncio.sleep(back_off)
-                back_off = min(2 * back_off, self.options.seconds("reconnect_back_off_max"), _LONGEST_BACK_OFF)
+                back_off = min(2 * back_off, self.options.seconds("reconnect_back_off_max"))
                 continue
             back_off = first
             connection = self.connections.live(address)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from txstore.errors import StoreClosedError, StoreForkedError
+from txstore.errors import InvalidOptionError, StoreClosedError, StoreForkedError
 
 __all__ = ["LoopThread", "run_on"]
 
@@ -54,6 +54,12 @@ def run_on(loop: asyncio.AbstractEventLoop, process: int, work: Coroutine[Any, A
     if loop.is_closed():
         work.close()
         raise StoreClosedError("the connection was closed")
+    if asyncio._get_running_loop() is loop:
+        work.close()
+        raise InvalidOptionError(
+            "this call would wait for the loop that it is made on\nhint: make it in a thread, or use txstore.aio",
+            option="loop",
+        )
     future = asyncio.run_coroutine_threadsafe(work, loop)
     try:
         return future.result()

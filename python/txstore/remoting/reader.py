@@ -10,7 +10,8 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from txstore._native import RemotingCommand, StoredMessage, decode_records
 from txstore.errors import OffsetTooOldError, ProtocolError, TxStoreError
@@ -23,16 +24,27 @@ __all__ = ["Puller", "QueueReader"]
 _log = logging.getLogger("txstore.remoting")
 _SUSPEND = 2  # RocketMQ's PullSysFlag.
 _SUBSCRIPTION = 4
-_BACK_OFF_MAX = 5.0
+
+
+GoBack: TypeAlias = Callable[[str, int, int], None]
+"""Hears that a queue (topic, number) is to be read again from a queue offset."""
 
 
 class QueueReader:
     """Made and taken from by a consumer's thread; the rest runs on the client's loop."""
 
     def __init__(
-        self, client: Client, group: str, topic: str, number: int, queue_offset: int, tags: Sequence[str] | None
+        self,
+        client: Client,
+        group: str,
+        topic: str,
+        number: int,
+        queue_offset: int,
+        tags: Sequence[str] | None,
+        go_back: GoBack,
     ) -> None:
         self._client = client
+        self._go_back = go_back
         self._group = group
         self._topic = topic
         self._number = number
@@ -108,7 +120,7 @@ class QueueReader:
             except TxStoreError as error:
                 self._fail(error)
                 await asyncio.sleep(back_off)
-                back_off = min(2 * back_off, _BACK_OFF_MAX)
+                back_off = min(2 * back_off, self._client.options.seconds("reconnect_back_off_max"))
             else:
                 back_off = first
 
@@ -171,16 +183,21 @@ class QueueReader:
         self._client.arrivals.bump()
 
     def _moved(self, there: int) -> None:
-        """The queue does not have the offset: it was removed, or never was."""
+        """The queue does not have the offset, or the group is to go on elsewhere."""
         if there > self._next_pulled:
             self._next_pulled, before = there, self._next_pulled
             text = f"{self._topic}: queue offset {before} was removed; the first that is left is {there}"
             self._fail(OffsetTooOldError(text, minimum=there))
             return
         _log.warning(
-            "%s: the broker's queue ends at %d, before %d: reading goes on there", self._topic, there, self._next_pulled
+            "%s of group %s: the broker sends reading back from %d to %d: offsets were set anew, or it lost messages",
+            self._topic,
+            self._group,
+            self._next_pulled,
+            there,
         )
-        self._add([], there)
+        self.stop()
+        self._go_back(self._topic, self._number, there)
 
     def _fail(self, error: TxStoreError) -> None:
         """A consumer hears of what it must know; all else is tried again."""
@@ -202,9 +219,10 @@ class QueueReader:
 class Puller:
     """The pulls of one consumer: a reader for each queue, which ends with its consumer."""
 
-    def __init__(self, client: Client, group: str) -> None:
+    def __init__(self, client: Client, group: str, go_back: GoBack) -> None:
         self._client = client
         self._group = group
+        self._go_back = go_back
         self._readers: dict[tuple[str, int], QueueReader] = {}
         self._finalizer = weakref.finalize(self, _stop_all, self._readers)
 
@@ -216,7 +234,7 @@ class Puller:
         if reader is None or reader.next_taken != queue_offset:
             if reader is not None:
                 reader.stop()
-            reader = QueueReader(self._client, self._group, topic, queue_id, queue_offset, tags)
+            reader = QueueReader(self._client, self._group, topic, queue_id, queue_offset, tags, self._go_back)
             self._readers[topic, queue_id] = reader
         return reader.take(max_messages, self._client.options.seconds("request_time_out"))
 

@@ -1,0 +1,61 @@
+"""Resets: a broker's operator sets a group's offsets anew, and the broker tells the group's clients.
+
+In: RESET_CONSUMER_CLIENT_OFFSET. Out: consumers here that go on at the new places. Always: what is in hand of such a
+queue is not acknowledged. Not here: asking for a reset (mqadmin, or where the store is).
+"""
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+
+from txstore._native import RemotingCommand
+from txstore.errors import ProtocolError
+from txstore.remoting.client import Client
+from txstore.remoting.codes import RequestCode
+from txstore.remoting.connection import Connection
+from txstore.remoting.offsets import Offsets
+from txstore.remoting.route import Queue
+
+__all__ = ["Resets", "parse_offset_table"]
+
+_log = logging.getLogger("txstore.remoting")
+# RocketMQ writes a map whose keys are objects, which is no JSON: {{"brokerName":"b","queueId":0,"topic":"t"}:5, …}
+_ENTRY = re.compile(rb"(\{[^{}]*\})\s*:\s*(-?\d+)")
+
+
+class Resets:
+    """Of one client, for its loop."""
+
+    def __init__(self, client: Client, offsets: Offsets) -> None:
+        self._client = client
+        self._offsets = offsets
+        client.listeners[RequestCode.RESET_CONSUMER_CLIENT_OFFSET] = self._hear
+
+    def _hear(self, connection: Connection, request: RemotingCommand) -> None:
+        group = request.ext_fields.get("group", "")
+        topic = request.ext_fields.get("topic", "")
+        places = {
+            self._client.numbers.number(queue): queue_offset
+            for of_topic, queue, queue_offset in parse_offset_table(request.body)
+            if of_topic == topic
+        }
+        members = [one for one in self._client.members.all() if one.group == group and one.topic == topic]
+        if not members:
+            return
+        _log.warning("the offsets of group %s in %s are set anew: %s", group, topic, places, extra={"group": group})
+        for number, queue_offset in places.items():
+            self._offsets.set(topic, group, number, queue_offset)
+        for member in members:
+            # In a thread, since it waits for what the consumer is about, and asks this loop.
+            self._client.loop.run_in_executor(None, member.offsets_reset, topic, list(places))
+
+
+def parse_offset_table(body: bytes) -> Iterator[tuple[str, Queue, int]]:
+    """Topic, queue and queue offset of each entry. Raises ProtocolError."""
+    for key, queue_offset in _ENTRY.findall(body):
+        try:
+            facts = json.loads(key)
+            yield str(facts["topic"]), Queue(str(facts["brokerName"]), int(facts["queueId"])), int(queue_offset)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ProtocolError(f"a reset's table has an entry without a good {error}") from error
