@@ -514,9 +514,6 @@ class Store:
         """Forgets how far a group has read a topic, in memory; `write_offsets` writes. Raises ReadOnlyError."""
     def check_index(self) -> tuple[int, list[str]]:
         """Compares the index with the log: how many entries lead to records of the log, and what is wrong. Reads all."""
-    def begin_halves_at(self, floor: int) -> bool:
-        """Sees to it that new half messages get at least this queue offset, by a transaction that is rolled back at once;
-        False: they do anyway. Raises ReadOnlyError."""
     def snapshot(self) -> None:
         """Syncs what is derived and writes a snapshot, so that the next opening scans only from here."""
     def heal(self) -> OpenReport:

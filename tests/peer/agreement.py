@@ -108,9 +108,11 @@ def assert_same_store(
     keys: list[tuple[str, str]],
     offset_ids: list[str],
     delays_s: Sequence[Mapping[int, int]] = (DELAY_LEVELS_S,),
+    gaps: Sequence[Sequence[object]] = (),
 ) -> None:
     """RocketMQ has the same queues, messages, units, and answers by key and id as txstore.
 
+    `gaps`: [topic, queue id, queue offset] of what stands for no message, in a store that was repaired.
     `delays_s`: the seconds of each delay level; several, if brokers with levels of their own have written it, too.
     """
     assert dump["loaded"], dump["refused"]
@@ -127,6 +129,7 @@ def assert_same_store(
         assert (message["unit_physical_offset"], message["unit_size"]) == (mine["physical_offset"], mine["size"])
         assert message["tags_code"] in {tags_code(mine, levels_s) for levels_s in delays_s}
     assert ours == {}
+    assert sorted(dump["gaps"]) == sorted(map(list, gaps))
     for (topic, key), offsets in zip(keys, dump["by_key"], strict=True):
         assert sorted(offsets) == sorted(m.physical_offset for m in store.query(topic, key, 1000)), (topic, key)
     for offset_id, offset in zip(offset_ids, dump["by_offset_id"], strict=True):

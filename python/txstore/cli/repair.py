@@ -36,7 +36,6 @@ def repair(path: str, depth: Depth, copy_to: str | None) -> dict[str, Any]:
     copies, below = _copies(path, copy_to)
     done = json.loads(mend_store(path, copies, below))
     with writing_broker(path) as broker:
-        broker.store.begin_halves_at(depth.facts["half_floor"])
         pending = [row.transaction_id for row in broker.transactions()]
         warnings = broker.open_report.warnings
     place = Path(copies) / below

@@ -22,6 +22,8 @@ pub struct Evidence {
     pub discarded: bool,
     /// An op that names its last sent half or a copy behind it.
     pub op: bool,
+    /// Such an op, in front of which a repair has put something in place of what was lost.
+    pub op_behind_loss: bool,
 }
 
 impl Evidence {
@@ -30,6 +32,7 @@ impl Evidence {
         match self {
             Self { final_message: true, .. } => Some(Outcome::Committed),
             Self { discarded: true, .. } => Some(Outcome::Discarded),
+            Self { op_behind_loss: true, .. } => Some(Outcome::FinishedUnknown),
             Self { op: true, .. } => Some(Outcome::RolledBack),
             _ => None,
         }

@@ -16,6 +16,8 @@ use crate::mutant::{Mutant, mutated};
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use crate::record::properties::REAL_TOPIC;
 use crate::record::{RecordView, TransactionType};
+use crate::repair::TOPIC as FILLER_TOPIC;
+use crate::units::TimestampMs;
 
 /// How much is remembered of what is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,21 @@ pub struct Replay {
     finished_older: HashMap<Identity, Vec<u64>>,
     by_physical_offset: HashMap<u64, Key>,
     unnamed: BTreeSet<u64>,
+    /// One past the highest queue offset that an op names.
+    named_end: u64,
+    loss: Loss,
+}
+
+/// Whether records were lost right in front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    /// No.
+    None,
+    /// The last record stands in for them.
+    Here,
+    /// Behind them came ends of one group, written at that time: what is lost may have decided the transactions whose ops
+    /// are among them.
+    EndsSince(TimestampMs),
 }
 
 impl Replay {
@@ -55,7 +72,14 @@ impl Replay {
             finished_older: HashMap::new(),
             by_physical_offset: HashMap::new(),
             unnamed: BTreeSet::new(),
+            named_end: 0,
+            loss: Loss::None,
         }
+    }
+
+    /// One past the highest queue offset that an op names.
+    pub const fn named_end(&self) -> u64 {
+        self.named_end
     }
 
     /// Goes on behind a half queue that ends there.
@@ -66,6 +90,7 @@ impl Replay {
     /// Applies one record; others than those of transactions are passed over, and those that stand in no queue: their
     /// queue offset says nothing.
     pub fn apply(&mut self, table: &mut Table, view: &RecordView<'_>) {
+        self.note_loss(view);
         match view.topic {
             _ if !view.transaction_type().is_queued() => {}
             HALF_TOPIC => self.half(table, view),
@@ -74,6 +99,18 @@ impl Replay {
             _ if view.transaction_type() == TransactionType::Commit => self.final_message(table, view),
             _ => {}
         }
+    }
+
+    fn note_loss(&mut self, view: &RecordView<'_>) {
+        let is_end =
+            matches!(view.topic, OP_TOPIC | DISCARD_TOPIC) || view.transaction_type() == TransactionType::Commit;
+        let time = view.store_timestamp;
+        self.loss = match self.loss {
+            _ if view.topic == FILLER_TOPIC && view.transaction_type() == TransactionType::Rollback => Loss::Here,
+            Loss::Here if is_end => Loss::EndsSince(time),
+            Loss::EndsSince(since) if is_end && since == time => self.loss,
+            _ => Loss::None,
+        };
     }
 
     /// Ends the replay: what is decided leaves the table. Returns the decided halves that no op names.
@@ -179,7 +216,7 @@ impl Replay {
             highest = highest.max(queue_offset);
             self.unnamed.remove(&queue_offset);
             if let Some(key) = table.find(queue_offset) {
-                table.saw_op(key, queue_offset);
+                table.saw_op(key, queue_offset, self.loss == Loss::None);
                 self.note(table, key, view, |more| {
                     if more.ops.last() != Some(&view.physical_offset.0) {
                         more.ops.push(view.physical_offset.0);
@@ -188,6 +225,7 @@ impl Replay {
                 self.settle(table, key);
             }
         }
+        self.named_end = self.named_end.max(highest.saturating_add(1));
         table.ops.note(view.queue_offset.0, highest);
     }
 

@@ -476,13 +476,14 @@ impl Table {
         }
     }
 
-    /// Notes an op that names the copy at `queue_offset`.
-    pub fn saw_op(&mut self, key: Key, queue_offset: u64) {
+    /// Notes an op that names the copy at `queue_offset`; whether nothing that was lost in front of it may have decided.
+    pub fn saw_op(&mut self, key: Key, queue_offset: u64, decides: bool) {
         if let Some(entry) = self.get_mut(key) {
             let ends = queue_offset >= entry.last_sent();
             let more = entry.more_mut();
             more.named.insert(queue_offset);
-            more.evidence.op |= ends;
+            more.evidence.op |= ends && decides;
+            more.evidence.op_behind_loss |= ends && !decides;
         }
     }
 

@@ -18,7 +18,7 @@ use crate::record::layout::{CRC_PROPERTY_LEN, PROPERTIES_MAX};
 
 #[test]
 fn t2_the_outcome_is_decided_by_one_record() {
-    let of = |final_message, discarded, op| Evidence { final_message, discarded, op }.outcome();
+    let of = |final_message, discarded, op| Evidence { final_message, discarded, op, op_behind_loss: false }.outcome();
     assert_eq!(of(false, false, false), None);
     assert_eq!(of(false, false, true), Some(Outcome::RolledBack));
     for op in [false, true] {

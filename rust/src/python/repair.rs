@@ -80,6 +80,6 @@ fn facts(found: &Examination) -> Value {
         "clean": found.clean, "damages": found.damages.iter().map(damage).collect::<Vec<_>>(), "torn": found.torn,
         "derived": found.derived.iter().map(|(file, what)| json!({"file": file, "what": what})).collect::<Vec<_>>(),
         "lost": found.lost.iter().map(lost).collect::<Vec<_>>(), "lost_count": found.lost_count,
-        "half_floor": found.half_floor, "whole": found.whole,
+        "whole": found.whole,
     })
 }

@@ -428,10 +428,6 @@ impl Store {
         py.detach(|| guarded(|| self.store.check_index())).or_raise(py)
     }
 
-    fn begin_halves_at(&self, py: Python<'_>, floor: u64) -> PyResult<bool> {
-        py.detach(|| guarded(|| self.store.begin_halves_at(floor))).or_raise(py)
-    }
-
     fn snapshot(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| guarded(|| self.store.snapshot())).or_raise(py)
     }

@@ -11,9 +11,8 @@ use crate::commit_log::{self, FILE_TAIL, Step, step};
 use crate::config_file;
 use crate::consume_queue::{self, ENTRY_SIZE, Entry};
 use crate::error::{Error, Result};
-use crate::half::op::parse_op_body;
 use crate::index::IndexGeometry;
-use crate::names::{OP_TOPIC, valid_path_component};
+use crate::names::valid_path_component;
 use crate::published::Published;
 use crate::record::RecordView;
 use crate::record::decode::{Scanned, decode};
@@ -154,11 +153,18 @@ impl Examiner {
         self.close_open_end(base);
         self.out.records += 1;
         self.newest = self.newest.max(view.store_timestamp);
-        if view.topic == OP_TOPIC {
-            let named = parse_op_body(view.body).map(|offset| offset.saturating_add(1)).max().unwrap_or(0);
-            self.out.half_floor = self.out.half_floor.max(named);
+        if view.transaction_type().is_queued() {
+            self.note_queue(view);
         }
         self.out.end = at + u64::from(view.size);
+    }
+
+    fn note_queue(&mut self, view: &RecordView<'_>) {
+        if let Some(queues) = self.out.queued.get_mut(view.topic) {
+            queues.insert(view.queue_id);
+        } else {
+            self.out.queued.insert(view.topic.to_owned(), [view.queue_id].into());
+        }
     }
 
     /// The file is full.

@@ -19,7 +19,7 @@ use crate::segment::{SegmentQueue, make_file};
 use crate::settings::{self, Settings};
 use crate::storage::{OpenMode, Storage};
 use crate::store::{GUARD, LOCK, PUBLISHER_BYTE, WRITER_BYTE, consume_queue_file_size};
-use crate::units::to_usize;
+use crate::units::{QueueId, to_usize};
 
 /// Bytes that are copied in one call.
 const COPIED_AT_ONCE: u64 = 1 << 20;
@@ -210,12 +210,16 @@ impl Mender<'_> {
     }
 
     fn remove_derived(&mut self) -> Result<()> {
-        for directory in [consume_queue::DIRECTORY, "index"] {
-            if self.storage.list(directory)?.is_some() {
-                self.storage.remove_dir(directory)?;
-                self.storage.sync_dir("")?;
-                self.out.removed.push(directory.to_owned());
+        for topic in self.storage.list(consume_queue::DIRECTORY)?.unwrap_or_default() {
+            for queue in self.storage.list(&format!("{}/{}", consume_queue::DIRECTORY, topic.name))?.unwrap_or_default()
+            {
+                if !self.goes_on(&topic.name, &queue.name) {
+                    self.remove_directory(&format!("{}/{}/{}", consume_queue::DIRECTORY, topic.name, queue.name))?;
+                }
             }
+        }
+        if self.storage.list("index")?.is_some() {
+            self.remove_directory("index")?;
         }
         for path in ["txstore/snapshot", "txstore/published", "checkpoint"] {
             self.remove(path)?;
@@ -228,6 +232,22 @@ impl Mender<'_> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// A queue of which the log has no record any more: its files alone say where it goes on, and no offset may be given
+    /// twice.
+    fn goes_on(&self, topic: &str, queue: &str) -> bool {
+        let path = format!("{}/{topic}/{queue}/", consume_queue::DIRECTORY);
+        let damaged = self.found.derived.iter().any(|(file, _)| file.starts_with(&path));
+        let in_log = |queue_id| self.found.queued.get(topic).is_some_and(|queues| queues.contains(&QueueId(queue_id)));
+        !damaged && queue.parse().is_ok_and(|queue_id| !in_log(queue_id))
+    }
+
+    fn remove_directory(&mut self, path: &str) -> Result<()> {
+        self.storage.remove_dir(path)?;
+        self.storage.sync_dir(path.rsplit_once('/').map_or("", |(above, _)| above))?;
+        self.out.removed.push(path.to_owned());
         Ok(())
     }
 

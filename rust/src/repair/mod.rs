@@ -15,6 +15,8 @@ pub use examine::Examiner;
 pub use filler::TOPIC;
 pub use mend::{Mended, mend, report};
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::units::{QueueId, TimestampMs};
 
 /// What kind of damage the log has.
@@ -103,8 +105,8 @@ pub struct Examination {
     pub lost: Vec<Lost>,
     /// How many they are.
     pub lost_count: u64,
-    /// One past the highest half queue offset that an op message names.
-    pub half_floor: u64,
+    /// The queues that the log has records of, by topic.
+    pub queued: BTreeMap<String, BTreeSet<QueueId>>,
     /// Files of the log, by their first physical offset, in which nothing is wrong.
     pub whole: Vec<u64>,
 }

@@ -1,22 +1,16 @@
 //! Inspect: what a repair asks of a store that opens again.
 //!
-//! In: an open store. Out: what the index and the log say differently; a half queue that goes on behind its op messages.
-//! Always: comparing writes nothing. Not here: comparing queues and transactions (Python), mending files (`repair`).
+//! In: an open store. Out: what the index and the log say differently. Always: comparing writes nothing. Not here:
+//! comparing queues and transactions (Python), mending files (`repair`).
 
-use super::append::{NewHalfMessage, NewMessage};
-use super::{End, EndKind, Store};
+use super::Store;
 use crate::commit_log::Scanner;
-use crate::consume_queue::Entry;
 use crate::dispatch::{DispatchRequest, Dispatcher};
 use crate::error::Result;
-use crate::half::HalfCopy;
 use crate::java;
-use crate::message::{Envelope, Parts};
 use crate::record::properties::TAGS;
-use crate::units::{PhysicalOffset, QueueId, to_u64};
+use crate::units::{PhysicalOffset, to_u64};
 
-/// A name for what nobody sent.
-const REPAIR: &str = "TXSTORE_REPAIR";
 /// Findings of one kind that are told.
 const FINDINGS_MAX: usize = 1_000;
 
@@ -62,28 +56,5 @@ impl Store {
         let texts = texts
             .chain(wrong.take(FINDINGS_MAX).map(|entry| told(entry, "an entry leads to no record with such a key")));
         Ok((to_u64(found.len()), texts.collect()))
-    }
-
-    /// The next half message gets at least this queue offset: an op message that names it stands in the log already, and
-    /// would end whatever came there. Where that is so, a transaction that is rolled back at once takes the last one.
-    pub fn begin_halves_at(&self, floor: u64) -> Result<bool> {
-        self.shared.check_writable("appending")?;
-        let mut inner = self.shared.inner.lock();
-        let slot = inner.half_slot;
-        let next = inner.state.dispatcher.queues.next(slot);
-        if next >= floor {
-            return Ok(false);
-        }
-        for _ in next..floor {
-            inner.state.dispatcher.queues.push(slot, Entry::PADDING);
-        }
-        drop(inner);
-        let envelope = Envelope::new(&Parts { topic: REPAIR, ..Parts::default() })?;
-        let message = NewMessage { envelope: &envelope, body: b"repair", queue_id: QueueId(0) };
-        let half = self.prepare(&NewHalfMessage { message, group: REPAIR, unique_id: None, owner: 0 })?;
-        let copy = HalfCopy { queue_offset: half.queue_offset.0, physical_offset: half.physical_offset.0 };
-        let (kind, group) = (EndKind::RollBack, Some(REPAIR.into()));
-        self.end_transaction(End { half: copy, kind, transaction_id: None, group, from_check: false })?;
-        Ok(true)
     }
 }

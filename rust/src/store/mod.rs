@@ -10,6 +10,7 @@ mod deliver;
 mod end_transaction;
 mod expire;
 mod follow;
+mod half_floor;
 mod history;
 mod inspect;
 #[cfg(txstore_mutants)]
@@ -186,7 +187,9 @@ impl Store {
         let shared = Arc::new(open::open(storage, clock, options)?);
         let flusher =
             if shared.options.read_only || !shared.options.background { None } else { Some(upkeep::spawn(&shared)?) };
-        Ok(Self { shared, flusher: Mutex::new(flusher) })
+        let store = Self { shared, flusher: Mutex::new(flusher) };
+        store.begin_halves_behind_ops()?;
+        Ok(store)
     }
 
     /// What opening found and did.

@@ -64,10 +64,11 @@ final class StoreDump {
         }
         JSONArray queues = new JSONArray();
         JSONArray messages = new JSONArray();
+        JSONArray gaps = new JSONArray();
         for (var topic : store.getConsumeQueueTable().values()) {
             for (ConsumeQueueInterface queue : topic.values()) {
                 queues.add(queue(queue));
-                messages.addAll(messages(queue));
+                messages.addAll(messages(queue, gaps));
             }
         }
         return new JSONObject()
@@ -76,6 +77,7 @@ final class StoreDump {
             .fluentPut("max_physical_offset", store.getMaxPhyOffset())
             .fluentPut("queues", queues)
             .fluentPut("messages", messages)
+            .fluentPut("gaps", gaps)
             .fluentPut("by_key", byKey(arguments.getJSONArray("keys")))
             .fluentPut("by_offset_id", byOffsetId(arguments.getJSONArray("offset_ids")));
     }
@@ -88,10 +90,15 @@ final class StoreDump {
             .fluentPut("end", queue.getMaxOffsetInQueue());
     }
 
-    private JSONArray messages(ConsumeQueueInterface queue) {
+    /** A unit of padding stands for no message: its offset is a gap. */
+    private JSONArray messages(ConsumeQueueInterface queue, JSONArray gaps) {
         JSONArray found = new JSONArray();
         for (long offset = queue.getMinOffsetInQueue(); offset < queue.getMaxOffsetInQueue(); offset++) {
             CqUnit unit = queue.get(offset);
+            if (unit != null && unit.getPos() == 0 && unit.getSize() == Integer.MAX_VALUE) {
+                gaps.add(new JSONArray(queue.getTopic(), queue.getQueueId(), offset));
+                continue;
+            }
             SelectMappedBufferResult record = unit == null ? null : store.selectOneMessageByOffset(unit.getPos(), unit.getSize());
             if (record == null) {
                 throw new IllegalStateException("no record at " + queue.getTopic() + " " + queue.getQueueId() + " " + offset);

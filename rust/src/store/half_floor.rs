@@ -1,0 +1,39 @@
+//! Half floor: a half queue goes on behind every offset that an op message names, also where the halves were lost.
+//!
+//! In: an open store whose log was repaired. Out: the same; else the next half message would get an offset whose op stands
+//! in the log already, and a broker would take it for ended. Always: only where that is so, and before anybody sends.
+
+use super::append::{NewHalfMessage, NewMessage};
+use super::{End, EndKind, Store};
+use crate::consume_queue::Entry;
+use crate::error::Result;
+use crate::half::HalfCopy;
+use crate::message::{Envelope, Parts};
+use crate::repair::TOPIC;
+use crate::units::QueueId;
+
+/// Offsets that are passed over at most: an op that names one far behind was not written by a store.
+const LOST_MAX: u64 = 1 << 20;
+
+impl Store {
+    /// A transaction that is rolled back at once takes the last offset that is named.
+    pub(super) fn begin_halves_behind_ops(&self) -> Result<()> {
+        let mut inner = self.shared.inner.lock();
+        let slot = inner.half_slot;
+        let (next, floor) = (inner.state.dispatcher.queues.next(slot), inner.state.replay.named_end());
+        if self.shared.options.read_only || next >= floor || floor - next > LOST_MAX {
+            return Ok(());
+        }
+        for _ in next + 1..floor {
+            inner.state.dispatcher.queues.push(slot, Entry::PADDING);
+        }
+        drop(inner);
+        let envelope = Envelope::new(&Parts { topic: TOPIC, ..Parts::default() })?;
+        let message = NewMessage { envelope: &envelope, body: b"repair", queue_id: QueueId(0) };
+        let half = self.prepare(&NewHalfMessage { message, group: TOPIC, unique_id: None, owner: 0 })?;
+        let half = HalfCopy { queue_offset: half.queue_offset.0, physical_offset: half.physical_offset.0 };
+        let (kind, group) = (EndKind::RollBack, Some(TOPIC.into()));
+        self.end_transaction(End { half, kind, transaction_id: None, group, from_check: false })?;
+        Ok(())
+    }
+}
