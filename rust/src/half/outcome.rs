@@ -21,9 +21,19 @@ pub struct Evidence {
     /// A copy in the discard topic.
     pub discarded: bool,
     /// An op that names its last sent half or a copy behind it.
-    pub op: bool,
-    /// Such an op, in front of which a repair has put something in place of what was lost.
-    pub op_behind_loss: bool,
+    pub op: Op,
+}
+
+/// What the op of a transaction tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Op {
+    /// There is none.
+    #[default]
+    None,
+    /// Where nothing else decides, it was rolled back.
+    RollsBack,
+    /// Right in front of it a repair has put something in place of what was lost, which may have decided.
+    BehindLoss,
 }
 
 impl Evidence {
@@ -32,9 +42,9 @@ impl Evidence {
         match self {
             Self { final_message: true, .. } => Some(Outcome::Committed),
             Self { discarded: true, .. } => Some(Outcome::Discarded),
-            Self { op_behind_loss: true, .. } => Some(Outcome::FinishedUnknown),
-            Self { op: true, .. } => Some(Outcome::RolledBack),
-            _ => None,
+            Self { op: Op::BehindLoss, .. } => Some(Outcome::FinishedUnknown),
+            Self { op: Op::RollsBack, .. } => Some(Outcome::RolledBack),
+            Self { op: Op::None, .. } => None,
         }
     }
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use hashbrown::HashMap;
 
 use super::op::parse_op_body;
+use super::outcome::Op;
 use super::table::{Key, NewHalf, Pending, Table};
 use super::{HALF_QUEUE, HalfCopy, HalfFacts, Identity};
 use crate::error::Outcome;
@@ -212,11 +213,12 @@ impl Replay {
 
     fn op(&mut self, table: &mut Table, view: &RecordView<'_>) {
         let mut highest = 0;
+        let op = if self.loss == Loss::None { Op::RollsBack } else { Op::BehindLoss };
         for queue_offset in parse_op_body(view.body) {
             highest = highest.max(queue_offset);
             self.unnamed.remove(&queue_offset);
             if let Some(key) = table.find(queue_offset) {
-                table.saw_op(key, queue_offset, self.loss == Loss::None);
+                table.saw_op(key, queue_offset, op);
                 self.note(table, key, view, |more| {
                     if more.ops.last() != Some(&view.physical_offset.0) {
                         more.ops.push(view.physical_offset.0);

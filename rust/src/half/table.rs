@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashTable};
 
-use super::outcome::{DecidedHalves, Evidence};
+use super::outcome::{DecidedHalves, Evidence, Op};
 use super::{HalfCopy, Identity};
 use crate::error::Outcome;
 use crate::units::to_usize;
@@ -476,14 +476,15 @@ impl Table {
         }
     }
 
-    /// Notes an op that names the copy at `queue_offset`; whether nothing that was lost in front of it may have decided.
-    pub fn saw_op(&mut self, key: Key, queue_offset: u64, decides: bool) {
+    /// Notes an op that names the copy at `queue_offset`, and what it tells.
+    pub fn saw_op(&mut self, key: Key, queue_offset: u64, op: Op) {
         if let Some(entry) = self.get_mut(key) {
             let ends = queue_offset >= entry.last_sent();
             let more = entry.more_mut();
             more.named.insert(queue_offset);
-            more.evidence.op |= ends && decides;
-            more.evidence.op_behind_loss |= ends && !decides;
+            if ends && more.evidence.op != Op::BehindLoss {
+                more.evidence.op = op;
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::convert::half_properties;
 use super::op::{op_bodies, parse_op_body};
-use super::outcome::{DecidedHalves, Evidence};
+use super::outcome::{DecidedHalves, Evidence, Op};
 use super::table::{NewHalf, OpProgress, Table};
 use super::*;
 use crate::error::Outcome;
@@ -18,10 +18,11 @@ use crate::record::layout::{CRC_PROPERTY_LEN, PROPERTIES_MAX};
 
 #[test]
 fn t2_the_outcome_is_decided_by_one_record() {
-    let of = |final_message, discarded, op| Evidence { final_message, discarded, op, op_behind_loss: false }.outcome();
-    assert_eq!(of(false, false, false), None);
-    assert_eq!(of(false, false, true), Some(Outcome::RolledBack));
-    for op in [false, true] {
+    let of = |final_message, discarded, op| Evidence { final_message, discarded, op }.outcome();
+    assert_eq!(of(false, false, Op::None), None);
+    assert_eq!(of(false, false, Op::RollsBack), Some(Outcome::RolledBack));
+    assert_eq!(of(false, false, Op::BehindLoss), Some(Outcome::FinishedUnknown));
+    for op in [Op::None, Op::RollsBack, Op::BehindLoss] {
         assert_eq!(of(false, true, op), Some(Outcome::Discarded));
         assert_eq!(of(true, false, op), Some(Outcome::Committed));
         assert_eq!(of(true, true, op), Some(Outcome::Committed));
