@@ -262,8 +262,9 @@ class Peer:
     ) -> Facts:
         """Opens with the real DefaultMessageStore: `loaded`, else `refused`: why.
 
-        `messages`: every queue in order, each with its unit (`unit_…`, `tags_code`); `gaps`: [topic, queue id, offset] of
-        units that stand for no message; `queues`: topic, queue_id, first, end; `by_key`: for each (topic, key) the physical offsets, newest first; `by_offset_id`: of each, or None.
+        `messages`: every queue in order, each with its unit (`unit_…`, `tags_code`); `gaps`: [topic, queue id, offset]
+        of units that stand for no message; `queues`: topic, queue_id, first, end; `by_key`: for each (topic, key) the
+        physical offsets, newest first; `by_offset_id`: of each, or None.
         """
         result = self.call(
             "dump",

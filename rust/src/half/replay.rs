@@ -46,6 +46,8 @@ pub struct Replay {
     unnamed: BTreeSet<u64>,
     /// One past the highest queue offset that an op names.
     named_end: u64,
+    /// Something in the log stands in for what was lost.
+    is_repaired: bool,
     loss: Loss,
 }
 
@@ -74,13 +76,14 @@ impl Replay {
             by_physical_offset: HashMap::new(),
             unnamed: BTreeSet::new(),
             named_end: 0,
+            is_repaired: false,
             loss: Loss::None,
         }
     }
 
-    /// One past the highest queue offset that an op names.
+    /// Where records were lost: one past the highest queue offset that an op names; else 0.
     pub const fn named_end(&self) -> u64 {
-        self.named_end
+        if self.is_repaired { self.named_end } else { 0 }
     }
 
     /// Goes on behind a half queue that ends there.
@@ -112,6 +115,7 @@ impl Replay {
             Loss::EndsSince(since) if is_end && since == time => self.loss,
             _ => Loss::None,
         };
+        self.is_repaired |= self.loss == Loss::Here;
     }
 
     /// Ends the replay: what is decided leaves the table. Returns the decided halves that no op names.
