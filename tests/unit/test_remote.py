@@ -328,6 +328,44 @@ def test_a_closed_connection_says_so(served: str) -> None:
     assert remote.closed
 
 
+def test_closing_ends_a_send_that_waits_in_another_thread(answering: Any) -> None:
+    """The name server answers, the broker at the same address is silent."""
+    asked = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        reader = FrameReader()
+        while data := connection.recv(4096):
+            for request in reader.feed(data):
+                if request.code == 310:
+                    asked.set()
+                elif request.code in (105, 106):
+                    connection.sendall(request.response(0, body=body.replace(b"ADDRESS", address.encode())))
+
+    body = (
+        b'{"brokerAddrTable":{"b":{"brokerName":"b","brokerAddrs":{0:"ADDRESS"}}},'
+        b'"brokerDatas":[{"brokerName":"b","brokerAddrs":{"0":"ADDRESS"}}],'
+        b'"queueDatas":[{"brokerName":"b","readQueueNums":1,"writeQueueNums":1,"perm":6}]}'
+    )
+    address = answering(answer)
+    remote = txstore.connect(address, request_time_out=0.5, send_msg_time_out=60)
+    producer = remote.producer("p")
+    raised: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            producer.send(Message("t", b"x"))
+        except txstore.TxStoreError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert asked.wait(5)
+    remote.close()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert isinstance(raised[0], StoreClosedError | BrokerUnreachableError)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_is_told_to_connect_itself(served: str) -> None:
     with txstore.connect(served) as remote:

@@ -6,9 +6,7 @@ later each time. Not here: what is sent (`sending`), pulled (`reader`), shared (
 """
 
 import asyncio
-import json
 import logging
-import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
@@ -23,7 +21,7 @@ from txstore.remoting.connection import Connection
 from txstore.remoting.connections import Connections
 from txstore.remoting.heartbeat import heartbeat
 from txstore.remoting.options import ConnectOptions
-from txstore.remoting.route import QueueNumbers, Route, brokers_of, parse_route
+from txstore.remoting.route import QueueNumbers, Route, parse_brokers, parse_route
 
 __all__ = ["TEMPLATE_TOPIC", "Client"]
 
@@ -52,6 +50,8 @@ class Client:
         self.connections = Connections(self._hear, options.seconds("connect_time_out"))
         self.listeners: dict[int, RequestListener] = {}
         """Who hears what brokers ask for, by code."""
+        self.returns: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """What is done when a broker came back, or a topic is elsewhere than before."""
         self.chores: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """What runs beside, from the start to the end."""
         self._name_servers = _name_servers(address)
@@ -126,7 +126,7 @@ class Client:
         """All masters of the cluster: a producer's group must be known to each, so that each can ask it."""
         answer = await self._ask_names(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         if answer.code == ResponseCode.SUCCESS:
-            self._know_brokers(brokers_of(_lenient_json(answer.body).get("brokerAddrTable")))
+            self._know_brokers(parse_brokers(answer.body))
             return
         route = await self._ask_route(TEMPLATE_TOPIC)
         if route is not None:
@@ -139,6 +139,7 @@ class Client:
         for address in addresses - self._keepers.keys():
             self._changed[address] = asyncio.Event()
             self._keepers[address] = self.loop.create_task(self._keep(address))
+            self._keepers[address].add_done_callback(self._ended)
         for address in self._keepers.keys() - addresses:
             self._keepers.pop(address).cancel()
             del self._changed[address]
@@ -171,7 +172,7 @@ class Client:
         if before is not None:
             for producer in self.producers.all():
                 producer.topics_changed()
-        self.arrivals.bump()
+        self._look_anew()
         return route
 
     async def write_route(self, topic: str) -> Route:
@@ -199,6 +200,11 @@ class Client:
         if route is not None:
             self.routes = self.routes | {topic: route}
             self.arrivals.bump()
+
+    def _look_anew(self) -> None:
+        for work in self.returns:
+            self.spawn(work())
+        self.arrivals.bump()
 
     def wanted_topics(self) -> set[str]:
         """What consumers here read."""
@@ -328,6 +334,7 @@ class Client:
         """Keeps one broker connected and told of who is here."""
         back_off = first = self.options.seconds("reconnect_back_off")
         changed = self._changed[address]
+        known: Connection | None = None
         while True:
             changed.clear()
             try:
@@ -341,6 +348,9 @@ class Client:
             back_off = first
             connection = self.connections.live(address)
             if connection is not None:
+                if known is not None and known is not connection:
+                    self._look_anew()
+                known = connection
                 every = self.options.seconds("heart_beat_broker_interval")
                 await _first_of((connection.lost, changed), every)
 
@@ -394,16 +404,3 @@ def _no_address(given: str) -> InvalidOptionError:
     return InvalidOptionError(
         f'{given} is no address\nhint: "127.0.0.1:9876", several as "a:9876;b:9876", or "unix:FILE"', option="address"
     )
-
-
-def _lenient_json(body: bytes) -> dict[str, Any]:
-    """RocketMQ writes maps of numbers with bare numbers as keys."""
-    text = body.decode("utf-8", "replace")
-    for candidate in (text, re.sub(r"([{,])\s*(\d+)\s*:", r'\1"\2":', text)):
-        try:
-            facts = json.loads(candidate)
-        except ValueError:
-            continue
-        if isinstance(facts, dict):
-            return facts
-    return {}
