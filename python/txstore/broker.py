@@ -331,14 +331,17 @@ class Broker(ConsumerGroups):
         """
         self._must_write("making a topic")
         self._topics.create(topic, queues)
-        for producer in self._producers.all():
-            producer.topics_changed()
-        for told in self._topic_watchers:
-            told()
+        self._tell_of_topics()
 
     def watch_topics(self, changed: Callable[[], None]) -> None:
-        """Has `changed` called whenever a topic was made or grew by `create_topic`. For servers."""
+        """Has `changed` called whenever a topic was made by hand, grew or was deleted. For servers."""
         self._topic_watchers = (*self._topic_watchers, changed)
+
+    def _tell_of_topics(self) -> None:
+        for producer in self._producers.all():
+            producer.topics_changed()
+        for changed in self._topic_watchers:
+            changed()
 
     def delete_topic(self, topic: str) -> int:
         """Deletes a topic with its queues and the groups' offsets in it, durably; how many messages went.
@@ -349,7 +352,9 @@ class Broker(ConsumerGroups):
         """
         self._must_write("deleting a topic")
         self._queries.must_know_topic(topic)
-        return self._deletion.topic(topic)
+        gone = self._deletion.topic(topic)
+        self._tell_of_topics()
+        return gone
 
     def delete_group(self, group: str, *, force: bool = False) -> int:
         """Deletes a consumer group with its offsets, retries and dead letters, durably; how many dead letters went.

@@ -50,6 +50,9 @@ def serve(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of BrokerConfig; again for more. Times: seconds."),
     ] = None,
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Figures, health and readiness over HTTP.")
+    ] = None,
     log: Annotated[str, typer.Option("--log", metavar="FORM", help="'text', or 'json': an object a line.")] = "text",
 ) -> None:
     """Serve a store to RocketMQ clients of any language, and to txstore.connect."""
@@ -59,9 +62,15 @@ def serve(
         signal.signal(number, lambda *_: stopped.set())
     options = _settings(settings or [])
     BrokerConfig.from_options(options)  # A bad setting is said before anything is made.
-    config = ServerConfig(listen=_or_none(listen), name_server=_or_none(name_server), unix=unix, advertise=advertise)
+    config = ServerConfig(_or_none(listen), unix, _or_none(name_server), advertise, metrics)
     with txstore.serve(path, config=config, **options) as server:  # type: ignore[arg-type]
-        for what, where in (("broker", server.address), ("name server", server.name_server), ("socket", server.unix)):
+        places = {
+            "broker": server.address,
+            "name server": server.name_server,
+            "socket": server.unix,
+            "metrics": server.metrics,
+        }
+        for what, where in places.items():
             if where is not None:
                 print(f"{what:<12} {where}", flush=True)
         _notify("READY=1")

@@ -73,6 +73,12 @@ impl Connection {
         loop {
             let Ok(left) = session.outbox.write_to(&self.stream) else { return End::Dropped };
             let stops = *stopping.borrow();
+            // What was left in hand while the client did not read.
+            match self.take_whole() {
+                Ok(0) => {}
+                Ok(_) => continue,
+                Err(end) => return end,
+            }
             if session.outbox.is_closed() || (stops && left == 0 && self.tasks.is_empty()) {
                 return End::Quiet;
             }
@@ -109,7 +115,13 @@ impl Connection {
             for _ in 0..READS_MAX {
                 match self.stream.try_read(buffer) {
                     Ok(0) => return Ok(false),
-                    Ok(length) => self.take(buffer.get(..length).unwrap_or_default())?,
+                    Ok(length) => {
+                        self.reader.feed(buffer.get(..length).unwrap_or_default());
+                        self.take_whole()?;
+                        if self.session.outbox.is_full() {
+                            return Ok(true);
+                        }
+                    }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(_) => return Ok(false),
@@ -119,19 +131,22 @@ impl Connection {
         })
     }
 
-    fn take(&mut self, arrived: &[u8]) -> Result<(), End> {
-        self.reader.feed(arrived);
-        loop {
+    /// Deals with what has arrived whole, as long as the client reads; how many commands that were.
+    fn take_whole(&mut self) -> Result<usize, End> {
+        let mut taken = 0;
+        while !self.session.outbox.is_full() {
             match self.reader.take() {
                 Ok(Some(command)) => self.dispatch(command),
-                Ok(None) => return Ok(()),
+                Ok(None) => break,
                 Err(error) => {
                     Counters::count(&self.service.counters.frames_malformed);
                     self.service.malformed(&self.session, &error);
                     return Err(End::Dropped);
                 }
             }
+            taken += 1;
         }
+        Ok(taken)
     }
 
     fn dispatch(&mut self, command: Command) {

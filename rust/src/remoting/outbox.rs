@@ -88,6 +88,12 @@ impl Outbox {
         Ok(left)
     }
 
+    /// Whether so much waits that the client is to read first.
+    pub(super) fn is_full(&self) -> bool {
+        let waiting = self.waiting.lock();
+        waiting.overfull || waiting.bytes.len() - waiting.written > OUT_PAUSE
+    }
+
     /// Nothing is taken any more.
     pub(super) fn close(&self) {
         self.waiting.lock().closed = true;

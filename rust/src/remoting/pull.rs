@@ -134,7 +134,12 @@ async fn read_or_hold(
         if !records.is_empty() {
             return found(service, request, pull, &records, next.0);
         }
+        let first_look = from == began;
         from = next.0;
+        if first_look && from > began {
+            // At once, so that the client can acknowledge what was passed over.
+            return answer(service, request, pull, response::PULL_RETRY_IMMEDIATELY, from);
+        }
         let arrived = service.arrivals.wait(pull.topic, pull.queue_id.0, from);
         // What came between reading and waiting wakes nobody.
         let (_, end) = range(service, pull)?;

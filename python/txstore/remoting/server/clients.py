@@ -216,11 +216,19 @@ class Clients:
             for connection in list(self._producers):
                 self.closed(connection)
 
-    def counts(self) -> dict[str, int]:
-        """How many there are."""
+    def counts(self, group: str | None = None) -> dict[str, int]:
+        """How many there are; of a group, or of all."""
         with self._lock:
-            producers = sum(map(len, self._producers.values()))
-            return {"producers": producers, "consumers": sum(len(group.members) for group in self._groups.values())}
+            producers = [name for of in self._producers.values() for name in of]
+            consumers = [name for name, of in self._groups.items() for _ in of.members]
+        wanted = producers if group is None else [name for name in producers if name == group]
+        reading = consumers if group is None else [name for name in consumers if name == group]
+        return {"producers": len(wanted), "consumers": len(reading)}
+
+    def readers(self, topic: str) -> list[str]:
+        """The groups with consumers of a topic that are connected."""
+        with self._lock:
+            return sorted(name for name, group in self._groups.items() if topic in group.subscriptions)
 
     # Inside
 

@@ -26,6 +26,7 @@ from txstore.broker import open as open_store
 from txstore.config import BrokerConfig
 from txstore.errors import InvalidOptionError, ReadOnlyError, StoreIOError, TxStoreError
 from txstore.remoting.server.clients import Clients
+from txstore.remoting.server.metrics import MetricsServer
 from txstore.remoting.server.offsets import Locks, Offsets
 from txstore.remoting.server.queries import Queries
 from txstore.remoting.server.request import (
@@ -68,6 +69,8 @@ class ServerConfig:
     """HOST:PORT of the name server's half; None: it answers at the other addresses only."""
     advertise: str | None = None
     """HOST:PORT at which clients reach the broker, where that is not `listen` (0.0.0.0, a container)."""
+    metrics: str | None = None
+    """HOST:PORT for /healthz, /readyz and /metrics over HTTP; port 0 takes a free one."""
     io_threads: int = 2
     """Threads for connections."""
     connections_max: int = 10_000
@@ -96,6 +99,7 @@ class Server:
         self._close_broker = close_broker
         self._monotonic = monotonic
         self._closed = False
+        self._metrics: MetricsServer | None = None
         self._lock = threading.Lock()
         self._native = _listen(broker, self._config)
         addresses = list(self._native.addresses)
@@ -111,6 +115,13 @@ class Server:
         broker.watch_topics(self.forget_topics)
         self._thread = threading.Thread(target=self._run, name="txstore-server", daemon=True)
         self._thread.start()
+        try:
+            if self._config.metrics is not None:
+                self._metrics = MetricsServer(self, self._config.metrics)
+        except BaseException:
+            self._close_broker = False  # Whoever opened it closes it.
+            self.close()
+            raise
         fields = {"listen": self.address, "name_server": self.name_server, "unix": self.unix, "path": broker.path}
         _log.info("serving %s", broker.path, extra=fields)
 
@@ -125,6 +136,11 @@ class Server:
     def unix(self) -> str | None:
         """The socket's file."""
         return None if self._config.unix is None else os.fspath(self._config.unix)
+
+    @property
+    def metrics(self) -> str | None:
+        """Where figures are told by HTTP."""
+        return None if self._metrics is None else self._metrics.address
 
     @property
     def closed(self) -> bool:
@@ -145,6 +161,8 @@ class Server:
             if self._closed:
                 return
             self._closed = True
+        if self._metrics is not None:
+            self._metrics.close()
         self._native.stop_listening()
         until = self._monotonic() + _DRAIN_SECONDS
         while self._native.counters()["connections"] and self._monotonic() < until:
@@ -189,7 +207,7 @@ class Server:
         """Who answers what: at once, and what may take long."""
         routes, clients, locks = self._routes, self._clients, self._locks
         offsets, retries, queries = Offsets(self._broker, clients), Retries(self._broker), Queries(self._broker)
-        topics = Topics(self._broker, self._native, lambda: routes.address)
+        topics = Topics(self._broker, self._native, clients, lambda: routes.address)
         at_once: dict[int, Handler] = {
             _TOPIC: topics.known,
             _PRODUCER: self._producer,
@@ -227,7 +245,7 @@ class Server:
             207: topics.delete_group,
             208: topics.progress,
             215: topics.delete,
-            216: topics.delete,
+            216: topics.delete_route,
             222: offsets.reset,
             224: topics.of_cluster,
             300: topics.groups_of,

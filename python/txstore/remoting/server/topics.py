@@ -1,7 +1,7 @@
 """Topics and groups, as operators see them: made, listed, described.
 
 In: mqadmin's requests, and the engine's own question for a topic. Out: topics and groups, made by the broker's rules;
-the broker's state. Always: no client makes a system topic; nothing that holds messages is deleted. Not here: routes.
+the broker's state. Always: no client makes a system topic; what is read by somebody is not deleted. Not here: routes.
 """
 
 import time
@@ -11,11 +11,13 @@ from typing import Any, Protocol
 from txstore import _native
 from txstore.broker import Broker
 from txstore.message import retry_topic
+from txstore.remoting.server.clients import Clients
 from txstore.remoting.server.offsets import queue_table
 from txstore.remoting.server.request import (
     OK,
     REQUEST_CODE_NOT_SUPPORTED,
     SUBSCRIPTION_GROUP_NOT_EXIST,
+    SYSTEM_ERROR,
     TOPIC_NOT_EXIST,
     Refused,
     Reply,
@@ -34,14 +36,16 @@ _READ, _WRITE = 4, 2
 
 class _Tables(Protocol):
     def set_topic(self, topic: str, read_queues: int, write_queues: int) -> None: ...
+    def forget_topics(self) -> None: ...
     def counters(self) -> dict[str, int]: ...
 
 
 class Topics:
     """`tables`: the engine's copy of the topics, by which it serves."""
 
-    def __init__(self, broker: Broker, tables: _Tables, address: Callable[[], str]) -> None:
+    def __init__(self, broker: Broker, tables: _Tables, clients: Clients, address: Callable[[], str]) -> None:
         self._broker = broker
+        self._clients = clients
         self._tables = tables
         self._address = address
         self._began_ms = time.time_ns() // 1_000_000
@@ -73,11 +77,21 @@ class Topics:
         return OK
 
     def delete(self, request: Request) -> Reply:
-        topic = request.fields.get("topic", "")
-        raise Refused(
-            REQUEST_CODE_NOT_SUPPORTED,
-            f"topic {topic} stays: its messages are part of the log, which only retention shortens",
-        )
+        """215: by the broker's rules; nobody here may read it either."""
+        topic = text(request.fields, "topic")
+        if readers := self._clients.readers(topic):
+            raise Refused(SYSTEM_ERROR, f"topic {topic} is read by {', '.join(readers)}\nhint: stop them first")
+        if topic in self._broker.topics():
+            self._tables.set_topic(topic, 0, 0)  # Until it is gone nobody sends to it.
+        try:
+            self._broker.delete_topic(topic)
+        finally:
+            self._tables.forget_topics()
+        return OK
+
+    def delete_route(self, request: Request) -> Reply:
+        """216: the name server's half of it, which is the same table."""
+        return OK
 
     def names(self, request: Request) -> Reply:
         return Reply(body=json_of({"topicList": self._broker.topics()}))
@@ -125,7 +139,13 @@ class Topics:
         return OK
 
     def delete_group(self, request: Request) -> Reply:
-        raise Refused(REQUEST_CODE_NOT_SUPPORTED, "a group's offsets are kept: they say what was read")
+        """207: by the broker's rules."""
+        group = text(request.fields, "groupName")
+        if self._clients.counts(group)["consumers"]:
+            raise Refused(SYSTEM_ERROR, f"group {group} has consumers that are connected\nhint: stop them first")
+        self._broker.delete_group(group)
+        self._tables.forget_topics()
+        return OK
 
     def all_groups(self, request: Request) -> Reply:
         """201: every group with its settings."""

@@ -51,6 +51,10 @@ public final class Peer {
         commands.put("producer.stop", arguments -> release(arguments, Producer.class).stop());
         commands.put("consume", Consumer::consume);
         commands.put("resume", Admin::resume);
+        commands.put("remote.produce", Remote::produce);
+        commands.put("remote.push", Remote::push);
+        commands.put("remote.lite_pull", Remote::litePull);
+        commands.put("remote.admin", Remote::admin);
     }
 
     /** Remembers what a command made; later commands name it by the handle in its facts. */

@@ -1,0 +1,208 @@
+"""The story: a Java team's own clients talk to `txstore serve` as to RocketMQ, and nothing is lost or doubled.
+
+RocketMQ's rocketmq-client 5.4.0 and mqadmin run in a process of their own. The short form runs by default; what waits
+for delays and re-balancing bears the marker `peer`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.peer import rocketmq as peer
+from txstore import Server
+
+Facts = dict[str, Any]
+
+
+def names_of(server: Server) -> str:
+    assert server.name_server is not None
+    return server.name_server
+
+
+def bodies(server: Server, topic: str) -> list[bytes]:
+    """All that is visible in a topic."""
+    broker = server.broker
+    return [
+        message.body for queue_id in broker.read_queues(topic) for message in broker.read(topic, queue_id, 0, 10_000)[0]
+    ]
+
+
+def until(holds: Callable[[], bool], seconds: float = 15.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not come to hold"
+        time.sleep(0.02)
+
+
+def produce(java: peer.Peer, server: Server, count: int, how: str = "sync", **more: Any) -> Facts:
+    facts = java.call(
+        "remote.produce", names=names_of(server), group="sender", topic="orders", count=count, how=how, **more
+    )
+    assert isinstance(facts, dict)
+    return facts
+
+
+def push(java: peer.Peer, server: Server, wanted: int, how: str = "concurrent", **more: Any) -> list[Facts]:
+    arguments = {"group": "shipping", "topic": "orders", "tags": "*", "how": how, "wanted": wanted} | more
+    return list(java.call("remote.push", names=names_of(server), **arguments))
+
+
+# Producers ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["sync", "async", "oneway"])
+def test_messages_are_sent(java: peer.Peer, server: Server, how: str) -> None:
+    answer = produce(java, server, 30, how, linger_ms=300 if how == "oneway" else 0)
+    assert answer["errors"] == []
+    assert len(set(answer["ids"])) == (0 if how == "oneway" else 30)
+    until(lambda: len(bodies(server, "orders")) == 30)
+    assert Counter(bodies(server, "orders")) == Counter(b"%d" % number for number in range(30))
+    for message_id in answer["ids"][:3]:
+        assert server.broker.message(message_id, topic="orders").message_id == message_id
+
+
+def test_transactions_end_as_their_producer_says(java: peer.Peer, server: Server) -> None:
+    """Committed, rolled back, and three that a check settles: committed, rolled back, given up."""
+    plans = {
+        b"committed": ["COMMIT"],
+        b"rolled back": ["ROLLBACK"],
+        b"checked": ["UNKNOWN", "UNKNOWN", "COMMIT"],
+        b"checked, not": ["UNKNOWN", "ROLLBACK"],
+        b"thrown": ["THROW", "COMMIT"],
+        b"given up": ["UNKNOWN"],
+    }
+    with java.producer(names_of(server), "payments") as producer:
+        sent = producer.transactions([peer.message("orders", body, answers=plan) for body, plan in plans.items()])
+        assert [answer["status"] for answer in sent] == ["SEND_OK"] * len(plans)
+        until(lambda: not server.broker.transactions())
+        checks = Counter(event["transaction_id"] for event in producer.log() if event["what"] == "check")
+    ids = {body: answer["transaction_id"] for body, answer in zip(plans, sent, strict=True)}
+    assert sorted(bodies(server, "orders")) == [b"checked", b"committed", b"thrown"]
+    states = {body: server.broker.transaction(ids[body]).state for body in plans}
+    assert (states[b"rolled back"], states[b"checked, not"], states[b"given up"]) == (
+        "rolled_back",
+        "rolled_back",
+        "discarded",
+    )
+    assert [checks[ids[body]] for body in plans] == [0, 0, 2, 1, 1, 3]
+
+
+def test_compressed_bodies_and_batches_arrive(java: peer.Peer, server: Server) -> None:
+    with java.producer(names_of(server), "g", compression="LZ4") as producer:
+        large = b"compress me " * 1_000
+        assert producer.send([peer.message("orders", large)])[0]["status"] == "SEND_OK"
+        assert producer.batch([peer.message("orders", b"one"), peer.message("orders", b"two")])["status"] == "SEND_OK"
+    assert Counter(bodies(server, "orders")) == Counter([large, b"one", b"two"])
+    assert {body["body_length"] for body in java.consume(names_of(server), "c", {"orders": "*"}, at_least=3)} == {
+        3,
+        len(large),
+    }
+
+
+# Consumers ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_push_consumer_gets_all_and_is_known(java: peer.Peer, server: Server) -> None:
+    produce(java, server, 60)
+    received = push(java, server, 40, tags="t0 || t1")
+    assert Counter(int(message["keys"][1:]) for message in received) == Counter(n for n in range(60) if n % 3 != 2)
+    assert push(java, server, 1, tags="t0 || t1", timeout_ms=500, linger_ms=0) == []
+
+
+def test_messages_refused_come_again_and_are_parked(java: peer.Peer, server: Server) -> None:
+    produce(java, server, 4)
+    received = push(java, server, 6, fail="k2", times=2, max_reconsume_times=5)
+    assert [m["reconsume_times"] for m in received if m["keys"] == "k2"] == [0, 1, 2]
+    assert {m["topic"] for m in received} == {"orders"}
+    produce(java, server, 1)
+    received = push(java, server, 2, fail="k0", times=99, max_reconsume_times=1, linger_ms=1500)
+    assert [m["reconsume_times"] for m in received] == [0, 1]
+    assert [letter.body for letter in server.broker.dead_letters("shipping")] == [b"0"]
+
+
+def test_a_lite_pull_consumer_polls_and_commits(java: peer.Peer, server: Server) -> None:
+    produce(java, server, 20)
+    arguments = {"names": names_of(server), "group": "lite", "topic": "orders", "tags": "*"}
+    received = java.call("remote.lite_pull", **arguments, wanted=20)
+    assert Counter(message["body"] for message in received) == Counter(str(number) for number in range(20))
+    assert sum(row.lag for row in server.broker.lag("lite")) == 0
+    assert java.call("remote.lite_pull", **arguments, wanted=1, timeout_ms=1_000) == []
+
+
+@pytest.mark.peer
+def test_members_share_the_queues(java: peer.Peer, server: Server) -> None:
+    server.broker.create_topic("orders", 4)
+    running = java.begin(
+        "remote.push",
+        names=names_of(server), group="shipping", topic="orders", tags="*", how="concurrent",
+        members=2, wanted=80, linger_ms=500,
+    )  # fmt: skip
+    until(lambda: server.counters()["consumers"] == 2)
+    time.sleep(3)
+    produce(java, server, 80)
+    received = running.result(60)
+    assert Counter(int(m["keys"][1:]) for m in received) == Counter(range(80))
+    assert {m["member"] for m in received} == {0, 1}
+
+
+@pytest.mark.peer
+def test_everyone_of_a_broadcast_gets_all(java: peer.Peer, server: Server) -> None:
+    produce(java, server, 20)
+    received = push(java, server, 40, "broadcast", members=2)
+    assert Counter(m["member"] for m in received) == {0: 20, 1: 20}
+
+
+@pytest.mark.peer
+def test_an_orderly_consumer_keeps_the_order_through_failures(java: peer.Peer, server: Server) -> None:
+    produce(java, server, 40)
+    received = push(java, server, 43, "orderly", members=2, fail="k5", times=3, timeout_ms=60_000)
+    done: dict[int, list[int]] = {}
+    for message in received:
+        if not message["failed"]:
+            done.setdefault(message["queue_id"], []).append(message["queue_offset"])
+    assert all(offsets == sorted(set(offsets)) for offsets in done.values())
+    assert sum(map(len, done.values())) == 40
+
+
+@pytest.mark.peer
+def test_an_orderly_consumer_gives_up_to_the_dead_letters(java: peer.Peer, server: Server) -> None:
+    produce(java, server, 8)
+    received = push(java, server, 10, "orderly", fail="k3", times=99, max_reconsume_times=2, linger_ms=2_000)
+    assert [m["reconsume_times"] for m in received if m["keys"] == "k3"] == [0, 1, 2]
+    assert [letter.body for letter in server.broker.dead_letters("shipping")] == [b"3"]
+
+
+# Operators ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.peer
+def test_mqadmin_finds_its_way(java: peer.Peer, server: Server) -> None:
+    names = names_of(server)
+
+    def admin(*arguments: str) -> str:
+        return str(java.call("remote.admin", names=names, arguments=[*arguments, "-n", names]))
+
+    assert "success" in admin("updateTopic", "-c", "DefaultCluster", "-t", "orders", "-r", "6", "-w", "6")
+    assert server.broker.write_queues("orders") == tuple(range(6))
+    ids = produce(java, server, 12)["ids"]
+    push(java, server, 12)
+    assert "txstore" in admin("clusterList")
+    assert "orders" in admin("topicList")
+    assert '"readQueueNums":6' in admin("topicRoute", "-t", "orders").replace(" ", "")
+    assert admin("topicStatus", "-t", "orders").count("txstore") == 6
+    assert "commitLogMaxOffset" in admin("brokerStatus", "-b", str(server.address))
+    assert "brokerName" in admin("getBrokerConfig", "-b", str(server.address))
+    assert "Consume Diff Total: 0" in admin("consumerProgress", "-g", "shipping")
+    assert ids[0] in admin("queryMsgByUniqueKey", "-t", "orders", "-i", ids[0])
+    assert ids[1] in admin("queryMsgByKey", "-t", "orders", "-k", "k1")
+    offset_id = server.broker.message(ids[2]).offset_message_id
+    assert ids[2] in admin("queryMsgById", "-t", "orders", "-i", offset_id)
+    assert "success" in admin("updateSubGroup", "-c", "DefaultCluster", "-g", "billing").lower()
+    assert "billing" in server.broker.groups()
+    admin("resetOffsetByTime", "-t", "orders", "-g", "shipping", "-s", "0")
+    assert sum(row.lag for row in server.broker.lag("shipping")) == 12

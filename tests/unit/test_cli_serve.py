@@ -1,0 +1,108 @@
+"""The story: `txstore serve` says where it listens, serves until it is told to stop, and closes the store well; what
+keeps it from serving is said with what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import txstore
+from tests.frames import Wire
+
+pytest.importorskip("typer")
+
+_ENTRY = [sys.executable, "-c", "import sys; from txstore.cli.main import main; sys.exit(main())", "serve"]
+_FREE = ["--listen", "127.0.0.1:0", "--name-server", "none"]
+SEND_V2 = 310
+FIELDS = {"a": "g", "b": "orders", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "j": 0}
+
+
+@contextmanager
+def serving(path: Path, *options: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """A server's process, and where it says that it listens."""
+    command = [*_ENTRY, str(path), *_FREE, *options]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            places = {}
+            for _ in range(1 + ("--unix" in options)):
+                what, _, where = process.stdout.readline().strip().rpartition(" ")
+                places[what.strip()] = where
+            yield process, places
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, number: signal.Signals) -> None:
+    notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    notified.bind(str(tmp_path / "notify"))
+    notified.settimeout(20)
+    options = ["--unix", str(tmp_path / "socket"), "--log", "json", "--set", "flush_disk_type=SYNC_FLUSH"]
+    with serving(tmp_path / "store", *options, NOTIFY_SOCKET=str(tmp_path / "notify")) as (process, places):
+        assert notified.recv(100) == b"READY=1"
+        for place in (places["broker"], places["socket"]):
+            with Wire(place) as wire:
+                assert wire.call(SEND_V2, FIELDS, b"x").code == 0
+        process.send_signal(number)
+        _, log = process.communicate(timeout=20)
+        assert process.returncode == 0
+        assert notified.recv(100) == b"STOPPING=1"
+    notified.close()
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert [line["message"].split(" ")[0] for line in lines] == ["store", "serving", "no"]
+    assert lines[1]["listen"] == places["broker"]
+    with txstore.open(tmp_path / "store") as broker:
+        assert broker.open_report.clean
+        assert len(broker.read("orders", 0, 0)[0]) == 2
+
+
+def test_a_killed_server_has_lost_nothing_that_it_acknowledged(tmp_path: Path) -> None:
+    options = ["--unix", str(tmp_path / "socket")]
+    with serving(tmp_path / "store", *options) as (process, places), Wire(places["broker"]) as wire:
+        for number in range(50):
+            assert wire.call(SEND_V2, FIELDS, b"%d" % number).code == 0
+        process.kill()
+        assert wire.closed()
+    # Its socket's file is still there, and does not keep the next one from serving.
+    with serving(tmp_path / "store", *options) as (_, places), Wire(places["socket"]) as wire:
+        assert wire.call(30, {"topic": "orders", "queueId": 0}).fields["offset"] == "50"
+
+
+def test_what_keeps_it_from_serving_is_said(tmp_path: Path) -> None:
+    def said(*options: str) -> tuple[int, str]:
+        command = [*_ENTRY, str(tmp_path / "store"), *options]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert "Traceback" not in ended.stderr
+        return ended.returncode, ended.stderr
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        code, text = said("--listen", taken, "--name-server", "none")
+        assert (code, taken in text, "another server listens there" in text) == (3, True, True)
+    for options, what in (
+        (["--listen", "nowhere"], "HOST:PORT"),
+        (["--listen", "0.0.0.0:0", "--name-server", "none"], "advertise"),
+        ([*_FREE, "--set", "flush_disk_typ=SYNC_FLUSH"], "did you mean flush_disk_type?"),
+        ([*_FREE, "--set", "nothing"], "NAME=VALUE"),
+        ([*_FREE, "--log", "xml"], "neither text nor json"),
+    ):
+        code, text = said(*options)
+        assert (code, what in text) == (2, True), text
+    with txstore.open(tmp_path / "store"):
+        code, text = said(*_FREE)
+        assert (code, "is open for writing" in text) == (3, True)

@@ -1,0 +1,620 @@
+"""The story: whatever bytes a stranger sends, the server answers with a code or closes; nothing is stored.
+
+And the way of a message over a socket, said by hand: sent, ended, pulled, handed back, checked. No Java is needed here.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txstore
+from tests.frames import Response, Wire, frame, json_header
+from tests.unit.conftest import SMALL, OpenStore
+from txstore import Broker, Server, ServerConfig, StoredMessage, errors
+
+ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
+SEND, PULL, SEND_V2, BATCH, END = 10, 11, 310, 320, 37
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+
+
+@pytest.fixture
+def server(broker: Broker) -> Iterator[Server]:
+    with Server(broker, ANY) as server:
+        yield server
+
+
+@pytest.fixture
+def wire(server: Server) -> Iterator[Wire]:
+    assert server.address is not None
+    with Wire(server.address) as wire:
+        yield wire
+
+
+def properties(**values: str) -> str:
+    return "".join(f"{name}\x01{value}\x02" for name, value in values.items())
+
+
+def sending(
+    topic: str = "orders", *, queue_id: int = 0, text: str = "", group: str = "g", **more: Any
+) -> dict[str, Any]:
+    """The fields of a send, by their short names."""
+    return {
+        "a": group, "b": topic, "c": "TBW102", "d": 4, "e": queue_id, "f": 0, "g": 1_700_000_000_000, "h": 0, "i": text,
+        "j": 0, "k": "false", "m": "false",
+    } | more  # fmt: skip
+
+
+def half(topic: str = "orders", *, group: str = "g", unique_id: str = "ID1") -> dict[str, Any]:
+    return sending(topic, group=group, text=properties(TRAN_MSG="true", PGROUP=group, UNIQ_KEY=unique_id))
+
+
+def ending(sent: Response, how: int, *, group: str = "g", **more: Any) -> dict[str, Any]:
+    return {
+        "producerGroup": group,
+        "tranStateTableOffset": sent.fields["queueOffset"],
+        "commitLogOffset": int(sent.fields["msgId"][-16:], 16),
+        "commitOrRollback": how,
+        "msgId": sent.fields["transactionId"],
+        "transactionId": sent.fields["transactionId"],
+    } | more
+
+
+def pulling(topic: str = "orders", queue_id: int = 0, queue_offset: int = 0, **more: Any) -> dict[str, Any]:
+    return {
+        "consumerGroup": "c", "topic": topic, "queueId": queue_id, "queueOffset": queue_offset, "maxMsgNums": 32,
+        "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
+        "expressionType": "TAG",
+    } | more  # fmt: skip
+
+
+def heartbeat(client_id: str, *groups: str, topic: str = "orders", producers: tuple[str, ...] = ()) -> bytes:
+    subscription = {"topic": topic, "subString": "*", "subVersion": 1, "expressionType": "TAG"}
+    consumers = [
+        {
+            "groupName": group,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "subscriptionDataSet": [subscription],
+        }
+        for group in groups
+    ]
+    said = {"clientID": client_id, "producerDataSet": [{"groupName": name} for name in producers]}
+    return json.dumps(said | {"consumerDataSet": consumers}).encode()
+
+
+def stored(broker: Broker) -> list[StoredMessage]:
+    """All that stands in the log."""
+    return broker.store.scan(0, 1000)[0]
+
+
+def until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not come to hold"
+        time.sleep(0.01)
+
+
+# The way of a message -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
+def test_a_message_is_sent_and_pulled(server: Server, broker: Broker, binary: bool) -> None:
+    assert server.address is not None
+    with Wire(server.address, binary=binary) as wire:
+        text = properties(UNIQ_KEY="ABC", TAGS="paid", KEYS="k1 k2", mine="1")
+        sent = wire.call(SEND_V2, sending(queue_id=2, text=text, h=7), b"hello")
+        assert (sent.code, sent.fields["queueId"], sent.fields["transactionId"]) == (0, "2", "ABC")
+        pulled = wire.call(PULL, pulling(queue_id=2))
+    assert (pulled.code, pulled.fields["nextBeginOffset"], pulled.fields["maxOffset"]) == (0, "1", "1")
+    (message,), _ = broker.read("orders", 2, 0)
+    assert pulled.body == message.record
+    assert (message.body, message.tags, message.keys, message.flag) == (b"hello", "paid", ("k1", "k2"), 7)
+    assert (message.message_id, message.born_timestamp_ms) == ("ABC", 1_700_000_000_000)
+    assert message.properties["mine"] == "1"
+    assert message.offset_message_id == sent.fields["msgId"]
+    assert [found.message_id for found in broker.query("orders", "k2")] == ["ABC"]
+
+
+def test_the_long_names_of_old_clients_are_read(wire: Wire, broker: Broker) -> None:
+    fields = {
+        "producerGroup": "g", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "queueId": -1,
+        "sysFlag": 0, "bornTimestamp": 1, "flag": 0, "properties": "TAGS\x01x",
+    }  # fmt: skip
+    sent = wire.call(SEND, fields, b"old")
+    assert sent.code == 0
+    (message,), _ = broker.read("orders", int(sent.fields["queueId"]), 0)
+    assert (message.body, message.tags) == (b"old", "x")
+
+
+def test_a_batch_is_stored_whole(wire: Wire, broker: Broker) -> None:
+    def part(body: bytes, text: str) -> bytes:
+        rest = struct.pack(">IIII", 0, 0, 5, len(body)) + body + struct.pack(">H", len(text)) + text.encode()
+        return struct.pack(">I", len(rest) + 4) + rest
+
+    body = part(b"one", properties(UNIQ_KEY="A")) + part(b"two", properties(UNIQ_KEY="B"))
+    sent = wire.call(BATCH, sending(m="true"), body)
+    assert (sent.code, sent.fields["transactionId"]) == (0, "A,B")
+    assert len(sent.fields["msgId"].split(",")) == 2
+    assert [message.body for message in broker.read("orders", 0, 0)[0]] == [b"one", b"two"]
+    before = len(stored(broker))
+    for torn in (body[:-1], b"", b"\0" * 8, part(b"x", "TRAN_MSG\x01true"), part(b"", "")):
+        assert wire.call(BATCH, sending(m="true"), torn).code == 13
+    assert len(stored(broker)) == before
+
+
+def test_a_transaction_is_committed_once(wire: Wire, broker: Broker) -> None:
+    sent = wire.call(SEND_V2, half(), b"tx")
+    assert (sent.code, sent.fields["transactionId"]) == (0, "ID1")
+    assert broker.read("orders", 0, 0)[0] == []
+    first = wire.call(END, ending(sent, COMMIT))
+    again = wire.call(END, ending(sent, COMMIT))
+    contrary = wire.call(END, ending(sent, ROLLBACK))
+    assert (first.code, first.fields) == (0, {"outcome": "committed", "already": "false"})
+    assert (again.code, again.fields["already"]) == (0, "true")
+    assert contrary.code == 4
+    assert "committed" in (contrary.remark or "")
+    (message,), _ = broker.read("orders", 0, 0)
+    assert (message.body, message.transaction_id) == (b"tx", "ID1")
+
+
+def test_a_half_that_is_sent_again_is_the_same(wire: Wire, broker: Broker) -> None:
+    first, again = wire.call(SEND_V2, half(), b"tx"), wire.call(SEND_V2, half(), b"tx")
+    assert first.fields == again.fields
+    assert len(broker.transactions()) == 1
+
+
+def test_a_forged_end_changes_nothing(wire: Wire, server: Server, broker: Broker) -> None:
+    sent = wire.call(SEND_V2, half(), b"tx")
+    place = int(sent.fields["msgId"][-16:], 16)
+    forged: list[dict[str, Any]] = [
+        {"group": "other"},
+        {"commitLogOffset": place + 1},
+        {"commitLogOffset": 2**63 - 1},
+        {"tranStateTableOffset": 7},
+        {"tranStateTableOffset": -1},
+        {"commitOrRollback": 4},
+        {"commitOrRollback": "x"},
+        {"transactionId": "someone else's"},
+    ]
+    for changes in forged:
+        assert wire.call(END, ending(sent, COMMIT, **changes)).code != 0, changes
+    assert len(broker.transactions()) == 1
+    assert len(stored(broker)) == 1
+    assert server.counters()["ends_committed"] == 0
+    assert server.counters()["ends_refused"] == 5
+
+
+def test_an_end_that_nobody_waits_for_is_not_answered(wire: Wire, broker: Broker) -> None:
+    sent = wire.call(SEND_V2, half(), b"tx")
+    wire.write(END, ending(sent, ROLLBACK), one_way=True)
+    assert wire.call(30, {"topic": "orders", "queueId": 0}).fields["offset"] == "0"
+    assert broker.transaction("ID1").state == "rolled_back"
+
+
+def test_the_connection_that_sent_a_half_is_asked_first(open_store: OpenStore) -> None:
+    broker = open_store(transaction_time_out=0.05, transaction_check_interval=0.2)
+    with Server(broker, ANY) as server:
+        assert server.address is not None
+        with Wire(server.address) as other, Wire(server.address) as wire:
+            assert other.call(34, {}, heartbeat("other", producers=("g",))).code == 0
+            sent = wire.call(SEND_V2, half(), b"tx")
+            check = wire.pushed(39)
+            assert (check.fields["transactionId"], check.fields["commitLogOffset"]) == (
+                "ID1",
+                str(int(sent.fields["msgId"][-16:], 16)),
+            )
+            assert b"orders" in check.body
+            until(lambda: broker.transactions()[0].checks > 0)
+            wire.write(END, ending(sent, COMMIT, fromTransactionCheck="true"), one_way=True)
+            until(lambda: not broker.transactions())
+            assert server.counters()["ends_from_check"] == 1
+        assert len(broker.read("orders", 0, 0)[0]) == 1
+
+
+def test_when_a_producer_dies_another_of_its_group_is_asked(open_store: OpenStore) -> None:
+    broker = open_store(transaction_time_out=0.05, transaction_check_interval=0.2)
+    with Server(broker, ANY) as server:
+        assert server.address is not None
+        with Wire(server.address) as wire:
+            sent = wire.call(SEND_V2, half(), b"tx")
+        until(lambda: server.counters()["producers"] == 0)
+        with Wire(server.address) as other:
+            other.call(34, {}, heartbeat("other", producers=("g",)))
+            other.pushed(39)
+            other.write(END, ending(sent, ROLLBACK, fromTransactionCheck="true"), one_way=True)
+            until(lambda: not broker.transactions())
+    assert broker.read("orders", 0, 0)[0] == []
+
+
+# Pulling --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_held_pull_is_answered_when_a_message_comes(wire: Wire, broker: Broker) -> None:
+    broker.create_topic("orders", 4)
+    opaque = wire.write(PULL, pulling(sysFlag=6, suspendTimeoutMillis=5000))
+    timer = threading.Timer(0.2, lambda: broker.append(txstore.Message("orders", b"late"), 0))
+    timer.start()
+    began = time.monotonic()
+    pulled = wire.read()
+    assert (pulled.opaque, pulled.code, pulled.fields["nextBeginOffset"]) == (opaque, 0, "1")
+    assert time.monotonic() - began < 2
+    timer.join()
+
+
+def test_a_held_pull_ends_with_its_time(wire: Wire, broker: Broker) -> None:
+    broker.create_topic("orders", 4)
+    assert wire.call(PULL, pulling(sysFlag=6, suspendTimeoutMillis=100)).code == 19
+    broker.append(txstore.Message("orders", b"x", tags="b"), 0)
+    passed = wire.call(PULL, pulling(sysFlag=6, suspendTimeoutMillis=100, subscription="a"))
+    assert (passed.code, passed.fields["nextBeginOffset"]) == (20, "1")
+
+
+def test_tags_select(wire: Wire, broker: Broker) -> None:
+    for number, tag in enumerate("abcab"):
+        wire.call(SEND_V2, sending(text=properties(TAGS=tag)), b"%d" % number)
+    pulled = wire.call(PULL, pulling(subscription="a || c"))
+    wanted = [message.record for message in broker.read("orders", 0, 0)[0] if message.tags in ("a", "c")]
+    assert len(wanted) == 3
+    assert pulled.body == b"".join(wanted)
+
+
+def test_an_offset_outside_the_queue_is_corrected(wire: Wire) -> None:
+    wire.call(SEND_V2, sending(), b"x")
+    for asked, told in ((-1, "0"), (2, "1"), (2**62, "1")):
+        pulled = wire.call(PULL, pulling(queue_offset=asked))
+        assert (pulled.code, pulled.fields["nextBeginOffset"]) == (21, told)
+
+
+def test_a_pull_goes_by_the_heartbeat_where_it_says_nothing_itself(wire: Wire) -> None:
+    wire.call(SEND_V2, sending(), b"x")
+    assert wire.call(PULL, pulling(sysFlag=0)).code == 24
+    assert wire.call(34, {}, heartbeat("c1", "c")).code == 0
+    assert wire.call(PULL, pulling(sysFlag=0)).code == 0
+    assert wire.call(PULL, pulling(sysFlag=0, subVersion=2)).code == 25
+
+
+def test_a_pull_acknowledges(wire: Wire, broker: Broker) -> None:
+    wire.call(SEND_V2, sending(), b"x")
+    wire.call(34, {}, heartbeat("c1", "c"))
+    wire.call(PULL, pulling(queue_offset=1, sysFlag=7, commitOffset=1, suspendTimeoutMillis=1))
+    assert broker.consumer_offset("orders", "c", 0) == 1
+    assert wire.call(14, {"consumerGroup": "c", "topic": "orders", "queueId": 0}).fields["offset"] == "1"
+
+
+def test_handed_back_messages_come_again_and_die_in_the_end(wire: Wire, broker: Broker) -> None:
+    sent = wire.call(SEND_V2, sending(), b"x")
+    wire.call(34, {}, heartbeat("c1", "c"))
+    assert broker.read_queues("%RETRY%c") == (0,)
+    place = int(sent.fields["msgId"][-16:], 16)
+    back = {"offset": place, "group": "c", "delayLevel": 1, "originTopic": "orders", "maxReconsumeTimes": 16}
+    assert wire.call(36, back).code == 0
+    until(lambda: broker.queue_range("%RETRY%c", 0)[1] == 1)
+    pulled = wire.call(PULL, pulling("%RETRY%c"))
+    assert pulled.code == 0
+    assert wire.call(36, back | {"delayLevel": -1}).code == 0
+    assert [letter.body for letter in broker.dead_letters("c")] == [b"x"]
+    assert wire.call(36, back | {"offset": 2**62}).code == 22
+
+
+# Groups ---------------------------------------------------------------------------------------------------------------
+
+
+def test_members_of_a_group_hear_of_each_other(server: Server) -> None:
+    assert server.address is not None
+    with Wire(server.address) as one:
+        assert one.call(34, {}, heartbeat("c1", "c")).code == 0
+        assert one.pushed(40).fields == {"consumerGroup": "c"}
+        with Wire(server.address) as two:
+            two.call(34, {}, heartbeat("c2", "c"))
+            assert one.pushed(40).fields == {"consumerGroup": "c"}
+            listed = json.loads(two.call(38, {"consumerGroup": "c"}).body)
+            assert listed == {"consumerIdList": ["c1", "c2"]}
+        assert one.pushed(40).fields == {"consumerGroup": "c"}
+        assert json.loads(one.call(38, {"consumerGroup": "c"}).body) == {"consumerIdList": ["c1"]}
+        one.call(35, {"clientID": "c1", "consumerGroup": "c"})
+        assert one.call(38, {"consumerGroup": "c"}).code == 1
+
+
+def test_a_queue_is_locked_by_one(wire: Wire) -> None:
+    def asked(client_id: str) -> bytes:
+        queue = {"topic": "orders", "brokerName": "txstore", "queueId": 0}
+        return json.dumps({"consumerGroup": "c", "clientId": client_id, "mqSet": [queue]}).encode()
+
+    assert len(json.loads(wire.call(41, {}, asked("c1")).body)["lockOKMQSet"]) == 1
+    assert json.loads(wire.call(41, {}, asked("c2")).body)["lockOKMQSet"] == []
+    assert wire.call(42, {}, asked("c1")).code == 0
+    assert len(json.loads(wire.call(41, {}, asked("c2")).body)["lockOKMQSet"]) == 1
+
+
+def test_routes_name_this_broker(wire: Wire, server: Server, broker: Broker) -> None:
+    assert wire.call(105, {"topic": "orders"}).code == 17
+    broker.create_topic("orders", 3)
+    route = json.loads(wire.call(105, {"topic": "orders"}).body)
+    assert route["brokerDatas"][0]["brokerAddrs"] == {"0": server.address}
+    assert route["queueDatas"][0] | {} == {
+        "brokerName": "txstore", "perm": 6, "readQueueNums": 3, "topicSysFlag": 0, "writeQueueNums": 3,
+    }  # fmt: skip
+    assert json.loads(wire.call(105, {"topic": "TBW102"}).body)["queueDatas"][0]["perm"] == 7
+
+
+def test_a_topic_that_grows_here_grows_there(wire: Wire, broker: Broker) -> None:
+    assert wire.call(SEND_V2, sending(queue_id=1), b"x").code == 0
+    assert wire.call(SEND_V2, sending(queue_id=4), b"x").code == 29
+    broker.create_topic("orders", 5)
+    assert wire.call(SEND_V2, sending(queue_id=4), b"x").code == 0
+
+
+def test_a_topic_is_deleted_when_nobody_reads_it(wire: Wire, broker: Broker) -> None:
+    assert wire.call(SEND_V2, sending(), b"x").code == 0
+    assert wire.call(34, {}, heartbeat("c1", "c")).code == 0
+    assert wire.call(215, {"topic": "orders"}).code == 1
+    assert wire.call(35, {"clientID": "c1", "consumerGroup": "c"}).code == 0
+    assert wire.call(215, {"topic": "orders"}).code == 0
+    assert broker.topics() == ["%RETRY%c"]
+    assert wire.call(PULL, pulling()).code == 17
+    assert wire.call(SEND_V2, sending(), b"again").code == 0
+    assert [message.body for message in broker.read("orders", 0, broker.queue_range("orders", 0)[0])[0]] == [b"again"]
+
+
+# What no client may ---------------------------------------------------------------------------------------------------
+
+MALFORMED = {
+    "huge length": struct.pack(">I", 2**31),
+    "one byte over the limit": struct.pack(">I", 16_777_217),
+    "length below the mark's": struct.pack(">I", 3) + b"abc",
+    "header longer than the frame": struct.pack(">II", 8, 9),
+    "unknown serialize type": frame(b"{}", kind=7),
+    "no JSON": frame(b"not JSON"),
+    "no object": frame(b"[]"),
+    "no code": frame(b"{}"),
+    "code of 33 bits": frame(b'{"code": 4294967296}'),
+    "nested JSON": frame(b'{"code":' * 100_000),
+    "binary cut off": frame(b"\0\x0b", kind=1),
+    "HTTP": b"GET / HTTP/1.1\r\n\r\n",
+    "TLS": bytes.fromhex("160301020001000001fc0303") + b"\0" * 32,
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_frame_that_is_none_ends_the_connection(server: Server, broker: Broker, name: str) -> None:
+    assert server.address is not None
+    with Wire(server.address) as wire:
+        wire.socket.sendall(MALFORMED[name])
+        assert wire.closed()
+    until(lambda: server.counters()["connections"] == 0)
+    assert (server.counters()["frames_malformed"], server.counters()["connections_dropped"]) == (1, 1)
+    with Wire(server.address) as wire:
+        assert wire.call(SEND_V2, sending(), b"others go on").code == 0
+    assert [message.body for message in stored(broker)] == [b"others go on"]
+
+
+def test_half_a_frame_stores_nothing(server: Server, broker: Broker) -> None:
+    assert server.address is not None
+    whole = frame(json_header(SEND_V2, sending(), 1), b"never whole")
+    with Wire(server.address) as wire:
+        wire.socket.sendall(whole[:-1])
+        time.sleep(0.05)
+    until(lambda: server.counters()["connections"] == 0)
+    assert stored(broker) == []
+    with Wire(server.address) as wire:
+        for byte in whole:  # In as many pieces as there can be, it is one message.
+            wire.socket.sendall(bytes([byte]))
+        assert wire.read().code == 0
+
+
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OF_HALVES = {"topic": HALF_TOPIC, "consumerGroup": "c", "queueId": 0, "commitOffset": 1}
+REFUSED: dict[str, tuple[int, dict[str, Any], bytes, int]] = {
+    "unknown code": (9999, {}, b"", 3),
+    "code of the engine's own": (-1, {"topic": "x", "make": "true"}, b"", 3),
+    "half topic": (SEND_V2, sending(HALF_TOPIC), b"x", 16),
+    "op topic": (SEND_V2, sending("RMQ_SYS_TRANS_OP_HALF_TOPIC"), b"x", 16),
+    "schedule topic": (SEND_V2, sending("SCHEDULE_TOPIC_XXXX"), b"x", 16),
+    "topic as a path": (SEND_V2, sending("../../etc"), b"x", 13),
+    "long topic": (SEND_V2, sending("t" * 128), b"x", 13),
+    "group as a path": (SEND_V2, half(group="../x"), b"x", 13),
+    "empty body": (SEND_V2, sending(), b"", 13),
+    "long body": (SEND_V2, sending(), b"x" * (SMALL["max_message_size"] + 1), 13),
+    "long properties": (SEND_V2, sending(text="a\x01" + "b" * 40_000), b"x", 13),
+    "timer": (SEND_V2, sending(text=properties(TIMER_DELAY_MS="5")), b"x", 13),
+    "no topic": (SEND_V2, {"a": "g"}, b"x", 29),
+    "queue no number": (SEND_V2, sending(e="one"), b"x", 29),
+    "queue beyond": (SEND_V2, sending(queue_id=99), b"x", 29),
+    "pull of the half topic": (PULL, pulling(HALF_TOPIC), b"", 16),
+    "pull of no topic": (PULL, pulling("nowhere"), b"", 17),
+    "pull by SQL": (PULL, pulling(expressionType="SQL92", subscription="a > 1"), b"", 17),
+    "no heartbeat": (34, {}, b"nothing", 29),
+    "heartbeat of a group as a path": (34, {}, heartbeat("c", "../x"), 29),
+    "offset of the half topic": (15, OF_HALVES, b"", 29),
+    "view of nowhere": (33, {"offset": 2**62}, b"", 22),
+    "the end of a topic that is not there": (215, {"topic": "orders"}, b"", 29),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_request_that_cannot_be_is_answered_so(wire: Wire, broker: Broker, name: str) -> None:
+    code, fields, body, told = REFUSED[name]
+    answer = wire.call(code, fields, body)
+    assert answer.code == told
+    assert answer.remark
+    assert stored(broker) == []
+    assert wire.call(105, {"topic": "TBW102"}).code == 0, "the connection goes on"
+
+
+def test_what_the_engine_sets_no_client_sets(wire: Wire, broker: Broker) -> None:
+    text = properties(REAL_TOPIC="other", REAL_QID="3", __transactionId__="x", PGROUP="p", mine="1")
+    assert wire.call(SEND_V2, sending(text=text, f=8 | 16 | 32), b"x").code == 0
+    (message,), _ = broker.read("orders", 0, 0)
+    assert set(message.properties) - {"UNIQ_KEY"} == {"mine"}
+    assert message.sys_flag == 0
+
+
+def test_what_is_not_known_is_not_made_where_that_is_off(open_store: OpenStore) -> None:
+    broker = open_store(auto_create_topic_enable=False)
+    with Server(broker, ANY) as server:
+        assert server.address is not None
+        with Wire(server.address) as wire:
+            answer = wire.call(SEND_V2, sending(), b"x")
+            assert (answer.code, "create_topic" in (answer.remark or "")) == (29, True)
+            assert wire.call(105, {"topic": "TBW102"}).code == 17
+
+
+def test_a_client_that_does_not_read_is_not_listened_to(server: Server, broker: Broker) -> None:
+    """What waits for it is bounded, and nobody else waits."""
+    assert server.address is not None
+    broker.create_topic("orders", 1)
+    for _ in range(8):
+        broker.append(txstore.Message("orders", b"x" * 60_000), 0)
+    with Wire(server.address) as wire:
+        request = frame(json_header(PULL, pulling(), 1))
+        wire.socket.settimeout(1)
+        with pytest.raises((TimeoutError, ConnectionError)):
+            wire.socket.sendall(request * 100_000)
+        assert server.counters()["bytes_out"] < 48 << 20
+        with Wire(server.address) as other:
+            assert other.call(105, {"topic": "orders"}).code == 0
+    until(lambda: server.counters()["connections"] == 0)
+
+
+# Listening ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_of_this_machine_is_listened_at(broker: Broker, tmp_path: Path) -> None:
+    place = tmp_path / "socket"
+    for _ in range(2):
+        with Server(broker, ServerConfig(listen=None, name_server=None, unix=place)) as server:
+            assert server.address is None
+            assert place.stat().st_mode & 0o777 == 0o600
+            with Wire(str(place)) as wire:
+                assert wire.call(SEND_V2, sending(), b"x").code == 0
+            with pytest.raises(errors.StoreIOError, match="served by another"):
+                Server(broker, ServerConfig(listen=None, name_server=None, unix=place))
+    assert not place.exists()
+    place.write_text("somebody's notes")
+    with pytest.raises(errors.StoreIOError, match="no socket"):
+        Server(broker, ServerConfig(listen=None, name_server=None, unix=place))
+    assert place.read_text() == "somebody's notes"
+
+
+def test_an_address_in_use_is_said_so(server: Server, broker: Broker) -> None:
+    with pytest.raises(errors.StoreIOError, match="another server listens there") as caught:
+        Server(broker, ServerConfig(listen=server.address, name_server=None))
+    assert caught.value.errno == 98
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ServerConfig(listen="localhost:1"),
+        ServerConfig(listen="nowhere"),
+        ServerConfig(listen=None, name_server=None),
+        ServerConfig(listen="0.0.0.0:0"),
+    ],
+)
+def test_a_place_that_cannot_be_is_said_so(broker: Broker, config: ServerConfig) -> None:
+    with pytest.raises(errors.InvalidOptionError, match="hint:"):
+        Server(broker, config)
+
+
+def test_closing_answers_what_is_in_hand(broker: Broker) -> None:
+    server = Server(broker, ANY)
+    assert server.address is not None
+    broker.create_topic("orders", 1)
+    with Wire(server.address) as wire:
+        wire.write(PULL, pulling(sysFlag=6, suspendTimeoutMillis=30_000))
+        until(lambda: server.counters()["pulls_held"] == 1)
+        began = time.monotonic()
+        server.close()
+        assert wire.read().code == 19
+        assert wire.closed()
+    assert time.monotonic() - began < 5
+    server.close()
+    assert not broker.closed
+
+
+def test_a_store_is_served_by_its_path(tmp_path: Path) -> None:
+    with txstore.serve(tmp_path / "store", config=ANY, **SMALL) as server:
+        assert server.address is not None
+        with Wire(server.address) as wire:
+            sent = wire.call(SEND_V2, sending(), b"x")
+            assert sent.code == 0
+    assert server.broker.closed
+    with txstore.open(tmp_path / "store", read_only=True) as broker:
+        assert [message.body for message in stored(broker)] == [b"x"]
+        with pytest.raises(errors.ReadOnlyError):
+            Server(broker, ANY)
+
+
+def test_sync_flush_answers_when_it_is_on_disk(open_store: OpenStore) -> None:
+    broker = open_store(flush_disk_type="SYNC_FLUSH")
+    with Server(broker, ANY) as server:
+        assert server.address is not None
+        with Wire(server.address) as wire:
+            sent = wire.call(SEND_V2, half(), b"tx")
+            assert broker.stat().durable_physical_offset > int(sent.fields["msgId"][-16:], 16)
+            assert wire.call(END, ending(sent, COMMIT)).code == 0
+            assert broker.stat().durable_physical_offset == broker.stat().max_physical_offset
+            opaques = [wire.write(SEND_V2, sending(), b"%d" % number) for number in range(200)]
+            assert sorted(wire.read().opaque for _ in opaques) == opaques
+    assert len(stored(broker)) == 203
+
+
+def test_health_and_figures_are_told_over_http(broker: Broker) -> None:
+    pytest.importorskip("prometheus_client")
+
+    def get(path: str) -> tuple[int, str]:
+        line = http.client.HTTPConnection(str(serving.metrics), timeout=5)
+        line.request("GET", path)
+        answer = line.getresponse()
+        return answer.status, answer.read().decode()
+
+    with Server(broker, ServerConfig("127.0.0.1:0", name_server=None, metrics="127.0.0.1:0")) as serving:
+        assert serving.address is not None
+        with Wire(serving.address) as wire:
+            wire.call(34, {}, heartbeat("c1", "c"))
+            sent = [wire.call(SEND_V2, half(unique_id=f"ID{number}"), b"tx") for number in range(3)]
+            wire.call(END, ending(sent[0], COMMIT))
+            wire.call(END, ending(sent[1], ROLLBACK))
+            assert (get("/healthz")[0], get("/readyz")[0], get("/")[0]) == (200, 200, 404)
+            status, text = get("/metrics")
+        labels = '{cluster="DefaultCluster",node_id="txstore",node_type="broker"}'
+        assert status == 200
+        assert f"rocketmq_half_messages{labels} 1.0" in text
+        assert f"rocketmq_commit_messages_total{labels} 1.0" in text
+        assert f"rocketmq_rollback_messages_total{labels} 1.0" in text
+        assert f"rocketmq_consumer_connections{labels} 1.0" in text
+        assert 'consumer_group="c"' in text
+        with pytest.raises(errors.StoreIOError, match="cannot listen"):
+            Server(broker, ServerConfig("127.0.0.1:0", name_server=None, metrics=serving.metrics))
+        assert not broker.closed
+
+
+def test_a_thousand_idle_connections_are_cheap(server: Server) -> None:
+    assert server.address is not None
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    with Wire(server.address) as wire:
+        wire.call(105, {"topic": "TBW102"})
+    before = resident()
+    wires = [Wire(server.address) for _ in range(400)]
+    try:
+        for wire in wires:
+            assert wire.call(105, {"topic": "TBW102"}).code == 0
+        assert (resident() - before) / len(wires) < 64 * 1024
+    finally:
+        for wire in wires:
+            wire.close()
+    until(lambda: server.counters()["connections"] == 0)
