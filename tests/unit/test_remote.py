@@ -307,6 +307,7 @@ def test_a_second_name_server_is_asked_where_the_first_is_gone(served: str) -> N
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gone = f"127.0.0.1:{listener.getsockname()[1]}"
     with txstore.connect(f"{gone};{served}") as remote:
+        assert remote._client._name_servers == [served, gone]
         assert remote.producer("p").send(Message("t", b"x")).queue_offset == 0
 
 

@@ -13,7 +13,13 @@ from typing import Any
 from txstore._native import RemotingCommand, unique_id
 from txstore.check import Producers
 from txstore.consumer.members import Members
-from txstore.errors import BrokerUnreachableError, InvalidOptionError, RouteNotFoundError, TxStoreError
+from txstore.errors import (
+    BrokerTimeoutError,
+    BrokerUnreachableError,
+    InvalidOptionError,
+    RouteNotFoundError,
+    TxStoreError,
+)
 from txstore.message import MessageModel, retry_topic
 from txstore.remoting.arrivals import Arrivals
 from txstore.remoting.codes import RequestCode, ResponseCode, refusal
@@ -72,11 +78,11 @@ class Client:
         """Finds a name server and the brokers. Raises BrokerUnreachableError, BrokerTimeoutError."""
         self._loop = asyncio.get_running_loop()
         try:
-            host = (await self._any_name_server()).own_host
-            self.client_id = f"{host}@{unique_id()[-16:]}"
             await self._find_brokers()
+            host = (await self.connections.get(self._name_servers[0])).own_host
+            self.client_id = f"{host}@{unique_id()[-16:]}"
         except BaseException:
-            self.connections.close()
+            await self.close()
             raise
         for chore in (self._look_for_changes, *self.chores):
             self.spawn(chore())
@@ -101,26 +107,22 @@ class Client:
 
     # Name servers
 
-    async def _any_name_server(self) -> Connection:
-        """A connection to the first that answers, which is asked first from now on."""
-        errors: list[str] = []
+    async def _ask_names(self, code: RequestCode, ext_fields: Mapping[str, str]) -> RemotingCommand:
+        """Asks the first name server that answers, and it first from now on."""
+        errors: list[TxStoreError] = []
         for address in list(self._name_servers):
             try:
                 connection = await self.connections.get(address)
-            except BrokerUnreachableError as error:
-                errors.append(str(error).partition("\n")[0])
-                continue
-            if address != self._name_servers[0]:
+                return await connection.call(code, ext_fields, time_out=self.options.seconds("request_time_out"))
+            except (BrokerUnreachableError, BrokerTimeoutError) as error:
+                errors.append(error)
                 self._name_servers.remove(address)
-                self._name_servers.insert(0, address)
-            return connection
-        text = "; ".join(errors)
-        hint = "hint: start a name server or `txstore serve` there, or look at the address"
+                self._name_servers.append(address)
+        if len(errors) == 1:
+            raise errors[0]
+        text = "; ".join(str(error).partition("\n")[0] for error in errors)
+        hint = "hint: start a name server or `txstore serve` there, or look at the addresses"
         raise BrokerUnreachableError(f"{text}\n{hint}", address=self.address)
-
-    async def _ask_names(self, code: RequestCode, ext_fields: Mapping[str, str]) -> RemotingCommand:
-        connection = await self._any_name_server()
-        return await connection.call(code, ext_fields, time_out=self.options.seconds("request_time_out"))
 
     async def _find_brokers(self) -> None:
         """All masters of the cluster: a producer's group must be known to each, so that each can ask it."""
@@ -227,7 +229,8 @@ class Client:
             await _wait(self._look, min(every, _UNKNOWN_AGAIN_SECONDS))
             whole = self._look.is_set() or self.loop.time() >= next_whole
             self._look.clear()
-            topics = {topic for topic in self.wanted_topics() if topic not in self.routes}
+            routes = self.routes
+            topics = {topic for topic in self.wanted_topics() if topic not in routes or routes[topic].is_template}
             if whole:
                 next_whole = self.loop.time() + every
                 topics |= self.routes.keys()
