@@ -13,7 +13,7 @@ TYPED := python spark tests examples benches fuzz
 .NOTPARALLEL:
 SPARK_TRANSACTIONS ?= 200000
 
-.PHONY: help demo spark-demo test peer lint torture bench bench-check fuzz loom miri memcheck coverage build lock clean cargo-fuzz cargo-llvm-cov
+.PHONY: help demo spark-demo test peer lint torture bench bench-check bench-peers fuzz loom miri memcheck coverage build lock clean cargo-fuzz cargo-llvm-cov
 
 # $(call step,NAME,COMMAND): says what runs, and what failed.
 define step
@@ -70,6 +70,9 @@ bench: $(NATIVE) ## how fast: Rust benches, then Python's
 	$(call step,cargo bench,cargo bench --locked)
 	$(call step,pytest-benchmark,$(BIN)/python -m pytest benches/python -o python_files='bench_*.py' -o python_functions='bench_*' --benchmark-enable --benchmark-only --benchmark-columns=min$(comma)median$(comma)max$(comma)rounds)
 	$(call step,ratios,$(BIN)/python -m benches.python.ratios)
+
+bench-peers: $(NATIVE) ## RocketMQ's Java client against txstore serve and against a real broker, in turns (needs Java 17 and Maven)
+	$(call step,wire,$(BIN)/python -m benches.peers.wire)
 
 bench-check: $(DEPS) ## instructions of append, end, check and read against their baseline (needs valgrind)
 	$(call step,instructions,$(BIN)/python -m benches.instructions)

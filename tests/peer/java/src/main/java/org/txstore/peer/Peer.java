@@ -51,6 +51,8 @@ public final class Peer {
         commands.put("producer.stop", arguments -> release(arguments, Producer.class).stop());
         commands.put("consume", Consumer::consume);
         commands.put("resume", Admin::resume);
+        commands.put("load.send", Load::send);
+        commands.put("load.push", Load::push);
         commands.put("remote.produce", Remote::produce);
         commands.put("remote.push", Remote::push);
         commands.put("remote.lite_pull", Remote::litePull);
