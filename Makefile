@@ -13,7 +13,7 @@ TYPED := python spark tests examples benches fuzz
 .NOTPARALLEL:
 SPARK_TRANSACTIONS ?= 200000
 
-.PHONY: help demo spark-demo test peer lint torture bench fuzz loom miri memcheck coverage build lock clean cargo-fuzz cargo-llvm-cov
+.PHONY: help demo spark-demo test peer lint torture bench bench-check bench-peers fuzz loom miri memcheck coverage build lock clean cargo-fuzz cargo-llvm-cov
 
 # $(call step,NAME,COMMAND): says what runs, and what failed.
 define step
@@ -22,7 +22,7 @@ define step
 endef
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(NATIVE) ## orders and payments with a process killed on the way; then a real broker's store
 	@$(BIN)/python -m examples.demo
@@ -70,6 +70,13 @@ bench: $(NATIVE) ## how fast: Rust benches, then Python's
 	$(call step,cargo bench,cargo bench --locked)
 	$(call step,pytest-benchmark,$(BIN)/python -m pytest benches/python -o python_files='bench_*.py' -o python_functions='bench_*' --benchmark-enable --benchmark-only --benchmark-columns=min$(comma)median$(comma)max$(comma)rounds)
 	$(call step,ratios,$(BIN)/python -m benches.python.ratios)
+
+bench-peers: $(NATIVE) ## beside RocketMQ, in turns: its store within Java, its clients over the wire (needs Java 17 and Maven)
+	$(call step,engine,$(BIN)/python -m benches.peers.engine)
+	$(call step,wire,$(BIN)/python -m benches.peers.wire)
+
+bench-check: $(DEPS) ## instructions of append, end, check and read against their baseline (needs valgrind)
+	$(call step,instructions,$(BIN)/python -m benches.instructions)
 
 # FUZZ_SECONDS for each target; FUZZ="--sanitizer none record" and the like goes to fuzz/run.py.
 FUZZ_SECONDS ?= 60

@@ -307,6 +307,7 @@ def test_a_second_name_server_is_asked_where_the_first_is_gone(served: str) -> N
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gone = f"127.0.0.1:{listener.getsockname()[1]}"
     with txstore.connect(f"{gone};{served}") as remote:
+        assert remote._client._name_servers == [served, gone]
         assert remote.producer("p").send(Message("t", b"x")).queue_offset == 0
 
 
@@ -326,6 +327,44 @@ def test_a_closed_connection_says_so(served: str) -> None:
         with pytest.raises(StoreClosedError):
             call()
     assert remote.closed
+
+
+def test_closing_ends_a_send_that_waits_in_another_thread(answering: Any) -> None:
+    """The name server answers, the broker at the same address is silent."""
+    asked = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        reader = FrameReader()
+        while data := connection.recv(4096):
+            for request in reader.feed(data):
+                if request.code == 310:
+                    asked.set()
+                elif request.code in (105, 106):
+                    connection.sendall(request.response(0, body=body.replace(b"ADDRESS", address.encode())))
+
+    body = (
+        b'{"brokerAddrTable":{"b":{"brokerName":"b","brokerAddrs":{0:"ADDRESS"}}},'
+        b'"brokerDatas":[{"brokerName":"b","brokerAddrs":{"0":"ADDRESS"}}],'
+        b'"queueDatas":[{"brokerName":"b","readQueueNums":1,"writeQueueNums":1,"perm":6}]}'
+    )
+    address = answering(answer)
+    remote = txstore.connect(address, request_time_out=0.5, send_msg_time_out=60)
+    producer = remote.producer("p")
+    raised: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            producer.send(Message("t", b"x"))
+        except txstore.TxStoreError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert asked.wait(5)
+    remote.close()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert isinstance(raised[0], StoreClosedError | BrokerUnreachableError)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

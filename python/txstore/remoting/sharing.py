@@ -36,6 +36,7 @@ class Sharing:
         self._locked: dict[tuple[str, str, int], ConsumerMember] = {}
         client.listeners[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._hear
         client.chores += [self._share_again, self._renew_locks]
+        client.returns.append(self._refresh_all)
 
     def share_of(self, consumer: ConsumerMember, topic: str) -> Sequence[int]:
         """The numbers of the queues that a consumer reads. Any thread may ask."""
@@ -66,8 +67,11 @@ class Sharing:
     async def _share_again(self) -> None:
         while True:
             await asyncio.sleep(self._client.options.seconds("rebalance_interval"))
-            for group in {member.group for member in self._client.members.all()}:
-                await self._try(group)
+            await self._refresh_all()
+
+    async def _refresh_all(self) -> None:
+        for group in {member.group for member in self._client.members.all()}:
+            await self._try(group)
 
     async def _try(self, group: str) -> None:
         try:

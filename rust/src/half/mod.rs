@@ -108,18 +108,18 @@ impl<'a> HalfFacts<'a> {
         };
         // One walk over the text: this is looked at for every end.
         for (name, value) in view.properties.iter() {
-            let Ok(name) = std::str::from_utf8(name) else { continue };
             // As `Properties::get_str`: the last one counts, and where it is no text there is none.
-            let value = std::str::from_utf8(value).ok();
+            let text = || std::str::from_utf8(value).ok();
+            let is = |known: &str| name == known.as_bytes();
             match name {
-                PRODUCER_GROUP => facts.group = value.unwrap_or_default(),
-                UNIQUE_KEY => facts.unique_id = value,
-                REAL_TOPIC => facts.real_topic = value.unwrap_or_default(),
-                REAL_QUEUE_ID => facts.real_queue_id = QueueId(number(value)),
-                TRANSACTION_CHECK_TIMES => facts.checks = number(value),
-                CHECK_IMMUNITY_TIME => facts.immunity_ms = value.and_then(parse_immunity_ms),
-                TAGS => facts.tags = value,
-                KEYS => facts.keys = value,
+                _ if is(PRODUCER_GROUP) => facts.group = text().unwrap_or_default(),
+                _ if is(UNIQUE_KEY) => facts.unique_id = text(),
+                _ if is(REAL_TOPIC) => facts.real_topic = text().unwrap_or_default(),
+                _ if is(REAL_QUEUE_ID) => facts.real_queue_id = QueueId(number(text())),
+                _ if is(TRANSACTION_CHECK_TIMES) => facts.checks = number(text()),
+                _ if is(CHECK_IMMUNITY_TIME) => facts.immunity_ms = text().and_then(parse_immunity_ms),
+                _ if is(TAGS) => facts.tags = text(),
+                _ if is(KEYS) => facts.keys = text(),
                 _ => {}
             }
         }

@@ -1,0 +1,98 @@
+//! Instructions: one kind of work, for callgrind to count; `python -m benches.instructions` does.
+//!
+//! In: the work's name, how often. Out: nothing. Always: only what `measured` calls counts, on its own thread, so that
+//! neither filling a store nor its flush thread shows. Not here: the counts, and what they are compared with.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, missing_docs)]
+
+mod common;
+
+use txstore::half::HalfCopy;
+use txstore::options::FlushDiskType;
+use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store};
+use txstore::units::{QueueId, QueueOffset};
+
+const BODY_BYTES: usize = 1024;
+const BATCH: usize = 100;
+const TOPIC: &str = "bench";
+
+/// What callgrind looks at; it must stay a function of its own.
+#[inline(never)]
+fn measured(mut work: impl FnMut()) {
+    work();
+    std::hint::black_box(());
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let (work, count) = (arguments.next().unwrap(), arguments.next().unwrap().parse::<usize>().unwrap());
+    let folder = common::scratch();
+    let store = common::open(folder.path(), FlushDiskType::Async);
+    let (envelope, body) = (common::envelope(), common::bytes(BODY_BYTES));
+    let message = NewMessage { envelope: &envelope, body: &body, queue_id: QueueId(0) };
+    let many = vec![message; BATCH];
+    let fill = || {
+        for _ in 0..count.div_ceil(BATCH) {
+            store.append(&many).unwrap();
+        }
+    };
+    match work.as_str() {
+        "append" => measured(|| (0..count).for_each(|_| drop(store.append(&[message]).unwrap()))),
+        "append_batch" => measured(fill),
+        "prepare" => measured(|| drop(halves(&store, &message, count))),
+        "commit" => ends(&store, &halves(&store, &message, count), EndKind::Commit),
+        "roll_back" => ends(&store, &halves(&store, &message, count), EndKind::RollBack),
+        "check" => {
+            let pending = halves(&store, &message, count);
+            assert_eq!(pending.len(), count);
+            measured(|| round(&store));
+        }
+        "read" => {
+            fill();
+            measured(|| {
+                for offset in (0..count).step_by(32) {
+                    let offset = QueueOffset(u64::try_from(offset).unwrap());
+                    std::hint::black_box(store.read(TOPIC, QueueId(0), offset, 32, None).unwrap());
+                }
+            });
+        }
+        other => panic!("no work is named {other}"),
+    }
+}
+
+fn halves(store: &Store, message: &NewMessage<'_>, count: usize) -> Vec<HalfCopy> {
+    let half = NewHalfMessage { message: *message, group: "bench", unique_id: None, owner: 0 };
+    let prepare = |_| {
+        let sent = store.prepare(&half).unwrap();
+        HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 }
+    };
+    (0..count).map(prepare).collect()
+}
+
+fn ends(store: &Store, halves: &[HalfCopy], kind: EndKind) {
+    let end = |half: &HalfCopy| End {
+        half: *half,
+        kind,
+        transaction_id: None,
+        group: Some("bench".to_owned()),
+        from_check: false,
+    };
+    let ends: Vec<End> = halves.iter().map(end).collect();
+    measured(|| {
+        for end in &ends {
+            store.end_transaction(end.clone()).unwrap();
+        }
+    });
+}
+
+/// A round of checks over all that is due, as the broker takes it.
+fn round(store: &Store) {
+    loop {
+        let due = store.halves_due(256).unwrap();
+        for waiting in &due {
+            store.look_again(waiting.newest.queue_offset, 3_600_000, false).unwrap();
+        }
+        if due.is_empty() {
+            return;
+        }
+    }
+}
