@@ -52,8 +52,6 @@ public final class Peer {
         commands.put("producer.stop", arguments -> release(arguments, Producer.class).stop());
         commands.put("consume", Consumer::consume);
         commands.put("resume", Admin::resume);
-        commands.put("load.produce", Load::produce);
-        commands.put("load.consume", Load::consume);
         commands.put("engine.append", arguments -> Engine.append(controller(arguments), arguments));
         commands.put("engine.transact", arguments -> Engine.transact(controller(arguments), arguments));
         commands.put("engine.read", arguments -> Engine.read(controller(arguments), arguments));
