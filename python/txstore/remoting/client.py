@@ -145,6 +145,8 @@ class Client:
         for address in self._keepers.keys() - addresses:
             self._keepers.pop(address).cancel()
             del self._changed[address]
+            if address not in self._name_servers:
+                self.connections.drop(address)
 
     # Routes
 
