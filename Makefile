@@ -71,7 +71,8 @@ bench: $(NATIVE) ## how fast: Rust benches, then Python's
 	$(call step,pytest-benchmark,$(BIN)/python -m pytest benches/python -o python_files='bench_*.py' -o python_functions='bench_*' --benchmark-enable --benchmark-only --benchmark-columns=min$(comma)median$(comma)max$(comma)rounds)
 	$(call step,ratios,$(BIN)/python -m benches.python.ratios)
 
-bench-peers: $(NATIVE) ## RocketMQ's Java client against txstore serve and against a real broker, in turns (needs Java 17 and Maven)
+bench-peers: $(NATIVE) ## beside RocketMQ, in turns: its store within Java, its clients over the wire (needs Java 17 and Maven)
+	$(call step,engine,$(BIN)/python -m benches.peers.engine)
 	$(call step,wire,$(BIN)/python -m benches.peers.wire)
 
 bench-check: $(DEPS) ## instructions of append, end, check and read against their baseline (needs valgrind)
