@@ -29,6 +29,7 @@ from txstore.errors import (
     StoreClosedError,
     StoreForkedError,
 )
+from txstore.remoting import sharing
 from txstore.remoting.codes import refusal
 from txstore.remoting.heartbeat import heartbeat
 from txstore.remoting.offsets import Offsets
@@ -365,6 +366,52 @@ def test_closing_ends_a_send_that_waits_in_another_thread(answering: Any) -> Non
     thread.join(5)
     assert not thread.is_alive()
     assert isinstance(raised[0], StoreClosedError | BrokerUnreachableError)
+
+
+def test_a_client_that_is_named_twice_is_one(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker names clients by connection, so one that has just lost its own is there twice."""
+    named: list[str] = []
+    monkeypatch.setattr(sharing, "_consumer_ids", lambda answer: named)
+    with txstore.connect(served) as remote:
+        named += [remote.client_id] * 2
+        for number in range(8):
+            remote.producer("p").send(Message("t", str(number).encode()))
+        with remote.consumer("c", "t") as consumer:
+            assert consumer.poll(1, 5)
+            assert consumer.queue_ids == (0, 1, 2, 3)
+
+
+def test_a_broker_that_moves_is_followed_and_left_at_its_old_place(answering: Any, broker: Broker) -> None:
+    """The same broker listens at two addresses; the name server tells first the one, then the other."""
+    with txstore.serve(broker, listen="127.0.0.1:0", name_server="127.0.0.1:0") as server:
+        places = [str(server.address), str(server.name_server)]
+
+        def answer(connection: socket.socket) -> None:
+            reader = FrameReader()
+            while data := connection.recv(4096):
+                for request in reader.feed(data):
+                    connection.sendall(request.response(0, body=body.replace(b"ADDRESS", places[0].encode())))
+
+        body = (
+            b'{"brokerAddrTable":{"txstore":{"brokerName":"txstore","brokerAddrs":{"0":"ADDRESS"}}},'
+            b'"brokerDatas":[{"brokerName":"txstore","brokerAddrs":{"0":"ADDRESS"}}],'
+            b'"queueDatas":[{"brokerName":"txstore","readQueueNums":4,"writeQueueNums":4,"perm":6}]}'
+        )
+        broker.create_topic("t", 4)
+        options: dict[str, Any] = {"poll_name_server_interval": 0.1, "rebalance_interval": 0.1}
+        with txstore.connect(answering(answer), **options) as remote, remote.consumer("c", "t") as consumer:
+            assert remote._client.addresses() == [places[0]]
+            old = remote._client.connections.live(places[0])
+            assert old is not None
+            places.reverse()
+            for _ in range(100):
+                consumer.poll(1, 0.05)
+                if old.lost.is_set() and remote._client.addresses() == [places[0]]:
+                    break
+            assert old.lost.is_set()
+            assert remote._client.addresses() == [places[0]]
+            remote.producer("p").send(Message("t", b"17"))
+            assert [message.body for message in consumer.poll(1, 5)] == [b"17"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

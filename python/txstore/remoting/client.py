@@ -98,9 +98,10 @@ class Client:
         """Runs beside, until it ends or the client does."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self.ended)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def ended(self, task: asyncio.Task[None]) -> None:
+        """Hears of a task that is over; one that failed is a fault of ours."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a task of the connection to %s failed", self.address, exc_info=error)
@@ -141,10 +142,12 @@ class Client:
         for address in addresses - self._keepers.keys():
             self._changed[address] = asyncio.Event()
             self._keepers[address] = self.loop.create_task(self._keep(address))
-            self._keepers[address].add_done_callback(self._ended)
+            self._keepers[address].add_done_callback(self.ended)
         for address in self._keepers.keys() - addresses:
             self._keepers.pop(address).cancel()
             del self._changed[address]
+            if address not in self._name_servers:
+                self.connections.drop(address)
 
     # Routes
 

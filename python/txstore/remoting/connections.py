@@ -42,6 +42,12 @@ class Connections:
         # Shielded: who is cancelled, or out of time, leaves the opening to the others.
         return await asyncio.shield(opening)
 
+    def drop(self, address: str) -> None:
+        """Closes one, which nobody will ask for again."""
+        connection = self._live.pop(address, None)
+        if connection is not None:
+            connection.close()
+
     async def _open(self, address: str) -> Connection:
         try:
             connection = await Connection.open(address, self._on_request, self._time_out)

@@ -57,7 +57,8 @@ class Sharing:
         if not members or not brokers:
             return
         answer = await self._client.ask(brokers[0], RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
-        ids = tuple(sorted(_consumer_ids(answer))) if answer.code == ResponseCode.SUCCESS else ()
+        # A client of two connections, one of which is dying, is named twice, and is one all the same.
+        ids = tuple(sorted(set(_consumer_ids(answer)))) if answer.code == ResponseCode.SUCCESS else ()
         if ids != self._ids.get(group):
             self._ids = self._ids | {group: ids}
             for member in members:
