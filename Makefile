@@ -13,7 +13,7 @@ TYPED := python spark tests examples benches fuzz
 .NOTPARALLEL:
 SPARK_TRANSACTIONS ?= 200000
 
-.PHONY: help demo spark-demo test peer lint torture bench bench-check fuzz loom miri memcheck coverage build lock clean cargo-fuzz cargo-llvm-cov
+.PHONY: help demo spark-demo test peer lint torture bench bench-check bench-peers fuzz loom miri memcheck coverage build lock clean cargo-fuzz cargo-llvm-cov
 
 # $(call step,NAME,COMMAND): says what runs, and what failed.
 define step
@@ -71,6 +71,10 @@ bench: $(NATIVE) ## how fast: Rust benches, then Python's
 	$(call step,pytest-benchmark,$(BIN)/python -m pytest benches/python -o python_files='bench_*.py' -o python_functions='bench_*' --benchmark-enable --benchmark-only --benchmark-columns=min$(comma)median$(comma)max$(comma)rounds)
 	$(call step,ratios,$(BIN)/python -m benches.python.ratios)
 
+bench-peers: $(NATIVE) ## beside RocketMQ, in turns: its store within Java, its clients over the wire (needs Java 17 and Maven)
+	$(call step,engine,$(BIN)/python -m benches.peers.engine)
+	$(call step,wire,$(BIN)/python -m benches.peers.wire)
+
 bench-check: $(DEPS) ## instructions of append, end, check and read against their baseline (needs valgrind)
 	$(call step,instructions,$(BIN)/python -m benches.instructions)
 
@@ -107,7 +111,7 @@ build: $(DEPS) ## a wheel in dist/
 
 lock: ## requirements-dev.lock anew, with today's versions
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi uvicorn
+	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi uvicorn prometheus-client
 	@{ head -n 1 requirements-dev.lock; .venv-lock/bin/python -m pip freeze; } > requirements-dev.lock.new
 	@mv requirements-dev.lock.new requirements-dev.lock && rm -rf .venv-lock
 

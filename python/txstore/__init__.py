@@ -7,6 +7,7 @@ speaks to a broker elsewhere. This module is the one door: what is not in `__all
 
 import sys
 import warnings
+from typing import TYPE_CHECKING
 
 if sys.platform != "linux":
     raise ImportError(f"txstore runs on Linux; this is {sys.platform}\nhint: use WSL, a container or a virtual machine")
@@ -72,8 +73,10 @@ from txstore.message import (
 from txstore.producer import Producer, Transaction, TransactionProducer
 from txstore.queries import QueueRange, TopicDescription
 from txstore.remoting import connect
-from txstore.remoting.server import Server, ServerConfig, serve
 from txstore.transaction import CheckRecord, EventKind, PendingTransaction, TraceEvent, TransactionTrace
+
+if TYPE_CHECKING:
+    from txstore.remoting.server import Server, ServerConfig, serve
 
 __all__ = [
     "AlreadyEndedError",
@@ -157,3 +160,14 @@ if getattr(_native, "__debug_build__", False):
     warnings.warn(
         "txstore._native is a debug build: slow\nhint: maturin develop --release", RuntimeWarning, stacklevel=2
     )
+
+_OF_THE_SERVER = ("Server", "ServerConfig", "serve")
+
+
+def __getattr__(name: str) -> object:
+    """The server's names: an HTTP server comes with them, and few programs serve, so they are loaded when asked for."""
+    if name not in _OF_THE_SERVER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from txstore.remoting import server
+
+    return getattr(server, name)

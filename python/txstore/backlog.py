@@ -200,8 +200,10 @@ class Backlog:
     def set_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
         if is_retry_progress(topic, group):
             self.set_retry_offset(topic, group, queue_id, queue_offset)
-        else:
-            self._store.set_consumer_offset(topic, group, queue_id, queue_offset)
+            return
+        self._store.set_consumer_offset(topic, group, queue_id, queue_offset)
+        if topic == retry_topic(group):
+            self._raise_retry_offsets(topic, group, queue_id, queue_offset)
 
     # The places in a retry topic: one for each topic that the group reads, and the least of them under the group's own
     # name, which is what a RocketMQ broker and lag go by.
@@ -251,6 +253,15 @@ class Backlog:
             its_own = name == group or (name.startswith(f"{group}%") and name not in others)
             if topic == retry_topic(group) or its_own:
                 self._store.remove_consumer_offsets(topic, name)
+
+    def _raise_retry_offsets(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        """A client elsewhere reads the retry topic as one, under the group's own name: no topic's place stays behind
+        it, or retention would keep for ever what it has read."""
+        with self._lock:
+            for of_topic, name, of_queue, offset in self._store.consumer_offsets():
+                progress = of_topic == topic and of_queue == queue_id and name.startswith(retry_group(group, ""))
+                if progress and offset < queue_offset:
+                    self._store.set_consumer_offset(topic, name, queue_id, queue_offset)
 
     # Lag and resets
 

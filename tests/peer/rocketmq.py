@@ -60,6 +60,11 @@ SHORT_TIMES: Facts = {
 }
 
 
+# For tests: small, and soon there. For benches: RocketMQ as it is run, and compiled to the end.
+QUICK_MACHINE = ("-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+FAST_MACHINE = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC")
+
+
 class NoPeerError(Exception):
     """Java, Maven or RocketMQ's packages are not to be had here."""
 
@@ -97,8 +102,9 @@ class Home:
         classes = _compile(javac, packages)
         return cls(directory, java, os.pathsep.join([str(classes), str(packages / "*")]))
 
-    def start(self) -> Peer:
-        return Peer(self)
+    def start(self, machine: Sequence[str] = QUICK_MACHINE) -> Peer:
+        """A Java process; `machine`: options of its virtual machine."""
+        return Peer(self, machine)
 
 
 def _made(name: str, sources: Sequence[Path], make: Callable[[Path], None]) -> Path:
@@ -157,7 +163,7 @@ def _compile(javac: str, packages: Path) -> Path:
 class Peer:
     """One Java process. Commands from several threads run side by side."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, machine: Sequence[str] = QUICK_MACHINE) -> None:
         self._next = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
@@ -166,18 +172,16 @@ class Peer:
         self._temporary.mkdir()
         with (self._logs / "stderr").open("wb") as stderr:
             self._process = subprocess.Popen(
-                self._command(home), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
+                self._command(home, machine), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
             )
         self._reader = threading.Thread(target=self._read, name="peer", daemon=True)
         self._reader.start()
 
-    def _command(self, home: Home) -> list[str]:
+    def _command(self, home: Home, machine: Sequence[str]) -> list[str]:
         resources = PROJECT / "src" / "main" / "resources"
         return [
             home.java,
-            "-Xmx768m",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
+            *machine,
             # What RocketMQ's own start script opens, so that it can unmap files.
             "--add-opens=java.base/java.nio=ALL-UNNAMED",
             "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",

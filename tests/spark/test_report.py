@@ -7,6 +7,7 @@ from __future__ import annotations
 import html.parser
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections import Counter
@@ -18,6 +19,7 @@ import pytest
 from spark.simulate_transactions import Simulated, simulate, write_list
 from tests.golden.unpack import Unpacked
 from txstore.errors import InvalidOptionError
+from txstore.spark.report.charts import Series, columns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,6 +152,17 @@ def test_the_page_is_one_file_and_tells_the_numbers(report: Path) -> None:
     assert shown.tiles["Pending too long"] == "13"
     assert (shown.tiles["Discarded"], shown.tiles["Committed twice"]) == ("1", "2")
     assert json.loads((report.parent / "ledger.json").read_text())["run"] == 1
+
+
+@pytest.mark.parametrize("highest", [0, 9, 987_654, 1_200_000, 16_000_000, 1_000_000_000])
+def test_the_numbers_of_an_axis_are_within_the_picture(highest: int) -> None:
+    chart = columns(
+        [Series("a", "a", [highest])], ["now"], title="t", x_axis="x", y_axis="y", shown_labels=lambda _: False
+    )
+    ticks = re.findall(r'class="tick" x="([0-9.]+)" y="[0-9.]+" text-anchor="end">([0-9,]+)<', chart)
+    assert len(ticks) > 1
+    for right, number in ticks:
+        assert float(right) - 7.5 * len(number) >= 0, "twelve pixels high, a digit is about seven wide"
 
 
 def test_a_browser_shows_the_page(report: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_the_page_on_consumers_runs_as_it_stands(tmp_path: Path) -> None:
     assert said.endswith("\nb'0' 0 3 0\n")
 
 
-@pytest.mark.parametrize("name", ["tutorial", "concepts", "failures"])
+@pytest.mark.parametrize("name", ["tutorial", "concepts", "failures", "remote"])
 def test_a_page_can_be_followed_word_by_word(name: str, tmp_path: Path) -> None:
     assert follow(ROOT / "docs" / f"{name}.md", tmp_path) == ""
 

@@ -29,6 +29,7 @@ from txstore.errors import (
     StoreClosedError,
     StoreForkedError,
 )
+from txstore.remoting import sharing
 from txstore.remoting.codes import refusal
 from txstore.remoting.heartbeat import heartbeat
 from txstore.remoting.offsets import Offsets
@@ -307,6 +308,7 @@ def test_a_second_name_server_is_asked_where_the_first_is_gone(served: str) -> N
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gone = f"127.0.0.1:{listener.getsockname()[1]}"
     with txstore.connect(f"{gone};{served}") as remote:
+        assert remote._client._name_servers == [served, gone]
         assert remote.producer("p").send(Message("t", b"x")).queue_offset == 0
 
 
@@ -326,6 +328,90 @@ def test_a_closed_connection_says_so(served: str) -> None:
         with pytest.raises(StoreClosedError):
             call()
     assert remote.closed
+
+
+def test_closing_ends_a_send_that_waits_in_another_thread(answering: Any) -> None:
+    """The name server answers, the broker at the same address is silent."""
+    asked = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        reader = FrameReader()
+        while data := connection.recv(4096):
+            for request in reader.feed(data):
+                if request.code == 310:
+                    asked.set()
+                elif request.code in (105, 106):
+                    connection.sendall(request.response(0, body=body.replace(b"ADDRESS", address.encode())))
+
+    body = (
+        b'{"brokerAddrTable":{"b":{"brokerName":"b","brokerAddrs":{0:"ADDRESS"}}},'
+        b'"brokerDatas":[{"brokerName":"b","brokerAddrs":{"0":"ADDRESS"}}],'
+        b'"queueDatas":[{"brokerName":"b","readQueueNums":1,"writeQueueNums":1,"perm":6}]}'
+    )
+    address = answering(answer)
+    remote = txstore.connect(address, request_time_out=0.5, send_msg_time_out=60)
+    producer = remote.producer("p")
+    raised: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            producer.send(Message("t", b"x"))
+        except txstore.TxStoreError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert asked.wait(5)
+    remote.close()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert isinstance(raised[0], StoreClosedError | BrokerUnreachableError)
+
+
+def test_a_client_that_is_named_twice_is_one(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker names clients by connection, so one that has just lost its own is there twice."""
+    named: list[str] = []
+    monkeypatch.setattr(sharing, "_consumer_ids", lambda answer: named)
+    with txstore.connect(served) as remote:
+        named += [remote.client_id] * 2
+        for number in range(8):
+            remote.producer("p").send(Message("t", str(number).encode()))
+        with remote.consumer("c", "t") as consumer:
+            assert consumer.poll(1, 5)
+            assert consumer.queue_ids == (0, 1, 2, 3)
+
+
+def test_a_broker_that_moves_is_followed_and_left_at_its_old_place(answering: Any, broker: Broker) -> None:
+    """The same broker listens at two addresses; the name server tells first the one, then the other."""
+    with txstore.serve(broker, listen="127.0.0.1:0", name_server="127.0.0.1:0") as server:
+        places = [str(server.address), str(server.name_server)]
+
+        def answer(connection: socket.socket) -> None:
+            reader = FrameReader()
+            while data := connection.recv(4096):
+                for request in reader.feed(data):
+                    connection.sendall(request.response(0, body=body.replace(b"ADDRESS", places[0].encode())))
+
+        body = (
+            b'{"brokerAddrTable":{"txstore":{"brokerName":"txstore","brokerAddrs":{"0":"ADDRESS"}}},'
+            b'"brokerDatas":[{"brokerName":"txstore","brokerAddrs":{"0":"ADDRESS"}}],'
+            b'"queueDatas":[{"brokerName":"txstore","readQueueNums":4,"writeQueueNums":4,"perm":6}]}'
+        )
+        broker.create_topic("t", 4)
+        options: dict[str, Any] = {"poll_name_server_interval": 0.1, "rebalance_interval": 0.1}
+        with txstore.connect(answering(answer), **options) as remote, remote.consumer("c", "t") as consumer:
+            assert remote._client.addresses() == [places[0]]
+            old = remote._client.connections.live(places[0])
+            assert old is not None
+            places.reverse()
+            for _ in range(100):
+                consumer.poll(1, 0.05)
+                if old.lost.is_set() and remote._client.addresses() == [places[0]]:
+                    break
+            assert old.lost.is_set()
+            assert remote._client.addresses() == [places[0]]
+            remote.producer("p").send(Message("t", b"17"))
+            assert [message.body for message in consumer.poll(1, 5)] == [b"17"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

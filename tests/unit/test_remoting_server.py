@@ -307,6 +307,18 @@ def test_handed_back_messages_come_again_and_die_in_the_end(wire: Wire, broker: 
     assert wire.call(36, back | {"offset": 2**62}).code == 22
 
 
+def test_retries_that_were_read_keep_no_file(wire: Wire, broker: Broker) -> None:
+    """Retention goes by the slowest offset in a queue, under whatever name."""
+    sent = wire.call(SEND_V2, sending(), b"x")
+    wire.call(34, {}, heartbeat("c1", "c"))
+    place = int(sent.fields["msgId"][-16:], 16)
+    wire.call(36, {"offset": place, "group": "c", "delayLevel": 1, "originTopic": "orders"})
+    until(lambda: broker.queue_range("%RETRY%c", 0)[1] == 1)
+    assert {offset for topic, _, _, offset in broker.store.consumer_offsets() if topic == "%RETRY%c"} == {0}
+    assert wire.call(15, {"consumerGroup": "c", "topic": "%RETRY%c", "queueId": 0, "commitOffset": 1}).code == 0
+    assert {offset for topic, _, _, offset in broker.store.consumer_offsets() if topic == "%RETRY%c"} == {1}
+
+
 # Groups ---------------------------------------------------------------------------------------------------------------
 
 

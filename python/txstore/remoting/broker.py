@@ -410,6 +410,8 @@ class RemoteBroker:
             await self._session.places.tell(rows)
         except TxStoreError as error:
             _log.warning("offsets wait to be told: %s", error, extra={"group": consumer.group})
+        retries = retry_topic(consumer.group)
+        self._session.offsets.leave(retries, offset_name(consumer, retries))
         name = offset_group(consumer)
         if any(offset_group(member) == name for member in self._client.members.all()):
             await self._client.tell_now()

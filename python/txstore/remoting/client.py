@@ -6,16 +6,20 @@ later each time. Not here: what is sent (`sending`), pulled (`reader`), shared (
 """
 
 import asyncio
-import json
 import logging
-import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from txstore._native import RemotingCommand, unique_id
 from txstore.check import Producers
 from txstore.consumer.members import Members
-from txstore.errors import BrokerUnreachableError, InvalidOptionError, RouteNotFoundError, TxStoreError
+from txstore.errors import (
+    BrokerTimeoutError,
+    BrokerUnreachableError,
+    InvalidOptionError,
+    RouteNotFoundError,
+    TxStoreError,
+)
 from txstore.message import MessageModel, retry_topic
 from txstore.remoting.arrivals import Arrivals
 from txstore.remoting.codes import RequestCode, ResponseCode, refusal
@@ -23,7 +27,7 @@ from txstore.remoting.connection import Connection
 from txstore.remoting.connections import Connections
 from txstore.remoting.heartbeat import heartbeat
 from txstore.remoting.options import ConnectOptions
-from txstore.remoting.route import QueueNumbers, Route, brokers_of, parse_route
+from txstore.remoting.route import QueueNumbers, Route, parse_brokers, parse_route
 
 __all__ = ["TEMPLATE_TOPIC", "Client"]
 
@@ -52,6 +56,8 @@ class Client:
         self.connections = Connections(self._hear, options.seconds("connect_time_out"))
         self.listeners: dict[int, RequestListener] = {}
         """Who hears what brokers ask for, by code."""
+        self.returns: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """What is done when a broker came back, or a topic is elsewhere than before."""
         self.chores: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """What runs beside, from the start to the end."""
         self._name_servers = _name_servers(address)
@@ -72,11 +78,11 @@ class Client:
         """Finds a name server and the brokers. Raises BrokerUnreachableError, BrokerTimeoutError."""
         self._loop = asyncio.get_running_loop()
         try:
-            host = (await self._any_name_server()).own_host
-            self.client_id = f"{host}@{unique_id()[-16:]}"
             await self._find_brokers()
+            host = (await self.connections.get(self._name_servers[0])).own_host
+            self.client_id = f"{host}@{unique_id()[-16:]}"
         except BaseException:
-            self.connections.close()
+            await self.close()
             raise
         for chore in (self._look_for_changes, *self.chores):
             self.spawn(chore())
@@ -92,41 +98,38 @@ class Client:
         """Runs beside, until it ends or the client does."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self.ended)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def ended(self, task: asyncio.Task[None]) -> None:
+        """Hears of a task that is over; one that failed is a fault of ours."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a task of the connection to %s failed", self.address, exc_info=error)
 
     # Name servers
 
-    async def _any_name_server(self) -> Connection:
-        """A connection to the first that answers, which is asked first from now on."""
-        errors: list[str] = []
+    async def _ask_names(self, code: RequestCode, ext_fields: Mapping[str, str]) -> RemotingCommand:
+        """Asks the first name server that answers, and it first from now on."""
+        errors: list[TxStoreError] = []
         for address in list(self._name_servers):
             try:
                 connection = await self.connections.get(address)
-            except BrokerUnreachableError as error:
-                errors.append(str(error).partition("\n")[0])
-                continue
-            if address != self._name_servers[0]:
+                return await connection.call(code, ext_fields, time_out=self.options.seconds("request_time_out"))
+            except (BrokerUnreachableError, BrokerTimeoutError) as error:
+                errors.append(error)
                 self._name_servers.remove(address)
-                self._name_servers.insert(0, address)
-            return connection
-        text = "; ".join(errors)
-        hint = "hint: start a name server or `txstore serve` there, or look at the address"
+                self._name_servers.append(address)
+        if len(errors) == 1:
+            raise errors[0]
+        text = "; ".join(str(error).partition("\n")[0] for error in errors)
+        hint = "hint: start a name server or `txstore serve` there, or look at the addresses"
         raise BrokerUnreachableError(f"{text}\n{hint}", address=self.address)
-
-    async def _ask_names(self, code: RequestCode, ext_fields: Mapping[str, str]) -> RemotingCommand:
-        connection = await self._any_name_server()
-        return await connection.call(code, ext_fields, time_out=self.options.seconds("request_time_out"))
 
     async def _find_brokers(self) -> None:
         """All masters of the cluster: a producer's group must be known to each, so that each can ask it."""
         answer = await self._ask_names(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         if answer.code == ResponseCode.SUCCESS:
-            self._know_brokers(brokers_of(_lenient_json(answer.body).get("brokerAddrTable")))
+            self._know_brokers(parse_brokers(answer.body))
             return
         route = await self._ask_route(TEMPLATE_TOPIC)
         if route is not None:
@@ -139,9 +142,12 @@ class Client:
         for address in addresses - self._keepers.keys():
             self._changed[address] = asyncio.Event()
             self._keepers[address] = self.loop.create_task(self._keep(address))
+            self._keepers[address].add_done_callback(self.ended)
         for address in self._keepers.keys() - addresses:
             self._keepers.pop(address).cancel()
             del self._changed[address]
+            if address not in self._name_servers:
+                self.connections.drop(address)
 
     # Routes
 
@@ -171,7 +177,7 @@ class Client:
         if before is not None:
             for producer in self.producers.all():
                 producer.topics_changed()
-        self.arrivals.bump()
+        self._look_anew()
         return route
 
     async def write_route(self, topic: str) -> Route:
@@ -200,6 +206,11 @@ class Client:
             self.routes = self.routes | {topic: route}
             self.arrivals.bump()
 
+    def _look_anew(self) -> None:
+        for work in self.returns:
+            self.spawn(work())
+        self.arrivals.bump()
+
     def wanted_topics(self) -> set[str]:
         """What consumers here read."""
         wanted: set[str] = set()
@@ -221,7 +232,8 @@ class Client:
             await _wait(self._look, min(every, _UNKNOWN_AGAIN_SECONDS))
             whole = self._look.is_set() or self.loop.time() >= next_whole
             self._look.clear()
-            topics = {topic for topic in self.wanted_topics() if topic not in self.routes}
+            routes = self.routes
+            topics = {topic for topic in self.wanted_topics() if topic not in routes or routes[topic].is_template}
             if whole:
                 next_whole = self.loop.time() + every
                 topics |= self.routes.keys()
@@ -328,6 +340,7 @@ class Client:
         """Keeps one broker connected and told of who is here."""
         back_off = first = self.options.seconds("reconnect_back_off")
         changed = self._changed[address]
+        known: Connection | None = None
         while True:
             changed.clear()
             try:
@@ -341,6 +354,9 @@ class Client:
             back_off = first
             connection = self.connections.live(address)
             if connection is not None:
+                if known is not None and known is not connection:
+                    self._look_anew()
+                known = connection
                 every = self.options.seconds("heart_beat_broker_interval")
                 await _first_of((connection.lost, changed), every)
 
@@ -394,16 +410,3 @@ def _no_address(given: str) -> InvalidOptionError:
     return InvalidOptionError(
         f'{given} is no address\nhint: "127.0.0.1:9876", several as "a:9876;b:9876", or "unix:FILE"', option="address"
     )
-
-
-def _lenient_json(body: bytes) -> dict[str, Any]:
-    """RocketMQ writes maps of numbers with bare numbers as keys."""
-    text = body.decode("utf-8", "replace")
-    for candidate in (text, re.sub(r"([{,])\s*(\d+)\s*:", r'\1"\2":', text)):
-        try:
-            facts = json.loads(candidate)
-        except ValueError:
-            continue
-        if isinstance(facts, dict):
-            return facts
-    return {}

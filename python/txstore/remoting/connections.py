@@ -6,6 +6,7 @@ came of it. Not here: who keeps them open (`client`).
 
 import asyncio
 
+from txstore.errors import StoreClosedError
 from txstore.remoting.connection import Connection, RequestHandler
 
 __all__ = ["Connections"]
@@ -19,6 +20,7 @@ class Connections:
         self._time_out = time_out
         self._live: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._closed = False
 
     def live(self, address: str) -> Connection | None:
         """The connection, if it is open."""
@@ -26,7 +28,9 @@ class Connections:
         return None if connection is None or connection.lost.is_set() else connection
 
     async def get(self, address: str) -> Connection:
-        """The connection, opened if it is not. Raises BrokerUnreachableError."""
+        """The connection, opened if it is not. Raises BrokerUnreachableError, StoreClosedError."""
+        if self._closed:
+            raise StoreClosedError("the connection was closed\nhint: connect again")
         connection = self.live(address)
         if connection is not None:
             return connection
@@ -38,6 +42,12 @@ class Connections:
         # Shielded: who is cancelled, or out of time, leaves the opening to the others.
         return await asyncio.shield(opening)
 
+    def drop(self, address: str) -> None:
+        """Closes one, which nobody will ask for again."""
+        connection = self._live.pop(address, None)
+        if connection is not None:
+            connection.close()
+
     async def _open(self, address: str) -> Connection:
         try:
             connection = await Connection.open(address, self._on_request, self._time_out)
@@ -47,6 +57,8 @@ class Connections:
             del self._opening[address]
 
     def close(self) -> None:
+        """Closes all; none is opened any more."""
+        self._closed = True
         for opening in self._opening.values():
             opening.cancel()
         for connection in self._live.values():

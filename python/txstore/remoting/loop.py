@@ -5,6 +5,7 @@ interrupted cancels its coroutine; a forked child is told. Not here: what is run
 """
 
 import asyncio
+import concurrent.futures
 import os
 import threading
 from collections.abc import Coroutine
@@ -30,6 +31,10 @@ class LoopThread:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
+            left = asyncio.all_tasks(self.loop)
+            for task in left:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             self.loop.run_until_complete(self.loop.shutdown_default_executor())
         finally:
             self.loop.close()
@@ -63,6 +68,8 @@ def run_on(loop: asyncio.AbstractEventLoop, process: int, work: Coroutine[Any, A
     future = asyncio.run_coroutine_threadsafe(work, loop)
     try:
         return future.result()
+    except concurrent.futures.CancelledError:
+        raise StoreClosedError("the connection was closed meanwhile\nhint: connect again") from None
     except BaseException:
         future.cancel()
         raise

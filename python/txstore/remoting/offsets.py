@@ -58,14 +58,13 @@ class Offsets:
                 return self._retries.get((topic, number), {}).get(name)
             return self._untold.get((topic, name, number))
 
-    def leave(self, topic: str, name: str, number: int) -> None:
-        """A consumer does not read a queue any more."""
+    def leave(self, topic: str, name: str, number: int | None = None) -> None:
+        """A consumer does not read a queue any more; None: any of the topic."""
         with self._lock:
-            done = self._retries.get((topic, number))
-            if done is not None and is_retry_progress(topic, name):
-                done.pop(name, None)
-                if not done:
-                    del self._retries[topic, number]
+            for key in [key for key in self._retries if key[0] == topic and number in (None, key[1])]:
+                self._retries[key].pop(name, None)
+                if not self._retries[key]:
+                    del self._retries[key]
 
     def untold(
         self, topic: str | None = None, group: str | None = None, number: int | None = None

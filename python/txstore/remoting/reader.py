@@ -85,6 +85,11 @@ class QueueReader:
             self._client.loop.call_soon_threadsafe(self._make_room)
         return messages, behind
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it pulls nothing more."""
+        return self._stopped or (self._task is not None and self._task.done())
+
     def stop(self) -> None:
         """Nothing more is pulled. Any thread may say so."""
         with self._changed:
@@ -102,6 +107,7 @@ class QueueReader:
         if not self._stopped:
             self._room.set()
             self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task.add_done_callback(self._client.ended)
 
     def _cancel(self) -> None:
         if self._task is not None:
@@ -231,7 +237,7 @@ class Puller:
     ) -> tuple[Sequence[StoredMessage], int]:
         """Messages of a queue from an offset on, and where to go on. Raises OffsetTooOldError."""
         reader = self._readers.get((topic, queue_id))
-        if reader is None or reader.next_taken != queue_offset:
+        if reader is None or reader.is_over or reader.next_taken != queue_offset:
             if reader is not None:
                 reader.stop()
             reader = QueueReader(self._client, self._group, topic, queue_id, queue_offset, tags, self._go_back)

@@ -6,17 +6,19 @@ Not here: asking (`client`).
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from txstore.errors import ProtocolError
 
-__all__ = ["Queue", "QueueNumbers", "Route", "brokers_of", "parse_route"]
+__all__ = ["Queue", "QueueNumbers", "Route", "parse_brokers", "parse_route"]
 
 _READ = 4  # RocketMQ's PermName.
 _WRITE = 2
 _MASTER = "0"
+_BARE_KEY = re.compile(r"([{,])\s*(\d+)\s*:")
 _QUEUE_BITS = 16
 
 
@@ -42,7 +44,7 @@ class Route:
 def parse_route(body: bytes) -> Route:
     """What a name server says of a topic. Raises ProtocolError."""
     facts = _object(body)
-    brokers = brokers_of(facts.get("brokerDatas"))
+    brokers = _masters(facts.get("brokerDatas") or ())
     read: list[Queue] = []
     write: list[Queue] = []
     try:
@@ -59,12 +61,16 @@ def parse_route(body: bytes) -> Route:
     return Route(brokers, tuple(sorted(read)), tuple(sorted(write)))
 
 
-def brokers_of(rows: Any) -> dict[str, str]:
+def parse_brokers(body: bytes) -> dict[str, str]:
+    """Name to master's address of a cluster's brokers. Raises ProtocolError."""
+    table = _object(body).get("brokerAddrTable")
+    return _masters(table.values() if isinstance(table, dict) else ())
+
+
+def _masters(rows: Iterable[Any]) -> dict[str, str]:
     """Name to master's address; what has no master just now is left out."""
-    if isinstance(rows, dict):
-        rows = rows.values()
     found: dict[str, str] = {}
-    for row in rows or ():
+    for row in rows:
         addresses = row.get("brokerAddrs") if isinstance(row, dict) else None
         if isinstance(addresses, dict) and _MASTER in addresses:
             found[str(row.get("brokerName"))] = str(addresses[_MASTER])
@@ -72,10 +78,15 @@ def brokers_of(rows: Any) -> dict[str, str]:
 
 
 def _object(body: bytes) -> dict[str, Any]:
+    """RocketMQ may write numbers as a map's keys, which is no JSON."""
+    text = body.decode("utf-8", "replace")
     try:
-        facts = json.loads(body)
-    except ValueError as error:
-        raise ProtocolError(f"a name server's answer is no JSON: {error}") from error
+        facts = json.loads(text)
+    except ValueError:
+        try:
+            facts = json.loads(_BARE_KEY.sub(r'\1"\2":', text))
+        except ValueError as error:
+            raise ProtocolError(f"a name server's answer is no JSON: {error}") from error
     if not isinstance(facts, dict):
         raise ProtocolError("a name server's answer is no JSON object")
     return facts

@@ -36,6 +36,7 @@ class Sharing:
         self._locked: dict[tuple[str, str, int], ConsumerMember] = {}
         client.listeners[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._hear
         client.chores += [self._share_again, self._renew_locks]
+        client.returns.append(self._refresh_all)
 
     def share_of(self, consumer: ConsumerMember, topic: str) -> Sequence[int]:
         """The numbers of the queues that a consumer reads. Any thread may ask."""
@@ -56,7 +57,8 @@ class Sharing:
         if not members or not brokers:
             return
         answer = await self._client.ask(brokers[0], RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
-        ids = tuple(sorted(_consumer_ids(answer))) if answer.code == ResponseCode.SUCCESS else ()
+        # A client of two connections, one of which is dying, is named twice, and is one all the same.
+        ids = tuple(sorted(set(_consumer_ids(answer)))) if answer.code == ResponseCode.SUCCESS else ()
         if ids != self._ids.get(group):
             self._ids = self._ids | {group: ids}
             for member in members:
@@ -66,8 +68,11 @@ class Sharing:
     async def _share_again(self) -> None:
         while True:
             await asyncio.sleep(self._client.options.seconds("rebalance_interval"))
-            for group in {member.group for member in self._client.members.all()}:
-                await self._try(group)
+            await self._refresh_all()
+
+    async def _refresh_all(self) -> None:
+        for group in {member.group for member in self._client.members.all()}:
+            await self._try(group)
 
     async def _try(self, group: str) -> None:
         try:

@@ -6,15 +6,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use crate::store::Store;
-use crate::sync::unmodelled::Mutex;
+use crate::sync::unmodelled::{Condvar, Mutex};
 use crate::units::{PhysicalOffset, QueueId};
 
 /// How long a wait of the thread lasts at most: so soon it sees that the server stops.
 const LOOK_MS: u64 = 200;
+/// Between two looks at the queues: a busy store does not keep the thread busy for queues that nothing comes to.
+const PAUSE: Duration = Duration::from_millis(1);
 
 type Queue = (String, i32);
 /// The offset that a queue must reach beyond, and who is told.
@@ -23,6 +26,8 @@ type Waiting = (u64, oneshot::Sender<()>);
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     waiting: Mutex<HashMap<Queue, Vec<Waiting>>>,
+    /// The first pull waits, or the server stops.
+    came: Condvar,
     stopped: AtomicBool,
 }
 
@@ -33,6 +38,9 @@ impl Arrivals {
         let mut waiting = self.waiting.lock();
         if !self.stopped.load(Ordering::Acquire) {
             waiting.entry((topic.to_owned(), queue_id)).or_default().push((queue_offset, sender));
+            if waiting.len() == 1 {
+                self.came.notify_all();
+            }
         }
         receiver
     }
@@ -40,22 +48,33 @@ impl Arrivals {
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.waiting.lock().clear();
+        self.came.notify_all();
     }
 
     /// Runs until `stop`, or until the store is closed.
     pub(super) fn run(self: &Arc<Self>, store: &Store) {
         let mut seen = PhysicalOffset(0);
-        while !self.stopped.load(Ordering::Acquire) {
+        while self.is_wanted() {
             match store.wait_for_messages(seen, LOOK_MS) {
                 Ok(end) if end > seen => {
                     seen = end;
                     self.wake(store);
+                    std::thread::sleep(PAUSE);
                 }
-                Ok(_) => {}
+                Ok(_) => self.wake(store),
                 Err(_) => break,
             }
         }
         self.stop();
+    }
+
+    /// Waits until some pull waits; false: the server stops.
+    fn is_wanted(&self) -> bool {
+        let mut waiting = self.waiting.lock();
+        while waiting.is_empty() && !self.stopped.load(Ordering::Acquire) {
+            waiting = self.came.wait_for(waiting, Duration::from_secs(1));
+        }
+        !self.stopped.load(Ordering::Acquire)
     }
 
     fn wake(&self, store: &Store) {

@@ -14,7 +14,8 @@ from html import escape
 __all__ = ["Series", "columns", "nice_ticks", "share_bar"]
 
 _WIDTH, _HEIGHT = 1_100, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 28, 48
+_RIGHT, _TOP, _BOTTOM = 24, 28, 48
+_TICK_GAP, _DIGIT = 8, 8  # Between a tick's number and its line; a digit of one is no wider.
 
 
 @dataclass(frozen=True)
@@ -50,25 +51,26 @@ def columns(
     columns, or with `label_at=0.5` below their middles."""
     stacks = [sum(one.values[step] for one in series) for step in range(len(labels))]
     ticks = nice_ticks(max(stacks, default=0))
+    left = 2 * _TICK_GAP + _DIGIT * len(f"{ticks[-1]:,}")
     scale = (_HEIGHT - _TOP - _BOTTOM) / ticks[-1]
-    width = (_WIDTH - _LEFT - _RIGHT) / max(1, len(labels))
+    width = (_WIDTH - left - _RIGHT) / max(1, len(labels))
     floor = _HEIGHT - _BOTTOM
     parts = [
         f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">',
-        f'<text class="axis-name" x="{_LEFT}" y="14">{escape(y_axis)}</text>',
+        f'<text class="axis-name" x="{left}" y="14">{escape(y_axis)}</text>',
         f'<text class="axis-name" x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 6}" text-anchor="end">{escape(x_axis)}</text>',
     ]
     for tick in ticks:
         y = floor - tick * scale
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="tick" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:,}</text>')
+        parts.append(f'<line class="grid" x1="{left}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text class="tick" x="{left - _TICK_GAP}" y="{y + 4:.1f}" text-anchor="end">{tick:,}</text>')
     for step, label in enumerate(labels):
-        parts += _column(series, step, label, _LEFT + step * width, width, floor, scale)
+        parts += _column(series, step, label, left + step * width, width, floor, scale)
         if shown_labels(step):
-            x = _LEFT + (step + label_at) * width
+            x = left + (step + label_at) * width
             text = escape((shown_text or labels)[step])
             parts.append(f'<text class="tick" x="{x:.1f}" y="{floor + 18}" text-anchor="middle">{text}</text>')
-    parts.append(f'<line class="base" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{floor}" y2="{floor}"/></svg>')
+    parts.append(f'<line class="base" x1="{left}" x2="{_WIDTH - _RIGHT}" y1="{floor}" y2="{floor}"/></svg>')
     return "".join(parts)
 
 

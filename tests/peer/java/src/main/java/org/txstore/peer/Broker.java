@@ -116,6 +116,11 @@ final class Broker implements Peer.Handled {
             .fluentPut("dispatch_behind_bytes", store.dispatchBehindBytes());
     }
 
+    /** For what goes on within the process. */
+    BrokerController controller() {
+        return broker;
+    }
+
     Object stop() {
         shutDown(broker, names);
         return null;

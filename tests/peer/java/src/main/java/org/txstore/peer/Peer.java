@@ -15,6 +15,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.common.MQVersion;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 
@@ -51,6 +52,11 @@ public final class Peer {
         commands.put("producer.stop", arguments -> release(arguments, Producer.class).stop());
         commands.put("consume", Consumer::consume);
         commands.put("resume", Admin::resume);
+        commands.put("engine.append", arguments -> Engine.append(controller(arguments), arguments));
+        commands.put("engine.transact", arguments -> Engine.transact(controller(arguments), arguments));
+        commands.put("engine.read", arguments -> Engine.read(controller(arguments), arguments));
+        commands.put("load.send", Load::send);
+        commands.put("load.push", Load::push);
         commands.put("remote.produce", Remote::produce);
         commands.put("remote.push", Remote::push);
         commands.put("remote.lite_pull", Remote::litePull);
@@ -62,6 +68,10 @@ public final class Peer {
         int handle = handles.incrementAndGet();
         held.put(handle, made);
         return made.facts().fluentPut("handle", handle);
+    }
+
+    private BrokerController controller(JSONObject arguments) {
+        return held(arguments, Broker.class).controller();
     }
 
     private <T> T held(JSONObject arguments, Class<T> kind) {

@@ -1,0 +1,169 @@
+"""Wire: RocketMQ's own Java client against `txstore serve`, and against a real broker, in turns.
+
+In: `python -m benches.peers.wire [--quick]`. Out: a table in Markdown; rates of the client, which runs in a process of
+its own, as does each server. Always: both servers flush asynchronously, as RocketMQ does by itself; each work is run
+against one, then the other, and again, the first turn only to warm up; what a send or a transaction was acknowledged
+for is counted in the queues afterwards. Not here: what fails (tests/remoting).
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import txstore
+from benches.python.measure import Figure, in_turns, scratch
+from tests.peer import rocketmq
+
+BODY_BYTES = 1024
+THREADS = (1, 8, 32)
+_OURS, _THEIRS = "txstore serve", "RocketMQ"
+# A broker as it is by default, but for the name server's port and the timer wheel's file of 38 MB.
+_BROKER: dict[str, Any] = {"timerWheelEnable": False, "flushDiskType": "ASYNC_FLUSH"}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Who is asked: the address of its name server, and how many messages a topic holds there."""
+
+    names: str
+    held: Callable[[str], int]
+
+
+@contextmanager
+def ours(folder: Path) -> Iterator[Server]:
+    """`txstore serve` in a process of its own."""
+    listen, address = (f"127.0.0.1:{rocketmq.Peer.free_port()}" for _ in range(2))
+    command = [sys.executable, "-m", "txstore.cli.main", "serve", str(folder / "ours")]
+    with (folder / "ours.log").open("wb") as log:
+        command += ["--listen", listen, "--name-server", address]
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        _until_it_listens(address)
+        with txstore.connect(address) as broker:
+
+            def held(topic: str) -> int:
+                ranges = (broker.queue_range(topic, queue_id) for queue_id in broker.read_queues(topic))
+                return sum(end - first for first, end in ranges)
+
+            yield Server(address, held)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _until_it_listens(address: str) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            with txstore.connect(address) as broker:
+                broker.write_queues("warm")
+            return
+        except txstore.TxStoreError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+@contextmanager
+def theirs(folder: Path, home: rocketmq.Home) -> Iterator[Server]:
+    """A broker and its name server in a Java process of their own."""
+    with home.start(rocketmq.FAST_MACHINE) as peer:
+        settings = {"defaultTopicQueueNums": 4, "autoCreateTopicEnable": True}
+        with peer.broker(folder / "theirs", config=_BROKER, settings=settings) as broker:
+
+            def held(topic: str) -> int:
+                return sum(end - first for name, _, first, end in broker.status()["queues"] if name == topic)
+
+            yield Server(broker.names, held)
+
+
+class Bench:
+    """A client, and the two servers."""
+
+    def __init__(self, client: rocketmq.Peer, servers: dict[str, Server], milliseconds: int) -> None:
+        self._client, self._servers, self._milliseconds = client, servers, milliseconds
+        self._rows: list[tuple[str, dict[str, Figure]]] = []
+
+    def compare(self, what: str, turns: int, work: Callable[[Server], float]) -> None:
+        """A row of the table."""
+
+        def of(server: Server) -> Callable[[], float]:
+            return lambda: work(server)
+
+        found = in_turns(turns, {name: of(server) for name, server in self._servers.items()})
+        self._rows.append((what, found))
+        print(_row(what, found), flush=True)
+
+    def send(self, server: Server, topic: str, threads: int, *, transactions: bool) -> float:
+        """Messages or transactions a second. Raises AssertionError where one that was acknowledged is missing."""
+        before = server.held(topic)
+        result = self._client.call(
+            "load.send",
+            names=server.names,
+            topic=topic,
+            threads=threads,
+            milliseconds=self._milliseconds,
+            body_bytes=BODY_BYTES,
+            transactions=transactions,
+        )
+        assert result["failed"] == 0, result
+        deadline = time.monotonic() + 30
+        while (stored := server.held(topic) - before) < result["done"] and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert stored == result["done"], f"{stored} of {result['done']} acknowledged ones are there"
+        return float(result["rate"])
+
+    def push(self, server: Server, topic: str, count: int) -> float:
+        """Messages a second through a push consumer of a new group."""
+        result = self._client.call("load.push", names=server.names, topic=topic, wanted=count)
+        assert result["all"], result
+        return float(result["rate"])
+
+    def as_json(self) -> str:
+        return json.dumps({what: {name: figure.values for name, figure in found.items()} for what, found in self._rows})
+
+
+def _row(what: str, found: dict[str, Figure]) -> str:
+    ratio = found[_OURS].over(found[_THEIRS])
+    spread = f"{ratio.median:.2f} ({min(ratio.values):.2f}..{max(ratio.values):.2f})"
+    return f"| {what} | {found[_OURS].median:,.0f}/s | {found[_THEIRS].median:,.0f}/s | {spread} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benches.peers.wire", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one second each and one turn: figures are rough")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write each turn's figures there, too")
+    arguments = parser.parse_args()
+    turns, milliseconds, pushed = (1, 1_000, 20_000) if arguments.quick else (3, 5_000, 200_000)
+    with scratch() as folder, ExitStack() as stack:
+        home = rocketmq.Home.build(folder)
+        client = stack.enter_context(home.start(rocketmq.FAST_MACHINE))
+        servers = {_OURS: stack.enter_context(ours(folder)), _THEIRS: stack.enter_context(theirs(folder, home))}
+        bench = Bench(client, servers, milliseconds)
+        print(f"| work, 1 KiB, Java client | {_OURS} | {_THEIRS} | ratio |\n|---|---|---|---|")
+        for kind in ("transactions", "sends"):
+            for threads in THREADS:
+                bench.compare(
+                    f"{kind}, {threads} thread{'s' * (threads > 1)}",
+                    turns,
+                    lambda server, kind=kind, threads=threads: bench.send(  # type: ignore[misc]
+                        server, f"{kind}-{threads}", threads, transactions=kind == "transactions"
+                    ),
+                )
+        for server in servers.values():
+            while server.held("sends-32") < pushed:
+                bench.send(server, "sends-32", 32, transactions=False)
+        bench.compare(f"push consumption of {pushed:,}", turns, lambda server: bench.push(server, "sends-32", pushed))
+    if arguments.json:
+        arguments.json.write_text(bench.as_json() + "\n")
+
+
+if __name__ == "__main__":
+    main()
