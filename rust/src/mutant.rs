@@ -74,6 +74,10 @@ pub(crate) enum Mutant {
     UnreadFileRemoved,
     /// Log files go before what is derived from them is durable.
     RemovedBeforeSnapshot,
+    /// Where a topic was deleted is only in memory.
+    DeletionForgotten,
+    /// A topic is deleted up to records that lost power can take back.
+    DeletedBeforeDurable,
 }
 
 /// Whether the engine leaves that rule out.

@@ -268,7 +268,7 @@ pub fn check_closed(machine: &Machine) -> Held {
         }
         Err(error) => return broken("L6", format!("without what is derived: {error:?}")),
     }
-    if begins_later(&closed) {
+    if begins_later(&closed) || !machine.history.deleted.is_empty() {
         return same_queues(machine, &rebuilt, &closed);
     }
     let (theirs, ours) = (files(&rebuilt, "consumequeue"), files(&closed, "consumequeue"));

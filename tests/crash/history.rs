@@ -98,6 +98,8 @@ pub struct History {
     pub minimum_tried: u64,
     /// Topic and queue: below that offset all messages went, so its numbers are never given again.
     pub gone_below: BTreeMap<(String, i32), u64>,
+    /// Topic and queue: messages below the first offset are deleted; none from the second on was ever to be.
+    pub deleted: BTreeMap<(String, i32), (u64, u64)>,
     /// The wall clock was set: ages over a crash cannot be told.
     pub jumped: bool,
     /// Numbers the bodies.

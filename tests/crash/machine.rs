@@ -83,6 +83,10 @@ pub enum Step {
         files: usize,
         keep_unread: bool,
     },
+    /// A topic's messages are gone, while their records stay.
+    Delete {
+        topic: usize,
+    },
     Close,
     Open,
     Pass {
@@ -220,6 +224,7 @@ impl Machine {
                 Ok(())
             }
             Step::Expire { files, keep_unread } => self.expire(store, *files, *keep_unread),
+            Step::Delete { topic } => self.delete(store, TOPICS[*topic]),
             Step::Close => self.close(store),
             Step::Open | Step::Pass { .. } | Step::Jump { .. } => Ok(()),
         }

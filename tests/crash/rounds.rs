@@ -10,7 +10,7 @@ use txstore::half::scan::Waiting;
 use txstore::store::{End, EndKind, Store};
 use txstore::units::{PhysicalOffset, QueueId, QueueOffset};
 
-use crate::history::{Acknowledged, Half, Held, READERS, TOPICS, Violation, hold, outcome_of};
+use crate::history::{Acknowledged, Half, Held, History, READERS, TOPICS, Violation, hold, outcome_of};
 use crate::machine::{Machine, TIMEOUT_MS};
 use crate::watched::{Shown, all_shown, crc};
 
@@ -103,6 +103,30 @@ impl Machine {
         }
         let gone = self.history.forget_below(minimum);
         gone.iter().filter(|half| !half.foreign).take(3).try_for_each(|half| self.ends_of_gone(store, half))
+    }
+
+    /// A topic's queues are empty and go on where they ended; so they do behind any crash, once that was said.
+    pub fn delete(&mut self, store: &Store, topic: &str) -> Held {
+        let ends = [0, 1].map(|queue| (queue, store.queue_range(topic, QueueId(queue)).unwrap().1));
+        let mark = |history: &mut History, is_sure: bool| {
+            for (queue, end) in ends {
+                let (sure, tried) = history.deleted.entry((topic.to_owned(), queue)).or_default();
+                *tried = end.max(*tried);
+                if is_sure {
+                    *sure = end.max(*sure);
+                    let gone = history.gone_below.entry((topic.to_owned(), queue)).or_default();
+                    *gone = end.max(*gone);
+                }
+            }
+        };
+        mark(&mut self.history, false);
+        let Some(_) = self.note(store.delete_queues(topic))? else { return Ok(()) };
+        mark(&mut self.history, true);
+        for (queue, end) in ends {
+            let range = store.queue_range(topic, QueueId(queue)).unwrap();
+            hold(range == (end, end), "L6", || format!("{topic}/{queue} was deleted at {end}, it goes {range:?}"))?;
+        }
+        Ok(())
     }
 
     /// T6: an end of a half that is gone finds its outcome or nothing, never another one, and writes nothing.

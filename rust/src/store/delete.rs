@@ -6,6 +6,7 @@
 
 use super::{PoisonOnPanic, Shared, Store};
 use crate::error::Result;
+use crate::mutant::{Mutant, mutated};
 use crate::names::{SCHEDULE_TOPIC, validate_topic};
 use crate::record::properties::{REAL_TOPIC, RETRY_TOPIC};
 use crate::settings::{DeletedQueue, Settings};
@@ -56,10 +57,14 @@ impl Shared {
         self.write_derived_alone()?;
         let (queues, messages, log_end) = self.queues_of(topic);
         // Lost power must not take back records that a mark says are there: their offsets would be given again, below it.
-        self.wait_durable(log_end)?;
+        if !mutated(Mutant::DeletedBeforeDurable) {
+            self.wait_durable(log_end)?;
+        }
         let mut settings = self.settings.lock().clone();
         queues.iter().cloned().for_each(|queue| settings.delete_queue(queue));
-        settings.store(self.storage.as_ref())?;
+        if !mutated(Mutant::DeletionForgotten) {
+            settings.store(self.storage.as_ref())?;
+        }
         self.inner.lock().state.begin_deleted(&settings);
         *self.settings.lock() = settings;
         for queue in &queues {
