@@ -9,6 +9,8 @@ use crate::error::{Error, Result};
 pub const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
 /// Holds the op messages.
 pub const OP_TOPIC: &str = "RMQ_SYS_TRANS_OP_HALF_TOPIC";
+/// What stands in for records that were lost, and a group of what nobody sent.
+pub const REPAIR_TOPIC: &str = "TXSTORE_REPAIR";
 /// Holds the discarded halves.
 pub const DISCARD_TOPIC: &str = "TRANS_CHECK_MAX_TIME_TOPIC";
 /// Holds the delayed messages.

@@ -6,6 +6,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::error::{Error, Result};
+use crate::names::REPAIR_TOPIC;
 use crate::record::decode::{RecordCrc, Verify};
 use crate::record::encode::{blank, encode, encoded_size};
 use crate::record::layout::{BLANK_MIN, SYS_ROLLBACK};
@@ -13,7 +14,7 @@ use crate::record::{Draft, Place};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
 
 /// The topic that fillers bear.
-pub const TOPIC: &str = "TXSTORE_REPAIR";
+pub const TOPIC: &str = REPAIR_TOPIC;
 /// Bytes of one filler at most: no larger than messages usually may be.
 const FILLER_MAX: u64 = 1 << 20;
 

@@ -9,7 +9,7 @@ use crate::consume_queue::Entry;
 use crate::error::Result;
 use crate::half::HalfCopy;
 use crate::message::{Envelope, Parts};
-use crate::repair::TOPIC;
+use crate::names::REPAIR_TOPIC;
 use crate::units::QueueId;
 
 /// Offsets that are passed over at most: an op that names one far behind was not written by a store.
@@ -28,11 +28,11 @@ impl Store {
             inner.state.dispatcher.queues.push(slot, Entry::PADDING);
         }
         drop(inner);
-        let envelope = Envelope::new(&Parts { topic: TOPIC, ..Parts::default() })?;
+        let envelope = Envelope::new(&Parts { topic: REPAIR_TOPIC, ..Parts::default() })?;
         let message = NewMessage { envelope: &envelope, body: b"repair", queue_id: QueueId(0) };
-        let half = self.prepare(&NewHalfMessage { message, group: TOPIC, unique_id: None, owner: 0 })?;
+        let half = self.prepare(&NewHalfMessage { message, group: REPAIR_TOPIC, unique_id: None, owner: 0 })?;
         let half = HalfCopy { queue_offset: half.queue_offset.0, physical_offset: half.physical_offset.0 };
-        let (kind, group) = (EndKind::RollBack, Some(TOPIC.into()));
+        let (kind, group) = (EndKind::RollBack, Some(REPAIR_TOPIC.into()));
         self.end_transaction(End { half, kind, transaction_id: None, group, from_check: false })?;
         Ok(())
     }
