@@ -533,7 +533,7 @@ class Consumer:
                     error.minimum,
                 )
                 queue.next_offset = error.minimum
-                found, queue.next_offset = self._pull(queue, max(count, _PULL_BATCH))
+                continue  # Retention may have gone on meanwhile.
             messages = found if isinstance(found, list) else list(found)
             if source.origin is not None:
                 messages = [message for message in messages if message.topic == source.origin]
