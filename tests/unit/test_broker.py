@@ -167,7 +167,7 @@ def test_a_closed_store_says_so_everywhere(open_store: Any) -> None:
 
 
 def test_a_forgotten_broker_closes_itself(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+    path, before = tmp_path / "store", set(threading.enumerate())
     broker = txstore.open(path)
     broker.transaction_producer("g").send_in_transaction(
         Message("t", b"x"), executer=lambda message, arg: txstore.LocalTransactionState.COMMIT
@@ -176,7 +176,7 @@ def test_a_forgotten_broker_closes_itself(tmp_path: Path) -> None:
     del broker
     gc.collect()
     assert gone() is None
-    assert not [thread for thread in threading.enumerate() if thread.name == "txstore-housekeeping"]
+    assert not [one for one in set(threading.enumerate()) - before if one.name == "txstore-housekeeping"]
     with txstore.open(path) as again:
         assert again.open_report.clean
         assert len(again.transactions("committed")) == 1
