@@ -162,9 +162,11 @@ class RemoteBroker:
 
     def close(self) -> None:
         """Waits for running checks, closes producers and consumers, and leaves. Again, or in a fork: nothing."""
+        if os.getpid() != self._process:
+            self._closed = True  # Without the lock: a thread that the fork left behind may have held it.
+            return
         with self._closing:
-            if self._closed or os.getpid() != self._process:
-                self._closed = True
+            if self._closed:
                 return
             self._session.checks.stop(self.options.seconds("check_time_limit"))
             members: list[ConsumerMember | ProducerMember] = [

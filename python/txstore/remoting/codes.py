@@ -1,4 +1,4 @@
-"""Codes of RocketMQ's protocol that the client speaks, and what a refusal means to its caller.
+"""Codes of RocketMQ's protocol that client and server speak, and what a refusal means to its caller.
 
 In: a response. Out: nothing if it is well, else an exception that says what, where and what to do. Not here: frames.
 """
@@ -61,7 +61,10 @@ class ResponseCode(enum.IntEnum):
     PULL_RETRY_IMMEDIATELY = 20
     PULL_OFFSET_MOVED = 21
     QUERY_NOT_FOUND = 22
+    SUBSCRIPTION_PARSE_FAILED = 23
     SUBSCRIPTION_GROUP_NOT_EXIST = 26
+    INVALID_PARAMETER = 29
+    CONSUMER_NOT_ONLINE = 206
     FLOW_CONTROL = 215
     ILLEGAL_OPERATION = 604
 

@@ -17,12 +17,9 @@ from txstore.check import Answer
 from txstore.errors import InvalidNameError, InvalidOptionError
 from txstore.listener import Checker, parse_tags
 from txstore.message import HalfMessage, LocalTransactionState, TransactionMessage, retry_topic
+from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.remoting.server.request import (
-    CONSUMER_NOT_ONLINE,
-    INVALID_PARAMETER,
     OK,
-    SUBSCRIPTION_PARSE_FAILED,
-    SYSTEM_ERROR,
     Refused,
     Reply,
     Request,
@@ -35,7 +32,6 @@ __all__ = ["Clients", "Line", "RemoteProducer"]
 
 _log = logging.getLogger("txstore.remoting")
 
-NOTIFY_CONSUMER_IDS_CHANGED = 40
 _SILENT_SECONDS = 120.0
 _GROUPS_MAX = 1_000  # Of one heartbeat.
 _LANGUAGES = "JAVA CPP DOTNET PYTHON DELPHI ERLANG RUBY OTHER HTTP GO PHP OMS RUST NODE_JS".split()
@@ -119,9 +115,11 @@ class Clients:
         client_id = said.get("clientID")
         producers, consumers = said.get("producerDataSet") or [], said.get("consumerDataSet") or []
         if not isinstance(client_id, str) or not isinstance(producers, list) or not isinstance(consumers, list):
-            raise Refused(INVALID_PARAMETER, "the heartbeat lacks clientID, producerDataSet or consumerDataSet")
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, "the heartbeat lacks clientID, producerDataSet or consumerDataSet"
+            )
         if len(producers) + len(consumers) > _GROUPS_MAX:
-            raise Refused(INVALID_PARAMETER, f"a heartbeat names {_GROUPS_MAX} groups at most")
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"a heartbeat names {_GROUPS_MAX} groups at most")
         for producer in producers:
             self.producer(request, _name(producer, "groupName"))
         changes = [self._consumer(request, client_id, consumer) for consumer in consumers]
@@ -153,7 +151,7 @@ class Clients:
         with self._lock:
             ids = sorted(self._groups[group].members) if group in self._groups else []
         if not ids:
-            raise Refused(SYSTEM_ERROR, f"no consumer of group {group} is connected")
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer of group {group} is connected")
         return Reply(body=json_of({"consumerIdList": ids}))
 
     def check_config(self, request: Request) -> Reply:
@@ -168,7 +166,7 @@ class Clients:
         with self._lock:
             known = self._groups.get(group)
             if known is None or not known.members:
-                raise Refused(CONSUMER_NOT_ONLINE, f"no consumer of group {group} is connected")
+                raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"no consumer of group {group} is connected")
             connections = [_connection(member) for member in known.members.values()]
             body = {"connectionSet": connections, "subscriptionTable": known.subscriptions, **known.facts}
         return Reply(body=json_of(body))
@@ -178,7 +176,7 @@ class Clients:
         with self._lock:
             found = [of[group] for of in self._producers.values() if group in of]
         if not found:
-            raise Refused(SYSTEM_ERROR, f"no producer of group {group} is connected")
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"no producer of group {group} is connected")
         connections = [
             {"clientAddr": str(producer), "clientId": str(producer.number), "language": "OTHER", "version": 0}
             for producer in found
@@ -278,7 +276,7 @@ class Clients:
         self._notify(name)
 
     def _notify(self, group: str) -> None:
-        self.tell(group, NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+        self.tell(group, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
     def _forget_producer(self, connection: int, group: str) -> None:
         with self._lock:
@@ -290,7 +288,7 @@ class Clients:
 def _name(said: object, key: str) -> str:
     name = said.get(key) if isinstance(said, dict) else None
     if not isinstance(name, str):
-        raise Refused(INVALID_PARAMETER, f"the heartbeat has a group without {key}")
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the heartbeat has a group without {key}")
     try:
         validate_group(name)
     except InvalidNameError as error:
@@ -321,11 +319,13 @@ def _tags(subscription: dict[str, Any]) -> list[str] | None:
     """Raises Refused for what is no expression of tags."""
     kind = subscription.get("expressionType") or "TAG"
     if kind != "TAG":
-        raise Refused(SUBSCRIPTION_PARSE_FAILED, f"expression type {kind} is not served\nhint: select by tags: TAG")
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"expression type {kind} is not served\nhint: select by tags: TAG"
+        )
     try:
         tags = parse_tags(subscription.get("subString"))
     except InvalidOptionError as error:
-        raise Refused(SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+        raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
     return None if tags is None else list(tags)
 
 

@@ -10,11 +10,10 @@ from typing import Any
 
 from txstore.broker import Broker
 from txstore.message import ConsumeFromWhere, utc
+from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.remoting.server.clients import Clients
 from txstore.remoting.server.request import (
-    INVALID_PARAMETER,
     OK,
-    QUERY_NOT_FOUND,
     Refused,
     Reply,
     Request,
@@ -26,7 +25,6 @@ from txstore.remoting.server.request import (
 
 __all__ = ["Locks", "Offsets", "queue_table"]
 
-RESET_CONSUMER_CLIENT_OFFSET = 220
 _LOCK_SECONDS = 60.0
 _QUEUES_MAX = 4_096  # Of one request.
 
@@ -43,7 +41,9 @@ class Offsets:
         topic, group = text(fields, "topic"), text(fields, "consumerGroup")
         found = self._broker.consumer_offset(topic, group, _queue(fields))
         if found is None:
-            raise Refused(QUERY_NOT_FOUND, f"group {group} has no offset in {topic} yet: it begins where it likes")
+            raise Refused(
+                ResponseCode.QUERY_NOT_FOUND, f"group {group} has no offset in {topic} yet: it begins where it likes"
+            )
         return _offset(found)
 
     def update(self, request: Request) -> Reply:
@@ -81,7 +81,7 @@ class Offsets:
         rows = {(topic, queue_id): place for queue_id, place in places.items()}
         body = b"{" + queue_table("offsetTable", self._broker.config.broker_name, rows) + b"}"
         told = {"group": group, "isForce": "true", "timestamp": str(moment), "topic": topic}
-        self._clients.tell(group, RESET_CONSUMER_CLIENT_OFFSET, told, body)
+        self._clients.tell(group, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body)
         return Reply(body=body)
 
     def _range(self, request: Request) -> tuple[int, int]:
@@ -133,14 +133,14 @@ def _asked(request: Request) -> tuple[str, str, list[tuple[tuple[str, str, int],
     said = json_body(request)
     group, client_id, queues = said.get("consumerGroup"), said.get("clientId"), said.get("mqSet")
     if not isinstance(group, str) or not isinstance(client_id, str) or not isinstance(queues, list):
-        raise Refused(INVALID_PARAMETER, "the request lacks consumerGroup, clientId or mqSet")
+        raise Refused(ResponseCode.INVALID_PARAMETER, "the request lacks consumerGroup, clientId or mqSet")
     if len(queues) > _QUEUES_MAX:
-        raise Refused(INVALID_PARAMETER, f"a request names {_QUEUES_MAX} queues at most")
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"a request names {_QUEUES_MAX} queues at most")
     found = []
     for queue in queues:
         place = queue.get("queueId") if isinstance(queue, dict) else None
         if not isinstance(place, int) or not isinstance(queue.get("topic"), str):
-            raise Refused(INVALID_PARAMETER, "mqSet has an entry without topic or queueId")
+            raise Refused(ResponseCode.INVALID_PARAMETER, "mqSet has an entry without topic or queueId")
         found.append(((queue["topic"], str(queue.get("brokerName")), place), queue))
     return group, client_id, found
 
@@ -157,7 +157,7 @@ def queue_table(name: str, broker_name: str, rows: Mapping[tuple[str, int], obje
 def _queue(fields: dict[str, str]) -> int:
     queue_id = number(fields, "queueId")
     if not 0 <= queue_id < 2**31:
-        raise Refused(INVALID_PARAMETER, f"there is no queue {queue_id}")
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"there is no queue {queue_id}")
     return queue_id
 
 

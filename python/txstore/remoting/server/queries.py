@@ -6,7 +6,8 @@ the index.
 
 from txstore._native import StoredMessage, is_system_topic
 from txstore.broker import Broker
-from txstore.remoting.server.request import QUERY_NOT_FOUND, Refused, Reply, Request, number, text
+from txstore.remoting.codes import ResponseCode
+from txstore.remoting.server.request import Refused, Reply, Request, number, text
 
 __all__ = ["Queries"]
 
@@ -32,7 +33,7 @@ class Queries:
             if begin <= message.store_timestamp_ms <= end and (not by_id or message.message_id == key)
         ]
         if not found:
-            raise Refused(QUERY_NOT_FOUND, f"no message of {topic} has the key {key}")
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, f"no message of {topic} has the key {key}")
         newest = found[0]
         last = {
             "indexLastUpdatePhyoffset": str(newest.physical_offset),
@@ -43,7 +44,7 @@ class Queries:
     def by_place(self, request: Request) -> Reply:
         found = self._broker.store.read_at(number(request.fields, "offset"))
         if is_system_topic(found.topic):
-            raise Refused(QUERY_NOT_FOUND, "no message of a client stands there")
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, "no message of a client stands there")
         return Reply(body=found.record)
 
 

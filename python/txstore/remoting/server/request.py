@@ -7,8 +7,9 @@ or cannot be is a `Refused`, which becomes a response that names it. Not here: w
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+from txstore._native import RemotingRequest as Request
 from txstore.errors import (
     DiskFullError,
     InvalidMessageError,
@@ -23,69 +24,31 @@ from txstore.errors import (
     TransactionNotFoundError,
     TxStoreError,
 )
+from txstore.remoting.codes import ResponseCode
 
 __all__ = ["OK", "Refused", "Reply", "Request", "json_body", "json_of", "number", "text", "text_or"]
 
-SUCCESS = 0
-SYSTEM_ERROR = 1
-REQUEST_CODE_NOT_SUPPORTED = 3
-MESSAGE_ILLEGAL = 13
-SERVICE_NOT_AVAILABLE = 14
-TOPIC_NOT_EXIST = 17
-QUERY_NOT_FOUND = 22
-SUBSCRIPTION_PARSE_FAILED = 23
-SUBSCRIPTION_GROUP_NOT_EXIST = 26
-INVALID_PARAMETER = 29
-CONSUMER_NOT_ONLINE = 206
-FLOW_CONTROL = 215
-ILLEGAL_OPERATION = 604
-
 # The first class that fits decides.
 _CODES: tuple[tuple[type[TxStoreError], int], ...] = (
-    (InvalidMessageError, MESSAGE_ILLEGAL),
-    (InvalidNameError, INVALID_PARAMETER),
-    (InvalidOptionError, INVALID_PARAMETER),
-    (MessageNotFoundError, QUERY_NOT_FOUND),
-    (TransactionNotFoundError, QUERY_NOT_FOUND),
-    (OffsetTooOldError, QUERY_NOT_FOUND),
-    (TooManyPendingError, FLOW_CONTROL),
-    (LateEndError, ILLEGAL_OPERATION),
-    (DiskFullError, SERVICE_NOT_AVAILABLE),
-    (StorePoisonedError, SERVICE_NOT_AVAILABLE),
-    (StoreClosedError, SERVICE_NOT_AVAILABLE),
+    (InvalidMessageError, ResponseCode.MESSAGE_ILLEGAL),
+    (InvalidNameError, ResponseCode.INVALID_PARAMETER),
+    (InvalidOptionError, ResponseCode.INVALID_PARAMETER),
+    (MessageNotFoundError, ResponseCode.QUERY_NOT_FOUND),
+    (TransactionNotFoundError, ResponseCode.QUERY_NOT_FOUND),
+    (OffsetTooOldError, ResponseCode.QUERY_NOT_FOUND),
+    (TooManyPendingError, ResponseCode.FLOW_CONTROL),
+    (LateEndError, ResponseCode.ILLEGAL_OPERATION),
+    (DiskFullError, ResponseCode.SERVICE_NOT_AVAILABLE),
+    (StorePoisonedError, ResponseCode.SERVICE_NOT_AVAILABLE),
+    (StoreClosedError, ResponseCode.SERVICE_NOT_AVAILABLE),
 )
-
-
-class Request(Protocol):
-    """A client's request; the engine's `RemotingRequest`."""
-
-    @property
-    def number(self) -> int:
-        """Names it in its answer; 0: nobody waits for one."""
-
-    @property
-    def connection(self) -> int: ...
-    @property
-    def address(self) -> str: ...
-    @property
-    def code(self) -> int: ...
-    @property
-    def language(self) -> int: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def remark(self) -> str | None: ...
-    @property
-    def fields(self) -> dict[str, str]: ...
-    @property
-    def body(self) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     """An answer: RocketMQ's response code, words for people, fields, a body."""
 
-    code: int = SUCCESS
+    code: int = ResponseCode.SUCCESS
     remark: str | None = None
     fields: dict[str, str] = field(default_factory=dict)
     body: bytes | None = None
@@ -104,14 +67,16 @@ class Refused(Exception):  # noqa: N818  # It is an answer, and no error of ours
     @classmethod
     def because(cls, error: TxStoreError) -> "Refused":
         """What the engine or the broker refused."""
-        return cls(next((code for kind, code in _CODES if isinstance(error, kind)), SYSTEM_ERROR), str(error))
+        return cls(
+            next((code for kind, code in _CODES if isinstance(error, kind)), ResponseCode.SYSTEM_ERROR), str(error)
+        )
 
 
 def text(fields: Mapping[str, str], name: str) -> str:
     """A field that must be there. Raises Refused."""
     value = fields.get(name)
     if not value:
-        raise Refused(INVALID_PARAMETER, f"the field {name} is missing")
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the field {name} is missing")
     return value
 
 
@@ -126,10 +91,10 @@ def number(fields: Mapping[str, str], name: str, otherwise: int | None = None) -
         return otherwise
     digits = text(fields, name)
     if not digits.isascii() or not digits.removeprefix("-").isdigit() or len(digits) > 20:
-        raise Refused(INVALID_PARAMETER, f"the field {name} cannot be {digits[:40]!r}")
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the field {name} cannot be {digits[:40]!r}")
     found = int(digits)
     if not -(2**63) <= found < 2**63:
-        raise Refused(INVALID_PARAMETER, f"the field {name} cannot be {digits[:40]!r}")
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the field {name} cannot be {digits[:40]!r}")
     return found
 
 
@@ -140,7 +105,7 @@ def json_body(request: Request) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise Refused(INVALID_PARAMETER, "the body is no JSON object")
+        raise Refused(ResponseCode.INVALID_PARAMETER, "the body is no JSON object")
     return value
 
 

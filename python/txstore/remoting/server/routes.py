@@ -6,7 +6,8 @@ permission; a topic that is not there may be asked for as TBW102, where sending 
 
 from txstore._native import is_system_topic
 from txstore.broker import Broker
-from txstore.remoting.server.request import QUERY_NOT_FOUND, TOPIC_NOT_EXIST, Refused, Reply, Request, json_of, text
+from txstore.remoting.codes import ResponseCode
+from txstore.remoting.server.request import Refused, Reply, Request, json_of, text
 
 __all__ = ["Routes"]
 
@@ -25,7 +26,7 @@ class Routes:
         topic = text(request.fields, "topic")
         read, write, inherit = self._queues(topic)
         if not read and not write:
-            raise Refused(TOPIC_NOT_EXIST, f"there is no topic {topic}")
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic}")
         queues = {
             "brokerName": self._broker.config.broker_name,
             "perm": (_READ if read else 0) | (_WRITE if write else 0) | inherit,
@@ -44,7 +45,7 @@ class Routes:
         return Reply(body=json_of(tables))
 
     def key_value(self, request: Request) -> Reply:
-        raise Refused(QUERY_NOT_FOUND, "no such configuration is kept here")
+        raise Refused(ResponseCode.QUERY_NOT_FOUND, "no such configuration is kept here")
 
     def broker(self) -> dict[str, object]:
         """This broker, as routes name it."""

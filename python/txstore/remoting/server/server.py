@@ -25,13 +25,12 @@ from txstore.broker import Broker
 from txstore.broker import open as open_store
 from txstore.config import BrokerConfig
 from txstore.errors import InvalidOptionError, ReadOnlyError, StoreIOError, TxStoreError
+from txstore.remoting.codes import ResponseCode
 from txstore.remoting.server.clients import Clients
 from txstore.remoting.server.metrics import MetricsServer
 from txstore.remoting.server.offsets import Locks, Offsets
 from txstore.remoting.server.queries import Queries
 from txstore.remoting.server.request import (
-    REQUEST_CODE_NOT_SUPPORTED,
-    SYSTEM_ERROR,
     Refused,
     Reply,
     Request,
@@ -282,7 +281,9 @@ class Server:
         elif self._slow_waiting.acquire(blocking=False):
             self._slow.submit(self._answer_slowly, request)
         else:
-            self._native.answer(request, SYSTEM_ERROR, f"{_SLOW_MAX} requests of this kind wait already; try again")
+            self._native.answer(
+                request, ResponseCode.SYSTEM_ERROR, f"{_SLOW_MAX} requests of this kind wait already; try again"
+            )
 
     def _answer_slowly(self, request: RemotingRequest) -> None:
         try:
@@ -299,7 +300,7 @@ class Server:
             reply = Reply(Refused.because(error).code, str(error))
         except Exception as error:
             _log.exception("request %d could not be answered", request.code, extra={"client": request.address})
-            reply = Reply(SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+            reply = Reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
         self._native.answer(request, reply.code, reply.remark, reply.fields, reply.body)
 
 
@@ -344,7 +345,7 @@ def _place(address: str) -> tuple[str, int]:
 
 
 def _unknown(request: Request) -> Reply:
-    return Reply(REQUEST_CODE_NOT_SUPPORTED, f"request code {request.code} is not served")
+    return Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {request.code} is not served")
 
 
 def _listen(broker: Broker, config: ServerConfig) -> RemotingServer:

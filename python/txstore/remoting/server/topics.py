@@ -11,14 +11,11 @@ from typing import Any, Protocol
 from txstore import _native
 from txstore.broker import Broker
 from txstore.message import retry_topic
+from txstore.remoting.codes import ResponseCode
 from txstore.remoting.server.clients import Clients
 from txstore.remoting.server.offsets import queue_table
 from txstore.remoting.server.request import (
     OK,
-    REQUEST_CODE_NOT_SUPPORTED,
-    SUBSCRIPTION_GROUP_NOT_EXIST,
-    SYSTEM_ERROR,
-    TOPIC_NOT_EXIST,
     Refused,
     Reply,
     Request,
@@ -56,7 +53,7 @@ class Topics:
         if request.fields.get("make") == "true":
             self._make(topic)
         elif topic not in self._broker.topics():
-            raise Refused(TOPIC_NOT_EXIST, f"there is no topic {topic}")
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic}")
         reading = len(self._broker.read_queues(topic))
         self._tables.set_topic(topic, reading, len(self._broker.write_queues(topic)))
         return OK
@@ -80,7 +77,9 @@ class Topics:
         """215: by the broker's rules; nobody here may read it either."""
         topic = text(request.fields, "topic")
         if readers := self._clients.readers(topic):
-            raise Refused(SYSTEM_ERROR, f"topic {topic} is read by {', '.join(readers)}\nhint: stop them first")
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"topic {topic} is read by {', '.join(readers)}\nhint: stop them first"
+            )
         if topic in self._broker.topics():
             self._tables.set_topic(topic, 0, 0)  # Until it is gone nobody sends to it.
         try:
@@ -105,7 +104,7 @@ class Topics:
         """351: one topic's settings."""
         topic = text(request.fields, "topic")
         if topic not in self._broker.topics():
-            raise Refused(TOPIC_NOT_EXIST, f"there is no topic {topic}")
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic}")
         return Reply(body=json_of(self._config(topic)))
 
     def _config(self, topic: str) -> dict[str, Any]:
@@ -142,7 +141,9 @@ class Topics:
         """207: by the broker's rules."""
         group = text(request.fields, "groupName")
         if self._clients.counts(group)["consumers"]:
-            raise Refused(SYSTEM_ERROR, f"group {group} has consumers that are connected\nhint: stop them first")
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"group {group} has consumers that are connected\nhint: stop them first"
+            )
         self._broker.delete_group(group)
         self._tables.forget_topics()
         return OK
@@ -156,7 +157,7 @@ class Topics:
         """352: one group's settings."""
         group = text(request.fields, "group")
         if group not in self._broker.groups():
-            raise Refused(SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no consumer group {group}")
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no consumer group {group}")
         return Reply(body=json_of(_group(group)))
 
     def progress(self, request: Request) -> Reply:
@@ -222,7 +223,9 @@ class Topics:
         return Reply(fields={"version": '{"counter":0}'}, body=lines.encode())
 
     def update_properties(self, request: Request) -> Reply:
-        raise Refused(REQUEST_CODE_NOT_SUPPORTED, "settings are given where the server starts; they do not change")
+        raise Refused(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "settings are given where the server starts; they do not change"
+        )
 
     def system_names(self, request: Request) -> Reply:
         """304: none is shown to clients."""
