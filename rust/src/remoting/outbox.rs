@@ -94,6 +94,12 @@ impl Outbox {
         waiting.overfull || waiting.bytes.len() - waiting.written > OUT_PAUSE
     }
 
+    /// Whether another answer would still be written.
+    pub(super) fn is_open(&self) -> bool {
+        let waiting = self.waiting.lock();
+        !waiting.closed && !waiting.overfull
+    }
+
     /// Nothing is taken any more.
     pub(super) fn close(&self) {
         self.waiting.lock().closed = true;

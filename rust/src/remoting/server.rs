@@ -148,6 +148,10 @@ impl Service {
         let make = if wanted == Use::Send { "true" } else { "false" };
         asked.ext_fields = ExtFields::from_iter([("topic", name), ("make", make)]);
         succeeded(self.policy.ask(session.id, &session.address, asked).await?)?;
+        // Many may have waited for the same topic: what nobody will read is not looked for.
+        if !session.outbox.is_open() {
+            return Err(Refusal::new(response::SYSTEM_BUSY, "the client does not read its answers"));
+        }
         let missing = || Refusal::new(response::TOPIC_NOT_EXIST, format!("there is no topic {name}"));
         self.tables.topic(name).ok_or_else(missing)
     }
