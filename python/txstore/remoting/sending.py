@@ -292,9 +292,9 @@ class Sending:
             begun.in_doubt = BrokerTimeoutError(f"the end of transaction {name} was cancelled; a check settles it")
             raise
         if answer.code != ResponseCode.SUCCESS:
-            outcome = answer.ext_fields.get("outcome")
+            told = answer.ext_fields.get("outcome")
             # What it is now: the same end is a success from here on, the other one an error, without asking.
-            begun.state = next((end for end, word in _OUTCOMES.items() if word == outcome), _UNKNOWN)
+            begun.state = next((end for end, word in _OUTCOMES.items() if word == told), _UNKNOWN)
             raise _refused_end(answer, name, begun.sent.physical_offset.broker)
         self.note_settled(name, connection)
         return RemoteEnd(_OUTCOMES[state], already=False)
