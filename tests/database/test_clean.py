@@ -16,7 +16,7 @@ import pytest
 import txstore
 from tests.database.conftest import SMALL, Kind, entered, run, wait_until
 from txstore import Broker, LocalTransactionState, Message
-from txstore.database import DDL, Database, TableError
+from txstore.database import DDL, DDL_SQLITE, Database, TableError
 
 HOUR = timedelta(hours=1)
 
@@ -78,9 +78,10 @@ def test_a_missing_row_of_that_age_is_no_answer(kind: Kind, database: Database, 
     assert kind.outcomes() == {}
 
 
-def test_a_migration_makes_the_same_table(kind: Kind, broker: Broker) -> None:
+@pytest.mark.parametrize("portable", [False, True])
+def test_a_migration_makes_the_same_table(kind: Kind, broker: Broker, portable: bool) -> None:
     with _writing(kind) as execute:
-        for statement in DDL:
+        for statement in DDL if kind.place.startswith("postgresql") or portable else DDL_SQLITE:
             execute(statement)
     for _ in range(2):
         database = Database(kind.source)
