@@ -48,11 +48,22 @@ def test_rows_go_by_their_age(kind: Kind, database: Database, broker: Broker) ->
     paid(kind, broker, database)  # Its identity is still there.
 
 
-def test_many_rows_go_in_steps(kind: Kind, database: Database) -> None:
+def test_many_rows_go_in_steps_and_the_young_ones_between_stay(kind: Kind, database: Database) -> None:
+    young = int(datetime.now(UTC).timestamp() * 1000) + 3_600_000
+    ages = [(number, young if number % 4 == 0 else 1) for number in range(2500)]
     with _writing(kind) as execute:
-        rows = ", ".join(f"('id {number}', 'committed', 1)" for number in range(2500))
+        rows = ", ".join(f"('id {number:04}', 'committed', {age})" for number, age in ages)
         execute(f"INSERT INTO txstore_transactions VALUES {rows}")
-    assert database.clean(datetime.now(UTC)) == 2500
+        rows = ", ".join(f"('group {number % 2}', 'id {number:04}', {age})" for number, age in ages)
+        execute(f"INSERT INTO txstore_inbox VALUES {rows}")
+    assert database.clean(datetime.now(UTC)) == 2 * 1875
+    with _writing(kind) as execute:
+        left = {
+            table: list(execute(f"SELECT created_ms FROM {table}"))
+            for table in ("txstore_transactions", "txstore_inbox")
+        }
+    assert {age for (age,) in left["txstore_inbox"]} == {young}
+    assert len(left["txstore_inbox"]) == len(left["txstore_transactions"]) - 1 == 625  # One names the database.
 
 
 @contextmanager
