@@ -42,6 +42,8 @@ mod stream;
 #[cfg(feature = "server")]
 pub mod tables;
 #[cfg(feature = "server")]
+pub mod tls;
+#[cfg(feature = "server")]
 pub mod traffic;
 
 pub use command::{Command, ExtFields, SerializeType};
