@@ -7,7 +7,7 @@ entries of a queue. Times are ints in milliseconds (`*_ms`, epoch for timestamps
 
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
-from typing import final
+from typing import Protocol, final, type_check_only
 
 __version__: str
 __debug_build__: bool
@@ -653,6 +653,21 @@ class RemotingRequest:
     @property
     def body(self) -> bytes: ...
 
+@type_check_only
+class _TlsFiles(Protocol):
+    """PEM, as bytes; `required`: plain connections are refused."""
+
+    @property
+    def certificate(self) -> bytes: ...
+    @property
+    def key(self) -> bytes: ...
+    @property
+    def client_authority(self) -> bytes | None: ...
+    @property
+    def required(self) -> bool: ...
+    @property
+    def handshake_seconds(self) -> float: ...
+
 @final
 class RemotingServer:
     """A server that listens: sending, ending and pulling are answered by the engine, everything else by who polls."""
@@ -665,8 +680,11 @@ class RemotingServer:
         unix: str | PathLike[str] | None = None,
         io_threads: int = 2,
         connections_max: int = 10_000,
+        tls: _TlsFiles | None = None,
     ) -> RemotingServer:
-        """Raises InvalidOptionError (no address), StoreIOError (in use, not to be had)."""
+        """Raises InvalidOptionError (no address, no certificate), StoreIOError (in use, not to be had)."""
+    def set_tls(self, tls: _TlsFiles) -> None:
+        """Secures new connections by this from now on. Raises InvalidOptionError."""
     @property
     def addresses(self) -> list[str]:
         """Where it listens by TCP, in the order of `listen`."""

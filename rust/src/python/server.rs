@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -18,6 +19,7 @@ use crate::remoting::command::FLAG_ONE_WAY;
 use crate::remoting::policy::{Answer, Request};
 use crate::remoting::server::{Server, ServerOptions};
 use crate::remoting::tables::Subscription;
+use crate::remoting::tls::TlsOptions;
 use crate::remoting::{Command, ExtFields};
 use crate::units::QueueOffset;
 
@@ -77,6 +79,27 @@ impl RemotingRequest {
     }
 }
 
+/// What secures connections, by the names of its attributes.
+#[derive(FromPyObject)]
+struct TlsFiles {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+    client_authority: Option<Vec<u8>>,
+    required: bool,
+    handshake_seconds: f64,
+}
+
+impl From<TlsFiles> for TlsOptions {
+    fn from(files: TlsFiles) -> Self {
+        let TlsFiles { certificate, key, client_authority, required, handshake_seconds } = files;
+        let handshake = Duration::try_from_secs_f64(handshake_seconds).unwrap_or(HANDSHAKE);
+        Self { certificate, key, client_authority, required, handshake }
+    }
+}
+
+/// Where what was asked for is no time.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
 /// A server that listens.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct RemotingServer {
@@ -87,7 +110,7 @@ pub(super) struct RemotingServer {
 #[pymethods]
 impl RemotingServer {
     #[staticmethod]
-    #[pyo3(signature = (store, *, listen, unix=None, io_threads=2, connections_max=10_000))]
+    #[pyo3(signature = (store, *, listen, unix=None, io_threads=2, connections_max=10_000, tls=None))]
     fn start(
         py: Python<'_>,
         store: &Bound<'_, Store>,
@@ -95,16 +118,28 @@ impl RemotingServer {
         unix: Option<PathBuf>,
         io_threads: usize,
         connections_max: u32,
+        tls: Option<TlsFiles>,
     ) -> PyResult<Self> {
         let address = |text: &String| {
             let what = || format!("{text:?} is no address\nhint: HOST:PORT with the host as a number: 127.0.0.1:10911");
             text.parse::<SocketAddr>().map_err(|_| Error::InvalidOption { option: "listen".into(), what: what() })
         };
         let listen = listen.iter().map(address).collect::<Result<_, _>>().or_raise(py)?;
-        let options = ServerOptions { listen, unix, io_threads, connections_max, host: store.get().host };
+        let options = ServerOptions {
+            listen,
+            unix,
+            io_threads,
+            connections_max,
+            host: store.get().host,
+            tls: tls.map(TlsOptions::from),
+        };
         let store = std::sync::Arc::clone(&store.get().store);
         let server = py.detach(|| guarded(|| Server::start(store, &options))).or_raise(py)?;
         Ok(Self { server, opaque: AtomicI32::new(0) })
+    }
+
+    fn set_tls(&self, py: Python<'_>, tls: TlsFiles) -> PyResult<()> {
+        self.server.service().set_tls(&tls.into()).or_raise(py)
     }
 
     #[getter]

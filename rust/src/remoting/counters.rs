@@ -35,6 +35,8 @@ counters! {
     connections_refused,
     /// Connections that were closed for what they sent or did not read.
     connections_dropped,
+    /// Connections that did not come to TLS where they had to: plain ones, handshakes that failed or took too long.
+    handshakes_failed,
     /// Commands that arrived.
     commands_in,
     /// Frames that were none.

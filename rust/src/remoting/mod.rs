@@ -41,6 +41,8 @@ pub mod server;
 mod stream;
 #[cfg(feature = "server")]
 pub mod tables;
+#[cfg(feature = "server")]
+pub mod tls;
 
 pub use command::{Command, ExtFields, SerializeType};
 pub use frame::{FRAME_MAX, FrameError, FrameReader, encode};

@@ -38,6 +38,7 @@ from txstore.remoting.server.request import (
 )
 from txstore.remoting.server.retry import Retries
 from txstore.remoting.server.routes import Routes
+from txstore.remoting.server.secrets import TlsFiles
 from txstore.remoting.server.topics import Topics
 
 __all__ = ["Server", "ServerConfig", "serve"]
@@ -74,6 +75,16 @@ class ServerConfig:
     """Threads for connections."""
     connections_max: int = 10_000
     """Connections that may be open at a time."""
+    tls_cert: str | os.PathLike[str] | None = None
+    """A PEM file: the server's certificate, then those that vouch for it. With it, TCP speaks TLS."""
+    tls_key: str | os.PathLike[str] | None = None
+    """A PEM file: the certificate's private key, without a password."""
+    tls_ca: str | os.PathLike[str] | None = None
+    """A PEM file: who vouches for clients; TLS clients must then show a certificate of theirs."""
+    tls: str = "enforcing"
+    """'permissive': plain connections are served, too, at the same addresses (tls.server.mode)."""
+    tls_handshake_time_out: float = 10.0
+    """Seconds that a TLS handshake may take."""
 
 
 class Server:
@@ -184,6 +195,13 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def reload(self) -> None:
+        """Reads the files of TLS again, for connections to come. Raises InvalidOptionError; then all stays as it is."""
+        tls = _tls(self._config)
+        if tls is not None:
+            self._native.set_tls(tls)
+        _log.info("read the server's files again", extra={"path": self._broker.path})
 
     # What the rooms may tell clients and the engine
 
@@ -367,10 +385,17 @@ def _listen(broker: Broker, config: ServerConfig) -> RemotingServer:
         unix=unix,
         io_threads=config.io_threads,
         connections_max=config.connections_max,
+        tls=_tls(config),
     )
     if unix is not None:
         unix.chmod(0o600)
     return native
+
+
+def _tls(config: ServerConfig) -> TlsFiles | None:
+    return TlsFiles.read(
+        config.tls_cert, config.tls_key, config.tls_ca, config.tls, float(config.tls_handshake_time_out)
+    )
 
 
 def _clear(path: Path) -> None:
