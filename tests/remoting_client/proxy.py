@@ -87,6 +87,10 @@ class Proxy:
                 for old, new in self.written_over.items() if back else ():
                     data = data.replace(old, new)
                 other.sendall(data)
+        self._end(one, other)
+
+    def _end(self, one: socket.socket, other: socket.socket) -> None:
+        """Ends a connection that went through here."""
         for end in (one, other):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,304 @@
+"""A process of clients: producers, transaction producers and consumers, in threads or on asyncio.
+
+In: a command on stdin (`stop`: send nothing more; `end`: leave). Out: what each client did and was told, a line each,
+in a file. Always: what is about to happen is written before it happens. Not here: judging it.
+
+    python -m tests.histories.clients ADDRESS FILE SEED FIRST COUNT threads|asyncio
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import txstore
+import txstore.aio
+from txstore import AlreadyEndedError, LocalTransactionState, Message, TransactionListener, TxStoreError
+from txstore.remoting.broker import RemoteBroker
+
+TOPIC = "orders"
+GROUP = "shipping"
+COMMIT, ROLLBACK, UNKNOWN = (LocalTransactionState[name] for name in ("COMMIT", "ROLLBACK", "UNKNOWN"))
+SOON: dict[str, Any] = {
+    "rebalance_interval": 1,
+    "poll_name_server_interval": 1,
+    "heart_beat_broker_interval": 1,
+    "persist_consumer_offset_interval": 1,
+    "reconnect_back_off_max": 1,
+}
+_PAUSE_SECONDS = 0.15
+_LATE_SECONDS = 2.5
+
+
+class Log:
+    """Lines of a process's clients, each written whole at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", buffering=1)
+        self._lock = threading.Lock()
+
+    def of(self, client: int) -> Callable[..., None]:
+        def write(what: str, **facts: Any) -> None:
+            line = json.dumps({"client": client, "what": what} | facts)
+            with self._lock:
+                self._file.write(line + "\n")
+
+        return write
+
+
+class Listener(TransactionListener):
+    """Says what a message's name says; sometimes UNKNOWN at first. A check may reach any process of the group."""
+
+    def __init__(self, write: Callable[..., None], chance: random.Random) -> None:
+        self._write = write
+        self._chance = chance
+
+    def execute_local_transaction(self, message: Any, arg: Any) -> LocalTransactionState:
+        return self._say(message, UNKNOWN)
+
+    def check_local_transaction(self, message: Any) -> LocalTransactionState:
+        return self._say(message, ROLLBACK)
+
+    def _say(self, message: Any, either: LocalTransactionState) -> LocalTransactionState:
+        name = message.body.decode()
+        state = {"commit": COMMIT, "rollback": ROLLBACK}.get(name.partition("-")[0], either)
+        if self._chance.random() < 0.2:
+            return UNKNOWN
+        self._write("says", name=name, state=state.name)
+        return state
+
+
+class Plan:
+    """What a client does next: names of its messages, pauses, ways to end. One for each client, by its seed."""
+
+    def __init__(self, log: Log, client: int, seed: int) -> None:
+        self.client = client
+        self.chance = random.Random(seed * 1_000 + client)
+        self.write = log.of(client)
+        self.listener = Listener(self.write, random.Random(self.chance.getrandbits(64)))
+        self._number = 0
+
+    def message(self, *kinds: str) -> tuple[str, Message]:
+        self._number += 1
+        kind = self.chance.choice(kinds)
+        name = f"{kind}-{self.client}-{self._number}"
+        self.write("begin", name=name, transaction=kind != "plain")
+        return name, Message(TOPIC, name.encode())
+
+    def transaction(self) -> tuple[str, Message, LocalTransactionState]:
+        """What it is to become, by the one who sends it."""
+        name, message = self.message("commit", "commit", "rollback", "either")
+        return name, message, ROLLBACK if name.startswith("rollback") else COMMIT
+
+    def pause(self) -> float:
+        return self.chance.uniform(0.0, 2 * _PAUSE_SECONDS)
+
+    def late(self, name: str) -> float:
+        """How long its end waits: what a check may settle first, waits until one may."""
+        return self.chance.uniform(0.0, _LATE_SECONDS) if name.startswith("either") else 0.0
+
+    def sent(self, name: str, sent: Any) -> None:
+        self.write("sent", name=name, queue=sent.queue_id, offset=sent.queue_offset)
+
+    def read(self, messages: list[Any]) -> None:
+        if messages:
+            rows = [(message.queue_id, message.queue_offset, message.body.decode()) for message in messages]
+            self.write("read", rows=rows)
+
+    def failed(self, error: TxStoreError, name: str | None = None) -> None:
+        """What it does not know now, a check or the store tells; an end that came too late tells the outcome."""
+        if isinstance(error, AlreadyEndedError) and name is not None:
+            self.write("told", name=name, outcome=error.outcome)
+        else:
+            self.write("failed", name=name, error=f"{type(error).__name__}: {error}".partition("\n")[0])
+
+
+class Threads:
+    """Clients in threads, each with a connection of its own."""
+
+    def __init__(self, address: str, plans: list[Plan]) -> None:
+        self._stop, self._end = threading.Event(), threading.Event()
+        self._ready = threading.Barrier(len(plans) + 1)
+        works = (self._send, self._transact, self._send, self._transact, self._consume, self._transact)
+        self._threads = [
+            threading.Thread(target=self._live, args=(address, plan, works[at % len(works)]))
+            for at, plan in enumerate(plans)
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._ready.wait()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def end(self) -> None:
+        self._end.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _live(self, address: str, plan: Plan, work: Callable[[Any, Plan], None]) -> None:
+        with txstore.connect(address, **SOON) as broker:
+            self._ready.wait()
+            work(broker, plan)
+
+    def _send(self, broker: RemoteBroker, plan: Plan) -> None:
+        producer = broker.producer("senders")
+        while not self._stop.wait(plan.pause()):
+            name, message = plan.message("plain")
+            try:
+                plan.sent(name, producer.send(message))
+            except TxStoreError as error:
+                plan.failed(error, name)
+
+    def _transact(self, broker: RemoteBroker, plan: Plan) -> None:
+        with broker.transaction_producer("payments", plan.listener) as producer:
+            while not self._stop.wait(plan.pause()):
+                name, message, wanted = plan.transaction()
+                try:
+                    if plan.chance.random() < 0.5:
+                        self._by_listener(broker, producer, plan, name, message, wanted)
+                    else:
+                        self._by_block(producer, plan, name, message, wanted)
+                except TxStoreError as error:
+                    plan.failed(error, name)
+            self._end.wait()
+
+    def _by_listener(
+        self,
+        broker: RemoteBroker,
+        producer: txstore.TransactionProducer,
+        plan: Plan,
+        name: str,
+        message: Message,
+        wanted: LocalTransactionState,
+    ) -> None:
+        result = producer.send_in_transaction(message)
+        plan.write("half", name=name, id=result.transaction_id)
+        if name.startswith("either"):
+            self._stop.wait(plan.late(name))
+            plan.write("says", name=name, state=wanted.name)
+            plan.write("told", name=name, outcome=broker.end_transaction(result.transaction_id, wanted).outcome)
+        elif result.local_transaction_state is not UNKNOWN and result.error is None:
+            plan.write("told", name=name, outcome=_outcome(wanted))
+
+    def _by_block(
+        self,
+        producer: txstore.TransactionProducer,
+        plan: Plan,
+        name: str,
+        message: Message,
+        wanted: LocalTransactionState,
+    ) -> None:
+        with producer.transaction(message) as tx:
+            plan.write("half", name=name, id=tx.transaction_id)
+            self._stop.wait(plan.late(name))
+            plan.write("says", name=name, state=wanted.name)
+            (tx.commit if wanted is COMMIT else tx.rollback)()
+            plan.write("told", name=name, outcome=_outcome(wanted))
+
+    def _consume(self, broker: RemoteBroker, plan: Plan) -> None:
+        with broker.consumer(GROUP, TOPIC) as consumer:
+            while not self._end.is_set():
+                try:
+                    plan.read(consumer.poll(32, 0.5))
+                except TxStoreError as error:
+                    plan.failed(error)
+
+
+class Tasks:
+    """The same on asyncio: one loop, a connection for each client."""
+
+    def __init__(self, address: str, plans: list[Plan]) -> None:
+        self._stop, self._end, self._ready = asyncio.Event(), asyncio.Event(), threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._live_all(address, plans)))
+        self._thread.start()
+        self._ready.wait()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+
+    def end(self) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join()
+
+    async def _live_all(self, address: str, plans: list[Plan]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._here = asyncio.Barrier(len(plans) + 1)
+        works = (self._send, self._transact, self._send, self._transact, self._consume, self._transact)
+        async with asyncio.TaskGroup() as tasks:
+            for at, plan in enumerate(plans):
+                tasks.create_task(self._live(address, plan, works[at % len(works)]))
+            await self._here.wait()
+            self._ready.set()
+
+    async def _live(self, address: str, plan: Plan, work: Any) -> None:
+        async with txstore.aio.connect(address, **SOON) as broker:
+            await self._here.wait()
+            await work(broker, plan)
+
+    async def _goes_on(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self._stop.wait(), seconds)
+        except TimeoutError:
+            return True
+        return False
+
+    async def _send(self, broker: txstore.aio.Broker, plan: Plan) -> None:
+        producer = broker.producer("senders")
+        while await self._goes_on(plan.pause()):
+            name, message = plan.message("plain")
+            try:
+                plan.sent(name, await producer.send(message))
+            except TxStoreError as error:
+                plan.failed(error, name)
+
+    async def _transact(self, broker: txstore.aio.Broker, plan: Plan) -> None:
+        async with broker.transaction_producer("payments", plan.listener) as producer:
+            while await self._goes_on(plan.pause()):
+                name, message, wanted = plan.transaction()
+                try:
+                    async with producer.transaction(message) as tx:
+                        plan.write("half", name=name, id=tx.transaction_id)
+                        await self._goes_on(plan.late(name))
+                        plan.write("says", name=name, state=wanted.name)
+                        await (tx.commit() if wanted is COMMIT else tx.rollback())
+                        plan.write("told", name=name, outcome=_outcome(wanted))
+                except TxStoreError as error:
+                    plan.failed(error, name)
+            await self._end.wait()
+
+    async def _consume(self, broker: txstore.aio.Broker, plan: Plan) -> None:
+        async with broker.consumer(GROUP, TOPIC) as consumer:
+            while not self._end.is_set():
+                try:
+                    plan.read(await consumer.poll(32, 0.5))
+                except TxStoreError as error:
+                    plan.failed(error)
+
+
+def _outcome(state: LocalTransactionState) -> str:
+    return "committed" if state is COMMIT else "rolled_back"
+
+
+def main(address: str, path: str, seed: str, first: str, count: str, how: str) -> None:
+    log = Log(Path(path))
+    plans = [Plan(log, client, int(seed)) for client in range(int(first), int(first) + int(count))]
+    clients: Threads | Tasks = Threads(address, plans) if how == "threads" else Tasks(address, plans)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        if line == "stop\n":
+            clients.stop()
+        else:
+            break
+    clients.stop()
+    clients.end()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

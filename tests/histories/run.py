@@ -1,0 +1,217 @@
+"""A run: clients in processes, a server that is killed and stopped, a faulty network between them; then its history.
+
+In: a seed, how long, how many clients. Out: the history, and figures of what happened. Always: the store is opened here
+in the end, when nothing pends and all was read, or a time has passed. Not here: what a client does, what is right.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import txstore
+from tests.histories.checker import Anomaly, History, anomalies, events_of
+from tests.histories.clients import TOPIC
+from tests.histories.proxy import FaultyProxy
+from tests.peer.rocketmq import Peer
+
+_ROOT = Path(__file__).resolve().parents[2]
+_QUEUES = 16
+_CLIENTS_OF_A_PROCESS = 8
+_SETTLE_SECONDS = 90.0
+_SETTINGS: dict[str, Any] = {
+    "transaction_time_out": 1,
+    "transaction_check_interval": 1,
+    "transaction_check_max": 1_000,
+    "mapped_file_size_commit_log": 1 << 20,
+    "max_message_size": 1 << 16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run was, and what is wrong with it."""
+
+    seed: int
+    anomalies: list[Anomaly]
+    figures: dict[str, int]
+
+    def __str__(self) -> str:
+        words = ", ".join(f"{count} {what}" for what, count in self.figures.items())
+        kinds = Counter(anomaly.kind for anomaly in self.anomalies)
+        return f"seed {self.seed}: {words}; anomalies: {dict(kinds) or 'none'}"
+
+
+class Server:
+    """`txstore serve` in a process, at a port that stays."""
+
+    def __init__(self, path: Path, advertised: str, port: int) -> None:
+        entry = [sys.executable, "-c", "import sys; from txstore.cli.main import main; sys.exit(main())", "serve"]
+        settings = [word for name, value in _SETTINGS.items() for word in ("--set", f"{name}={value}")]
+        places = ["--listen", f"127.0.0.1:{port}", "--name-server", "none", "--advertise", advertised]
+        self._command = [*entry, str(path), *places, *settings]
+        self._log = path.with_name("server.log")
+        self.start()
+
+    def start(self) -> None:
+        with self._log.open("a") as log:
+            self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().startswith("broker"), self._log.read_text()[-2_000:]
+
+    def end(self, *, kill: bool) -> None:
+        (self.process.kill if kill else self.process.terminate)()
+        assert self.process.wait(60) == (-9 if kill else 0)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.end(kill=True)
+
+
+class Clients:
+    """A process of clients."""
+
+    def __init__(self, address: str, log: Path, seed: int, first: int, count: int, how: str) -> None:
+        self.log = log
+        words = [address, str(log), str(seed), str(first), str(count), how]
+        command = [sys.executable, "-m", "tests.histories.clients", *words]
+        with log.with_suffix(".err").open("w") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=_ROOT,
+                env=os.environ,
+            )  # fmt: skip
+
+    def ready(self) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n", self._errors()
+
+    def tell(self, word: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+
+    def end(self) -> None:
+        self.tell("end")
+        self._process.communicate(timeout=120)
+        assert self._process.returncode == 0, self._errors()
+
+    def _errors(self) -> str:
+        return self.log.with_suffix(".err").read_text()[-4_000:]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
+
+def run_history(folder: Path, seed: int, seconds: float, clients: int, restarts: int) -> Report:
+    """One run in a folder of its own. `restarts`: by turns the server is killed and stopped well."""
+    chance = random.Random(seed)
+    store = folder / "store"
+    with txstore.open(store, **_SETTINGS) as broker:
+        broker.create_topic(TOPIC, _QUEUES)
+    port = Peer.free_port()
+    with ExitStack() as stack:
+        proxy = stack.enter_context(FaultyProxy(port, seed))
+        server = stack.enter_context(Server(store, proxy.address, port))
+        groups = [
+            stack.enter_context(
+                Clients(
+                    proxy.address,
+                    folder / f"clients-{first}.jsonl",
+                    seed,
+                    first,
+                    min(_CLIENTS_OF_A_PROCESS, clients - first),
+                    ("threads", "asyncio")[first // _CLIENTS_OF_A_PROCESS % 2],
+                )
+            )
+            for first in range(0, clients, _CLIENTS_OF_A_PROCESS)
+        ]
+        for group in groups:
+            group.ready()
+        proxy.faults = 0.02
+        for turn in range(restarts):
+            time.sleep(seconds / (restarts + 1))
+            server.end(kill=turn % 2 == 0)
+            time.sleep(chance.uniform(0.0, 1.0))
+            server.start()
+        time.sleep(seconds / (restarts + 1))
+        for group in groups:
+            group.tell("stop")
+        proxy.faults = 0.0
+        waited = _settle(store, groups)
+        for group in groups:
+            group.end()
+        server.end(kill=False)
+    history = _history(store, [group.log for group in groups], proxy.delivered)
+    figures = _figures(history) | dict(sorted(proxy.happened.items())) | {"seconds to settle": round(waited)}
+    return Report(seed, anomalies(history), figures)
+
+
+def _settle(store: Path, groups: list[Clients]) -> float:
+    """Until nothing pends and all that is stored was read; how long that took."""
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < _SETTLE_SECONDS:
+        time.sleep(0.5)
+        with txstore.open(store, read_only=True) as broker:
+            if broker.transactions():
+                continue
+            names = {name for queue in _stored(broker).values() for name in queue}
+        read = History(events_of(group.log for group in groups), {}, {}).rows()
+        if names <= {name for _, name in read}:
+            break
+    return waited
+
+
+def _history(store: Path, logs: list[Path], delivered: Counter[str]) -> History:
+    clients = events_of(logs)
+    with txstore.open(store, **_SETTINGS) as broker:
+        halves = {event["name"]: event["id"] for client in clients for event in client if event["what"] == "half"}
+        outcomes = {name: broker.transaction(half).state.value for name, half in halves.items()}
+        return History(clients, delivered, _stored(broker), outcomes)
+
+
+def _stored(broker: txstore.Broker) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for queue in broker.read_queues(TOPIC):
+        found[queue], at = [], 0
+        while True:
+            messages, at = broker.read(TOPIC, queue, at, 1_000)
+            if not messages:
+                break
+            assert [message.queue_offset for message in messages] == list(range(len(found[queue]), at))
+            found[queue] += [message.body.decode() for message in messages]
+    return found
+
+
+def _figures(history: History) -> dict[str, int]:
+    told = Counter(event["outcome"] for event in history.of("told"))
+    return {
+        "sends acknowledged": sum(1 for _ in history.of("sent")),
+        "half messages": sum(1 for _ in history.of("half")),
+        **dict(sorted(told.items())),
+        "failed": sum(1 for _ in history.of("failed")),
+        "stored": sum(map(len, history.stored.values())),
+        "reads": sum(1 for _ in history.rows()),
+    }

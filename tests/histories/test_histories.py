@@ -1,0 +1,37 @@
+"""The story: sixty-four clients, a network that delays, cuts, splits and doubles frames, a server that is killed and
+stopped and comes back. What each client was told and read is written down, and nobody was told anything untrue.
+
+TXSTORE_HISTORIES runs of TXSTORE_HISTORY_SECONDS each, with TXSTORE_HISTORY_CLIENTS; the seed of each is printed, and
+TXSTORE_HISTORY_SEED repeats the first.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.histories.run import run_history
+
+RUNS = int(os.environ.get("TXSTORE_HISTORIES", "1"))
+SECONDS = float(os.environ.get("TXSTORE_HISTORY_SECONDS", "8"))
+CLIENTS = int(os.environ.get("TXSTORE_HISTORY_CLIENTS", "64"))
+SEED = int(os.environ.get("TXSTORE_HISTORY_SEED", random.randrange(1 << 30)))
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("number", range(RUNS))
+def test_nobody_is_told_anything_untrue(number: int, tmp_path: Path) -> None:
+    report = run_history(tmp_path, SEED + number, SECONDS, CLIENTS, restarts=max(2, round(SECONDS / 8)))
+    print(report)
+    assert report.anomalies == []
+    # Otherwise nothing was tried.
+    assert report.figures["sends acknowledged"] > CLIENTS
+    assert report.figures["committed"] > CLIENTS / 4
+    assert report.figures["rolled_back"] > 0
+    for fault in ("cuts", "delays", "doubles", "splits"):
+        assert report.figures[fault] > 3
+    shutil.rmtree(tmp_path)

@@ -1,0 +1,182 @@
+"""The story: a checker that never complains proves nothing. One history that is as it must be, and each lie that could
+be in it: every class of anomaly is found, and only it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.histories.checker import History, anomalies
+
+
+def right() -> History:
+    """A plain send; another that was retried; a commit, a rollback, and one that a check committed; all read once."""
+    sender: list[dict[str, Any]] = [
+        {"what": "begin", "name": "plain-1", "transaction": False},
+        {"what": "sent", "name": "plain-1", "queue": 0, "offset": 0},
+        {"what": "begin", "name": "plain-2", "transaction": False},
+        {"what": "sent", "name": "plain-2", "queue": 0, "offset": 2},
+    ]
+    payer: list[dict[str, Any]] = [
+        {"what": "begin", "name": "commit-1", "transaction": True},
+        {"what": "half", "name": "commit-1", "id": "A"},
+        {"what": "says", "name": "commit-1", "state": "COMMIT"},
+        {"what": "told", "name": "commit-1", "outcome": "committed"},
+        {"what": "begin", "name": "rollback-1", "transaction": True},
+        {"what": "half", "name": "rollback-1", "id": "B"},
+        {"what": "says", "name": "rollback-1", "state": "ROLLBACK"},
+        {"what": "told", "name": "rollback-1", "outcome": "rolled_back"},
+        {"what": "begin", "name": "commit-2", "transaction": True},
+        {"what": "says", "name": "commit-2", "state": "COMMIT"},
+    ]
+    reader: list[dict[str, Any]] = [
+        {"what": "read", "rows": [(0, 0, "plain-1"), (1, 0, "commit-1"), (0, 1, "plain-2"), (0, 2, "plain-2")]},
+        {"what": "read", "rows": [(0, 2, "plain-2"), (0, 3, "commit-2")]},
+    ]
+    return History(
+        clients=[sender, payer, reader],
+        delivered={"plain-1": 1, "plain-2": 2, "commit-1": 1, "rollback-1": 2, "commit-2": 1},
+        stored={0: ["plain-1", "plain-2", "plain-2", "commit-2"], 1: ["commit-1"]},
+        outcomes={"commit-1": "committed", "rollback-1": "rolled_back"},
+    )
+
+
+def without(history: History, name: str) -> None:
+    """Nobody has read it."""
+    for event in history.of("read"):
+        event["rows"][:] = [row for row in event["rows"] if row[2] != name]
+
+
+def stored(history: History, queue: int) -> list[str]:
+    names = history.stored[queue]
+    assert isinstance(names, list)
+    return names
+
+
+def events(history: History, client: int) -> list[Any]:
+    found = history.clients[client]
+    assert isinstance(found, list)
+    return found
+
+
+def lost_send(history: History) -> None:
+    events(history, 0).append({"what": "begin", "name": "plain-3", "transaction": False})
+    events(history, 0).append({"what": "sent", "name": "plain-3", "queue": 1, "offset": 1})
+
+
+def lost_commit(history: History) -> None:
+    stored(history, 1).clear()
+    without(history, "commit-1")
+    history.outcomes = {"rollback-1": "rolled_back"}
+
+
+def never_read(history: History) -> None:
+    without(history, "commit-2")
+
+
+def acknowledged_elsewhere(history: History) -> None:
+    events(history, 0)[1]["offset"] = 7
+    events(history, 0)[3]["offset"] = 8
+
+
+def committed_twice(history: History) -> None:
+    stored(history, 1).append("commit-1")
+
+
+def stored_twice_after_one_send(history: History) -> None:
+    history.delivered = {**history.delivered, "plain-2": 1}
+
+
+def rolled_back_but_read(history: History) -> None:
+    stored(history, 1).append("rollback-1")
+    events(history, 2)[0]["rows"].append((1, 1, "rollback-1"))
+    history.outcomes = {"commit-1": "committed"}
+
+
+def nobody_said_commit(history: History) -> None:
+    del events(history, 1)[-1]
+
+
+def phantom(history: History) -> None:
+    stored(history, 1).append("plain-9")
+    history.delivered = {**history.delivered, "plain-9": 1}
+    events(history, 2)[0]["rows"].append((1, 1, "plain-9"))
+
+
+def vanished(history: History) -> None:
+    """The last of a queue is gone again: nobody was told of it, but somebody has read it."""
+    stored(history, 0).pop()
+
+
+def another_in_its_place(history: History) -> None:
+    """As above, and its place has been given again: it was read there, and there is something else now."""
+    stored(history, 0)[0:1] = ["commit-2"]
+    stored(history, 0)[3] = "plain-1"
+    events(history, 0)[1]["offset"] = 3
+    events(history, 0)[3]["queue"] = 0
+    events(history, 0)[3]["offset"] = 1
+    events(history, 0)[:] = events(history, 0)[2:] + events(history, 0)[:2]
+
+
+def gap(history: History) -> None:
+    del events(history, 2)[0]["rows"][2]
+    events(history, 2).append({"what": "read", "rows": [(0, 1, "plain-2")]})
+
+
+def read_backwards(history: History) -> None:
+    events(history, 2)[1]["rows"].reverse()
+
+
+def sent_later_stored_earlier(history: History) -> None:
+    events(history, 0)[:] = events(history, 0)[2:] + events(history, 0)[:2]
+
+
+def told_two_things(history: History) -> None:
+    events(history, 1).append({"what": "told", "name": "commit-1", "outcome": "rolled_back"})
+
+
+def told_otherwise_than_stored(history: History) -> None:
+    history.outcomes = {"commit-1": "committed", "rollback-1": "discarded"}
+
+
+def committed_without_message(history: History) -> None:
+    stored(history, 1).clear()
+    without(history, "commit-1")
+    del events(history, 1)[3]
+
+
+# A transaction that is read after its rollback has two outcomes as well, a lost commit no message.
+LIES: dict[Callable[[History], None], set[str]] = {
+    lost_send: {"lost"},
+    lost_commit: {"lost"},
+    never_read: {"lost"},
+    acknowledged_elsewhere: {"lost"},
+    committed_twice: {"duplicate"},
+    stored_twice_after_one_send: {"duplicate"},
+    rolled_back_but_read: {"rolled back but read"},
+    nobody_said_commit: {"rolled back but read"},
+    phantom: {"phantom"},
+    vanished: {"vanished"},
+    another_in_its_place: {"vanished"},
+    gap: {"gap"},
+    read_backwards: {"order"},
+    sent_later_stored_earlier: {"order"},
+    told_two_things: {"two outcomes", "rolled back but read"},
+    told_otherwise_than_stored: {"two outcomes"},
+    committed_without_message: {"two outcomes"},
+}
+
+
+def test_a_history_that_is_right_has_no_anomaly() -> None:
+    assert anomalies(right()) == []
+
+
+@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
+def test_the_lie_is_found(lie: Callable[[History], None]) -> None:
+    history = right()
+    lie(history)
+    found = anomalies(history)
+    assert {anomaly.kind for anomaly in found} == LIES[lie], found
