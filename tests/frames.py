@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import struct
 from dataclasses import dataclass
 from types import TracebackType
@@ -56,7 +57,9 @@ def binary_header(code: int, fields: dict[str, Any], opaque: int, flag: int = 0)
 class Wire:
     """One connection. `binary`: headers in RocketMQ's own bytes, not in JSON."""
 
-    def __init__(self, address: str, *, binary: bool = False, timeout: float = 10.0) -> None:
+    def __init__(
+        self, address: str, *, binary: bool = False, timeout: float = 10.0, tls: ssl.SSLContext | None = None
+    ) -> None:
         if address.startswith("/"):
             self.socket = socket.socket(socket.AF_UNIX)
             self.socket.settimeout(timeout)
@@ -64,6 +67,8 @@ class Wire:
         else:
             host, _, port = address.rpartition(":")
             self.socket = socket.create_connection((host, int(port)), timeout)
+            if tls is not None:
+                self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self._binary = binary
         self._opaque = 0
         self._pushed: list[Response] = []
@@ -107,7 +112,7 @@ class Wire:
         """Whether the server has closed it; waits for that."""
         try:
             return self.socket.recv(1) == b""
-        except ConnectionError:
+        except (ConnectionError, ssl.SSLError):
             return True
 
     def _bytes(self, wanted: int) -> bytes:

@@ -1,8 +1,8 @@
 """`txstore serve`: a store for clients of any language, until it is told to stop.
 
 In: a path, addresses, settings. Out: where it listens; log lines on stderr. Always: SIGTERM and SIGINT answer what is
-in hand and close the store well; a service manager that asks (NOTIFY_SOCKET) is told when it is ready. Not here: the
-server.
+in hand and close the store well, SIGHUP reads its files again; a service manager that asks (NOTIFY_SOCKET) is told when
+it is ready. Not here: the server.
 """
 
 from __future__ import annotations
@@ -53,16 +53,33 @@ def serve(
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Figures, health and readiness over HTTP.")
     ] = None,
+    tls_cert: Annotated[
+        str | None, typer.Option("--tls-cert", metavar="FILE", help="The certificate, PEM: TCP then speaks TLS.")
+    ] = None,
+    tls_key: Annotated[
+        str | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's private key, PEM.")
+    ] = None,
+    tls_ca: Annotated[
+        str | None, typer.Option("--tls-ca", metavar="FILE", help="Who vouches for clients: they need a certificate.")
+    ] = None,
+    tls: Annotated[
+        str, typer.Option("--tls", metavar="MODE", help="'enforcing', or 'permissive': plain connections, too.")
+    ] = "enforcing",
     log: Annotated[str, typer.Option("--log", metavar="FORM", help="'text', or 'json': an object a line.")] = "text",
 ) -> None:
     """Serve a store to RocketMQ clients of any language, and to txstore.connect."""
     _log_to_stderr(log)
     stopped = threading.Event()
+    again = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
+    signal.signal(signal.SIGHUP, lambda *_: again.set())
     options = _settings(settings or [])
     BrokerConfig.from_options(options)  # A bad setting is said before anything is made.
-    config = ServerConfig(_or_none(listen), unix, _or_none(name_server), advertise, metrics)
+    config = ServerConfig(
+        _or_none(listen), unix, _or_none(name_server), advertise, metrics,
+        tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, tls=tls,
+    )  # fmt: skip
     with txstore.serve(path, config=config, **options) as server:  # type: ignore[arg-type]
         places = {
             "broker": server.address,
@@ -75,9 +92,20 @@ def serve(
                 print(f"{what:<12} {where}", flush=True)
         _notify("READY=1")
         while not stopped.wait(1.0):
+            if again.is_set():
+                again.clear()
+                _reload(server)
             if not server.ready:
                 raise errors.StoreClosedError("the server has stopped by itself\nhint: its log says why")
         _notify("STOPPING=1")
+
+
+def _reload(server: txstore.Server) -> None:
+    """SIGHUP: files that are no good leave everything as it was."""
+    try:
+        server.reload()
+    except errors.TxStoreError as error:
+        logging.getLogger("txstore.remoting").error("the files were not read again: %s", error)
 
 
 def _or_none(address: str) -> str | None:

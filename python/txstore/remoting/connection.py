@@ -6,6 +6,7 @@ an answer, a time-out or the connection's end; a malformed frame ends it. Not he
 
 import asyncio
 import itertools
+import ssl
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -35,10 +36,13 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._why = "it was closed here"
+        self._heard = False
 
     @classmethod
-    async def open(cls, address: str, on_request: RequestHandler, time_out: float) -> "Connection":
-        """Connects to `HOST:PORT` or `unix:FILE`. Raises BrokerUnreachableError."""
+    async def open(
+        cls, address: str, on_request: RequestHandler, time_out: float, tls: ssl.SSLContext | None = None
+    ) -> "Connection":
+        """Connects to `HOST:PORT`, by TLS if that is given, or to `unix:FILE`. Raises BrokerUnreachableError."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(time_out):
@@ -48,10 +52,19 @@ class Connection(asyncio.Protocol):
                 else:
                     host, _, port = address.rpartition(":")
                     host = host.removeprefix("[").removesuffix("]")
-                    _, connection = await loop.create_connection(lambda: cls(address, on_request), host, int(port))
+                    _, connection = await loop.create_connection(
+                        lambda: cls(address, on_request), host, int(port), ssl=tls
+                    )
         except TimeoutError as error:
             text = f"{address} does not answer within {time_out:g} s\nhint: look whether it runs, and the way to it"
             raise BrokerUnreachableError(text, address=address) from error
+        except ssl.SSLError as error:
+            text = f"{address} is not believed, or does not believe: {error}"
+            if isinstance(error, ssl.SSLCertVerificationError):
+                hint = "tls=FILE names who vouches for it; its certificate must bear the address's host"
+            else:
+                hint = "look whether TLS is spoken there, and whether it wants a client's certificate"
+            raise BrokerUnreachableError(f"{text}\nhint: {hint}", address=address) from error
         except OSError as error:
             text = f"{address} cannot be reached: {error}\nhint: start it, or look at the address"
             raise BrokerUnreachableError(text, address=address) from error
@@ -104,6 +117,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        self._heard = True
         try:
             commands = self._reader.feed(data)
         except ProtocolError as error:
@@ -127,6 +141,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if not self.lost.is_set():
             self._why = "it hung up" if error is None else str(error)
+            if not self._heard:
+                self._why += " before it said anything; perhaps it wants TLS, or a certificate: tls=…"
         self._end()
 
     # Inside

@@ -5,6 +5,7 @@ came of it. Not here: who keeps them open (`client`).
 """
 
 import asyncio
+import ssl
 
 from txstore.errors import StoreClosedError
 from txstore.remoting.connection import Connection, RequestHandler
@@ -15,8 +16,9 @@ __all__ = ["Connections"]
 class Connections:
     """For one loop's thread alone."""
 
-    def __init__(self, on_request: RequestHandler, time_out: float) -> None:
+    def __init__(self, on_request: RequestHandler, time_out: float, tls: ssl.SSLContext | None = None) -> None:
         self._on_request = on_request
+        self._tls = tls
         self._time_out = time_out
         self._live: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
@@ -50,7 +52,7 @@ class Connections:
 
     async def _open(self, address: str) -> Connection:
         try:
-            connection = await Connection.open(address, self._on_request, self._time_out)
+            connection = await Connection.open(address, self._on_request, self._time_out, self._tls)
             self._live[address] = connection
             return connection
         finally:

@@ -6,6 +6,8 @@ Not here: what a broker decides (topics, retention, when checks are due).
 
 import dataclasses
 import difflib
+import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -61,10 +63,15 @@ class ConnectOptions:
     """Threads that answer checks at one time (checkThreadPoolMaxSize; 1 to 256)."""
     check_time_limit: Duration = 30.0
     """Ours: how long one check may take before it counts as UNKNOWN."""
+    tls: ssl.SSLContext | bool | str | os.PathLike[str] = False
+    """TLS (tls.enable): True believes whom the system believes; a PEM file: whom that names; or a context of one's own,
+    for a client's certificate or other rules."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            if field.name in _NUMBERS:
+            if field.name == "tls":
+                object.__setattr__(self, "tls", _tls(self.tls))
+            elif field.name in _NUMBERS:
                 _check_number(field.name, getattr(self, field.name), *_NUMBERS[field.name])
             else:
                 object.__setattr__(self, field.name, _seconds(field.name, getattr(self, field.name)))
@@ -76,6 +83,11 @@ class ConnectOptions:
         value = getattr(self, option)
         assert isinstance(value, float)
         return value
+
+    @property
+    def tls_context(self) -> ssl.SSLContext | None:
+        """None: connections are plain."""
+        return self.tls if isinstance(self.tls, ssl.SSLContext) else None
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], base: "ConnectOptions | None" = None) -> "ConnectOptions":
@@ -104,6 +116,23 @@ def _seconds(option: str, value: Duration) -> float:
     if not timedelta(milliseconds=1) <= span <= _DAY:
         raise _invalid(option, f"{span} is out of range\nhint: 1 ms to 1 day")
     return span.total_seconds()
+
+
+def _tls(given: object) -> ssl.SSLContext | bool:
+    """A context, or False for none."""
+    if isinstance(given, ssl.SSLContext) or given is False:
+        return given
+    if given is True:
+        return ssl.create_default_context()
+    if not isinstance(given, str | os.PathLike):
+        raise _invalid("tls", f"{given!r} is no way to TLS\nhint: True, a PEM file, or an ssl.SSLContext")
+    try:
+        return ssl.create_default_context(cafile=given)
+    except (OSError, ssl.SSLError) as error:
+        why = "there is no certificate in it" if isinstance(error, ssl.SSLError) else error.strerror
+        raise _invalid(
+            "tls", f"{os.fspath(given)!r} cannot be used: {why}\nhint: a PEM file with certificates"
+        ) from error
 
 
 def _check_number(option: str, value: object, low: int, high: int) -> None:

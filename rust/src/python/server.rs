@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -18,8 +19,13 @@ use crate::remoting::command::FLAG_ONE_WAY;
 use crate::remoting::policy::{Answer, Request};
 use crate::remoting::server::{Server, ServerOptions};
 use crate::remoting::tables::Subscription;
+use crate::remoting::tls::TlsOptions;
+use crate::remoting::traffic::{Kind, SIZE_BOUNDS};
 use crate::remoting::{Command, ExtFields};
 use crate::units::QueueOffset;
+
+/// Topic, kind, messages, bytes, messages by size.
+type Sent = (String, &'static str, u64, u64, Vec<(Option<u64>, u64)>);
 
 /// A request that Python is to decide.
 #[pyclass(frozen, module = "txstore._native")]
@@ -77,6 +83,27 @@ impl RemotingRequest {
     }
 }
 
+/// What secures connections, by the names of its attributes.
+#[derive(FromPyObject)]
+struct TlsFiles {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+    client_authority: Option<Vec<u8>>,
+    required: bool,
+    handshake_seconds: f64,
+}
+
+impl From<TlsFiles> for TlsOptions {
+    fn from(files: TlsFiles) -> Self {
+        let TlsFiles { certificate, key, client_authority, required, handshake_seconds } = files;
+        let handshake = Duration::try_from_secs_f64(handshake_seconds).unwrap_or(HANDSHAKE);
+        Self { certificate, key, client_authority, required, handshake }
+    }
+}
+
+/// Where what was asked for is no time.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
 /// A server that listens.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct RemotingServer {
@@ -87,7 +114,7 @@ pub(super) struct RemotingServer {
 #[pymethods]
 impl RemotingServer {
     #[staticmethod]
-    #[pyo3(signature = (store, *, listen, unix=None, io_threads=2, connections_max=10_000))]
+    #[pyo3(signature = (store, *, listen, unix=None, io_threads=2, connections_max=10_000, tls=None))]
     fn start(
         py: Python<'_>,
         store: &Bound<'_, Store>,
@@ -95,16 +122,28 @@ impl RemotingServer {
         unix: Option<PathBuf>,
         io_threads: usize,
         connections_max: u32,
+        tls: Option<TlsFiles>,
     ) -> PyResult<Self> {
         let address = |text: &String| {
             let what = || format!("{text:?} is no address\nhint: HOST:PORT with the host as a number: 127.0.0.1:10911");
             text.parse::<SocketAddr>().map_err(|_| Error::InvalidOption { option: "listen".into(), what: what() })
         };
         let listen = listen.iter().map(address).collect::<Result<_, _>>().or_raise(py)?;
-        let options = ServerOptions { listen, unix, io_threads, connections_max, host: store.get().host };
+        let options = ServerOptions {
+            listen,
+            unix,
+            io_threads,
+            connections_max,
+            host: store.get().host,
+            tls: tls.map(TlsOptions::from),
+        };
         let store = std::sync::Arc::clone(&store.get().store);
         let server = py.detach(|| guarded(|| Server::start(store, &options))).or_raise(py)?;
         Ok(Self { server, opaque: AtomicI32::new(0) })
+    }
+
+    fn set_tls(&self, py: Python<'_>, tls: TlsFiles) -> PyResult<()> {
+        self.server.service().set_tls(&tls.into()).or_raise(py)
     }
 
     #[getter]
@@ -176,8 +215,31 @@ impl RemotingServer {
     fn counters(&self) -> HashMap<&'static str, u64> {
         let service = self.server.service();
         let mut counters: HashMap<_, _> = service.counters.all().into_iter().collect();
+        counters.extend(["messages_in", "halves_in", "bytes_in", "messages_out", "bytes_out"].map(|name| (name, 0)));
+        let traffic = &service.tables.traffic;
+        for sent in traffic.all_sent() {
+            let name = if sent.kind == Kind::Transaction { "halves_in" } else { "messages_in" };
+            *counters.entry(name).or_insert(0) += sent.messages;
+            *counters.entry("bytes_in").or_insert(0) += sent.bytes;
+        }
+        for read in traffic.all_read() {
+            *counters.entry("messages_out").or_insert(0) += read.messages;
+            *counters.entry("bytes_out").or_insert(0) += read.bytes;
+        }
         counters.insert("requests_waiting", crate::units::to_u64(service.policy.waiting()));
         counters
+    }
+
+    fn sent(&self) -> Vec<Sent> {
+        let bounds = || SIZE_BOUNDS.into_iter().map(Some).chain([None]);
+        let rows = self.server.service().tables.traffic.all_sent().into_iter();
+        rows.map(|row| (row.topic, row.kind.name(), row.messages, row.bytes, bounds().zip(row.sizes).collect()))
+            .collect()
+    }
+
+    fn handed_out(&self) -> Vec<(String, String, u64, u64)> {
+        let rows = self.server.service().tables.traffic.all_read().into_iter();
+        rows.map(|row| (row.topic, row.group, row.messages, row.bytes)).collect()
     }
 
     fn stop_listening(&self) {

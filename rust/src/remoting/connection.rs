@@ -29,7 +29,7 @@ const READ_BYTES: usize = 64 << 10;
 /// Reads in a row before other connections get their turn.
 const READS_MAX: usize = 16;
 /// A client that says nothing for so long has gone: live ones send heartbeats every 30 s.
-const IDLE: Duration = Duration::from_mins(2);
+pub(super) const IDLE: Duration = Duration::from_mins(2);
 
 type Handling = Pin<Box<dyn Future<Output = Option<Command>> + Send>>;
 
@@ -64,6 +64,7 @@ impl Connection {
         if matches!(self.serve(stopping).await, End::Dropped) {
             Counters::count(&self.service.counters.connections_dropped);
         }
+        self.stream.close();
         self.session.outbox.close();
         self.service.leave(&self.session);
     }
@@ -124,6 +125,8 @@ impl Connection {
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    // Behind TLS, bytes that nobody who holds the key has sent.
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(self.malformed(&error)),
                     Err(_) => return Ok(false),
                 }
             }
@@ -138,15 +141,17 @@ impl Connection {
             match self.reader.take() {
                 Ok(Some(command)) => self.dispatch(command),
                 Ok(None) => break,
-                Err(error) => {
-                    Counters::count(&self.service.counters.frames_malformed);
-                    self.service.malformed(&self.session, &error);
-                    return Err(End::Dropped);
-                }
+                Err(error) => return Err(self.malformed(&error)),
             }
             taken += 1;
         }
         Ok(taken)
+    }
+
+    fn malformed(&self, error: &dyn std::fmt::Display) -> End {
+        Counters::count(&self.service.counters.frames_malformed);
+        self.service.refused(&self.session, error.to_string());
+        End::Dropped
     }
 
     fn dispatch(&mut self, command: Command) {

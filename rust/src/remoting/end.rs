@@ -8,7 +8,7 @@ use super::command::Command;
 use super::counters::Counters;
 use super::fields::{Refusal, is_true, number, text};
 use super::server::Service;
-use crate::error::{Error, Outcome, Result as EngineResult};
+use crate::error::{Error, Result as EngineResult};
 use crate::half::HalfCopy;
 use crate::store::{End, EndKind, Ended};
 
@@ -22,11 +22,19 @@ pub(super) async fn end(service: &Service, request: &Command) -> Result<Command,
     if from_check {
         Counters::count(&counters.ends_from_check);
     }
+    let half = HalfCopy {
+        queue_offset: number(request, "tranStateTableOffset")?,
+        physical_offset: number(request, "commitLogOffset")?,
+    };
     let kind = match number(request, "commitOrRollback")? {
         COMMIT => EndKind::Commit,
         ROLLBACK => EndKind::RollBack,
         UNKNOWN => {
             Counters::count(&counters.ends_unknown);
+            if from_check {
+                let group = request.ext_fields.get("producerGroup");
+                service.store.check_unknown(half, group).map_err(|error| Refusal::of(&error))?;
+            }
             return Ok(request.response(response::SUCCESS, None));
         }
         other => {
@@ -35,45 +43,25 @@ pub(super) async fn end(service: &Service, request: &Command) -> Result<Command,
         }
     };
     let end = End {
-        half: HalfCopy {
-            queue_offset: number(request, "tranStateTableOffset")?,
-            physical_offset: number(request, "commitLogOffset")?,
-        },
+        half,
         kind,
         transaction_id: request.ext_fields.get("transactionId").filter(|id| !id.is_empty()).map(str::to_owned),
         group: Some(text(request, "producerGroup")?.to_owned()),
         from_check,
     };
-    let ended = write(service, end).await;
-    count(counters, &ended);
-    match ended {
+    match write(service, end).await {
         Ok(ended) => {
             let mut answer = request.response(response::SUCCESS, None);
             answer.ext_fields.set("outcome", ended.outcome.name());
             answer.ext_fields.set("already", ended.already.to_string());
             Ok(answer)
         }
-        Err(error) => {
-            let refusal = Refusal::of(&error);
-            // Who asked too late is told what it is now.
-            Err(if let Error::AlreadyEnded { outcome, .. } = error {
-                refusal.with("outcome", outcome.name())
-            } else {
-                refusal
-            })
-        }
+        // Who asks too late is told what it is now.
+        Err(ref error @ Error::AlreadyEnded { outcome, .. }) => Err(Refusal::of(error).with("outcome", outcome.name())),
+        Err(error) => Err(Refusal::of(&error)),
     }
 }
 
 async fn write(service: &Service, end: End) -> EngineResult<Ended> {
     if service.store.is_sync() { service.durable.end(end).await } else { service.store.end_transaction(end) }
-}
-
-fn count(counters: &Counters, ended: &EngineResult<Ended>) {
-    Counters::count(match ended {
-        Ok(Ended { already: true, .. }) => &counters.ends_repeated,
-        Ok(Ended { outcome: Outcome::Committed, .. }) => &counters.ends_committed,
-        Ok(_) => &counters.ends_rolled_back,
-        Err(_) => &counters.ends_refused,
-    });
 }

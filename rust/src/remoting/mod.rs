@@ -41,6 +41,10 @@ pub mod server;
 mod stream;
 #[cfg(feature = "server")]
 pub mod tables;
+#[cfg(feature = "server")]
+pub mod tls;
+#[cfg(feature = "server")]
+pub mod traffic;
 
 pub use command::{Command, ExtFields, SerializeType};
 pub use frame::{FRAME_MAX, FrameError, FrameReader, encode};

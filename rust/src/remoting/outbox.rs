@@ -59,7 +59,7 @@ impl Outbox {
         true
     }
 
-    /// Writes as much as the socket takes; gives how many bytes are left. An error: the connection is done.
+    /// Writes as much as the socket takes; gives how many bytes are left at least. An error: the connection is done.
     pub(super) fn write_to(&self, stream: &Stream) -> io::Result<usize> {
         let mut waiting = self.waiting.lock();
         if waiting.overfull {
@@ -85,7 +85,7 @@ impl Outbox {
             let written = std::mem::take(&mut waiting.written);
             waiting.bytes.drain(..written);
         }
-        Ok(left)
+        Ok(if stream.flush()? { left } else { left.max(1) })
     }
 
     /// Whether so much waits that the client is to read first.

@@ -19,26 +19,25 @@ use tokio::sync::watch;
 use super::arrivals::Arrivals;
 use super::codes::{request as codes, response};
 use super::command::{Command, ExtFields};
-use super::connection::Connection;
+use super::connection::{Connection, IDLE};
 use super::counters::Counters;
 use super::durable::Durable;
 use super::fields::Refusal;
-use super::frame::FrameError;
 use super::outbox::Outbox;
 use super::policy::{Answer, Policy};
 use super::stream::Stream;
 use super::tables::{Tables, TopicEntry};
+use super::tls::{Begun, Tls, TlsOptions};
 use super::{end, pull, send};
 use crate::error::{Error, Result};
 use crate::names;
 use crate::store::Store;
-use crate::sync::unmodelled::Mutex;
+use crate::sync::unmodelled::{Mutex, RwLock};
 
 /// After an `accept` that failed, mostly since no file handles are left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Where and how a server listens.
-#[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// Addresses of TCP; port 0 takes a free one.
     pub listen: Vec<SocketAddr>,
@@ -50,6 +49,8 @@ pub struct ServerOptions {
     pub connections_max: u32,
     /// The address that offset ids of messages name: the store's.
     pub host: SocketAddr,
+    /// TLS for what comes by TCP; none: all is plain.
+    pub tls: Option<TlsOptions>,
 }
 
 /// What a topic is wanted for.
@@ -85,6 +86,7 @@ pub struct Service {
     pub(super) durable: Durable,
     /// Whose turn it is where a client leaves the queue to the server.
     pub(super) turn: AtomicU32,
+    tls: RwLock<Option<Arc<Tls>>>,
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
     next_session: AtomicU64,
     connections_max: u32,
@@ -176,6 +178,13 @@ impl Service {
         done.map_err(|error| Refusal::of(&error))
     }
 
+    /// Secures new connections by this from now on; those that are there stay as they are.
+    pub fn set_tls(&self, options: &TlsOptions) -> Result<()> {
+        let tls = Arc::new(Tls::new(options)?);
+        *self.tls.write() = Some(tls);
+        Ok(())
+    }
+
     /// Sends a command to a client; false where its connection is gone or does not take it.
     pub fn send(&self, connection: u64, command: &Command) -> bool {
         let session = self.sessions.lock().get(&connection).cloned();
@@ -218,10 +227,10 @@ impl Service {
         }
     }
 
-    /// Has Python log a frame that was none: it is told with the connection's end.
-    pub(super) fn malformed(&self, session: &Session, error: &FrameError) {
+    /// Has Python log why a connection is ended: a frame that was none, a handshake that failed.
+    pub(super) fn refused(&self, session: &Session, why: String) {
         let mut told = Command::request(codes::MALFORMED, 0);
-        told.remark = Some(error.to_string());
+        told.remark = Some(why);
         let _ = self.policy.tell(session.id, &session.address, told);
     }
 }
@@ -236,6 +245,7 @@ fn succeeded(answer: Answer) -> Result<Answer, Refusal> {
 impl Server {
     /// Listens. Raises the system's error, with the address, where it cannot.
     pub fn start(store: Arc<Store>, options: &ServerOptions) -> Result<Self> {
+        let tls = options.tls.as_ref().map(Tls::new).transpose()?;
         let service = Arc::new(Service {
             store,
             host: options.host,
@@ -245,6 +255,7 @@ impl Server {
             arrivals: Arc::default(),
             durable: Durable::default(),
             turn: AtomicU32::new(0),
+            tls: RwLock::new(tls.map(Arc::new)),
             sessions: Mutex::default(),
             next_session: AtomicU64::new(0),
             connections_max: options.connections_max,
@@ -354,11 +365,34 @@ async fn accept(service: Arc<Service>, listener: Listener, mut stopping: watch::
         match accepted {
             Ok(stream) => {
                 if let Some(session) = service.join(&stream) {
-                    let connection = Connection::new(Arc::clone(&service), session, stream);
-                    tokio::spawn(connection.run(stopping.clone()));
+                    tokio::spawn(serve(Arc::clone(&service), session, stream, stopping.clone()));
                 }
             }
             Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
         }
     }
+}
+
+/// One connection, from its first byte.
+async fn serve(service: Arc<Service>, session: Arc<Session>, stream: Stream, mut stopping: watch::Receiver<bool>) {
+    let tls = service.tls.read().clone();
+    let begun = match (stream, tls) {
+        (Stream::Tcp(tcp), Some(tls)) => tokio::select! {
+            begun = tls.begin(tcp, IDLE) => begun,
+            _ = stopping.changed() => Begun::Gone,
+        },
+        (stream, _) => return Connection::new(service, session, stream).run(stopping).await,
+    };
+    let stream = match begun {
+        Begun::Secured(stream) => Stream::Tls(stream),
+        Begun::Plain(tcp) => Stream::Tcp(tcp),
+        Begun::Gone => return service.leave(&session),
+        Begun::Refused(why) => {
+            Counters::count(&service.counters.handshakes_failed);
+            Counters::count(&service.counters.connections_dropped);
+            service.refused(&session, why);
+            return service.leave(&session);
+        }
+    };
+    Connection::new(service, session, stream).run(stopping).await;
 }

@@ -1,4 +1,4 @@
-//! Stream: a connection's socket, by TCP or by a file of this machine.
+//! Stream: a connection's socket, by TCP (plain, or behind TLS) or by a file of this machine.
 //!
 //! In and out: bytes, without waiting. Not here: what they mean.
 
@@ -8,10 +8,13 @@ use std::net::SocketAddr;
 use tokio::io::{Interest, Ready};
 use tokio::net::{TcpStream, UnixStream};
 
+use super::tls::TlsStream;
+
 #[derive(Debug)]
 pub(super) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Tls(Box<TlsStream>),
 }
 
 impl Stream {
@@ -19,6 +22,7 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.ready(interest).await,
             Self::Unix(stream) => stream.ready(interest).await,
+            Self::Tls(stream) => stream.ready(interest).await,
         }
     }
 
@@ -26,6 +30,7 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.try_read(buffer),
             Self::Unix(stream) => stream.try_read(buffer),
+            Self::Tls(stream) => stream.try_read(buffer),
         }
     }
 
@@ -33,6 +38,22 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.try_write(bytes),
             Self::Unix(stream) => stream.try_write(bytes),
+            Self::Tls(stream) => stream.try_write(bytes),
+        }
+    }
+
+    /// Whether what was taken has gone to the system; behind TLS some may wait here.
+    pub(super) fn flush(&self) -> io::Result<bool> {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => Ok(true),
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
+
+    /// Says farewell, where that is more than closing.
+    pub(super) fn close(&self) {
+        if let Self::Tls(stream) = self {
+            stream.close();
         }
     }
 
@@ -41,14 +62,17 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.peer_addr().ok(),
             Self::Unix(_) => None,
+            Self::Tls(stream) => stream.peer(),
         }
     }
 
     /// An answer is not held back for more to come.
     pub(super) fn set_no_delay(&self) {
-        if let Self::Tcp(stream) = self {
+        match self {
             // A socket that refuses is only slower.
-            let _ = stream.set_nodelay(true);
+            Self::Tcp(stream) => drop(stream.set_nodelay(true)),
+            Self::Tls(stream) => stream.set_no_delay(),
+            Self::Unix(_) => {}
         }
     }
 }

@@ -38,6 +38,7 @@ from txstore.remoting.server.request import (
 )
 from txstore.remoting.server.retry import Retries
 from txstore.remoting.server.routes import Routes
+from txstore.remoting.server.secrets import TlsFiles
 from txstore.remoting.server.topics import Topics
 
 __all__ = ["Server", "ServerConfig", "serve"]
@@ -74,6 +75,16 @@ class ServerConfig:
     """Threads for connections."""
     connections_max: int = 10_000
     """Connections that may be open at a time."""
+    tls_cert: str | os.PathLike[str] | None = None
+    """A PEM file: the server's certificate, then those that vouch for it. With it, TCP speaks TLS."""
+    tls_key: str | os.PathLike[str] | None = None
+    """A PEM file: the certificate's private key, without a password."""
+    tls_ca: str | os.PathLike[str] | None = None
+    """A PEM file: who vouches for clients; TLS clients must then show a certificate of theirs."""
+    tls: str = "enforcing"
+    """'permissive': plain connections are served, too, at the same addresses (tls.server.mode)."""
+    tls_handshake_time_out: float = 10.0
+    """Seconds that a TLS handshake may take."""
 
 
 class Server:
@@ -132,6 +143,16 @@ class Server:
         return self._broker
 
     @property
+    def native(self) -> RemotingServer:
+        """The engine's half."""
+        return self._native
+
+    @property
+    def clients(self) -> Clients:
+        """Who is connected."""
+        return self._clients
+
+    @property
     def unix(self) -> str | None:
         """The socket's file."""
         return None if self._config.unix is None else os.fspath(self._config.unix)
@@ -151,8 +172,9 @@ class Server:
         return not self._closed and not self._broker.closed and self._thread.is_alive()
 
     def counters(self) -> dict[str, int]:
-        """What has happened so far, and how much is connected now."""
-        return self._native.counters() | self._clients.counts()
+        """What has happened so far (of transactions: since the store was opened), and how much is connected now."""
+        ends, _ = self._broker.store.transaction_counts()
+        return self._native.counters() | ends | self._clients.counts()
 
     def close(self) -> None:
         """Takes no connection and no request any more, answers what is in hand, then lets go. Again: nothing."""
@@ -184,6 +206,13 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def reload(self) -> None:
+        """Reads the files of TLS again, for connections to come. Raises InvalidOptionError; then all stays as it is."""
+        tls = _tls(self._config)
+        if tls is not None:
+            self._native.set_tls(tls)
+        _log.info("read the server's files again", extra={"path": self._broker.path})
 
     # What the rooms may tell clients and the engine
 
@@ -367,10 +396,17 @@ def _listen(broker: Broker, config: ServerConfig) -> RemotingServer:
         unix=unix,
         io_threads=config.io_threads,
         connections_max=config.connections_max,
+        tls=_tls(config),
     )
     if unix is not None:
         unix.chmod(0o600)
     return native
+
+
+def _tls(config: ServerConfig) -> TlsFiles | None:
+    return TlsFiles.read(
+        config.tls_cert, config.tls_key, config.tls_ca, config.tls, float(config.tls_handshake_time_out)
+    )
 
 
 def _clear(path: Path) -> None:

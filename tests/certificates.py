@@ -1,0 +1,56 @@
+"""Certificates for tests: an authority of their own, what it vouches for, and what nobody vouches for.
+
+In: a directory. Out: PEM files, and contexts for clients. Not here: any real host's name.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trustme
+
+__all__ = ["Authority", "Pair"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A certificate and its key, as files."""
+
+    certificate: Path
+    key: Path
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As a server takes them."""
+        return {"tls_cert": self.certificate, "tls_key": self.key}
+
+
+class Authority:
+    """Vouches for certificates."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._ca = trustme.CA()
+        self._count = 0
+        self.file = directory / "authority.pem"
+        self._ca.cert_pem.write_to_path(self.file)
+
+    def pair(self, *hosts: str) -> Pair:
+        """For the loopback, or for these hosts."""
+        self._count += 1
+        made = self._ca.issue_cert(*(hosts or ("127.0.0.1", "localhost")))
+        files = Pair(self._directory / f"{self._count}.pem", self._directory / f"{self._count}.key")
+        files.certificate.write_bytes(b"".join(part.bytes() for part in made.cert_chain_pems))
+        made.private_key_pem.write_to_path(files.key)
+        return files
+
+    def context(self, pair: Pair | None = None) -> ssl.SSLContext:
+        """A client's, which believes this authority and shows `pair`."""
+        context = ssl.create_default_context(cafile=self.file)
+        if pair is not None:
+            context.load_cert_chain(pair.certificate, pair.key)
+        return context

@@ -1,0 +1,321 @@
+"""The story: what goes over a network is read by nobody on the way, and who is not who he says is not talked to.
+
+A server and clients with certificates that are made here; also what comes of files, handshakes and clients that are no
+good. Java's own client is in tests/remoting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txstore
+import txstore.aio
+from tests.certificates import Authority, Pair
+from tests.frames import Response, Wire
+from txstore import Broker, LocalTransactionState, Message, Server, ServerConfig, errors
+
+SEND_V2, PULL = 310, 11
+SENDING = {"a": "g", "b": "orders", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "j": 0}
+PULLING = {
+    "consumerGroup": "c", "topic": "orders", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4,
+    "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0, "expressionType": "TAG",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Nobody believes it."""
+    return Authority(tmp_path_factory.mktemp("stranger"))
+
+
+@contextmanager
+def serving(broker: Broker, pair: Pair, **options: Any) -> Iterator[Server]:
+    config = ServerConfig("127.0.0.1:0", name_server="127.0.0.1:0", **pair.options, **options)
+    with Server(broker, config) as server:
+        yield server
+
+
+def until(holds: Callable[[], bool], seconds: float = 15.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not come to hold"
+        time.sleep(0.01)
+
+
+def sends(address: str | None, tls: ssl.SSLContext | None) -> Response:
+    """One message over a connection of its own."""
+    assert address is not None
+    with Wire(address, tls=tls) as wire:
+        return wire.call(SEND_V2, SENDING, b"x")
+
+
+def stored(broker: Broker) -> int:
+    return len(broker.store.scan(0, 1000)[0])
+
+
+# What goes well -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_messages_go_both_ways(broker: Broker, authority: Authority, version: ssl.TLSVersion) -> None:
+    context = authority.context()
+    context.maximum_version = context.minimum_version = version
+    with serving(broker, authority.pair()) as server:
+        assert sends(server.address, context).code == 0
+        assert sends(server.name_server, context).code == 0
+        assert server.address is not None
+        with Wire(server.address, tls=context, binary=True) as wire:
+            assert wire.call(PULL, PULLING).fields["nextBeginOffset"] == "2"
+        assert server.counters()["handshakes_failed"] == 0
+
+
+def test_much_goes_through_though_it_is_read_late(broker: Broker, authority: Authority) -> None:
+    """More than sockets and TLS hold: what is left is written when the client reads."""
+    broker.create_topic("orders", 1)
+    for number in range(8):
+        broker.append(Message("orders", b"%d" % number * 60_000), 0)
+    whole = b"".join(message.record for message in broker.read("orders", 0, 0)[0])
+    with serving(broker, authority.pair()) as server:
+        assert server.address is not None
+        with Wire(server.address, tls=authority.context(), timeout=60) as wire:
+            asked = [wire.write(PULL, PULLING) for _ in range(40)]
+            until(lambda: server.counters()["bytes_out"] > 1 << 20)
+            answers = [wire.read() for _ in asked]
+            assert {answer.body for answer in answers} == {whole}
+            assert sorted(answer.opaque for answer in answers) == asked
+            body = b"y" * 65_000
+            for _ in range(100):
+                wire.write(SEND_V2, SENDING, body)
+            assert [wire.read().code for _ in range(100)] == [0] * 100
+
+
+def check(message: object) -> LocalTransactionState:
+    return LocalTransactionState.COMMIT
+
+
+@pytest.mark.parametrize("way", ["file", "context"])
+def test_our_clients_speak_it(broker: Broker, authority: Authority, way: str) -> None:
+    tls = authority.file if way == "file" else authority.context()
+
+    async def asynchronously(address: str) -> bytes:
+        async with txstore.aio.connect(address, tls=tls) as there:
+            async with there.transaction_producer("p", check_listener=check).transaction(Message("orders", b"two")):
+                pass
+            async with there.consumer("c2", "orders") as consumer:
+                bodies = [message.body async for message in _first(consumer, 2)]
+        return b" ".join(sorted(bodies))
+
+    with serving(broker, authority.pair()) as server:
+        assert server.name_server is not None
+        with txstore.connect(server.name_server, tls=tls) as there:
+            with there.transaction_producer("p", check_listener=check).transaction(Message("orders", b"one")):
+                pass
+            with there.consumer("c1", "orders") as consumer:
+                assert [message.body for message in consumer.poll(timeout=20)] == [b"one"]
+        assert asyncio.run(asynchronously(server.name_server)) == b"one two"
+
+
+async def _first(consumer: txstore.aio.Consumer, count: int) -> Any:
+    async for message in consumer:
+        yield message
+        count -= 1
+        if not count:
+            return
+
+
+def test_permissive_takes_plain_ones_too(broker: Broker, authority: Authority) -> None:
+    with serving(broker, authority.pair(), tls="permissive") as server:
+        for tls in (None, authority.context()):
+            assert sends(server.address, tls).code == 0
+            assert sends(server.name_server, tls).code == 0
+        assert server.counters()["handshakes_failed"] == 0
+
+
+def test_a_socket_of_this_machine_stays_plain(broker: Broker, authority: Authority, tmp_path: Path) -> None:
+    place = str(tmp_path / "socket")
+    with serving(broker, authority.pair(), unix=place):
+        assert sends(place, None).code == 0
+
+
+def test_new_files_are_for_new_connections(broker: Broker, authority: Authority, stranger: Authority) -> None:
+    pair, other = authority.pair(), stranger.pair()
+    with serving(broker, pair) as server:
+        assert server.address is not None
+        with Wire(server.address, tls=authority.context()) as old:
+            good = pair.certificate.read_bytes()
+            pair.certificate.write_bytes(b"nothing")
+            with pytest.raises(errors.InvalidOptionError, match="tls_cert"):
+                server.reload()
+            assert sends(server.address, authority.context()).code == 0, "all stays as it is"
+            pair.certificate.write_bytes(other.certificate.read_bytes())
+            pair.key.write_bytes(other.key.read_bytes())
+            server.reload()
+            assert sends(server.address, stranger.context()).code == 0
+            assert old.call(SEND_V2, SENDING, b"x").code == 0
+        assert good != pair.certificate.read_bytes()
+
+
+# Who is not talked to -------------------------------------------------------------------------------------------------
+
+
+def test_plain_ones_are_refused(broker: Broker, authority: Authority) -> None:
+    with serving(broker, authority.pair()) as server:
+        assert server.address is not None
+        with Wire(server.address) as wire, pytest.raises(ConnectionError):
+            wire.call(SEND_V2, SENDING, b"x")
+        with pytest.raises(errors.BrokerUnreachableError, match="perhaps it wants TLS"):
+            txstore.connect(str(server.name_server))
+        until(lambda: server.counters()["connections"] == 0)
+        counters = server.counters()
+        assert (counters["handshakes_failed"], counters["connections_dropped"]) == (2, 2)
+        assert sends(server.address, authority.context()).code == 0
+    assert stored(broker) == 1
+
+
+def test_a_server_that_is_not_believed_is_not_told_anything(
+    broker: Broker, authority: Authority, stranger: Authority
+) -> None:
+    wrong = {
+        "tls=FILE names": serving(broker, stranger.pair()),
+        "must bear the address's host": serving(broker, authority.pair("elsewhere.test")),
+    }
+    for hint, place in wrong.items():
+        with place as server:
+            with pytest.raises(errors.BrokerUnreachableError, match=hint):
+                txstore.connect(str(server.name_server), tls=authority.file)
+            until(lambda counters=server.counters: counters()["handshakes_failed"] >= 1)  # type: ignore[misc]
+    assert stored(broker) == 0
+
+
+def test_clients_show_a_certificate_where_that_is_wanted(
+    broker: Broker, authority: Authority, stranger: Authority
+) -> None:
+    with serving(broker, authority.pair(), tls_ca=authority.file) as server:
+        assert sends(server.address, authority.context(authority.pair())).code == 0
+        for pair in (None, stranger.pair()):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                sends(server.address, authority.context(pair))
+            with pytest.raises(errors.BrokerUnreachableError):
+                txstore.connect(str(server.name_server), tls=authority.context(pair))
+        until(lambda: server.counters()["handshakes_failed"] == 4)
+        with txstore.connect(str(server.name_server), tls=authority.context(authority.pair())) as there:
+            there.producer("g").send(Message("orders", b"x"))
+    assert stored(broker) == 2
+
+
+def test_half_a_handshake_is_not_waited_for(broker: Broker, authority: Authority) -> None:
+    """Also one that comes byte by byte, or says nothing at all; others go on meanwhile."""
+    hello = ssl.MemoryBIO()
+    context = authority.context()
+    client = context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="127.0.0.1")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    first = hello.read()
+    with serving(broker, authority.pair(), tls_handshake_time_out=1.0) as server:
+        assert server.address is not None
+        host, _, port = server.address.rpartition(":")
+        lines = [socket.create_connection((host, int(port)), 15) for _ in range(3)]
+        try:
+            lines[0].sendall(first[:40])
+            lines[1].sendall(first)
+            assert sends(server.address, context).code == 0
+            for line in lines:
+                while line.recv(4096):  # The server's own half, then its end.
+                    pass
+        finally:
+            for line in lines:
+                line.close()
+        until(lambda: server.counters()["handshakes_failed"] == 3)
+
+
+def test_what_is_no_handshake_ends_the_connection(broker: Broker, authority: Authority) -> None:
+    with serving(broker, authority.pair(), tls="permissive") as server:
+        assert server.address is not None
+        for garbage in (b"\x16\x03\x01\xff\xff" + b"x" * 70_000, b"\x16" + b"\0" * 100):
+            with Wire(server.address) as wire:
+                try:
+                    wire.socket.sendall(garbage)
+                    while wire.socket.recv(4096):
+                        pass
+                except ConnectionError:
+                    pass
+        until(lambda: server.counters()["handshakes_failed"] == 2)
+
+
+def test_bytes_changed_on_the_way_end_the_connection(broker: Broker, authority: Authority) -> None:
+    with serving(broker, authority.pair()) as server:
+        assert server.address is not None
+        with Wire(server.address, tls=authority.context()) as wire:
+            assert wire.call(SEND_V2, SENDING, b"x").code == 0
+            # A record of TLS that nobody with the key has made, past the TLS of this side.
+            os.write(wire.socket.fileno(), b"\x17\x03\x03\x00\x40" + b"\x55" * 64)
+            assert wire.closed()
+        until(lambda: server.counters()["connections"] == 0)
+        assert (server.counters()["frames_malformed"], server.counters()["connections_dropped"]) == (1, 1)
+    assert stored(broker) == 1
+
+
+def test_closing_waits_for_no_handshake(broker: Broker, authority: Authority) -> None:
+    with serving(broker, authority.pair(), tls_handshake_time_out=600) as server:
+        assert server.address is not None
+        with Wire(server.address) as wire:
+            until(lambda: server.counters()["connections"] == 1)
+            server.close()
+            assert wire.closed()
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+FILES: dict[str, tuple[dict[str, Any], str]] = {
+    "no key": ({"tls_key": None}, "tls_key is missing"),
+    "no certificate": ({"tls_cert": None}, "tls_cert is missing"),
+    "an authority alone": ({"tls_cert": None, "tls_key": None}, "tls_cert is missing"),
+    "missing": ({"tls_cert": "nowhere.pem"}, "tls_cert 'nowhere.pem' cannot be read: No such file"),
+    "a directory": ({"tls_key": os.curdir}, "tls_key '.' cannot be read: Is a directory"),
+    "certificate for key": ({"tls_key": "CERT"}, "tls_key.*there is no private key in it"),
+    "key for certificate": ({"tls_cert": "KEY"}, "tls_cert.*there is no certificate in it"),
+    "key for authority": ({"tls_ca": "KEY"}, "tls_ca.*there is no certificate in it"),
+    "another's key": ({"tls_key": "OTHER"}, "tls_key.*not the certificate's key"),
+    "torn certificate": ({"tls_cert": "TORN"}, "tls_cert.*no certificate"),
+    "unknown mode": ({"tls": "maybe"}, "neither enforcing nor permissive"),
+    "no time": ({"tls_handshake_time_out": 0}, "tls_handshake_time_out"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_that_are_no_good_are_said_so(broker: Broker, authority: Authority, tmp_path: Path, name: str) -> None:
+    changes, told = FILES[name]
+    pair = authority.pair()
+    torn = tmp_path / "torn.pem"
+    torn.write_bytes(b"-----BEGIN CERTIFICATE-----\nbm90aGluZw==\n-----END CERTIFICATE-----\n")
+    known = {"CERT": pair.certificate, "KEY": pair.key, "OTHER": authority.pair().key, "TORN": torn}
+    options = pair.options | {"tls_ca": authority.file} | changes
+    options = {key: known.get(value, value) if isinstance(value, str) else value for key, value in options.items()}
+    with pytest.raises(errors.InvalidOptionError, match=told) as caught:
+        Server(broker, ServerConfig("127.0.0.1:0", name_server=None, **options))
+    assert caught.value.option in (*changes, "tls_cert")
+    assert "hint:" in str(caught.value) or name in ("torn certificate", "unknown mode")
+
+
+def test_a_client_says_what_is_wrong_with_its_file(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.write_text("nothing")
+    for given, told in ((tmp_path / "nowhere", "No such file"), (empty, "no certificate in it"), (17, "no way to TLS")):
+        with pytest.raises(errors.InvalidOptionError, match=told) as caught:
+            txstore.connect("127.0.0.1:9", tls=given)
+        assert caught.value.option == "tls"
