@@ -65,6 +65,9 @@ def serve(
     tls: Annotated[
         str, typer.Option("--tls", metavar="MODE", help="'enforcing', or 'permissive': plain connections, too.")
     ] = "enforcing",
+    accounts: Annotated[
+        str | None, typer.Option("--accounts", metavar="FILE", help="Who may do what, TOML: requests must be signed.")
+    ] = None,
     log: Annotated[str, typer.Option("--log", metavar="FORM", help="'text', or 'json': an object a line.")] = "text",
 ) -> None:
     """Serve a store to RocketMQ clients of any language, and to txstore.connect."""
@@ -78,7 +81,7 @@ def serve(
     BrokerConfig.from_options(options)  # A bad setting is said before anything is made.
     config = ServerConfig(
         _or_none(listen), unix, _or_none(name_server), advertise, metrics,
-        tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, tls=tls,
+        tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, tls=tls, accounts=accounts,
     )  # fmt: skip
     with txstore.serve(path, config=config, **options) as server:  # type: ignore[arg-type]
         places = {

@@ -43,6 +43,10 @@ counters! {
     frames_malformed,
     /// Requests that were answered with an error.
     requests_refused,
+    /// Requests among them that nobody known had signed.
+    requests_not_signed,
+    /// Requests among them that their account may not have done.
+    requests_not_allowed,
     /// Messages that were stored, halves not among them.
     messages_in,
     /// Bytes of their bodies.
