@@ -71,9 +71,9 @@ bench: $(NATIVE) ## how fast: Rust benches, then Python's
 	$(call step,pytest-benchmark,$(BIN)/python -m pytest benches/python -o python_files='bench_*.py' -o python_functions='bench_*' --benchmark-enable --benchmark-only --benchmark-columns=min$(comma)median$(comma)max$(comma)rounds)
 	$(call step,ratios,$(BIN)/python -m benches.python.ratios)
 
-bench-peers: $(NATIVE) ## beside RocketMQ, in turns: its store within Java, its clients over the wire (needs Java 17 and Maven)
-	$(call step,engine,$(BIN)/python -m benches.peers.engine)
-	$(call step,wire,$(BIN)/python -m benches.peers.wire)
+# BENCH="--quick --only engine,others" and the like goes to benches/peers/__main__.py.
+bench-peers: $(NATIVE) $(VENV)/.stamp-bench ## beside RocketMQ, other stores and outboxes, in turns; tables and a plot in target/bench-peers (needs Java 17, Maven)
+	$(call step,beside others,$(BIN)/python -m benches.peers $(BENCH))
 
 bench-check: $(DEPS) ## instructions of append, end, check and read against their baseline (needs valgrind)
 	$(call step,instructions,$(BIN)/python -m benches.instructions)
@@ -109,11 +109,14 @@ cargo-fuzz cargo-llvm-cov:
 build: $(DEPS) ## a wheel in dist/
 	@$(BIN)/maturin build --release --locked --out dist
 
-lock: ## requirements-dev.lock anew, with today's versions
+lock: ## requirements-dev.lock and requirements-bench.lock anew, with today's versions
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi uvicorn prometheus-client trustme
 	@{ head -n 1 requirements-dev.lock; .venv-lock/bin/python -m pip freeze; } > requirements-dev.lock.new
-	@mv requirements-dev.lock.new requirements-dev.lock && rm -rf .venv-lock
+	@mv requirements-dev.lock.new requirements-dev.lock
+	@.venv-lock/bin/python -m pip install --quiet lmdb rocksdict matplotlib
+	@{ head -n 1 requirements-bench.lock; .venv-lock/bin/python -m pip freeze | grep -vxF -f requirements-dev.lock; } > requirements-bench.lock.new
+	@mv requirements-bench.lock.new requirements-bench.lock && rm -rf .venv-lock
 
 clean: ## removes what was built and installed here
 	@rm -rf $(VENV) .venv-lock dist target .hypothesis .mypy_cache .ruff_cache .pytest_cache .benchmarks python/txstore/*.so
@@ -123,6 +126,10 @@ $(DEPS): requirements-dev.lock
 	@printf '── setting up %s\n' '$(VENV)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	@touch $@
+
+$(VENV)/.stamp-bench: requirements-bench.lock $(DEPS)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-bench.lock
 	@touch $@
 
 $(NATIVE): $(DEPS) Cargo.toml Cargo.lock pyproject.toml $(RUST_SOURCES)

@@ -1,6 +1,6 @@
 //! Limits: what the machine itself can do, measured with the bytes of whoever asks.
 //!
-//! In: `limits pwrite|fdatasync|pread --count N --size BYTES --dir FOLDER [--sync-every-ms N]`. Out: one line of JSON.
+//! In: `limits pwrite|fdatasync|pread|memcpy --count N --size BYTES --dir FOLDER [--sync-every-ms N]`. Out: one line of JSON.
 //! Always: no code of the engine runs. Not here: what is compared with it (`benches/python`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::as_conversions, clippy::cast_precision_loss)]
 
@@ -9,7 +9,7 @@ mod common;
 use std::path::PathBuf;
 use std::time::Duration;
 
-const USAGE: &str = "limits pwrite|fdatasync|pread --count N --size BYTES --dir FOLDER [--sync-every-ms N]";
+const USAGE: &str = "limits pwrite|fdatasync|pread|memcpy --count N --size BYTES --dir FOLDER [--sync-every-ms N]";
 
 struct Arguments {
     limit: String,
@@ -43,6 +43,7 @@ fn main() {
     let seconds = match arguments.limit.as_str() {
         "pwrite" => common::write_fresh(folder.path(), *count, *size, arguments.sync_every),
         "fdatasync" => common::write_durably(folder.path(), *count, *size).iter().sum(),
+        "memcpy" => common::copy_fresh(*count, *size),
         "pread" => common::read_warm(folder.path(), *count, *size),
         _ => panic!("{USAGE}"),
     }

@@ -79,6 +79,25 @@ pub fn write_durably(directory: &Path, writes: u64, size: usize) -> Vec<Duration
         .collect()
 }
 
+/// Copies of one size to fresh pages of memory, with no file behind them. The time of the copies alone.
+pub fn copy_fresh(copies: u64, size: usize) -> Duration {
+    let record = bytes(size);
+    let per_block = FILE_BYTES / size as u64;
+    let mut taken = Duration::ZERO;
+    for first in (0..copies).step_by(usize::try_from(per_block).unwrap()) {
+        let here = per_block.min(copies - first);
+        // As much memory comes from the system anew, and goes back to it at the end of the round.
+        let mut block = Vec::with_capacity(usize::try_from(here).unwrap() * size);
+        let start = Instant::now();
+        for _ in 0..here {
+            block.extend_from_slice(&record);
+        }
+        taken += start.elapsed();
+        std::hint::black_box(&block);
+    }
+    taken
+}
+
 /// Reads of one size from a file in the page cache, in order.
 pub fn read_warm(directory: &Path, reads: u64, size: usize) -> Duration {
     write_fresh(directory, reads, size, None);

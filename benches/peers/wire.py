@@ -1,13 +1,11 @@
 """Wire: RocketMQ's own Java client against `txstore serve`, and against a real broker, in turns.
 
-In: `python -m benches.peers.wire [--quick]`. Out: a table in Markdown; rates of the client, which runs in a process of
-its own, as does each server. Always: both servers flush asynchronously, as RocketMQ does by itself; each work is run
+In: `python -m benches.peers.wire [--quick]`. Out: rows; rates of the client, which runs in a process of its own, as
+does each server. Always: both servers flush asynchronously, as RocketMQ does by itself; each work is run
 against one, then the other, and again, the first turn only to warm up; what a send or a transaction was acknowledged
 for is counted in the queues afterwards. Not here: what fails (tests/remoting).
 """
 
-import argparse
-import json
 import subprocess
 import sys
 import time
@@ -18,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import txstore
-from benches.python.measure import Figure, in_turns, scratch
+from benches.peers.table import Row, against, alone
+from benches.python.measure import Scale, in_turns, scratch
 from tests.peer import rocketmq
 
 BODY_BYTES = 1024
@@ -89,17 +88,15 @@ class Bench:
 
     def __init__(self, client: rocketmq.Peer, servers: dict[str, Server], milliseconds: int) -> None:
         self._client, self._servers, self._milliseconds = client, servers, milliseconds
-        self._rows: list[tuple[str, dict[str, Figure]]] = []
 
-    def compare(self, what: str, turns: int, work: Callable[[Server], float]) -> None:
+    def compare(self, what: str, turns: int, work: Callable[[Server], float]) -> Iterator[Row]:
         """A row of the table."""
 
         def of(server: Server) -> Callable[[], float]:
             return lambda: work(server)
 
         found = in_turns(turns, {name: of(server) for name, server in self._servers.items()})
-        self._rows.append((what, found))
-        print(_row(what, found), flush=True)
+        yield from against("wire", what, found, _OURS, [_THEIRS])
 
     def send(self, server: Server, topic: str, threads: int, *, transactions: bool) -> float:
         """Messages or transactions a second. Raises AssertionError where one that was acknowledged is missing."""
@@ -126,32 +123,19 @@ class Bench:
         assert result["all"], result
         return float(result["rate"])
 
-    def as_json(self) -> str:
-        return json.dumps({what: {name: figure.values for name, figure in found.items()} for what, found in self._rows})
 
-
-def _row(what: str, found: dict[str, Figure]) -> str:
-    ratio = found[_OURS].over(found[_THEIRS])
-    spread = f"{ratio.median:.2f} ({min(ratio.values):.2f}..{max(ratio.values):.2f})"
-    return f"| {what} | {found[_OURS].median:,.0f}/s | {found[_THEIRS].median:,.0f}/s | {spread} |"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benches.peers.wire", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one second each and one turn: figures are rough")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write each turn's figures there, too")
-    arguments = parser.parse_args()
-    turns, milliseconds, pushed = (1, 1_000, 20_000) if arguments.quick else (3, 5_000, 200_000)
+def rows(scale: Scale) -> Iterator[Row]:
+    """All of it; quick: a second each instead of five."""
+    turns, milliseconds, pushed = (scale.turns, 5_000, 200_000) if scale.part == 1 else (scale.turns, 1_000, 20_000)
     with scratch() as folder, ExitStack() as stack:
         home = rocketmq.Home.build(folder)
         client = stack.enter_context(home.start(rocketmq.FAST_MACHINE))
         servers = {_OURS: stack.enter_context(ours(folder)), _THEIRS: stack.enter_context(theirs(folder, home))}
         bench = Bench(client, servers, milliseconds)
-        print(f"| work, 1 KiB, Java client | {_OURS} | {_THEIRS} | ratio |\n|---|---|---|---|")
         for kind in ("transactions", "sends"):
             for threads in THREADS:
-                bench.compare(
-                    f"{kind}, {threads} thread{'s' * (threads > 1)}",
+                yield from bench.compare(
+                    f"{kind} of 1 KiB by Java's client, {threads} thread{'s' * (threads > 1)}",
                     turns,
                     lambda server, kind=kind, threads=threads: bench.send(  # type: ignore[misc]
                         server, f"{kind}-{threads}", threads, transactions=kind == "transactions"
@@ -160,10 +144,10 @@ def main() -> None:
         for server in servers.values():
             while server.held("sends-32") < pushed:
                 bench.send(server, "sends-32", 32, transactions=False)
-        bench.compare(f"push consumption of {pushed:,}", turns, lambda server: bench.push(server, "sends-32", pushed))
-    if arguments.json:
-        arguments.json.write_text(bench.as_json() + "\n")
+        yield from bench.compare(
+            f"push consumption of {pushed:,}", turns, lambda server: bench.push(server, "sends-32", pushed)
+        )
 
 
 if __name__ == "__main__":
-    main()
+    alone("wire", __doc__, rows)

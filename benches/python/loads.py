@@ -59,9 +59,9 @@ def insert_business(database: sqlite3.Connection) -> None:
 # Appending ------------------------------------------------------------------------------------------------------------
 
 
-def send(count: int) -> float:
+def send(count: int, flush_disk_type: str = "ASYNC_FLUSH") -> float:
     """`producer.send(Message(...))`, one by one."""
-    with scratch() as folder, txstore.open(folder / "store") as broker:
+    with scratch() as folder, txstore.open(folder / "store", flush_disk_type=flush_disk_type) as broker:
         producer = broker.producer(GROUP)
         producer.send(Message(TOPIC, BODY))
 
@@ -86,9 +86,9 @@ def append(count: int, *, threads: int = 1, flush_disk_type: str = "ASYNC_FLUSH"
         return per_second(count // threads * threads, lambda: in_threads(threads, work))
 
 
-def send_batch(count: int) -> float:
+def send_batch(count: int, flush_disk_type: str = "ASYNC_FLUSH") -> float:
     """`producer.send_batch` of 100 messages."""
-    with scratch() as folder, txstore.open(folder / "store") as broker:
+    with scratch() as folder, txstore.open(folder / "store", flush_disk_type=flush_disk_type) as broker:
         producer = broker.producer(GROUP)
         producer.send(Message(TOPIC, BODY))
 

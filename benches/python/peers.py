@@ -31,7 +31,7 @@ def _limits() -> Path:
 
 
 def limit(name: str, count: int, size: int, *, sync_every_ms: int | None = None) -> float:
-    """How many a second the machine does: `pwrite` to fresh pages, `fdatasync` after each, `pread` of warm ones."""
+    """How many a second the machine does: `pwrite` or `memcpy` to fresh pages, `fdatasync` after each, `pread`."""
     with scratch() as folder:
         command = [str(_limits()), name, "--count", str(count), "--size", str(size), "--dir", str(folder)]
         if sync_every_ms is not None:

@@ -95,12 +95,8 @@ class Home:
     @classmethod
     def build(cls, directory: Path) -> Home:
         """Brings the packages and compiles, where that was not done for these very sources. Raises NoPeerError."""
-        java, javac, maven = (shutil.which(name) for name in ("java", "javac", "mvn"))
-        if java is None or javac is None:
-            raise NoPeerError("the peer needs a Java development kit, version 17 or newer (java, javac)")
-        packages = _bring_packages(maven)
-        classes = _compile(javac, packages)
-        return cls(directory, java, os.pathsep.join([str(classes), str(packages / "*")]))
+        java, classpath = java_program(PROJECT)
+        return cls(directory, java, classpath)
 
     def start(self, machine: Sequence[str] = QUICK_MACHINE) -> Peer:
         """A Java process; `machine`: options of its virtual machine."""
@@ -133,13 +129,25 @@ def _run(command: Sequence[str], what: str) -> None:
         raise NoPeerError(f"{what} took longer than {MAVEN_TIMEOUT_S} s") from problem
 
 
-def _bring_packages(maven: str | None) -> Path:
-    """RocketMQ and what it needs; offline if Maven has them already."""
-    pom = PROJECT / "pom.xml"
+def java_program(project: Path) -> tuple[str, str]:
+    """The program `java`, and the class path of a Maven project: its packages, brought, and its sources, compiled.
+
+    Raises NoPeerError."""
+    java, javac, maven = (shutil.which(name) for name in ("java", "javac", "mvn"))
+    if java is None or javac is None:
+        raise NoPeerError("the peer needs a Java development kit, version 17 or newer (java, javac)")
+    packages = _bring_packages(maven, project)
+    classes = _compile(javac, packages, project)
+    return java, os.pathsep.join([str(classes), str(packages / "*")])
+
+
+def _bring_packages(maven: str | None, project: Path) -> Path:
+    """What the project needs; offline if Maven has it already."""
+    pom = project / "pom.xml"
 
     def make(target: Path) -> None:
         if maven is None:
-            raise NoPeerError("the peer needs Maven (mvn) to bring RocketMQ")
+            raise NoPeerError("the peer needs Maven (mvn) to bring its packages")
         goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={target}"]
         command = [maven, "--quiet", "--batch-mode", "--file", str(pom), *goal]
         try:
@@ -150,14 +158,14 @@ def _bring_packages(maven: str | None) -> Path:
     return _made("lib", [pom], make)
 
 
-def _compile(javac: str, packages: Path) -> Path:
-    sources = sorted((PROJECT / "src").rglob("*.java"))
+def _compile(javac: str, packages: Path, project: Path) -> Path:
+    sources = sorted((project / "src").rglob("*.java"))
 
     def make(target: Path) -> None:
         options = ["--release", "17", "-d", str(target), "-classpath", str(packages / "*")]
         _run([javac, *options, *map(str, sources)], "javac")
 
-    return _made("classes", [*sources, PROJECT / "pom.xml"], make)
+    return _made("classes", [*sources, project / "pom.xml"], make)
 
 
 class Peer:

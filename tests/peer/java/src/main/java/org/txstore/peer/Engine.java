@@ -6,7 +6,6 @@ import java.net.SocketAddress;
 import java.nio.ByteBuffer;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.broker.BrokerController;
-import org.apache.rocketmq.broker.transaction.OperationResult;
 import org.apache.rocketmq.broker.transaction.TransactionalMessageService;
 import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageClientIDSetter;
@@ -36,7 +35,7 @@ final class Engine {
     private final int threads;
     private final int count;
 
-    private Engine(BrokerController broker, JSONObject arguments) {
+    Engine(BrokerController broker, JSONObject arguments) {
         store = broker.getMessageStore();
         transactions = broker.getTransactionalMessageService();
         topic = arguments.getString("topic");
@@ -94,30 +93,44 @@ final class Engine {
 
     /** A half message, its look-up, the real message and the op: what a broker does for a transaction that commits. */
     private void transaction() {
-        MessageExtBrokerInner half = message();
-        MessageAccessor.putProperty(half, MessageConst.PROPERTY_TRANSACTION_PREPARED, "true");
-        MessageAccessor.putProperty(half, MessageConst.PROPERTY_PRODUCER_GROUP, GROUP);
-        PutMessageResult put = transactions.prepareMessage(half);
-        check(put);
-        EndTransactionRequestHeader end = new EndTransactionRequestHeader();
-        end.setProducerGroup(GROUP);
-        end.setTranStateTableOffset(put.getAppendMessageResult().getLogicsOffset());
-        end.setCommitLogOffset(put.getAppendMessageResult().getWroteOffset());
-        end.setCommitOrRollback(MessageSysFlag.TRANSACTION_COMMIT_TYPE);
-        OperationResult found = transactions.commitMessage(end);
-        MessageExt prepared = found.getPrepareMessage();
+        PutMessageResult put = prepare();
+        MessageExt prepared = transactions.commitMessage(end(put)).getPrepareMessage();
         MessageExtBrokerInner real = message();
         real.setTopic(prepared.getUserProperty(MessageConst.PROPERTY_REAL_TOPIC));
         real.setQueueId(Integer.parseInt(prepared.getUserProperty(MessageConst.PROPERTY_REAL_QUEUE_ID)));
         real.setBody(prepared.getBody());
         real.setSysFlag(MessageSysFlag.resetTransactionValue(prepared.getSysFlag(), MessageSysFlag.TRANSACTION_COMMIT_TYPE));
-        real.setPreparedTransactionOffset(end.getCommitLogOffset());
+        real.setPreparedTransactionOffset(put.getAppendMessageResult().getWroteOffset());
         MessageAccessor.setProperties(real, prepared.getProperties());
         MessageAccessor.clearProperty(real, MessageConst.PROPERTY_REAL_TOPIC);
         MessageAccessor.clearProperty(real, MessageConst.PROPERTY_REAL_QUEUE_ID);
         real.setPropertiesString(MessageDecoder.messageProperties2String(real.getProperties()));
         check(store.putMessage(real));
         transactions.deletePrepareMessage(prepared);
+    }
+
+    /** A half message that pends. */
+    PutMessageResult prepare() {
+        MessageExtBrokerInner half = message();
+        MessageAccessor.putProperty(half, MessageConst.PROPERTY_TRANSACTION_PREPARED, "true");
+        MessageAccessor.putProperty(half, MessageConst.PROPERTY_PRODUCER_GROUP, GROUP);
+        PutMessageResult put = transactions.prepareMessage(half);
+        check(put);
+        return put;
+    }
+
+    /** Its look-up and the op: what a broker does for a transaction that rolls back. */
+    void rollBack(PutMessageResult put) {
+        transactions.deletePrepareMessage(transactions.rollbackMessage(end(put)).getPrepareMessage());
+    }
+
+    private static EndTransactionRequestHeader end(PutMessageResult put) {
+        EndTransactionRequestHeader end = new EndTransactionRequestHeader();
+        end.setProducerGroup(GROUP);
+        end.setTranStateTableOffset(put.getAppendMessageResult().getLogicsOffset());
+        end.setCommitLogOffset(put.getAppendMessageResult().getWroteOffset());
+        end.setCommitOrRollback(MessageSysFlag.TRANSACTION_COMMIT_TYPE);
+        return end;
     }
 
     private static void check(PutMessageResult result) {

@@ -55,6 +55,9 @@ public final class Peer {
         commands.put("engine.append", arguments -> Engine.append(controller(arguments), arguments));
         commands.put("engine.transact", arguments -> Engine.transact(controller(arguments), arguments));
         commands.put("engine.read", arguments -> Engine.read(controller(arguments), arguments));
+        commands.put("engine.halves", arguments -> Checks.halves(controller(arguments), arguments));
+        commands.put("engine.check", arguments -> Checks.check(controller(arguments), arguments));
+        commands.put("engine.open", Opening::open);
         commands.put("load.send", Load::send);
         commands.put("load.push", Load::push);
         commands.put("remote.produce", Remote::produce);

@@ -1,0 +1,80 @@
+"""Plot: ratios on one axis, with their spread.
+
+In: rows, or `python -m benches.peers.plot FILE.json` for those of a run before. Out: an SVG and a PNG. Always: right of
+the line at 1 ours is better; the axis is logarithmic, so that twice and half are equally far from it; limits of the
+machine are drawn hollow, since nobody passes them. Not here: figures.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benches.peers.table import Row
+
+__all__ = ["plot_ratios"]
+
+_COLOURS = {"engine": "#1b6ca8", "wire": "#0a8754", "others": "#b5651d", "outbox": "#7b3fa0"}
+_GREY = "#777777"
+_DIGITS = (1, 2, 5)  # Of the labels on the axis.
+
+
+def plot_ratios(rows: Sequence[Row], path: Path) -> None:
+    """Writes `path`.svg and `path`.png; nothing where no row has a ratio."""
+    shown = [row for row in rows if row.ratio is not None]
+    if not shown:
+        return
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 1.2 + 0.27 * len(shown)), layout="constrained")
+    axes = figure.add_subplot()
+    for at, row in enumerate(shown):
+        _draw(axes, at, row)
+    axes.set_yticks(range(len(shown)), [f"{row.work}  –  {row.theirs}" for row in shown], fontsize=8)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set_xscale("log")
+    low, high = (bound(value for row in shown for value in row.ratio.values) for bound in (min, max))  # type: ignore[union-attr]
+    axes.set_xlim(min(0.4, low / 1.3), max(2.5, high * 1.8))
+    axes.axvline(1, color="black", linewidth=1)
+    axes.grid(axis="x", which="both", color="#e4e4e4", linewidth=0.6)
+    axes.set_axisbelow(True)
+    ticks = [digit * 10**power for power in range(-3, 6) for digit in _DIGITS]
+    axes.set_xticks([tick for tick in ticks if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]], minor=False)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter("")
+    axes.set_xlabel("txstore is so many times as good")
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    for suffix in ("svg", "png"):
+        # Without a date the same figures make the same file.
+        figure.savefig(path.with_suffix(f".{suffix}"), dpi=110, metadata={"Date": None} if suffix == "svg" else None)
+
+
+def _draw(axes: Any, at: int, row: Row) -> None:
+    ratio = row.ratio
+    assert ratio is not None
+    colour, limit = _COLOURS.get(row.section, _GREY), row.theirs.startswith("limit")
+    axes.plot([min(ratio.values), max(ratio.values)], [at, at], color=colour, linewidth=2, alpha=0.6)
+    face = "white" if limit else colour
+    axes.plot([ratio.median], [at], marker="o", markersize=6, color=colour, markerfacecolor=face)
+    axes.annotate(
+        f"{ratio.median:.2f}" if ratio.median < 100 else f"{ratio.median:,.0f}",
+        (max(ratio.values), at),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=8,
+        color=colour,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benches.peers.plot", description=__doc__)
+    parser.add_argument("file", type=Path)
+    path: Path = parser.parse_args().file
+    plot_ratios([Row.of(plain) for plain in json.loads(path.read_text())["rows"]], path.with_suffix(""))
+
+
+if __name__ == "__main__":
+    main()
