@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use txstore::checkpoint::Checkpoint;
 use txstore::config_file::replace_file;
-use txstore::half::op::op_bodies;
 use txstore::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use txstore::record::encode::{blank, encode};
 use txstore::record::{Draft, Place, properties};
@@ -95,7 +94,7 @@ impl Log {
             2 | 3 => {
                 let named = [place & 15, checks & 15, place >> 4];
                 let named: Vec<u64> = named.iter().take(1 + usize::from(shift >> 6)).map(|at| u64::from(*at)).collect();
-                let named = op_bodies(&named, 64).concat();
+                let named: String = named.iter().map(|name| format!("{name},")).collect();
                 self.push(OP_TOPIC, 0, shift, 0, 0, named.as_bytes(), b"TAGS\x01d\x02");
             }
             4 => self.push(real_topic, real_queue, shift, 8, pto, &body, &text),
