@@ -459,7 +459,7 @@ impl Shared {
 
     fn push_op_messages(&self, inner: &mut Inner, group: &mut Group) -> Result<()> {
         let Inner { appender, state, op_slot, .. } = inner;
-        let appender = appender.as_mut().ok_or_else(|| Error::ReadOnly { what: "ending a transaction" })?;
+        let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "ending a transaction" })?;
         let Group { ops, named, op_body, .. } = group;
         let mut queue_offset = QueueOffset(state.dispatcher.queues.next(*op_slot));
         let mut rest = named.as_slice();

@@ -43,9 +43,11 @@ impl Shared {
             return Ok(None);
         }
         let key = |end: &&End| Self::pending(inner, end).ok().flatten();
+        let keys: Vec<_> = group.iter().filter_map(key).collect();
         let topic = inner.counts.topic("");
         let decide = |key| Decision { key, outcome: Outcome::RolledBack, record: None, topic };
-        let mut early = Group { decisions: group.iter().filter_map(key).map(decide).collect(), ..Group::default() };
+        let mut early = Group::default();
+        early.decisions.extend(keys.into_iter().map(decide));
         self.push_ops(inner, &mut early)?;
         Ok(Some(early.ops))
     }
