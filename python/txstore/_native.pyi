@@ -348,6 +348,25 @@ class StoreStat:
     def decided_halves(self) -> int: ...
 
 @final
+class TopicEnds:
+    """How the transactions of one topic ended since the store was opened."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def committed(self) -> int: ...
+    @property
+    def rolled_back(self) -> int: ...
+    @property
+    def discarded(self) -> int: ...
+    @property
+    def latency(self) -> list[tuple[int | None, int]]:
+        """Commits by the time since their half was stored: (at most so many ms; None: more), not added up."""
+    @property
+    def latency_ms(self) -> int:
+        """What all commits took together."""
+
+@final
 class Store:
     """One store directory, open. Safe to use from many threads; not across a fork."""
 
@@ -427,6 +446,14 @@ class Store:
         """Pending transactions whose time to be looked at has come, the longest due first. They stay due until `look_again`."""
     def look_again(self, half_queue_offset: int, in_ms: int, *, asked: bool = False) -> bool:
         """Hands it out again after `in_ms`; `asked`: a check is really sent, count it. False: it does not pend any more."""
+    def check_unknown(
+        self, half_queue_offset: int, prepared_transaction_offset: int, producer_group: str | None = None
+    ) -> bool:
+        """Notes that a check was answered: not known yet. False: it does not pend there, or not for that group."""
+    def transaction_counts(self) -> tuple[dict[str, int], list[TopicEnds]]:
+        """How transactions ended and what checks brought since the store was opened here: totals by name, and by topic."""
+    def pending(self) -> list[tuple[str, str, int, int]]:
+        """What pends: (topic, producer group, transactions, age of the oldest in ms)."""
     def next_due_in_ms(self) -> int | None:
         """Until the first pending one is due; None: nothing pends."""
     def halves_waiting(self, after_half_queue_offset: int, limit: int) -> list[WaitingHalf]:
@@ -714,6 +741,10 @@ class RemotingServer:
         """Whether a group locks its queues."""
     def counters(self) -> dict[str, int]:
         """What has happened so far; `connections`, `pulls_held`, `requests_waiting`: now."""
+    def sent(self) -> list[tuple[str, str, int, int, list[tuple[int | None, int]]]]:
+        """What clients sent: (topic, kind, messages, bytes, messages by size: (at most so many bytes, how many))."""
+    def handed_out(self) -> list[tuple[str, str, int, int]]:
+        """What clients were handed: (topic, consumer group, messages, bytes)."""
     def stop_listening(self) -> None:
         """Takes no connection and no request any more; what is in hand is answered."""
     def stop(self) -> None:

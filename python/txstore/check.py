@@ -447,6 +447,9 @@ class CheckStore(Protocol):
     def halves_waiting(self, after_half_queue_offset: int, limit: int) -> Sequence[DueHalf]: ...
     def look_again(self, half_queue_offset: int, in_ms: int, *, asked: bool = False) -> bool: ...
     def local_transaction_ended(self, half_queue_offset: int) -> None: ...
+    def check_unknown(
+        self, half_queue_offset: int, prepared_transaction_offset: int, producer_group: str | None = None
+    ) -> bool: ...
     def half(self, half_queue_offset: int) -> StoredHalf: ...
     def discard(self, half_queue_offset: int, prepared_transaction_offset: int) -> object: ...
     def end_transaction(
@@ -585,7 +588,7 @@ class CheckRounds:
         def done(answer: Answer) -> None:
             reason = answer.reason
             try:
-                self._end(waiting, half, answer.state)
+                self._end(waiting, half, answer)
             except TxStoreError as error:
                 reason = f"the end failed: {error}"
             self._history.add(key, CheckRecord(asked_at, repr(member), answer.state, reason))
@@ -602,13 +605,15 @@ class CheckRounds:
 
         return self._pool.submit(number, key, lambda: checker(half), starting=starting, done=done)
 
-    def _end(self, waiting: DueHalf, half: HalfMessage, state: LocalTransactionState) -> None:
-        if state is LocalTransactionState.UNKNOWN:
+    def _end(self, waiting: DueHalf, half: HalfMessage, answer: Answer) -> None:
+        if answer.state is LocalTransactionState.UNKNOWN:
+            if answer.reason is None:  # Somebody said so.
+                self._store.check_unknown(waiting.half_queue_offset, waiting.prepared_transaction_offset)
             return
         self._store.end_transaction(
             waiting.half_queue_offset,
             waiting.prepared_transaction_offset,
-            commit=state is LocalTransactionState.COMMIT,
+            commit=answer.state is LocalTransactionState.COMMIT,
             transaction_id=half.transaction_id,
             producer_group=waiting.producer_group,
             from_check=True,

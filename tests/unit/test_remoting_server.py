@@ -192,7 +192,8 @@ def test_a_forged_end_changes_nothing(wire: Wire, server: Server, broker: Broker
     assert len(broker.transactions()) == 1
     assert len(stored(broker)) == 1
     assert server.counters()["ends_committed"] == 0
-    assert server.counters()["ends_refused"] == 5
+    refused = {name: server.counters()[f"ends_{name}"] for name in ("wrong_group", "not_found", "contrary", "failed")}
+    assert refused == {"wrong_group": 1, "not_found": 4, "contrary": 0, "failed": 0}
 
 
 def test_an_end_that_nobody_waits_for_is_not_answered(wire: Wire, broker: Broker) -> None:
@@ -582,31 +583,14 @@ def test_sync_flush_answers_when_it_is_on_disk(open_store: OpenStore) -> None:
     assert len(stored(broker)) == 203
 
 
-def test_health_and_figures_are_told_over_http(broker: Broker) -> None:
-    pytest.importorskip("prometheus_client")
-
-    def get(path: str) -> tuple[int, str]:
+def test_health_and_readiness_are_told_over_http(broker: Broker) -> None:
+    def get(path: str) -> int:
         line = http.client.HTTPConnection(str(serving.metrics), timeout=5)
         line.request("GET", path)
-        answer = line.getresponse()
-        return answer.status, answer.read().decode()
+        return line.getresponse().status
 
     with Server(broker, ServerConfig("127.0.0.1:0", name_server=None, metrics="127.0.0.1:0")) as serving:
-        assert serving.address is not None
-        with Wire(serving.address) as wire:
-            wire.call(34, {}, heartbeat("c1", "c"))
-            sent = [wire.call(SEND_V2, half(unique_id=f"ID{number}"), b"tx") for number in range(3)]
-            wire.call(END, ending(sent[0], COMMIT))
-            wire.call(END, ending(sent[1], ROLLBACK))
-            assert (get("/healthz")[0], get("/readyz")[0], get("/")[0]) == (200, 200, 404)
-            status, text = get("/metrics")
-        labels = '{cluster="DefaultCluster",node_id="txstore",node_type="broker"}'
-        assert status == 200
-        assert f"rocketmq_half_messages{labels} 1.0" in text
-        assert f"rocketmq_commit_messages_total{labels} 1.0" in text
-        assert f"rocketmq_rollback_messages_total{labels} 1.0" in text
-        assert f"rocketmq_consumer_connections{labels} 1.0" in text
-        assert 'consumer_group="c"' in text
+        assert (get("/healthz"), get("/readyz"), get("/")) == (200, 200, 404)
         with pytest.raises(errors.StoreIOError, match="cannot listen"):
             Server(broker, ServerConfig("127.0.0.1:0", name_server=None, metrics=serving.metrics))
         assert not broker.closed

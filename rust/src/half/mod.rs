@@ -13,6 +13,7 @@
 //! one transaction (docs/transactions.md). Not here: when to ask, which is Python's.
 
 pub mod convert;
+pub mod counts;
 pub mod op;
 pub mod outcome;
 pub mod replay;

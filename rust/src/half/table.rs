@@ -53,6 +53,8 @@ pub struct Pending {
     pub checks: u16,
     /// Its local transaction runs here.
     pub running: bool,
+    /// No check waits for its answer.
+    answered: bool,
     /// The newest copy was sent, not put back by a broker.
     newest_sent: bool,
     /// What only few have.
@@ -121,6 +123,11 @@ impl Pending {
     /// When its age began, on the monotonic clock.
     pub fn aged_from_ms(&self) -> i64 {
         self.stored_ms + i64::from(self.aged_after_ms)
+    }
+
+    /// Whether no check waits for its answer.
+    pub const fn is_answered(&self) -> bool {
+        self.answered
     }
 
     /// When its last check was sent, on the monotonic clock.
@@ -277,6 +284,7 @@ impl Table {
             immunity_ms: half.immunity_ms.map_or(NO_IMMUNITY, |ms| i32::try_from(ms).unwrap_or(i32::MAX)),
             checks: half.checks,
             running: half.owner != 0,
+            answered: true,
             newest_sent: half.sent,
             more: None,
         };
@@ -311,11 +319,18 @@ impl Table {
         self.due.insert((due_ms, key));
     }
 
-    /// Notes that a check was sent.
-    pub fn checked(&mut self, key: Key, now_ms: i64) {
+    /// Notes that a check was sent; whether the one before it had its answer.
+    pub fn checked(&mut self, key: Key, now_ms: i64) -> bool {
+        let Some(entry) = self.get_mut(key) else { return true };
+        entry.checks = entry.checks.saturating_add(1);
+        entry.checked_after_ms = u32::try_from((now_ms - entry.stored_ms).max(0)).unwrap_or(NEVER - 1);
+        std::mem::replace(&mut entry.answered, false)
+    }
+
+    /// Notes that a check was answered, by what ends nothing.
+    pub fn answered(&mut self, key: Key) {
         if let Some(entry) = self.get_mut(key) {
-            entry.checks = entry.checks.saturating_add(1);
-            entry.checked_after_ms = u32::try_from((now_ms - entry.stored_ms).max(0)).unwrap_or(NEVER - 1);
+            entry.answered = true;
         }
     }
 

@@ -160,3 +160,16 @@ fn p2_a_million_pending_transactions_take_less_than_150_mib() {
     assert!(real < 150 << 20, "the process took {real}");
     assert!(told > 80 * 1_000_000, "{told} is less than the entries alone");
 }
+
+#[test]
+fn ends_of_topics_beyond_the_bound_are_counted_together() {
+    let mut counts = super::counts::Counts::default();
+    for number in 0..10_003 {
+        let topic = counts.topic(&format!("topic-{number}"));
+        counts.ended(topic, Outcome::Committed, 61_000);
+    }
+    assert_eq!(counts.topics().len(), 10_001);
+    let (topic, ends) = counts.topics().last().unwrap();
+    assert_eq!((&**topic, ends.committed, ends.latency_ms), ("(other)", 3, 183_000));
+    assert_eq!(ends.latency, [0, 0, 3, 0, 0, 0, 0]);
+}

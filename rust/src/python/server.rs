@@ -20,8 +20,12 @@ use crate::remoting::policy::{Answer, Request};
 use crate::remoting::server::{Server, ServerOptions};
 use crate::remoting::tables::Subscription;
 use crate::remoting::tls::TlsOptions;
+use crate::remoting::traffic::{Kind, SIZE_BOUNDS};
 use crate::remoting::{Command, ExtFields};
 use crate::units::QueueOffset;
+
+/// Topic, kind, messages, bytes, messages by size.
+type Sent = (String, &'static str, u64, u64, Vec<(Option<u64>, u64)>);
 
 /// A request that Python is to decide.
 #[pyclass(frozen, module = "txstore._native")]
@@ -211,8 +215,31 @@ impl RemotingServer {
     fn counters(&self) -> HashMap<&'static str, u64> {
         let service = self.server.service();
         let mut counters: HashMap<_, _> = service.counters.all().into_iter().collect();
+        counters.extend(["messages_in", "halves_in", "bytes_in", "messages_out", "bytes_out"].map(|name| (name, 0)));
+        let traffic = &service.tables.traffic;
+        for sent in traffic.all_sent() {
+            let name = if sent.kind == Kind::Transaction { "halves_in" } else { "messages_in" };
+            *counters.entry(name).or_insert(0) += sent.messages;
+            *counters.entry("bytes_in").or_insert(0) += sent.bytes;
+        }
+        for read in traffic.all_read() {
+            *counters.entry("messages_out").or_insert(0) += read.messages;
+            *counters.entry("bytes_out").or_insert(0) += read.bytes;
+        }
         counters.insert("requests_waiting", crate::units::to_u64(service.policy.waiting()));
         counters
+    }
+
+    fn sent(&self) -> Vec<Sent> {
+        let bounds = || SIZE_BOUNDS.into_iter().map(Some).chain([None]);
+        let rows = self.server.service().tables.traffic.all_sent().into_iter();
+        rows.map(|row| (row.topic, row.kind.name(), row.messages, row.bytes, bounds().zip(row.sizes).collect()))
+            .collect()
+    }
+
+    fn handed_out(&self) -> Vec<(String, String, u64, u64)> {
+        let rows = self.server.service().tables.traffic.all_read().into_iter();
+        rows.map(|row| (row.topic, row.group, row.messages, row.bytes)).collect()
     }
 
     fn stop_listening(&self) {

@@ -3,6 +3,7 @@
 //! Always: an append into prepared space keeps the interpreter lock, because giving it away costs more than the write;
 //! whatever can wait lets it go.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
@@ -12,7 +13,7 @@ use super::error::{OrRaise, guarded};
 use super::message::{Message, SendResult};
 use super::retention::{Expired, LogFile};
 use super::stored::StoredMessage;
-use super::transaction::{EndResult, TransactionRow, WaitingHalf};
+use super::transaction::{EndResult, TopicEnds, TransactionRow, WaitingHalf};
 use crate::config_file;
 use crate::error::Error;
 use crate::half::HalfCopy;
@@ -245,6 +246,32 @@ impl Store {
     #[pyo3(signature = (half_queue_offset, in_ms, *, asked=false))]
     fn look_again(&self, py: Python<'_>, half_queue_offset: u64, in_ms: i64, asked: bool) -> PyResult<bool> {
         guarded(|| self.store.look_again(half_queue_offset, in_ms, asked)).or_raise(py)
+    }
+
+    #[pyo3(signature = (half_queue_offset, prepared_transaction_offset, producer_group=None))]
+    fn check_unknown(
+        &self,
+        py: Python<'_>,
+        half_queue_offset: i128,
+        prepared_transaction_offset: i128,
+        producer_group: Option<&str>,
+    ) -> PyResult<bool> {
+        let half = half(half_queue_offset, prepared_transaction_offset).or_raise(py)?;
+        guarded(|| self.store.check_unknown(half, producer_group)).or_raise(py)
+    }
+
+    fn transaction_counts(&self, py: Python<'_>) -> PyResult<(HashMap<&'static str, u64>, Vec<TopicEnds>)> {
+        let counts = py.detach(|| guarded(|| self.store.transaction_counts())).or_raise(py)?;
+        let topics = counts.topics().iter().map(|(topic, ends)| TopicEnds(topic.to_string(), ends.clone()));
+        Ok((counts.all().into_iter().collect(), topics.collect()))
+    }
+
+    fn pending(&self, py: Python<'_>) -> PyResult<Vec<(String, String, u64, i64)>> {
+        let rows = py.detach(|| guarded(|| self.store.pending())).or_raise(py)?;
+        Ok(rows
+            .into_iter()
+            .map(|row| (row.topic.to_string(), row.group.to_string(), row.pending, row.oldest_ms))
+            .collect())
     }
 
     fn next_due_in_ms(&self, py: Python<'_>) -> PyResult<Option<i64>> {

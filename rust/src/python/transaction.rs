@@ -180,3 +180,42 @@ impl TransactionRow {
         )
     }
 }
+
+/// How the transactions of one topic ended.
+#[pyclass(frozen, module = "txstore._native")]
+pub(super) struct TopicEnds(pub(super) String, pub(super) crate::half::counts::TopicEnds);
+
+#[pymethods]
+impl TopicEnds {
+    #[getter]
+    fn topic(&self) -> &str {
+        &self.0
+    }
+
+    #[getter]
+    const fn committed(&self) -> u64 {
+        self.1.committed
+    }
+
+    #[getter]
+    const fn rolled_back(&self) -> u64 {
+        self.1.rolled_back
+    }
+
+    #[getter]
+    const fn discarded(&self) -> u64 {
+        self.1.discarded
+    }
+
+    /// Commits by their time: (bound in ms, None beyond the last; how many).
+    #[getter]
+    fn latency(&self) -> Vec<(Option<i64>, u64)> {
+        let bounds = crate::half::counts::LATENCY_BOUNDS_MS.into_iter().map(Some).chain([None]);
+        bounds.zip(self.1.latency).collect()
+    }
+
+    #[getter]
+    const fn latency_ms(&self) -> u64 {
+        self.1.latency_ms
+    }
+}

@@ -1,6 +1,7 @@
-//! Counters: what the data path has done since the server began.
+//! Counters: what connections and requests have done since the server began.
 //!
-//! In: events. Out: figures. Always: they only grow, but for the gauges. Not here: names of metrics (Python).
+//! In: events. Out: figures. Always: they only grow, but for the gauges. Not here: messages (`traffic`), ends of
+//! transactions (`half/counts`), names of metrics (Python).
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
@@ -43,26 +44,8 @@ counters! {
     frames_malformed,
     /// Requests that were answered with an error.
     requests_refused,
-    /// Messages that were stored, halves not among them.
-    messages_in,
-    /// Bytes of their bodies.
-    bytes_in,
-    /// Messages that were handed out.
-    messages_out,
-    /// Bytes of their records.
-    bytes_out,
-    /// Half messages that were stored.
-    halves_in,
-    /// Ends that committed.
-    ends_committed,
-    /// Ends that rolled back.
-    ends_rolled_back,
     /// Ends that said: unknown.
     ends_unknown,
-    /// Ends that repeated what was decided.
-    ends_repeated,
-    /// Ends that were refused: contrary, late, forged.
-    ends_refused,
     /// Ends that answered a check.
     ends_from_check,
 }
@@ -71,10 +54,5 @@ impl Counters {
     /// One more.
     pub(super) fn count(counter: &AtomicU64) {
         counter.fetch_add(1, Relaxed);
-    }
-
-    /// So many more.
-    pub(super) fn add(counter: &AtomicU64, by: usize) {
-        counter.fetch_add(crate::units::to_u64(by), Relaxed);
     }
 }

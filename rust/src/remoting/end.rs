@@ -8,7 +8,7 @@ use super::command::Command;
 use super::counters::Counters;
 use super::fields::{Refusal, is_true, number, text};
 use super::server::Service;
-use crate::error::{Outcome, Result as EngineResult};
+use crate::error::Result as EngineResult;
 use crate::half::HalfCopy;
 use crate::store::{End, EndKind, Ended};
 
@@ -22,11 +22,19 @@ pub(super) async fn end(service: &Service, request: &Command) -> Result<Command,
     if from_check {
         Counters::count(&counters.ends_from_check);
     }
+    let half = HalfCopy {
+        queue_offset: number(request, "tranStateTableOffset")?,
+        physical_offset: number(request, "commitLogOffset")?,
+    };
     let kind = match number(request, "commitOrRollback")? {
         COMMIT => EndKind::Commit,
         ROLLBACK => EndKind::RollBack,
         UNKNOWN => {
             Counters::count(&counters.ends_unknown);
+            if from_check {
+                let group = request.ext_fields.get("producerGroup");
+                service.store.check_unknown(half, group).map_err(|error| Refusal::of(&error))?;
+            }
             return Ok(request.response(response::SUCCESS, None));
         }
         other => {
@@ -35,18 +43,13 @@ pub(super) async fn end(service: &Service, request: &Command) -> Result<Command,
         }
     };
     let end = End {
-        half: HalfCopy {
-            queue_offset: number(request, "tranStateTableOffset")?,
-            physical_offset: number(request, "commitLogOffset")?,
-        },
+        half,
         kind,
         transaction_id: request.ext_fields.get("transactionId").filter(|id| !id.is_empty()).map(str::to_owned),
         group: Some(text(request, "producerGroup")?.to_owned()),
         from_check,
     };
-    let ended = write(service, end).await;
-    count(counters, &ended);
-    let ended = ended.map_err(|error| Refusal::of(&error))?;
+    let ended = write(service, end).await.map_err(|error| Refusal::of(&error))?;
     let mut answer = request.response(response::SUCCESS, None);
     answer.ext_fields.set("outcome", ended.outcome.to_string());
     answer.ext_fields.set("already", ended.already.to_string());
@@ -55,13 +58,4 @@ pub(super) async fn end(service: &Service, request: &Command) -> Result<Command,
 
 async fn write(service: &Service, end: End) -> EngineResult<Ended> {
     if service.store.is_sync() { service.durable.end(end).await } else { service.store.end_transaction(end) }
-}
-
-fn count(counters: &Counters, ended: &EngineResult<Ended>) {
-    Counters::count(match ended {
-        Ok(Ended { already: true, .. }) => &counters.ends_repeated,
-        Ok(Ended { outcome: Outcome::Committed, .. }) => &counters.ends_committed,
-        Ok(_) => &counters.ends_rolled_back,
-        Err(_) => &counters.ends_refused,
-    });
 }

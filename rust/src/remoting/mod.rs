@@ -43,6 +43,8 @@ mod stream;
 pub mod tables;
 #[cfg(feature = "server")]
 pub mod tls;
+#[cfg(feature = "server")]
+pub mod traffic;
 
 pub use command::{Command, ExtFields, SerializeType};
 pub use frame::{FRAME_MAX, FrameError, FrameReader, encode};

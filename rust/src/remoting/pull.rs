@@ -12,7 +12,7 @@ use super::command::Command;
 use super::counters::Counters;
 use super::fields::{Refusal, number, number_or, text};
 use super::server::{Service, Session, Use};
-use super::tables::Subscription;
+use super::tables::{Subscription, TopicEntry};
 use crate::error::Error;
 use crate::names;
 use crate::store::StoredRecord;
@@ -66,7 +66,7 @@ pub(super) async fn pull(service: &Service, session: &Session, request: &Command
     }
     let wanted = subscription(service, request, &pull)?;
     acknowledge(service, request, &pull)?;
-    read_or_hold(service, request, &pull, &wanted).await
+    read_or_hold(service, request, &pull, &entry, &wanted).await
 }
 
 /// What is wanted: as the request says it, or as the group's heartbeats did.
@@ -117,6 +117,7 @@ async fn read_or_hold(
     service: &Service,
     request: &Command,
     pull: &Pull<'_>,
+    entry: &TopicEntry,
     wanted: &Subscription,
 ) -> Result<Command, Refusal> {
     let mut from = match in_range(service, request, pull)? {
@@ -132,7 +133,7 @@ async fn read_or_hold(
             .read(pull.topic, pull.queue_id, QueueOffset(from), pull.messages, wanted.tags.as_deref())
             .map_err(|error| Refusal::of(&error))?;
         if !records.is_empty() {
-            return found(service, request, pull, &records, next.0);
+            return found(service, request, pull, entry, &records, next.0);
         }
         let first_look = from == began;
         from = next.0;
@@ -201,6 +202,7 @@ fn found(
     service: &Service,
     request: &Command,
     pull: &Pull<'_>,
+    entry: &TopicEntry,
     records: &[StoredRecord],
     next: u64,
 ) -> Result<Command, Refusal> {
@@ -214,8 +216,7 @@ fn found(
         count += 1;
     }
     let mut response = answer(service, request, pull, response::SUCCESS, next)?;
-    Counters::add(&service.counters.messages_out, count);
-    Counters::add(&service.counters.bytes_out, body.len());
+    service.tables.traffic.read(&entry.traffic, pull.group, count, body.len());
     response.body = body;
     Ok(response)
 }

@@ -7,14 +7,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::codes::{request as codes, response};
 use super::command::Command;
-use super::counters::Counters;
 use super::fields::{Refusal, is_true, number, number_or, text};
 use super::server::{Service, Session, Use};
 use super::tables::TopicEntry;
+use super::traffic::Kind;
 use crate::message::{Envelope, Origin};
 use crate::names::{DEAD_LETTER_PREFIX, RETRY_PREFIX};
 use crate::record::offset_message_id;
-use crate::record::properties::{PRODUCER_GROUP, Properties, TRANSACTION_PREPARED};
+use crate::record::properties::{PRODUCER_GROUP, Properties, SHARDING_KEY, TRANSACTION_PREPARED};
 use crate::store::{NewHalfMessage, NewMessage, Sent};
 use crate::units::{QueueId, TimestampMs};
 
@@ -95,9 +95,23 @@ pub(super) async fn send(service: &Service, session: &Session, request: &Command
     let message = NewMessage { envelope: &envelope, body: part.body, queue_id };
     let (sent, end) = service.store.append_only(&[message]).map_err(|error| Refusal::of(&error))?;
     service.durable(end).await?;
-    Counters::count(&service.counters.messages_in);
-    Counters::add(&service.counters.bytes_in, part.body.len());
+    count(&entry, kind_of(&envelope), &sent);
     Ok(stored(service, request, &sent))
+}
+
+fn kind_of(envelope: &Envelope) -> Kind {
+    match envelope.delay_level {
+        0 if Properties(&envelope.properties).get(SHARDING_KEY).is_some() => Kind::Fifo,
+        0 => Kind::Normal,
+        _ => Kind::Delay,
+    }
+}
+
+/// Counts what was stored; what was there already went in before.
+fn count(entry: &TopicEntry, kind: Kind, sent: &[Sent]) {
+    for one in sent.iter().filter(|one| one.size > 0) {
+        entry.traffic.sent(kind, one.size.into());
+    }
 }
 
 /// The topic of dead letters, for a message that its group was handed as often as it may be.
@@ -126,9 +140,9 @@ async fn send_half(
     // Nobody here sees the local transaction end, and word of it may be lost on the way: its age counts from now.
     service.store.local_transaction_ended(sent.queue_offset.0).map_err(|error| Refusal::of(&error))?;
     service.durable(end).await?;
-    Counters::count(&service.counters.halves_in);
-    Counters::add(&service.counters.bytes_in, part.body.len());
-    Ok(stored(service, request, &[sent]))
+    let sent = [sent];
+    count(&entry, Kind::Transaction, &sent);
+    Ok(stored(service, request, &sent))
 }
 
 async fn send_batch(
@@ -160,8 +174,9 @@ async fn send_batch(
         envelopes.iter().zip(bodies).map(|(envelope, body)| NewMessage { envelope, body, queue_id }).collect();
     let (sent, end) = service.store.append_only(&messages).map_err(|error| Refusal::of(&error))?;
     service.durable(end).await?;
-    Counters::add(&service.counters.messages_in, sent.len());
-    Counters::add(&service.counters.bytes_in, messages.iter().map(|message| message.body.len()).sum());
+    for (sent, envelope) in sent.iter().zip(&envelopes) {
+        count(&entry, kind_of(envelope), std::slice::from_ref(sent));
+    }
     Ok(stored(service, request, &sent))
 }
 

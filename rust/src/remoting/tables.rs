@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use super::traffic::{TopicTraffic, Traffic};
 use crate::error::Result;
 use crate::message::Topic;
 use crate::sync::unmodelled::RwLock;
@@ -19,6 +20,8 @@ pub struct TopicEntry {
     pub read_queues: i32,
     /// Queues that may be sent to; 0: none.
     pub write_queues: i32,
+    /// What goes in and out of it.
+    pub traffic: Arc<TopicTraffic>,
 }
 
 /// What a group wants of a topic.
@@ -36,6 +39,8 @@ pub struct Tables {
     topics: RwLock<HashMap<String, TopicEntry>>,
     subscriptions: RwLock<HashMap<(String, String), Arc<Subscription>>>,
     orderly: RwLock<HashSet<String>>,
+    /// What goes in and out of all topics.
+    pub traffic: Traffic,
 }
 
 impl Tables {
@@ -46,7 +51,8 @@ impl Tables {
     /// Makes a topic known. Raises an error for a name that clients may not send to.
     pub fn set_topic(&self, name: &str, read_queues: i32, write_queues: i32) -> Result<()> {
         let topic = Topic::new(name)?;
-        self.topics.write().insert(name.to_owned(), TopicEntry { topic, read_queues, write_queues });
+        let traffic = self.traffic.topic(name);
+        self.topics.write().insert(name.to_owned(), TopicEntry { topic, read_queues, write_queues, traffic });
         Ok(())
     }
 

@@ -58,6 +58,8 @@ pub struct Sent {
     pub queue_offset: QueueOffset,
     /// Its queue (of a half or delayed one: its real queue).
     pub queue_id: QueueId,
+    /// Bytes of its record; 0 where it was there already.
+    pub size: u32,
 }
 
 /// A message of the batch that is being written.
@@ -223,6 +225,7 @@ impl Shared {
                 physical_offset: placed.appended.physical_offset,
                 queue_offset: placed.queue_offset,
                 queue_id: message.queue_id,
+                size: placed.appended.size,
             });
         }
         if let Some(last) = placed.last() {
@@ -268,6 +271,7 @@ impl Shared {
             physical_offset: PhysicalOffset(copy.physical_offset),
             queue_offset: QueueOffset(copy.queue_offset),
             queue_id: message.queue_id,
+            size: u32::try_from(self.log.appended() - copy.physical_offset).unwrap_or(u32::MAX),
         }))
     }
 
@@ -336,6 +340,7 @@ impl Shared {
             physical_offset: place,
             queue_offset: QueueOffset(pending.newest.queue_offset),
             queue_id: half.message.queue_id,
+            size: 0,
         }))
     }
 

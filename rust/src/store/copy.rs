@@ -102,6 +102,7 @@ impl Shared {
             physical_offset: appended.physical_offset,
             queue_offset,
             queue_id: copy.queue_id,
+            size: appended.size,
         })
     }
 }

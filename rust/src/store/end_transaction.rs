@@ -12,6 +12,7 @@ use crate::consume_queue::{Entry, Slot};
 use crate::dispatch::DispatchRequest;
 use crate::error::{Error, Outcome, Result};
 use crate::half::convert::{discard_draft, final_draft};
+use crate::half::counts::TopicNumber;
 use crate::half::op::{op_bodies, op_properties};
 use crate::half::table::Key;
 use crate::half::{HALF_QUEUE, HalfCopy, HalfFacts};
@@ -91,6 +92,7 @@ pub(super) struct Decision {
     pub(super) key: Key,
     pub(super) outcome: Outcome,
     pub(super) record: Option<Written>,
+    pub(super) topic: TopicNumber,
 }
 
 /// A record of the batch, with what dispatch needs of it.
@@ -218,6 +220,7 @@ impl Shared {
             results.push(self.judge_end(inner, end, &mut decisions));
         }
         if decisions.is_empty() {
+            inner.count_ends(group, results);
             return Ok(true);
         }
         let ops = self.push_ops(inner, &decisions)?;
@@ -227,7 +230,10 @@ impl Shared {
         if !self.write(appender, Urgency::End, may_wait)? {
             return Ok(false);
         }
+        inner.count_ends(group, results);
+        let now_ms = self.clock.monotonic_ms();
         for decision in decisions {
+            inner.count_decision(&decision, now_ms);
             if !mutated(Mutant::EndWithoutState) {
                 inner.state.table.decide(decision.key, decision.outcome);
             }
@@ -256,9 +262,9 @@ impl Shared {
         let bytes = self.copy_record(inner, PhysicalOffset(end.half.physical_offset))?;
         let record = self.push_decision(inner, end, &bytes, decisions);
         inner.record = bytes;
-        let record = record?;
+        let (record, topic) = record?;
         let place = record.as_ref().map(|record| (record.appended.physical_offset, record.queue_offset));
-        decisions.push(Decision { key, outcome, record });
+        decisions.push(Decision { key, outcome, record, topic });
         Ok(Ended { outcome, already: false, place })
     }
 
@@ -279,21 +285,22 @@ impl Shared {
         Ok(bytes)
     }
 
-    /// Adds the record that decides to the batch; a roll back has none but its op.
+    /// Adds the record that decides to the batch; a roll back has none but its op. With it the number of its topic.
     fn push_decision(
         &self,
         inner: &mut Inner,
         end: &End,
         half: &[u8],
         decisions: &[Decision],
-    ) -> Result<Option<Written>> {
+    ) -> Result<(Option<Written>, TopicNumber)> {
         let Ok(Scanned::Record(view)) = decode(half, PhysicalOffset(end.half.physical_offset), UNVERIFIED) else {
             return Err(not_found(end, "no record stands there"));
         };
         let facts = HalfFacts::of(&view);
         check_id(end, facts.unique_id)?;
+        let topic = inner.counts.topic(facts.real_topic);
         if end.kind == EndKind::RollBack {
-            return Ok(None);
+            return Ok((None, topic));
         }
         let Inner { appender, state, scratch, .. } = inner;
         let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "ending a transaction" })?;
@@ -305,7 +312,7 @@ impl Shared {
         let slot = state.dispatcher.queues.find_or_insert(draft.topic, draft.queue_id);
         let queue_offset = next_in_batch(decisions, slot, state.dispatcher.queues.next(slot));
         let appended = appender.push(&draft, queue_offset)?;
-        Ok(Some(Written {
+        let written = Written {
             slot,
             queue_offset,
             appended,
@@ -314,7 +321,8 @@ impl Shared {
             transaction_type,
             unique_id: facts.unique_id.map(str::to_owned),
             keys: facts.keys.map(str::to_owned),
-        }))
+        };
+        Ok((Some(written), topic))
     }
 
     /// The pending transaction that an end names, after comparing place and group.

@@ -150,6 +150,7 @@ impl Store {
                 physical_offset: PhysicalOffset(copy.physical_offset),
                 queue_offset: QueueOffset(copy.queue_offset),
                 queue_id: facts.real_queue_id,
+                size: u32::try_from(shared.log.appended() - copy.physical_offset).unwrap_or(u32::MAX),
             })
         })??;
         let end = shared.log.appended();

@@ -9,6 +9,7 @@ mod delete;
 mod deliver;
 mod end_transaction;
 mod expire;
+mod figures;
 mod follow;
 mod half_floor;
 mod history;
@@ -28,6 +29,7 @@ pub use copy::Copy;
 pub use deliver::Delivered;
 pub use end_transaction::{End, EndKind, Ended};
 pub use expire::Expired;
+pub use figures::PendingRow;
 pub use history::TransactionRow;
 pub use open::{GUARD, OpenReport};
 pub use read::{StoreStat, StoredRecord};
@@ -52,6 +54,7 @@ use crate::consume_queue::{QueueFiles, Slot};
 use crate::delay::DelayOffsets;
 use crate::error::{Error, Result};
 use crate::flush::GroupCommit;
+use crate::half::counts::Counts;
 use crate::index::{IndexEntry, IndexFiles};
 use crate::offsets::ConsumerOffsets;
 use crate::options::{FlushDiskType, StoreOptions};
@@ -96,6 +99,8 @@ struct Shared {
     /// One at a time delivers what was delayed.
     delivering: Mutex<()>,
     settings: Mutex<Settings>,
+    /// Topics of what pends, by half queue offset: kept from one look to the next.
+    pending_topics: Mutex<figures::PendingTopics>,
     published: Option<Published>,
     ids: UniqueIds,
     report: OpenReport,
@@ -141,6 +146,7 @@ struct Inner {
     /// Reused for a half's record.
     record: Vec<u8>,
     placed: Vec<append::Placed>,
+    counts: Counts,
 }
 
 /// A count to wait on: a flag would be taken down by one thread before another has seen it.

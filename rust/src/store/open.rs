@@ -210,6 +210,7 @@ fn open_with(
         delay_offsets: Mutex::new(delay_offsets),
         delivering: Mutex::new(()),
         settings: Mutex::new(settings),
+        pending_topics: Mutex::default(),
         locks: Mutex::new(claim.map(|claim| std::mem::take(&mut claim.locks)).unwrap_or_default()),
         report: OpenReport::default(),
         ends: super::end_transaction::EndQueue::default(),
@@ -328,6 +329,7 @@ pub(super) fn inner(
         scratch: Vec::new(),
         record: Vec::new(),
         placed: Vec::new(),
+        counts: crate::half::counts::Counts::default(),
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::Store;
 use crate::error::{Error, Result};
+use crate::half::HalfCopy;
 use crate::half::scan::{self, Waiting};
 use crate::mutant::{Mutant, mutated};
 use crate::units::{PhysicalOffset, QueueOffset};
@@ -31,7 +32,9 @@ impl Store {
         let mut inner = self.shared.inner.lock();
         let Some(key) = inner.state.table.find(half_queue_offset) else { return Ok(false) };
         if asked || mutated(Mutant::LookCounts) {
-            inner.state.table.checked(key, now_ms);
+            let answered = inner.state.table.checked(key, now_ms);
+            inner.counts.checks_sent += 1;
+            inner.counts.checks_unanswered += u64::from(!answered);
         }
         #[cfg(txstore_mutants)]
         if asked {
@@ -39,6 +42,22 @@ impl Store {
         }
         inner.state.table.set_due(key, now_ms.saturating_add(in_ms.max(0)));
         Ok(true)
+    }
+
+    /// A check was answered: not known yet. Whether it pends there, of that group if one is given; else nothing is noted.
+    pub fn check_unknown(&self, half: HalfCopy, group: Option<&str>) -> Result<bool> {
+        self.shared.check_open()?;
+        let mut inner = self.shared.inner.lock();
+        let table = &mut inner.state.table;
+        let Some(key) = table.find(half.queue_offset) else { return Ok(false) };
+        let is_it = table.get(key).is_some_and(|entry| {
+            entry.has_copy_at(half.physical_offset) && group.is_none_or(|group| group == table.group(entry))
+        });
+        if is_it {
+            table.answered(key);
+            inner.counts.checks_unknown += 1;
+        }
+        Ok(is_it)
     }
 
     /// The local transaction of a half has ended here: its age counts from now.

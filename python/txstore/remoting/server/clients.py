@@ -51,6 +51,8 @@ class RemoteProducer:
 
     def __init__(self, line: Line, connection: int, group: str, address: str) -> None:
         self._line = line
+        self.language = 0
+        self.version = 0
         self.connection = connection
         self.group = group
         self.number = 0
@@ -121,7 +123,9 @@ class Clients:
         if len(producers) + len(consumers) > _GROUPS_MAX:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"a heartbeat names {_GROUPS_MAX} groups at most")
         for producer in producers:
-            self.producer(request, _name(producer, "groupName"))
+            known = self.producer(request, _name(producer, "groupName"))
+            # Not with its first half message, by which it may have come: that tells neither.
+            known.language, known.version = request.language, request.version
         changes = [self._consumer(request, client_id, consumer) for consumer in consumers]
         fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if any(changes) else "false"}
         return Reply(fields=fields)
@@ -222,6 +226,20 @@ class Clients:
         wanted = producers if group is None else [name for name in producers if name == group]
         reading = consumers if group is None else [name for name in consumers if name == group]
         return {"producers": len(wanted), "consumers": len(reading)}
+
+    def connected(self) -> tuple[list[tuple[str, int]], list[tuple[str, str, int, str]]]:
+        """Producers (language, version), and consumers (group, language, version, push or pull)."""
+        with self._lock:
+            producers = [one for of in self._producers.values() for one in of.values()]
+            members = [
+                (name, one, group.facts) for name, group in self._groups.items() for one in group.members.values()
+            ]
+        modes = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull"}
+        reading = [
+            (name, _language(one.language), one.version, modes.get(facts.get("consumeType", ""), "other"))
+            for name, one, facts in members
+        ]
+        return [(_language(one.language), one.version) for one in producers], reading
 
     def readers(self, topic: str) -> list[str]:
         """The groups with consumers of a topic that are connected."""
@@ -330,10 +348,13 @@ def _tags(subscription: dict[str, Any]) -> list[str] | None:
 
 
 def _connection(member: _Member) -> dict[str, object]:
-    language = _LANGUAGES[member.language] if member.language < len(_LANGUAGES) else "OTHER"
     return {
         "clientAddr": member.address,
         "clientId": member.client_id,
-        "language": language,
+        "language": _language(member.language),
         "version": member.version,
     }
+
+
+def _language(number: int) -> str:
+    return _LANGUAGES[number] if number < len(_LANGUAGES) else "OTHER"

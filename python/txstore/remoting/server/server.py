@@ -143,6 +143,16 @@ class Server:
         return self._broker
 
     @property
+    def native(self) -> RemotingServer:
+        """The engine's half."""
+        return self._native
+
+    @property
+    def clients(self) -> Clients:
+        """Who is connected."""
+        return self._clients
+
+    @property
     def unix(self) -> str | None:
         """The socket's file."""
         return None if self._config.unix is None else os.fspath(self._config.unix)
@@ -162,8 +172,9 @@ class Server:
         return not self._closed and not self._broker.closed and self._thread.is_alive()
 
     def counters(self) -> dict[str, int]:
-        """What has happened so far, and how much is connected now."""
-        return self._native.counters() | self._clients.counts()
+        """What has happened so far (of transactions: since the store was opened), and how much is connected now."""
+        ends, _ = self._broker.store.transaction_counts()
+        return self._native.counters() | ends | self._clients.counts()
 
     def close(self) -> None:
         """Takes no connection and no request any more, answers what is in hand, then lets go. Again: nothing."""

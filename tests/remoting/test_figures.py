@@ -1,0 +1,55 @@
+"""The story: what Java's own clients do is what Prometheus is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import txstore
+from tests.peer import rocketmq as peer
+from tests.remoting.test_java_clients import produce, push, until
+from tests.unit.test_server_figures import Seen, labels
+from txstore import Server, ServerConfig
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    listen = f"127.0.0.1:{peer.Peer.free_port()}"
+    config = ServerConfig(listen=listen, name_server="127.0.0.1:0", metrics="127.0.0.1:0")
+    short = {"transaction_time_out": 0.5, "transaction_check_interval": 0.5, "transaction_check_max": 3}
+    with txstore.serve(tmp_path / "store", config=config, **short) as server:  # type: ignore[arg-type]
+        yield server
+
+
+def test_java_s_traffic_is_told_under_rocketmq_s_names(java: peer.Peer, server: Server) -> None:
+    produce(java, server, 20)
+    plans = [["COMMIT"], ["ROLLBACK"], ["UNKNOWN", "UNKNOWN", "COMMIT"], ["UNKNOWN"]]
+    with java.producer(str(server.name_server), "payments") as producer:
+        producer.transactions([peer.message("orders", b"tx", answers=plan) for plan in plans])
+        connected = Seen(server).all("rocketmq_producer_connections")
+        until(lambda: not server.broker.transactions())
+    push(java, server, 22)
+    # The consumer's farewell acknowledges what it has handed on.
+    until(lambda: not Seen(server).all("rocketmq_consumer_lag_messages"))
+    seen = Seen(server)
+    # Its own group, and the one that every Java client has beside it.
+    assert connected == {labels(language="java", version="v5_4_0", protocol_type="remoting"): 2}
+    assert seen.all("rocketmq_messages_in_total") == {
+        labels(topic="orders", message_type="normal", is_system="false"): 20,
+        labels(topic="orders", message_type="transaction", is_system="false"): 4,
+    }
+    read = labels(topic="orders", consumer_group="shipping", is_retry="false", is_system="false")
+    assert seen.all("rocketmq_messages_out_total") == {read: 22}
+    assert seen.all("rocketmq_throughput_out_total")[read] > 22 * 100
+    assert seen.all("rocketmq_commit_messages_total") == {labels(topic="orders"): 2}
+    assert seen.all("rocketmq_rollback_messages_total") == {labels(topic="orders"): 1}
+    assert seen.all("txstore_discarded_messages_total") == {labels(topic="orders"): 1}
+    # Asked once and settled at the second; asked until it was given up.
+    assert seen.all("txstore_transaction_checks_total") == {
+        labels(result="sent"): 2 + 3,
+        labels(result="unknown"): 1 + 3,
+        labels(result="commit"): 1,
+    }
+    assert seen.all("rocketmq_half_messages") == {}
