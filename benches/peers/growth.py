@@ -52,6 +52,13 @@ class Point:
         """What one thing costs, in whatever unit."""
         return 1 / self.value if self.unit.startswith("/") else self.value
 
+    def text(self) -> str:
+        value = f"{self.value:,.0f}" if self.value >= 100 else f"{self.value:.3g}"
+        return f"{value}{self.unit}" if self.unit.startswith("/") else f"{value} {self.unit}"
+
+    def line(self) -> str:
+        return f"{self.sweep} {self.size:,}: {self.measure}: {self.text()}"
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -327,15 +334,10 @@ def markdown(found: Sequence[Point]) -> str:
         lines += [f"| {sweep} | {' | '.join(heads)} | last to first, of cost |", "|---" * (len(sizes) + 2) + "|"]
         for measure in dict.fromkeys(point.measure for point in here):
             row = [point for point in here if point.measure == measure]
-            cells = " | ".join(_cell(point) for point in row)
+            cells = " | ".join(point.text() for point in row)
             lines.append(f"| {measure} | {cells} | {row[-1].cost / row[0].cost:.2f} |")
         lines.append("")
     return "\n".join(lines)
-
-
-def _cell(point: Point) -> str:
-    value = f"{point.value:,.0f}" if point.value >= 100 else f"{point.value:.3g}"
-    return f"{value}{point.unit}" if point.unit.startswith("/") else f"{value} {point.unit}"
 
 
 def main() -> None:
@@ -346,7 +348,7 @@ def main() -> None:
     arguments = parser.parse_args()
     found = []
     for point in points(sizes_of(arguments.quick, arguments.large), arguments.only.split(",")):
-        print(f"{point.sweep} {point.size:,}: {point.measure}: {_cell(point)}", flush=True)
+        print(point.line(), flush=True)
         found.append(point)
     print("\n" + markdown(found))
 
