@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +50,9 @@ class Place:
         return self.session.execute(sql.format(*(self.style for _ in values)), values)
 
 
-_CLAUSES: dict[str, Any] = {}
-
-
+@cache
 def _clause(sql: str) -> Any:
-    return _CLAUSES.setdefault(sql, text(sql))
+    return text(sql)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import pytest
 import txstore
 from tests.database.conftest import SMALL, Kind, entered, run, wait_until
 from txstore import Broker, LocalTransactionState, Message
-from txstore.database import DDL, Database, TableError
+from txstore.database import DDL, DDL_SQLITE, Database, TableError
 
 HOUR = timedelta(hours=1)
 
@@ -48,11 +48,22 @@ def test_rows_go_by_their_age(kind: Kind, database: Database, broker: Broker) ->
     paid(kind, broker, database)  # Its identity is still there.
 
 
-def test_many_rows_go_in_steps(kind: Kind, database: Database) -> None:
+def test_many_rows_go_in_steps_and_the_young_ones_between_stay(kind: Kind, database: Database) -> None:
+    young = int(datetime.now(UTC).timestamp() * 1000) + 3_600_000
+    ages = [(number, young if number % 4 == 0 else 1) for number in range(2500)]
     with _writing(kind) as execute:
-        rows = ", ".join(f"('id {number}', 'committed', 1)" for number in range(2500))
+        rows = ", ".join(f"('id {number:04}', 'committed', {age})" for number, age in ages)
         execute(f"INSERT INTO txstore_transactions VALUES {rows}")
-    assert database.clean(datetime.now(UTC)) == 2500
+        rows = ", ".join(f"('group {number % 2}', 'id {number:04}', {age})" for number, age in ages)
+        execute(f"INSERT INTO txstore_inbox VALUES {rows}")
+    assert database.clean(datetime.now(UTC)) == 2 * 1875
+    with _writing(kind) as execute:
+        left = {
+            table: list(execute(f"SELECT created_ms FROM {table}"))
+            for table in ("txstore_transactions", "txstore_inbox")
+        }
+    assert {age for (age,) in left["txstore_inbox"]} == {young}
+    assert len(left["txstore_inbox"]) == len(left["txstore_transactions"]) - 1 == 625  # One names the database.
 
 
 @contextmanager
@@ -78,9 +89,10 @@ def test_a_missing_row_of_that_age_is_no_answer(kind: Kind, database: Database, 
     assert kind.outcomes() == {}
 
 
-def test_a_migration_makes_the_same_table(kind: Kind, broker: Broker) -> None:
+@pytest.mark.parametrize("portable", [False, True])
+def test_a_migration_makes_the_same_table(kind: Kind, broker: Broker, portable: bool) -> None:
     with _writing(kind) as execute:
-        for statement in DDL:
+        for statement in DDL if kind.place.startswith("postgresql") or portable else DDL_SQLITE:
             execute(statement)
     for _ in range(2):
         database = Database(kind.source)

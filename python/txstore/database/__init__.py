@@ -3,7 +3,7 @@
 ::
 
     database = Database(engine)                   # or a path of SQLite, a postgresql:// URL, a function that connects
-    database.create_table()                       # once; or DDL in your migrations
+    database.create_table()                       # once; or DDL, DDL_SQLITE in a migration
     producer = broker.transaction_producer("order-service", database=database)
 
     with Session(engine) as session, producer.transaction(message, session=session):
@@ -17,6 +17,6 @@ none of this, and importing this loads no driver.
 from txstore.database.database import Database
 from txstore.database.inbox import Inbox
 from txstore.database.rows import TableError
-from txstore.database.statements import DDL
+from txstore.database.statements import DDL, DDL_SQLITE
 
-__all__ = ["DDL", "Database", "Inbox", "TableError"]
+__all__ = ["DDL", "DDL_SQLITE", "Database", "Inbox", "TableError"]

@@ -30,8 +30,12 @@ from txstore.database.statements import (
     CLEAN,
     CLEAN_INBOX,
     DDL,
+    DDL_SQLITE,
     FORGET_BEFORE,
     INSERT_IDENTITY,
+    NEXT_GROUP,
+    NEXT_TO_CLEAN,
+    NEXT_TO_CLEAN_INBOX,
     SELECT_IDENTITY,
     Statement,
 )
@@ -82,12 +86,12 @@ class Database:
     def create_table(self) -> None:
         """Makes the two tables, `txstore_transactions` and `txstore_inbox`, where they are not there yet.
 
-        Or execute `txstore.database.DDL` in a migration. Raises what the driver raises.
+        Or execute `txstore.database.DDL` (in SQLite `DDL_SQLITE`) in a migration. Raises what the driver raises.
         """
 
         async def make(handle: Handle) -> None:
             await handle.begin()
-            for sql in DDL:
+            for sql in DDL_SQLITE if await handle.dialect() == "sqlite" else DDL:
                 await handle.execute(sql)
             await handle.commit()
 
@@ -109,7 +113,13 @@ class Database:
             await handle.begin()
             await handle.run(FORGET_BEFORE, before_ms=before_ms)
             await handle.commit()
-            return await _delete(handle, CLEAN, before_ms) + await _delete(handle, CLEAN_INBOX, before_ms)
+            deleted = await _delete(handle, NEXT_TO_CLEAN, CLEAN, before_ms=before_ms)
+            group: str | None = ""
+            while group := await _found(handle, NEXT_GROUP, after=group):
+                deleted += await _delete(
+                    handle, NEXT_TO_CLEAN_INBOX, CLEAN_INBOX, before_ms=before_ms, consumer_group=group
+                )
+            return deleted
 
         return self._do(clean)
 
@@ -211,16 +221,22 @@ async def _identify(handle: Handle) -> str:
     return known
 
 
-async def _delete(handle: Handle, statement: Statement, before_ms: int) -> int:
-    """Deletes in steps."""
-    total = 0
-    while True:
+async def _delete(handle: Handle, find: Statement, delete: Statement, **which: object) -> int:
+    """Deletes in steps along the key; the rows in between are only read, which stands in nobody's way."""
+    total, after = 0, ""
+    while last := await _found(handle, find, after=after, rows=_CLEAN_ROWS, **which):
         await handle.begin()
-        deleted, _ = await handle.run(statement, before_ms=before_ms, rows=_CLEAN_ROWS)
+        total += (await handle.run(delete, after=after, last=last, **which))[0]
         await handle.commit()
-        total += deleted
-        if deleted < _CLEAN_ROWS:
-            return total
+        after = last
+    return total
+
+
+async def _found(handle: Handle, statement: Statement, **values: object) -> str | None:
+    """What one statement finds; nothing is locked for it."""
+    _, found = await handle.run(statement, **values)
+    await handle.rollback()
+    return found
 
 
 def now_ms() -> int:

@@ -11,7 +11,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from txstore.database.session import Handle, refused
-from txstore.database.statements import WAIT_SHORTLY, Statement
+from txstore.database.statements import Statement
 
 __all__ = ["AsyncPsycopgHandle", "PsycopgHandle", "handle", "is_source", "opened"]
 
@@ -35,6 +35,9 @@ class _Base:
                 "the connection is inside connection.transaction(), whose end would come after the message's",
                 "leave connection.transaction() out: the block begins and commits",
             )
+
+    async def dialect(self) -> str:
+        return "postgresql"
 
     def mark(self) -> None:
         """A connection does not name its transactions."""
@@ -68,9 +71,6 @@ class PsycopgHandle(_Base):
     async def execute(self, sql: str) -> None:
         self._connection.execute(sql)
 
-    async def wait_shortly(self) -> None:
-        self._connection.execute(WAIT_SHORTLY.named)
-
     async def commit(self) -> None:
         self._connection.commit()
 
@@ -97,9 +97,6 @@ class AsyncPsycopgHandle(_Base):
 
     async def execute(self, sql: str) -> None:
         await self._connection.execute(sql)
-
-    async def wait_shortly(self) -> None:
-        await self._connection.execute(WAIT_SHORTLY.named)
 
     async def commit(self) -> None:
         await self._connection.commit()

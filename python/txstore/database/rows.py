@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from txstore.database.session import Handle
-from txstore.database.statements import INSERT_COMMITTED, INSERT_ROLLED_BACK, SELECT_OUTCOME
+from txstore.database.statements import INSERT_COMMITTED, INSERT_ROLLED_BACK, SELECT_OUTCOME, WAIT_SHORTLY
 from txstore.errors import AlreadyEndedError, InvalidOptionError
 
 __all__ = ["TableError", "already", "answer", "insert", "outcome_of", "table_is_missing"]
@@ -98,8 +98,8 @@ async def answer(handle: Handle, transaction_id: str, identity: str, born_ms: in
     Whoever else is about to write the row is waited for: the key is unique. Raises TableError.
     """
     await handle.begin()
-    if shortly:
-        await handle.wait_shortly()
+    if shortly and await handle.dialect() == "postgresql":  # In SQLite a connection's own busy timeout says how long.
+        await handle.execute(WAIT_SHORTLY.named)
     await handle.run(
         INSERT_ROLLED_BACK,
         transaction_id=transaction_id,

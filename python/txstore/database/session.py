@@ -43,8 +43,8 @@ class Handle(Protocol):
     async def execute(self, sql: str) -> None:
         """Executes a statement without parameters."""
 
-    async def wait_shortly(self) -> None:
-        """Until the transaction's end, waits for others' locks only seconds."""
+    async def dialect(self) -> str:
+        """`sqlite` or `postgresql`."""
 
     def mark(self) -> None:
         """Remembers the transaction that it is in."""

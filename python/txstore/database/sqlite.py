@@ -50,8 +50,8 @@ class SqliteHandle:
     async def execute(self, sql: str) -> None:
         self._connection.execute(sql).close()
 
-    async def wait_shortly(self) -> None:
-        """The connection's own busy timeout says how long."""
+    async def dialect(self) -> str:
+        return "sqlite"
 
     def mark(self) -> None:
         """A connection does not name its transactions."""

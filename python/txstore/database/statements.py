@@ -14,7 +14,7 @@ is the database that checks look into, and from when on rows are kept. Not here:
 
 import re
 
-__all__ = ["CLEAN", "CLEAN_INBOX", "COMMITTED", "DDL", "ROLLED_BACK", "Statement"]
+__all__ = ["CLEAN", "CLEAN_INBOX", "COMMITTED", "DDL", "DDL_SQLITE", "ROLLED_BACK", "Statement"]
 
 _TABLE, _INBOX, _IDENTITY = "txstore_transactions", "txstore_inbox", "txstore.identity"
 COMMITTED, ROLLED_BACK = "committed", "rolled_back"
@@ -22,12 +22,12 @@ COMMITTED, ROLLED_BACK = "committed", "rolled_back"
 DDL: tuple[str, ...] = (
     f"CREATE TABLE IF NOT EXISTS {_TABLE} (transaction_id VARCHAR(255) NOT NULL PRIMARY KEY, "
     "outcome VARCHAR(64) NOT NULL, created_ms BIGINT NOT NULL)",
-    f"CREATE INDEX IF NOT EXISTS {_TABLE}_created ON {_TABLE} (created_ms)",
     f"CREATE TABLE IF NOT EXISTS {_INBOX} (consumer_group VARCHAR(255) NOT NULL, message_id VARCHAR(255) NOT NULL, "
     "created_ms BIGINT NOT NULL, PRIMARY KEY (consumer_group, message_id))",
-    f"CREATE INDEX IF NOT EXISTS {_INBOX}_created ON {_INBOX} (created_ms)",
 )
-"""What `create_table()` executes, for migrations: both tables and their indexes, in SQLite and PostgreSQL alike."""
+"""What `create_table()` executes in PostgreSQL, for migrations; it works in SQLite, too."""
+DDL_SQLITE = tuple(f"{sql} WITHOUT ROWID" for sql in DDL)
+"""The same for SQLite, where a row is then written to one tree of pages instead of two."""
 
 
 class Statement:
@@ -64,13 +64,28 @@ FORGET_BEFORE = Statement(
     f"UPDATE {_TABLE} SET created_ms = CAST(:before_ms AS BIGINT) "
     f"WHERE transaction_id = '{_IDENTITY}' AND created_ms < CAST(:before_ms AS BIGINT)"
 )
+# No index by age: each row would pay for it, and cleaning comes once an hour. So it walks along the key: what is old
+# and next in order, then that part's old rows.
+NEXT_TO_CLEAN = Statement(
+    f"SELECT max(transaction_id) FROM (SELECT transaction_id FROM {_TABLE} "
+    "WHERE transaction_id > CAST(:after AS VARCHAR(255)) AND created_ms < CAST(:before_ms AS BIGINT) "
+    f"AND transaction_id <> '{_IDENTITY}' ORDER BY transaction_id LIMIT CAST(:rows AS BIGINT)) AS old"
+)
 CLEAN = Statement(
-    f"DELETE FROM {_TABLE} WHERE transaction_id IN (SELECT transaction_id FROM {_TABLE} WHERE "
-    f"created_ms < CAST(:before_ms AS BIGINT) AND transaction_id <> '{_IDENTITY}' LIMIT CAST(:rows AS BIGINT))"
+    f"DELETE FROM {_TABLE} WHERE transaction_id > CAST(:after AS VARCHAR(255)) "
+    "AND transaction_id <= CAST(:last AS VARCHAR(255)) AND created_ms < CAST(:before_ms AS BIGINT) "
+    f"AND transaction_id <> '{_IDENTITY}'"
+)
+NEXT_GROUP = Statement(f"SELECT min(consumer_group) FROM {_INBOX} WHERE consumer_group > CAST(:after AS VARCHAR(255))")
+NEXT_TO_CLEAN_INBOX = Statement(
+    f"SELECT max(message_id) FROM (SELECT message_id FROM {_INBOX} "
+    "WHERE consumer_group = CAST(:consumer_group AS VARCHAR(255)) AND message_id > CAST(:after AS VARCHAR(255)) "
+    "AND created_ms < CAST(:before_ms AS BIGINT) ORDER BY message_id LIMIT CAST(:rows AS BIGINT)) AS old"
 )
 CLEAN_INBOX = Statement(
-    f"DELETE FROM {_INBOX} WHERE (consumer_group, message_id) IN (SELECT consumer_group, message_id FROM {_INBOX} "
-    "WHERE created_ms < CAST(:before_ms AS BIGINT) LIMIT CAST(:rows AS BIGINT))"
+    f"DELETE FROM {_INBOX} WHERE consumer_group = CAST(:consumer_group AS VARCHAR(255)) "
+    "AND message_id > CAST(:after AS VARCHAR(255)) AND message_id <= CAST(:last AS VARCHAR(255)) "
+    "AND created_ms < CAST(:before_ms AS BIGINT)"
 )
 INSERT_HANDLED = Statement(
     f"INSERT INTO {_INBOX} (consumer_group, message_id, created_ms) VALUES (CAST(:consumer_group AS VARCHAR(255)), "
