@@ -24,6 +24,18 @@ pub enum Outcome {
     FinishedUnknown,
 }
 
+impl Outcome {
+    /// The word by which Python and clients know it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Committed => "committed",
+            Self::RolledBack => "rolled_back",
+            Self::Discarded => "discarded",
+            Self::FinishedUnknown => "finished_unknown",
+        }
+    }
+}
+
 impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {

@@ -14,6 +14,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,10 @@ SOON: dict[str, Any] = {
     "reconnect_back_off_max": 1,
 }
 _PAUSE_SECONDS = 0.15
+_PAUSE_AFTER_FAILURE_SECONDS = 0.5
 _LATE_SECONDS = 2.5
+_LEAVES = 0.03
+_READY_SECONDS = 60.0
 
 
 class Log:
@@ -83,6 +87,7 @@ class Plan:
         self.write = log.of(client)
         self.listener = Listener(self.write, random.Random(self.chance.getrandbits(64)))
         self._number = 0
+        self._failed = 0.0
 
     def message(self, *kinds: str) -> tuple[str, Message]:
         self._number += 1
@@ -97,11 +102,18 @@ class Plan:
         return name, message, ROLLBACK if name.startswith("rollback") else COMMIT
 
     def pause(self) -> float:
-        return self.chance.uniform(0.0, 2 * _PAUSE_SECONDS)
+        """Longer behind a failure: while nobody is there, clients leave the machine to who comes back."""
+        pause = self.chance.uniform(0.0, 2 * _PAUSE_SECONDS)
+        pause, self._failed = pause + self._failed, 0.0
+        return pause
 
     def late(self, name: str) -> float:
         """How long its end waits: what a check may settle first, waits until one may."""
         return self.chance.uniform(0.0, _LATE_SECONDS) if name.startswith("either") else 0.0
+
+    def leaves(self, over: bool) -> bool:
+        """Whether a consumer leaves its group now, and comes back: the others share its queues meanwhile."""
+        return not over and self.chance.random() < _LEAVES
 
     def sent(self, name: str, sent: Any) -> None:
         self.write("sent", name=name, queue=sent.queue_id, offset=sent.queue_offset)
@@ -113,6 +125,7 @@ class Plan:
 
     def failed(self, error: TxStoreError, name: str | None = None) -> None:
         """What it does not know now, a check or the store tells; an end that came too late tells the outcome."""
+        self._failed = _PAUSE_AFTER_FAILURE_SECONDS
         if isinstance(error, AlreadyEndedError) and name is not None:
             self.write("told", name=name, outcome=error.outcome)
         else:
@@ -124,14 +137,12 @@ class Threads:
 
     def __init__(self, address: str, plans: list[Plan]) -> None:
         self._stop, self._end = threading.Event(), threading.Event()
-        self._ready = threading.Barrier(len(plans) + 1)
+        self._ready = threading.Barrier(len(plans) + 1, timeout=_READY_SECONDS)
         works = (self._send, self._transact, self._send, self._transact, self._consume, self._transact)
-        self._threads = [
-            threading.Thread(target=self._live, args=(address, plan, works[at % len(works)]))
-            for at, plan in enumerate(plans)
+        pool = ThreadPoolExecutor(len(plans))
+        self._clients = [
+            pool.submit(self._live, address, plan, works[at % len(works)]) for at, plan in enumerate(plans)
         ]
-        for thread in self._threads:
-            thread.start()
         self._ready.wait()
 
     def stop(self) -> None:
@@ -139,8 +150,8 @@ class Threads:
 
     def end(self) -> None:
         self._end.set()
-        for thread in self._threads:
-            thread.join()
+        for client in self._clients:
+            client.result()
 
     def _live(self, address: str, plan: Plan, work: Callable[[Any, Plan], None]) -> None:
         with txstore.connect(address, **SOON) as broker:
@@ -203,12 +214,14 @@ class Threads:
             plan.write("told", name=name, outcome=_outcome(wanted))
 
     def _consume(self, broker: RemoteBroker, plan: Plan) -> None:
-        with broker.consumer(GROUP, TOPIC) as consumer:
-            while not self._end.is_set():
-                try:
-                    plan.read(consumer.poll(32, 0.5))
-                except TxStoreError as error:
-                    plan.failed(error)
+        while not self._end.is_set():
+            try:
+                with broker.consumer(GROUP, TOPIC) as consumer:
+                    while not self._end.is_set() and not plan.leaves(self._stop.is_set()):
+                        plan.read(consumer.poll(32, 0.5))
+            except TxStoreError as error:
+                plan.failed(error)
+                self._end.wait(plan.pause())
 
 
 class Tasks:
@@ -216,16 +229,15 @@ class Tasks:
 
     def __init__(self, address: str, plans: list[Plan]) -> None:
         self._stop, self._end, self._ready = asyncio.Event(), asyncio.Event(), threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._live_all(address, plans)))
-        self._thread.start()
-        self._ready.wait()
+        self._clients = ThreadPoolExecutor(1).submit(lambda: asyncio.run(self._live_all(address, plans)))
+        assert self._ready.wait(_READY_SECONDS)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
 
     def end(self) -> None:
         self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join()
+        self._clients.result()
 
     async def _live_all(self, address: str, plans: list[Plan]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -274,12 +286,14 @@ class Tasks:
             await self._end.wait()
 
     async def _consume(self, broker: txstore.aio.Broker, plan: Plan) -> None:
-        async with broker.consumer(GROUP, TOPIC) as consumer:
-            while not self._end.is_set():
-                try:
-                    plan.read(await consumer.poll(32, 0.5))
-                except TxStoreError as error:
-                    plan.failed(error)
+        while not self._end.is_set():
+            try:
+                async with broker.consumer(GROUP, TOPIC) as consumer:
+                    while not self._end.is_set() and not plan.leaves(self._stop.is_set()):
+                        plan.read(await consumer.poll(32, 0.5))
+            except TxStoreError as error:
+                plan.failed(error)
+                await asyncio.sleep(plan.pause())
 
 
 def _outcome(state: LocalTransactionState) -> str:

@@ -38,8 +38,10 @@ def serving(path: Path, *options: str, **environment: str) -> Iterator[tuple[sub
     ) as process:
         try:
             assert process.stdout is not None
-            places = {}
-            for _ in range(1 + ("--unix" in options)):
+            places: dict[str, str] = {}
+            if "json" in options:
+                places = json.loads(process.stdout.readline())
+            while len(places) < 1 + ("--unix" in options):
                 what, _, where = process.stdout.readline().strip().rpartition(" ")
                 places[what.strip()] = where
             yield process, places

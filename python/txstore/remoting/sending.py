@@ -50,6 +50,7 @@ _STATUS = {
 _AGAIN = frozenset({1, 2, 14, 16, 17, 204, 205})
 _PREPARED = 4  # The transaction bits of a sysflag.
 _ENDS = {LocalTransactionState.COMMIT: 8, LocalTransactionState.ROLLBACK: 12, LocalTransactionState.UNKNOWN: 0}
+_UNKNOWN = LocalTransactionState.UNKNOWN
 _OUTCOMES = {LocalTransactionState.COMMIT: "committed", LocalTransactionState.ROLLBACK: "rolled_back"}
 _REMEMBERED = 100_000  # Transactions that this client began, ended or not.
 
@@ -291,9 +292,10 @@ class Sending:
             begun.in_doubt = BrokerTimeoutError(f"the end of transaction {name} was cancelled; a check settles it")
             raise
         if answer.code != ResponseCode.SUCCESS:
-            begun.state = LocalTransactionState.UNKNOWN
-            failed = refusal(answer, f"the end of transaction {name}", f"broker {begun.sent.physical_offset.broker}")
-            raise failed
+            told = answer.ext_fields.get("outcome")
+            # What it is now: the same end is a success from here on, the other one an error, without asking.
+            begun.state = next((end for end, word in _OUTCOMES.items() if word == told), _UNKNOWN)
+            raise _refused_end(answer, name, begun.sent.physical_offset.broker)
         self.note_settled(name, connection)
         return RemoteEnd(_OUTCOMES[state], already=False)
 
@@ -403,6 +405,16 @@ def _must_be_one_batch(messages: Sequence[Message], numbers: Sequence[int]) -> N
 
 def _physical_offset(offset_message_id: str) -> int:
     return int(offset_message_id[-16:], 16)
+
+
+def _refused_end(answer: RemotingCommand, name: str, broker: str) -> TxStoreError:
+    """`txstore serve` tells what became of it, and whether it is there at all; a broker of RocketMQ's does neither."""
+    outcome = answer.ext_fields.get("outcome")
+    if answer.code == ResponseCode.TRANSACTION_FAILED and outcome is not None:
+        return AlreadyEndedError(f"transaction {name} has ended already: {outcome}", outcome=outcome)
+    if answer.code == ResponseCode.QUERY_NOT_FOUND:
+        return TransactionNotFoundError(f"broker {broker}: {answer.remark}")
+    return refusal(answer, f"the end of transaction {name}", f"broker {broker}")
 
 
 def _not_begun(what: str) -> TransactionNotFoundError:

@@ -5,17 +5,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::error::{Error, Outcome};
-
-/// The name by which Python knows an outcome.
-pub(super) const fn outcome_name(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Committed => "committed",
-        Outcome::RolledBack => "rolled_back",
-        Outcome::Discarded => "discarded",
-        Outcome::FinishedUnknown => "finished_unknown",
-    }
-}
+use crate::error::Error;
 
 /// The exception of an error.
 pub(super) fn into_py(py: Python<'_>, error: &Error) -> PyErr {
@@ -64,7 +54,7 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             "OffsetTooOldError"
         }
         Error::AlreadyEnded { outcome, .. } => {
-            facts.set_item("outcome", outcome_name(*outcome))?;
+            facts.set_item("outcome", outcome.name())?;
             "AlreadyEndedError"
         }
         Error::StillPending { .. } => "StillPendingError",

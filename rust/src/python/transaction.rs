@@ -2,7 +2,6 @@
 
 use pyo3::prelude::*;
 
-use super::error::outcome_name;
 use crate::half::scan::Waiting;
 use crate::store::Ended;
 
@@ -87,7 +86,7 @@ pub(super) struct EndResult(pub(super) Ended);
 impl EndResult {
     #[getter]
     const fn outcome(&self) -> &'static str {
-        outcome_name(self.0.outcome)
+        self.0.outcome.name()
     }
 
     #[getter]
@@ -133,7 +132,7 @@ impl TransactionRow {
 
     #[getter]
     fn state(&self) -> &'static str {
-        self.0.outcome.map_or("pending", outcome_name)
+        self.0.outcome.map_or("pending", crate::error::Outcome::name)
     }
 
     #[getter]

@@ -1,6 +1,6 @@
 //! End: transactions that clients commit or roll back.
 //!
-//! In: request 37, mostly one-way. Out: outcomes. Always: place and group must be the half's own, so that a forged end
+//! In: request 37, mostly one-way. Out: outcomes, also of what had ended otherwise. Always: place and group must be the half's own, so that a forged end
 //! changes nothing; the same again is a success; the engine's rules decide, there are none here. Not here: checks.
 
 use super::codes::response;
@@ -8,7 +8,7 @@ use super::command::Command;
 use super::counters::Counters;
 use super::fields::{Refusal, is_true, number, text};
 use super::server::Service;
-use crate::error::Result as EngineResult;
+use crate::error::{Error, Result as EngineResult};
 use crate::half::HalfCopy;
 use crate::store::{End, EndKind, Ended};
 
@@ -49,11 +49,17 @@ pub(super) async fn end(service: &Service, request: &Command) -> Result<Command,
         group: Some(text(request, "producerGroup")?.to_owned()),
         from_check,
     };
-    let ended = write(service, end).await.map_err(|error| Refusal::of(&error))?;
-    let mut answer = request.response(response::SUCCESS, None);
-    answer.ext_fields.set("outcome", ended.outcome.to_string());
-    answer.ext_fields.set("already", ended.already.to_string());
-    Ok(answer)
+    match write(service, end).await {
+        Ok(ended) => {
+            let mut answer = request.response(response::SUCCESS, None);
+            answer.ext_fields.set("outcome", ended.outcome.name());
+            answer.ext_fields.set("already", ended.already.to_string());
+            Ok(answer)
+        }
+        // Who asks too late is told what it is now.
+        Err(ref error @ Error::AlreadyEnded { outcome, .. }) => Err(Refusal::of(error).with("outcome", outcome.name())),
+        Err(error) => Err(Refusal::of(&error)),
+    }
 }
 
 async fn write(service: &Service, end: End) -> EngineResult<Ended> {

@@ -1,6 +1,6 @@
 //! Fields: a request's named values, read as what they must be.
 //!
-//! In: ext fields. Out: numbers and text, or the response that says which field is wrong. Not here: what they mean.
+//! In: ext fields. Out: numbers and text, or the response that says which field is wrong, or what else is. Not here: what they mean.
 
 use std::str::FromStr;
 
@@ -13,20 +13,32 @@ use crate::error::Error;
 pub(super) struct Refusal {
     pub(super) code: i32,
     pub(super) remark: String,
+    /// What the answer tells beside the words.
+    field: Option<(&'static str, &'static str)>,
 }
 
 impl Refusal {
     pub(super) fn new(code: i32, remark: impl Into<String>) -> Self {
-        Self { code, remark: remark.into() }
+        Self { code, remark: remark.into(), field: None }
     }
 
     pub(super) fn of(error: &Error) -> Self {
         Self::new(of_error(error), error.to_string())
     }
 
+    /// As it is, with a field in its answer.
+    pub(super) const fn with(mut self, name: &'static str, value: &'static str) -> Self {
+        self.field = Some((name, value));
+        self
+    }
+
     /// The response that tells it.
     pub(super) fn response(self, request: &Command) -> Command {
-        request.response(self.code, Some(self.remark))
+        let mut response = request.response(self.code, Some(self.remark));
+        if let Some((name, value)) = self.field {
+            response.ext_fields.set(name, value);
+        }
+        response
     }
 }
 

@@ -1,0 +1,63 @@
+"""The story: an end that comes too late is told what the transaction has become, as in the store's own process. The
+application that hears "rolled back" after its commit knows at once that its check answered before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import txstore
+from tests.peer.rocketmq import Peer
+from tests.remoting_client.conftest import SOON, STORE_SETTINGS
+from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers, eventually
+from txstore import LocalTransactionState, Message
+
+
+@pytest.mark.parametrize(("answered", "outcome"), [(COMMIT, "committed"), (ROLLBACK, "rolled_back")])
+def test_an_end_behind_a_check_hears_the_outcome(
+    serve_names: str, topic: str, answered: LocalTransactionState, outcome: str
+) -> None:
+    contrary = ROLLBACK if answered is COMMIT else COMMIT
+    with txstore.connect(serve_names, **SOON) as broker:
+        listener = Answers(UNKNOWN, check=answered)
+        producer = broker.transaction_producer(f"g-{topic}", listener)
+        sent = producer.send_in_transaction(Message(topic, b"17"))
+        eventually(lambda: bool(listener.checked), 40)
+        for _ in range(2):
+            with pytest.raises(txstore.AlreadyEndedError) as raised:
+                broker.end_transaction(sent.transaction_id, contrary)
+            assert raised.value.outcome == outcome
+        assert broker.end_transaction(sent.transaction_id, answered).already
+
+
+def test_a_block_whose_transaction_another_process_has_ended_raises(serve_names: str, topic: str) -> None:
+    """Where the first producer's connection is lost, the check goes to another of the group."""
+    first = txstore.connect(serve_names, **SOON)
+    with first, txstore.connect(serve_names, **SOON) as second:
+        producer = first.transaction_producer(f"g-{topic}")
+        listener = Answers(UNKNOWN, check=ROLLBACK)
+        tx = producer.transaction(Message(topic, b"17"))
+        with tx:
+            producer.close()
+            second.transaction_producer(f"g-{topic}", listener)
+            eventually(lambda: bool(listener.checked), 40)
+            with pytest.raises(txstore.AlreadyEndedError) as raised:
+                tx.commit()
+            tx.rollback()
+        assert raised.value.outcome == "rolled_back"
+        assert tx.state is ROLLBACK
+
+
+def test_an_end_that_another_store_hears_is_of_nothing(topic: str, tmp_path: Path) -> None:
+    """At the old address is another store now."""
+    address = f"127.0.0.1:{Peer.free_port()}"
+
+    def serve(name: str) -> txstore.Server:
+        return txstore.serve(tmp_path / name, listen=address, name_server=None, **STORE_SETTINGS)
+
+    with serve("one"):
+        broker = txstore.connect(address, **SOON)
+        sent = broker.transaction_producer(f"g-{topic}", Answers(UNKNOWN)).send_in_transaction(Message(topic, b"17"))
+    with serve("two"), broker, pytest.raises(txstore.TransactionNotFoundError, match="is not there"):
+        broker.end_transaction(sent.transaction_id, COMMIT)
