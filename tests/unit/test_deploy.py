@@ -224,6 +224,8 @@ def test_the_dashboard_is_asked_of_the_prometheus_that_is_chosen() -> None:
     chosen = {"type": "prometheus", "uid": "${datasource}"}
     (variable,) = [one for one in dashboard()["templating"]["list"] if one["type"] == "datasource"]
     assert (variable["name"], variable["query"]) == ("datasource", "prometheus")
+    queries = [one for one in dashboard()["templating"]["list"] if one["type"] == "query"]
+    assert [one["datasource"] for one in queries] == [chosen] * 3
     for panel in panels():
         assert panel["datasource"] == chosen, panel["title"]
         assert all(target["datasource"] == chosen for target in panel["targets"]), panel["title"]
