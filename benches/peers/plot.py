@@ -1,8 +1,9 @@
-"""Plot: ratios on one axis, with their spread.
+"""Plot: ratios on one axis, with their spread; what one thing costs against size.
 
-In: rows, or `python -m benches.peers.plot FILE.json` for those of a run before. Out: an SVG and a PNG. Always: right of
-the line at 1 ours is better; the axis is logarithmic, so that twice and half are equally far from it; limits of the
-machine are drawn hollow, since nobody passes them. Not here: figures.
+In: rows or points, or `python -m benches.peers.plot FILE.json` for those of a run before. Out: an SVG and a PNG.
+Always: right of the line at 1 ours is better; axes are logarithmic, so that twice and half are equally far from it;
+limits of the machine are drawn hollow, since nobody passes them. Growth: costs are shown as multiples of that at the
+first size; along the dashed line a cost grows as its size does. Not here: figures.
 """
 
 import argparse
@@ -11,12 +12,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benches.peers.growth import Point
 from benches.peers.table import Row
 
-__all__ = ["plot_ratios"]
+__all__ = ["plot_growth", "plot_ratios"]
 
 _COLOURS = {"engine": "#1b6ca8", "wire": "#0a8754", "others": "#b5651d", "outbox": "#7b3fa0"}
 _GREY = "#777777"
+_TITLES = {
+    "messages": "messages in the log",
+    "pending": "transactions that pend",
+    "topics": "topics",
+    "threads": "threads that send",
+    "recovery": "MiB of log to recover",
+}
 _DIGITS = (1, 2, 5)  # Of the labels on the axis.
 
 
@@ -46,6 +55,10 @@ def plot_ratios(rows: Sequence[Row], path: Path) -> None:
     axes.set_xlabel("txstore is so many times as good")
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
     for suffix in ("svg", "png"):
         # Without a date the same figures make the same file.
         figure.savefig(path.with_suffix(f".{suffix}"), dpi=110, metadata={"Date": None} if suffix == "svg" else None)
@@ -69,11 +82,45 @@ def _draw(axes: Any, at: int, row: Row) -> None:
     )
 
 
+def plot_growth(points: Sequence[Point], path: Path) -> None:
+    """Writes `path`.svg and `path`.png: a panel for each sweep; nothing without points."""
+    sweeps = list(dict.fromkeys(point.sweep for point in points))
+    if not sweeps:
+        return
+    from matplotlib.figure import Figure
+
+    lines = (len(sweeps) + 1) // 2
+    figure = Figure(figsize=(11, 4.2 * lines), layout="constrained")
+    for number, sweep in enumerate(sweeps, 1):
+        here = [point for point in points if point.sweep == sweep]
+        _draw_sweep(figure.add_subplot(lines, 2, number), sweep, here)
+    _save(figure, path)
+
+
+def _draw_sweep(axes: Any, sweep: str, points: Sequence[Point]) -> None:
+    highest = 10.0
+    for measure in dict.fromkeys(point.measure for point in points):
+        row = [point for point in points if point.measure == measure]
+        costs = [point.cost / row[0].cost for point in row]
+        highest = max(highest, *costs)
+        axes.plot([point.size for point in row], costs, marker="o", markersize=4, linewidth=1.4, label=measure)
+    sizes = sorted({point.size for point in points})
+    axes.plot([sizes[0], sizes[-1]], [1, sizes[-1] / sizes[0]], color=_GREY, linestyle="--", linewidth=1)
+    axes.set(xscale="log", yscale="log", title=_TITLES[sweep], ylabel="cost, first size = 1")
+    axes.set_ylim(0.1, 8 * highest)  # Room for the names.
+    axes.grid(which="major", color="#e4e4e4", linewidth=0.6)
+    axes.legend(fontsize=7, loc="upper left")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benches.peers.plot", description=__doc__)
     parser.add_argument("file", type=Path)
     path: Path = parser.parse_args().file
-    plot_ratios([Row.of(plain) for plain in json.loads(path.read_text())["rows"]], path.with_suffix(""))
+    run = json.loads(path.read_text())
+    plot_ratios([Row.of(plain) for plain in run.get("rows", [])], path.with_suffix(""))
+    plot_growth([Point(**plain) for plain in run.get("points", [])], path.with_suffix(""))
 
 
 if __name__ == "__main__":

@@ -114,9 +114,9 @@ def markdown(rows: Iterable[Row]) -> str:
     return "\n".join([heading(), *(row.line() for row in rows)]) + "\n"
 
 
-def as_json(rows: Iterable[Row], **more: Any) -> str:
-    """The whole run: `machine`, `rows`, and what else it found."""
-    return json.dumps({"machine": machine(), "rows": [row.plain() for row in rows], **more}, indent=1) + "\n"
+def as_json(**found: Any) -> str:
+    """A whole run: `machine`, and what it found."""
+    return json.dumps({"machine": machine(), **found}, indent=1) + "\n"
 
 
 def machine() -> dict[str, str]:
@@ -164,4 +164,4 @@ def alone(name: str, about: str | None, rows: Callable[[Scale], Iterator[Row]]) 
         print(row.line(), flush=True)
         found.append(row)
     if arguments.json:
-        arguments.json.write_text(as_json(found))
+        arguments.json.write_text(as_json(rows=[row.plain() for row in found]))

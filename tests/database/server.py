@@ -72,7 +72,7 @@ def running_postgres(*, durable: bool = False) -> Iterator[Postgres | None]:
     try:
         init: list[Any] = [initdb, "-D", data, "-U", "txstore", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
         subprocess.run(init, check=True, capture_output=True, cwd=folder, timeout=120, **user)
-        settings = ["listen_addresses=", f"fsync={'on' if durable else 'off'}", "max_connections=60"]
+        settings = ["listen_addresses=", f"fsync={'on' if durable else 'off'}", "max_connections=100"]
         command: list[Any] = [server, "-D", data, "-k", folder, *(part for one in settings for part in ("-c", one))]
         with (folder / "log").open("wb") as log:
             running: subprocess.Popen[bytes] = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, **user)

@@ -24,6 +24,8 @@ const NEVER: u32 = u32::MAX;
 const AGE_MAX_MS: i64 = 1_000 * 366 * 24 * 3_600_000;
 /// No immunity time.
 const NO_IMMUNITY: i32 = -1;
+/// No time was set; far in the past, where sums with it are still numbers.
+const NOT_DUE: i64 = i64::MIN / 4;
 /// Entries of one block of the slab: growing never copies what is there.
 const BLOCK: usize = 4_096;
 
@@ -275,7 +277,7 @@ impl Table {
             newest: half.copy,
             identity: half.identity.map_or(0, |identity| identity.0),
             stored_ms: half.stored_ms,
-            due_ms: 0,
+            due_ms: NOT_DUE,
             aged_after_ms: 0,
             checked_after_ms: NEVER,
             size: half.size,
@@ -315,7 +317,9 @@ impl Table {
     pub fn set_due(&mut self, key: Key, due_ms: i64) {
         let Some(entry) = self.get_mut(key) else { return };
         let before = std::mem::replace(&mut entry.due_ms, due_ms);
-        self.due.remove(&(before, key));
+        if before != NOT_DUE {
+            self.due.remove(&(before, key));
+        }
         self.due.insert((due_ms, key));
     }
 
