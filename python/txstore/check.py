@@ -124,7 +124,8 @@ class CheckRules:
             return max(1, self.transaction_check_interval_ms)
         exponent = max(0, checks - 1)
         # In logarithms, since a power of that many checks could overflow.
-        log = math.log(max(self.transaction_check_interval_ms, 1)) + exponent * math.log(self.transaction_check_back_off)
+        first = math.log(max(self.transaction_check_interval_ms, 1))
+        log = first + exponent * math.log(self.transaction_check_back_off)
         return max(1, int(math.exp(min(log, math.log(self.file_reserved_time_ms)))))
 
 
