@@ -348,9 +348,10 @@ def markdown(found: Sequence[Point]) -> str:
         heads = [f"{size:,}" for size in sizes]
         lines += [f"| {sweep} | {' | '.join(heads)} | last to first, of cost |", "|---" * (len(sizes) + 2) + "|"]
         for measure in dict.fromkeys(point.measure for point in here):
-            row = [point for point in here if point.measure == measure]
-            cells = " | ".join(point.text() for point in row)
-            lines.append(f"| {measure} | {cells} | {row[-1].cost / row[0].cost:.2f} |")
+            row = {point.size: point for point in here if point.measure == measure}
+            cells = " | ".join(row[size].text() if size in row else "" for size in sizes)
+            first, last = row[min(row)], row[max(row)]
+            lines.append(f"| {measure} | {cells} | {last.cost / first.cost:.2f} |")
         lines.append("")
     return "\n".join(lines)
 
