@@ -5,6 +5,9 @@ In: codes, fields, bodies, or bytes as they are. Out: responses. Not here: the e
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import json
 import socket
 import ssl
@@ -13,7 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["Response", "Wire", "frame"]
+__all__ = ["Response", "Wire", "frame", "signed"]
 
 _RESPONSE, _ONE_WAY = 1, 2
 
@@ -47,19 +50,34 @@ def json_header(code: int, fields: dict[str, Any], opaque: int, flag: int = 0) -
 
 
 def binary_header(code: int, fields: dict[str, Any], opaque: int, flag: int = 0) -> bytes:
+    texts = ((name.encode(), str(value).encode()) for name, value in fields.items())
     pairs = b"".join(
-        struct.pack(">h", len(name)) + name.encode() + struct.pack(">i", len(str(value))) + str(value).encode()
-        for name, value in fields.items()
+        struct.pack(">h", len(name)) + name + struct.pack(">i", len(value)) + value for name, value in texts
     )
     return struct.pack(">hBhiiii", code, 3, 479, opaque, flag, 0, len(pairs)) + pairs
 
 
+def signed(fields: dict[str, Any], body: bytes, access_key: str, secret_key: str) -> dict[str, Any]:
+    """With RocketMQ's ACL signature."""
+    fields = {**fields, "AccessKey": access_key}
+    content = b"".join(str(value).encode() for _, value in sorted(fields.items())) + body
+    digest = hmac.new(secret_key.encode(), content, hashlib.sha1).digest()
+    return {**fields, "Signature": base64.b64encode(digest).decode()}
+
+
 class Wire:
-    """One connection. `binary`: headers in RocketMQ's own bytes, not in JSON."""
+    """One connection. `binary`: headers in RocketMQ's own bytes, not in JSON; `account`: access key and secret."""
 
     def __init__(
-        self, address: str, *, binary: bool = False, timeout: float = 10.0, tls: ssl.SSLContext | None = None
+        self,
+        address: str,
+        *,
+        binary: bool = False,
+        timeout: float = 10.0,
+        tls: ssl.SSLContext | None = None,
+        account: tuple[str, str] | None = None,
     ) -> None:
+        self._account = account
         if address.startswith("/"):
             self.socket = socket.socket(socket.AF_UNIX)
             self.socket.settimeout(timeout)
@@ -78,6 +96,8 @@ class Wire:
     ) -> int:
         """Sends a request; its opaque."""
         self._opaque += 1
+        if self._account is not None:
+            fields = signed(fields or {}, body, *self._account)
         header = (binary_header if self._binary else json_header)(
             code, fields or {}, self._opaque, _ONE_WAY if one_way else 0
         )

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use txstore::half::convert::{discard_draft, final_draft, resume_draft};
-use txstore::half::op::{op_bodies, parse_op_body};
+use txstore::half::op::{fill_op_body, parse_op_body};
 use txstore::half::outcome::DecidedHalves;
 use txstore::half::{HalfFacts, Identity};
 use txstore::names::{DISCARD_TOPIC, HALF_TOPIC};
@@ -46,9 +46,12 @@ pub fn run(input: &[u8]) {
 
 fn op(body: &[u8]) {
     let named: Vec<u64> = parse_op_body(body).collect();
-    let bodies = op_bodies(&named, 64);
-    assert!(bodies.iter().all(|body| body.len() <= 64));
-    let again: Vec<u64> = bodies.iter().flat_map(|body| parse_op_body(body.as_bytes()).collect::<Vec<_>>()).collect();
+    let (mut rest, mut again, mut text) = (&*named, Vec::new(), String::new());
+    while !rest.is_empty() {
+        rest = &rest[fill_op_body(rest, 64, &mut text)..];
+        assert!(text.len() <= 64);
+        again.extend(parse_op_body(text.as_bytes()));
+    }
     assert_eq!(again, named);
     decided(body);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use txstore::checkpoint::Checkpoint;
 use txstore::config_file::replace_file;
-use txstore::half::op::op_bodies;
+use txstore::half::op::fill_op_body;
 use txstore::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use txstore::record::encode::{blank, encode};
 use txstore::record::{Draft, Place, properties};
@@ -95,8 +95,9 @@ impl Log {
             2 | 3 => {
                 let named = [place & 15, checks & 15, place >> 4];
                 let named: Vec<u64> = named.iter().take(1 + usize::from(shift >> 6)).map(|at| u64::from(*at)).collect();
-                let named = op_bodies(&named, 64).concat();
-                self.push(OP_TOPIC, 0, shift, 0, 0, named.as_bytes(), b"TAGS\x01d\x02");
+                let mut body = String::new();
+                fill_op_body(&named, 64, &mut body);
+                self.push(OP_TOPIC, 0, shift, 0, 0, body.as_bytes(), b"TAGS\x01d\x02");
             }
             4 => self.push(real_topic, real_queue, shift, 8, pto, &body, &text),
             5 => self.push(DISCARD_TOPIC, 0, shift, 0, if kind & 8 == 0 { pto } else { 0 }, &body, &hidden(text)),

@@ -695,6 +695,34 @@ class _TlsFiles(Protocol):
     @property
     def handshake_seconds(self) -> float: ...
 
+@type_check_only
+class _Account(Protocol):
+    """Permissions as bits: 1 send, 2 read."""
+
+    @property
+    def access_key(self) -> str: ...
+    @property
+    def secret_key(self) -> str: ...
+    @property
+    def admin(self) -> bool: ...
+    @property
+    def default_topic(self) -> int: ...
+    @property
+    def default_group(self) -> int: ...
+    @property
+    def topics(self) -> dict[str, int]: ...
+    @property
+    def groups(self) -> dict[str, int]: ...
+
+@type_check_only
+class _Secrets(Protocol):
+    """By what a server is trusted, and whom it trusts; None: all is plain, and everybody may do everything."""
+
+    @property
+    def tls(self) -> _TlsFiles | None: ...
+    @property
+    def accounts(self) -> Sequence[_Account] | None: ...
+
 @final
 class RemotingServer:
     """A server that listens: sending, ending and pulling are answered by the engine, everything else by who polls."""
@@ -707,11 +735,11 @@ class RemotingServer:
         unix: str | PathLike[str] | None = None,
         io_threads: int = 2,
         connections_max: int = 10_000,
-        tls: _TlsFiles | None = None,
+        secrets: _Secrets | None = None,
     ) -> RemotingServer:
         """Raises InvalidOptionError (no address, no certificate), StoreIOError (in use, not to be had)."""
-    def set_tls(self, tls: _TlsFiles) -> None:
-        """Secures new connections by this from now on. Raises InvalidOptionError."""
+    def set_secrets(self, secrets: _Secrets) -> None:
+        """What is not given stays as it is. Raises InvalidOptionError; then all stays."""
     @property
     def addresses(self) -> list[str]:
         """Where it listens by TCP, in the order of `listen`."""

@@ -77,15 +77,25 @@ impl Dispatcher {
         if request.transaction_type == TransactionType::Rollback {
             return;
         }
-        let words = request.keys.into_iter().flat_map(|keys| keys.split(' ')).filter(|key| !key.is_empty());
-        for key in request.unique_id.into_iter().chain(words) {
-            self.index.push(IndexEntry {
-                hash: java::index_hash_after(request.topic_hash, key),
-                physical_offset: request.physical_offset,
-                store_timestamp: request.store_timestamp,
-            });
+        for hash in index_hashes(request.topic_hash, request.unique_id, request.keys) {
+            self.index_one(hash, request.physical_offset, request.store_timestamp);
         }
     }
+
+    /// Adds one key of a record to the index.
+    pub fn index_one(&mut self, hash: u32, physical_offset: PhysicalOffset, store_timestamp: TimestampMs) {
+        self.index.push(IndexEntry { hash, physical_offset, store_timestamp });
+    }
+}
+
+/// What the index knows a record's unique id and keys by.
+pub fn index_hashes<'a>(
+    topic_hash: i32,
+    unique_id: Option<&'a str>,
+    keys: Option<&'a str>,
+) -> impl Iterator<Item = u32> + 'a {
+    let words = keys.into_iter().flat_map(|keys| keys.split(' ')).filter(|key| !key.is_empty());
+    unique_id.into_iter().chain(words).map(move |key| java::index_hash_after(topic_hash, key))
 }
 
 /// The code in the queue entry: of the tags, or in the schedule topic the time of delivery.

@@ -5,7 +5,7 @@
 //! a half below the stored progress is finished or was put back behind it; an op below its own names only such halves
 //! (docs/format.md). The queues are left for us to build, as after `consumequeue` was deleted.
 
-use txstore::half::op::op_bodies;
+use txstore::half::op::fill_op_body;
 use txstore::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use txstore::record::properties::{
     self, KEYS, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TRANSACTION_CHECK_TIMES, TRANSACTION_ID,
@@ -159,7 +159,8 @@ impl Broker<'_> {
         if names.is_empty() {
             return;
         }
-        let body = op_bodies(&names, usize::MAX).concat();
+        let mut body = String::new();
+        fill_op_body(&names, usize::MAX, &mut body);
         self.append(OP_TOPIC, 0, 0, 0, body.as_bytes(), b"TAGS\x01d\x02");
         self.ops.push(names);
     }

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import txstore
+from tests.certificates import Authority
 from tests.frames import Wire
 
 pytest.importorskip("typer")
@@ -36,8 +38,10 @@ def serving(path: Path, *options: str, **environment: str) -> Iterator[tuple[sub
     ) as process:
         try:
             assert process.stdout is not None
-            places = {}
-            for _ in range(1 + ("--unix" in options)):
+            places: dict[str, str] = {}
+            if "json" in options:
+                places = json.loads(process.stdout.readline())
+            while len(places) < 1 + ("--unix" in options):
                 what, _, where = process.stdout.readline().strip().rpartition(" ")
                 places[what.strip()] = where
             yield process, places
@@ -106,3 +110,40 @@ def test_what_keeps_it_from_serving_is_said(tmp_path: Path) -> None:
     with txstore.open(tmp_path / "store"):
         code, text = said(*_FREE)
         assert (code, "is open for writing" in text) == (3, True)
+
+
+def test_it_reads_its_files_again_when_it_is_told(tmp_path: Path) -> None:
+    """Who serves by TLS and accounts: new certificates and accounts need no new process; bad ones change nothing."""
+    accounts, pair = tmp_path / "accounts.toml", Authority(tmp_path).pair()
+    accounts.touch(0o600)
+    accounts.write_text('[shop-app]\nsecret_key = "first-secret"\ndefault_topic_perm = "PUB"\n')
+    options = ["--tls-cert", str(pair.certificate), "--tls-key", str(pair.key), "--accounts", str(accounts)]
+    with serving(tmp_path / "store", *options) as (process, places):
+        assert process.stderr is not None
+        tls = ssl.create_default_context(cafile=tmp_path / "authority.pem")
+
+        def sends(secret: str) -> int:
+            with Wire(places["broker"], tls=tls, account=("shop-app", secret)) as wire:
+                return wire.call(SEND_V2, FIELDS, b"x").code
+
+        def told(what: str) -> str:
+            """The log's lines up to one that says it."""
+            lines = [process.stderr.readline()]  # type: ignore[union-attr]
+            while what not in lines[-1]:
+                assert lines[-1], lines
+                lines.append(process.stderr.readline())  # type: ignore[union-attr]
+            return "".join(lines)
+
+        assert (sends("first-secret"), sends("second-secret")) == (0, 16)
+        accounts.write_text("[shop-app]")
+        process.send_signal(signal.SIGHUP)
+        told("not read again: accounts")
+        assert sends("first-secret") == 0
+        accounts.write_text(accounts.read_text() + '\nsecret_key = "second-secret"\ndefault_topic_perm = "PUB"\n')
+        process.send_signal(signal.SIGHUP)
+        told("read the server's files again")
+        assert (sends("first-secret"), sends("second-secret")) == (16, 0)
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "-secret" not in log

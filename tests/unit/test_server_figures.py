@@ -84,6 +84,12 @@ class Seen:
         """Every sample of a name; what is 0 is as if it were not there."""
         return {own: value for own, value in self._values.get(name, {}).items() if value}
 
+    def labels_of(self, name: str) -> set[str]:
+        """Names of the labels that a metric has; none: it is not told."""
+        return {label for own in self._values.get(name, {}) for label, _ in own} | (
+            set(COMMON) if name in self._values else set()
+        )
+
     def one(self, name: str, **given: str) -> float:
         return self._values[name][labels(**given)]
 

@@ -12,9 +12,7 @@ import logging
 import os
 import signal
 import socket
-import sys
 import threading
-import time
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -23,10 +21,9 @@ import typer
 import txstore
 from txstore import BrokerConfig, ServerConfig, errors
 from txstore.cli.arguments import StorePath, noun
+from txstore.cli.logs import errors_logged, log_to_stderr
 
 __all__ = ["app"]
-
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 app = noun()
 
@@ -65,21 +62,29 @@ def serve(
     tls: Annotated[
         str, typer.Option("--tls", metavar="MODE", help="'enforcing', or 'permissive': plain connections, too.")
     ] = "enforcing",
+    accounts: Annotated[
+        str | None, typer.Option("--accounts", metavar="FILE", help="Who may do what, TOML: requests must be signed.")
+    ] = None,
     log: Annotated[str, typer.Option("--log", metavar="FORM", help="'text', or 'json': an object a line.")] = "text",
 ) -> None:
     """Serve a store to RocketMQ clients of any language, and to txstore.connect."""
-    _log_to_stderr(log)
+    log_to_stderr(log)
+    with errors_logged(log):
+        options = _settings(settings or [])
+        BrokerConfig.from_options(options)  # A bad setting is said before anything is made.
+        config = ServerConfig(
+            _or_none(listen), unix, _or_none(name_server), advertise, metrics,
+            tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, tls=tls, accounts=accounts,
+        )  # fmt: skip
+        _serve(path, config, options, log)
+
+
+def _serve(path: str, config: ServerConfig, options: dict[str, object], log: str) -> None:
     stopped = threading.Event()
     again = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     signal.signal(signal.SIGHUP, lambda *_: again.set())
-    options = _settings(settings or [])
-    BrokerConfig.from_options(options)  # A bad setting is said before anything is made.
-    config = ServerConfig(
-        _or_none(listen), unix, _or_none(name_server), advertise, metrics,
-        tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, tls=tls,
-    )  # fmt: skip
     with txstore.serve(path, config=config, **options) as server:  # type: ignore[arg-type]
         places = {
             "broker": server.address,
@@ -87,9 +92,7 @@ def serve(
             "socket": server.unix,
             "metrics": server.metrics,
         }
-        for what, where in places.items():
-            if where is not None:
-                print(f"{what:<12} {where}", flush=True)
+        _say({what: where for what, where in places.items() if where is not None}, log)
         _notify("READY=1")
         while not stopped.wait(1.0):
             if again.is_set():
@@ -108,6 +111,11 @@ def _reload(server: txstore.Server) -> None:
         logging.getLogger("txstore.remoting").error("the files were not read again: %s", error)
 
 
+def _say(places: dict[str, str], form: str) -> None:
+    lines = [json.dumps(places)] if form == "json" else [f"{what:<12} {where}" for what, where in places.items()]
+    print("\n".join(lines), flush=True)
+
+
 def _or_none(address: str) -> str | None:
     return None if address == "none" else address
 
@@ -124,31 +132,6 @@ def _settings(given: Iterable[str]) -> dict[str, object]:
         except ValueError:
             found[name] = value
     return found
-
-
-class _JsonLines(logging.Formatter):
-    """A record as one JSON object."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        facts: dict[str, object] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        facts |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
-        if record.exc_info:
-            facts["exception"] = self.formatException(record.exc_info)
-        return json.dumps(facts, ensure_ascii=False, default=str)
-
-
-def _log_to_stderr(form: str) -> None:
-    if form not in ("text", "json"):
-        raise errors.InvalidOptionError(f"--log {form!r} is neither text nor json", option="log")
-    handler = logging.StreamHandler(sys.stderr)
-    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
-    handler.setFormatter(_JsonLines() if form == "json" else plain)
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def _notify(state: str) -> None:

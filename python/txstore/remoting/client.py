@@ -53,7 +53,9 @@ class Client:
         self.arrivals = Arrivals()
         self.routes: dict[str, Route] = {}
         """Read from any thread, replaced whole."""
-        self.connections = Connections(self._hear, options.seconds("connect_time_out"), options.tls_context)
+        self.connections = Connections(
+            self._hear, options.seconds("connect_time_out"), options.tls_context, options.credentials
+        )
         self.listeners: dict[int, RequestListener] = {}
         """Who hears what brokers ask for, by code."""
         self.returns: list[Callable[[], Coroutine[Any, Any, None]]] = []

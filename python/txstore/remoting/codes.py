@@ -74,7 +74,7 @@ _BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseC
 _NAMES = {int(code): code.name for code in ResponseCode}
 _HINTS: dict[int, str] = {
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the other side is too old, or no broker",
-    ResponseCode.NO_PERMISSION: "ask the broker's operator for the right to do it",
+    ResponseCode.NO_PERMISSION: "ask the broker's operator for an account that may (access_key, secret_key)",
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "have the broker's operator make the group",
 }
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from txstore._native import FrameReader, RemotingCommand, encode_request
 from txstore.errors import BrokerTimeoutError, BrokerUnreachableError, ProtocolError
+from txstore.remoting.signing import Credentials
 
 __all__ = ["Connection", "RequestHandler"]
 
@@ -28,6 +29,8 @@ class Connection(asyncio.Protocol):
         self.address = address
         self.lost = asyncio.Event()
         """Set when nothing goes out any more."""
+        self.credentials: Credentials | None = None
+        """Signs what is asked for."""
         self._on_request = on_request
         self._reader = FrameReader()
         self._opaques = itertools.count(1)
@@ -85,7 +88,7 @@ class Connection(asyncio.Protocol):
         try:
             async with asyncio.timeout(time_out):
                 await self._writable.wait()
-                self._write(encode_request(code, opaque, dict(ext_fields), body))
+                self._write(encode_request(code, opaque, self._signed(ext_fields, body), body))
                 self._waiting[opaque] = answer
                 return await answer
         except TimeoutError as error:
@@ -98,7 +101,7 @@ class Connection(asyncio.Protocol):
     def tell(self, code: int, ext_fields: Mapping[str, str], body: bytes | None = None) -> None:
         """Asks for something without an answer. Raises BrokerUnreachableError."""
         opaque = next(self._opaques) & _OPAQUE_MASK
-        self._write(encode_request(code, opaque, dict(ext_fields), body, one_way=True))
+        self._write(encode_request(code, opaque, self._signed(ext_fields, body), body, one_way=True))
 
     def answer(self, request: RemotingCommand, code: int, remark: str | None = None) -> None:
         """Answers what the other side asked, unless it wants no answer or is gone."""
@@ -146,6 +149,9 @@ class Connection(asyncio.Protocol):
         self._end()
 
     # Inside
+
+    def _signed(self, ext_fields: Mapping[str, str], body: bytes | None) -> dict[str, str]:
+        return dict(ext_fields) if self.credentials is None else self.credentials.signed(ext_fields, body)
 
     def _write(self, frame: bytes) -> None:
         if self.lost.is_set() or self._transport is None:

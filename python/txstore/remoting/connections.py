@@ -9,6 +9,7 @@ import ssl
 
 from txstore.errors import StoreClosedError
 from txstore.remoting.connection import Connection, RequestHandler
+from txstore.remoting.signing import Credentials
 
 __all__ = ["Connections"]
 
@@ -16,9 +17,16 @@ __all__ = ["Connections"]
 class Connections:
     """For one loop's thread alone."""
 
-    def __init__(self, on_request: RequestHandler, time_out: float, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        on_request: RequestHandler,
+        time_out: float,
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._on_request = on_request
         self._tls = tls
+        self._credentials = credentials
         self._time_out = time_out
         self._live: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
@@ -53,6 +61,7 @@ class Connections:
     async def _open(self, address: str) -> Connection:
         try:
             connection = await Connection.open(address, self._on_request, self._time_out, self._tls)
+            connection.credentials = self._credentials
             self._live[address] = connection
             return connection
         finally:

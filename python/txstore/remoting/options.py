@@ -14,6 +14,7 @@ from datetime import timedelta
 
 from txstore.config import Duration, as_timedelta
 from txstore.errors import InvalidOptionError
+from txstore.remoting.signing import Credentials
 
 __all__ = ["ConnectOptions"]
 
@@ -66,15 +67,24 @@ class ConnectOptions:
     tls: ssl.SSLContext | bool | str | os.PathLike[str] = False
     """TLS (tls.enable): True believes whom the system believes; a PEM file: whom that names; or a context of one's own,
     for a client's certificate or other rules."""
+    access_key: str | None = None
+    """An account of the broker's (RocketMQ's ACL): all requests are signed in its name."""
+    secret_key: str | None = dataclasses.field(default=None, repr=False)
+    """The account's secret."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            if field.name == "tls":
+            if field.name in _KEYS:
+                _check_key(field.name, getattr(self, field.name))
+            elif field.name == "tls":
                 object.__setattr__(self, "tls", _tls(self.tls))
             elif field.name in _NUMBERS:
                 _check_number(field.name, getattr(self, field.name), *_NUMBERS[field.name])
             else:
                 object.__setattr__(self, field.name, _seconds(field.name, getattr(self, field.name)))
+        if (self.access_key is None) != (self.secret_key is None):
+            missing = "access_key" if self.access_key is None else "secret_key"
+            raise _invalid(missing, "is missing\nhint: an account takes both, access_key and secret_key")
         if self.seconds("pull_time_out") <= self.seconds("broker_suspend_max_time"):
             raise _invalid("pull_time_out", "must be longer than broker_suspend_max_time, or no long pull ends well")
 
@@ -89,6 +99,13 @@ class ConnectOptions:
         """None: connections are plain."""
         return self.tls if isinstance(self.tls, ssl.SSLContext) else None
 
+    @property
+    def credentials(self) -> Credentials | None:
+        """None: requests are not signed."""
+        if self.access_key is None or self.secret_key is None:
+            return None
+        return Credentials(self.access_key, self.secret_key)
+
     @classmethod
     def from_options(cls, options: Mapping[str, object], base: "ConnectOptions | None" = None) -> "ConnectOptions":
         """`base` (default: all defaults) with `options` laid over it. Raises InvalidOptionError."""
@@ -102,6 +119,7 @@ class ConnectOptions:
 
 
 _DAY = timedelta(days=1)
+_KEYS = ("access_key", "secret_key")
 _NUMBERS: dict[str, tuple[int, int]] = {
     "retry_times_when_send_failed": (0, 100),
     "pull_batch_size": (1, 1024),
@@ -133,6 +151,11 @@ def _tls(given: object) -> ssl.SSLContext | bool:
         raise _invalid(
             "tls", f"{os.fspath(given)!r} cannot be used: {why}\nhint: a PEM file with certificates"
         ) from error
+
+
+def _check_key(option: str, given: object) -> None:
+    if given is not None and (not isinstance(given, str) or not given):
+        raise _invalid(option, "is no text\nhint: a str, as the broker's operator gave it")
 
 
 def _check_number(option: str, value: object, low: int, high: int) -> None:

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{CommitLog, FILE_TAIL};
 use crate::error::{Error, Result};
 use crate::mutant::{Mutant, mutated};
-use crate::record::encode::{blank, encode, encoded_size};
+use crate::record::encode::{blank, measure, put};
 use crate::record::{Draft, Place};
 use crate::segment::Segment;
 use crate::units::{PhysicalOffset, QueueOffset, TimestampMs, to_u64, to_usize};
@@ -119,7 +119,8 @@ impl Appender {
 
     /// Adds a record to the batch.
     pub fn push(&mut self, draft: &Draft<'_>, queue_offset: QueueOffset) -> Result<Appended> {
-        let size = encoded_size(draft, self.with_crc)?;
+        let measured = measure(draft, self.with_crc)?;
+        let size = measured.total;
         let file_size = self.log.segments.file_size();
         let needed = u64::from(size) + FILE_TAIL;
         if needed > file_size {
@@ -139,8 +140,7 @@ impl Appender {
         }
         let physical_offset = PhysicalOffset(self.cursor);
         let place = Place { physical_offset, queue_offset, store_timestamp: self.store_timestamp };
-        let written = encode(draft, place, self.with_crc, &mut self.buffer)?;
-        debug_assert_eq!(written, size);
+        put(draft, &measured, place, self.with_crc, &mut self.buffer);
         self.cursor += u64::from(size);
         Ok(Appended { physical_offset, size, store_timestamp: self.store_timestamp })
     }

@@ -22,17 +22,17 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 
-use xxhash_rust::xxh3::Xxh3Default;
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use crate::record::RecordView;
-use crate::record::properties::{
-    CHECK_IMMUNITY_TIME, KEYS, PRODUCER_GROUP, Properties, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TRANSACTION_CHECK_TIMES,
-    UNIQUE_KEY,
-};
+use crate::record::properties::{CHECK_IMMUNITY_TIME, PRODUCER_GROUP, Properties, UNIQUE_KEY};
 use crate::units::QueueId;
 
 /// The queue of half messages; txstore and RocketMQ use only this one.
 pub const HALF_QUEUE: QueueId = QueueId(0);
+
+/// Names together shorter than this are hashed in one piece: a hasher that takes pieces is larger than they are.
+const SHORT_IDENTITY: usize = 256;
 
 /// What makes two half messages copies of one transaction, as 64 bits: producer group, unique id, real topic, body CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,13 +41,22 @@ pub struct Identity(pub u64);
 impl Identity {
     /// The identity of those four.
     pub fn new(group: &str, unique_id: &str, real_topic: &str, body_crc: u32) -> Self {
-        let mut hasher = Xxh3Default::new();
-        for text in [group, unique_id, real_topic] {
-            hasher.update(text.as_bytes());
-            hasher.update(&[0]); // No name contains it, so no two lists of names read alike.
+        // A zero behind each: no name contains it, so no two lists of names read alike.
+        let parts = [group.as_bytes(), &[0], unique_id.as_bytes(), &[0], real_topic.as_bytes(), &[0]];
+        let (parts, crc) = (parts.into_iter(), body_crc.to_be_bytes());
+        let mut short = [0; SHORT_IDENTITY];
+        let mut rest = &mut short[..];
+        for part in parts.clone().chain([&crc[..]]) {
+            let Some((place, after)) = rest.split_at_mut_checked(part.len()) else {
+                let mut hasher = Xxh3Default::new();
+                parts.chain([&crc[..]]).for_each(|part| hasher.update(part));
+                return Self(hasher.digest());
+            };
+            place.copy_from_slice(part);
+            rest = after;
         }
-        hasher.update(&body_crc.to_be_bytes());
-        Self(hasher.digest())
+        let unused = rest.len();
+        Self(xxh3_64(short.get(..SHORT_IDENTITY - unused).unwrap_or_default()))
     }
 
     /// The identity that a record's properties give it, if it has a group and an id.
@@ -111,16 +120,15 @@ impl<'a> HalfFacts<'a> {
         for (name, value) in view.properties.iter() {
             // As `Properties::get_str`: the last one counts, and where it is no text there is none.
             let text = || std::str::from_utf8(value).ok();
-            let is = |known: &str| name == known.as_bytes();
             match name {
-                _ if is(PRODUCER_GROUP) => facts.group = text().unwrap_or_default(),
-                _ if is(UNIQUE_KEY) => facts.unique_id = text(),
-                _ if is(REAL_TOPIC) => facts.real_topic = text().unwrap_or_default(),
-                _ if is(REAL_QUEUE_ID) => facts.real_queue_id = QueueId(number(text())),
-                _ if is(TRANSACTION_CHECK_TIMES) => facts.checks = number(text()),
-                _ if is(CHECK_IMMUNITY_TIME) => facts.immunity_ms = text().and_then(parse_immunity_ms),
-                _ if is(TAGS) => facts.tags = text(),
-                _ if is(KEYS) => facts.keys = text(),
+                name::GROUP => facts.group = text().unwrap_or_default(),
+                name::UNIQUE => facts.unique_id = text(),
+                name::TOPIC => facts.real_topic = text().unwrap_or_default(),
+                name::QUEUE => facts.real_queue_id = QueueId(number(text())),
+                name::CHECKS => facts.checks = number(text()),
+                name::IMMUNITY => facts.immunity_ms = text().and_then(parse_immunity_ms),
+                name::TAGS => facts.tags = text(),
+                name::KEYS => facts.keys = text(),
                 _ => {}
             }
         }
@@ -133,6 +141,20 @@ impl<'a> HalfFacts<'a> {
         let unique_id = self.unique_id.filter(|id| !id.is_empty() && !self.group.is_empty())?;
         Some(Identity::new(self.group, unique_id, self.real_topic, self.body_crc))
     }
+}
+
+/// The names of those properties as bytes, to be matched at once.
+mod name {
+    use crate::record::properties as of;
+
+    pub(super) const GROUP: &[u8] = of::PRODUCER_GROUP.as_bytes();
+    pub(super) const UNIQUE: &[u8] = of::UNIQUE_KEY.as_bytes();
+    pub(super) const TOPIC: &[u8] = of::REAL_TOPIC.as_bytes();
+    pub(super) const QUEUE: &[u8] = of::REAL_QUEUE_ID.as_bytes();
+    pub(super) const CHECKS: &[u8] = of::TRANSACTION_CHECK_TIMES.as_bytes();
+    pub(super) const IMMUNITY: &[u8] = of::CHECK_IMMUNITY_TIME.as_bytes();
+    pub(super) const TAGS: &[u8] = of::TAGS.as_bytes();
+    pub(super) const KEYS: &[u8] = of::KEYS.as_bytes();
 }
 
 /// `CHECK_IMMUNITY_TIME_IN_SECONDS` in milliseconds; a negative one means none, as in RocketMQ.

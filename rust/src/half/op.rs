@@ -3,30 +3,26 @@
 //! In: half queue offsets. Out: op bodies: the offsets in decimal, each followed by a comma (`0,4,5,`).
 //! Always: a body is at most as long as the option says and names at least one half. Not here: who finished and how.
 
-use crate::record::properties::{self, TAGS, WAIT};
+use std::fmt::Write as _;
 
 /// The tag of an op message (`TransactionalMessageUtil.REMOVE_TAG`).
 pub const REMOVE_TAG: &str = "d";
 
-/// The properties of an op message, as a broker writes them.
-pub fn op_properties() -> Vec<u8> {
-    let mut text = Vec::new();
-    properties::push(&mut text, WAIT, "true");
-    properties::push(&mut text, TAGS, REMOVE_TAG);
-    text
-}
+/// The properties of an op message, as a broker writes them: `WAIT`, `TAGS`.
+pub const OP_PROPERTIES: &[u8] = b"WAIT\x01true\x02TAGS\x01d\x02";
 
-/// Bodies that together name every offset.
-pub fn op_bodies(half_queue_offsets: &[u64], size_max: usize) -> Vec<String> {
-    let mut bodies: Vec<String> = Vec::new();
-    for offset in half_queue_offsets {
-        let name = format!("{offset},");
-        match bodies.last_mut() {
-            Some(body) if body.len() + name.len() <= size_max => body.push_str(&name),
-            _ => bodies.push(name),
+/// Writes to `body` as many offsets as one op message holds; gives how many, at least one if there are any.
+pub fn fill_op_body(half_queue_offsets: &[u64], size_max: usize, body: &mut String) -> usize {
+    body.clear();
+    for (count, offset) in half_queue_offsets.iter().enumerate() {
+        let before = body.len();
+        let _ = write!(body, "{offset},"); // Writing to a string cannot fail.
+        if body.len() > size_max && count > 0 {
+            body.truncate(before);
+            return count;
         }
     }
-    bodies
+    half_queue_offsets.len()
 }
 
 /// The offsets that a body names; what is no number is passed over, as a broker does.

@@ -24,6 +24,8 @@ const NEVER: u32 = u32::MAX;
 const AGE_MAX_MS: i64 = 1_000 * 366 * 24 * 3_600_000;
 /// No immunity time.
 const NO_IMMUNITY: i32 = -1;
+/// No time was set; far in the past, where sums with it are still numbers.
+const NOT_DUE: i64 = i64::MIN / 4;
 /// Entries of one block of the slab: growing never copies what is there.
 const BLOCK: usize = 4_096;
 
@@ -264,6 +266,11 @@ impl Table {
         self.groups.get(to_usize(u64::from(entry.group))).map_or("", AsRef::as_ref)
     }
 
+    /// The same, shared.
+    pub fn shared_group(&self, entry: &Pending) -> Arc<str> {
+        self.groups.get(to_usize(u64::from(entry.group))).map_or_else(|| "".into(), Arc::clone)
+    }
+
     /// All transactions, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &Pending)> {
         self.by_queue_offset.iter().filter_map(|index| Some((Key(*index), self.get(Key(*index))?)))
@@ -275,7 +282,7 @@ impl Table {
             newest: half.copy,
             identity: half.identity.map_or(0, |identity| identity.0),
             stored_ms: half.stored_ms,
-            due_ms: 0,
+            due_ms: NOT_DUE,
             aged_after_ms: 0,
             checked_after_ms: NEVER,
             size: half.size,
@@ -315,7 +322,9 @@ impl Table {
     pub fn set_due(&mut self, key: Key, due_ms: i64) {
         let Some(entry) = self.get_mut(key) else { return };
         let before = std::mem::replace(&mut entry.due_ms, due_ms);
-        self.due.remove(&(before, key));
+        if before != NOT_DUE {
+            self.due.remove(&(before, key));
+        }
         self.due.insert((due_ms, key));
     }
 

@@ -6,7 +6,7 @@ mod replay;
 use std::collections::BTreeMap;
 
 use super::convert::half_properties;
-use super::op::{op_bodies, parse_op_body};
+use super::op::{OP_PROPERTIES, REMOVE_TAG, fill_op_body, parse_op_body};
 use super::outcome::{DecidedHalves, Evidence, Op};
 use super::table::{NewHalf, OpProgress, Table};
 use super::*;
@@ -15,6 +15,7 @@ use crate::message::{Envelope, Parts};
 use crate::options::PUT_BACK_ROOM;
 use crate::record::Host;
 use crate::record::layout::{CRC_PROPERTY_LEN, PROPERTIES_MAX};
+use crate::record::properties::{self, REAL_TOPIC, TAGS, TRANSACTION_CHECK_TIMES, WAIT};
 
 #[test]
 fn t2_the_outcome_is_decided_by_one_record() {
@@ -47,13 +48,38 @@ fn decided_halves_keep_two_bits_each() {
 fn op_bodies_name_every_offset_and_stay_within_their_size() {
     let offsets: Vec<u64> = (0..500).map(|n| n * n * n).collect();
     for size in [32, 33, 100, 4_096] {
-        let bodies = op_bodies(&offsets, size);
-        assert!(bodies.iter().all(|body| body.len() <= size && !body.is_empty()));
-        let read: Vec<u64> = bodies.iter().flat_map(|body| parse_op_body(body.as_bytes())).collect();
+        let (mut rest, mut read, mut body) = (&*offsets, Vec::new(), String::new());
+        while !rest.is_empty() {
+            let count = fill_op_body(rest, size, &mut body);
+            assert!(body.len() <= size && count > 0);
+            read.extend(parse_op_body(body.as_bytes()));
+            rest = &rest[count..];
+            let more = rest.first().map_or(usize::MAX, |next| body.len() + format!("{next},").len());
+            assert!(more > size, "one more would have had room");
+        }
         assert_eq!(read, offsets);
     }
-    assert!(op_bodies(&[], 100).is_empty());
+    assert_eq!(fill_op_body(&[], 100, &mut "left".to_owned()), 0);
     assert_eq!(parse_op_body(b"4,x,, 5 ,-1,6").collect::<Vec<_>>(), [4, 5, 6]);
+}
+
+#[test]
+fn an_op_message_has_a_brokers_properties() {
+    let mut text = Vec::new();
+    properties::push(&mut text, WAIT, "true");
+    properties::push(&mut text, TAGS, REMOVE_TAG);
+    assert_eq!(OP_PROPERTIES, text);
+}
+
+/// Snapshots hold identities: however long the names are, the hash is that of all of them in a row.
+#[test]
+fn an_identity_is_the_hash_of_its_names_in_a_row() {
+    for length in [0, 1, 100, 240, 241, 242, 243, 300, 5_000] {
+        let id = "i".repeat(length);
+        let row = format!("g\0{id}\0topic\0").into_bytes();
+        let expected = xxh3_64(&[row.as_slice(), &7_u32.to_be_bytes()].concat());
+        assert_eq!(Identity::new("g", &id, "topic", 7), Identity(expected), "{length}");
+    }
 }
 
 #[test]

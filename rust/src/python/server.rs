@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use pyo3::types::{PyBytes, PyDict};
 use super::error::{OrRaise, guarded};
 use super::store::Store;
 use crate::error::Error;
+use crate::remoting::accounts::{AccountOptions, Accounts, Permission};
 use crate::remoting::check::check_request;
 use crate::remoting::command::FLAG_ONE_WAY;
 use crate::remoting::policy::{Answer, Request};
@@ -101,6 +103,48 @@ impl From<TlsFiles> for TlsOptions {
     }
 }
 
+/// An account, by the names of its attributes; permissions by their bits.
+#[derive(FromPyObject)]
+struct AccountFacts {
+    access_key: String,
+    secret_key: String,
+    admin: bool,
+    default_topic: u8,
+    default_group: u8,
+    topics: HashMap<String, u8>,
+    groups: HashMap<String, u8>,
+}
+
+impl From<AccountFacts> for AccountOptions {
+    fn from(facts: AccountFacts) -> Self {
+        let AccountFacts { access_key, secret_key, admin, default_topic, default_group, topics, groups } = facts;
+        let table = |of: HashMap<String, u8>| of.into_iter().map(|(name, bits)| (name, Permission::from_bits(bits)));
+        Self {
+            access_key,
+            secret_key,
+            admin,
+            default_topic: Permission::from_bits(default_topic),
+            default_group: Permission::from_bits(default_group),
+            topics: table(topics).collect(),
+            groups: table(groups).collect(),
+        }
+    }
+}
+
+/// By what a server is trusted, and whom it trusts.
+#[derive(FromPyObject)]
+struct Secrets {
+    tls: Option<TlsFiles>,
+    accounts: Option<Vec<AccountFacts>>,
+}
+
+impl Secrets {
+    fn split(self) -> (Option<TlsOptions>, Option<Accounts>) {
+        let accounts = self.accounts.map(|all| Accounts::new(all.into_iter().map(AccountOptions::from)));
+        (self.tls.map(TlsOptions::from), accounts)
+    }
+}
+
 /// Where what was asked for is no time.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -114,7 +158,7 @@ pub(super) struct RemotingServer {
 #[pymethods]
 impl RemotingServer {
     #[staticmethod]
-    #[pyo3(signature = (store, *, listen, unix=None, io_threads=2, connections_max=10_000, tls=None))]
+    #[pyo3(signature = (store, *, listen, unix=None, io_threads=2, connections_max=10_000, secrets=None))]
     fn start(
         py: Python<'_>,
         store: &Bound<'_, Store>,
@@ -122,28 +166,31 @@ impl RemotingServer {
         unix: Option<PathBuf>,
         io_threads: usize,
         connections_max: u32,
-        tls: Option<TlsFiles>,
+        secrets: Option<Secrets>,
     ) -> PyResult<Self> {
         let address = |text: &String| {
             let what = || format!("{text:?} is no address\nhint: HOST:PORT with the host as a number: 127.0.0.1:10911");
             text.parse::<SocketAddr>().map_err(|_| Error::InvalidOption { option: "listen".into(), what: what() })
         };
         let listen = listen.iter().map(address).collect::<Result<_, _>>().or_raise(py)?;
+        let (tls, accounts) = secrets.map_or((None, None), Secrets::split);
         let options = ServerOptions {
             listen,
             unix,
             io_threads,
             connections_max,
             host: store.get().host,
-            tls: tls.map(TlsOptions::from),
+            tls,
+            accounts: accounts.map(Arc::new),
         };
-        let store = std::sync::Arc::clone(&store.get().store);
+        let store = Arc::clone(&store.get().store);
         let server = py.detach(|| guarded(|| Server::start(store, &options))).or_raise(py)?;
         Ok(Self { server, opaque: AtomicI32::new(0) })
     }
 
-    fn set_tls(&self, py: Python<'_>, tls: TlsFiles) -> PyResult<()> {
-        self.server.service().set_tls(&tls.into()).or_raise(py)
+    fn set_secrets(&self, py: Python<'_>, secrets: Secrets) -> PyResult<()> {
+        let (tls, accounts) = secrets.split();
+        self.server.service().set_secrets(tls.as_ref(), accounts).or_raise(py)
     }
 
     #[getter]

@@ -22,9 +22,15 @@ pub fn encoded_size(draft: &Draft<'_>, with_crc: bool) -> Result<u32> {
 /// Appends the record to `out` and returns its size.
 pub fn encode(draft: &Draft<'_>, place: Place, with_crc: bool, out: &mut Vec<u8>) -> Result<u32> {
     let measured = measure(draft, with_crc)?;
+    put(draft, &measured, place, with_crc, out);
+    Ok(measured.total)
+}
+
+/// Appends a record that was measured, with the same `with_crc`.
+pub(crate) fn put(draft: &Draft<'_>, measured: &Measured, place: Place, with_crc: bool, out: &mut Vec<u8>) {
     let start = out.len();
     out.reserve(usize::try_from(measured.total).unwrap_or(usize::MAX));
-    put_head(draft, place, &measured, out);
+    put_head(draft, place, measured, out);
     out.extend_from_slice(draft.body);
     match measured.topic_len {
         TopicLength::V1(len) => out.push(len),
@@ -41,7 +47,6 @@ pub fn encode(draft: &Draft<'_>, place: Place, with_crc: bool, out: &mut Vec<u8>
         out.extend_from_slice(&crc_property(crc));
     }
     debug_assert_eq!(u32::try_from(out.len() - start), Ok(measured.total), "a record has the size it states");
-    Ok(measured.total)
 }
 
 /// The eight bytes that begin a blank record of `size` bytes.
@@ -83,8 +88,10 @@ enum TopicLength {
     V2(u16),
 }
 
-struct Measured {
-    total: u32,
+/// What a record's parts will take.
+pub(crate) struct Measured {
+    /// All of it, in bytes.
+    pub(crate) total: u32,
     sys_flag: i32,
     body_len: u32,
     topic_len: TopicLength,
@@ -93,7 +100,8 @@ struct Measured {
     separator: bool,
 }
 
-fn measure(draft: &Draft<'_>, with_crc: bool) -> Result<Measured> {
+/// Measures a draft; errors as `encoded_size`.
+pub(crate) fn measure(draft: &Draft<'_>, with_crc: bool) -> Result<Measured> {
     let sys_flag = stored_sys_flag(draft);
     let topic_len = topic_length(draft.topic)?;
     let separator = with_crc && draft.properties.last().is_some_and(|last| *last != VALUE_END);

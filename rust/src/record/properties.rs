@@ -199,10 +199,35 @@ pub fn push(out: &mut Vec<u8>, name: &str, value: &str) {
 
 /// Appends all properties but the named ones and a CRC's, in their order.
 pub fn copy_without(properties: Properties<'_>, names: &[&str], out: &mut Vec<u8>) {
-    for (name, value) in properties.iter() {
-        if !names.iter().any(|dropped| dropped.as_bytes() == name) {
-            push_bytes(out, name, value);
+    let text = properties.0;
+    // Neighbours that stay are copied together.
+    let (mut run, mut at, mut rest) = (0, 0, Some(text));
+    while let Some(tail) = rest {
+        let (entry, after) = split_first_entry(tail);
+        let end = after.map_or(text.len(), |after| text.len() - after.len());
+        let stays = name_and_value(entry).is_some_and(|(name, _)| {
+            name != CRC32.as_bytes() && !names.iter().any(|dropped| dropped.as_bytes() == name)
+        });
+        if !stays {
+            push_run(out, text.get(run..at).unwrap_or_default());
+            run = end;
         }
+        (at, rest) = (end, after);
+    }
+    push_run(out, text.get(run..).unwrap_or_default());
+}
+
+/// Appends properties as they stand, between separators.
+fn push_run(out: &mut Vec<u8>, run: &[u8]) {
+    if run.is_empty() {
+        return;
+    }
+    if out.last().is_some_and(|last| *last != VALUE_END) {
+        out.push(VALUE_END);
+    }
+    out.extend_from_slice(run);
+    if run.last() != Some(&VALUE_END) {
+        out.push(VALUE_END);
     }
 }
 
@@ -218,7 +243,7 @@ fn push_bytes(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 }
 
 fn name_and_value(entry: &[u8]) -> Option<(&[u8], &[u8])> {
-    let end = entry.iter().position(|byte| *byte == NAME_END)?;
+    let end = position::<NAME_END>(entry)?;
     let (name, rest) = entry.split_at_checked(end)?;
     let value = rest.strip_prefix(&[NAME_END])?;
     (!name.is_empty() && !value.is_empty()).then_some((name, value))
@@ -235,7 +260,7 @@ fn split_last_entry(text: &[u8]) -> (Option<&[u8]>, &[u8]) {
     let mut head = text;
     while let Some((before, word)) = head.split_last_chunk::<8>() {
         // The last byte is the lowest one of the word.
-        if let Some(distance) = first_separator(u64::from_be_bytes(*word)) {
+        if let Some(distance) = first_in_word::<VALUE_END>(u64::from_be_bytes(*word)) {
             return split_around(text, before.len() + 7 - distance);
         }
         head = before;
@@ -252,33 +277,34 @@ fn split_around(text: &[u8], at: usize) -> (Option<&[u8]>, &[u8]) {
 
 /// The first entry, and what stands behind its separator: `None` where nothing does.
 fn split_first_entry(text: &[u8]) -> (&[u8], Option<&[u8]>) {
-    let mut tail = text;
-    let mut at = 0;
-    while let Some((word, after)) = tail.split_first_chunk::<8>() {
-        if let Some(distance) = first_separator(u64::from_le_bytes(*word)) {
-            at += distance;
-            return (text.get(..at).unwrap_or_default(), text.get(at + 1..));
-        }
-        tail = after;
-        at += 8;
-    }
-    match tail.iter().position(|byte| *byte == VALUE_END) {
-        Some(distance) => (text.get(..at + distance).unwrap_or_default(), text.get(at + distance + 1..)),
+    match position::<VALUE_END>(text) {
+        Some(at) => (text.get(..at).unwrap_or_default(), text.get(at + 1..)),
         None => (text, None),
     }
 }
 
-/// How many bytes above the lowest one the first separator stands: eight bytes in one step.
-fn first_separator(word: u64) -> Option<usize> {
+/// Where a byte stands first.
+fn position<const BYTE: u8>(text: &[u8]) -> Option<usize> {
+    let (mut tail, mut at) = (text, 0);
+    while let Some((word, after)) = tail.split_first_chunk::<8>() {
+        if let Some(distance) = first_in_word::<BYTE>(u64::from_le_bytes(*word)) {
+            return Some(at + distance);
+        }
+        tail = after;
+        at += 8;
+    }
+    tail.iter().position(|byte| *byte == BYTE).map(|distance| at + distance)
+}
+
+/// How many bytes above the lowest one a byte stands first: eight are looked at in one step.
+fn first_in_word<const BYTE: u8>(word: u64) -> Option<usize> {
     const ONES: u64 = 0x0101_0101_0101_0101;
-    // A byte of `zeros` is 0 where a separator stands. Subtracting borrows only above the first of them, so that
-    // the lowest mark is always true.
-    let zeros = word ^ (ONES * 2);
+    // A byte of `zeros` is 0 where it stands. Subtracting borrows only above the first of them, so that the lowest
+    // mark is always true.
+    let zeros = word ^ (ONES * u64::from(BYTE));
     let marks = zeros.wrapping_sub(ONES) & !zeros & (ONES << 7);
     if marks == 0 { None } else { usize::try_from(marks.trailing_zeros() / 8).ok() }
 }
-
-const _: () = assert!(VALUE_END == 2, "first_separator looks for this byte");
 
 #[cfg(test)]
 mod tests;

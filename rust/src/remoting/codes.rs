@@ -19,6 +19,43 @@ pub mod request {
     /// As `PULL_MESSAGE`.
     pub const LITE_PULL_MESSAGE: i32 = 361;
 
+    /// Decided by Python: messages by a key.
+    pub const QUERY_MESSAGE: i32 = 12;
+    /// Decided by Python: how far a group is.
+    pub const QUERY_CONSUMER_OFFSET: i32 = 14;
+    /// Decided by Python: a group has come so far.
+    pub const UPDATE_CONSUMER_OFFSET: i32 = 15;
+    /// Decided by Python: where a queue was at a time.
+    pub const SEARCH_OFFSET_BY_TIMESTAMP: i32 = 29;
+    /// Decided by Python: a queue's end.
+    pub const GET_MAX_OFFSET: i32 = 30;
+    /// Decided by Python: a queue's beginning.
+    pub const GET_MIN_OFFSET: i32 = 31;
+    /// Decided by Python: how old a queue's first message is.
+    pub const GET_EARLIEST_MSG_STORETIME: i32 = 32;
+    /// Decided by Python: the message at a place of the log.
+    pub const VIEW_MESSAGE_BY_ID: i32 = 33;
+    /// Decided by Python: who is here.
+    pub const HEART_BEAT: i32 = 34;
+    /// Decided by Python: who goes.
+    pub const UNREGISTER_CLIENT: i32 = 35;
+    /// Decided by Python: a message is handed back.
+    pub const CONSUMER_SEND_MSG_BACK: i32 = 36;
+    /// Decided by Python: who is in a group.
+    pub const GET_CONSUMER_LIST_BY_GROUP: i32 = 38;
+    /// Decided by Python: queues for one client alone.
+    pub const LOCK_BATCH_MQ: i32 = 41;
+    /// Decided by Python: queues for all again.
+    pub const UNLOCK_BATCH_MQ: i32 = 42;
+    /// Decided by Python: whether a subscription can be served.
+    pub const CHECK_CLIENT_CONFIG: i32 = 46;
+    /// Decided by Python: a setting that name servers keep.
+    pub const GET_KV_CONFIG: i32 = 101;
+    /// Decided by Python: where a topic is.
+    pub const GET_ROUTEINFO_BY_TOPIC: i32 = 105;
+    /// Decided by Python: which brokers there are.
+    pub const GET_BROKER_CLUSTER_INFO: i32 = 106;
+
     /// Asked of Python alone: whether there is this topic, and may be made.
     pub const TOPIC: i32 = -1;
     /// Asked of Python alone: which number a producer group has on this connection.
@@ -27,6 +64,8 @@ pub mod request {
     pub const CLOSED: i32 = -3;
     /// Told to Python alone: a frame was none, for the reason in the remark; the connection ends.
     pub const MALFORMED: i32 = -4;
+    /// Told to Python alone: a request was denied, for the reason in the remark; the first of its connection.
+    pub const DENIED: i32 = -5;
 }
 
 /// Responses.

@@ -44,6 +44,10 @@ counters! {
     frames_malformed,
     /// Requests that were answered with an error.
     requests_refused,
+    /// Requests among them that nobody known had signed.
+    requests_not_signed,
+    /// Requests among them that their account may not have done.
+    requests_not_allowed,
     /// Ends that said: unknown.
     ends_unknown,
     /// Ends that answered a check.

@@ -12,6 +12,10 @@ mod header_json;
 mod tests;
 
 #[cfg(feature = "server")]
+pub mod access;
+#[cfg(feature = "server")]
+pub mod accounts;
+#[cfg(feature = "server")]
 mod arrivals;
 #[cfg(feature = "server")]
 pub mod check;

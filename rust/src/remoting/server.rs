@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
+use super::access::{self, Denied, Place};
+use super::accounts::Accounts;
 use super::arrivals::Arrivals;
 use super::codes::{request as codes, response};
 use super::command::{Command, ExtFields};
@@ -30,9 +32,11 @@ use super::tables::{Tables, TopicEntry};
 use super::tls::{Begun, Tls, TlsOptions};
 use super::{end, pull, send};
 use crate::error::{Error, Result};
+use crate::half::HalfFacts;
 use crate::names;
 use crate::store::Store;
 use crate::sync::unmodelled::{Mutex, RwLock};
+use crate::units::{PhysicalOffset, QueueOffset};
 
 /// After an `accept` that failed, mostly since no file handles are left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -51,6 +55,8 @@ pub struct ServerOptions {
     pub host: SocketAddr,
     /// TLS for what comes by TCP; none: all is plain.
     pub tls: Option<TlsOptions>,
+    /// Who may ask for what; none: everybody for everything.
+    pub accounts: Option<Arc<Accounts>>,
 }
 
 /// What a topic is wanted for.
@@ -69,6 +75,8 @@ pub(super) struct Session {
     pub(super) outbox: Outbox,
     /// Its producer groups' numbers among the living producers.
     producers: Mutex<HashMap<String, u32>>,
+    /// Whether a request of its was denied: one is told, the others are counted.
+    denied: AtomicBool,
 }
 
 /// What all connections share.
@@ -87,6 +95,7 @@ pub struct Service {
     /// Whose turn it is where a client leaves the queue to the server.
     pub(super) turn: AtomicU32,
     tls: RwLock<Option<Arc<Tls>>>,
+    accounts: RwLock<Option<Arc<Accounts>>>,
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
     next_session: AtomicU64,
     connections_max: u32,
@@ -105,24 +114,66 @@ pub struct Server {
 impl Service {
     /// The answer to a request; `None` where none is wanted.
     pub(super) async fn handle(&self, session: &Session, request: Command) -> Option<Command> {
+        // Nobody answers what the server did not ask.
+        if request.is_response() {
+            return None;
+        }
         let one_way = request.is_one_way();
         let blank = request.response(response::SUCCESS, None);
-        let done = match request.code {
-            codes::SEND_MESSAGE | codes::SEND_MESSAGE_V2 | codes::SEND_BATCH_MESSAGE => {
-                send::send(self, session, &request).await
-            }
-            codes::PULL_MESSAGE | codes::LITE_PULL_MESSAGE => pull::pull(self, session, &request).await,
-            codes::END_TRANSACTION => end::end(self, &request).await,
-            // Nobody answers what the server did not ask; numbers below 0 are between the server and Python.
-            _ if request.is_response() => return None,
-            ..0 => Err(Refusal::new(response::REQUEST_CODE_NOT_SUPPORTED, format!("code {} is none", request.code))),
-            _ => self.decide(session, request).await,
+        let done = match self.admit(session, &request) {
+            Ok(()) => self.obey(session, request).await,
+            Err(refusal) => Err(refusal),
         };
         if done.is_err() {
             Counters::count(&self.counters.requests_refused);
         }
         let answer = done.unwrap_or_else(|refusal| refusal.response(&blank));
         (!one_way).then_some(answer)
+    }
+
+    async fn obey(&self, session: &Session, request: Command) -> Result<Command, Refusal> {
+        match request.code {
+            codes::SEND_MESSAGE | codes::SEND_MESSAGE_V2 | codes::SEND_BATCH_MESSAGE => {
+                send::send(self, session, &request).await
+            }
+            codes::PULL_MESSAGE | codes::LITE_PULL_MESSAGE => pull::pull(self, session, &request).await,
+            codes::END_TRANSACTION => end::end(self, &request).await,
+            // Numbers below 0 are between the server and Python.
+            ..0 => Err(Refusal::new(response::REQUEST_CODE_NOT_SUPPORTED, format!("code {} is none", request.code))),
+            _ => self.decide(session, request).await,
+        }
+    }
+
+    /// Whether its account may have a request done; always where there are no accounts.
+    fn admit(&self, session: &Session, request: &Command) -> Result<(), Refusal> {
+        let Some(accounts) = self.accounts.read().clone() else { return Ok(()) };
+        let Err(denied) = access::admit(&accounts, request, |place| self.topic_at(place)) else { return Ok(()) };
+        let (counter, remark) = match denied {
+            Denied::NotSigned => {
+                let remark = "the request is not signed by an account that is known here";
+                (&self.counters.requests_not_signed, remark.to_owned())
+            }
+            Denied::NotAllowed(why) => (&self.counters.requests_not_allowed, why),
+        };
+        Counters::count(counter);
+        if !session.denied.swap(true, Relaxed) {
+            self.note(session, codes::DENIED, format!("request {}: {remark}", request.code));
+        }
+        Err(Refusal::new(response::NO_PERMISSION, remark))
+    }
+
+    /// The topic of what stands at a place, a half message's real one.
+    fn topic_at(&self, place: Place) -> Option<String> {
+        match place {
+            Place::Record(offset) => {
+                let record = self.store.read_at(PhysicalOffset(offset)).ok()?;
+                Some(record.view().ok()?.topic.to_owned())
+            }
+            Place::Half(offset) => {
+                let half = self.store.half(QueueOffset(offset)).ok()?;
+                Some(HalfFacts::of(&half.view().ok()?).real_topic.to_owned())
+            }
+        }
     }
 
     /// Has Python answer.
@@ -178,10 +229,16 @@ impl Service {
         done.map_err(|error| Refusal::of(&error))
     }
 
-    /// Secures new connections by this from now on; those that are there stay as they are.
-    pub fn set_tls(&self, options: &TlsOptions) -> Result<()> {
-        let tls = Arc::new(Tls::new(options)?);
-        *self.tls.write() = Some(tls);
+    /// Secures new connections by this certificate, and lets these accounts ask, those that are connected among them.
+    /// After an error all is as it was; what is not given stays.
+    pub fn set_secrets(&self, tls: Option<&TlsOptions>, accounts: Option<Accounts>) -> Result<()> {
+        if let Some(options) = tls {
+            let tls = Arc::new(Tls::new(options)?);
+            *self.tls.write() = Some(tls);
+        }
+        if let Some(accounts) = accounts {
+            *self.accounts.write() = Some(Arc::new(accounts));
+        }
         Ok(())
     }
 
@@ -214,6 +271,7 @@ impl Service {
             born_host: peer.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)),
             outbox: Outbox::default(),
             producers: Mutex::default(),
+            denied: AtomicBool::new(false),
         });
         sessions.insert(id, Arc::clone(&session));
         Some(session)
@@ -229,8 +287,12 @@ impl Service {
 
     /// Has Python log why a connection is ended: a frame that was none, a handshake that failed.
     pub(super) fn refused(&self, session: &Session, why: String) {
-        let mut told = Command::request(codes::MALFORMED, 0);
-        told.remark = Some(why);
+        self.note(session, codes::MALFORMED, why);
+    }
+
+    fn note(&self, session: &Session, code: i32, what: String) {
+        let mut told = Command::request(code, 0);
+        told.remark = Some(what);
         let _ = self.policy.tell(session.id, &session.address, told);
     }
 }
@@ -256,6 +318,7 @@ impl Server {
             durable: Durable::default(),
             turn: AtomicU32::new(0),
             tls: RwLock::new(tls.map(Arc::new)),
+            accounts: RwLock::new(options.accounts.clone()),
             sessions: Mutex::default(),
             next_session: AtomicU64::new(0),
             connections_max: options.connections_max,

@@ -4,16 +4,17 @@
 //! stand in the log in front of its op message; what waits together is one write and one sync. Ending twice alike is a
 //! success that writes nothing; any other end is an exact error that writes nothing.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::commit_log::{Appended, Urgency};
 use crate::consume_queue::{Entry, Slot};
-use crate::dispatch::DispatchRequest;
+use crate::dispatch::{DispatchRequest, index_hashes};
 use crate::error::{Error, Outcome, Result};
 use crate::half::convert::{discard_draft, final_draft};
 use crate::half::counts::TopicNumber;
-use crate::half::op::{op_bodies, op_properties};
+use crate::half::op::{OP_PROPERTIES, REMOVE_TAG, fill_op_body};
 use crate::half::table::Key;
 use crate::half::{HALF_QUEUE, HalfCopy, HalfFacts};
 use crate::java;
@@ -87,7 +88,30 @@ pub(super) struct Ticket {
     result: Mutex<Option<Result<Ended>>>,
 }
 
+/// What a group of ends comes to; its memory is used again.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    pub(super) decisions: Vec<Decision>,
+    /// What the index will know the decisions' records by.
+    hashes: Vec<u32>,
+    /// The op messages, each with the highest offset that it names.
+    pub(super) ops: Vec<(Written, u64)>,
+    /// The half queue offsets that the op messages name.
+    named: Vec<u64>,
+    op_body: String,
+}
+
+impl Group {
+    fn clear(&mut self) {
+        self.decisions.clear();
+        self.hashes.clear();
+        self.ops.clear();
+        self.named.clear();
+    }
+}
+
 /// A decision that stands in the batch but is not written yet.
+#[derive(Debug)]
 pub(super) struct Decision {
     pub(super) key: Key,
     pub(super) outcome: Outcome,
@@ -96,15 +120,15 @@ pub(super) struct Decision {
 }
 
 /// A record of the batch, with what dispatch needs of it.
+#[derive(Clone, Debug)]
 pub(super) struct Written {
     slot: Slot,
     queue_offset: QueueOffset,
     appended: Appended,
     tags_code: i64,
-    topic_hash: i32,
     transaction_type: TransactionType,
-    unique_id: Option<String>,
-    keys: Option<String>,
+    /// Its part of the group's `hashes`.
+    hashes: Range<usize>,
 }
 
 impl Store {
@@ -204,67 +228,80 @@ impl Shared {
     pub(super) fn write_group(
         &self,
         inner: &mut Inner,
-        group: &[&End],
+        ends: &[&End],
         results: &mut Vec<Result<Ended>>,
         may_wait: bool,
+    ) -> Result<bool> {
+        let mut group = std::mem::take(&mut inner.group);
+        group.clear();
+        let written = self.judge_and_write(inner, ends, results, may_wait, &mut group);
+        inner.group = group;
+        written
+    }
+
+    fn judge_and_write(
+        &self,
+        inner: &mut Inner,
+        ends: &[&End],
+        results: &mut Vec<Result<Ended>>,
+        may_wait: bool,
+        group: &mut Group,
     ) -> Result<bool> {
         let _guard = PoisonOnPanic(self);
         let now = self.clock.wall();
         if let Some(appender) = inner.appender.as_mut() {
             appender.begin(now);
         }
-        let mut decisions: Vec<Decision> = Vec::new();
         #[cfg(txstore_mutants)]
-        let early = self.push_ops_early(inner, group)?;
-        for end in group {
-            results.push(self.judge_end(inner, end, &mut decisions));
+        let early = self.push_ops_early(inner, ends)?;
+        for end in ends {
+            results.push(self.judge_end(inner, end, group));
         }
-        if decisions.is_empty() {
-            inner.count_ends(group, results);
+        if group.decisions.is_empty() {
+            inner.count_ends(ends, results);
             return Ok(true);
         }
-        let ops = self.push_ops(inner, &decisions)?;
+        self.push_ops(inner, group)?;
         #[cfg(txstore_mutants)]
-        let ops = early.unwrap_or(ops);
+        if let Some(early) = early {
+            group.ops = early;
+        }
         let appender = inner.appender.as_mut().ok_or(Error::ReadOnly { what: "ending a transaction" })?;
         if !self.write(appender, Urgency::End, may_wait)? {
             return Ok(false);
         }
-        inner.count_ends(group, results);
+        inner.count_ends(ends, results);
         let now_ms = self.clock.monotonic_ms();
-        for decision in decisions {
-            inner.count_decision(&decision, now_ms);
+        for decision in &group.decisions {
+            inner.count_decision(decision, now_ms);
             if !mutated(Mutant::EndWithoutState) {
                 inner.state.table.decide(decision.key, decision.outcome);
             }
-            if let Some(written) = decision.record {
-                Self::dispatch(inner, &written);
+            if let Some(written) = &decision.record {
+                Self::dispatch(inner, written, &group.hashes);
             }
         }
-        for (written, highest) in ops {
-            inner.state.table.ops.note(written.queue_offset.0, highest);
-            Self::dispatch(inner, &written);
-        }
+        Self::dispatch_ops(inner, &group.ops);
         self.ask_for_upkeep(inner.state.dispatcher.queues.buffered(), inner.state.dispatcher.index.len());
         Ok(true)
     }
 
     /// Decides one end; a pending transaction's record joins the batch.
-    fn judge_end(&self, inner: &mut Inner, end: &End, decisions: &mut Vec<Decision>) -> Result<Ended> {
+    fn judge_end(&self, inner: &mut Inner, end: &End, group: &mut Group) -> Result<Ended> {
         let outcome = end.kind.outcome();
         let Some(key) = Self::pending(inner, end)? else {
             return self.judge_decided(inner, end);
         };
-        if let Some(earlier) = decisions.iter().find(|decision| decision.key == key) {
+        if let Some(earlier) = group.decisions.iter().find(|decision| decision.key == key) {
             return already(end, outcome, earlier.outcome);
         }
         self.check_late(inner, key, end)?;
         let bytes = self.copy_record(inner, PhysicalOffset(end.half.physical_offset))?;
-        let record = self.push_decision(inner, end, &bytes, decisions);
+        let record = self.push_decision(inner, end, &bytes, group);
         inner.record = bytes;
         let (record, topic) = record?;
         let place = record.as_ref().map(|record| (record.appended.physical_offset, record.queue_offset));
-        decisions.push(Decision { key, outcome, record, topic });
+        group.decisions.push(Decision { key, outcome, record, topic });
         Ok(Ended { outcome, already: false, place })
     }
 
@@ -272,11 +309,10 @@ impl Shared {
     fn copy_record(&self, inner: &mut Inner, place: PhysicalOffset) -> Result<Vec<u8>> {
         let mut bytes = std::mem::take(&mut inner.record);
         bytes.clear();
-        let recent = inner.appender.as_ref().and_then(|appender| appender.recent(place));
-        // Bytes that were kept since their writing need no CRC to be believed.
-        let recent = recent.and_then(|recent| match decode(recent, place, UNVERIFIED) {
-            Ok(Scanned::Record(view)) => recent.get(..to_usize(view.size.into())),
-            _ => None,
+        // The table names the places of records, and bytes that were kept since their writing need no CRC to be believed.
+        let recent = inner.appender.as_ref().and_then(|appender| appender.recent(place)).and_then(|recent| {
+            let size = u32::from_be_bytes(*recent.first_chunk()?);
+            recent.get(..to_usize(size.into()))
         });
         match recent {
             Some(recent) => bytes.extend_from_slice(recent),
@@ -291,7 +327,7 @@ impl Shared {
         inner: &mut Inner,
         end: &End,
         half: &[u8],
-        decisions: &[Decision],
+        group: &mut Group,
     ) -> Result<(Option<Written>, TopicNumber)> {
         let Ok(Scanned::Record(view)) = decode(half, PhysicalOffset(end.half.physical_offset), UNVERIFIED) else {
             return Err(not_found(end, "no record stands there"));
@@ -310,17 +346,17 @@ impl Shared {
         };
         check_real(&draft)?;
         let slot = state.dispatcher.queues.find_or_insert(draft.topic, draft.queue_id);
-        let queue_offset = next_in_batch(decisions, slot, state.dispatcher.queues.next(slot));
+        let queue_offset = next_in_batch(&group.decisions, slot, state.dispatcher.queues.next(slot));
         let appended = appender.push(&draft, queue_offset)?;
+        let first_hash = group.hashes.len();
+        group.hashes.extend(index_hashes(java::topic_hash(draft.topic), facts.unique_id, facts.keys));
         let written = Written {
             slot,
             queue_offset,
             appended,
             tags_code: java::tags_code(facts.tags),
-            topic_hash: java::topic_hash(draft.topic),
             transaction_type,
-            unique_id: facts.unique_id.map(str::to_owned),
-            keys: facts.keys.map(str::to_owned),
+            hashes: first_hash..group.hashes.len(),
         };
         Ok((Some(written), topic))
     }
@@ -411,25 +447,27 @@ impl Shared {
     }
 
     /// The op messages that name every copy of what is decided, from the stored progress on.
-    pub(super) fn push_ops(&self, inner: &mut Inner, decisions: &[Decision]) -> Result<Vec<(Written, u64)>> {
+    pub(super) fn push_ops(&self, inner: &mut Inner, group: &mut Group) -> Result<()> {
         let progress = inner.stored_half_progress;
-        let mut offsets: Vec<u64> = decisions
-            .iter()
-            .filter_map(|decision| inner.state.table.get(decision.key))
-            .flat_map(|entry| entry.copies().map(|(copy, _)| copy.queue_offset).collect::<Vec<_>>())
-            .filter(|offset| *offset >= progress)
-            .collect();
-        offsets.sort_unstable();
-        self.push_op_messages(inner, &offsets)
+        let Group { decisions, named, .. } = group;
+        for entry in decisions.iter().filter_map(|decision| inner.state.table.get(decision.key)) {
+            named.extend(entry.copies().map(|(copy, _)| copy.queue_offset).filter(|offset| *offset >= progress));
+        }
+        named.sort_unstable();
+        self.push_op_messages(inner, group)
     }
 
-    fn push_op_messages(&self, inner: &mut Inner, offsets: &[u64]) -> Result<Vec<(Written, u64)>> {
+    fn push_op_messages(&self, inner: &mut Inner, group: &mut Group) -> Result<()> {
         let Inner { appender, state, op_slot, .. } = inner;
         let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "ending a transaction" })?;
-        let properties = op_properties();
+        let Group { ops, named, op_body, .. } = group;
         let mut queue_offset = QueueOffset(state.dispatcher.queues.next(*op_slot));
-        let mut written = Vec::new();
-        for body in op_bodies(offsets, self.options.op_message_size_max) {
+        let mut rest = named.as_slice();
+        loop {
+            let (inside, after) = rest.split_at(fill_op_body(rest, self.options.op_message_size_max, op_body));
+            // They are in order.
+            let Some(highest) = inside.last().copied() else { return Ok(()) };
+            rest = after;
             let draft = Draft {
                 topic: OP_TOPIC,
                 queue_id: HALF_QUEUE,
@@ -440,28 +478,21 @@ impl Shared {
                 store_host: self.options.store_host,
                 reconsume_times: 0,
                 prepared_transaction_offset: PhysicalOffset(0),
-                body: body.as_bytes(),
+                body: op_body.as_bytes(),
                 body_crc: None,
-                properties: &properties,
+                properties: OP_PROPERTIES,
             };
-            let appended = appender.push(&draft, queue_offset)?;
-            let highest = crate::half::op::parse_op_body(body.as_bytes()).max().unwrap_or(0);
-            written.push((
-                Written {
-                    slot: *op_slot,
-                    queue_offset,
-                    appended,
-                    tags_code: java::tags_code(Some(crate::half::op::REMOVE_TAG)),
-                    topic_hash: 0,
-                    transaction_type: TransactionType::None,
-                    unique_id: None,
-                    keys: None,
-                },
-                highest,
-            ));
+            let written = Written {
+                slot: *op_slot,
+                queue_offset,
+                appended: appender.push(&draft, queue_offset)?,
+                tags_code: java::tags_code(Some(REMOVE_TAG)),
+                transaction_type: TransactionType::None,
+                hashes: 0..0,
+            };
+            ops.push((written, highest));
             queue_offset = queue_offset.plus(1);
         }
-        Ok(written)
     }
 
     /// Writes op messages for decided halves that none names: what a crash (or a broker) left open (T8).
@@ -473,29 +504,37 @@ impl Shared {
         if let Some(appender) = inner.appender.as_mut() {
             appender.begin(now);
         }
-        let ops = self.push_op_messages(inner, unnamed)?;
+        let mut group = Group { named: unnamed.to_vec(), ..Group::default() };
+        self.push_op_messages(inner, &mut group)?;
         let appender = inner.appender.as_mut().ok_or(Error::ReadOnly { what: "healing" })?;
         self.write(appender, Urgency::End, true)?;
-        for (written, highest) in ops {
-            inner.state.table.ops.note(written.queue_offset.0, highest);
-            Self::dispatch(inner, &written);
-        }
+        Self::dispatch_ops(inner, &group.ops);
         Ok(())
     }
 
-    fn dispatch(inner: &mut Inner, written: &Written) {
+    fn dispatch_ops(inner: &mut Inner, ops: &[(Written, u64)]) {
+        for (written, highest) in ops {
+            inner.state.table.ops.note(written.queue_offset.0, *highest);
+            Self::dispatch(inner, written, &[]);
+        }
+    }
+
+    fn dispatch(inner: &mut Inner, written: &Written, hashes: &[u32]) {
+        let Appended { physical_offset, size, store_timestamp } = written.appended;
         let request = DispatchRequest {
-            physical_offset: written.appended.physical_offset,
-            size: written.appended.size,
-            store_timestamp: written.appended.store_timestamp,
+            physical_offset,
+            size,
+            store_timestamp,
             tags_code: written.tags_code,
-            topic_hash: written.topic_hash,
+            topic_hash: 0,
             transaction_type: written.transaction_type,
-            unique_id: written.unique_id.as_deref(),
-            keys: written.keys.as_deref(),
+            unique_id: None,
+            keys: None,
         };
         inner.state.dispatcher.enqueue(written.slot, &request);
-        inner.state.dispatcher.index(&request);
+        for hash in hashes.get(written.hashes.clone()).unwrap_or_default() {
+            inner.state.dispatcher.index_one(*hash, physical_offset, store_timestamp);
+        }
         inner.state.note_last(written.appended);
     }
 }

@@ -146,6 +146,8 @@ struct Inner {
     /// Reused for a half's record.
     record: Vec<u8>,
     placed: Vec<append::Placed>,
+    /// Reused for a group of ends.
+    group: end_transaction::Group,
     counts: Counts,
 }
 

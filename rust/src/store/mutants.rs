@@ -2,7 +2,7 @@
 //!
 //! In: the store, when it was built with `--cfg txstore_mutants`. Out: what mutant.rs names. In no other build.
 
-use super::end_transaction::{Decision, End, Written};
+use super::end_transaction::{Decision, End, Group, Written};
 use super::{Inner, Shared};
 use crate::commit_log::Urgency;
 use crate::dispatch::DispatchRequest;
@@ -43,8 +43,12 @@ impl Shared {
             return Ok(None);
         }
         let key = |end: &&End| Self::pending(inner, end).ok().flatten();
-        let decide = |key| Decision { key, outcome: Outcome::RolledBack, record: None };
-        let decisions: Vec<Decision> = group.iter().filter_map(key).map(decide).collect();
-        self.push_ops(inner, &decisions).map(Some)
+        let keys: Vec<_> = group.iter().filter_map(key).collect();
+        let topic = inner.counts.topic("");
+        let decide = |key| Decision { key, outcome: Outcome::RolledBack, record: None, topic };
+        let mut early = Group::default();
+        early.decisions.extend(keys.into_iter().map(decide));
+        self.push_ops(inner, &mut early)?;
+        Ok(Some(early.ops))
     }
 }

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::end_transaction::Group;
 use super::survey::{Geometry, foreign, geometry, look, no_store, refuse};
 use super::{FORKS, Inner, Shared, Wake};
 use crate::checkpoint::Checkpoint;
@@ -329,6 +330,7 @@ pub(super) fn inner(
         scratch: Vec::new(),
         record: Vec::new(),
         placed: Vec::new(),
+        group: Group::default(),
         counts: crate::half::counts::Counts::default(),
     }
 }

@@ -29,8 +29,11 @@ _COUNTERS = {
     "connections_accepted": ("txstore_connections_accepted", "Connections that were accepted."),
     "connections_refused": ("txstore_connections_refused", "Connections beyond connections_max."),
     "connections_dropped": ("txstore_connections_dropped", "Connections closed for what they sent or did not read."),
+    "handshakes_failed": ("txstore_handshakes_failed", "Connections that did not come to TLS where they had to."),
     "frames_malformed": ("txstore_frames_malformed", "Frames that were none."),
     "requests_refused": ("txstore_requests_refused", "Requests answered with an error."),
+    "requests_not_signed": ("txstore_requests_not_signed", "Requests that no known account had signed."),
+    "requests_not_allowed": ("txstore_requests_not_allowed", "Requests beyond their account's rights."),
 }
 _GAUGES = {
     "connections": ("txstore_connections", "Connections that are open."),

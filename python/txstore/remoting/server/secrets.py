@@ -1,19 +1,31 @@
 """Secrets of a server: the files that say by what it is trusted, and whom it trusts.
 
-In: paths. Out: what they hold, read whole. Always: a file that is missing, not readable or too long is an error that
-names it and says what to do; what stands in it is never part of a text. Not here: what it means to the engine.
+In: paths. Out: what they hold, read whole. Always: a file that is missing, not readable or wrong is an error that names
+it and says what to do; what stands in it is never part of a text. Not here: what it means to the engine.
 """
 
 import os
+import stat
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from txstore.errors import InvalidOptionError
 
-__all__ = ["TlsFiles", "read_file"]
+__all__ = ["Account", "Secrets", "TlsFiles", "accounts_version", "parse_accounts", "read_accounts"]
 
 _BYTES_MAX = 1 << 20
 _MODES = ("enforcing", "permissive")
+_KEY_MIN = 7  # RocketMQ's own rule: more than six characters.
+_KEY_MAX = 1024
+_PERMISSIONS = {"DENY": 0, "PUB": 1, "SUB": 2, "PUB|SUB": 3, "SUB|PUB": 3}
+_FIELDS = ("secret_key", "admin", "default_topic_perm", "default_group_perm", "topics", "groups")
+
+Version: TypeAlias = tuple[int, int, int] | None
+"""Tells a changed file from the one that was read."""
+FilePath: TypeAlias = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +42,9 @@ class TlsFiles:
     @classmethod
     def read(
         cls,
-        certificate: str | os.PathLike[str] | None,
-        key: str | os.PathLike[str] | None,
-        authority: str | os.PathLike[str] | None,
+        certificate: FilePath | None,
+        key: FilePath | None,
+        authority: FilePath | None,
         mode: str,
         handshake_seconds: float,
     ) -> "TlsFiles | None":
@@ -51,21 +63,129 @@ class TlsFiles:
             raise InvalidOptionError(
                 f"{missing} is missing\nhint: TLS takes a certificate and its key: tls_cert and tls_key", option=missing
             )
-        client_authority = None if authority is None else read_file(authority, "tls_ca")
+        client_authority = None if authority is None else _read(authority, "tls_ca")[0]
         return cls(
-            read_file(certificate, "tls_cert"),
-            read_file(key, "tls_key"),
+            _read(certificate, "tls_cert")[0],
+            _read(key, "tls_key")[0],
             client_authority,
             mode == "enforcing",
             handshake_seconds,
         )
 
 
-def read_file(path: str | os.PathLike[str], option: str) -> bytes:
-    """A small file. Raises InvalidOptionError."""
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Who may do what; permissions as bits: 1 send, 2 read."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    admin: bool
+    default_topic: int
+    default_group: int
+    topics: dict[str, int]
+    groups: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """All of a server's."""
+
+    tls: TlsFiles | None
+    accounts: list[Account] | None
+    """None: there are no accounts, everybody may do everything."""
+    version: Version
+    """Of the accounts' file."""
+
+
+def read_accounts(path: FilePath | None) -> tuple[list[Account] | None, Version]:
+    """Raises InvalidOptionError: not readable, readable for others than its owner, no TOML, or not as it must be."""
+    if path is None:
+        return None, None
+    content, facts = _read(path, "accounts")
+    if facts.st_mode & 0o077:
+        raise _wrong(path, f"others than its owner may touch it (mode {stat.S_IMODE(facts.st_mode):04o})", "chmod 600")
+    try:
+        accounts = parse_accounts(content.decode())
+    except InvalidOptionError as error:
+        # Without what it came of, which may hold a line of the file.
+        raise _wrong(path, *str(error).split("\nhint: ")) from None
+    except UnicodeDecodeError:
+        raise _wrong(path, "it is no UTF-8", "write it as TOML") from None
+    return accounts, _version(facts)
+
+
+def accounts_version(path: FilePath | None) -> Version:
+    """Of the file as it is now; None where there is none."""
+    try:
+        return None if path is None else _version(Path(path).stat())
+    except OSError:
+        return None
+
+
+def parse_accounts(text: str) -> list[Account]:
+    """One account for each table of the TOML document. Raises InvalidOptionError; no value is part of its text."""
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        where = str(error).rpartition("(")[2].rstrip(")")
+        raise _invalid(f"it is no TOML, {where}", "docs/serve.md shows one") from None
+    return [_account(key, said) for key, said in document.items()]
+
+
+def _account(key: str, said: object) -> Account:
+    if not isinstance(said, dict):
+        raise _invalid(f"{key!r} stands outside of an account", "each account is a table: [access-key]")
+    if unknown := sorted(said.keys() - set(_FIELDS)):
+        raise _invalid(f"account {key!r} has no field {unknown[0]!r}", f"its fields are {', '.join(_FIELDS)}")
+    secret, admin = said.get("secret_key"), said.get("admin", False)
+    if not isinstance(secret, str) or not _KEY_MIN <= len(secret) <= _KEY_MAX or not _KEY_MIN <= len(key) <= _KEY_MAX:
+        raise _invalid(
+            f"account {key!r}: its name and its secret_key take {_KEY_MIN} to {_KEY_MAX} characters each",
+            "a long secret that nobody guesses: openssl rand -hex 20",
+        )
+    if not isinstance(admin, bool):
+        raise _invalid(f"account {key!r}: admin is neither true nor false", "admin = true")
+    return Account(
+        key,
+        secret,
+        admin,
+        _permission(key, "default_topic_perm", said.get("default_topic_perm", "DENY")),
+        _permission(key, "default_group_perm", said.get("default_group_perm", "DENY")),
+        _table(key, "topics", said.get("topics", {})),
+        _table(key, "groups", said.get("groups", {})),
+    )
+
+
+def _table(key: str, name: str, said: object) -> dict[str, int]:
+    if not isinstance(said, Mapping):
+        raise _invalid(f"account {key!r}: {name} is no table", f'{name} = {{ orders = "PUB|SUB" }}')
+    return {one: _permission(key, f"{name}.{one}", permission) for one, permission in said.items()}
+
+
+def _permission(key: str, where: str, said: Any) -> int:
+    bits = _PERMISSIONS.get(said.replace(" ", "")) if isinstance(said, str) else None
+    if bits is None:
+        raise _invalid(f"account {key!r}: {where} is no permission", "DENY, PUB, SUB or PUB|SUB")
+    return bits
+
+
+def _invalid(what: str, hint: str) -> InvalidOptionError:
+    return InvalidOptionError(f"{what}\nhint: {hint}", option="accounts")
+
+
+def _wrong(path: FilePath, what: str, hint: str) -> InvalidOptionError:
+    return _invalid(f"accounts {os.fspath(path)!r}: {what}", hint)
+
+
+def _version(facts: os.stat_result) -> Version:
+    return facts.st_mtime_ns, facts.st_size, facts.st_ino
+
+
+def _read(path: FilePath, option: str) -> tuple[bytes, os.stat_result]:
+    """A small file, and what the system says of it. Raises InvalidOptionError."""
     try:
         with Path(path).open("rb") as file:
-            content = file.read(_BYTES_MAX + 1)
+            content, facts = file.read(_BYTES_MAX + 1), os.fstat(file.fileno())
     except OSError as error:
         why = error.strerror or str(error)
         raise InvalidOptionError(
@@ -75,4 +195,4 @@ def read_file(path: str | os.PathLike[str], option: str) -> bytes:
         ) from error
     if len(content) > _BYTES_MAX:
         raise InvalidOptionError(f"{option} {os.fspath(path)!r} has more than {_BYTES_MAX} bytes", option=option)
-    return content
+    return content, facts

@@ -38,7 +38,7 @@ from txstore.remoting.server.request import (
 )
 from txstore.remoting.server.retry import Retries
 from txstore.remoting.server.routes import Routes
-from txstore.remoting.server.secrets import TlsFiles
+from txstore.remoting.server.secrets import Secrets, TlsFiles, accounts_version, read_accounts
 from txstore.remoting.server.topics import Topics
 
 __all__ = ["Server", "ServerConfig", "serve"]
@@ -47,7 +47,7 @@ _log = logging.getLogger("txstore.remoting")
 
 BROKER_ADDRESS = "127.0.0.1:10911"
 NAME_SERVER_ADDRESS = "127.0.0.1:9876"
-_TOPIC, _PRODUCER, _CLOSED, _MALFORMED = -1, -2, -3, -4  # The engine's own requests.
+_TOPIC, _PRODUCER, _CLOSED, _MALFORMED, _DENIED = -1, -2, -3, -4, -5  # The engine's own requests.
 _TICK_SECONDS = 10.0
 _POLL_MS = 500
 _SLOW_THREADS = 2
@@ -85,6 +85,8 @@ class ServerConfig:
     """'permissive': plain connections are served, too, at the same addresses (tls.server.mode)."""
     tls_handshake_time_out: float = 10.0
     """Seconds that a TLS handshake may take."""
+    accounts: str | os.PathLike[str] | None = None
+    """A TOML file: who may do what; requests must then be signed (RocketMQ's ACL). Read again when it changes."""
 
 
 class Server:
@@ -111,7 +113,10 @@ class Server:
         self._closed = False
         self._metrics: MetricsServer | None = None
         self._lock = threading.Lock()
-        self._native = _listen(broker, self._config)
+        secrets = _secrets(self._config)
+        self._secrets_at = secrets.version
+        self._native = _listen(broker, self._config, secrets)
+        _warn(self._config, secrets)
         addresses = list(self._native.addresses)
         self.address = addresses[0] if self._config.listen is not None else None
         self.name_server = addresses[-1] if self._config.name_server is not None else None
@@ -208,11 +213,25 @@ class Server:
         self.close()
 
     def reload(self) -> None:
-        """Reads the files of TLS again, for connections to come. Raises InvalidOptionError; then all stays as it is."""
-        tls = _tls(self._config)
-        if tls is not None:
-            self._native.set_tls(tls)
+        """Reads the files again: of TLS for connections to come, of accounts for requests to come.
+
+        Raises InvalidOptionError; then all stays as it is.
+        """
+        secrets = _secrets(self._config)
+        self._native.set_secrets(secrets)
+        self._secrets_at = secrets.version
         _log.info("read the server's files again", extra={"path": self._broker.path})
+
+    def _reload_if_changed(self) -> None:
+        """Takes accounts that were changed; a file that is no good is told once, and all stays as it is."""
+        version = accounts_version(self._config.accounts)
+        if version == self._secrets_at:
+            return
+        self._secrets_at = version
+        try:
+            self.reload()
+        except TxStoreError as error:
+            _log.error("the accounts stay as they were: %s", error, extra={"path": self._broker.path})
 
     # What the rooms may tell clients and the engine
 
@@ -298,6 +317,7 @@ class Server:
                 tick = self._monotonic() + _TICK_SECONDS
                 self._clients.expire()
                 self._locks.expire()
+                self._reload_if_changed()
 
     def _dispatch(self, request: RemotingRequest) -> None:
         if request.code == _CLOSED:
@@ -305,6 +325,8 @@ class Server:
         elif request.code == _MALFORMED:
             what = f"a connection was closed: {request.remark}"
             _log.warning(what, extra={"client": request.address, "reason": request.remark})
+        elif request.code == _DENIED:
+            _log.warning("denied: %s", request.remark, extra={"client": request.address, "reason": request.remark})
         elif request.code not in self._slow_handlers:
             self._answer(request, self._handlers.get(request.code, _unknown))
         elif self._slow_waiting.acquire(blocking=False):
@@ -377,7 +399,7 @@ def _unknown(request: Request) -> Reply:
     return Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {request.code} is not served")
 
 
-def _listen(broker: Broker, config: ServerConfig) -> RemotingServer:
+def _listen(broker: Broker, config: ServerConfig, secrets: Secrets) -> RemotingServer:
     wanted = [address for address in (config.listen, config.name_server) if address is not None]
     if not wanted and config.unix is None:
         raise InvalidOptionError("there is nowhere to listen\nhint: give listen or unix", option="listen")
@@ -396,17 +418,32 @@ def _listen(broker: Broker, config: ServerConfig) -> RemotingServer:
         unix=unix,
         io_threads=config.io_threads,
         connections_max=config.connections_max,
-        tls=_tls(config),
+        secrets=secrets,
     )
     if unix is not None:
         unix.chmod(0o600)
     return native
 
 
-def _tls(config: ServerConfig) -> TlsFiles | None:
-    return TlsFiles.read(
+def _secrets(config: ServerConfig) -> Secrets:
+    tls = TlsFiles.read(
         config.tls_cert, config.tls_key, config.tls_ca, config.tls, float(config.tls_handshake_time_out)
     )
+    return Secrets(tls, *read_accounts(config.accounts))
+
+
+def _warn(config: ServerConfig, secrets: Secrets) -> None:
+    """Says what anybody on the way may do, where that is more than this machine."""
+    for address in (config.listen, config.name_server):
+        if address is None or ipaddress.ip_address(address.rpartition(":")[0].strip("[]")).is_loopback:
+            continue
+        if secrets.accounts is None:
+            what, hint = "whoever reaches it may send and read", "--accounts FILE says who may do what"
+        elif secrets.tls is None:
+            what, hint = "whoever is on the way reads all, and may repeat it", "--tls-cert FILE and --tls-key FILE"
+        else:
+            continue
+        _log.warning("listening at %s: %s\nhint: %s", address, what, hint, extra={"listen": address})
 
 
 def _clear(path: Path) -> None:

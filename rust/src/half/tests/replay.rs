@@ -103,7 +103,8 @@ impl Log {
     }
 
     fn op(&mut self, names: &[u64]) {
-        let body = op_bodies(names, 4_096).concat();
+        let mut body = String::new();
+        fill_op_body(names, usize::MAX, &mut body);
         self.record(OP_TOPIC, self.ops, false, 0, body.as_bytes(), b"TAGS\x01d\x02");
         self.ops += 1;
     }

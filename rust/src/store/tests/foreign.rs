@@ -3,7 +3,7 @@
 use super::*;
 use crate::error::Outcome;
 use crate::half::convert::half_properties;
-use crate::half::op::op_properties;
+use crate::half::op::OP_PROPERTIES;
 use crate::names::{HALF_TOPIC, OP_TOPIC};
 use crate::record::encode::encode;
 use crate::record::layout::SYS_PREPARED;
@@ -71,8 +71,8 @@ fn a_half_that_stands_in_no_queue_is_not_listed_as_pending() {
 /// A broker that lost queue entries gives a number twice; the queue keeps the first, and so an op names only that one.
 #[test]
 fn a_half_whose_queue_offset_was_given_before_is_no_transaction() {
-    let (first, second, third, op) = (properties("first"), properties("second"), properties("third"), op_properties());
-    let ended = Draft { topic: OP_TOPIC, body: b"0,", ..half(&op) };
+    let (first, second, third) = (properties("first"), properties("second"), properties("third"));
+    let ended = Draft { topic: OP_TOPIC, body: b"0,", ..half(OP_PROPERTIES) };
     let bench = broker(&[(half(&first), 0), (half(&second), 0), (ended, 0), (ended, 1), (half(&third), 1)]);
     for store in [bench.read_only(), bench.open()] {
         assert_eq!(pending(&store), [1]);

@@ -1,0 +1,280 @@
+"""The story: what docs/deploy holds can be taken as it is: a unit for systemd, a Dockerfile, a dashboard for Grafana.
+
+Each is read by the tool that it is for, or is run as that tool would; the pages show the very files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txstore
+from tests.frames import Wire
+from tests.unit.test_remoting_server import COMMIT, END, PULL, SEND_V2, ending, half, heartbeat, pulling
+from tests.unit.test_server_figures import WITH_FIGURES, Seen
+from txstore import Broker, Server
+
+pytest.importorskip("typer")
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "docs" / "deploy"
+TXSTORE = [sys.executable, "-c", "import sys; from txstore.cli.main import main; sys.exit(main())"]
+FREE = ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+
+
+def block(kind: str) -> str:
+    """What docs/serve.md shows of that kind."""
+    (found,) = re.findall(rf"```{kind}\n(.*?)```", (ROOT / "docs/serve.md").read_text(), flags=re.DOTALL)
+    return str(found)
+
+
+@contextmanager
+def running(command: Sequence[str], **environment: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def places_of(process: subprocess.Popen[str]) -> dict[str, str]:
+    assert process.stdout is not None
+    places = json.loads(process.stdout.readline())
+    assert isinstance(places, dict)
+    return places
+
+
+def is_ready(place: str) -> bool:
+    with urllib.request.urlopen(f"http://{place}/readyz", timeout=20) as answer:
+        return bool(answer.status == 200)
+
+
+# systemd --------------------------------------------------------------------------------------------------------------
+
+
+def unit() -> dict[str, str]:
+    lines = (DEPLOY / "txstore.service").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def test_the_page_shows_the_unit_that_systemd_takes(tmp_path: Path) -> None:
+    text = (DEPLOY / "txstore.service").read_text()
+    assert block("ini") == text
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not here")
+    there = tmp_path / "orders.service"
+    # What it starts must be there to be verified.
+    there.write_text(text.replace("/usr/local/bin/txstore", sys.executable))
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", str(there)], capture_output=True, text=True, timeout=60, check=False
+    )
+    about_it = [line for line in verified.stderr.splitlines() if "orders.service" in line]
+    assert (verified.returncode, about_it) == (0, []), verified.stderr
+
+
+def test_what_the_unit_starts_tells_when_it_is_ready_reloads_and_stops(tmp_path: Path) -> None:
+    """As systemd does it: an abstract socket to be told at, SIGHUP to reload, SIGTERM to stop."""
+    assert unit()["Type"] == "notify"
+    (tmp_path / "orders").mkdir()
+    start = shlex.split(unit()["ExecStart"].replace("%S", str(tmp_path)))
+    reload = shlex.split(unit()["ExecReload"])
+    assert (start[0], reload[1:]) == ("/usr/local/bin/txstore", ["-HUP", "$MAINPID"])
+    name = f"txstore-test-{os.getpid()}-{time.monotonic_ns()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.bind(f"\0{name}")
+        told.settimeout(60)
+        with running([*TXSTORE, *start[1:], *FREE], NOTIFY_SOCKET=f"@{name}") as process:
+            assert told.recv(100) == b"READY=1"
+            places = places_of(process)
+            assert is_ready(places["metrics"])
+            process.send_signal(signal.SIGHUP)
+            with Wire(places["broker"]) as wire:
+                assert wire.call(SEND_V2, half(), b"tx").code == 0
+            process.send_signal(signal.SIGTERM)
+            assert told.recv(100) == b"STOPPING=1"
+            _, log = process.communicate(timeout=60)
+            assert process.returncode == 0
+    assert all(json.loads(line)["level"] in ("info", "warning") for line in log.splitlines()), log
+    with txstore.open(tmp_path / "orders" / "orders.store") as broker:
+        assert broker.open_report.clean
+        assert broker.stat().pending_transactions == 1
+
+
+# Docker ---------------------------------------------------------------------------------------------------------------
+
+
+def dockerfile() -> list[tuple[str, str]]:
+    """Its instructions in order."""
+    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+    return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in text.splitlines())]
+
+
+def entry() -> list[str]:
+    """What the container runs, with the default of what may be given."""
+    steps = dict(dockerfile())
+    return [*json.loads(steps["ENTRYPOINT"]), *json.loads(steps["CMD"])]
+
+
+def check_the_entry(program: Sequence[str], directory: Path) -> None:
+    """Runs the container's command with this program, in another directory and at free ports, until it is stopped."""
+    command = [part.replace("/data/", f"{directory}/") for part in entry()[1:]]
+    command = [re.sub(r"^0\.0\.0\.0:\d+$", "127.0.0.1:0", part) for part in command]
+    with running([*program, *command]) as process:
+        places = places_of(process)
+        assert is_ready(places["metrics"])
+        with Wire(places["broker"]) as wire:
+            assert wire.call(SEND_V2, half(), b"tx").code == 0
+        with urllib.request.urlopen(f"http://{places['metrics']}/metrics", timeout=20) as answer:
+            assert b"rocketmq_half_messages" in answer.read()
+        process.send_signal(getattr(signal, dict(dockerfile())["STOPSIGNAL"]))
+        _, log = process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert all(json.loads(line)["level"] == "info" for line in log.splitlines()), log
+
+
+def test_the_page_shows_the_dockerfile_and_its_command_serves(tmp_path: Path) -> None:
+    assert block("dockerfile") == (DEPLOY / "Dockerfile").read_text()
+    steps = dict(dockerfile())
+    ports = {part.rpartition(":")[2] for part in entry() if part.startswith("0.0.0.0:")}
+    assert ports == set(steps["EXPOSE"].split())
+    words = [word for word, _ in dockerfile()]
+    # Who serves is not root, and owns the volume: what comes behind VOLUME would not change it.
+    assert words.index("RUN") < words.index("USER") < words.index("VOLUME")
+    assert f"install --directory --owner={steps['USER']} {steps['VOLUME']}" in steps["RUN"]
+    assert entry()[2].startswith(f"{steps['VOLUME']}/")
+    check_the_entry(TXSTORE, tmp_path)
+
+
+@pytest.mark.skipif("TXSTORE_WHEEL" not in os.environ, reason="TXSTORE_WHEEL names no wheel of this tree (make build)")
+def test_the_dockerfile_s_steps_work_in_a_clean_environment(tmp_path: Path) -> None:
+    """What `docker build` would do, with a wheel of this tree, as far as that goes without Docker."""
+    (wanted,) = re.findall(r"pip install --no-cache-dir '(txstore\[[\w,]+\])'", dict(dockerfile())["RUN"])
+    wheel = Path(os.environ["TXSTORE_WHEEL"]).resolve()
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=300)
+    python = tmp_path / "venv" / "bin" / "python"
+    install = [str(python), "-m", "pip", "install", "--quiet", f"{wanted} @ {wheel.as_uri()}"]
+    subprocess.run(install, check=True, timeout=600)
+    check_the_entry([str(python.with_name(entry()[0]))], tmp_path)
+    check = json.loads(dict(dockerfile())["HEALTHCHECK"].partition("CMD ")[2])
+    refused = subprocess.run([str(python), *check[1:]], capture_output=True, text=True, timeout=60, check=False)
+    assert (refused.returncode, "Connection refused" in refused.stderr) == (1, True), "nobody listens there here"
+
+
+# Grafana --------------------------------------------------------------------------------------------------------------
+
+
+def dashboard() -> dict[str, Any]:
+    found = json.loads((DEPLOY / "grafana-dashboard.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+
+
+def expressions() -> list[str]:
+    """All of PromQL in it; Grafana's own variables filled in."""
+    found = [target["expr"] for panel in panels() for target in panel["targets"]]
+    for variable in dashboard()["templating"]["list"]:
+        if variable["type"] == "query":
+            found.append(variable["query"]["query"].removeprefix("label_values(").rpartition(",")[0])
+    return [one.replace("$__rate_interval", "5m") for one in found]
+
+
+def lost(mine: Any, theirs: Any, place: str = "") -> Iterator[str]:
+    """What of `mine` is not in `theirs`."""
+    if isinstance(mine, dict) and isinstance(theirs, dict):
+        for name, value in mine.items():
+            yield from lost(value, theirs[name], f"{place}.{name}") if name in theirs else [f"{place}.{name}"]
+    elif isinstance(mine, list) and isinstance(theirs, list) and len(mine) == len(theirs):
+        for number, (one, other) in enumerate(zip(mine, theirs, strict=True)):
+            yield from lost(one, other, f"{place}[{number}]")
+    elif mine != theirs:
+        yield f"{place}: {mine!r} is read as {theirs!r}"
+
+
+def test_grafana_s_own_types_read_the_dashboard_whole() -> None:
+    models = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
+    encoder = pytest.importorskip("grafana_foundation_sdk.cog.encoder")
+    pytest.importorskip("grafana_foundation_sdk.cog.plugins").register_default_plugins()
+    read = json.loads(json.dumps(models.Dashboard.from_json(dashboard()), cls=encoder.JSONEncoder))
+    assert list(lost(dashboard(), read)) == []
+    assert list(lost({"a": [{"b": 1}], "c": 2}, {"a": [{}]})) == [".a[0].b", ".c"], "it can see"
+
+
+def test_the_dashboard_is_asked_of_the_prometheus_that_is_chosen() -> None:
+    chosen = {"type": "prometheus", "uid": "${datasource}"}
+    (variable,) = [one for one in dashboard()["templating"]["list"] if one["type"] == "datasource"]
+    assert (variable["name"], variable["query"]) == ("datasource", "prometheus")
+    queries = [one for one in dashboard()["templating"]["list"] if one["type"] == "query"]
+    assert [one["datasource"] for one in queries] == [chosen] * 3
+    for panel in panels():
+        assert panel["datasource"] == chosen, panel["title"]
+        assert all(target["datasource"] == chosen for target in panel["targets"]), panel["title"]
+    ids = [panel["id"] for panel in dashboard()["panels"]]
+    assert len(ids) == len(set(ids))
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in dashboard()["panels"])
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells)), "no panel covers another"
+    assert max(x for x, _ in cells) < 24
+
+
+def selectors(expression: Any) -> Iterator[Any]:
+    """The metrics that a parsed expression selects."""
+    if type(expression).__name__ == "VectorSelector":
+        yield expression
+    for name in ("expr", "lhs", "rhs", "vector_selector", "param"):
+        inside = getattr(expression, name, None)
+        if inside is not None and not isinstance(inside, str | float | int):
+            yield from selectors(inside)
+    for argument in getattr(expression, "args", None) or ():
+        yield from selectors(argument)
+
+
+def test_every_metric_of_the_dashboard_is_exported_with_the_labels_it_asks_for(broker: Broker) -> None:
+    promql = pytest.importorskip("promql_parser")
+    with Server(broker, WITH_FIGURES) as server, Wire(str(server.address)) as wire:
+        wire.call(34, {}, heartbeat("c1", "c", producers=("g",)))
+        sent = wire.call(SEND_V2, half(), b"tx")
+        assert wire.call(END, ending(sent, COMMIT)).code == 0
+        wire.call(SEND_V2, half(unique_id="ID2"), b"tx")
+        assert wire.call(PULL, pulling()).code == 0
+        wire.call(15, {"consumerGroup": "c", "topic": "orders", "queueId": 0, "commitOffset": 0})
+        seen = Seen(server)
+    asked = set()
+    for text in expressions():
+        for selector in selectors(promql.parse(text)):
+            if selector.name is None:  # A variable's choice of several names.
+                continue
+            asked.add(selector.name)
+            labels = seen.labels_of(selector.name)
+            assert labels, f"{selector.name} is not exported: {text}"
+            assert {matcher.name for matcher in selector.matchers.matchers} <= labels, text
+        for grouped in re.findall(r"by \(([\w, ]+)\)", text):
+            names = {name.strip() for name in grouped.split(",")}
+            (metric,) = {selector.name for selector in selectors(promql.parse(text))}
+            assert names <= seen.labels_of(metric), text
+    # It has all that is told.
+    assert {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in asked} == set(seen.kinds)

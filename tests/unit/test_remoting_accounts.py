@@ -1,0 +1,487 @@
+"""The story: nobody without the secret has anything done, and who has it does no more than his account says.
+
+Requests signed, not signed, and tampered with on the way, said by hand; the accounts' file, good and bad; our clients.
+Java's own signatures are in tests/remoting, a real broker that checks ours in tests/remoting_client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import txstore
+import txstore.aio
+from tests.frames import Response, Wire, frame, json_header, signed
+from tests.unit.conftest import OpenStore
+from txstore import Broker, LocalTransactionState, Message, Server, ServerConfig, errors
+from txstore.remoting.options import ConnectOptions
+from txstore.remoting.server.secrets import Account, Secrets, parse_accounts
+from txstore.remoting.server.server import _warn
+
+SEND, PULL, SEND_V2, END, HEARTBEAT, BACK, VIEW = 10, 11, 310, 37, 34, 36, 33
+DENIED = 16
+SECRETS = {"operator": "secret-of-operator", "shop-app": "secret-of-the-shop", "reader-app": "secret-of-reader"}
+ACCOUNTS = """
+[operator]
+secret_key = "secret-of-operator"
+admin = true
+
+[shop-app]
+secret_key = "secret-of-the-shop"
+topics = { orders = "PUB", paid = "PUB|SUB", closed = "DENY" }
+
+[reader-app]
+secret_key = "secret-of-reader"
+default_topic_perm = "SUB"
+groups = { shipping = "SUB" }
+topics = { secret = "DENY" }
+"""
+
+
+@pytest.fixture
+def accounts(tmp_path: Path) -> Path:
+    path = tmp_path / "accounts.toml"
+    path.touch(0o600)
+    path.write_text(ACCOUNTS)
+    return path
+
+
+@pytest.fixture
+def server(broker: Broker, accounts: Path) -> Iterator[Server]:
+    with Server(broker, ServerConfig("127.0.0.1:0", name_server="127.0.0.1:0", accounts=accounts)) as server:
+        yield server
+
+
+def wire(server: Server, who: str | None, *, secret: str | None = None, binary: bool = False) -> Wire:
+    """A connection that signs as an account, maybe with another secret; None: not at all."""
+    assert server.address is not None
+    account = None if who is None else (who, SECRETS.get(who, "?") if secret is None else secret)
+    return Wire(server.address, account=account, binary=binary)
+
+
+def until(holds: Callable[[], bool], seconds: float = 15.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not come to hold"
+        time.sleep(0.01)
+
+
+def stored(broker: Broker) -> list[bytes]:
+    return [message.body for message in broker.store.scan(0, 1000)[0]]
+
+
+def sending(topic: str = "orders", text: str = "") -> dict[str, Any]:
+    return {"a": "g", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": text, "j": 0}
+
+
+def pulling(topic: str, group: str) -> dict[str, Any]:
+    return {
+        "consumerGroup": group, "topic": topic, "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4,
+        "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0, "expressionType": "TAG",
+    }  # fmt: skip
+
+
+HALF = "TRAN_MSG\x01true\x02PGROUP\x01g\x02UNIQ_KEY\x01ID1\x02"
+
+
+def ending(sent: Response, how: int = 8) -> dict[str, Any]:
+    place = int(sent.fields["msgId"][-16:], 16)
+    queue_offset = sent.fields["queueOffset"]
+    return {
+        "producerGroup": "g", "tranStateTableOffset": queue_offset, "commitLogOffset": place, "commitOrRollback": how,
+        "msgId": "ID1", "transactionId": "ID1", "topic": "orders",
+    }  # fmt: skip
+
+
+def beat(topic: object, group: object) -> bytes:
+    """A consumer's heartbeat."""
+    subscription = {"topic": topic, "subString": "*", "subVersion": 1, "expressionType": "TAG"}
+    consumer = {"groupName": group, "subscriptionDataSet": [subscription]}
+    return json.dumps({"clientID": "c1", "producerDataSet": [], "consumerDataSet": [consumer]}).encode()
+
+
+# Signatures -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
+def test_what_is_signed_is_done(server: Server, broker: Broker, binary: bool) -> None:
+    with wire(server, "shop-app", binary=binary) as shop:
+        assert shop.call(SEND_V2, sending(text="KEYS\x01käse\x02"), "füße".encode()).code == 0
+        assert shop.call(SEND_V2, sending(), b"x").code == 0
+        assert shop.call(105, {"topic": "orders"}).code == 0
+        assert shop.call(106).code == 0
+    assert stored(broker) == ["füße".encode(), b"x"]
+    assert server.counters()["requests_refused"] == 0
+
+
+def tampered() -> dict[str, Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]]:
+    """What may be done to a signed request on its way."""
+    digest = base64.b64encode(b"\0" * 20).decode()
+
+    def without(name: str) -> Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]:
+        return lambda fields, body: ({key: value for key, value in fields.items() if key != name}, body)
+
+    return {
+        "no signature": without("Signature"),
+        "no access key": without("AccessKey"),
+        "a field less": without("h"),
+        "a field more": lambda fields, body: (fields | {"z": "1"}, body),
+        "another topic": lambda fields, body: (fields | {"b": "paid"}, body),
+        "another body": lambda fields, body: (fields, body + b"!"),
+        "another account": lambda fields, body: (fields | {"AccessKey": "operator"}, body),
+        "an account that is not known": lambda fields, body: (fields | {"AccessKey": "nobody"}, body),
+        "an empty signature": lambda fields, body: (fields | {"Signature": ""}, body),
+        "a signature of zeros": lambda fields, body: (fields | {"Signature": digest}, body),
+        "a shortened signature": lambda fields, body: (
+            fields | {"Signature": base64.b64encode(base64.b64decode(fields["Signature"])[:4]).decode()},
+            body,
+        ),
+        "no base64": lambda fields, body: (fields | {"Signature": "ü" * 28}, body),
+    }
+
+
+@pytest.mark.parametrize("name", tampered())
+def test_what_is_tampered_with_is_not_done(
+    server: Server, broker: Broker, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    fields = signed(sending(), b"x", "shop-app", SECRETS["shop-app"])
+    with wire(server, None) as line:
+        assert line.call(SEND_V2, fields, b"x").code == 0
+        fields, body = tampered()[name](fields, b"x")
+        for _ in range(2):
+            answer = line.call(SEND_V2, fields, body)
+            assert (answer.code, "not signed" in (answer.remark or "")) == (DENIED, True)
+        line.write(SEND_V2, fields, body, one_way=True)
+        assert line.call(105, {"topic": "orders"}).code == DENIED, "every request is signed for"
+    assert stored(broker) == [b"x"]
+    counters = server.counters()
+    assert (counters["requests_not_signed"], counters["requests_refused"], counters["requests_not_allowed"]) == (
+        4,
+        4,
+        0,
+    )
+    until(lambda: "denied:" in caplog.text)
+    assert caplog.text.count("denied:") == 1, "one for each connection"
+    said = caplog.text + repr(server) + repr(server.counters())
+    assert not any(secret in said for secret in (*SECRETS.values(), fields.get("Signature") or "?"))
+
+
+def test_a_wrong_secret_is_none(server: Server, broker: Broker) -> None:
+    for secret in ("", "secret-of-reader", SECRETS["shop-app"] + "!", SECRETS["shop-app"][:-1]):
+        with wire(server, "shop-app", secret=secret) as line:
+            assert line.call(SEND_V2, sending(), b"x").code == DENIED
+    assert stored(broker) == []
+
+
+def test_an_answer_that_nobody_asked_for_is_no_way_in(server: Server, broker: Broker) -> None:
+    """A response needs no signature, so its code is not looked at."""
+    with wire(server, "shop-app") as shop:
+        header = json_header(SEND_V2, sending(), 77, flag=1)
+        shop.socket.sendall(frame(header, b"x"))
+        assert shop.call(SEND_V2, sending(), b"y").opaque == 1
+    assert stored(broker) == [b"y"]
+
+
+def test_a_socket_of_this_machine_needs_it_too(broker: Broker, accounts: Path, tmp_path: Path) -> None:
+    place = str(tmp_path / "socket")
+    with Server(broker, ServerConfig(None, place, None, accounts=accounts)), Wire(place) as line:
+        assert line.call(SEND_V2, sending(), b"x").code == DENIED
+
+
+# Permissions ----------------------------------------------------------------------------------------------------------
+
+CASES: dict[str, tuple[str, int, dict[str, Any], bytes, bool]] = {
+    "sends where it may": ("shop-app", SEND_V2, sending("orders"), b"x", True),
+    "sends where it may both": ("shop-app", SEND_V2, sending("paid"), b"x", True),
+    "sends elsewhere": ("shop-app", SEND_V2, sending("elsewhere"), b"x", False),
+    "sends where it is denied": ("shop-app", SEND_V2, sending("closed"), b"x", False),
+    "sends by old names": ("shop-app", SEND, {"producerGroup": "g", "topic": "elsewhere"}, b"x", False),
+    "sends a batch elsewhere": ("shop-app", 320, sending("elsewhere"), b"x", False),
+    "sends half a message elsewhere": ("shop-app", SEND_V2, sending("elsewhere", HALF), b"x", False),
+    "sends to another's retries": ("shop-app", SEND_V2, sending("%RETRY%shipping"), b"x", False),
+    "sends to its retries": ("reader-app", SEND_V2, sending("%RETRY%shipping"), b"x", True),
+    "sends where it reads": ("reader-app", SEND_V2, sending("orders"), b"x", False),
+    "reads where it sends": ("shop-app", PULL, pulling("orders", "shipping"), b"", False),
+    "reads in its group": ("reader-app", PULL, pulling("orders", "shipping"), b"", True),
+    "reads by a name of its group's": ("reader-app", PULL, pulling("orders", "shipping%orders"), b"", True),
+    "reads in another's group": ("reader-app", PULL, pulling("orders", "billing"), b"", False),
+    "reads in a group that begins so": ("reader-app", PULL, pulling("orders", "shipping2"), b"", False),
+    "reads what it is denied": ("reader-app", PULL, pulling("secret", "shipping"), b"", False),
+    "reads another's dead letters": ("reader-app", PULL, pulling("%DLQ%billing", "shipping"), b"", False),
+    "lite pull": ("reader-app", 361, pulling("secret", "shipping"), b"", False),
+    "beats in its group": ("reader-app", HEARTBEAT, {}, beat("orders", "shipping"), True),
+    "beats in another's": ("reader-app", HEARTBEAT, {}, beat("orders", "billing"), False),
+    "beats for what it is denied": ("reader-app", HEARTBEAT, {}, beat("secret", "shipping"), False),
+    "beats in UTF-16": ("reader-app", HEARTBEAT, {}, beat("orders", "billing").decode().encode("utf-16"), False),
+    "beats a number": ("reader-app", HEARTBEAT, {}, beat("orders", 7), False),
+    "beats nothing": ("reader-app", HEARTBEAT, {}, b"", False),
+    "leaves another's group": ("reader-app", 35, {"clientID": "c1", "consumerGroup": "billing"}, b"", False),
+    "leaves as a producer": ("shop-app", 35, {"clientID": "c1", "producerGroup": "g"}, b"", True),
+    "lists another's group": ("reader-app", 38, {"consumerGroup": "billing"}, b"", False),
+    "acknowledges": ("reader-app", 15, {"consumerGroup": "billing", "topic": "orders", "queueId": 0}, b"", False),
+    "locks another's": ("reader-app", 41, {}, json.dumps({"consumerGroup": "billing", "mqSet": []}).encode(), False),
+    "locks what it is denied": (
+        "reader-app", 41, {}, json.dumps({"consumerGroup": "shipping", "mqSet": [{"topic": "secret"}]}).encode(), False,
+    ),
+    "locks": ("reader-app", 41, {}, b'{"consumerGroup":"shipping","clientId":"c1","mqSet":[]}', True),
+    "finds by key": ("shop-app", 12, {"topic": "orders", "key": "k"}, b"", False),
+    "asks for a queue's end": ("shop-app", 30, {"topic": "orders", "queueId": 0}, b"", True),
+    "asks for another queue's end": ("shop-app", 30, {"topic": "elsewhere", "queueId": 0}, b"", False),
+    "makes a topic": ("shop-app", 17, {"topic": "orders", "readQueueNums": 9, "writeQueueNums": 9}, b"", False),
+    "deletes a topic": ("shop-app", 215, {"topic": "orders"}, b"", False),
+    "looks at the broker": ("reader-app", 28, {}, b"", False),
+    "resets": ("reader-app", 222, {"topic": "orders", "group": "shipping", "timestamp": 0}, b"", False),
+    "what is not known": ("shop-app", 9999, {}, b"", False),
+    "what is the engine's own": ("shop-app", -1, {"topic": "x", "make": "true"}, b"", False),
+    "views no place": ("reader-app", VIEW, {"offset": "x"}, b"", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_account_does_what_it_may(server: Server, broker: Broker, name: str) -> None:
+    who, code, fields, body, allowed = CASES[name]
+    for topic in ("orders", "secret", "paid"):
+        broker.create_topic(topic, 4)
+    topics = broker.topics()
+    with wire(server, who) as line:
+        answer = line.call(code, fields, body)
+    assert (answer.code != DENIED) is allowed, answer
+    if not allowed:
+        assert f"account {who} may not" in (answer.remark or "")
+        assert (stored(broker), broker.topics(), server.counters()["requests_not_allowed"]) == ([], topics, 1)
+    with wire(server, "operator") as line:
+        assert line.call(code, fields, body).code != DENIED
+
+
+def test_nobody_is_let_where_no_client_may(server: Server, broker: Broker) -> None:
+    """An administrator neither."""
+    with wire(server, "operator") as line:
+        assert line.call(SEND_V2, sending("RMQ_SYS_TRANS_HALF_TOPIC"), b"x").code == 16
+        assert line.call(PULL, pulling("RMQ_SYS_TRANS_HALF_TOPIC", "g")).code == 16
+        assert line.call(-1, {"topic": "x", "make": "true"}).code == 3
+    assert stored(broker) == []
+
+
+def test_an_end_needs_the_half_s_own_topic(server: Server, broker: Broker) -> None:
+    """Whatever topic the end itself names; so who may not send there neither commits nor rolls back."""
+    with wire(server, "operator") as line:
+        elsewhere = line.call(SEND_V2, sending("elsewhere", HALF), b"tx")
+    with wire(server, "shop-app") as shop, wire(server, "reader-app") as reader:
+        for line in (shop, reader):
+            for how in (8, 12):
+                answer = line.call(END, ending(elsewhere, how))
+                assert (answer.code, "elsewhere" in (answer.remark or "")) == (DENIED, True)
+            line.write(END, ending(elsewhere), one_way=True)
+        assert shop.call(END, ending(elsewhere) | {"tranStateTableOffset": 99}).code not in (0, DENIED)
+        assert shop.call(END, ending(elsewhere) | {"tranStateTableOffset": "x"}).code == DENIED
+        sent = shop.call(SEND_V2, sending("orders", HALF.replace("ID1", "ID2")), b"own")
+        assert shop.call(END, ending(sent) | {"transactionId": "ID2"}).code == 0
+    assert [transaction.transaction_id for transaction in broker.transactions()] == ["ID1"]
+    assert [message.body for message in broker.read("orders", 0, 0)[0]] == [b"own"]
+    assert server.counters()["ends_committed"] == 1
+
+
+def test_a_place_of_the_log_shows_what_its_topic_shows(server: Server, broker: Broker) -> None:
+    """Whatever topic the request names; a message handed back by its place would come again to who hands it back."""
+    places = {topic: broker.append(Message(topic, b"x"), 0).physical_offset for topic in ("secret", "orders")}
+    with wire(server, "reader-app") as reader:
+        for code, fields in ((VIEW, {}), (BACK, {"group": "shipping", "delayLevel": 1, "originTopic": "orders"})):
+            found = fields | {"offset": places["secret"], "topic": "orders"}
+            assert reader.call(code, found).code == DENIED
+            assert reader.call(code, fields | {"offset": places["orders"]}).code == 0
+            assert reader.call(code, fields | {"offset": 2**62}).code == 22
+        own = {"group": "billing", "delayLevel": 1, "offset": places["orders"]}
+        assert reader.call(BACK, own).code == DENIED
+
+
+def test_the_server_s_own_questions_are_not_signed(open_store: OpenStore, accounts: Path) -> None:
+    """As RocketMQ's are not; the answer to a check is an end, which is."""
+    broker = open_store(transaction_time_out=0.05, transaction_check_interval=0.2)
+    config = ServerConfig("127.0.0.1:0", name_server=None, accounts=accounts)
+    with Server(broker, config) as server, wire(server, "shop-app") as shop:
+        sent = shop.call(SEND_V2, sending(text=HALF), b"tx")
+        assert "Signature" not in shop.pushed(39).fields
+        shop.write(END, ending(sent) | {"fromTransactionCheck": "true"}, one_way=True)
+        until(lambda: not broker.transactions())
+    assert len(broker.read("orders", 0, 0)[0]) == 1
+
+
+# Our clients ----------------------------------------------------------------------------------------------------------
+
+
+def check(message: object) -> LocalTransactionState:
+    return LocalTransactionState.COMMIT
+
+
+def test_our_clients_sign(server: Server) -> None:
+    address = str(server.name_server)
+    shop = {"access_key": "shop-app", "secret_key": SECRETS["shop-app"]}
+    with txstore.connect(address, **shop) as there:  # type: ignore[arg-type]
+        with there.transaction_producer("p", check_listener=check).transaction(Message("orders", b"one")):
+            pass
+        there.producer("p").send_batch([Message("orders", b"two"), Message("orders", b"three")])
+        with pytest.raises(errors.BrokerRefusedError, match="may not send to topic elsewhere"):
+            there.producer("p").send(Message("elsewhere", b"x"))
+
+    async def read() -> list[bytes]:
+        reader = {"access_key": "reader-app", "secret_key": SECRETS["reader-app"]}
+        found: list[bytes] = []
+        async with (
+            txstore.aio.connect(address, **reader) as there,  # type: ignore[arg-type]
+            there.consumer("shipping", "orders") as consumer,
+        ):
+            async for message in consumer:
+                found.append(message.body)
+                if len(found) == 3:
+                    break
+        return sorted(found)
+
+    assert asyncio.run(read()) == [b"one", b"three", b"two"]
+    assert server.counters()["requests_not_signed"] == 0
+
+
+def test_our_clients_say_that_they_are_not_let_in(server: Server) -> None:
+    for account in ({}, {"access_key": "shop-app", "secret_key": "not-the-secret"}):
+        with pytest.raises(errors.BrokerRefusedError, match=r"not signed.*\nhint: .*access_key") as caught:
+            txstore.connect(str(server.name_server), **account)  # type: ignore[arg-type]
+        assert "not-the-secret" not in str(caught.value)
+
+
+def test_our_clients_keep_the_secret() -> None:
+    options = ConnectOptions(access_key="shop-app", secret_key="hush-hush-hush")
+    assert "hush" not in repr(options) + repr(options.credentials)
+    for wrong in ({"access_key": "a"}, {"secret_key": "hush-hush"}, {"access_key": 7, "secret_key": "hush-hush"}):
+        with pytest.raises(errors.InvalidOptionError) as caught:
+            ConnectOptions.from_options(wrong)
+        assert "hush" not in str(caught.value)
+
+
+# The file -------------------------------------------------------------------------------------------------------------
+
+
+def test_accounts_change_while_it_serves(broker: Broker, accounts: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By itself, within ten seconds of this clock; a file that is no good changes nothing."""
+    now = [0.0]
+    config = ServerConfig("127.0.0.1:0", name_server=None, accounts=accounts)
+    with Server(broker, config, monotonic=lambda: now[0]) as server, wire(server, "shop-app") as shop:
+        assert shop.call(SEND_V2, sending(), b"x").code == 0
+        accounts.write_text("[shop-app]\nsecret_key = 7\n")
+        now[0] += 11
+        until(lambda: "accounts stay as they were" in caplog.text)
+        assert shop.call(SEND_V2, sending(), b"x").code == 0
+        accounts.write_text(ACCOUNTS.replace("shop-app", "other-app"))
+        now[0] += 11
+        until(lambda: shop.call(SEND_V2, sending(), b"x").code == DENIED)
+        with wire(server, "other-app", secret=SECRETS["shop-app"]) as other:
+            assert other.call(SEND_V2, sending(), b"x").code == 0
+        accounts.unlink()
+        with pytest.raises(errors.InvalidOptionError, match="cannot be read"):
+            server.reload()
+        accounts.touch(0o600)
+        server.reload()
+        with wire(server, "operator") as operator:
+            assert operator.call(SEND_V2, sending(), b"x").code == DENIED, "an empty file knows nobody"
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o777])
+def test_a_file_that_others_may_touch_is_refused(broker: Broker, accounts: Path, mode: int) -> None:
+    accounts.chmod(mode)
+    with pytest.raises(errors.InvalidOptionError, match=f"mode {mode:04o}.*\nhint: chmod 600"):
+        Server(broker, ServerConfig("127.0.0.1:0", name_server=None, accounts=accounts))
+
+
+BAD = {
+    "no TOML": ("[shop-app\nhush-hush", "it is no TOML, at line 1"),
+    "a value cut off": ('[shop-app]\nsecret_key = "hush-hush', "it is no TOML, at"),
+    "outside": ('secret_key = "hush-hush"', "outside of an account"),
+    "no secret": ("[shop-app]", "take 7 to 1024 characters"),
+    "a short secret": ('[shop-app]\nsecret_key = "hush"', "take 7 to 1024 characters"),
+    "a short name": ('[shop]\nsecret_key = "hush-hush"', "take 7 to 1024 characters"),
+    "unknown field": ('[shop-app]\nsecret_key = "hush-hush"\nwhiteList = "*"', "no field 'whiteList'"),
+    "no permission": ('[shop-app]\nsecret_key = "hush-hush"\ndefault_topic_perm = "ALL"', "default_topic_perm is no"),
+    "no permission of a topic": ('[shop-app]\nsecret_key = "hush-hush"\ntopics = { a = 3 }', "topics.a is no perm"),
+    "topics as a list": ('[shop-app]\nsecret_key = "hush-hush"\ntopics = ["a=PUB"]', "topics is no table"),
+    "admin as text": ('[shop-app]\nsecret_key = "hush-hush"\nadmin = "true"', "neither true nor false"),
+    "twice": ('[shop-app]\nsecret_key = "hush-hush"\n[shop-app]\n', "it is no TOML, at line 3"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_file_that_is_no_good_is_said_so(broker: Broker, accounts: Path, name: str) -> None:
+    text, told = BAD[name]
+    accounts.write_text(text)
+    with pytest.raises(errors.InvalidOptionError, match=told) as caught:
+        Server(broker, ServerConfig("127.0.0.1:0", name_server=None, accounts=accounts))
+    assert str(accounts) in str(caught.value)
+    assert "hint:" in str(caught.value)
+    assert "hush" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=12)
+    | st.sampled_from(["PUB", "SUB", "hush-hush-hush"]),
+    lambda inner: st.dictionaries(st.sampled_from(["secret_key", "admin", "topics", "groups", "a", "shop-app"]), inner),
+    max_leaves=12,
+)
+
+
+@given(st.text(max_size=200) | st.dictionaries(st.text(max_size=9), _VALUES, max_size=3).map(lambda said: _toml(said)))
+def test_any_text_is_accounts_or_an_error(text: str) -> None:
+    told = ""
+    accounts: list[Account] = []
+    try:
+        accounts = parse_accounts(text)
+    except errors.InvalidOptionError as error:
+        told = str(error)
+    assert "hush" not in told + repr(accounts)
+    assert ("\nhint: " in told) or not told
+    assert all(len(account.secret_key) >= 7 for account in accounts)
+
+
+def _toml(value: object) -> str:
+    """Near enough to TOML that much of it is."""
+    if isinstance(value, dict) and any(isinstance(inner, dict) for inner in value.values()):
+        parts = (
+            f"[{json.dumps(key)}]\n{_toml(inner)}" if isinstance(inner, dict) else "" for key, inner in value.items()
+        )
+        return "\n".join(parts)
+    if isinstance(value, dict):
+        return "\n".join(f"{json.dumps(key)} = {json.dumps(inner)}" for key, inner in value.items())
+    return json.dumps(value)
+
+
+# Where it listens -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("listen", "secured", "told"),
+    [
+        ("127.0.0.1:1", (), None),
+        ("[::1]:1", (), None),
+        ("10.0.0.7:1", (), "whoever reaches it may send and read\nhint: --accounts"),
+        ("[fd00::7]:1", ("tls",), "whoever reaches it may send and read\nhint: --accounts"),
+        ("0.0.0.0:1", ("accounts",), "whoever is on the way reads all, and may repeat it\nhint: --tls-cert"),
+        ("0.0.0.0:1", ("accounts", "tls"), None),
+    ],
+)
+def test_what_is_open_to_others_is_said(
+    caplog: pytest.LogCaptureFixture, listen: str, secured: tuple[str, ...], told: str | None
+) -> None:
+    tls: Any = object() if "tls" in secured else None
+    with caplog.at_level(logging.WARNING):
+        _warn(ServerConfig(listen, name_server=None), Secrets(tls, [] if "accounts" in secured else None, None))
+    assert (told in caplog.text) if told else not caplog.text
