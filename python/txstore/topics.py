@@ -78,7 +78,8 @@ class _Table:
         version["counter"] = counter + 1 if isinstance(counter, int) else 1
         version["timestamp"] = self._time_ms()
         root = self._root | {"dataVersion": version, self._name: entries}
-        self._files.set_config_text(self._file, json.dumps(root, indent=1, sort_keys=True))
+        # The store lays the text out; an indented one takes Python ten times as long.
+        self._files.set_config_text(self._file, json.dumps(root, sort_keys=True))
         self._root, self._entries = root, entries
 
 

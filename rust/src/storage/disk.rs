@@ -23,6 +23,8 @@ use crate::error::{Error, Result};
 
 const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
+const BLANK_BLOCK_BYTES: usize = 4096; // how much `is_blank` looks at in one step
+const BLANK_BLOCKS_MAX: usize = 16;
 const ZERO_BLOCK_BYTES: usize = 1 << 20; // one write where holes cannot be punched
 
 /// The files below one real directory.
@@ -326,6 +328,29 @@ impl File for DiskFile {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeros(range),
             Err(source) => Err(self.error("give back space of", source)),
         }
+    }
+
+    fn is_blank(&self, range: Range<u64>) -> Result<bool> {
+        let (mut at, end) = (range.start, range.end.min(self.len()?));
+        let mut bytes = [0; BLANK_BLOCK_BYTES];
+        for _ in 0..BLANK_BLOCKS_MAX {
+            at = match fs::seek(&self.handle, SeekFrom::Data(at)) {
+                Ok(data) => data,
+                Err(Errno::NXIO) => return Ok(true),
+                Err(_) => at,
+            };
+            if at >= end {
+                return Ok(true);
+            }
+            let length = usize::try_from(end - at).unwrap_or(usize::MAX).min(BLANK_BLOCK_BYTES);
+            let block = bytes.get_mut(..length).unwrap_or_default();
+            self.read_at(block, at)?;
+            if block.iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+            at += u64::try_from(length).unwrap_or(u64::MAX);
+        }
+        Ok(at >= end)
     }
 
     fn read_at(&self, buf: &mut [u8], position: u64) -> Result<()> {

@@ -21,6 +21,7 @@ use super::path::{parent_and_name, parts};
 use super::{DirEntry, File, Lock, OpenMode, Opener, ReadMap, SharedMap, Storage};
 use crate::error::{Error, Result};
 use crate::sync::unmodelled::Mutex;
+use crate::units::to_usize;
 use random::Random;
 use sparse::wide;
 use tree::{Inode, Node, Tree, parent};
@@ -429,6 +430,13 @@ impl File for MemoryFile {
         self.changes_or_fails("give back space of", range.end)?;
         self.inode.lock().zero(range);
         Ok(())
+    }
+
+    fn is_blank(&self, range: Range<u64>) -> Result<bool> {
+        let end = range.end.min(self.len()?);
+        let mut bytes = vec![0; to_usize(end.saturating_sub(range.start))];
+        self.read_at(&mut bytes, range.start)?;
+        Ok(bytes.iter().all(|byte| *byte == 0))
     }
 
     fn read_at(&self, buf: &mut [u8], position: u64) -> Result<()> {

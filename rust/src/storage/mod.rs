@@ -93,6 +93,10 @@ pub trait File: Send + Sync + Debug {
     fn allocate(&self, range: Range<u64>) -> Result<()>;
     /// Makes a range read as zeros and gives its space back where the file system can. The length stays.
     fn punch(&self, range: Range<u64>) -> Result<()>;
+    /// Whether a range is found to be zeros without much reading; false where that cannot be told soon.
+    fn is_blank(&self, _range: Range<u64>) -> Result<bool> {
+        Ok(false)
+    }
     /// Reads exactly `buf.len()` bytes; an error if the file ends before.
     fn read_at(&self, buf: &mut [u8], position: u64) -> Result<()>;
     /// Writes all of `buf`; short writes and interruptions are continued.

@@ -53,6 +53,26 @@ fn a_punched_range_reads_as_zeros_and_the_length_stays() {
 }
 
 #[test]
+fn a_range_is_blank_if_little_of_it_was_written_and_all_of_that_is_zeros() {
+    let (_dir, disk) = disk();
+    let file = disk.open("file", OpenMode::Create).unwrap();
+    file.set_len(6 << 20).unwrap();
+    assert!(file.is_blank(0..6 << 20).unwrap());
+    file.write_at(b"entries", 100).unwrap();
+    assert!(!file.is_blank(0..6 << 20).unwrap());
+    assert!(file.is_blank(107..6 << 20).unwrap());
+    for at in [5 << 20, (6 << 20) - 1] {
+        file.write_at(b"x", at).unwrap();
+        assert!(!file.is_blank(107..6 << 20).unwrap(), "{at}");
+        assert!(file.is_blank(107..at).unwrap(), "{at}");
+        file.write_at(b"\0", at).unwrap();
+        assert!(file.is_blank(107..6 << 20).unwrap(), "{at}");
+    }
+    file.write_at(&vec![0; 1 << 20], 1 << 20).unwrap();
+    assert!(!file.is_blank(0..6 << 20).unwrap(), "a megabyte is more than is looked at");
+}
+
+#[test]
 fn zeros_are_written_where_holes_cannot_be_punched() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Disk::open(dir.path()).unwrap();
