@@ -1,7 +1,7 @@
 """The story: a Java team's own clients come by TLS to `txstore serve`, and are told nothing where they do not.
 
-RocketMQ's rocketmq-client 5.4.0 with `tls.enable=true`, in a process that believes one authority alone; and with its own
-AclClientRPCHook, against a server with accounts.
+RocketMQ's rocketmq-client 5.4.0 with `tls.enable=true`, in a process that believes one authority alone; and with its
+own AclClientRPCHook, against a server with accounts.
 """
 
 from __future__ import annotations

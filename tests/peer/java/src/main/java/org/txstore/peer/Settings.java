@@ -36,8 +36,11 @@ final class Settings {
         return config;
     }
 
-    /** Who the broker lets in; its names and values are among the broker's own. */
+    /** Whom the broker lets in, by names and values among the broker's own; null: everybody. */
     static AuthConfig auth(JSONObject arguments) {
+        if (!arguments.getJSONObject("broker_config").getBooleanValue("authenticationEnabled")) {
+            return null;
+        }
         AuthConfig config = new AuthConfig();
         config.setAuthConfigPath(arguments.getString("store") + "/config");
         MixAll.properties2Object(properties(arguments.getJSONObject("broker_config")), config);
