@@ -92,16 +92,6 @@ def test_transactions_end_as_their_producer_says(java: peer.Peer, server: Server
     assert [checks[ids[body]] for body in plans] == [0, 0, 2, 1, 1, 3]
 
 
-def test_an_operator_takes_up_again_what_was_given_up(java: peer.Peer, server: Server) -> None:
-    with java.producer(names_of(server), "payments") as producer:
-        plan = ["UNKNOWN", "UNKNOWN", "UNKNOWN", "UNKNOWN", "COMMIT"]
-        (sent,) = producer.transactions([peer.message("orders", b"late", answers=plan)])
-        until(lambda: server.broker.transaction(sent["transaction_id"]).state == "discarded", 60)
-        (parked,) = (m for m in server.broker.store.scan(0, 100)[0] if m.topic == "TRANS_CHECK_MAX_TIME_TOPIC")
-        assert java.resume(names_of(server), parked.offset_message_id)
-        until(lambda: bodies(server, "orders") == [b"late"], 60)
-
-
 def test_compressed_bodies_and_batches_arrive(java: peer.Peer, server: Server) -> None:
     with java.producer(names_of(server), "g", compression="LZ4") as producer:
         large = b"compress me " * 1_000

@@ -37,6 +37,8 @@ def java_by_tls(tmp_path_factory: pytest.TempPathFactory, authority: Authority) 
         "tls.test.mode.enable": "false",
         "tls.client.authServer": "true",
         "tls.client.trustCertPath": authority.file,
+        # A machine at work on other things is waited for.
+        "com.rocketmq.remoting.client.connect.timeout": 30_000,
     }
     with home.start((*peer.QUICK_MACHINE, *(f"-D{name}={value}" for name, value in believes.items()))) as process:
         yield process
@@ -54,7 +56,7 @@ def test_java_comes_by_tls(java_by_tls: peer.Peer, authority: Authority, tmp_pat
         with java_by_tls.producer(names_of(server), "payments") as producer:
             plans = {b"committed": ["COMMIT"], b"not": ["ROLLBACK"], b"checked": ["UNKNOWN", "COMMIT"]}
             producer.transactions([peer.message("orders", body, answers=plan) for body, plan in plans.items()])
-            until(lambda: not server.broker.transactions(), 30)
+            until(lambda: not server.broker.transactions(), 60)
         assert sorted(bodies(server, "orders")) == [b"checked", b"committed"]
         assert len(push(java_by_tls, server, 2)) == 2
         assert server.counters()["handshakes_failed"] == 0

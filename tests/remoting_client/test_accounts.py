@@ -1,5 +1,4 @@
-"""The story: RocketMQ 5 with its own users lets our clients in by the same signature, and nobody without it; its TLS,
-too, is ours.
+"""The story: RocketMQ 5 with its own users lets our clients in by the same signature, and nobody without it.
 
 RocketMQ 5.4 has no ACL 1.0 any more; its `auth` module checks the same `AccessKey` and `Signature`.
 """
@@ -7,7 +6,6 @@ RocketMQ 5.4 has no ACL 1.0 any more; its `auth` module checks the same `AccessK
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,13 +64,3 @@ def test_who_does_not_is_not(guarded: str, account: dict[str, Any]) -> None:
     ):
         broker.producer("plain").send(Message("orders", b"x"))
     assert "not-the-secret" not in str(caught.value)
-
-
-def test_rocketmq_is_spoken_to_by_tls(guarded: str) -> None:
-    """By a certificate that it makes for itself when none is configured, so who believes a certificate refuses it."""
-    anybody = ssl.create_default_context()
-    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
-    with txstore.connect(guarded, tls=anybody, access_key=USER, secret_key=SECRET, **SOON) as broker:
-        assert broker.producer("plain").send(Message("secured", b"x")).message_id
-    with pytest.raises(errors.BrokerUnreachableError, match="not believed"):
-        txstore.connect(guarded, tls=True, access_key=USER, secret_key=SECRET)

@@ -33,7 +33,7 @@ final class Remote {
         DefaultMQProducer producer = new DefaultMQProducer(arguments.getString("group"), Settings.account(arguments));
         producer.setNamesrvAddr(arguments.getString("names"));
         producer.setInstanceName("remote-" + System.nanoTime());
-        producer.setSendMsgTimeout(10_000);
+        producer.setSendMsgTimeout(30_000);
         producer.start();
         int count = arguments.getIntValue("count");
         JSONArray ids = new JSONArray();
