@@ -64,6 +64,7 @@ torture: $(NATIVE) cargo-fuzz ## the long form of the fault tests: an hour and m
 	$(call step,full disks,TXSTORE_FULL_DISKS=500 $(BIN)/python -m pytest -q -s tests/crash/test_full_disk.py)
 	$(call step,malformed stores,TXSTORE_MALFORMED=1500 $(BIN)/python -m pytest -q -s tests/crash/test_malformed.py)
 	$(call step,processes,TXSTORE_PROCESSES_SECONDS=120 TXSTORE_FORKS=200 $(BIN)/python -m pytest -q -s tests/crash/test_processes.py)
+	$(call step,histories,TXSTORE_HISTORIES=30 TXSTORE_HISTORY_SECONDS=60 $(BIN)/python -m pytest -q -s tests/histories)
 	$(call step,streams,TXSTORE_SPARK_KILLS=5 $(BIN)/python -m pytest -q -s tests/spark -k kill)
 
 bench: $(NATIVE) ## how fast: Rust benches, then Python's

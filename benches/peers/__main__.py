@@ -8,7 +8,9 @@ never asserts. Not here: what is measured (the parts do that).
 
 import argparse
 import os
+import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from importlib import import_module
@@ -36,23 +38,32 @@ def _rows_of(part: str) -> Callable[[Scale], Iterator[Row]]:
     return rows
 
 
-def _compare(parts: Sequence[str], scale: Scale, folder: Path) -> None:
-    """Rows of those parts; written after each, so that a run that is stopped leaves something."""
+def _compare(parts: Sequence[str], scale: Scale, folder: Path) -> list[str]:
+    """Rows of those parts, written after each; the parts that failed, whose rows up to there are kept."""
     rows: list[Row] = []
+    failed: list[str] = []
     start = time.perf_counter()
-    print(heading(), flush=True)
+    if parts:
+        print(heading(), flush=True)
     for part in parts:
-        for row in _rows_of(part)(scale):
-            print(row.line(), flush=True)
-            rows.append(row)
-        seconds = time.perf_counter() - start
-        how = f"{scale.name} sizes, medians of {scale.turns} turns (least..most), {seconds:.0f} s"
-        (folder / "peers.md").write_text(f"{how}\n\n{_facts()}\n\n{markdown(rows)}")
-        plain = [row.plain() for row in rows]
-        (folder / "peers.json").write_text(
-            as_json(rows=plain, scale=scale.name, turns=scale.turns, seconds=round(seconds))
-        )
-        plot_ratios(rows, folder / "peers")
+        try:
+            for row in _rows_of(part)(scale):
+                print(row.line(), flush=True)
+                rows.append(row)
+        except Exception:  # An hour of the other parts is not lost for it.
+            traceback.print_exc()
+            failed.append(part)
+        _write(folder, rows, failed, scale, time.perf_counter() - start)
+    return failed
+
+
+def _write(folder: Path, rows: Sequence[Row], failed: Sequence[str], scale: Scale, seconds: float) -> None:
+    how = f"{scale.name} sizes, medians of {scale.turns} turns (least..most), {seconds:.0f} s"
+    how += f"; failed: {', '.join(failed)}" if failed else ""
+    (folder / "peers.md").write_text(f"{how}\n\n{_facts()}\n\n{markdown(rows)}")
+    plain = [row.plain() for row in rows]
+    (folder / "peers.json").write_text(as_json(rows=plain, failed=failed, scale=scale.name, turns=scale.turns))
+    plot_ratios(rows, folder / "peers")
 
 
 def _grow(sizes: growth.Sizes, folder: Path) -> None:
@@ -81,11 +92,12 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     print(f"{scale.name} sizes, medians of {scale.turns} turns; load before: {os.getloadavg()[0]:.1f}\n")
-    if compared := [part for part in _COMPARED if part in arguments.only]:
-        _compare(compared, scale, folder)
+    failed = _compare([part for part in arguments.only if part in _COMPARED], scale, folder)
     if "growth" in arguments.only:
         _grow(growth.sizes_of(arguments.quick, arguments.large), folder)
     print(f"\n{time.perf_counter() - start:.0f} s; load after: {os.getloadavg()[0]:.1f}")
+    if failed:
+        sys.exit(f"not all was measured: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -111,7 +111,8 @@ def _draw_sweep(axes: Any, sweep: str, points: Sequence[Point]) -> None:
     axes.grid(which="major", color="#e4e4e4", linewidth=0.6)
     axes.legend(fontsize=7, loc="upper left")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.xaxis.set_minor_formatter("")
 
 
 def main() -> None:

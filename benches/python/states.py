@@ -32,6 +32,7 @@ class Opening:
     """What opening a store took."""
 
     seconds: float
+    processor_seconds: float
     anonymous_bytes: int
     scanned_bytes: int
     pending: int
@@ -80,12 +81,13 @@ def _fill(path: str, messages: int, halves: int, pending: int) -> None:
 
 def _open(path: str) -> None:
     before = anonymous_bytes()
-    start = time.perf_counter()
+    start, processor = time.perf_counter(), time.process_time()
     broker = txstore.open(path, transaction_time_out=timedelta(days=1))
-    seconds = time.perf_counter() - start
+    seconds, processor = time.perf_counter() - start, time.process_time() - processor
     anonymous, stat, report = anonymous_bytes() - before, broker.stat(), broker.open_report
     figures = {
         "seconds": seconds,
+        "processor_seconds": processor,
         "anonymous_bytes": anonymous,
         "scanned_bytes": report.scanned_bytes,
         "pending": stat.pending_transactions,

@@ -9,9 +9,10 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeAlias, TypeVar
+from typing import Any, NoReturn, Self, TypeAlias, TypeVar, overload
 
 from txstore import consumer as blocking
 from txstore import producer as sending
@@ -36,7 +37,7 @@ from txstore.message import (
     TransactionSendResult,
     transaction_id_of,
 )
-from txstore.producer import QueueSelector
+from txstore.producer import AsyncSession, LocalDatabase, QueueSelector
 from txstore.remoting.broker import RemoteBroker, Session
 from txstore.remoting.options import ConnectOptions
 from txstore.remoting.sending import RemoteEnd, RemoteSent
@@ -105,13 +106,21 @@ class Broker:
         return Producer(self, sending.Producer(self._remote, group))
 
     def transaction_producer(
-        self, group: str, listener: object = None, *, check_listener: object = None
+        self,
+        group: str,
+        listener: object = None,
+        *,
+        check_listener: object = None,
+        database: LocalDatabase | None = None,
     ) -> "TransactionProducer":
         """A producer of transactional messages, which answers checks until it is closed.
 
-        The listener's calls may be coroutines. Raises InvalidNameError, InvalidOptionError, StoreClosedError.
+        The listener's calls may be coroutines. `database`, instead of listeners: a `txstore.database.Database`, which
+        answers them by rows. Raises InvalidNameError, InvalidOptionError, StoreClosedError.
         """
-        inner = sending.TransactionProducer(self._remote, group, listener, check_listener=check_listener)
+        inner = sending.TransactionProducer(
+            self._remote, group, listener, check_listener=check_listener, database=database
+        )
         return TransactionProducer(self, inner)
 
     def consumer(
@@ -279,14 +288,60 @@ class TransactionProducer(Producer):
         failed = await self._end(sent, state)
         return TransactionSendResult(sent, state, local, error if failed is None else failed)
 
+    @overload
     def transaction(
-        self, message: Message, *, queue_id: int | None = None, selector: QueueSelector | None = None, arg: Any = None
-    ) -> "Transaction":
+        self,
+        message: Message,
+        *,
+        session: None = ...,
+        queue_id: int | None = ...,
+        selector: QueueSelector | None = ...,
+        arg: Any = ...,
+    ) -> "Transaction": ...
+
+    @overload
+    def transaction(
+        self,
+        message: Message,
+        *,
+        session: AsyncSession,
+        queue_id: int | None = ...,
+        selector: QueueSelector | None = ...,
+        arg: Any = ...,
+    ) -> AbstractAsyncContextManager[sending.Transaction]: ...
+
+    def transaction(
+        self,
+        message: Message,
+        *,
+        session: AsyncSession | None = None,
+        queue_id: int | None = None,
+        selector: QueueSelector | None = None,
+        arg: Any = None,
+    ) -> "Transaction | AbstractAsyncContextManager[sending.Transaction]":
         """`async with producer.transaction(message) as tx`: entering stores the half message, leaving commits it.
 
-        An exception inside, a cancellation too, leaves the transaction UNKNOWN: a check decides.
+        An exception inside, a cancellation too, leaves the transaction UNKNOWN: a check decides. With `session`, an
+        async one on the producer's `database`: as `txstore.TransactionProducer.transaction`, the database's
+        transaction and the message become one. Raises InvalidOptionError for a session that is not async.
         """
-        return Transaction(self, message, queue_id, selector, arg)
+        if session is None and self._producer._database is None:
+            return Transaction(self, message, queue_id, selector, arg)
+        given: Any = session
+        block: object = self._producer.transaction(
+            message, session=given, queue_id=queue_id, selector=selector, arg=arg
+        )
+        if not isinstance(block, AbstractAsyncContextManager):
+            raise InvalidOptionError(
+                f"{type(session).__name__} is not async, and would block the loop\n"
+                "hint: an async session or connection, or txstore.connect in a thread",
+                option="session",
+            )
+        return block
+
+    async def clean_database(self, before: datetime) -> None:
+        """As `txstore.TransactionProducer.clean_database`, in a thread."""
+        await asyncio.to_thread(self._producer.clean_database, before)
 
     async def _prepare(
         self, message: Message, queue_id: int | None, selector: QueueSelector | None, arg: Any

@@ -14,7 +14,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from txstore.config import BrokerConfig, milliseconds
 from txstore.errors import AlreadyEndedError, StoreClosedError, TransactionNotFoundError, TxStoreError
@@ -58,8 +58,7 @@ class Action(enum.Enum):
     DISCARD = "discard"
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """What to do, when to look again (ms), and why, in words for a user."""
 
     action: Action
@@ -121,13 +120,13 @@ class CheckRules:
 
     def interval_after_ms(self, checks: int) -> int:
         """From the `checks`-th check (counted from 1) to the next; never beyond the retention time."""
-        interval = float(self.transaction_check_interval_ms)
-        if self.transaction_check_back_off != 1.0:
-            exponent = max(0, checks - 1)
-            # In logarithms, since a power of that many checks could overflow.
-            log = math.log(max(interval, 1.0)) + exponent * math.log(self.transaction_check_back_off)
-            interval = math.exp(min(log, math.log(self.file_reserved_time_ms)))
-        return max(1, int(interval))
+        if self.transaction_check_back_off == 1.0:
+            return max(1, self.transaction_check_interval_ms)
+        exponent = max(0, checks - 1)
+        # In logarithms, since a power of that many checks could overflow.
+        first = math.log(max(self.transaction_check_interval_ms, 1))
+        log = first + exponent * math.log(self.transaction_check_back_off)
+        return max(1, int(math.exp(min(log, math.log(self.file_reserved_time_ms)))))
 
 
 def decide(waiting: Waiting, rules: CheckRules, *, producers: int, asking: bool = False, group: str = "") -> Decision:
@@ -146,28 +145,37 @@ def decide(waiting: Waiting, rules: CheckRules, *, producers: int, asking: bool 
         return Decision(Action.WAIT, interval, "a check is under way")
     if waiting.stored_age_ms > rules.file_reserved_time_ms:
         return Decision(Action.DISCARD, interval, "it is older than the retention time (file_reserved_time)")
-    left, why = _until_due(waiting, rules)
+    left = _until_due_ms(waiting, rules)
     if left > 0:
         # Not beyond the retention time, at which it is discarded.
-        return Decision(Action.WAIT, min(left, rules.file_reserved_time_ms - waiting.stored_age_ms + 1), why)
-    if waiting.checks >= rules.transaction_check_max:
-        why = f"{waiting.checks} checks brought no end (transaction_check_max is {rules.transaction_check_max})"
+        left = min(left, rules.file_reserved_time_ms - waiting.stored_age_ms + 1)
+        return Decision(Action.WAIT, left, _awaited(waiting, rules))
+    checks = waiting.checks
+    if checks >= rules.transaction_check_max:
+        why = f"{checks} checks brought no end (transaction_check_max is {rules.transaction_check_max})"
         return Decision(Action.DISCARD, interval, why)
     if producers < 1:
         why = f"no live producer of group {group} can answer: it needs a listener or a database; waiting is not counted"
         return Decision(Action.WAIT, interval, why, no_producer=True)
-    return Decision(Action.ASK, rules.interval_after_ms(waiting.checks + 1), f"due for check {waiting.checks + 1}")
+    return Decision(Action.ASK, rules.interval_after_ms(checks + 1), f"due for check {checks + 1}")
 
 
-def _until_due(waiting: Waiting, rules: CheckRules) -> tuple[int, str]:
-    """How long (ms) until the next check is due, and what it waits for."""
+def _until_due_ms(waiting: Waiting, rules: CheckRules) -> int:
+    """How long until the next check is due."""
+    last_check_age_ms = waiting.last_check_age_ms
+    if last_check_age_ms is not None and waiting.checks > 0:
+        return rules.interval_after_ms(waiting.checks) - last_check_age_ms
+    immunity_ms = waiting.immunity_ms
+    return (rules.transaction_time_out_ms if immunity_ms is None else immunity_ms) - waiting.age_ms
+
+
+def _awaited(waiting: Waiting, rules: CheckRules) -> str:
+    """What the next check waits for."""
     if waiting.checks > 0 and waiting.last_check_age_ms is not None:
-        interval = rules.interval_after_ms(waiting.checks)
-        why = f"check {waiting.checks} was sent and brought no end yet; the next one follows"
-        return interval - waiting.last_check_age_ms, why
+        return f"check {waiting.checks} was sent and brought no end yet; the next one follows"
     if waiting.immunity_ms is not None:
-        return waiting.immunity_ms - waiting.age_ms, f"the message's own immunity time is {waiting.immunity_ms} ms"
-    return rules.transaction_time_out_ms - waiting.age_ms, f"first checked after {rules.transaction_time_out_ms} ms"
+        return f"the message's own immunity time is {waiting.immunity_ms} ms"
+    return f"first checked after {rules.transaction_time_out_ms} ms"
 
 
 # Who lives ------------------------------------------------------------------------------------------------------------

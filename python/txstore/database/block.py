@@ -77,7 +77,7 @@ class _Block(Transaction):
             await self._handle.begin()
             if self._resent:
                 await self._must_be_new()
-            Transaction.__enter__(self)
+            await self._ask(Transaction.__enter__, self)
             await insert(self._handle, self.transaction_id, self._identity, self._forget_identity)
             self._handle.mark()
         except BaseException as error:
@@ -92,6 +92,10 @@ class _Block(Transaction):
         if outcome is not None:
             raise already(transaction_id, outcome)
 
+    async def _ask(self, call: Callable[..., object], *arguments: object) -> None:
+        """Has the broker asked."""
+        call(*arguments)
+
     async def _not_begun(self, error: BaseException) -> None:
         """Entering failed, so no commit was sent and the user's code has not run."""
         await self._roll_back_quietly()
@@ -100,7 +104,7 @@ class _Block(Transaction):
         if isinstance(error, Exception) and not self._resent and not isinstance(error, AlreadyEndedError):
             # Only this block could have committed a row of this id, and it has not.
             try:
-                self._end(_ROLLBACK)
+                await self._end(_ROLLBACK)
             except TxStoreError as failed:
                 _log.warning("the message was not rolled back: %s", failed, extra={"reason": str(failed)})
         else:
@@ -139,7 +143,7 @@ class _Block(Transaction):
             await self._settle()
             self.error = f"{type(failed).__name__}: {failed}"
             raise
-        self._end(_COMMIT)
+        await self._end(_COMMIT)
 
     async def _must_hold_row(self) -> None:
         """The user may have committed inside, which took the row along, or rolled back, which took it away."""
@@ -160,7 +164,7 @@ class _Block(Transaction):
             await self._roll_back_quietly()
             self._leave_to_check(failed)
             return
-        self._end(_COMMIT if outcome == "committed" else _ROLLBACK)
+        await self._end(_COMMIT if outcome == "committed" else _ROLLBACK)
 
     async def _roll_back_quietly(self) -> None:
         try:
@@ -168,10 +172,10 @@ class _Block(Transaction):
         except Exception as error:
             _log.warning("the session could not be rolled back: %s", error, extra={"reason": str(error)})
 
-    def _end(self, state: LocalTransactionState) -> None:
+    async def _end(self, state: LocalTransactionState) -> None:
         """Ends the message; what fails for the moment is logged, and a check settles it."""
         self._wanted = state
-        Transaction.__exit__(self, None, None, None)
+        await self._ask(Transaction.__exit__, self, None, None, None)
 
     def _leave_to_check(self, error: BaseException) -> None:
         Transaction.__exit__(self, type(error), error, error.__traceback__)
@@ -203,6 +207,16 @@ class AsyncDatabaseTransaction(_Block):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._leave(error)
+
+    async def _ask(self, call: Callable[..., object], *arguments: object) -> None:
+        """In a thread, since a broker elsewhere answers when it likes, perhaps over this very loop. What has begun is
+        waited for, also by who is cancelled: whether the half message is stored must be known."""
+        work = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work])
+            raise
 
     def __enter__(self) -> NoReturn:
         raise InvalidOptionError(

@@ -3,6 +3,8 @@
 //! In: the table and the monotonic clock. Out: `Waiting`, one for each pending transaction asked for. Always: ages come
 //! from the monotonic clock. Not here: whether to ask, discard or wait.
 
+use std::sync::Arc;
+
 use super::HalfCopy;
 use super::table::{Key, Pending, Table};
 
@@ -12,7 +14,7 @@ pub struct Waiting {
     /// Its newest copy.
     pub newest: HalfCopy,
     /// Its producer group.
-    pub group: String,
+    pub group: Arc<str>,
     /// The number of the producer that sent it; 0 unknown.
     pub owner: u32,
     /// Whether its local transaction runs here.
@@ -36,7 +38,7 @@ impl Waiting {
     pub fn of(table: &Table, entry: &Pending, now_ms: i64) -> Self {
         Self {
             newest: entry.newest,
-            group: table.group(entry).to_owned(),
+            group: table.shared_group(entry),
             owner: entry.owner,
             running: entry.running,
             age_ms: now_ms - entry.aged_from_ms(),

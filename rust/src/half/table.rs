@@ -266,6 +266,11 @@ impl Table {
         self.groups.get(to_usize(u64::from(entry.group))).map_or("", AsRef::as_ref)
     }
 
+    /// The same, shared.
+    pub fn shared_group(&self, entry: &Pending) -> Arc<str> {
+        self.groups.get(to_usize(u64::from(entry.group))).map_or_else(|| "".into(), Arc::clone)
+    }
+
     /// All transactions, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &Pending)> {
         self.by_queue_offset.iter().filter_map(|index| Some((Key(*index), self.get(Key(*index))?)))

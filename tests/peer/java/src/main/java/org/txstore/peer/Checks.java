@@ -6,6 +6,7 @@ import java.lang.management.ThreadMXBean;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.broker.transaction.AbstractTransactionalMessageCheckListener;
+import org.apache.rocketmq.broker.transaction.queue.TransactionalMessageServiceImpl;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.store.MessageStore;
 import org.apache.rocketmq.store.PutMessageResult;
@@ -32,15 +33,18 @@ final class Checks {
                 engine.rollBack(put);
             }
         }
-        untilQuiet(broker.getMessageStore());
+        untilQuiet(broker);
         return new JSONObject().fluentPut("pending", pending);
     }
 
-    /** Ops are written later, by a thread of the broker's own. */
-    private static void untilQuiet(MessageStore store) throws InterruptedException {
+    /** Ops are written later, by a thread of the broker's own: until none waits, and the log has stopped growing. */
+    private static void untilQuiet(BrokerController broker) throws InterruptedException {
+        MessageStore store = broker.getMessageStore();
+        var waiting = ((TransactionalMessageServiceImpl) broker.getTransactionalMessageService()).getDeleteContext();
         long deadline = System.currentTimeMillis() + QUIET_TIMEOUT_MS;
         long end = -1;
-        while (end != store.getMaxPhyOffset() || store.dispatchBehindBytes() > 0) {
+        while (end != store.getMaxPhyOffset() || store.dispatchBehindBytes() > 0
+            || waiting.values().stream().anyMatch(ops -> !ops.getContextQueue().isEmpty())) {
             if (System.currentTimeMillis() > deadline) {
                 throw new IllegalStateException("the store is still written to");
             }
