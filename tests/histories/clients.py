@@ -32,12 +32,15 @@ SOON: dict[str, Any] = {
     "heart_beat_broker_interval": 1,
     "persist_consumer_offset_interval": 1,
     "reconnect_back_off_max": 1,
+    # Sixty-four come at once, perhaps to a machine at work on other things.
+    "request_time_out": 15,
+    "connect_time_out": 15,
 }
 _PAUSE_SECONDS = 0.15
 _PAUSE_AFTER_FAILURE_SECONDS = 0.5
 _LATE_SECONDS = 2.5
 _LEAVES = 0.03
-_READY_SECONDS = 60.0
+_READY_SECONDS = 120.0
 
 
 class Log:

@@ -84,6 +84,11 @@ def message(topic: str, body: bytes, **facts: Any) -> Facts:
     return {"topic": topic, "body": base64.b64encode(body).decode(), **facts}
 
 
+def signing(account: tuple[str, str] | None) -> Facts:
+    """An account as commands take it."""
+    return {} if account is None else {"access_key": account[0], "secret_key": account[1]}
+
+
 @dataclass(frozen=True)
 class Home:
     """RocketMQ's packages, the few classes of this project, and a directory for logs."""
@@ -305,9 +310,11 @@ class Peer:
         otherwise: Sequence[str] = ("UNKNOWN",),
         compression: str = "ZLIB",
         retries: int = 0,
+        account: tuple[str, str] | None = None,
     ) -> Producer:
         """A TransactionMQProducer. `checks`: answers to the checks of transactions that it did not send itself, by
-        transaction id; `otherwise`: to those of all others. The last answer is given again and again."""
+        transaction id; `otherwise`: to those of all others. The last answer is given again and again. `account`: its
+        access key and secret."""
         answers = {transaction: list(said) for transaction, said in (checks or {}).items()}
         facts = self.call(
             "producer.start",
@@ -317,6 +324,7 @@ class Peer:
             otherwise=list(otherwise),
             compression=compression,
             retries=retries,
+            **signing(account),
         )
         return Producer(self, facts["handle"])
 

@@ -209,3 +209,33 @@ def test_D1_what_was_taken_before_a_queue_failed_is_not_passed_over(monkeypatch:
         with pytest.raises(OSError, match="no handle"):
             consumer.poll(9)
         assert [(m.queue_id, m.queue_offset) for m in consumer.poll(9)] == [(1, 0)]
+
+
+def test_what_another_acknowledges_meanwhile_is_not_beyond_the_end(
+    any_broker: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A consumer asks for a queue's range and for the group's offset; between the two another goes on in the queue."""
+    fill(any_broker, 1)
+    any_broker.set_consumer_offset("t", "c", 0, 1)
+    asked: list[str] = []
+
+    def then_another_goes_on(name: str) -> None:
+        ask = getattr(any_broker, name)
+
+        def asks(topic: str, *more: Any) -> Any:
+            answer = ask(topic, *more)
+            if topic == "t":
+                asked.append(name)
+                if len(asked) == 1:
+                    fill(any_broker, 1)
+                    any_broker.set_consumer_offset("t", "c", 0, 2)
+            return answer
+
+        monkeypatch.setattr(any_broker, name, asks)
+
+    then_another_goes_on("queue_range")
+    then_another_goes_on("consumer_offset")
+    with any_broker.consumer("c", "t") as consumer:
+        consumer.poll(1)
+    assert {"queue_range", "consumer_offset"} <= set(asked)
+    assert "beyond the end" not in caplog.text

@@ -304,6 +304,26 @@ def test_a_place_of_the_log_shows_what_its_topic_shows(server: Server, broker: B
         assert reader.call(BACK, own).code == DENIED
 
 
+def test_what_was_given_up_is_for_administrators(server: Server, broker: Broker) -> None:
+    with wire(server, "shop-app") as shop, wire(server, "reader-app") as reader, wire(server, "operator") as operator:
+        sent = shop.call(SEND_V2, sending(text=HALF), b"tx")
+        half = int(sent.fields["msgId"][-16:], 16)
+        broker.discard("ID1")
+        (parked,) = (found for found in broker.store.scan(0, 10)[0] if found.topic == "TRANS_CHECK_MAX_TIME_TOPIC")
+        resume = {"topic": parked.topic, "msgId": parked.offset_message_id}
+        for line in (shop, reader):
+            assert line.call(VIEW, {"offset": parked.physical_offset}).code == DENIED
+            assert line.call(323, resume).code == DENIED
+        assert broker.transactions() == []
+        assert operator.call(VIEW, {"offset": parked.physical_offset}).body == parked.record
+        assert operator.call(VIEW, {"offset": half}).code == 22, "halves are shown to nobody"
+        for wrong in (sent.fields["msgId"], "x" * 32, "F" * 32, "0" * 31 + "7"):
+            assert operator.call(323, resume | {"msgId": wrong}).code not in (0, DENIED), wrong
+        assert operator.call(323, resume).code == 0
+        assert [waiting.transaction_id for waiting in broker.transactions()] == ["ID1"]
+        assert operator.call(323, resume).code != 0
+
+
 def test_the_server_s_own_questions_are_not_signed(open_store: OpenStore, accounts: Path) -> None:
     """As RocketMQ's are not; the answer to a check is an end, which is."""
     broker = open_store(transaction_time_out=0.05, transaction_check_interval=0.2)

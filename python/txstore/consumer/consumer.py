@@ -503,8 +503,9 @@ class Consumer:
 
     def _begin(self, source: Source, queue_id: int) -> int:
         """Where to go on in a queue: the group's offset, brought inside the queue, else its first message."""
-        first, end = self._broker.queue_range(source.topic, queue_id)
         offset = self._broker.consumer_offset(source.topic, source.offset_group, queue_id)
+        # Asked behind it: what another acknowledges meanwhile must not seem to be beyond the end.
+        first, end = self._broker.queue_range(source.topic, queue_id)
         if offset is None:
             return first
         if offset > end:

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::accounts::Accounts;
 use super::codes::request as codes;
 use super::command::Command;
-use crate::names::{DEAD_LETTER_PREFIX, RETRY_PREFIX};
+use crate::names::{DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic};
 
 /// What a request needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,6 +136,9 @@ fn send(topic: &str) -> Need<'_> {
 }
 
 fn read(topic: &str) -> Need<'_> {
+    if is_system_topic(topic) {
+        return Need::Admin;
+    }
     own_group(topic).unwrap_or_else(|| Need::Read(topic.into()))
 }
 

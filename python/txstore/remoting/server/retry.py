@@ -1,15 +1,19 @@
-"""Retry: messages that a consumer hands back.
+"""Retry: messages that a consumer hands back, and transactions that an operator takes up again.
 
-In: request 36. Out: the message again after a delay, or among the group's dead letters. Always: the broker's own rules,
-the same that embedded consumers have. Not here: those rules.
+In: requests 36 and 323. Out: the message again after a delay, or among the group's dead letters; the transaction
+pends. Always: the broker's own rules, the same that embedded consumers have. Not here: those rules.
 """
 
 from txstore._native import validate_group
 from txstore.broker import Broker
 from txstore.message import dead_letter_topic
-from txstore.remoting.server.request import OK, Reply, Request, number, text
+from txstore.remoting.codes import ResponseCode
+from txstore.remoting.server.request import OK, Refused, Reply, Request, number, text
 
-__all__ = ["Retries"]
+__all__ = ["DISCARD_TOPIC", "Retries"]
+
+DISCARD_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Where transactions are parked that were given up."""
 
 _TIMES_MAX = 16
 
@@ -29,4 +33,16 @@ class Retries:
             return OK  # Given up already.
         times = number(fields, "maxReconsumeTimes", _TIMES_MAX)
         self._broker.send_back(message, group, number(fields, "delayLevel"), times if times >= 0 else _TIMES_MAX)
+        return OK
+
+    def resume(self, request: Request) -> Reply:
+        """323: the transaction whose parked copy has this offset id pends again, and is asked about."""
+        place = text(request.fields, "msgId")[-16:]
+        try:
+            parked = self._broker.store.read_at(int(place, 16))
+        except ValueError:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"msgId ends with {place!r}, which is no place") from None
+        if parked.topic != DISCARD_TOPIC:
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, "no transaction that was given up stands there")
+        self._broker.resume(parked.message_id)
         return OK

@@ -297,6 +297,7 @@ class Server:
             224: topics.of_cluster,
             300: topics.groups_of,
             304: topics.system_names,
+            323: retries.resume,
             343: topics.topics_of,
             351: topics.config,
             352: topics.group,

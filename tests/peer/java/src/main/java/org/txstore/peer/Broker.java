@@ -46,7 +46,8 @@ final class Broker implements Peer.Handled {
             }
             brokerConfig.setNamesrvAddr(namesAddress);
             brokerConfig.setListenPort(server.getListenPort());
-            broker = new BrokerController(brokerConfig, server, new NettyClientConfig(), storeConfig);
+            broker = new BrokerController(
+                brokerConfig, server, new NettyClientConfig(), storeConfig, Settings.auth(arguments));
             // It looks through the packages for classes in a way that two at once disturb.
             synchronized (Broker.class) {
                 check(broker.initialize(), "the broker refuses to initialize");

@@ -36,7 +36,8 @@ final class Producer implements Peer.Handled, TransactionListener {
     }
 
     static Producer start(JSONObject arguments) throws Exception {
-        TransactionMQProducer client = new TransactionMQProducer(arguments.getString("group"));
+        TransactionMQProducer client = new TransactionMQProducer(
+            arguments.getString("group"), Settings.account(arguments));
         client.setNamesrvAddr(arguments.getString("names"));
         client.setInstanceName("producer-" + System.nanoTime());
         client.setVipChannelEnabled(false);

@@ -30,9 +30,10 @@ final class Remote {
 
     /** Sends `count` messages of `topic`, `how`: sync, async, oneway; returns how many were acknowledged. */
     static Object produce(JSONObject arguments) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(arguments.getString("group"));
+        DefaultMQProducer producer = new DefaultMQProducer(arguments.getString("group"), Settings.account(arguments));
         producer.setNamesrvAddr(arguments.getString("names"));
         producer.setInstanceName("remote-" + System.nanoTime());
+        producer.setSendMsgTimeout(30_000);
         producer.start();
         int count = arguments.getIntValue("count");
         JSONArray ids = new JSONArray();
@@ -109,7 +110,8 @@ final class Remote {
     }
 
     private static DefaultMQPushConsumer member(JSONObject arguments, int member, JSONArray received) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(arguments.getString("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            arguments.getString("group"), Settings.account(arguments));
         consumer.setNamesrvAddr(arguments.getString("names"));
         consumer.setInstanceName("member-" + member + "-" + System.nanoTime());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -170,7 +172,8 @@ final class Remote {
 
     /** A lite pull consumer that polls until `wanted` came, then commits. */
     static Object litePull(JSONObject arguments) throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(arguments.getString("group"));
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(
+            arguments.getString("group"), Settings.account(arguments));
         consumer.setNamesrvAddr(arguments.getString("names"));
         consumer.setInstanceName("lite-" + System.nanoTime());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -197,7 +200,7 @@ final class Remote {
         System.setOut(new PrintStream(said, true, StandardCharsets.UTF_8));
         try {
             System.setProperty("rocketmq.namesrv.addr", arguments.getString("names"));
-            MQAdminStartup.main0(arguments.getList("arguments", String.class).toArray(new String[0]), null);
+            MQAdminStartup.main0(arguments.getList("arguments", String.class).toArray(new String[0]), Settings.account(arguments));
         } finally {
             System.setOut(before);
         }

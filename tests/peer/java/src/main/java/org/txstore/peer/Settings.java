@@ -2,8 +2,12 @@ package org.txstore.peer;
 
 import com.alibaba.fastjson2.JSONObject;
 import java.util.Properties;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.auth.config.AuthConfig;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.MixAll;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 
 /** RocketMQ's configuration, from names and values as a broker's own configuration file has them. */
@@ -30,6 +34,24 @@ final class Settings {
         config.setBrokerId(MixAll.MASTER_ID);
         MixAll.properties2Object(properties(arguments.getJSONObject("broker_config")), config);
         return config;
+    }
+
+    /** Whom the broker lets in, by names and values among the broker's own; null: everybody. */
+    static AuthConfig auth(JSONObject arguments) {
+        if (!arguments.getJSONObject("broker_config").getBooleanValue("authenticationEnabled")) {
+            return null;
+        }
+        AuthConfig config = new AuthConfig();
+        config.setAuthConfigPath(arguments.getString("store") + "/config");
+        MixAll.properties2Object(properties(arguments.getJSONObject("broker_config")), config);
+        return config;
+    }
+
+    /** Signs what a client asks, where it has an account; else nothing. */
+    static RPCHook account(JSONObject arguments) {
+        String accessKey = arguments.getString("access_key");
+        return accessKey == null ? null
+            : new AclClientRPCHook(new SessionCredentials(accessKey, arguments.getString("secret_key")));
     }
 
     private static Properties properties(JSONObject settings) {
