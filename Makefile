@@ -34,7 +34,7 @@ spark-demo: $(NATIVE) ## a store of 200,000 transactions, Spark's report on it, 
 	$(call step,the report,PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python SPARK_LOCAL_IP=127.0.0.1 PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/spark-submit --master 'local[*]' --driver-memory 1g --conf spark.log.level=ERROR --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=8 spark/transaction_report.py target/spark-demo/demo.store target/spark-demo/report --pending-after-minutes 0)
 
 test: lint ## everything that must hold: lint, then the tests in Rust and in Python
-	$(call step,cargo test,cargo test --locked --quiet --features testing$(comma)arrow)
+	$(call step,cargo test,cargo test --locked --quiet --features testing$(comma)arrow$(comma)server)
 	$(call step,stubtest,cd python && ../$(BIN)/python -m mypy.stubtest txstore._native --mypy-config-file ../pyproject.toml --concise --allowlist ../tests/stubtest_allowlist.txt --ignore-unused-allowlist)
 	$(call step,pytest,$(BIN)/python -m pytest)
 

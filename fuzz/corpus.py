@@ -1,13 +1,14 @@
 """A corpus for the fuzz targets, made from the golden stores: real brokers' bytes to begin with.
 
-In: tests/golden/stores, and snapshots of the engine that took them over. Out: fuzz/corpus/TARGET/NAME, by content; with
-`--seeds` a few small ones in fuzz/seeds, which are committed. Always: the same files from the same stores.
+In: tests/golden/stores, snapshots of the engine that took them over, requests by hand. Out: fuzz/corpus/TARGET/NAME, by
+content; with `--seeds` a few small ones in fuzz/seeds, which are committed. Always: the same from the same stores.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import random
 import struct
 import tempfile
@@ -15,10 +16,12 @@ import zlib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import zstandard
 
 import txstore
+from tests.frames import binary_header, frame, json_header, signed
 from tests.golden.unpack import NAMES, TRANSACTIONAL, Unpacked
 
 FUZZ = Path(__file__).parent
@@ -30,6 +33,8 @@ RECORDS_MAX = 120
 STORES = 300
 
 Input = tuple[str, bytes]
+CODES = (310, 34, 37, 10, 11, 12, 14, 15, 29, 30, 33, 35, 36, 38, 41, 46, 105, 106, 215, 320, 361, 9999)
+FIELDS = {"a": "g", "b": "orders", "topic": "orders", "consumerGroup": "g", "group": "g", "offset": 7, "e": -1}
 
 
 def records(log: Path) -> Iterator[bytes]:
@@ -95,6 +100,22 @@ def made(directory: Path, golden: Unpacked) -> Iterator[Input]:
         yield "store", bytes([chance.randrange(32), chance.randrange(40)]) + chance.randbytes(chance.randrange(20, 240))
 
 
+def of_wire() -> Iterator[Input]:
+    """Requests by hand, in both ways of writing headers, some of them signed."""
+    beat = {"clientID": "c1", "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "orders"}]}]}
+    for number, code in enumerate(CODES):
+        fields: dict[str, Any] = FIELDS | ({"tranStateTableOffset": number} if code == 37 else {})
+        body = json.dumps(beat | {"consumerGroup": "g", "mqSet": []}).encode() if code in (34, 41) else b"seventeen"
+        who = ("nothing", "sends", "reads", "operator")[number % 4]
+        for said in (fields, signed(fields, body, who, f"the secret of {who}")):
+            for kind, header in enumerate((json_header, binary_header)):
+                whole = frame(header(code, said, number), body, kind=kind)
+                yield "frame", bytes([1 + number * 9]) + whole
+                yield "access", bytes([number]) + whole
+    two = frame(json_header(105, {"topic": "käse"}, 1)) + frame(binary_header(30, {}, 2, 1), b"x", kind=1)
+    yield from (("frame", bytes([size]) + two) for size in (1, 5, 200))
+
+
 def write(inputs: Iterator[Input], folder: Path, small: bool) -> dict[str, int]:
     """Writes each input once, named by its content; how many there are of each target."""
     counts: dict[str, int] = {}
@@ -118,7 +139,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         golden = Unpacked(Path(directory) / "golden")
         real = (found for name in NAMES for found in of_store(golden[name].store))
-        inputs = (*made(Path(directory) / "copies", golden), *real)
+        inputs = (*of_wire(), *made(Path(directory) / "copies", golden), *real)
         counts = write(iter(inputs), FUZZ / ("seeds" if small else "corpus"), small)
     print(", ".join(f"{target} {count}" for target, count in sorted(counts.items())))
 

@@ -6,8 +6,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::as_conversions)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::missing_panics_doc)]
 
+pub mod access;
 pub mod body;
 pub mod config;
+pub mod frame;
 pub mod half;
 pub mod index;
 pub mod names;
