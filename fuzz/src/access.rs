@@ -43,8 +43,10 @@ pub fn run(input: &[u8]) {
             let nowhere = how & 1 == 0 && BY_PLACE.contains(&request.code);
             assert!(nowhere || no_consumers(&request) || FOR_ALL.contains(&request.code), "{}", request.code);
         }
+        // Whoever writes a secret where a topic's name belongs is told it again.
+        let said_it = input.0.windows(secret(name).len()).any(|said| said == secret(name).as_bytes());
         if let Err(Denied::NotAllowed(why)) = done {
-            assert!(!why.contains(&secret(name)));
+            assert!(said_it || !why.contains(&secret(name)));
         }
     }
     assert_eq!(allowed(&sign(request.clone(), "nobody", &secret("nobody"))), Err(Denied::NotSigned));
