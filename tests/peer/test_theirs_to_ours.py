@@ -185,6 +185,11 @@ def assert_outcomes(told: Told, rows: list[TransactionRow]) -> None:
         if word.outcome is None:
             assert row.state in ("pending", "discarded"), (transaction, row.state)
             assert row.state == "discarded" or not told.settled
+        elif (row.state, word.outcome) == ("discarded", "rolled_back"):
+            # On a slow machine RocketMQ parks what was checked often enough while the last answer is on its way, and
+            # takes that, too. A commit would still count.
+            checked = {str(event["transaction_id"]) for event in told.log if event["what"] == "check"}
+            assert transaction in checked, (transaction, row.state, word)
         elif row.state != word.outcome:
             assert row.state in ("pending", "discarded"), (transaction, row.state, word)
             assert not told.settled, (transaction, row.state, word)

@@ -205,13 +205,17 @@ def answering() -> Iterator[Callable[[Callable[[socket.socket], None]], str]]:
         listener = socket.create_server(("127.0.0.1", 0))
         listeners.append(listener)
 
+        def once(connection: socket.socket) -> None:
+            with connection:
+                answer(connection)
+
         def serve() -> None:
             while True:
                 try:
                     connection, _ = listener.accept()
                 except OSError:
                     return
-                threading.Thread(target=answer, args=(connection,), daemon=True).start()
+                threading.Thread(target=once, args=(connection,), daemon=True).start()
 
         threading.Thread(target=serve, daemon=True).start()
         return f"127.0.0.1:{listener.getsockname()[1]}"
