@@ -217,24 +217,25 @@ pub fn copy_without(properties: Properties<'_>, names: &[&str], out: &mut Vec<u8
     push_run(out, text.get(run..).unwrap_or_default());
 }
 
+/// Adds the separator that the text before may lack.
+fn separate(out: &mut Vec<u8>) {
+    if out.last().is_some_and(|last| *last != VALUE_END) {
+        out.push(VALUE_END);
+    }
+}
+
 /// Appends properties as they stand, between separators.
 fn push_run(out: &mut Vec<u8>, run: &[u8]) {
     if run.is_empty() {
         return;
     }
-    if out.last().is_some_and(|last| *last != VALUE_END) {
-        out.push(VALUE_END);
-    }
+    separate(out);
     out.extend_from_slice(run);
-    if run.last() != Some(&VALUE_END) {
-        out.push(VALUE_END);
-    }
+    separate(out);
 }
 
 fn push_bytes(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    if out.last().is_some_and(|last| *last != VALUE_END) {
-        out.push(VALUE_END);
-    }
+    separate(out);
     out.reserve(name.len() + value.len() + 2);
     out.extend_from_slice(name);
     out.push(NAME_END);
