@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import pytest
 
 import txstore
-from txstore import Broker, LocalTransactionState, TransactionListener, TransactionMessage
+from tests.frames import Wire
+from txstore import Broker, LocalTransactionState, Server, TransactionListener, TransactionMessage
 
 SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 20,
@@ -124,3 +125,11 @@ def bodies(broker: Broker, topic: str) -> list[bytes]:
 @pytest.fixture
 def read_all() -> Callable[[Broker, str], list[bytes]]:
     return bodies
+
+
+@pytest.fixture
+def wire(server: Server) -> Iterator[Wire]:
+    """A connection to the module's own `server`."""
+    assert server.address is not None
+    with Wire(server.address) as wire:
+        yield wire

@@ -33,13 +33,6 @@ def server(broker: Broker) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def wire(server: Server) -> Iterator[Wire]:
-    assert server.address is not None
-    with Wire(server.address) as wire:
-        yield wire
-
-
 def properties(**values: str) -> str:
     return "".join(f"{name}\x01{value}\x02" for name, value in values.items())
 

@@ -100,13 +100,6 @@ def server(broker: Broker) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def wire(server: Server) -> Iterator[Wire]:
-    assert server.address is not None
-    with Wire(server.address) as wire:
-        yield wire
-
-
 def test_messages_are_counted_by_topic_and_kind(server: Server, wire: Wire, broker: Broker) -> None:
     plans = [("normal", ""), ("normal", ""), ("fifo", properties(__SHARDINGKEY="k")), ("delay", properties(DELAY="1"))]
     for _, text in plans:
