@@ -136,9 +136,12 @@ impl ConsumerOffsets {
         Ok(())
     }
 
-    /// The file's value with the table's offsets in it.
+    /// The file's value with the table's offsets in it; both of a broker's tables are there, if only empty.
     fn laid_over(&self) -> Value {
         let mut file = self.file.clone();
+        for table in ["groupTopicMap", "offsetTable"] {
+            below(&mut file, table);
+        }
         for (topic, group, queue, offset) in self.rows() {
             let key = format!("{topic}@{group}");
             if let Some(queues) = below(&mut file, "offsetTable").and_then(|table| inside(table, &key)) {

@@ -21,7 +21,7 @@ from tests.crash.zygote import Zygote
 def good(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> tuple[Path, Told]:
     """A store that was worked with and closed, and what was told meanwhile."""
     path = tmp_path_factory.mktemp("promises") / "store"
-    arguments = {"path": str(path), "options": SIZES, "seed": 5, "threads": 2, "seconds": 0.2}
+    arguments = {"path": str(path), "options": SIZES, "seed": 5, "threads": 2, "seconds": 2}
     told = Told()
     told.hear(zygote.run("tests.crash.workload:work", arguments).words)
     check(path, told, read_only=False)

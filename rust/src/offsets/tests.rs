@@ -67,3 +67,12 @@ fn damage_is_told_and_never_silently_empty() {
     let (loaded, damaged) = ConsumerOffsets::load(&disk).unwrap();
     assert_eq!((loaded.all().len(), damaged.len()), (0, 2));
 }
+
+#[test]
+fn both_tables_are_in_the_file_before_anything_was_set() {
+    let (_dir, disk) = disk();
+    let (mut offsets, _) = ConsumerOffsets::load(&disk).unwrap();
+    offsets.write(&disk, TimestampMs(1)).unwrap();
+    let (loaded, _) = ConsumerOffsets::load(&disk).unwrap();
+    assert_eq!((&loaded.file["offsetTable"], &loaded.file["groupTopicMap"]), (&json!({}), &json!({})));
+}
