@@ -6,6 +6,10 @@
 
 mod common;
 
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
 use txstore::half::HalfCopy;
 use txstore::options::FlushDiskType;
 use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store};
@@ -46,6 +50,13 @@ fn main() {
             assert_eq!(pending.len(), count);
             measured(|| round(&store));
         }
+        "recover" => {
+            fill();
+            let crashed = crashed(folder.path());
+            let mut opened = None;
+            measured(|| opened = Some(common::open(&crashed.path().join("store"), FlushDiskType::Async)));
+            assert!(!opened.unwrap().open_report().clean);
+        }
         "read" => {
             fill();
             measured(|| {
@@ -57,6 +68,15 @@ fn main() {
         }
         other => panic!("no work is named {other}"),
     }
+}
+
+/// What a kill would leave now, in a folder of its own.
+fn crashed(store: &Path) -> TempDir {
+    let folder = common::scratch();
+    let copied =
+        Command::new("cp").args(["-r", "--sparse=always"]).arg(store).arg(folder.path().join("store")).status();
+    assert!(copied.unwrap().success());
+    folder
 }
 
 fn append(store: &Store, message: &NewMessage<'_>) {
