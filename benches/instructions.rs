@@ -11,6 +11,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 use txstore::half::HalfCopy;
+use txstore::half::scan::alike;
 use txstore::options::FlushDiskType;
 use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store};
 use txstore::units::{QueueId, QueueOffset};
@@ -114,9 +115,10 @@ fn ends(store: &Store, halves: &[HalfCopy], kind: EndKind) {
 /// A round of checks over all that is due, as the broker takes it.
 fn round(store: &Store) {
     loop {
-        let due = store.halves_due(256).unwrap();
-        for waiting in &due {
-            store.look_again(waiting.newest.queue_offset, 3_600_000, false).unwrap();
+        let due = alike(store.halves_due(256).unwrap());
+        for alike in &due {
+            let places = alike.halves.iter().map(|half| half.newest.queue_offset);
+            store.look_again_all(places, 3_600_000).unwrap();
         }
         if due.is_empty() {
             return;
