@@ -180,6 +180,25 @@ def test_an_orderly_consumer_gives_up_to_the_dead_letters(java: peer.Peer, serve
 # Operators ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_transaction_that_was_given_up_is_resumed_and_ends(java: peer.Peer, server: Server) -> None:
+    """RocketMQ's MQAdminExt finds the parked copy by its offset id and has it resumed: its producer is asked again."""
+    broker = server.broker
+    with java.producer(names_of(server), "payments") as producer:
+        answers = [*["UNKNOWN"] * 4, "COMMIT"]  # Its own, three to the checks, and one more.
+        (sent,) = producer.transactions([peer.message("orders", b"paid", answers=answers)])
+        name = sent["transaction_id"]
+        until(lambda: broker.transaction(name).state == "discarded")
+        assert bodies(server, "orders") == []
+        checks_before = len([event for event in producer.log() if event["what"] == "check"])
+        (parked,) = broker.store.read("TRANS_CHECK_MAX_TIME_TOPIC", 0, 0, 10)[0]
+        assert java.resume(names_of(server), parked.offset_message_id)
+        until(lambda: broker.transaction(name).state == "committed")
+        assert bodies(server, "orders") == [b"paid"]
+        assert len([event for event in producer.log() if event["what"] == "check"]) == checks_before + 1
+    assert not java.resume(names_of(server), parked.offset_message_id), "it has ended meanwhile"
+    assert bodies(server, "orders") == [b"paid"]
+
+
 @pytest.mark.peer
 def test_mqadmin_finds_its_way(java: peer.Peer, server: Server) -> None:
     names = names_of(server)

@@ -29,6 +29,8 @@ class Connection(asyncio.Protocol):
         self.address = address
         self.lost = asyncio.Event()
         """Set when nothing goes out any more."""
+        self.released = asyncio.Event()
+        """Set when its socket is closed, too: by TLS that comes after the other side's farewell."""
         self.credentials: Credentials | None = None
         """Signs what is asked for."""
         self._on_request = on_request
@@ -113,6 +115,12 @@ class Connection(asyncio.Protocol):
             self._transport.close()
         self._end()
 
+    def abort(self) -> None:
+        """As `close`, without a farewell."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._end()
+
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -147,6 +155,7 @@ class Connection(asyncio.Protocol):
             if not self._heard:
                 self._why += " before it said anything; perhaps it wants TLS, or a certificate: tls=…"
         self._end()
+        self.released.set()
 
     # Inside
 
