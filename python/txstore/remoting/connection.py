@@ -105,10 +105,12 @@ class Connection(asyncio.Protocol):
         opaque = next(self._opaques) & _OPAQUE_MASK
         self._write(encode_request(code, opaque, self._signed(ext_fields, body), body, one_way=True))
 
-    def answer(self, request: RemotingCommand, code: int, remark: str | None = None) -> None:
+    def answer(
+        self, request: RemotingCommand, code: int, remark: str | None = None, *, body: bytes | None = None
+    ) -> None:
         """Answers what the other side asked, unless it wants no answer or is gone."""
         if not request.is_one_way and not self.lost.is_set():
-            self._write(request.response(code, remark))
+            self._write(request.response(code, remark, body=body))
 
     def close(self) -> None:
         if self._transport is not None:
