@@ -776,6 +776,9 @@ class RemotingServer:
         """False: nobody waits for it any more."""
     def send(self, connection: int, code: int, fields: Mapping[str, str], body: bytes | None = None) -> bool:
         """A one-way request to a client; False: its connection is gone, or takes nothing more."""
+    def ask(self, connection: int, code: int, fields: Mapping[str, str], body: bytes | None = None) -> int | None:
+        """As `send`, with an answer, which comes as a request -6 with the fields `opaque`, as returned here, and `code`;
+        None: it was not sent."""
     def send_check(self, connection: int, store: Store, half_queue_offset: int, broker_name: str) -> bool:
         """Asks a client what became of a transaction. Raises TransactionNotFoundError."""
     def close_connection(self, connection: int) -> None: ...
