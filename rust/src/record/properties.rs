@@ -180,17 +180,18 @@ impl<'a> Properties<'a> {
         self.get(name).and_then(|value| std::str::from_utf8(value).ok())
     }
 
-    /// What `get_str` gives for each of these names, none of which is a CRC's, in one walk.
+    /// What `get_str` gives for each of these names, in one walk.
     pub fn get_all<const N: usize>(&self, names: [&str; N]) -> [Option<&'a str>; N] {
         let mut values = [None; N];
-        for (name, value) in self.iter() {
-            for (wanted, found) in names.iter().zip(&mut values) {
-                if wanted.as_bytes() == name {
-                    *found = std::str::from_utf8(value).ok();
-                }
+        let mut rest = Some(self.0);
+        while let Some(text) = rest {
+            let (before, entry) = split_last_entry(text);
+            for (name, value) in names.iter().zip(&mut values).filter(|(_, value)| value.is_none()) {
+                *value = value_of(entry, name.as_bytes());
             }
+            rest = before;
         }
-        values
+        values.map(|value| value.and_then(|value| std::str::from_utf8(value).ok()))
     }
 
     /// Names and values in the order of writing, without a CRC's: that one is the record's, not the message's.
