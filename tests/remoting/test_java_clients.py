@@ -180,6 +180,59 @@ def test_an_orderly_consumer_gives_up_to_the_dead_letters(java: peer.Peer, serve
 # Operators ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_transaction_that_was_given_up_is_resumed_and_ends(java: peer.Peer, server: Server) -> None:
+    """RocketMQ's MQAdminExt finds the parked copy by its offset id and has it resumed: its producer is asked again."""
+    broker = server.broker
+    with java.producer(names_of(server), "payments") as producer:
+        answers = [*["UNKNOWN"] * 4, "COMMIT"]  # Its own, three to the checks, and one more.
+        (sent,) = producer.transactions([peer.message("orders", b"paid", answers=answers)])
+        name = sent["transaction_id"]
+        until(lambda: broker.transaction(name).state == "discarded")
+        assert bodies(server, "orders") == []
+        checks_before = len([event for event in producer.log() if event["what"] == "check"])
+        (parked,) = broker.store.read("TRANS_CHECK_MAX_TIME_TOPIC", 0, 0, 10)[0]
+        assert java.resume(names_of(server), parked.offset_message_id)
+        until(lambda: broker.transaction(name).state == "committed")
+        assert bodies(server, "orders") == [b"paid"]
+        assert len([event for event in producer.log() if event["what"] == "check"]) == checks_before + 1
+    assert not java.resume(names_of(server), parked.offset_message_id), "it has ended meanwhile"
+    assert bodies(server, "orders") == [b"paid"]
+
+
+def test_mqadmin_asks_a_consumer_through_the_server(java: peer.Peer, server: Server) -> None:
+    """Running info, offsets by its own word, and a message dealt with out of turn: as a broker, it passes them on."""
+    names = names_of(server)
+
+    def admin(*arguments: str) -> str:
+        return str(java.call("remote.admin", names=names, arguments=[*arguments, "-n", names]))
+
+    ids = produce(java, server, 3)["ids"]
+    running = java.begin(
+        "remote.push",
+        names=names, group="shipping", topic="orders", tags="*", how="concurrent", wanted=4, timeout_ms=60_000,
+    )  # fmt: skip
+
+    def is_done() -> bool:
+        if not server.counters()["consumers"]:
+            return False
+        rows = [row for row in server.broker.lag("shipping") if row.topic == "orders"]
+        return len(rows) > 0 and all(row.lag == 0 for row in rows)
+
+    until(is_done, 60)
+    ((client_id, _),) = server.clients.members("shipping")
+    told = admin("consumerStatus", "-g", "shipping", "-i", client_id)
+    assert "PROP_CONSUME_TYPE" in told
+    assert told.count("txstore") > len(server.broker.read_queues("orders")), "its queues, and that of retries"
+    rows = java.call("status", names=names, group="shipping", topic="orders")
+    assert {client for client, _, _ in rows} == {client_id}
+    assert sum(offset for _, _, offset in rows) == 3
+    offset_id = server.broker.message(ids[1]).offset_message_id
+    told = admin("queryMsgById", "-t", "orders", "-i", offset_id, "-g", "shipping", "-d", client_id)
+    assert "CR_SUCCESS" in told
+    received = running.result(60)
+    assert Counter(message["body"] for message in received) == {"0": 1, "1": 2, "2": 1}
+
+
 @pytest.mark.peer
 def test_mqadmin_finds_its_way(java: peer.Peer, server: Server) -> None:
     names = names_of(server)

@@ -273,6 +273,27 @@ def check_reset(remote: RemoteBroker, topic: str) -> None:
         assert sum(remote.consumer_offset(topic, group, number) or 0 for number in range(4)) == 8
 
 
+def test_an_operator_sees_what_a_consumer_does(
+    remote: RemoteBroker, names: str, peer_process: peer.Peer, topic: str
+) -> None:
+    """mqadmin asks the broker, which asks us."""
+    producer, group = remote.producer("p"), f"c-{topic}"
+    for number in range(6):
+        producer.send(Message(topic, str(number).encode(), tags="paid"), queue_id=number % 2)
+    with remote.consumer(group, topic, tags="paid") as consumer:
+        take(consumer, 6)
+        consumer.acknowledge()
+        arguments = ["consumerStatus", "-g", group, "-i", remote._client.client_id, "-n", names]
+        told = str(peer_process.call("remote.admin", names=names, arguments=arguments))
+        rows = peer_process.call("status", names=names, group=group, topic=topic)
+    assert "CONSUME_PASSIVELY" in told
+    lines = [line.split() for line in told.splitlines()]
+    assert [line[-1] for line in lines if line[2:3] == [topic]] == ["paid"]
+    assert [line[3] for line in lines if line[:1] == [topic] and line[2] in "01" and len(line) == 4] == ["3", "3"]
+    assert sorted(offset for _, _, offset in rows if offset > 0) == [3, 3]
+    assert {client for client, _, _ in rows} == {remote._client.client_id}
+
+
 def test_what_only_the_store_can_do_says_where(remote: RemoteBroker) -> None:
     with pytest.raises(txstore.EmbeddedOnlyError, match="txstore tx list"):
         remote.transactions()

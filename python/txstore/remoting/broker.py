@@ -42,6 +42,7 @@ from txstore.remoting.options import ConnectOptions
 from txstore.remoting.places import Places
 from txstore.remoting.reader import Puller
 from txstore.remoting.resets import Resets
+from txstore.remoting.running import Running
 from txstore.remoting.sending import RemoteEnd, RemoteSent, Sending
 from txstore.remoting.sharing import Sharing, shares
 
@@ -91,6 +92,7 @@ class Session:
         self.sharing = Sharing(self.client)
         self.places = Places(self.client, self.offsets)
         self.resets = Resets(self.client, self.offsets)
+        self.running = Running(self.client, self.sharing, self.places, self.offsets)
 
     async def close(self) -> None:
         """Tells the brokers what they do not know, leaves, and closes the connections."""

@@ -94,7 +94,7 @@ class Client:
         for task in (*self._tasks, *self._keepers.values()):
             task.cancel()
         await asyncio.gather(*self._tasks, *self._keepers.values(), return_exceptions=True)
-        self.connections.close()
+        await self.connections.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs beside, until it ends or the client does."""

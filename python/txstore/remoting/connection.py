@@ -29,6 +29,8 @@ class Connection(asyncio.Protocol):
         self.address = address
         self.lost = asyncio.Event()
         """Set when nothing goes out any more."""
+        self.released = asyncio.Event()
+        """Set when its socket is closed, too: by TLS that comes after the other side's farewell."""
         self.credentials: Credentials | None = None
         """Signs what is asked for."""
         self._on_request = on_request
@@ -103,14 +105,22 @@ class Connection(asyncio.Protocol):
         opaque = next(self._opaques) & _OPAQUE_MASK
         self._write(encode_request(code, opaque, self._signed(ext_fields, body), body, one_way=True))
 
-    def answer(self, request: RemotingCommand, code: int, remark: str | None = None) -> None:
+    def answer(
+        self, request: RemotingCommand, code: int, remark: str | None = None, *, body: bytes | None = None
+    ) -> None:
         """Answers what the other side asked, unless it wants no answer or is gone."""
         if not request.is_one_way and not self.lost.is_set():
-            self._write(request.response(code, remark))
+            self._write(request.response(code, remark, body=body))
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+        self._end()
+
+    def abort(self) -> None:
+        """As `close`, without a farewell."""
+        if self._transport is not None:
+            self._transport.abort()
         self._end()
 
     # asyncio.Protocol
@@ -147,6 +157,7 @@ class Connection(asyncio.Protocol):
             if not self._heard:
                 self._why += " before it said anything; perhaps it wants TLS, or a certificate: tls=…"
         self._end()
+        self.released.set()
 
     # Inside
 

@@ -6,12 +6,15 @@ came of it. Not here: who keeps them open (`client`).
 
 import asyncio
 import ssl
+from collections.abc import Iterable
 
 from txstore.errors import StoreClosedError
 from txstore.remoting.connection import Connection, RequestHandler
 from txstore.remoting.signing import Credentials
 
 __all__ = ["Connections"]
+
+_FAREWELL_SECONDS = 1.0  # A broker by TLS may leave our farewell without an answer.
 
 
 class Connections:
@@ -67,14 +70,27 @@ class Connections:
         finally:
             del self._opening[address]
 
-    def close(self) -> None:
-        """Closes all; none is opened any more."""
+    async def close(self) -> None:
+        """Closes all, and waits until their sockets are; none is opened any more."""
         self._closed = True
         for opening in self._opening.values():
             opening.cancel()
-        for connection in self._live.values():
-            connection.close()
+        live = list(self._live.values())
         self._live.clear()
+        for connection in live:
+            connection.close()
+        try:
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                await _released(live)
+        except TimeoutError:
+            for connection in live:
+                connection.abort()
+            await _released(live)
+
+
+async def _released(connections: Iterable[Connection]) -> None:
+    for connection in connections:
+        await connection.released.wait()
 
 
 def _heard(opening: asyncio.Task[Connection]) -> None:

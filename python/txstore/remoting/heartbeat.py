@@ -12,7 +12,7 @@ from txstore._native import java_hash_code
 from txstore.interface import ConsumerMember, ProducerMember
 from txstore.message import MessageModel, retry_group, retry_topic
 
-__all__ = ["expression", "heartbeat", "offset_group", "offset_name"]
+__all__ = ["expression", "heartbeat", "offset_group", "offset_name", "subscription"]
 
 
 def expression(tags: Sequence[str] | None) -> str:
@@ -59,12 +59,13 @@ def _consumers(group: str, model: MessageModel, topics: dict[str, Sequence[str] 
         "consumeType": "CONSUME_PASSIVELY",
         "messageModel": model.value,
         "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-        "subscriptionDataSet": [_subscription(topic, tags) for topic, tags in topics.items()],
+        "subscriptionDataSet": [subscription(topic, tags) for topic, tags in topics.items()],
         "unitMode": False,
     }
 
 
-def _subscription(topic: str, tags: Sequence[str] | None) -> dict[str, Any]:
+def subscription(topic: str, tags: Sequence[str] | None) -> dict[str, Any]:
+    """What is wanted of a topic."""
     return {
         "topic": topic,
         "subString": expression(tags),

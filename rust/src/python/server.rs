@@ -224,6 +224,15 @@ impl RemotingServer {
         self.server.service().send(connection, &command)
     }
 
+    #[pyo3(signature = (connection, code, fields, body=None))]
+    fn ask(&self, connection: u64, code: i32, fields: HashMap<String, String>, body: Option<Vec<u8>>) -> Option<i32> {
+        let mut command = self.request(code);
+        command.flag = 0;
+        command.ext_fields = fields.into_iter().collect::<ExtFields>();
+        command.body = body.unwrap_or_default();
+        self.server.service().ask(connection, &command).then_some(command.opaque)
+    }
+
     fn send_check(
         &self,
         py: Python<'_>,

@@ -66,6 +66,8 @@ pub mod request {
     pub const MALFORMED: i32 = -4;
     /// Told to Python alone: a request was denied, for the reason in the remark; the first of its connection.
     pub const DENIED: i32 = -5;
+    /// Told to Python alone: a client's answer to what it was asked; fields `opaque` and `code`.
+    pub const ANSWERED: i32 = -6;
 }
 
 /// Responses.

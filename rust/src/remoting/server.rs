@@ -3,7 +3,7 @@
 //! In: an open store, addresses. Out: answers; requests for Python in `policy`. Always: few threads whatever comes; the
 //! data path (send, end, pull) never waits for Python but for a topic or a producer that is new. Not here: decisions.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -41,6 +41,9 @@ use crate::units::{PhysicalOffset, QueueOffset};
 /// After an `accept` that failed, mostly since no file handles are left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
+/// Questions that one client may leave without an answer; more are not asked.
+const ASKED_MAX: usize = 1_000;
+
 /// Where and how a server listens.
 pub struct ServerOptions {
     /// Addresses of TCP; port 0 takes a free one.
@@ -77,6 +80,8 @@ pub(super) struct Session {
     producers: Mutex<HashMap<String, u32>>,
     /// Whether a request of its was denied: one is told, the others are counted.
     denied: AtomicBool,
+    /// What it was asked and has not answered, by `opaque`.
+    asked: Mutex<HashSet<i32>>,
 }
 
 /// What all connections share.
@@ -114,8 +119,8 @@ pub struct Server {
 impl Service {
     /// The answer to a request; `None` where none is wanted.
     pub(super) async fn handle(&self, session: &Session, request: Command) -> Option<Command> {
-        // Nobody answers what the server did not ask.
         if request.is_response() {
+            self.answered(session, request);
             return None;
         }
         let one_way = request.is_one_way();
@@ -248,6 +253,23 @@ impl Service {
         session.is_some_and(|session| session.outbox.put(command))
     }
 
+    /// As `send`, and Python is told of the answer, which names the command by its `opaque`.
+    pub fn ask(&self, connection: u64, command: &Command) -> bool {
+        let Some(session) = self.sessions.lock().get(&connection).cloned() else { return false };
+        let mut asked = session.asked.lock();
+        asked.len() < ASKED_MAX && session.outbox.put(command) && asked.insert(command.opaque)
+    }
+
+    /// Hands a client's answer to Python; one to what it was not asked is nobody's.
+    fn answered(&self, session: &Session, answer: Command) {
+        if session.asked.lock().remove(&answer.opaque) {
+            let fields = [("opaque", answer.opaque.to_string()), ("code", answer.code.to_string())];
+            let told = Command { code: codes::ANSWERED, ext_fields: ExtFields::from_iter(fields), ..answer };
+            // Where the line is full it is as if the client had not answered.
+            let _ = self.policy.tell(session.id, &session.address, told);
+        }
+    }
+
     /// Ends a connection.
     pub fn close_connection(&self, connection: u64) {
         if let Some(session) = self.sessions.lock().get(&connection) {
@@ -272,6 +294,7 @@ impl Service {
             outbox: Outbox::default(),
             producers: Mutex::default(),
             denied: AtomicBool::new(false),
+            asked: Mutex::default(),
         });
         sessions.insert(id, Arc::clone(&session));
         Some(session)

@@ -241,6 +241,12 @@ class Clients:
         ]
         return [(_language(one.language), one.version) for one in producers], reading
 
+    def members(self, group: str) -> list[tuple[str, int]]:
+        """A group's consumers: client id, connection."""
+        with self._lock:
+            known = self._groups.get(group)
+            return [] if known is None else [(one.client_id, one.connection) for one in known.members.values()]
+
     def readers(self, topic: str) -> list[str]:
         """The groups with consumers of a topic that are connected."""
         with self._lock:

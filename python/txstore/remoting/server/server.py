@@ -30,6 +30,7 @@ from txstore.remoting.server.clients import Clients
 from txstore.remoting.server.metrics import MetricsServer
 from txstore.remoting.server.offsets import Locks, Offsets
 from txstore.remoting.server.queries import Queries
+from txstore.remoting.server.questions import Questions
 from txstore.remoting.server.request import (
     Refused,
     Reply,
@@ -47,14 +48,15 @@ _log = logging.getLogger("txstore.remoting")
 
 BROKER_ADDRESS = "127.0.0.1:10911"
 NAME_SERVER_ADDRESS = "127.0.0.1:9876"
-_TOPIC, _PRODUCER, _CLOSED, _MALFORMED, _DENIED = -1, -2, -3, -4, -5  # The engine's own requests.
+_TOPIC, _PRODUCER, _CLOSED, _MALFORMED, _DENIED, _ANSWERED = -1, -2, -3, -4, -5, -6  # The engine's own requests.
 _TICK_SECONDS = 10.0
 _POLL_MS = 500
 _SLOW_THREADS = 2
 _SLOW_MAX = 1_000
 _DRAIN_SECONDS = 10.0
 
-Handler = Callable[[Request], Reply]
+Handler = Callable[[Request], Reply | None]
+"""None: the answer comes later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class Server:
         self.name_server = addresses[-1] if self._config.name_server is not None else None
         self._routes = Routes(broker, self._config.advertise or self.address or BROKER_ADDRESS)
         self._clients = Clients(broker, self, monotonic)
+        self._questions = Questions(broker, self._clients, self, monotonic)
         self._locks = Locks(monotonic, self._native.set_orderly)
         self._handlers, self._slow_handlers = self._table()
         self._slow = ThreadPoolExecutor(_SLOW_THREADS, "txstore-server-slow")
@@ -238,6 +241,12 @@ class Server:
     def send(self, connection: int, code: int, fields: dict[str, str], body: bytes | None = None) -> bool:
         return self._native.send(connection, code, fields, body)
 
+    def ask(self, connection: int, code: int, fields: dict[str, str], body: bytes | None = None) -> int | None:
+        return self._native.ask(connection, code, fields, body)
+
+    def answer(self, request: Request, reply: Reply) -> None:
+        self._native.answer(request, reply.code, reply.remark, reply.fields, reply.body)
+
     def send_check(self, connection: int, half_queue_offset: int) -> bool:
         name = self._broker.config.broker_name
         return self._native.send_check(connection, self._broker.store, half_queue_offset, name)
@@ -252,7 +261,7 @@ class Server:
 
     def _table(self) -> tuple[dict[int, Handler], dict[int, Handler]]:
         """Who answers what: at once, and what may take long."""
-        routes, clients, locks = self._routes, self._clients, self._locks
+        routes, clients, locks, questions = self._routes, self._clients, self._locks, self._questions
         offsets, retries, queries = Offsets(self._broker, clients), Retries(self._broker), Queries(self._broker)
         topics = Topics(self._broker, self._native, clients, lambda: routes.address)
         at_once: dict[int, Handler] = {
@@ -276,6 +285,9 @@ class Server:
             106: routes.cluster,
             203: clients.consumer_connections,
             204: clients.producer_connections,
+            223: questions.status,
+            307: questions.running_info,
+            309: questions.consume_directly,
         }
         slow: dict[int, Handler] = {
             12: queries.by_key,
@@ -314,6 +326,7 @@ class Server:
             request = self._native.next_request(_POLL_MS)
             if request is not None:
                 self._dispatch(request)
+            self._questions.expire()
             if self._monotonic() >= tick:
                 tick = self._monotonic() + _TICK_SECONDS
                 self._clients.expire()
@@ -323,6 +336,9 @@ class Server:
     def _dispatch(self, request: RemotingRequest) -> None:
         if request.code == _CLOSED:
             self._clients.closed(request.connection)
+            self._questions.closed(request.connection)
+        elif request.code == _ANSWERED:
+            self._questions.answered(request)
         elif request.code == _MALFORMED:
             what = f"a connection was closed: {request.remark}"
             _log.warning(what, extra={"client": request.address, "reason": request.remark})
@@ -344,6 +360,7 @@ class Server:
             self._slow_waiting.release()
 
     def _answer(self, request: RemotingRequest, handler: Handler) -> None:
+        reply: Reply | None
         try:
             reply = handler(request)
         except Refused as refused:
@@ -353,7 +370,8 @@ class Server:
         except Exception as error:
             _log.exception("request %d could not be answered", request.code, extra={"client": request.address})
             reply = Reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
-        self._native.answer(request, reply.code, reply.remark, reply.fields, reply.body)
+        if reply is not None:
+            self.answer(request, reply)
 
 
 def serve(

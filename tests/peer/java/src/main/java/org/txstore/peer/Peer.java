@@ -52,6 +52,7 @@ public final class Peer {
         commands.put("producer.stop", arguments -> release(arguments, Producer.class).stop());
         commands.put("consume", Consumer::consume);
         commands.put("resume", Admin::resume);
+        commands.put("status", Admin::status);
         commands.put("engine.append", arguments -> Engine.append(controller(arguments), arguments));
         commands.put("engine.transact", arguments -> Engine.transact(controller(arguments), arguments));
         commands.put("engine.read", arguments -> Engine.read(controller(arguments), arguments));

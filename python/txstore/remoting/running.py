@@ -1,0 +1,116 @@
+"""Running: what an operator is told of the consumers here, by way of a broker.
+
+In: requests 221 and 307 (mqadmin consumerStatus). Out: what they subscribe to, which queues are theirs, and how far
+they are. Always: looking changes nothing. Not here: 309, a message dealt with out of turn, which a consumer that polls
+cannot be made to do; it is answered as not supported.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from txstore._native import RemotingCommand
+from txstore.errors import TxStoreError
+from txstore.interface import ConsumerMember
+from txstore.message import retry_topic
+from txstore.remoting.client import Client
+from txstore.remoting.codes import RequestCode, ResponseCode
+from txstore.remoting.connection import Connection
+from txstore.remoting.heartbeat import offset_group, offset_name, subscription
+from txstore.remoting.offsets import Offsets
+from txstore.remoting.places import Places
+from txstore.remoting.route import Queue
+from txstore.remoting.sharing import Sharing, shares
+
+__all__ = ["Running"]
+
+_VERSION = "V5_3_3"  # Of the protocol.
+_NO_OFFSET = -1  # As RocketMQ's clients say it.
+
+
+class Running:
+    """Of one client, for its loop."""
+
+    def __init__(self, client: Client, sharing: Sharing, places: Places, offsets: Offsets) -> None:
+        self._client = client
+        self._sharing = sharing
+        self._places = places
+        self._offsets = offsets
+        self._began_ms = time.time_ns() // 1_000_000
+        client.listeners[RequestCode.GET_CONSUMER_RUNNING_INFO] = self._hear
+        client.listeners[RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT] = self._hear
+
+    def _hear(self, connection: Connection, request: RemotingCommand) -> None:
+        self._client.spawn(self._answer(connection, request))
+
+    async def _answer(self, connection: Connection, request: RemotingCommand) -> None:
+        fields = request.ext_fields
+        is_status = request.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+        group = fields.get("group" if is_status else "consumerGroup", "")
+        members = [member for member in self._client.members.all() if offset_group(member) == group]
+        try:
+            if not members:
+                connection.answer(request, ResponseCode.SYSTEM_ERROR, f"no consumer of group {group} is here")
+            elif is_status:
+                places = await self._places_of(members, fields.get("topic", ""))
+                connection.answer(request, ResponseCode.SUCCESS, body=_table("messageQueueTable", places))
+            else:
+                connection.answer(request, ResponseCode.SUCCESS, body=await self._info(members))
+        except TxStoreError as error:
+            connection.answer(request, ResponseCode.SYSTEM_ERROR, str(error))
+
+    async def _info(self, members: Sequence[ConsumerMember]) -> bytes:
+        topics = {member.topic: member.tags for member in members}
+        topics |= {retry_topic(member.group): None for member in members if shares(member)}
+        queues: dict[tuple[str, Queue], int] = {}
+        for topic in topics:
+            queues |= await self._places_of(members, topic)
+        facts = {
+            "properties": {
+                "PROP_CLIENT_VERSION": _VERSION,
+                "PROP_CONSUMEORDERLY": "true" if any(member.orderly for member in members) else "false",
+                "PROP_CONSUMER_START_TIMESTAMP": str(self._began_ms),
+                "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
+                "PROP_NAMESERVER_ADDR": self._client.address,
+                "PROP_THREADPOOL_CORE_SIZE": str(len(members)),
+            },
+            "statusTable": {},
+            "subscriptionSet": [subscription(topic, tags) for topic, tags in topics.items()],
+        }
+        rows = {key: {"commitOffset": place, "droped": False} for key, place in queues.items()}
+        return json.dumps(facts).encode()[:-1] + b"," + _table("mqTable", rows)[1:]
+
+    async def _places_of(self, members: Sequence[ConsumerMember], topic: str) -> dict[tuple[str, Queue], int]:
+        """How far the queues of a topic are that are these members'."""
+        found: dict[tuple[str, Queue], int] = {}
+        for member in members:
+            if topic not in (member.topic, retry_topic(member.group)):
+                continue
+            for number in self._queues(member, topic):
+                found[topic, self._client.numbers.queue(number)] = await self._place(member, topic, number)
+        return found
+
+    def _queues(self, member: ConsumerMember, topic: str) -> Sequence[int]:
+        if shares(member):
+            return self._sharing.share_of(member, topic)
+        route = self._client.routes.get(topic)
+        return [] if route is None else [self._client.numbers.number(queue) for queue in route.read]
+
+    async def _place(self, member: ConsumerMember, topic: str, number: int) -> int:
+        name = offset_name(member, topic)
+        if topic == member.topic:
+            place = await self._places.consumer_offset(topic, name, number)
+        else:
+            # The broker's word would be noted as the place where this consumer begins in it.
+            place = self._offsets.get(topic, name, number)
+        return _NO_OFFSET if place is None else place
+
+
+def _table(name: str, rows: Mapping[tuple[str, Queue], Any]) -> bytes:
+    """`{"NAME":{…}}` by queue, as RocketMQ writes and reads it: keys are objects, which no JSON has."""
+    entries = (
+        json.dumps({"brokerName": queue.broker, "queueId": queue.queue_id, "topic": topic}) + ":" + json.dumps(row)
+        for (topic, queue), row in rows.items()
+    )
+    return f'{{"{name}":{{{",".join(entries)}}}}}'.encode()

@@ -1,0 +1,147 @@
+"""Questions: what an operator wants to know of a consumer, who alone can tell.
+
+In: requests 223, 307 and 309. Out: the consumer's own answer, handed back. Always: nobody waits in a thread; who does
+not answer within ten seconds, or has gone, is said so; what signed the operator's request stays here. Not here: what
+the answers mean.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from txstore._native import is_system_topic
+from txstore.broker import Broker
+from txstore.remoting.codes import RequestCode, ResponseCode
+from txstore.remoting.server.clients import Clients
+from txstore.remoting.server.request import Refused, Reply, Request, json_of, number, text, text_or
+
+__all__ = ["Asker", "Questions"]
+
+_ANSWER_SECONDS = 10.0
+# Of a body that is no JSON, since its keys are objects: {"consumerTable":{},"messageQueueTable":{{…}:5,{…}:7}}
+_QUEUE_TABLE = re.compile(rb'"messageQueueTable":(\{(?:\{[^{}]*\}:-?\d+,?)*\})')
+
+Done = Callable[[Reply], None]
+
+
+class Asker(Protocol):
+    """Asks clients, and answers operators."""
+
+    def ask(self, connection: int, code: int, fields: dict[str, str], body: bytes | None = None) -> int | None: ...
+    def answer(self, request: Request, reply: Reply) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A client that has not answered yet."""
+
+    client_id: str
+    until: float
+    done: Done
+
+
+class Questions:
+    """For the server's thread alone. `monotonic` tells seconds."""
+
+    def __init__(self, broker: Broker, clients: Clients, line: Asker, monotonic: Callable[[], float]) -> None:
+        self._broker = broker
+        self._clients = clients
+        self._line = line
+        self._monotonic = monotonic
+        self._asked: dict[tuple[int, int], _Asked] = {}
+
+    # Requests: each is answered later
+
+    def running_info(self, request: Request) -> None:
+        self._pass_on(request, RequestCode.GET_CONSUMER_RUNNING_INFO, ("consumerGroup", "clientId", "jstackEnable"))
+
+    def consume_directly(self, request: Request) -> None:
+        """A consumer deals with a message anew, out of turn; its offsets stay."""
+        body = None
+        if message_id := request.fields.get("msgId"):
+            body = self._record(message_id)
+        names = ("consumerGroup", "clientId", "msgId", "topic")
+        self._pass_on(request, RequestCode.CONSUME_MESSAGE_DIRECTLY, names, body)
+
+    def status(self, request: Request) -> None:
+        """How far each consumer of a group is in a topic, or one alone, by its own word."""
+        fields = request.fields
+        topic, group, wanted = text(fields, "topic"), text(fields, "group"), text_or(fields, "clientAddr", "")
+        members = [one for one in self._clients.members(group) if wanted in ("", one[0])]
+        if not members:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"no such consumer of group {group} is connected")
+        waiting, tables = {client_id for client_id, _ in members}, dict[str, bytes]()
+
+        def done(client_id: str, reply: Reply) -> None:
+            waiting.discard(client_id)
+            if reply.code == ResponseCode.SUCCESS and (found := _QUEUE_TABLE.search(reply.body or b"")):
+                tables[client_id] = found[1]
+            if not waiting:
+                rows = b",".join(json_of(name) + b":" + table for name, table in tables.items())
+                self._line.answer(request, Reply(body=b'{"consumerTable":{' + rows + b"}}"))
+
+        for client_id, connection in members:
+            told = {"topic": topic, "group": group}
+            code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+            self._ask(client_id, connection, code, told, None, partial(done, client_id))
+
+    # What happens
+
+    def answered(self, request: Request) -> None:
+        """A client has answered."""
+        fields = request.fields
+        asked = self._asked.pop((request.connection, number(fields, "opaque")), None)
+        if asked is not None:
+            asked.done(Reply(number(fields, "code"), request.remark, body=request.body))
+
+    def closed(self, connection: int) -> None:
+        """A client has gone: it answers nothing any more."""
+        for key in [key for key in self._asked if key[0] == connection]:
+            asked = self._asked.pop(key)
+            asked.done(_offline(asked.client_id))
+
+    def expire(self) -> None:
+        now = self._monotonic()
+        for key in [key for key, asked in self._asked.items() if asked.until <= now]:
+            asked = self._asked.pop(key)
+            remark = f"consumer {asked.client_id} did not answer within {_ANSWER_SECONDS:g} s"
+            asked.done(Reply(ResponseCode.CONSUME_MSG_TIMEOUT, remark))
+
+    # Inside
+
+    def _pass_on(self, request: Request, code: RequestCode, names: tuple[str, ...], body: bytes | None = None) -> None:
+        fields = request.fields
+        group, client_id = text(fields, "consumerGroup"), text(fields, "clientId")
+        connection = dict(self._clients.members(group)).get(client_id)
+        if connection is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer {client_id} of group {group} is connected")
+        # The others are the operator's own: his access key, his signature.
+        told = {name: fields[name] for name in names if name in fields}
+        told["brokerName"] = self._broker.config.broker_name
+        self._ask(client_id, connection, code, told, body, partial(self._line.answer, request))
+
+    def _ask(
+        self, client_id: str, connection: int, code: int, fields: dict[str, str], body: bytes | None, done: Done
+    ) -> None:
+        opaque = self._line.ask(connection, code, fields, body)
+        if opaque is None:
+            done(_offline(client_id))
+        else:
+            self._asked[connection, opaque] = _Asked(client_id, self._monotonic() + _ANSWER_SECONDS, done)
+
+    def _record(self, message_id: str) -> bytes:
+        """The record that an offset id names."""
+        try:
+            place = int(message_id[-16:], 16)
+        except ValueError:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"msgId {message_id[:60]!r} names no place") from None
+        found = self._broker.store.read_at(place)
+        if is_system_topic(found.topic):
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, "no message of a client stands there")
+        return found.record
+
+
+def _offline(client_id: str) -> Reply:
+    return Reply(ResponseCode.SYSTEM_ERROR, f"consumer {client_id} is not connected any more")

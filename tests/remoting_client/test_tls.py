@@ -1,0 +1,69 @@
+"""The story: RocketMQ 5 with TLS on is spoken to as any other, and believed only where its authority is ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import txstore
+from tests.certificates import Authority
+from tests.peer import rocketmq as peer
+from tests.remoting_client.conftest import BROKER_SETTINGS, SOON
+from tests.remoting_client.helpers import COMMIT, UNKNOWN, Answers, take
+from txstore import Message, errors
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def names(peer_home: peer.Home, authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The name server of a broker; both, and the broker's own way to the name server, speak TLS and nothing else."""
+    pair = authority.pair()
+    secures = {
+        "tls.enable": "true",
+        "tls.test.mode.enable": "false",
+        "tls.server.mode": "enforcing",
+        "tls.server.certPath": pair.certificate,
+        "tls.server.keyPath": pair.key,
+        "tls.client.authServer": "true",
+        "tls.client.trustCertPath": authority.file,
+    }
+    store = tmp_path_factory.mktemp("secured") / "store"
+    with peer_home.start((*peer.QUICK_MACHINE, *(f"-D{name}={value}" for name, value in secures.items()))) as process:
+        config = peer.SMALL | peer.SHORT_DELAYS
+        with process.broker(store, config=config, settings=BROKER_SETTINGS) as broker:
+            yield broker.names
+
+
+def test_messages_and_transactions_go_by_tls(names: str, authority: Authority, topic: str) -> None:
+    listener = Answers(UNKNOWN, check=COMMIT)
+    with txstore.connect(names, tls=str(authority.file), **SOON) as broker:
+        broker.producer("plain").send(Message(topic, b"sent"))
+        producer = broker.transaction_producer("payments", listener)
+        with producer.transaction(Message(topic, b"committed")):
+            pass
+        with producer.transaction(Message(topic, b"rolled back")) as tx:
+            tx.rollback()
+        soon = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"}
+        producer.send_in_transaction(Message(topic, b"checked", properties=soon))
+        with broker.consumer(f"c-{topic}", topic) as consumer:
+            found = [message.body for message in take(consumer, 3, 60)]
+            assert consumer.poll(9, 0.5) == []
+    assert sorted(found) == [b"checked", b"committed", b"sent"]
+    assert listener.checked[0].body == b"checked"
+
+
+def test_whose_authority_is_not_ours_is_not_believed(names: str, tmp_path: Path) -> None:
+    stranger = Authority(tmp_path / "stranger")
+    with pytest.raises(errors.BrokerUnreachableError, match="is not believed"):
+        txstore.connect(names, tls=str(stranger.file), **SOON)
+
+
+def test_who_speaks_plainly_is_told_nothing(names: str) -> None:
+    with pytest.raises(errors.BrokerUnreachableError, match="perhaps it wants TLS"):
+        txstore.connect(names, **SOON)

@@ -1,0 +1,118 @@
+"""The story: an operator asks through the server what only a consumer can tell, and hears it, or why not.
+
+Who answers here is written by hand; RocketMQ's own mqadmin and consumer do the same in tests/remoting.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import txstore.remoting.server.questions as questions
+from tests.frames import Response, Wire, frame
+from tests.unit.test_remoting_server import ANY, SEND_V2, heartbeat, sending
+from txstore import Broker, Server
+
+RUNNING_INFO, DIRECTLY, STATUS_ASKED, STATUS = 307, 309, 221, 223
+OFFLINE, TIMEOUT, NOT_FOUND, INVALID = 1, 207, 22, 29
+
+
+@pytest.fixture
+def server(broker: Broker) -> Iterator[Server]:
+    with Server(broker, ANY) as server:
+        yield server
+
+
+@pytest.fixture
+def operator(server: Server) -> Iterator[Wire]:
+    with Wire(str(server.address)) as wire:
+        yield wire
+
+
+@pytest.fixture
+def consumer(server: Server) -> Iterator[Wire]:
+    """Client c1 of group g."""
+    with Wire(str(server.address)) as wire:
+        assert wire.call(34, {}, heartbeat("c1", "g")).code == 0
+        yield wire
+
+
+def answer(wire: Wire, asked: Response, body: bytes, code: int = 0, remark: str | None = None) -> None:
+    header = {"code": code, "language": "PYTHON", "version": 479, "opaque": asked.opaque, "flag": 1, "remark": remark}
+    wire.socket.sendall(frame(json.dumps(header).encode(), body))
+
+
+def asked_of(client_id: str = "c1", group: str = "g", **more: Any) -> dict[str, Any]:
+    return {"consumerGroup": group, "clientId": client_id} | more
+
+
+def test_a_consumer_s_answer_is_handed_back_as_it_is(operator: Wire, consumer: Wire) -> None:
+    number = operator.write(RUNNING_INFO, asked_of(jstackEnable="true", AccessKey="mine", Signature="mine"))
+    asked = consumer.pushed(RUNNING_INFO)
+    assert asked.flag == 0, "an answer is wanted"
+    assert asked.fields == {"consumerGroup": "g", "clientId": "c1", "jstackEnable": "true", "brokerName": "txstore"}
+    assert operator.call(30, {"topic": "none", "queueId": 0}).code >= 0, "others are answered meanwhile"
+    answer(consumer, asked, b"what only it knows")
+    told = operator.read()
+    assert (told.opaque, told.code, told.body) == (number, 0, b"what only it knows")
+    operator.write(RUNNING_INFO, asked_of())
+    answer(consumer, consumer.pushed(RUNNING_INFO), b"", 3, "not by me")
+    told = operator.read()
+    assert (told.code, told.remark) == (3, "not by me")
+
+
+def test_a_message_is_given_to_a_consumer_whole(operator: Wire, consumer: Wire, broker: Broker) -> None:
+    sent = operator.call(SEND_V2, sending(), b"17")
+    operator.write(DIRECTLY, asked_of(msgId=sent.fields["msgId"]))
+    asked = consumer.pushed(DIRECTLY)
+    assert (asked.body, asked.fields["msgId"]) == (broker.store.read_at(0).record, sent.fields["msgId"])
+    answer(consumer, asked, b'{"consumeResult":"CR_SUCCESS"}')
+    assert b"CR_SUCCESS" in operator.read().body
+    half = "0" * 16 + struct.pack(">q", 1 << 40).hex()
+    assert operator.call(DIRECTLY, asked_of(msgId=half)).code == NOT_FOUND
+    assert operator.call(DIRECTLY, asked_of(msgId="no place")).code == INVALID
+
+
+def test_how_far_each_consumer_is_comes_in_one_answer(operator: Wire, consumer: Wire, server: Server) -> None:
+    table = b'{{"brokerName":"b","queueId":0,"topic":"orders"}:5,{"brokerName":"b","queueId":1,"topic":"orders"}:7}'
+    with Wire(str(server.address)) as other:
+        other.call(34, {}, heartbeat("c2", "g"))
+        operator.write(STATUS, {"group": "g", "topic": "orders"})
+        answer(other, other.pushed(STATUS_ASKED), b"no table", 1)
+        answer(consumer, consumer.pushed(STATUS_ASKED), b'{"consumerTable":{},"messageQueueTable":' + table + b"}")
+        told = operator.read()
+        assert (told.code, told.body) == (0, b'{"consumerTable":{"c1":' + table + b"}}")
+    assert operator.call(STATUS, {"group": "g", "topic": "orders", "clientAddr": "c3"}).code == OFFLINE
+
+
+def test_who_is_not_there_or_goes_is_said_so(operator: Wire, consumer: Wire) -> None:
+    for who in (asked_of("c9"), asked_of(group="h")):
+        told = operator.call(RUNNING_INFO, who)
+        assert (told.code, "not connected" in str(told.remark) or "is connected" in str(told.remark)) == (OFFLINE, True)
+    operator.write(RUNNING_INFO, asked_of())
+    consumer.pushed(RUNNING_INFO)
+    consumer.close()
+    assert operator.read().code == OFFLINE
+
+
+def test_who_does_not_answer_is_not_waited_for(operator: Wire, consumer: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "_ANSWER_SECONDS", 0.1)
+    operator.write(RUNNING_INFO, asked_of())
+    asked = consumer.pushed(RUNNING_INFO)
+    assert operator.read().code == TIMEOUT
+    answer(consumer, asked, b"too late")
+    assert operator.call(30, {"topic": "none", "queueId": 0}).code >= 0, "it is nobody's"
+
+
+def test_answers_to_what_nobody_asked_are_nobody_s(operator: Wire, consumer: Wire, server: Server) -> None:
+    operator.write(RUNNING_INFO, asked_of())
+    asked = consumer.pushed(RUNNING_INFO)
+    answer(operator, asked, b"forged by another connection")
+    answer(consumer, asked, b"true")
+    answer(consumer, asked, b"twice")
+    assert operator.read().body == b"true"
+    assert server.counters()["requests_waiting"] == 0
