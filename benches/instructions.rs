@@ -6,7 +6,12 @@
 
 mod common;
 
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
 use txstore::half::HalfCopy;
+use txstore::half::scan::alike;
 use txstore::options::FlushDiskType;
 use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store};
 use txstore::units::{QueueId, QueueOffset};
@@ -46,6 +51,13 @@ fn main() {
             assert_eq!(pending.len(), count);
             measured(|| round(&store));
         }
+        "recover" => {
+            fill();
+            let crashed = crashed(folder.path());
+            let mut opened = None;
+            measured(|| opened = Some(common::open(&crashed.path().join("store"), FlushDiskType::Async)));
+            assert!(!opened.unwrap().open_report().clean);
+        }
         "read" => {
             fill();
             measured(|| {
@@ -57,6 +69,15 @@ fn main() {
         }
         other => panic!("no work is named {other}"),
     }
+}
+
+/// What a kill would leave now, in a folder of its own.
+fn crashed(store: &Path) -> TempDir {
+    let folder = common::scratch();
+    let copied =
+        Command::new("cp").args(["-r", "--sparse=always"]).arg(store).arg(folder.path().join("store")).status();
+    assert!(copied.unwrap().success());
+    folder
 }
 
 fn append(store: &Store, message: &NewMessage<'_>) {
@@ -94,9 +115,10 @@ fn ends(store: &Store, halves: &[HalfCopy], kind: EndKind) {
 /// A round of checks over all that is due, as the broker takes it.
 fn round(store: &Store) {
     loop {
-        let due = store.halves_due(256).unwrap();
-        for waiting in &due {
-            store.look_again(waiting.newest.queue_offset, 3_600_000, false).unwrap();
+        let due = alike(store.halves_due(256).unwrap());
+        for alike in &due {
+            let places = alike.halves.iter().map(|half| half.newest.queue_offset);
+            store.look_again_all(places, 3_600_000).unwrap();
         }
         if due.is_empty() {
             return;

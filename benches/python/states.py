@@ -59,8 +59,10 @@ def opened(path: Path, *, crash: bool = False) -> Opening:
 
 
 def copied(store: Path, to: Path) -> None:
-    """A copy with its holes: most of a store's files are sparse."""
+    """A copy with its holes: most of a store's files are sparse. It is on disk, as what a process wrote before it was
+    killed: else who syncs at opening would wait for the copy's bytes."""
     subprocess.run(["cp", "-r", "--sparse=always", store, to], check=True)
+    subprocess.run(["sync", *(path for path in to.rglob("*") if path.is_file())], check=True)
 
 
 def _fill(path: str, messages: int, halves: int, pending: int) -> None:

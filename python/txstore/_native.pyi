@@ -224,6 +224,24 @@ class WaitingHalf:
         """When `halves_due` will hand it out next; 0 or less: it is due."""
 
 @final
+class DueHalves:
+    """Pending transactions that are due and alike, for `decide_alike`: of one producer and group, with as many checks and the same
+    immunity time, running or not. They differ in where they stand and in their ages."""
+
+    @property
+    def halves(self) -> list[WaitingHalf]:
+        """Each of them, the longest due first."""
+    @property
+    def half_queue_offsets(self) -> list[int]: ...
+    @property
+    def youngest(self) -> WaitingHalf:
+        """Facts with the least of each age, which may be of several."""
+    @property
+    def oldest(self) -> WaitingHalf:
+        """Facts with the most of each age."""
+    def __len__(self) -> int: ...
+
+@final
 class TransactionRow:
     """One transaction of the log, folded by the outcome rule (docs/transactions.md)."""
 
@@ -442,10 +460,12 @@ class Store:
         """Parks a pending transaction in TRANS_CHECK_MAX_TIME_TOPIC. Errors as `end_transaction`."""
     def resume(self, transaction_id: str) -> SendResult:
         """Stores a discarded transaction's half again: a new, pending one. Raises TransactionNotFoundError, AlreadyEndedError."""
-    def halves_due(self, limit: int) -> list[WaitingHalf]:
-        """Pending transactions whose time to be looked at has come, the longest due first. They stay due until `look_again`."""
+    def halves_due(self, limit: int) -> list[DueHalves]:
+        """The `limit` pending transactions whose time to be looked at came first, by what is alike. They stay due until `look_again`."""
     def look_again(self, half_queue_offset: int, in_ms: int, *, asked: bool = False) -> bool:
         """Hands it out again after `in_ms`; `asked`: a check is really sent, count it. False: it does not pend any more."""
+    def look_again_all(self, due: DueHalves, in_ms: int) -> None:
+        """Hands out all of them again after `in_ms` that pend still; counts no check."""
     def check_unknown(
         self, half_queue_offset: int, prepared_transaction_offset: int, producer_group: str | None = None
     ) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from txstore._native import DueHalves
 from txstore.config import BrokerConfig, milliseconds
 from txstore.errors import AlreadyEndedError, StoreClosedError, TransactionNotFoundError, TxStoreError
 from txstore.interface import ProducerMember
@@ -34,6 +35,7 @@ __all__ = [
     "Producers",
     "Waiting",
     "decide",
+    "decide_alike",
 ]
 
 _log = logging.getLogger("txstore.check")
@@ -158,6 +160,18 @@ def decide(waiting: Waiting, rules: CheckRules, *, producers: int, asking: bool 
         why = f"no live producer of group {group} can answer: it needs a listener or a database; waiting is not counted"
         return Decision(Action.WAIT, interval, why, no_producer=True)
     return Decision(Action.ASK, rules.interval_after_ms(checks + 1), f"due for check {checks + 1}")
+
+
+def decide_alike(
+    youngest: Waiting, oldest: Waiting, rules: CheckRules, *, producers: int, group: str = ""
+) -> Decision | None:
+    """What `decide` says of each of those that differ only in their ages, by their extremes; None: not the same of all.
+
+    Growing older only shortens the wait, then ends it by a check or by discarding, and never begins it anew: what is
+    said of both extremes is said of all between them.
+    """
+    decision = decide(youngest, rules, producers=producers, group=group)
+    return decision if decision == decide(oldest, rules, producers=producers, group=group) else None
 
 
 def _until_due_ms(waiting: Waiting, rules: CheckRules) -> int:
@@ -311,6 +325,11 @@ class CheckPool:
         return key in self._asking
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no check stands in line or is under way."""
+        return not self._asking
+
+    @property
     def hung(self) -> int:
         """Threads whose check's time is over and that have not come back."""
         return sum(self._hung_by.values())
@@ -451,9 +470,10 @@ class CheckPool:
 class CheckStore(Protocol):
     """What a round asks of the store."""
 
-    def halves_due(self, limit: int) -> Sequence[DueHalf]: ...
+    def halves_due(self, limit: int) -> Sequence[DueHalves]: ...
     def halves_waiting(self, after_half_queue_offset: int, limit: int) -> Sequence[DueHalf]: ...
     def look_again(self, half_queue_offset: int, in_ms: int, *, asked: bool = False) -> bool: ...
+    def look_again_all(self, due: DueHalves, in_ms: int) -> None: ...
     def local_transaction_ended(self, half_queue_offset: int) -> None: ...
     def check_unknown(
         self, half_queue_offset: int, prepared_transaction_offset: int, producer_group: str | None = None
@@ -504,19 +524,25 @@ class CheckRounds:
         self._wake_lonely()
         for _ in range(_ROUND_HALVES_MAX // _BATCH):
             due = self._store.halves_due(_BATCH)
-            for waiting in due:
-                self._look(waiting)
-            if len(due) < _BATCH:
+            for alike in due:
+                self._look_at_all(alike)
+            if sum(map(len, due)) < _BATCH:
                 self._refused = 0  # Not before: what many rounds refuse in a row is spread as one.
                 break
         left_ms = self._store.next_due_in_ms()
         return None if left_ms is None else max(0, left_ms) / 1000
 
-    def judge(self, waiting: DueHalf) -> tuple[Decision, list[tuple[int, ProducerMember, Checker]], HalfMessage | None]:
-        """The decision, who could be asked (best first), and the message. Also for showing; changes nothing."""
+    def judge(
+        self, waiting: DueHalf, common: Decision | None = None
+    ) -> tuple[Decision, list[tuple[int, ProducerMember, Checker]], HalfMessage | None]:
+        """The decision, who could be asked (best first), and the message. Also for showing; changes nothing.
+
+        `common`: what was decided about all that are like it.
+        """
         group, key = waiting.producer_group, waiting.half_queue_offset
         members = self._producers.of_group(group, waiting.owner)
-        decision = decide(waiting, self._rules, producers=len(members), asking=self._pool.asking(key), group=group)
+        asking = self._pool.asking(key)
+        decision = common or decide(waiting, self._rules, producers=len(members), asking=asking, group=group)
         if decision.action is not Action.ASK:
             return decision, [], None
         half = HalfMessage(self._store.half(key))
@@ -529,7 +555,29 @@ class CheckRounds:
             decision = decide(waiting, self._rules, producers=0, group=group)
         return decision, able, half
 
-    def _look(self, waiting: DueHalf) -> None:
+    def _look_at_all(self, due: DueHalves) -> None:
+        """Deals with those that are alike: in one step if all of them wait as long."""
+        common = self._common(due)
+        if common is None or common.action is not Action.WAIT:
+            for waiting in due.halves:
+                self._look(waiting, common)
+            return
+        if common.no_producer:
+            self._lonely.add(due.youngest.producer_group)
+        self._store.look_again_all(due, common.look_again_in_ms)
+
+    def _common(self, due: DueHalves) -> Decision | None:
+        """What is decided about all of them, if it is the same."""
+        youngest = due.youngest
+        if youngest.running and self._producers.get(youngest.owner) is None:
+            return None
+        if not self._pool.is_idle and any(map(self._pool.asking, due.half_queue_offsets)):
+            return None
+        group = youngest.producer_group
+        producers = len(self._producers.of_group(group))
+        return decide_alike(youngest, due.oldest, self._rules, producers=producers, group=group)
+
+    def _look(self, waiting: DueHalf, common: Decision | None) -> None:
         """Deals with one; whatever goes wrong with it delays no other."""
         key = waiting.half_queue_offset
         try:
@@ -537,7 +585,7 @@ class CheckRounds:
                 # Its producer was closed, or interrupted, before it could say that its local transaction has ended.
                 self._store.local_transaction_ended(key)
                 return
-            decision, able, half = self.judge(waiting)
+            decision, able, half = self.judge(waiting, common)
             if decision.action is Action.DISCARD:
                 self._discard(waiting, decision.why)
             elif decision.action is Action.WAIT or half is None:

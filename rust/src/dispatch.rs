@@ -36,15 +36,16 @@ pub struct DispatchRequest<'a> {
 impl<'a> DispatchRequest<'a> {
     /// The request of a record that stands in the log.
     pub fn of(view: &RecordView<'a>) -> Self {
+        let [unique_id, keys, tags] = view.properties.get_all([UNIQUE_KEY, KEYS, TAGS]);
         Self {
             physical_offset: view.physical_offset,
             size: view.size,
             store_timestamp: view.store_timestamp,
-            tags_code: tags_code(view),
+            tags_code: tags_code(view, tags),
             topic_hash: java::topic_hash(view.topic),
             transaction_type: view.transaction_type(),
-            unique_id: view.properties.get_str(UNIQUE_KEY),
-            keys: view.properties.get_str(KEYS),
+            unique_id,
+            keys,
         }
     }
 
@@ -99,10 +100,11 @@ pub fn index_hashes<'a>(
 }
 
 /// The code in the queue entry: of the tags, or in the schedule topic the time of delivery.
-fn tags_code(view: &RecordView<'_>) -> i64 {
+fn tags_code(view: &RecordView<'_>, tags: Option<&str>) -> i64 {
     let level = || view.properties.get_str(DELAY)?.parse::<usize>().ok();
-    match level().filter(|level| view.topic == SCHEDULE_TOPIC && *level > 0) {
+    let delayed = (view.topic == SCHEDULE_TOPIC).then(level).flatten();
+    match delayed.filter(|level| *level > 0) {
         Some(level) => view.store_timestamp.0.saturating_add(delay::level_ms(level)),
-        None => java::tags_code(view.properties.get_str(TAGS)),
+        None => java::tags_code(tags),
     }
 }

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use crate::commit_log::{Appended, CommitLog, Scanner, Tail};
-use crate::consume_queue::{Block, ConsumeQueue, Entry, QueueFiles, QueueRoom};
+use crate::consume_queue::{Block, ConsumeQueue, Entry, QueueFiles, QueueRoom, Slot};
 use crate::delay::{DelayProgress, is_delivery_of};
 use crate::dispatch::{DispatchRequest, Dispatcher};
 use crate::error::{Error, ErrorKind, Outcome, Result};
@@ -189,7 +189,16 @@ pub fn follow(
 ) -> Result<()> {
     let from = PhysicalOffset(recovered.end);
     let out = std::mem::replace(recovered, Recovered::nothing(from.0, known.half_progress));
-    let mut run = Run { log, queue_files, index: None, index_covered: None, known, at_zero: AtZero::Other, out };
+    let mut run = Run {
+        log,
+        queue_files,
+        index: None,
+        index_covered: None,
+        known,
+        at_zero: AtZero::Other,
+        last_queue: None,
+        out,
+    };
     let scan = Scanner::new(log, from, known.limit)
         .run(|offset| settings.verify(offset), |view, bytes| run.record(view, bytes).map(|()| true));
     let settled = run.settle();
@@ -273,6 +282,7 @@ struct Run<'a> {
     index_covered: Option<PhysicalOffset>,
     known: &'a Known,
     at_zero: AtZero,
+    last_queue: Option<Slot>,
     out: Recovered,
 }
 
@@ -306,7 +316,7 @@ impl<'a> Run<'a> {
             out.forget_gone(first);
         }
         out.delays.clone_from(&known.delays);
-        Ok(Self { log, queue_files, index, index_covered, known, at_zero: AtZero::NotAsked, out })
+        Ok(Self { log, queue_files, index, index_covered, known, at_zero: AtZero::NotAsked, last_queue: None, out })
     }
 
     fn record(&mut self, view: &RecordView<'_>, bytes: &[u8]) -> Result<()> {
@@ -369,7 +379,7 @@ impl<'a> Run<'a> {
                 ),
             });
         }
-        let known = self.out.dispatcher.queues.find(view.topic, view.queue_id);
+        let known = self.find_queue(view);
         // What is between is held in memory, so a number that no queue reaches must not decide how much that is.
         let most = known.map_or(QUEUE_OFFSET_MAX, |slot| self.out.dispatcher.queues.next(slot).saturating_add(GAP_MAX));
         if view.queue_offset.0 > most {
@@ -399,6 +409,15 @@ impl<'a> Run<'a> {
         }
         self.out.dispatcher.enqueue(slot, request);
         Ok(())
+    }
+
+    /// The queue of a record, which is often that of the record before.
+    fn find_queue(&mut self, view: &RecordView<'_>) -> Option<Slot> {
+        let queues = &self.out.dispatcher.queues;
+        let is_it = |queue: &ConsumeQueue| queue.queue_id == view.queue_id && *queue.topic == *view.topic;
+        let again = self.last_queue.filter(|slot| queues.get(*slot).is_some_and(is_it));
+        self.last_queue = again.or_else(|| queues.find(view.topic, view.queue_id));
+        self.last_queue
     }
 
     /// A queue that begins with this record, as far as the log goes back.

@@ -1,12 +1,13 @@
 """The story: a pending transaction is asked about in time, not too early, not too often, and is given up at the end."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txstore.check import Action, CheckRules, decide
+from txstore.check import Action, CheckRules, Decision, decide, decide_alike
 
 RULES = CheckRules(
     transaction_time_out_ms=6_000,
@@ -117,3 +118,70 @@ def test_decide_holds_its_rules(facts: Facts, producers: int, asking: bool, back
         assert facts.checks < rules.transaction_check_max
     if decision.action is DISCARD:
         assert facts.checks >= rules.transaction_check_max or facts.stored_age_ms > rules.file_reserved_time_ms
+
+
+def common(alike: list[Facts], rules: CheckRules, producers: int) -> Decision | None:
+    """What is decided about all of those, which may differ in their ages, from the extremes that the engine gives."""
+
+    def extreme(of: Callable[[Iterable[int]], int]) -> Facts:
+        checked = [facts.last_check_age_ms for facts in alike if facts.last_check_age_ms is not None]
+        return replace(
+            alike[0],
+            age_ms=of(facts.age_ms for facts in alike),
+            stored_age_ms=of(facts.stored_age_ms for facts in alike),
+            last_check_age_ms=of(checked) if checked else None,
+        )
+
+    return decide_alike(extreme(min), extreme(max), rules, producers=producers, group="g")
+
+
+# Around the times at which a decision changes.
+near = st.sampled_from([0, 5_999, 6_000, 29_999, 30_000, 30_001, 60_000, 259_199_999, 259_200_000, 259_200_001])
+
+
+@given(
+    st.builds(
+        Facts,
+        running=st.booleans(),
+        immunity_ms=st.none() | near,
+        checks=st.sampled_from([0, 1, 14, 15]),
+        last_check_age_ms=st.none() | st.just(0),
+    ),
+    st.lists(st.tuples(near | ages, near | ages, near | ages), min_size=1, max_size=6),
+    st.integers(0, 1),
+    st.sampled_from([1.0, 2.0]),
+)
+def test_what_is_decided_about_all_is_decided_about_each(
+    like: Facts, times: list[tuple[int, int, int]], producers: int, back_off: float
+) -> None:
+    rules = replace(RULES, transaction_check_back_off=back_off)
+    alike = [
+        replace(
+            like,
+            age_ms=age,
+            stored_age_ms=stored,
+            last_check_age_ms=None if like.last_check_age_ms is None else checked,
+        )
+        for age, stored, checked in times
+    ]
+    decision = common(alike, rules, producers)
+    each = {decide(facts, rules, producers=producers, group="g") for facts in alike}
+    assert decision is None or each == {decision}
+
+
+@pytest.mark.parametrize(
+    ("alike", "producers", "action"),
+    [
+        pytest.param([Facts(age_ms=6_000), Facts(age_ms=90_000)], 1, ASK, id="all are due"),
+        pytest.param([Facts(age_ms=6_000), Facts(age_ms=90_000)], 0, WAIT, id="all wait for a producer"),
+        pytest.param([Facts(running=True), Facts(running=True, age_ms=10**9)], 1, WAIT, id="all still run"),
+        pytest.param([Facts(age_ms=5_999), Facts(age_ms=6_000)], 1, None, id="one is too young"),
+        pytest.param([Facts(), Facts(age_ms=1)], 1, None, id="they wait differently"),
+        pytest.param([Facts(age_ms=6_000), Facts(age_ms=6_000, stored_age_ms=10**10)], 1, None, id="one is too old"),
+    ],
+)
+def test_those_alike_are_decided_about_at_once_where_the_rule_says_the_same_of_all(
+    alike: list[Facts], producers: int, action: Action | None
+) -> None:
+    decision = common(alike, RULES, producers)
+    assert (None if decision is None else decision.action) is action

@@ -3,7 +3,6 @@
 //! In: a store's directory, what to show of it. Out: a stream of record batches of one schema. Always: no lock, no
 //! thread, nothing written; nothing behind the visible end is mapped; each record is verified. Not here: Python, Spark.
 
-mod ahead;
 mod batch;
 mod cells;
 mod folded;

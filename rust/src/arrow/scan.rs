@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema};
 
-use super::ahead::ask_for;
 use super::batch::{Batch, Row};
 use super::folded::{Folded, HALVES_MAX};
 use super::log::{Log, Window};
@@ -25,6 +24,7 @@ use crate::names::{HALF_TOPIC, OP_TOPIC};
 use crate::record::compression::{BODY_MAX, decompress};
 use crate::record::layout::{HEAD_MAX, SYS_COMPRESSED};
 use crate::record::{DecodeError, RecordView};
+use crate::storage::ahead::ask_for;
 
 use crate::sync::unmodelled::Mutex;
 use crate::units::to_usize;

@@ -17,8 +17,11 @@ use crate::units::{PhysicalOffset, QueueOffset, TimestampMs, to_u64, to_usize};
 const CHUNK_MIN: u64 = 1 << 20;
 /// The most space taken ahead with fallocate, in bytes.
 const CHUNK_MAX: u64 = 64 << 20;
-/// The most space written ahead with zeros, in bytes: as much as stays unnoticed among syncs.
-const ZEROS_MAX: u64 = 1 << 20;
+/// The most space taken ahead where its zeros are written at once, in bytes: as much as stays unnoticed among syncs.
+const WRITTEN_MAX: u64 = 1 << 20;
+/// What one write puts ahead of small records: pages that it makes together cost a third less than those that each record
+/// makes for itself, and larger pieces of the page cache cost more again (docs/performance.md).
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Bytes of the log that are kept in memory behind their writing.
 const RECENT_MAX: usize = 256 << 10;
 /// Ends may still use this much when sends find the disk full, beside the pending halves' own sizes.
@@ -59,7 +62,7 @@ struct Part {
 pub struct Appender {
     log: Arc<CommitLog>,
     with_crc: bool,
-    write_zeros: bool,
+    write_space: bool,
     store_timestamp: TimestampMs,
     cursor: u64,
     /// The newest bytes of the log, then the batch: what was just written is read again soonest.
@@ -71,18 +74,20 @@ pub struct Appender {
     parts: Vec<Part>,
     current: Option<Arc<Segment>>,
     space_end: u64,
+    /// Up to here, at least, the page cache holds what is written next as zeros.
+    zeros_end: u64,
     chunk: u64,
 }
 
 impl Appender {
-    /// A writer behind the log's appended end. `write_zeros`: space ahead is written, which makes small syncs cheap.
-    pub fn new(log: Arc<CommitLog>, with_crc: bool, write_zeros: bool, newest: TimestampMs) -> Self {
+    /// A writer behind the log's appended end. `write_space`: space is written when it is taken, which makes small syncs cheap.
+    pub fn new(log: Arc<CommitLog>, with_crc: bool, write_space: bool, newest: TimestampMs) -> Self {
         let end = log.appended();
         Self {
             current: log.segments.at(end),
             log,
             with_crc,
-            write_zeros,
+            write_space,
             store_timestamp: newest,
             cursor: end,
             buffer: Vec::new(),
@@ -90,6 +95,7 @@ impl Appender {
             buffer_start: end,
             parts: Vec::new(),
             space_end: end,
+            zeros_end: end,
             chunk: CHUNK_MIN,
         }
     }
@@ -155,16 +161,11 @@ impl Appender {
         let wanted = self.wanted(urgency);
         while self.space_end < wanted {
             let segment = self.log.segments.at_or_create(self.space_end)?;
-            let from = self.space_end;
-            let generous = (from + self.chunk).max(wanted).min(segment.end());
-            if self.take_space(&segment, from, generous).is_ok() {
-                self.space_end = generous;
-            } else {
-                let needed = wanted.min(segment.end());
-                self.take_space(&segment, from, needed)?;
-                self.space_end = needed;
+            let generous = (self.space_end + self.chunk).max(wanted).min(segment.end());
+            if self.take_space(&segment, generous).is_err() {
+                self.take_space(&segment, wanted.min(segment.end()))?;
             }
-            self.chunk = (self.chunk * 2).min(if self.write_zeros { ZEROS_MAX } else { CHUNK_MAX });
+            self.chunk = (self.chunk * 2).min(if self.write_space { WRITTEN_MAX } else { CHUNK_MAX });
         }
         Ok(())
     }
@@ -212,6 +213,13 @@ impl Appender {
                     self.current.insert(self.log.segments.at_or_create(part.offset)?)
                 }
             };
+            let bytes_end = part.offset + to_u64(bytes.len());
+            if self.zeros_end < bytes_end && bytes.len() <= ZEROS.len() / 2 {
+                let block = to_u64(ZEROS.len());
+                let to = ((bytes_end / block + 1) * block).min(self.space_end).min(segment.end());
+                write_zeros(segment, self.zeros_end.max(part.offset), to)?;
+                self.zeros_end = to;
+            }
             segment.write(bytes, part.offset)?;
         }
         Ok(())
@@ -219,7 +227,7 @@ impl Appender {
 
     /// Makes the batch's bytes zeros again.
     fn take_back(&mut self, from: u64) -> Result<()> {
-        self.space_end = from;
+        (self.space_end, self.zeros_end) = (from, from);
         for segment in self.log.segments.all().iter().rev() {
             let range = from.max(segment.base())..self.cursor.min(segment.end());
             if range.start < range.end {
@@ -229,17 +237,13 @@ impl Appender {
         Ok(())
     }
 
-    fn take_space(&self, segment: &Segment, from: u64, to: u64) -> Result<()> {
-        segment.allocate(from..to)?;
-        if self.write_zeros {
-            let zeros = vec![0; to_usize((to - from).min(ZEROS_MAX))];
-            let mut at = from;
-            while at < to {
-                let length = (to - at).min(to_u64(zeros.len()));
-                segment.write(zeros.get(..to_usize(length)).unwrap_or_default(), at)?;
-                at += length;
-            }
+    fn take_space(&mut self, segment: &Segment, to: u64) -> Result<()> {
+        segment.allocate(self.space_end..to)?;
+        if self.write_space {
+            write_zeros(segment, self.space_end, to)?;
+            self.zeros_end = to;
         }
+        self.space_end = to;
         Ok(())
     }
 
@@ -251,4 +255,13 @@ impl Appender {
             Urgency::End => self.cursor,
         }
     }
+}
+
+fn write_zeros(segment: &Segment, mut from: u64, to: u64) -> Result<()> {
+    while from < to {
+        let length = (to - from).min(to_u64(ZEROS.len()));
+        segment.write(ZEROS.get(..to_usize(length)).unwrap_or_default(), from)?;
+        from += length;
+    }
+    Ok(())
 }

@@ -12,6 +12,7 @@ mod tests;
 pub use appender::{Appended, Appender, Urgency};
 pub use scanner::{Scan, Scanner, Step, Tail, step};
 
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
@@ -19,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
 use crate::record::{RecordView, layout};
 use crate::segment::{Segment, SegmentQueue};
+use crate::storage::ahead::ask_for;
 use crate::sync::AtomicU64;
 use crate::units::PhysicalOffset;
 
@@ -89,22 +91,54 @@ impl CommitLog {
         self.segments.at(offset.0).filter(|_| offset.0 < self.appended()).ok_or_else(|| not_found(offset))
     }
 
-    /// Reads the record at an offset below `end` and hands it to `use_it`, borrowed from the file.
-    ///
-    /// Its CRCs are verified; a bad record is `StoreCorrupt`, an offset at or behind `end` `MessageNotFound`.
+    /// Reads the record at an offset below `end` and hands it to `use_it`, as `LogReader::read` does.
     pub fn read<T>(
         &self,
         offset: PhysicalOffset,
         end: u64,
         use_it: impl FnOnce(&RecordView<'_>, &[u8]) -> T,
     ) -> Result<T> {
-        if offset.0 >= end {
+        self.reader(end).read(offset, use_it)
+    }
+
+    /// For reading several records below `end`.
+    pub const fn reader(&self, end: u64) -> LogReader<'_> {
+        LogReader { log: self, end, segment: None }
+    }
+}
+
+/// Reads records at any offsets; the file of the last one stays at hand.
+#[derive(Debug)]
+pub struct LogReader<'a> {
+    log: &'a CommitLog,
+    end: u64,
+    segment: Option<Arc<Segment>>,
+}
+
+impl LogReader<'_> {
+    /// Asks memory for a record that will be read soon, where it stands in the file at hand.
+    pub fn ask_for(&self, offset: PhysicalOffset, size: u32) {
+        let range = offset.0..offset.0.saturating_add(size.into());
+        let segment = self.segment.as_ref().filter(|segment| segment.holds(range.start) && range.end <= segment.end());
+        if let Some(Ok(Cow::Borrowed(bytes))) = segment.map(|segment| segment.bytes(range)) {
+            ask_for(bytes, 0..bytes.len());
+        }
+    }
+
+    /// Reads the record at an offset and hands it to `use_it`, borrowed from the file.
+    ///
+    /// Its CRCs are verified; a bad record is `StoreCorrupt`, an offset at or behind the reader's end `MessageNotFound`.
+    pub fn read<T>(&mut self, offset: PhysicalOffset, use_it: impl FnOnce(&RecordView<'_>, &[u8]) -> T) -> Result<T> {
+        if offset.0 >= self.end {
             return Err(not_found(offset));
         }
-        let segment = self.segment(offset)?;
-        let bytes = segment.bytes(offset.0..segment.end().min(end))?;
+        let segment = match self.segment.take().filter(|segment| segment.holds(offset.0)) {
+            Some(segment) => self.segment.insert(segment),
+            None => self.segment.insert(self.log.segment(offset)?),
+        };
+        let bytes = segment.bytes(offset.0..segment.end().min(self.end))?;
         let unknown = Verify { body_crc: true, record_crc: RecordCrc::Ignore };
-        let verify = self.verify.get().map_or(unknown, |verify| verify(offset.0));
+        let verify = self.log.verify.get().map_or(unknown, |verify| verify(offset.0));
         match decode(&bytes, offset, verify) {
             Ok(Scanned::Record(view)) => {
                 let whole = usize::try_from(view.size).unwrap_or(usize::MAX);

@@ -7,6 +7,7 @@ use super::CommitLog;
 use crate::error::Result;
 use crate::record::RecordView;
 use crate::record::decode::{DecodeError, Scanned, Verify, decode};
+use crate::storage::ahead::ask_for;
 use crate::units::{PhysicalOffset, to_u64, to_usize};
 
 /// What a scan met at its end.
@@ -93,6 +94,8 @@ impl<'a> Scanner<'a> {
                 match step(rest, at, segment.end(), verify(at)) {
                     Step::Record(view) => {
                         let size = to_usize(u64::from(view.size));
+                        // The record behind the next, which is often as large: memory is slow to answer.
+                        ask_for(rest, 2 * size..3 * size);
                         let (record, behind) = rest.split_at_checked(size).unwrap_or((rest, &[]));
                         at += u64::from(view.size);
                         rest = behind;

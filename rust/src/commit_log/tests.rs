@@ -89,11 +89,11 @@ fn every_size_of_record_fits_over_the_end_of_a_file() {
 fn l1_a_batch_that_fails_at_any_call_leaves_nothing_and_the_next_one_fits() {
     let bodies: Vec<Vec<u8>> = (1..8_u8).map(|n| vec![n; 1_200]).collect();
     let mut failed = 0;
-    for kind in [FaultKind::Io, FaultKind::NoSpace, FaultKind::Tear(700)] {
+    for (kind, write_space) in [FaultKind::Io, FaultKind::NoSpace, FaultKind::Tear(700)].iter().flat_map(both) {
         for call in 1..40 {
             let memory = Memory::new();
             let log = log(&memory);
-            let mut appender = appender(&log);
+            let mut appender = Appender::new(Arc::clone(&log), true, write_space, TimestampMs(5));
             append(&mut appender, &[vec![9; 100]]).unwrap();
             let before = log.appended();
             memory.fail_at(memory.calls() + call, kind, false);
@@ -112,7 +112,29 @@ fn l1_a_batch_that_fails_at_any_call_leaves_nothing_and_the_next_one_fits() {
             }
         }
     }
-    assert!(failed > 20, "{failed} batches failed");
+    assert!(failed > 40, "{failed} batches failed");
+}
+
+fn both(kind: &FaultKind) -> [(FaultKind, bool); 2] {
+    [(*kind, true), (*kind, false)]
+}
+
+#[test]
+fn zeros_go_ahead_of_small_records_in_blocks_and_never_over_one() {
+    for (body, blocks) in [(500, 1), (5_000, 2), (40 << 10, 0)] {
+        let memory = Memory::new();
+        memory.create_dir(DIRECTORY).unwrap();
+        let storage: Arc<dyn Storage> = Arc::new(memory.clone());
+        let log = Arc::new(CommitLog::new(SegmentQueue::open(storage, DIRECTORY, 1 << 20, false).unwrap()));
+        let mut appender = Appender::new(Arc::clone(&log), true, false, TimestampMs(5));
+        memory.note_writes();
+        for _ in 0..20 {
+            append(&mut appender, &[vec![1; body]]).unwrap();
+        }
+        assert_eq!(scan(&log, u64::MAX).0, [body; 20]);
+        let writes = memory.noted_writes().iter().filter(|bytes| **bytes > 0).count();
+        assert_eq!(writes, 20 + blocks, "writes with bodies of {body} bytes");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Scan: what waits, as facts; choosing is Python's.
 //!
-//! In: the table and the monotonic clock. Out: `Waiting`, one for each pending transaction asked for. Always: ages come
-//! from the monotonic clock. Not here: whether to ask, discard or wait.
+//! In: the table and the monotonic clock. Out: `Waiting`, one for each pending transaction asked for; what is due, put
+//! together by what is alike. Always: ages come from the monotonic clock. Not here: whether to ask, discard or wait.
 
 use std::sync::Arc;
 
@@ -49,6 +49,42 @@ impl Waiting {
             look_again_in_ms: entry.due_ms - now_ms,
         }
     }
+}
+
+/// Transactions that differ in nothing but where they stand and how old they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alike {
+    /// Facts about each.
+    pub halves: Vec<Waiting>,
+    /// The first one's facts, with the least of each age.
+    pub youngest: Waiting,
+    /// The same, with the most of each age.
+    pub oldest: Waiting,
+}
+
+impl Alike {
+    fn of(halves: &[Waiting]) -> Option<Self> {
+        let mut youngest = halves.first()?.clone();
+        let mut oldest = youngest.clone();
+        for half in halves {
+            youngest.age_ms = youngest.age_ms.min(half.age_ms);
+            youngest.stored_age_ms = youngest.stored_age_ms.min(half.stored_age_ms);
+            youngest.last_check_age_ms = youngest.last_check_age_ms.min(half.last_check_age_ms);
+            oldest.age_ms = oldest.age_ms.max(half.age_ms);
+            oldest.stored_age_ms = oldest.stored_age_ms.max(half.stored_age_ms);
+            oldest.last_check_age_ms = oldest.last_check_age_ms.max(half.last_check_age_ms);
+        }
+        Some(Self { halves: halves.to_vec(), youngest, oldest })
+    }
+}
+
+/// Puts together what is alike; within each, the order stays.
+pub fn alike(mut halves: Vec<Waiting>) -> Vec<Alike> {
+    let kind =
+        |half: &Waiting| (half.owner, half.checks, half.running, half.immunity_ms, half.last_check_age_ms.is_some());
+    halves.sort_by(|one, other| kind(one).cmp(&kind(other)).then_with(|| one.group.cmp(&other.group)));
+    let same = |one: &Waiting, other: &Waiting| kind(one) == kind(other) && one.group == other.group;
+    halves.chunk_by(same).filter_map(Alike::of).collect()
 }
 
 /// What is due, the longest due first.

@@ -45,7 +45,7 @@ mod _native {
     #[pymodule_export]
     use super::stored::StoredMessage;
     #[pymodule_export]
-    use super::transaction::{EndResult, TopicEnds, TransactionRow, WaitingHalf};
+    use super::transaction::{DueHalves, EndResult, TopicEnds, TransactionRow, WaitingHalf};
     #[pymodule_export]
     use super::{
         delay_level_ms, is_system_topic, java_hash_code, log_panics_as_json, unique_id, validate_group, validate_topic,

@@ -13,11 +13,11 @@ use super::error::{OrRaise, guarded};
 use super::message::{Message, SendResult};
 use super::retention::{Expired, LogFile};
 use super::stored::StoredMessage;
-use super::transaction::{EndResult, TopicEnds, TransactionRow, WaitingHalf};
+use super::transaction::{DueHalves, EndResult, TopicEnds, TransactionRow, WaitingHalf};
 use crate::config_file;
 use crate::error::Error;
 use crate::half::HalfCopy;
-use crate::half::scan::Waiting;
+use crate::half::scan::{Waiting, alike};
 use crate::options::{FlushDiskType, StoreOptions};
 use crate::store::{Copy, End, EndKind, NewHalfMessage, NewMessage, StoredRecord};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
@@ -239,8 +239,13 @@ impl Store {
         Ok(SendResult::new(sent, topic, self.host, true))
     }
 
-    fn halves_due(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<WaitingHalf>> {
-        py.detach(|| guarded(|| self.store.halves_due(limit))).map(facts).or_raise(py)
+    fn halves_due(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<DueHalves>> {
+        let due = py.detach(|| guarded(|| self.store.halves_due(limit)).map(alike)).or_raise(py)?;
+        Ok(due.into_iter().map(DueHalves).collect())
+    }
+
+    fn look_again_all(&self, py: Python<'_>, due: &DueHalves, in_ms: i64) -> PyResult<()> {
+        guarded(|| self.store.look_again_all(due.places(), in_ms)).or_raise(py)
     }
 
     #[pyo3(signature = (half_queue_offset, in_ms, *, asked=false))]

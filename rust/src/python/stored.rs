@@ -138,19 +138,19 @@ impl StoredMessage {
 
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let view = self.view(py)?;
-        match decompress(view.sys_flag, view.body, BODY_MAX) {
+        let (sys_flag, body) = self.record.body();
+        match decompress(sys_flag, body, BODY_MAX) {
             Ok(body) => Ok(PyBytes::new(py, &body)),
             Err(why) => Err(into_py(
                 py,
-                &Error::StoreCorrupt { file: "commitlog".into(), offset: view.physical_offset.0, what: why },
+                &Error::StoreCorrupt { file: "commitlog".into(), offset: self.physical_offset(py)?, what: why },
             )),
         }
     }
 
     #[getter]
-    fn stored_body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, self.view(py)?.body))
+    fn stored_body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.record.body().1)
     }
 
     #[getter]

@@ -1,8 +1,8 @@
-//! `WaitingHalf`, `EndResult`, `TransactionRow`: facts about transactions.
+//! `WaitingHalf`, `DueHalves`, `EndResult`, `TransactionRow`: facts about transactions.
 
 use pyo3::prelude::*;
 
-use crate::half::scan::Waiting;
+use crate::half::scan::{Alike, Waiting};
 use crate::store::Ended;
 
 /// Facts about one pending transaction.
@@ -75,6 +75,48 @@ impl WaitingHalf {
             self.0.checks,
             if self.0.running { "True" } else { "False" }
         )
+    }
+}
+
+/// Pending transactions that are due and alike.
+#[pyclass(frozen, module = "txstore._native")]
+pub(super) struct DueHalves(pub(super) Alike);
+
+#[pymethods]
+impl DueHalves {
+    #[getter]
+    fn halves(&self) -> Vec<WaitingHalf> {
+        self.0.halves.iter().cloned().map(WaitingHalf).collect()
+    }
+
+    #[getter]
+    fn half_queue_offsets(&self) -> Vec<u64> {
+        self.places().collect()
+    }
+
+    #[getter]
+    fn youngest(&self) -> WaitingHalf {
+        WaitingHalf(self.0.youngest.clone())
+    }
+
+    #[getter]
+    fn oldest(&self) -> WaitingHalf {
+        WaitingHalf(self.0.oldest.clone())
+    }
+
+    const fn __len__(&self) -> usize {
+        self.0.halves.len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("DueHalves({} like {})", self.0.halves.len(), self.youngest().__repr__())
+    }
+}
+
+impl DueHalves {
+    /// Their half queue offsets.
+    pub(super) fn places(&self) -> impl Iterator<Item = u64> {
+        self.0.halves.iter().map(|half| half.newest.queue_offset)
     }
 }
 

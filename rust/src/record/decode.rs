@@ -7,7 +7,8 @@
 use super::encode::crc_property;
 use super::layout::{
     BLANK_MIN, CRC_DIGITS, CRC_PROPERTY_HEAD, CRC_PROPERTY_LEN, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, PROPERTIES_MAX,
-    RECORD_MAX, RECORD_MIN, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, TOPIC_V1_MAX, TOPIC_V2_MAX, VALUE_END, host_len,
+    RECORD_MAX, RECORD_MIN, SYS_BORN_HOST_V6, SYS_FLAG_AT, SYS_STORE_HOST_V6, TOPIC_V1_MAX, TOPIC_V2_MAX, VALUE_END,
+    body_len_at, host_len,
 };
 use super::{Host, Properties, RecordView, Version, crc32};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
@@ -142,6 +143,13 @@ pub fn decode(bytes: &[u8], at: PhysicalOffset, verify: Verify) -> Decoded<Scann
         return Err(DecodeError::Truncated { needed: size });
     };
     read(record, size, version, at, verify).map(Scanned::Record)
+}
+
+/// The sysflag and the body of a record that was decoded before, without looking at the rest of it.
+pub fn body_of(record: &[u8]) -> Option<(i32, &[u8])> {
+    let sys_flag = i32::from_be_bytes(*record.get(SYS_FLAG_AT..)?.first_chunk()?);
+    let (len, behind) = record.get(body_len_at(sys_flag)..)?.split_first_chunk()?;
+    Some((sys_flag, behind.get(..to_usize(u32::from_be_bytes(*len)))?))
 }
 
 fn start(bytes: &[u8]) -> Decoded<(u32, u32)> {

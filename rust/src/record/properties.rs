@@ -180,6 +180,19 @@ impl<'a> Properties<'a> {
         self.get(name).and_then(|value| std::str::from_utf8(value).ok())
     }
 
+    /// What `get_str` gives for each of these names, none of which is a CRC's, in one walk.
+    pub fn get_all<const N: usize>(&self, names: [&str; N]) -> [Option<&'a str>; N] {
+        let mut values = [None; N];
+        for (name, value) in self.iter() {
+            for (wanted, found) in names.iter().zip(&mut values) {
+                if wanted.as_bytes() == name {
+                    *found = std::str::from_utf8(value).ok();
+                }
+            }
+        }
+        values
+    }
+
     /// Names and values in the order of writing, without a CRC's: that one is the record's, not the message's.
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let mut rest = Some(self.0);

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use proptest::prelude::*;
 
+use super::decode::body_of;
 use super::layout::*;
 use super::*;
 use crate::error::Error;
@@ -286,7 +287,8 @@ proptest! {
             store_timestamp: view.store_timestamp,
         };
         encode(&draft_of(&view), place, false, &mut again).unwrap();
-        prop_assert_eq!(again, bytes);
+        prop_assert_eq!(&again, &bytes);
+        prop_assert_eq!(body_of(&bytes), Some((view.sys_flag, view.body)));
     }
 
     #[test]

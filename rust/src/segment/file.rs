@@ -70,6 +70,11 @@ impl Segment {
         self.base + self.size
     }
 
+    /// Whether the byte at an offset of the row stands in this file.
+    pub const fn holds(&self, offset: u64) -> bool {
+        self.base <= offset && offset < self.end()
+    }
+
     /// The path below the store's directory.
     pub fn path(&self) -> &str {
         &self.path

@@ -4,6 +4,7 @@
 //! Always: no other room opens, writes, syncs, renames or removes a file; paths are relative, without `..`, and no
 //! symbolic link is followed. Not here: what the bytes mean.
 
+pub mod ahead;
 pub mod disk;
 pub mod memory;
 mod path;

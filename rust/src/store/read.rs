@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use super::{Inner, Shared, Store};
-use crate::commit_log::Scanner;
+use crate::commit_log::{LogReader, Scanner};
 use crate::consume_queue::{ConsumeQueue, ENTRY_SIZE, Entry};
 use crate::error::{Error, Result};
 use crate::java;
 use crate::record::RecordView;
-use crate::record::decode::{DecodeError, RecordCrc, Scanned, Verify, decode};
+use crate::record::decode::{DecodeError, RecordCrc, Scanned, Verify, body_of, decode};
 use crate::record::layout::PHYSICAL_OFFSET_AT;
 use crate::record::properties::{KEYS, TAGS, UNIQUE_KEY};
 use crate::sync::fence;
@@ -21,6 +21,8 @@ use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to
 /// Bytes that one `read` returns at most, beyond its first message: RocketMQ's `maxTransferBytesOnMessageInMemory` is
 /// 256 KiB; a reader in the process is not sent anything, so it may have more.
 const READ_BYTES_MAX: usize = 4 << 20;
+/// Records so far ahead are asked for from memory, which is slow to answer.
+const AHEAD: usize = 2;
 /// Candidates of one hash that a query looks at.
 const CANDIDATES_MAX: usize = 4_096;
 
@@ -54,6 +56,12 @@ impl StoredRecord {
     /// The record as stored.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// The sysflag, and the body as stored.
+    pub fn body(&self) -> (i32, &[u8]) {
+        // Only what was decoded becomes a `StoredRecord`.
+        body_of(&self.bytes).unwrap_or_default()
     }
 
     /// The record, decoded. It was verified when it was read.
@@ -110,13 +118,18 @@ impl Store {
                 Err(error) if found.is_empty() => return Err(error),
                 Err(_) => break,
             };
-            for entry in entries {
+            // Behind the entries: all that they lead to is visible.
+            let mut log = self.shared.log.reader(self.shared.visible_end());
+            for (number, entry) in entries.iter().enumerate() {
                 if found.len() >= max_messages || bytes >= READ_BYTES_MAX {
                     break;
                 }
+                if let Some(later) = entries.get(number + AHEAD) {
+                    log.ask_for(later.physical_offset, later.size);
+                }
                 let wanted = !entry.is_padding() && codes.as_ref().is_none_or(|codes| codes.contains(&entry.tags_code));
                 let place = (topic, queue_id, next);
-                match wanted.then(|| self.record_if(place, entry, tags)).transpose() {
+                match wanted.then(|| self.record_if(&mut log, place, *entry, tags)).transpose() {
                     Ok(record) => found.extend(record.flatten().inspect(|record| bytes += record.bytes.len())),
                     Err(error) if found.is_empty() => return Err(error),
                     // The error is that message's alone: those in front of it are handed out first.
@@ -302,16 +315,20 @@ impl Store {
     /// The record of a queue's entry, if it has one of the tags: codes collide, so the tag itself is compared.
     fn record_if(
         &self,
+        log: &mut LogReader<'_>,
         (topic, queue_id, queue_offset): (&str, QueueId, u64),
         entry: Entry,
         tags: Option<&[String]>,
     ) -> Result<Option<StoredRecord>> {
         let place = entry.physical_offset;
-        let record = self.shared.log.read(place, self.shared.visible_end(), |view, bytes| {
+        let record = log.read(place, |view, bytes| {
             // A record says itself which entry is its own; any other one is damaged.
             let is_it = (view.topic, view.queue_id, view.queue_offset.0) == (topic, queue_id, queue_offset);
-            let tag = view.properties.get_str(TAGS);
-            let wanted = tags.is_none_or(|tags| tag.is_some_and(|tag| tags.iter().any(|wanted| wanted == tag)));
+            let has_one = |tags: &[String]| {
+                let tag = view.properties.get_str(TAGS);
+                tag.is_some_and(|tag| tags.iter().any(|wanted| wanted == tag))
+            };
+            let wanted = tags.is_none_or(has_one);
             is_it.then(|| wanted.then(|| StoredRecord::new(bytes, place)))
         });
         match record {
@@ -362,7 +379,8 @@ impl Shared {
         let (visible, appended) = (self.visible_end(), self.log.appended());
         let (entries, _) = bytes.as_chunks::<ENTRY_SIZE>();
         let whole = |entry: &Entry| entry.is_padding() || entry.end() <= appended;
-        let entries: Vec<Entry> = entries.iter().map_while(|entry| Entry::from_bytes(entry).filter(whole)).collect();
+        let mut entries: Vec<Entry> =
+            entries.iter().map_while(|entry| Entry::from_bytes(entry).filter(whole)).collect();
         if entries.is_empty() {
             self.refresh_deleted()?;
             if from < self.settings.lock().deleted_below(topic, queue_id) {
@@ -370,7 +388,9 @@ impl Shared {
             }
             return Err(self.damaged_entry(topic, queue_id, from, "it names no place in the log"));
         }
-        Ok(entries.into_iter().take_while(|entry| entry.is_padding() || entry.end() <= visible).collect())
+        let seen = entries.iter().take_while(|entry| entry.is_padding() || entry.end() <= visible).count();
+        entries.truncate(seen);
+        Ok(entries)
     }
 
     /// The error of an entry that cannot be. The next opening builds all queues again: this one writes no snapshot.

@@ -44,6 +44,19 @@ impl Store {
         Ok(true)
     }
 
+    /// Hands transactions out again in `in_ms`; those that do not pend any more are passed over.
+    pub fn look_again_all(&self, half_queue_offsets: impl Iterator<Item = u64>, in_ms: i64) -> Result<()> {
+        self.shared.check_open()?;
+        let due_ms = self.shared.clock.monotonic_ms().saturating_add(in_ms.max(0));
+        let table = &mut self.shared.inner.lock().state.table;
+        for half_queue_offset in half_queue_offsets {
+            if let Some(key) = table.find(half_queue_offset) {
+                table.set_due(key, due_ms);
+            }
+        }
+        Ok(())
+    }
+
     /// A check was answered: not known yet. Whether it pends there, of that group if one is given; else nothing is noted.
     pub fn check_unknown(&self, half: HalfCopy, group: Option<&str>) -> Result<bool> {
         self.shared.check_open()?;

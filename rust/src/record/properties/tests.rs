@@ -72,6 +72,8 @@ proptest! {
             if let Ok(name) = std::str::from_utf8(name) {
                 let last = plain.iter().rfind(|(other, _)| other == name.as_bytes()).map(|(_, value)| &value[..]);
                 prop_assert_eq!(Properties(&text).get(name), last);
+                let [known, none] = Properties(&text).get_all([name, ""]);
+                prop_assert_eq!((known, none), (Properties(&text).get_str(name), None));
             }
         }
     }

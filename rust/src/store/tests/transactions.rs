@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::error::Outcome;
+use crate::half::scan::{Alike, alike};
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
 use crate::record::TransactionType;
 use crate::record::properties::{REAL_QUEUE_ID, REAL_TOPIC};
@@ -183,6 +184,35 @@ fn t9_the_progress_is_written_behind_the_sync_it_depends_on() {
         assert!(pending(&after).is_empty(), "seed {seed}");
         assert_eq!(after.transactions().unwrap()[0].outcome, Some(Outcome::RolledBack));
     }
+}
+
+#[test]
+fn t11_what_is_due_is_put_together_by_what_is_alike_and_put_off_together() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    let envelope = envelope("orders");
+    let message = NewMessage { envelope: &envelope, body: b"half", queue_id: QUEUE };
+    let mut sent = Vec::new();
+    for (group, owner) in [("a", 0), (GROUP, 0), ("a", 7), ("a", 0), (GROUP, 0)] {
+        sent.push(store.prepare(&NewHalfMessage { message, group, unique_id: None, owner }).unwrap());
+        bench.clock.advance(1_000);
+    }
+    bench.clock.advance(6_000);
+    store.look_again(3, 0, true).unwrap();
+    bench.clock.advance(6_000);
+    let all = alike(store.halves_due(9).unwrap());
+    let places = |alike: &Alike| alike.halves.iter().map(|half| half.newest.queue_offset).collect::<Vec<_>>();
+    assert_eq!(all.iter().map(places).collect::<Vec<_>>(), [vec![0], vec![1, 4], vec![3], vec![2]]);
+    let (youngest, oldest) = (&all[1].youngest, &all[1].oldest);
+    assert_eq!((youngest.age_ms, oldest.age_ms), (13_000, 16_000));
+    assert_eq!((youngest.stored_age_ms, oldest.stored_age_ms), (13_000, 16_000));
+    assert_eq!((all[2].youngest.last_check_age_ms, all[2].oldest.last_check_age_ms), (Some(6_000), Some(6_000)));
+    // One ends meanwhile: that is no reason not to put off the others.
+    end(&store, &sent[1], EndKind::RollBack).unwrap();
+    store.look_again_all(places(&all[1]).into_iter(), 30_000).unwrap();
+    let left: Vec<_> = store.halves_waiting(None, 9).unwrap();
+    let left: Vec<_> = left.iter().map(|half| (half.newest.queue_offset, half.look_again_in_ms > 0)).collect();
+    assert_eq!(left, [(0, false), (2, false), (3, false), (4, true)]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ const LINE: usize = 64;
 
 /// Asks for the cache lines of a range, which may reach behind the bytes.
 #[inline]
-pub(super) fn ask_for(bytes: &[u8], range: Range<usize>) {
+pub fn ask_for(bytes: &[u8], range: Range<usize>) {
     #[cfg(target_arch = "x86_64")]
     for at in range.step_by(LINE) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
