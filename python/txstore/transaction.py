@@ -6,7 +6,6 @@ rule by which the log decides (the engine's `half/outcome`), when a check is due
 """
 
 import enum
-import functools
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -235,20 +234,26 @@ class Transactions:
             # Both offsets name the half exactly; its id would only be compared.
             transaction_id = None
             half_queue_offset, physical_offset = transaction.queue_offset, transaction.physical_offset
-        end = functools.partial(
-            self._store.end_transaction,
-            half_queue_offset,
-            physical_offset,
-            commit=state is _COMMIT,
-            producer_group=producer_group,
-        )
+        commit = state is _COMMIT
         try:
-            return end(transaction_id=transaction_id)
+            return self._store.end_transaction(
+                half_queue_offset,
+                physical_offset,
+                commit=commit,
+                transaction_id=transaction_id,
+                producer_group=producer_group,
+            )
         except TransactionNotFoundError:
             if isinstance(transaction, str):
                 raise
             # Where retention removed the half, what it left is found by its id alone.
-            return end(transaction_id=transaction_id_of(transaction))
+            return self._store.end_transaction(
+                half_queue_offset,
+                physical_offset,
+                commit=commit,
+                transaction_id=transaction_id_of(transaction),
+                producer_group=producer_group,
+            )
 
     def discard(self, transaction: str | SentMessage) -> EndResult:
         """Parks a pending one in TRANS_CHECK_MAX_TIME_TOPIC. Errors as `end`."""

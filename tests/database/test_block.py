@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.exc import OperationalError as SqlAlchemyOperationalError
 
 from tests.database.conftest import Kind, entered, make_kind, messages, run
 from txstore import AlreadyEndedError, Broker, LocalTransactionState, Message, TransactionProducer
@@ -411,7 +412,28 @@ def test_a_locked_database_leaves_nothing_pending(
 
     with contextlib.closing(sqlite3.connect(kind.place)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(Exception, match="database is locked"):
+        raised = sqlite3.OperationalError if name == "sqlite3" else SqlAlchemyOperationalError
+        with pytest.raises(raised, match="database is locked"):
             run(pay())
     assert (broker.transactions(), messages(broker, "t")) == ([], [])
     kind.close()
+
+
+def test_on_sqlite_the_row_passes_sqlalchemy_by(broker: Broker, tmp_path: Path) -> None:
+    """SQLAlchemy's own work would take as long as the insert; what it hears of is the user's alone."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'a.db'}")
+    database = Database(engine)
+    database.create_table()
+    producer = broker.transaction_producer("g", database=database)
+    heard: list[str] = []
+    with engine.connect() as connection:
+        connection.connection.driver_connection.row_factory = lambda cursor, row: {"rows": row}  # type: ignore[union-attr]
+        event.listen(connection, "before_cursor_execute", lambda *called: heard.append(called[2]))
+        with producer.transaction(Message("t", b"x"), session=connection) as tx:
+            connection.execute(text("CREATE TABLE mine (number INTEGER)"))
+    assert heard == ["CREATE TABLE mine (number INTEGER)"]
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.db")) as db:
+        rows = db.execute("SELECT outcome FROM txstore_transactions WHERE transaction_id = ?", (tx.transaction_id,))
+        assert rows.fetchall() == [("committed",)]
+    assert messages(broker, "t") == [tx.transaction_id]
+    engine.dispose()

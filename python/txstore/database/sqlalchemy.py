@@ -9,10 +9,11 @@ from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, Engine, TextClause, text
-from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.exc import DBAPIError, UnboundExecutionError
 from sqlalchemy.orm import Session, scoped_session
 
 from txstore.database.session import Handle, refused
+from txstore.database.sqlite import executed
 from txstore.database.statements import Statement
 from txstore.errors import InvalidOptionError
 
@@ -95,6 +96,19 @@ def _driver_sql(connection: Any, statement: Statement) -> str | None:
     return statement.named if driver in _NAMED else statement.pyformat if driver in _PYFORMAT else None
 
 
+def _on_sqlite(connection: Connection, statement: Statement, values: dict[str, object]) -> tuple[int, str | None]:
+    """Executes on the driver's connection; what it raises comes as SQLAlchemy's."""
+    driver: Any = connection.connection.driver_connection
+    failures = connection.dialect.loaded_dbapi.Error
+    try:
+        return executed(driver, statement, values)
+    except failures as error:
+        hidden = connection.engine.hide_parameters
+        raise DBAPIError.instance(
+            statement.named, values, error, failures, hidden, dialect=connection.dialect
+        ) from error
+
+
 def _found(result: Any) -> tuple[int, str | None]:
     return (0, result.scalar()) if result.returns_rows else (result.rowcount, None)
 
@@ -130,6 +144,9 @@ class SqlAlchemyHandle(_Base):
 
     async def run(self, statement: Statement, **values: object) -> tuple[int, str | None]:
         connection = self._connection()
+        # SQLAlchemy knows the transaction from `begin`; the statement passes it by, which spares half its time.
+        if self._begun is not None and connection.dialect.driver == "pysqlite":
+            return _on_sqlite(connection, statement, values)
         sql = _driver_sql(connection, statement)
         if sql is None:
             return _found(connection.execute(_clause(statement.named), values))

@@ -5,13 +5,12 @@ write lock from its beginning (BEGIN IMMEDIATE), so it waits there, by the conne
 """
 
 import sqlite3
-import threading
 from pathlib import Path
 
 from txstore.database.session import Handle, refused
 from txstore.database.statements import Statement
 
-__all__ = ["SqliteHandle", "handle", "is_source", "opened"]
+__all__ = ["SqliteHandle", "executed", "handle", "is_source", "opened"]
 
 _BUSY_SECONDS = 5.0
 
@@ -23,7 +22,6 @@ class SqliteHandle:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._thread = threading.get_ident()
 
     def must_be_usable(self) -> None:
         try:
@@ -37,15 +35,7 @@ class SqliteHandle:
             self._connection.execute("BEGIN IMMEDIATE")
 
     async def run(self, statement: Statement, **values: object) -> tuple[int, str | None]:
-        cursor = self._connection.cursor()
-        cursor.row_factory = None
-        try:
-            cursor.execute(statement.named, values)
-            row = cursor.fetchone()
-            value = None if row is None else row[0]
-            return cursor.rowcount, value.decode() if isinstance(value, bytes) else value
-        finally:
-            cursor.close()
+        return executed(self._connection, statement, values)
 
     async def execute(self, sql: str) -> None:
         self._connection.execute(sql).close()
@@ -73,6 +63,19 @@ class SqliteHandle:
 
     async def close(self) -> None:
         self._connection.close()
+
+
+def executed(connection: sqlite3.Connection, statement: Statement, values: dict[str, object]) -> tuple[int, str | None]:
+    """How many rows a statement changed, and the first value that it found, whatever the connection makes of rows."""
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    try:
+        cursor.execute(statement.named, values)
+        row = cursor.fetchone()
+        value = None if row is None else row[0]
+        return cursor.rowcount, value.decode() if isinstance(value, bytes) else value
+    finally:
+        cursor.close()
 
 
 def handle(session: object) -> Handle | None:
