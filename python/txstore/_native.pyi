@@ -645,6 +645,10 @@ def log_half_progress(path: str | PathLike[str]) -> int:
 def delay_level_ms(level: int) -> int:
     """Milliseconds that a message of one of RocketMQ's delay levels waits; 0 for level 0, a level above 18 as 18."""
 
+def log_panics_as_json() -> None:
+    """A panic of the engine, which is a bug, is one JSON object on stderr from now on. For programs, not for libraries: a
+    process has one such hook."""
+
 def unique_id() -> str:
     """A new unique id, as RocketMQ's clients make them: 32 upper-case hex digits."""
 

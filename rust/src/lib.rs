@@ -50,6 +50,7 @@ mod mutant;
 pub mod names;
 pub mod offsets;
 pub mod options;
+pub mod panics;
 pub mod published;
 pub mod record;
 pub mod recovery;

@@ -75,6 +75,29 @@ def test_every_line_is_an_object_whatever_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "told"),
+    [(("--nonsense",), "--nonsense"), (("--log=json", "--tls-cert"), "--tls-cert"), (("twice",), "twice")],
+)
+def test_a_usage_error_is_an_object(tmp_path: Path, options: tuple[str, ...], told: str) -> None:
+    code, (line,) = run(_PLAIN, tmp_path / "store", *options)
+    assert (code, line["level"], line["error"]) == (2, "critical", "UsageError")
+    assert told in line["message"]
+    assert not (tmp_path / "store").exists()
+
+
+def test_the_engine_s_panics_are_to_be_told_so_too(tmp_path: Path) -> None:
+    """What that hook writes is tested where it is (rust/src/panics.rs): nothing here can make the engine panic."""
+    code, lines = run(
+        "import sys, txstore.cli.logs as logs\n"
+        "logs.log_panics_as_json = lambda: logs._log.info('a hook is set')\n" + _PLAIN,
+        tmp_path / "store",
+        "--set",
+        "flush_disk_typ=SYNC_FLUSH",
+    )
+    assert (code, lines[0]["message"]) == (2, "a hook is set")
+
+
+@pytest.mark.parametrize(
     ("options", "code", "error"),
     [
         ((), 3, "StoreLockedError"),

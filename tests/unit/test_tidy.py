@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LINES_MAX = 700
 
 RUST_ROOMS = (
-    "mutant units error clock sync options names java record message storage segment commit_log consume_queue "
+    "mutant units error clock panics sync options names java record message storage segment commit_log consume_queue "
     "index checkpoint published config_file offsets settings delay dispatch flush half snapshot recovery retention "
     "store repair arrow remoting python"
 ).split()

@@ -1,25 +1,27 @@
 """Logs: what a server tells on stderr, as text or as one JSON object a line.
 
-In: the log's records, warnings, what no one caught. Out: lines. Always: as JSON, every line is an object, whatever goes
-wrong in Python or in the engine. Not here: what is logged; a usage error, which comes before the log.
+In: the log's records, warnings, what no one caught, usage errors. Out: lines. Always: as JSON, every line is an object,
+whatever goes wrong in Python or in the engine. Not here: what is logged.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import typer
 
 from txstore import errors
+from txstore._native import log_panics_as_json
 from txstore.cli.main import exit_code
 
-__all__ = ["errors_logged", "log_to_stderr"]
+__all__ = ["errors_logged", "log_to_stderr", "usage_errors_logged"]
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _log = logging.getLogger("txstore.serve")
@@ -48,6 +50,20 @@ def errors_logged(form: str) -> Iterator[None]:
             raise
         _log.critical("%s", error, extra={"error": type(error).__name__})
         raise typer.Exit(exit_code(error)) from None
+
+
+@contextmanager
+def usage_errors_logged(arguments: Sequence[str]) -> Iterator[None]:
+    """Arguments that are no good are a line of the log, if the log that they ask for is JSON."""
+    asked = [*itertools.pairwise(arguments), *(tuple(one.split("=", 1)) for one in arguments)]
+    try:
+        yield
+    except typer.TyperException as error:
+        if ("--log", "json") not in asked:
+            raise
+        log_to_stderr("json")
+        _log.critical("%s", error.format_message(), extra={"error": "UsageError"})
+        raise typer.Exit(error.exit_code) from None
 
 
 class _JsonLines(logging.Formatter):
@@ -96,3 +112,4 @@ def _catch_the_rest() -> None:
     sys.excepthook = uncaught
     threading.excepthook = ended
     sys.unraisablehook = ignored
+    log_panics_as_json()

@@ -14,21 +14,28 @@ import signal
 import socket
 import threading
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 import txstore
 from txstore import BrokerConfig, ServerConfig, errors
 from txstore.cli.arguments import StorePath, noun
-from txstore.cli.logs import errors_logged, log_to_stderr
+from txstore.cli.logs import errors_logged, log_to_stderr, usage_errors_logged
 
 __all__ = ["app"]
 
 app = noun()
 
 
-@app.command()
+class _Serve(TyperCommand):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with usage_errors_logged(list(args)):
+            return super().parse_args(ctx, args)
+
+
+@app.command(cls=_Serve)
 def serve(
     path: StorePath,
     listen: Annotated[

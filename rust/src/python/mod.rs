@@ -47,7 +47,9 @@ mod _native {
     #[pymodule_export]
     use super::transaction::{DueHalves, EndResult, TopicEnds, TransactionRow, WaitingHalf};
     #[pymodule_export]
-    use super::{delay_level_ms, is_system_topic, java_hash_code, unique_id, validate_group, validate_topic};
+    use super::{
+        delay_level_ms, is_system_topic, java_hash_code, log_panics_as_json, unique_id, validate_group, validate_topic,
+    };
 
     use pyo3::prelude::*;
 
@@ -76,6 +78,12 @@ fn unique_id() -> String {
         UniqueIds::new(std::net::Ipv4Addr::LOCALHOST.into(), pid, u32::try_from(mixed >> 32).unwrap_or(0))
     });
     ids.next(clock.wall()).as_str().to_owned()
+}
+
+/// Has panics told as JSON, from now on and for the whole process.
+#[pyfunction]
+fn log_panics_as_json() {
+    crate::panics::log_as_json();
 }
 
 /// Refuses a name that clients may not send to.

@@ -1,0 +1,93 @@
+//! Panics: bugs of ours, told as a line of JSON where whoever reads the log wants nothing else.
+//!
+//! In: a panic of any thread. Out: one line on stderr, with the keys that the command line's log has. Always: only a
+//! program asks for it, since a process has one such hook; a library leaves it as it is. Not here: what a panic ends.
+
+use std::io::Write;
+use std::panic::{self, PanicHookInfo};
+
+use serde_json::json;
+
+use crate::clock::{Clock, SystemClock};
+use crate::units::TimestampMs;
+
+/// From now on a panic is told as JSON.
+pub fn log_as_json() {
+    panic::set_hook(Box::new(|info| {
+        // Nobody is left to hear of an error.
+        let _ = std::io::stderr().write_all(line(info, SystemClock.wall()).as_bytes());
+    }));
+}
+
+fn line(info: &PanicHookInfo<'_>, now: TimestampMs) -> String {
+    let text = info.payload_as_str().unwrap_or("no text");
+    let place = info.location().map(ToString::to_string);
+    let told = json!({
+        "time": time_text(now),
+        "level": "critical",
+        "logger": "txstore.engine",
+        "message": format!("a panic in the engine, which is a bug: {text}"),
+        "place": place,
+        "thread_name": std::thread::current().name(),
+    });
+    format!("{told}\n")
+}
+
+/// As `2026-01-31T12:00:00.000Z`.
+fn time_text(TimestampMs(now): TimestampMs) -> String {
+    const DAY_MS: i64 = 86_400_000;
+    let (days, rest) = (now.div_euclid(DAY_MS), now.rem_euclid(DAY_MS));
+    // Years that begin in March end with the leap day, so that a day's month needs no table.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3_600_000, rest / 60_000 % 60, rest / 1_000 % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", rest % 1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_they_were() {
+        let shown = |ms| time_text(TimestampMs(ms));
+        assert_eq!(shown(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(shown(951_782_399_999), "2000-02-28T23:59:59.999Z");
+        assert_eq!(shown(951_868_799_000), "2000-02-29T23:59:59.000Z");
+        assert_eq!(shown(1_709_251_200_007), "2024-03-01T00:00:00.007Z");
+        assert_eq!(shown(4_107_542_399_000), "2100-02-28T23:59:59.000Z");
+        assert_eq!(shown(4_107_542_400_000), "2100-03-01T00:00:00.000Z");
+    }
+
+    /// A process of its own, since the hook is a process's.
+    #[test]
+    fn a_panic_in_a_thread_is_one_object() {
+        let this = std::env::current_exe().unwrap();
+        let name = "panics::tests::panics_in_a_thread";
+        let ended = Command::new(this).args([name, "--exact", "--ignored", "--nocapture"]).output().unwrap();
+        let told = String::from_utf8(ended.stderr).unwrap();
+        let (line, rest) = told.split_once('\n').unwrap();
+        assert_eq!(rest, "", "nothing else is said");
+        let found: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(found["message"], "a panic in the engine, which is a bug: one\ntwo");
+        assert_eq!((&found["level"], &found["thread_name"]), (&json!("critical"), &json!("mine")));
+        assert!(found["place"].as_str().unwrap().contains("panics.rs:"));
+        assert_eq!(found["time"].as_str().unwrap().len(), "2026-01-31T12:00:00.000Z".len());
+    }
+
+    #[test]
+    #[ignore = "what the test above starts"]
+    fn panics_in_a_thread() {
+        log_as_json();
+        let ended = std::thread::Builder::new().name("mine".into()).spawn(|| panic!("one\ntwo")).unwrap().join();
+        assert!(ended.is_err());
+    }
+}
