@@ -19,7 +19,8 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from txstore.database.rows import already, answer, insert, outcome_of
-from txstore.database.session import Handle, run_now
+from txstore.database.session import Handle, RowGoneError, run_now
+from txstore.database.statements import MUST_BE_COMMITTED
 from txstore.errors import AlreadyEndedError, InvalidOptionError, TxStoreError
 from txstore.message import LocalTransactionState, Message
 from txstore.producer import QueueSelector, Transaction, TransactionProducer
@@ -79,7 +80,7 @@ class _Block(Transaction):
                 await self._must_be_new()
             await self._ask(Transaction.__enter__, self)
             await insert(self._handle, self.transaction_id, self._identity, self._forget_identity)
-            self._handle.mark()
+            self._handle.mark(MUST_BE_COMMITTED, transaction_id=self.transaction_id)
         except BaseException as error:
             await self._not_begun(error)
             raise
@@ -137,7 +138,7 @@ class _Block(Transaction):
         try:
             if not self._handle.kept():
                 await self._must_hold_row()
-            await self._handle.commit()
+            await self._commit_session()
         except Exception as failed:
             # What became of the commit the row tells.
             await self._settle()
@@ -148,12 +149,21 @@ class _Block(Transaction):
     async def _must_hold_row(self) -> None:
         """The user may have committed inside, which took the row along, or rolled back, which took it away."""
         if await outcome_of(self._handle, self.transaction_id) != "committed":
-            raise AlreadyEndedError(
-                f"the session was rolled back inside the block, and the row of transaction {self.transaction_id} with "
-                "it: nothing is committed, and the message is rolled back\n"
-                "hint: tx.rollback() drops both; to go on after a failed statement, put it into a savepoint",
-                outcome="rolled_back",
-            )
+            raise self._rolled_back_inside()
+
+    async def _commit_session(self) -> None:
+        try:
+            await self._handle.commit()
+        except RowGoneError as gone:
+            raise self._rolled_back_inside() from gone
+
+    def _rolled_back_inside(self) -> AlreadyEndedError:
+        return AlreadyEndedError(
+            f"the session was rolled back inside the block, and the row of transaction {self.transaction_id} with "
+            "it: nothing is committed, and the message is rolled back\n"
+            "hint: tx.rollback() drops both; to go on after a failed statement, put it into a savepoint",
+            outcome="rolled_back",
+        )
 
     async def _settle(self) -> None:
         """Rolls the session back, and ends the message by the row, as a check would."""

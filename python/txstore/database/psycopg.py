@@ -1,19 +1,29 @@
 """psycopg 3: its connections, sync and async, in autocommit mode or not.
 
 In: `psycopg.Connection`, `psycopg.AsyncConnection`, or a postgresql:// URL. Out: handles. Always: a connection inside
-`connection.transaction()` is refused, since that block's end would come after ours.
+`connection.transaction()` is refused, since that block's end would come after ours. What a block adds to the user's own
+statements goes to the server together with his BEGIN and COMMIT, where that can be: each way there and back costs more
+than the statement. It is libpq's pipeline mode, entered and left within one call.
 """
 
+from collections.abc import Callable, Generator, Sequence
+from functools import cache, partial
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg import errors, generators
+from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from txstore.database.session import Handle, refused
+from txstore.database.session import Handle, RowGoneError, refused
 from txstore.database.statements import Statement
 
 __all__ = ["AsyncPsycopgHandle", "PsycopgHandle", "handle", "is_source", "opened"]
+
+_DONE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
+_PREPARED: WeakKeyDictionary[Any, set[bytes]] = WeakKeyDictionary()
+"""What was prepared on the users' connections. A rollback of psycopg, or DISCARD, may have dropped it since."""
 
 
 class _Base:
@@ -23,12 +33,14 @@ class _Base:
         self._connection = connection
         # A check's two statements must each see what was committed before, whatever the database's default is.
         self._begin = "BEGIN ISOLATION LEVEL READ COMMITTED" if own else "BEGIN"
+        self._row: tuple[Statement, dict[str, object]] | None = None
+        """What `commit` looks for."""
 
     def must_be_usable(self) -> None:
         connection = self._connection
         if connection.closed:
             raise refused("the psycopg connection is closed", "connect again before the block")
-        if connection.info.transaction_status == TransactionStatus.INERROR:
+        if connection.pgconn.transaction_status == TransactionStatus.INERROR:
             raise refused("the connection's transaction has failed", "connection.rollback() before the block")
         if getattr(connection, "_num_transactions", 0):
             raise refused(
@@ -39,15 +51,106 @@ class _Base:
     async def dialect(self) -> str:
         return "postgresql"
 
-    def mark(self) -> None:
-        """A connection does not name its transactions."""
+    def mark(self, row: Statement | None = None, **values: object) -> None:
+        """A connection does not name its transactions, so `commit` looks for the row."""
+        self._row = None if row is None else (row, values)
 
     def kept(self) -> bool:
-        return False
+        status = self._connection.pgconn.transaction_status
+        return self._row is not None and status == TransactionStatus.INTRANS and self._takes_several()
 
     def _must_begin(self) -> bool:
-        idle = self._connection.info.transaction_status == TransactionStatus.IDLE
+        idle = self._connection.pgconn.transaction_status == TransactionStatus.IDLE
         return bool(idle and self._connection.autocommit)
+
+    def _takes_several(self) -> bool:
+        """Whether statements may go together: the user has no pipeline open and prepares statements, as poolers
+        between him and the server may not allow; and psycopg would let him commit."""
+        connection = self._connection
+        return bool(
+            _has_pipelines()
+            and connection.pgconn.pipeline_status == PipelineStatus.OFF
+            and connection.prepare_threshold is not None
+            and not getattr(connection, "_num_transactions", 0)
+            and not getattr(connection, "_tpc", None)
+        )
+
+    def _begins(self) -> bool:
+        """Whether a statement would have psycopg send a plain BEGIN before it, so that both may go together."""
+        connection = self._connection
+        return bool(
+            not connection.autocommit
+            and connection.pgconn.transaction_status == TransactionStatus.IDLE
+            and connection.isolation_level is None
+            and connection.read_only is None
+            and connection.deferrable is None
+            and self._takes_several()
+        )
+
+    def _begin_with(self, statement: Statement, values: dict[str, object]) -> Generator[Any, Any, int | None]:
+        """BEGIN and a statement that finds nothing: how many rows it changed. None: what was prepared is not what is
+        remembered, so roll back and execute it otherwise. It is prepared, since planning it takes longer than a way to
+        the server and back."""
+        pgconn, name = self._connection.pgconn, statement.name
+        prepared = _PREPARED.setdefault(self._connection, set())
+        sends = [partial(pgconn.send_query_params, b"BEGIN", None)]
+        if name not in prepared:
+            sends.append(partial(pgconn.send_prepare, name, statement.numbered))
+        sends.append(partial(pgconn.send_query_prepared, name, self._bound(statement, values)))
+        results = yield from _together(pgconn, sends)
+        if len(sends) > 2 and results[1].status in _DONE:
+            prepared.add(name)
+        try:
+            self._raise_first(results)
+        except errors.InvalidSqlStatementName:
+            prepared.discard(name)
+            return None
+        except errors.DuplicatePreparedStatement:
+            prepared.add(name)
+            return None
+        return results[-1].command_tuples or 0
+
+    def _commit_with(self, statement: Statement, values: dict[str, object]) -> Generator[Any, Any, None]:
+        """The statement and COMMIT, which the server skips if the statement fails. It is not prepared: the user may
+        have dropped that inside, and here nothing may fail that was not wrong."""
+        pgconn = self._connection.pgconn
+        look = partial(pgconn.send_query_params, statement.numbered, self._bound(statement, values))
+        results = yield from _together(pgconn, [look, partial(pgconn.send_query_params, b"COMMIT", None)])
+        try:
+            self._raise_first(results)
+        except errors.DivisionByZero as error:
+            raise RowGoneError from error
+
+    def _bound(self, statement: Statement, values: dict[str, object]) -> list[bytes]:
+        encoding = self._connection.info.encoding
+        return [str(values[name]).encode(encoding) for name in statement.order]
+
+    def _raise_first(self, results: Sequence[Any]) -> None:
+        for result in results:
+            if result.status not in _DONE:
+                raise errors.error_from_result(result, encoding=self._connection.info.encoding)
+
+
+@cache
+def _has_pipelines() -> bool:
+    """Whether libpq is new enough."""
+    return psycopg.Pipeline.is_supported()
+
+
+def _together(pgconn: Any, sends: Sequence[Callable[[], None]]) -> Generator[Any, Any, list[Any]]:
+    """Sends statements as one message, and takes their results. Of one that fails the server skips all behind it."""
+    pgconn.enter_pipeline_mode()
+    for send in sends:
+        send()
+    pgconn.pipeline_sync()
+    yield from generators.send(pgconn)
+    results = []
+    for _ in sends:
+        found = yield from generators.fetch_many(pgconn)
+        results.append(found[-1])
+    yield from generators.fetch_many(pgconn)  # The end of the message.
+    pgconn.exit_pipeline_mode()
+    return results
 
 
 def _first(row: Any) -> str | None:
@@ -64,6 +167,12 @@ class PsycopgHandle(_Base):
             self._connection.execute(self._begin)
 
     async def run(self, statement: Statement, **values: object) -> tuple[int, str | None]:
+        if statement.changes and self._begins():
+            with self._connection.lock:
+                changed = self._connection.wait(self._begin_with(statement, values))
+            if changed is not None:
+                return changed, None
+            self._connection.rollback()
         with self._connection.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(statement.pyformat, values)
             return cursor.rowcount, None if cursor.description is None else _first(cursor.fetchone())
@@ -72,9 +181,15 @@ class PsycopgHandle(_Base):
         self._connection.execute(sql)
 
     async def commit(self) -> None:
-        self._connection.commit()
+        row, self._row = self._row if self.kept() else None, None
+        if row is None:
+            self._connection.commit()
+            return
+        with self._connection.lock:
+            self._connection.wait(self._commit_with(*row))
 
     async def rollback(self) -> None:
+        self._row = None
         self._connection.rollback()
 
     async def close(self) -> None:
@@ -91,6 +206,12 @@ class AsyncPsycopgHandle(_Base):
             await self._connection.execute(self._begin)
 
     async def run(self, statement: Statement, **values: object) -> tuple[int, str | None]:
+        if statement.changes and self._begins():
+            async with self._connection.lock:
+                changed = await self._connection.wait(self._begin_with(statement, values))
+            if changed is not None:
+                return changed, None
+            await self._connection.rollback()
         async with self._connection.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(statement.pyformat, values)
             return cursor.rowcount, None if cursor.description is None else _first(await cursor.fetchone())
@@ -99,9 +220,15 @@ class AsyncPsycopgHandle(_Base):
         await self._connection.execute(sql)
 
     async def commit(self) -> None:
-        await self._connection.commit()
+        row, self._row = self._row if self.kept() else None, None
+        if row is None:
+            await self._connection.commit()
+            return
+        async with self._connection.lock:
+            await self._connection.wait(self._commit_with(*row))
 
     async def rollback(self) -> None:
+        self._row = None
         await self._connection.rollback()
 
     async def close(self) -> None:

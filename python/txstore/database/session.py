@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from txstore.database.statements import Statement
 from txstore.errors import InvalidOptionError
 
-__all__ = ["Handle", "Source", "handle_of", "named", "open_handle", "refused", "run_now"]
+__all__ = ["Handle", "RowGoneError", "Source", "handle_of", "named", "open_handle", "refused", "run_now"]
 
 _T = TypeVar("_T")
 _ADAPTERS = {"sqlite3": "sqlite", "_sqlite3": "sqlite", "sqlalchemy": "sqlalchemy", "psycopg": "psycopg"}
@@ -24,6 +24,10 @@ _FOUND: dict[type, Any] = {}  # Looking an adapter up takes as long as a small s
 _HINT = "a sqlite3, psycopg or SQLAlchemy connection, or a SQLAlchemy session"
 Source = Any
 """What a database is opened from: a path, a postgresql:// URL, an Engine, an AsyncEngine, or a call that connects."""
+
+
+class RowGoneError(Exception):
+    """The transaction that would be committed does not hold the marked row. Users see what a block makes of it."""
 
 
 class Handle(Protocol):
@@ -46,13 +50,15 @@ class Handle(Protocol):
     async def dialect(self) -> str:
         """`sqlite` or `postgresql`."""
 
-    def mark(self) -> None:
-        """Remembers the transaction that it is in."""
+    def mark(self, row: Statement | None = None, **values: object) -> None:
+        """Remembers the transaction that it is in, and a statement that fails where its row is not there."""
 
     def kept(self) -> bool:
-        """Whether it is for certain still in the marked transaction; False: it must look."""
+        """Whether it is for certain still in the marked transaction, or `commit` will look; False: look before."""
 
-    async def commit(self) -> None: ...
+    async def commit(self) -> None:
+        """Raises RowGoneError, and nothing is committed, if it looked for the marked row and there is none."""
+
     async def rollback(self) -> None: ...
     async def close(self) -> None: ...
 

@@ -65,7 +65,7 @@ class _Base:
         if not session.is_active:
             raise refused("the session's transaction has failed", "session.rollback() before the block")
 
-    def mark(self) -> None:
+    def mark(self, row: Statement | None = None, **values: object) -> None:
         self._transaction, self._begun = self._below.get_transaction(), None
 
     def kept(self) -> bool:

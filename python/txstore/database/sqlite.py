@@ -43,7 +43,7 @@ class SqliteHandle:
     async def dialect(self) -> str:
         return "sqlite"
 
-    def mark(self) -> None:
+    def mark(self, row: Statement | None = None, **values: object) -> None:
         """A connection does not name its transactions."""
 
     def kept(self) -> bool:

@@ -13,6 +13,7 @@ is the database that checks look into, and from when on rows are kept. Not here:
 """
 
 import re
+import zlib
 
 __all__ = ["CLEAN", "CLEAN_INBOX", "COMMITTED", "DDL", "DDL_SQLITE", "ROLLED_BACK", "Statement"]
 
@@ -33,13 +34,20 @@ DDL_SQLITE = tuple(f"{sql} WITHOUT ROWID" for sql in DDL)
 class Statement:
     """One statement with named parameters, in the styles of the drivers."""
 
-    __slots__ = ("named", "pyformat")
+    __slots__ = ("changes", "name", "named", "numbered", "order", "pyformat")
 
     def __init__(self, text: str) -> None:
+        self.changes = text.startswith("INSERT")
+        """Whether it writes rows, and finds none."""
         self.named = text
         """`:name`, as sqlite3 and SQLAlchemy take it."""
         self.pyformat = re.sub(r":(\w+)", r"%(\1)s", text)
         """`%(name)s`, as psycopg takes it."""
+        self.order = tuple(dict.fromkeys(re.findall(r":(\w+)", text)))
+        self.numbered = re.sub(r":(\w+)", lambda found: f"${self.order.index(found[1]) + 1}", text).encode()
+        """`$1`, as PostgreSQL itself takes it, with the values in `order`."""
+        self.name = b"txstore_%08x" % zlib.crc32(self.numbered)
+        """What it is prepared under."""
 
 
 def _insert(outcome: str, more: str = "") -> Statement:
@@ -55,6 +63,10 @@ def _insert(outcome: str, more: str = "") -> Statement:
 INSERT_COMMITTED = _insert(COMMITTED)
 INSERT_ROLLED_BACK = _insert(ROLLED_BACK, " AND created_ms <= CAST(:born_ms AS BIGINT)")
 SELECT_OUTCOME = Statement(f"SELECT outcome FROM {_TABLE} WHERE transaction_id = CAST(:transaction_id AS VARCHAR(255))")
+MUST_BE_COMMITTED = Statement(
+    f"SELECT 1 / count(*) FROM {_TABLE} WHERE transaction_id = :transaction_id AND outcome = '{COMMITTED}'"
+)
+"""Fails where the row is not there: sent together with COMMIT, it lets nothing be committed without it."""
 INSERT_IDENTITY = Statement(
     f"INSERT INTO {_TABLE} (transaction_id, outcome, created_ms) "
     f"VALUES ('{_IDENTITY}', CAST(:identity AS VARCHAR(64)), 0) ON CONFLICT DO NOTHING"
