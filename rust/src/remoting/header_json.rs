@@ -3,7 +3,10 @@
 //! In: a command, or text. Out: text, or a command without its body. Always: what is not known is passed over, and a
 //! number where text is due is read as its text, since clients of many languages write it.
 
-use serde_json::{Map, Value};
+use std::fmt::{self, Formatter};
+
+use serde_core::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
 
 use super::command::{Command, ExtFields, LANGUAGE_OTHER};
 use super::frame::FrameError;
@@ -68,53 +71,128 @@ fn split_special(text: &str) -> Option<(&str, char, &str)> {
 }
 
 pub(super) fn read(header: &[u8]) -> Result<Command, FrameError> {
-    let value = serde_json::from_slice(header).map_err(|error| FrameError::Json { what: error.to_string() })?;
-    let Value::Object(object) = value else {
-        return Err(FrameError::Json { what: "it is no object".to_owned() });
-    };
-    let code = number(&object, "code")?.ok_or(FrameError::Field { field: "code", what: "is missing" })?;
-    let opaque = number(&object, "opaque")?.unwrap_or_default();
+    let read: Header = serde_json::from_slice(header).map_err(|error| FrameError::Json { what: error.to_string() })?;
+    let code = number(&read.code, "code")?.ok_or(FrameError::Field { field: "code", what: "is missing" })?;
+    let opaque = number(&read.opaque, "opaque")?.unwrap_or_default();
     Ok(Command {
-        language: language(object.get("language")),
-        version: number(&object, "version")?.unwrap_or_default(),
-        flag: number(&object, "flag")?.unwrap_or_default(),
-        remark: object.get("remark").and_then(Value::as_str).map(str::to_owned),
-        ext_fields: ext_fields(object.get("extFields"))?,
+        language: language(&read.language),
+        version: number(&read.version, "version")?.unwrap_or_default(),
+        flag: number(&read.flag, "flag")?.unwrap_or_default(),
+        remark: read.remark.as_str().map(str::to_owned),
+        ext_fields: read.ext_fields.0,
         ..Command::request(code, opaque)
     })
 }
 
-fn number(object: &Map<String, Value>, field: &'static str) -> Result<Option<i32>, FrameError> {
+fn number(value: &Value, field: &'static str) -> Result<Option<i32>, FrameError> {
     let what = "is no whole number of 32 bits";
-    match object.get(field) {
-        None | Some(Value::Null) => Ok(None),
-        Some(value) => {
+    match value {
+        Value::Null => Ok(None),
+        value => {
             let fits = value.as_i64().and_then(|number| i32::try_from(number).ok());
             fits.map(Some).ok_or(FrameError::Field { field, what })
         }
     }
 }
 
-fn language(value: Option<&Value>) -> u8 {
-    let name = value.and_then(Value::as_str).unwrap_or_default();
+fn language(value: &Value) -> u8 {
+    let name = value.as_str().unwrap_or_default();
     let place = LANGUAGES.iter().position(|known| *known == name);
     place.and_then(|place| u8::try_from(place).ok()).unwrap_or(LANGUAGE_OTHER)
 }
 
-fn ext_fields(value: Option<&Value>) -> Result<ExtFields, FrameError> {
-    match value {
-        None | Some(Value::Null) => Ok(ExtFields::default()),
-        Some(Value::Object(object)) => {
-            Ok(object.iter().filter_map(|(name, value)| Some((name, text(value)?))).collect())
+/// The object's fields that count. The named values, which are nearly all of it, go where they belong without a map
+/// between.
+#[derive(Default)]
+struct Header {
+    code: Value,
+    language: Value,
+    version: Value,
+    opaque: Value,
+    flag: Value,
+    remark: Value,
+    ext_fields: Fields,
+}
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Header;
+
+            fn expecting(&self, to: &mut Formatter<'_>) -> fmt::Result {
+                to.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+                let mut header = Header::default();
+                while let Some(name) = map.next_key::<String>()? {
+                    let field = match name.as_str() {
+                        "code" => &mut header.code,
+                        "language" => &mut header.language,
+                        "version" => &mut header.version,
+                        "opaque" => &mut header.opaque,
+                        "flag" => &mut header.flag,
+                        "remark" => &mut header.remark,
+                        "extFields" => {
+                            header.ext_fields = map.next_value()?;
+                            continue;
+                        }
+                        _ => {
+                            map.next_value::<IgnoredAny>()?;
+                            continue;
+                        }
+                    };
+                    *field = map.next_value()?;
+                }
+                Ok(header)
+            }
         }
-        Some(_) => Err(FrameError::Field { field: "extFields", what: "is no object" }),
+        deserializer.deserialize_map(Object)
     }
 }
 
-fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::Null => None,
-        Value::String(text) => Some(text.clone()),
-        other => Some(other.to_string()),
+/// The named values; null: none.
+#[derive(Default)]
+struct Fields(ExtFields);
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Fields;
+
+            fn expecting(&self, to: &mut Formatter<'_>) -> fmt::Result {
+                to.write_str("extFields as an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = ExtFields::default();
+                while let Some(name) = map.next_key::<String>()? {
+                    if let Text(Some(text)) = map.next_value()? {
+                        fields.set(name, text);
+                    }
+                }
+                Ok(Fields(fields))
+            }
+
+            fn visit_unit<E>(self) -> Result<Fields, E> {
+                Ok(Fields::default())
+            }
+        }
+        deserializer.deserialize_any(Object)
+    }
+}
+
+/// A value as text; `None`: null.
+struct Text(Option<String>);
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(match Value::deserialize(deserializer)? {
+            Value::Null => None,
+            Value::String(text) => Some(text),
+            other => Some(other.to_string()),
+        }))
     }
 }
