@@ -13,6 +13,9 @@ pub const LANGUAGE_OTHER: u8 = 7;
 /// `V5_3_3` among RocketMQ's versions: what this speaks.
 pub const VERSION: i32 = 479;
 
+/// A header with more named values is refused: no request has fifty, and each is looked for among those before it.
+pub const EXT_FIELDS_MAX: usize = 1_000;
+
 /// How a header is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SerializeType {

@@ -14,7 +14,7 @@
 //!  4 + n  ext fields: (2 + n name, 4 + n value) repeated
 //! ```
 
-use super::command::{Command, ExtFields};
+use super::command::{Command, EXT_FIELDS_MAX, ExtFields};
 use super::frame::FrameError;
 
 pub(super) fn write(command: &Command, out: &mut Vec<u8>) -> Result<(), FrameError> {
@@ -69,6 +69,9 @@ fn read_fields(mut rest: &[u8]) -> Result<ExtFields, FrameError> {
         let name = text(bytes(&mut rest, i32::from(length), "ext field name")?, "ext field name")?;
         let value = text(read_long(&mut rest, "ext field value")?, "ext field value")?;
         fields.set(name, value);
+        if fields.len() > EXT_FIELDS_MAX {
+            return Err(FrameError::Field { field: "ext fields", what: "are more than 1000" });
+        }
     }
     Ok(fields)
 }

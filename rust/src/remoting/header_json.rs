@@ -5,10 +5,10 @@
 
 use std::fmt::{self, Formatter};
 
-use serde_core::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_core::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
-use super::command::{Command, ExtFields, LANGUAGE_OTHER};
+use super::command::{Command, EXT_FIELDS_MAX, ExtFields, LANGUAGE_OTHER};
 use super::frame::FrameError;
 
 const LANGUAGES: &[&str] = &[
@@ -171,6 +171,9 @@ impl<'de> Deserialize<'de> for Fields {
                 while let Some(name) = map.next_key::<String>()? {
                     if let Text(Some(text)) = map.next_value()? {
                         fields.set(name, text);
+                    }
+                    if fields.len() > EXT_FIELDS_MAX {
+                        return Err(A::Error::custom(format!("extFields are more than {EXT_FIELDS_MAX}")));
                     }
                 }
                 Ok(Fields(fields))

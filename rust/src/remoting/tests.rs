@@ -142,6 +142,22 @@ fn malformed_frames_have_exact_errors() {
     assert_eq!(after(&[0, 0, 0, 0, 0, 0, 0, 3, 0, 1, b'k']), field("ext field value", "is cut off"));
 }
 
+/// Sixteen MiB of names, each looked for among those before it, would keep a thread busy for hours.
+#[test]
+fn a_header_has_a_thousand_named_values_at_most() {
+    let with = |count: usize, kind| {
+        let mut command = Command::request(1, 1);
+        command.ext_fields = (0..count).map(|number| (number.to_string(), "x")).collect();
+        command.serialize_type = kind;
+        taken(&bytes_of(&command))
+    };
+    for kind in [SerializeType::Json, SerializeType::Binary] {
+        assert_eq!(with(1_000, kind).unwrap().unwrap().ext_fields.len(), 1_000);
+        let refused = with(1_001, kind).unwrap_err().to_string();
+        assert!(refused.contains("are more than 1000"), "{refused}");
+    }
+}
+
 #[test]
 fn after_an_error_nothing_is_read_any_more() {
     let mut reader = FrameReader::default();
