@@ -113,9 +113,9 @@ def _works(count: int, batch: int, sync: bool) -> dict[str, Callable[[], float]]
         "LMDB": lambda: lmdb(count, batch, sync),
         "rocksdict": lambda: rocksdict(count, batch, sync),
         f"sqlite3, WAL, {'FULL' if sync else 'NORMAL'}": lambda: sqlite(count, batch, sync),
+        # It has no batches: what is not synced it takes one by one.
+        "Chronicle Queue, in Java": lambda: chronicle.append(count, len(BODY), batch if sync else 0),
     }
-    # It has no batches: what is not synced it takes one by one.
-    works["Chronicle Queue, in Java"] = lambda: chronicle.append(count, len(BODY), batch if sync else 0)
     if sync:
         limit = "limit: pwrite and fdatasync in Rust, zeros written before"
         works[limit] = lambda: batch * peers.limit("fdatasync", count // batch, size * batch)
