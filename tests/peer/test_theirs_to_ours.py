@@ -178,6 +178,7 @@ def assert_outcomes(told: Told, rows: list[TransactionRow]) -> None:
     """The log shows what the producers said; where it does not (yet), the broker ended within moments."""
     newest = {str(row.transaction_id): row for row in rows}
     count = Counter(str(row.transaction_id) for row in rows)
+    checked = {str(event["transaction_id"]) for event in told.log if event["what"] == "check"}
     late = []
     for transaction, word in said(told).items():
         row = newest[transaction]
@@ -185,11 +186,10 @@ def assert_outcomes(told: Told, rows: list[TransactionRow]) -> None:
         if word.outcome is None:
             assert row.state in ("pending", "discarded"), (transaction, row.state)
             assert row.state == "discarded" or not told.settled
-        elif (row.state, word.outcome) == ("discarded", "rolled_back"):
+        elif (row.state, word.outcome) == ("discarded", "rolled_back") and transaction in checked:
             # On a slow machine RocketMQ parks what was checked often enough while the last answer is on its way, and
             # takes that, too. A commit would still count.
-            checked = {str(event["transaction_id"]) for event in told.log if event["what"] == "check"}
-            assert transaction in checked, (transaction, row.state, word)
+            pass
         elif row.state != word.outcome:
             assert row.state in ("pending", "discarded"), (transaction, row.state, word)
             assert not told.settled, (transaction, row.state, word)

@@ -77,12 +77,18 @@ def rocketmq_names(peer_process: peer.Peer, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="session")
-def serve_names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of txstore serve."""
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[txstore.Server]:
+    """What txstore serve is."""
     path = tmp_path_factory.mktemp("serve") / "store"
     with txstore.serve(path, listen="127.0.0.1:0", name_server="127.0.0.1:0", **STORE_SETTINGS) as server:
-        assert server.name_server is not None
-        yield server.name_server
+        yield server
+
+
+@pytest.fixture(scope="session")
+def serve_names(served: txstore.Server) -> str:
+    """Its address."""
+    assert served.name_server is not None
+    return served.name_server
 
 
 @pytest.fixture(scope="session", params=["rocketmq", "serve"])
