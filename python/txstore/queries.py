@@ -66,17 +66,18 @@ class Queries:
                 f"{topic} is a system topic\nhint: broker.transactions() and broker.transaction(id) show what is in it"
             )
         validate_topic(topic)
-        known = set(self._topics())
-        if topic not in known and not any(row[0] == topic for row in self._store.queues()):
-            raise InvalidNameError(
-                f"there is no topic {topic}\nhint: the topics are {', '.join(sorted(known)) or 'none'}"
-            )
+        if topic not in (known := self._known()):
+            raise InvalidNameError(f"there is no topic {topic}\nhint: the topics are {', '.join(known) or 'none'}")
+
+    def _known(self) -> list[str]:
+        """Topics that are configured, and those that only have messages."""
+        return sorted({*self._topics(), *(row[0] for row in self._store.queues() if not is_system_topic(row[0]))})
 
     def message(self, message_id: str, topic: str | None) -> StoredMessage:
         """By unique id or offset id. Raises MessageNotFoundError, InvalidNameError."""
         if topic is not None:
             self.must_know_topic(topic)
-        for name in [topic] if topic is not None else sorted(self._topics()):
+        for name in [topic] if topic is not None else self._known():
             for found in self._store.query(name, message_id, _SAME_ID_MAX):
                 if found.message_id == message_id:
                     return found

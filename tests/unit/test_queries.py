@@ -39,6 +39,8 @@ def test_by_unique_id_and_by_offset_id(broker: Broker) -> None:
         broker.message(results[0].offset_message_id, topic="other")
     with pytest.raises(MessageNotFoundError, match="no message nonsense in any topic"):
         broker.message("nonsense")
+    unmade = broker.append(Message("never-made", b"17"), 0)
+    assert broker.message(unmade.message_id).body == b"17"
 
 
 def test_by_key_newest_first(broker: Broker) -> None:
