@@ -6,6 +6,7 @@
 use std::io::Write;
 use std::panic::{self, PanicHookInfo};
 
+use chrono::{DateTime, SecondsFormat};
 use serde_json::json;
 
 use crate::clock::{Clock, SystemClock};
@@ -34,20 +35,8 @@ fn line(info: &PanicHookInfo<'_>, now: TimestampMs) -> String {
 }
 
 /// As `2026-01-31T12:00:00.000Z`.
-fn time_text(TimestampMs(now): TimestampMs) -> String {
-    const DAY_MS: i64 = 86_400_000;
-    let (days, rest) = (now.div_euclid(DAY_MS), now.rem_euclid(DAY_MS));
-    // Years that begin in March end with the leap day, so that a day's month needs no table.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + i64::from(month <= 2);
-    let (hour, minute, second) = (rest / 3_600_000, rest / 60_000 % 60, rest / 1_000 % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", rest % 1_000)
+fn time_text(TimestampMs(now): TimestampMs) -> Option<String> {
+    DateTime::from_timestamp_millis(now).map(|time| time.to_rfc3339_opts(SecondsFormat::Millis, true))
 }
 
 #[cfg(test)]
@@ -58,7 +47,7 @@ mod tests {
 
     #[test]
     fn times_are_read_as_they_were() {
-        let shown = |ms| time_text(TimestampMs(ms));
+        let shown = |ms| time_text(TimestampMs(ms)).unwrap();
         assert_eq!(shown(0), "1970-01-01T00:00:00.000Z");
         assert_eq!(shown(951_782_399_999), "2000-02-28T23:59:59.999Z");
         assert_eq!(shown(951_868_799_000), "2000-02-29T23:59:59.000Z");

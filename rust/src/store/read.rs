@@ -6,6 +6,8 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
+use bytes::{Bytes, BytesMut};
+
 use super::{Inner, Shared, Store};
 use crate::commit_log::{LogReader, Scanner};
 use crate::consume_queue::{ConsumeQueue, ENTRY_SIZE, Entry};
@@ -26,16 +28,19 @@ const AHEAD: usize = 2;
 /// Candidates of one hash that a query looks at.
 const CANDIDATES_MAX: usize = 4_096;
 
+/// Bytes of the copies that share one allocation: whoever keeps one of them keeps as much.
+const COPIES_BYTES: usize = 64 << 10;
+
 /// A record, copied out of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRecord {
-    bytes: Box<[u8]>,
+    bytes: Bytes,
     physical_offset: PhysicalOffset,
 }
 
 impl StoredRecord {
     pub(super) fn new(bytes: &[u8], physical_offset: PhysicalOffset) -> Self {
-        Self { bytes: bytes.into(), physical_offset }
+        Self { bytes: Bytes::copy_from_slice(bytes), physical_offset }
     }
 
     /// The record that `bytes` begin with, sent by whoever stored it. Its checksums are its sender's affair.
@@ -71,6 +76,28 @@ impl StoredRecord {
             Ok(Scanned::Record(view)) => Ok(view),
             _ => Err(Error::MessageNotFound { what: format!("no record at {}", self.physical_offset) }),
         }
+    }
+}
+
+/// Copies records of one read side by side: small ones would cost more to allocate than to copy.
+struct Copier {
+    room: BytesMut,
+    still_to_come: usize,
+}
+
+impl Copier {
+    /// For as many bytes as `entries` lead to.
+    fn of<'a>(entries: impl Iterator<Item = &'a Entry>) -> Self {
+        Self { room: BytesMut::new(), still_to_come: entries.map(|entry| to_usize(entry.size.into())).sum() }
+    }
+
+    fn copy(&mut self, bytes: &[u8], physical_offset: PhysicalOffset) -> StoredRecord {
+        if self.room.capacity() < bytes.len() {
+            self.room = BytesMut::with_capacity(self.still_to_come.min(COPIES_BYTES).max(bytes.len()));
+        }
+        self.still_to_come = self.still_to_come.saturating_sub(bytes.len());
+        self.room.extend_from_slice(bytes);
+        StoredRecord { bytes: self.room.split().freeze(), physical_offset }
     }
 }
 
@@ -120,6 +147,7 @@ impl Store {
             };
             // Behind the entries: all that they lead to is visible.
             let mut log = self.shared.log.reader(self.shared.visible_end());
+            let mut copier = Copier::of(entries.iter().take(max_messages - found.len()));
             for (number, entry) in entries.iter().enumerate() {
                 if found.len() >= max_messages || bytes >= READ_BYTES_MAX {
                     break;
@@ -129,7 +157,7 @@ impl Store {
                 }
                 let wanted = !entry.is_padding() && codes.as_ref().is_none_or(|codes| codes.contains(&entry.tags_code));
                 let place = (topic, queue_id, next);
-                match wanted.then(|| self.record_if(&mut log, place, *entry, tags)).transpose() {
+                match wanted.then(|| self.record_if((&mut log, &mut copier), place, *entry, tags)).transpose() {
                     Ok(record) => found.extend(record.flatten().inspect(|record| bytes += record.bytes.len())),
                     Err(error) if found.is_empty() => return Err(error),
                     // The error is that message's alone: those in front of it are handed out first.
@@ -315,7 +343,7 @@ impl Store {
     /// The record of a queue's entry, if it has one of the tags: codes collide, so the tag itself is compared.
     fn record_if(
         &self,
-        log: &mut LogReader<'_>,
+        (log, copier): (&mut LogReader<'_>, &mut Copier),
         (topic, queue_id, queue_offset): (&str, QueueId, u64),
         entry: Entry,
         tags: Option<&[String]>,
@@ -329,7 +357,7 @@ impl Store {
                 tag.is_some_and(|tag| tags.iter().any(|wanted| wanted == tag))
             };
             let wanted = tags.is_none_or(has_one);
-            is_it.then(|| wanted.then(|| StoredRecord::new(bytes, place)))
+            is_it.then(|| wanted.then(|| copier.copy(bytes, place)))
         });
         match record {
             Ok(Some(record)) => Ok(record),
