@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::commit_log::{Appended, CommitLog, Scanner, Tail};
+use crate::commit_log::{Appended, CommitLog, Scanner, Tail, verified_ahead};
 use crate::consume_queue::{Block, ConsumeQueue, Entry, QueueFiles, QueueRoom, Slot};
 use crate::delay::{DelayProgress, is_delivery_of};
 use crate::dispatch::{DispatchRequest, Dispatcher};
@@ -29,6 +29,9 @@ use crate::units::{PhysicalOffset, QueueId, TimestampMs, to_u64};
 const BUFFERED_MAX: usize = 8 << 20;
 /// Index entries that recovery keeps in memory before it writes them.
 const INDEX_MAX: usize = 1 << 16;
+
+/// Bytes of the log that are read before a second thread is worth its start.
+const ALONE_BYTES: u64 = 16 << 20;
 
 /// Entries that a queue may lack in its middle.
 const GAP_MAX: u64 = 1 << 20;
@@ -170,8 +173,24 @@ pub fn recover(
     run.out.replay = Replay::new(keep, log.segments.first(), known.half_progress);
     let queues = &run.out.dispatcher.queues;
     run.out.replay.begin_at(queues.find(HALF_TOPIC, HALF_QUEUE).map_or(0, |slot| queues.next(slot)));
-    let scan = Scanner::new(log, PhysicalOffset(from), known.limit)
-        .run(|offset| settings.verify(offset), |view, bytes| run.record(view, bytes).map(|()| true))?;
+    let short = Scanner::new(log, PhysicalOffset(from), known.limit).run(
+        |offset| settings.verify(offset),
+        |view, bytes| run.record(view, bytes).map(|()| view.physical_offset.0 < from.saturating_add(ALONE_BYTES)),
+    )?;
+    let scan = if short.tail == Tail::Stopped {
+        verified_ahead(
+            log,
+            short.end,
+            known.limit,
+            |offset| settings.verify(offset),
+            |verify| {
+                Scanner::new(log, PhysicalOffset(short.end), known.limit)
+                    .run(verify, |view, bytes| run.record(view, bytes).map(|()| true))
+            },
+        )?
+    } else {
+        short
+    };
     run.out.end = scan.end.max(from);
     run.judge_tail(&scan.tail)?;
     let mut recovered = run.finish()?;

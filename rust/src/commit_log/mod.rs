@@ -8,9 +8,11 @@ mod appender;
 mod scanner;
 #[cfg(test)]
 mod tests;
+mod verifier;
 
 pub use appender::{Appended, Appender, Urgency};
 pub use scanner::{Scan, Scanner, Step, Tail, step};
+pub use verifier::verified_ahead;
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;

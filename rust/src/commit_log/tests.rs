@@ -180,3 +180,56 @@ fn one_sync_serves_all_that_wait_and_a_failed_one_is_never_repeated() {
     assert_eq!(log.durable(), end);
     assert!(commit.wait(&log, end, |_| ()).is_ok(), "what was durable stays so");
 }
+
+#[test]
+fn what_a_thread_verifies_ahead_is_not_verified_again_and_no_bad_record_passes() {
+    let memory = Memory::new();
+    memory.create_dir(DIRECTORY).unwrap();
+    let storage: Arc<dyn Storage> = Arc::new(memory.clone());
+    let log = Arc::new(CommitLog::new(SegmentQueue::open(storage, DIRECTORY, 1 << 20, false).unwrap()));
+    let mut appender = appender(&log);
+    let bodies = vec![vec![7; 3_000]; 1_000];
+    let placed = append(&mut appender, &bodies).unwrap();
+    let must = Verify { body_crc: false, record_crc: RecordCrc::Required };
+    // How many records were read, of them how many verified ahead, and what the end was.
+    let read = || {
+        let (mut found, mut ahead) = (0, 0);
+        let scan = verified_ahead(
+            &log,
+            0,
+            u64::MAX,
+            |_| must,
+            |verify| {
+                Scanner::new(&log, PhysicalOffset(0), u64::MAX)
+                    .run(verify, |view, _| {
+                        found += 1;
+                        let next = view.physical_offset.0 + u64::from(view.size);
+                        let known = || verify(next).record_crc == RecordCrc::Ignore;
+                        // A reader who has more to do than the thread, after the first records.
+                        ahead += usize::from(known() || (found == 10 && eventually(known)));
+                        Ok(true)
+                    })
+                    .unwrap()
+            },
+        );
+        (found, ahead, scan)
+    };
+    let (found, ahead, scan) = read();
+    assert_eq!((found, scan), (1_000, Scan { end: log.appended(), tail: Tail::End }));
+    assert!(ahead >= 10, "{ahead} were verified ahead");
+    for bad in [999, 700, 200, 30] {
+        let at = placed[bad].physical_offset.0;
+        let segment = log.segments.at(at).unwrap();
+        segment.write(&[0xFF], at + 1_500).unwrap();
+        let (found, _, scan) = read();
+        assert_eq!((found, scan.end), (bad, at));
+        assert!(matches!(scan.tail, Tail::Bad(_)), "{scan:?}");
+    }
+}
+
+fn eventually(holds: impl Fn() -> bool) -> bool {
+    (0..2_000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        holds()
+    })
+}
