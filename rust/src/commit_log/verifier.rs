@@ -5,12 +5,13 @@
 //! what a bad record means; the thread stops at it and says nothing.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
 use super::{CommitLog, Scanner, Tail};
 use crate::record::decode::{RecordCrc, Verify};
+use crate::sync::{AtomicBool, AtomicU64};
 use crate::units::PhysicalOffset;
 
 /// The thread stays within so many bytes of the reader, who finds them in the processor's cache.

@@ -144,6 +144,30 @@ fn l7_damage_below_the_durable_end_is_an_error_with_file_and_offset() {
     }
 }
 
+/// So long that a second thread verifies ahead.
+#[test]
+fn l7_a_long_log_is_recovered_whole_and_its_damage_found() {
+    let bench = Bench::sync().with(|options| options.commit_log_file_size = Some(4 << 20));
+    let store = bench.open();
+    let sent: Vec<Sent> =
+        (0..400_u32).map(|n| send(&store, "orders", &n.to_be_bytes().repeat(16_000)).unwrap()).collect();
+    let killed = bench.killed();
+    let store = killed.open();
+    assert_eq!((store.open_report().clean, store.open_report().scanned_from), (false, 0));
+    let (records, next) = store.read("orders", QUEUE, QueueOffset(399), 9, None).unwrap();
+    assert_eq!((records[0].body().1.len(), next), (64_000, QueueOffset(400)));
+    drop(store);
+    for damaged in [399, 300] {
+        let (bench, at) = (bench.killed(), sent[damaged].physical_offset.0);
+        let path = format!("commitlog/{:020}", at - at % (4 << 20));
+        bench.write(&path, at % (4 << 20) + 30_000, b"????");
+        match bench.try_open().unwrap_err() {
+            Error::StoreCorrupt { offset, .. } => assert_eq!(offset, at % (4 << 20)),
+            other => panic!("{other}"),
+        }
+    }
+}
+
 #[test]
 fn l8_a_torn_tail_is_cut_and_zeroed() {
     let bench = Bench::sync();
