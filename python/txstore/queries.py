@@ -4,7 +4,7 @@ In: ids, keys, times, names. Out: messages as stored, pictures of topics and gro
 an error that tells those that are; a system topic shows nothing. Not here: reading in order (`consumer`), transactions.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -66,18 +66,21 @@ class Queries:
                 f"{topic} is a system topic\nhint: broker.transactions() and broker.transaction(id) show what is in it"
             )
         validate_topic(topic)
-        if topic not in (known := self._known()):
-            raise InvalidNameError(f"there is no topic {topic}\nhint: the topics are {', '.join(known) or 'none'}")
+        if topic not in self._known():
+            known = ", ".join(self._known()) or "none"
+            raise InvalidNameError(f"there is no topic {topic}\nhint: the topics are {known}")
 
-    def _known(self) -> list[str]:
-        """Topics that are configured, and those that only have messages."""
-        return sorted({*self._topics(), *(row[0] for row in self._store.queues() if not is_system_topic(row[0]))})
+    def _known(self) -> Iterator[str]:
+        """Topics that are configured, then those that only have messages, which takes longer to find out."""
+        made = set(self._topics())
+        yield from sorted(made)
+        yield from sorted({row[0] for row in self._store.queues() if not is_system_topic(row[0])} - made)
 
     def message(self, message_id: str, topic: str | None) -> StoredMessage:
         """By unique id or offset id. Raises MessageNotFoundError, InvalidNameError."""
         if topic is not None:
             self.must_know_topic(topic)
-        for name in [topic] if topic is not None else self._known():
+        for name in (topic,) if topic is not None else self._known():
             for found in self._store.query(name, message_id, _SAME_ID_MAX):
                 if found.message_id == message_id:
                     return found
