@@ -491,7 +491,8 @@ class Store:
     ) -> tuple[list[StoredMessage], int]:
         """Visible messages of a queue in order, and the queue offset to go on from (behind those that `tags` passed over).
 
-        Raises OffsetTooOldError below the queue's first entry; at or above its end: an empty list.
+        Small messages of one call share memory: one that is kept keeps up to 64 KiB. Raises OffsetTooOldError below the
+        queue's first entry; at or above its end: an empty list.
         """
     def pull(
         self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
