@@ -15,7 +15,6 @@ import shutil
 import struct
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from tests.crash.promises import Told, check, check_rebuilt
 from tests.crash.workload import SIZES, TOPIC
 from tests.crash.zygote import Zygote
 from tests.golden import reader
+from tests.waiting import eventually
 from txstore import (
     AlreadyEndedError,
     Broker,
@@ -78,13 +78,6 @@ def visible(broker: Broker) -> list[bytes]:
 
 def end_of_log(broker: Broker) -> int:
     return broker.stat().max_physical_offset
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.002)
 
 
 class Asked(TransactionListener):

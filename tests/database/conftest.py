@@ -5,8 +5,7 @@ Where PostgreSQL is not installed its tests are skipped, and say so.
 
 import asyncio
 import sqlite3
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -213,11 +212,3 @@ def messages(broker: Broker, topic: str) -> list[str | None]:
             read, offset = broker.read(topic, queue_id, offset, 256)
             found.extend(message.transaction_id for message in read)
     return found
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Waits for what another thread or process will do."""
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.005)

@@ -14,7 +14,8 @@ import psycopg
 import pytest
 
 import txstore
-from tests.database.conftest import SMALL, Kind, entered, run, wait_until
+from tests.database.conftest import SMALL, Kind, entered, run
+from tests.waiting import eventually
 from txstore import Broker, LocalTransactionState, Message
 from txstore.database import DDL, DDL_SQLITE, Database, TableError
 
@@ -114,13 +115,13 @@ def test_a_broker_cleans_by_itself(
         with _writing(kind) as execute:
             execute("UPDATE txstore_transactions SET created_ms = created_ms - 9000000 WHERE outcome = 'committed'")
         broker._clean_databases()
-        wait_until(lambda: kind.outcomes() == {})
+        eventually(lambda: kind.outcomes() == {})
         with _writing(kind) as execute:
             execute("DROP TABLE txstore_transactions")
-        wait_until(lambda: not broker._parts.pool.asking(-producer.number))
+        eventually(lambda: not broker._parts.pool.asking(-producer.number))
         with caplog.at_level(logging.WARNING, "txstore.broker"):
             broker._clean_databases()
-            wait_until(lambda: "a database was not cleaned" in caplog.text)
+            eventually(lambda: "a database was not cleaned" in caplog.text)
         assert not producer.closed
 
 
@@ -145,7 +146,7 @@ def test_the_oldest_that_pends_bounds_the_cleaning(broker: Broker, monkeypatch: 
     database = Seen()
     broker.transaction_producer("g", database=database)
     broker._clean_databases()
-    wait_until(lambda: len(database.before) == 1)
+    eventually(lambda: len(database.before) == 1)
 
     class Old:
         """The store, with a transaction that has been pending for a hundred hours."""
@@ -156,6 +157,6 @@ def test_the_oldest_that_pends_bounds_the_cleaning(broker: Broker, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr(broker, "_store", Old())
         broker._clean_databases()
-    wait_until(lambda: len(database.before) == 2)
+    eventually(lambda: len(database.before) == 2)
     ages = [datetime.now(UTC) - before for before in database.before]
     assert [round(age / HOUR) for age in ages] == [72 + 1, 100 + 1]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.database.conftest import wait_until
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,7 +35,7 @@ def test_orders_are_paid_and_packed_once_whoever_is_killed(tmp_path: Path) -> No
     command = [sys.executable, "-m", "examples.database_orders", str(tmp_path), "--orders", "300"]
     for moment in (20, 120):
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as killed:
-            wait_until(lambda moment=moment: payments(tmp_path) >= moment, 60)  # type: ignore[misc]
+            eventually(lambda moment=moment: payments(tmp_path) >= moment, 60)  # type: ignore[misc]
             killed.kill()
     told = example("database_orders", tmp_path, "--orders", 300)
     match = re.fullmatch(r"(\d+) orders paid, (\d+) refused\n", told)

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 import txstore
-from tests.database.conftest import SMALL, make_kind, wait_until
+from tests.database.conftest import SMALL, make_kind
 from tests.database.test_races import compare
+from tests.waiting import eventually
 from txstore.database import Database
 
 KILLS = int(os.environ.get("TXSTORE_KILLS", "8"))
@@ -86,7 +87,7 @@ def test_a_killed_process_leaves_no_contradiction(name: str, tmp_path: Path, req
             pending = broker.store.stat().pending_transactions
             left += pending
             broker.transaction_producer("order-service", database=database)
-            wait_until(lambda broker=broker: broker.store.stat().pending_transactions == 0, 60)  # type: ignore[misc]
+            eventually(lambda broker=broker: broker.store.stat().pending_transactions == 0, 60)  # type: ignore[misc]
             compare(kind, broker)
     print(f"left open by kills: {left}")
     assert kind.orders()

@@ -18,7 +18,8 @@ import psycopg
 import pytest
 
 import txstore
-from tests.database.conftest import SMALL, Kind, entered, make_kind, messages, run, wait_until
+from tests.database.conftest import SMALL, Kind, entered, make_kind, messages, run
+from tests.waiting import eventually
 from txstore import AlreadyEndedError, Broker, LocalTransactionState, Message
 from txstore.database import Database
 
@@ -142,7 +143,7 @@ def test_no_race_contradicts(racing: Kind, tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         assert failed == []
-        wait_until(lambda: broker.store.stat().pending_transactions == 0, 60)
+        eventually(lambda: broker.store.stat().pending_transactions == 0, 60)
         print(dict(fates))
         compare(racing, broker)
     assert fates.total() == RACES

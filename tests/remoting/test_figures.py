@@ -9,8 +9,9 @@ import pytest
 
 import txstore
 from tests.peer import rocketmq as peer
-from tests.remoting.test_java_clients import produce, push, until
+from tests.remoting.test_java_clients import produce, push
 from tests.unit.test_server_figures import Seen, labels
+from tests.waiting import eventually
 from txstore import Server, ServerConfig
 
 
@@ -29,10 +30,10 @@ def test_java_s_traffic_is_told_under_rocketmq_s_names(java: peer.Peer, server: 
     with java.producer(str(server.name_server), "payments") as producer:
         producer.transactions([peer.message("orders", b"tx", answers=plan) for plan in plans])
         connected = Seen(server).all("rocketmq_producer_connections")
-        until(lambda: not server.broker.transactions())
+        eventually(lambda: not server.broker.transactions())
     push(java, server, 22)
     # The consumer's farewell acknowledges what it has handed on.
-    until(lambda: not Seen(server).all("rocketmq_consumer_lag_messages"))
+    eventually(lambda: not Seen(server).all("rocketmq_consumer_lag_messages"))
     seen = Seen(server)
     # Its own group, and the one that every Java client has beside it.
     assert connected == {labels(language="java", version="v5_4_0", protocol_type="remoting"): 2}

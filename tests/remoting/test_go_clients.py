@@ -6,12 +6,13 @@ from __future__ import annotations
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.remoting.go_client import GoClient, NoGoError, build
+from tests.waiting import eventually
 from txstore import Server
 
 JSON, BINARY = 0, 1
@@ -42,13 +43,6 @@ def bodies(server: Server, topic: str = "orders") -> list[bytes]:
     ]
 
 
-def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not come to hold"
-        time.sleep(0.02)
-
-
 def produce(go: GoClient, server: Server, count: int, how: str = "sync", **more: Any) -> dict[str, Any]:
     facts = go.call("produce", names=names_of(server), group="sender", topic="orders", count=count, how=how, **more)
     assert isinstance(facts, dict)
@@ -77,7 +71,7 @@ def test_messages_are_sent(go: GoClient, server: Server, how: str) -> None:
     answer = produce(go, server, 30, how, linger_ms=500 if how == "oneway" else 0)
     assert answer["errors"] == []
     assert len(set(answer["ids"])) == (0 if how == "oneway" else 30)
-    until(lambda: len(bodies(server)) == 30)
+    eventually(lambda: len(bodies(server)) == 30)
     assert Counter(bodies(server)) == Counter(b"%d" % number for number in range(30))
     for message_id in answer["ids"][:3]:
         assert server.broker.message(message_id, topic="orders").message_id == message_id
@@ -104,7 +98,7 @@ def test_transactions_end_as_their_producer_says(go: GoClient, server: Server) -
         "transact", names=names_of(server), group="payments", topic="orders", plans=plans, timeout_ms=60_000,
         linger_ms=500,
     )  # fmt: skip
-    until(lambda: not server.broker.transactions())
+    eventually(lambda: not server.broker.transactions())
     assert sorted(bodies(server)) == [b"checked", b"committed"]
     assert facts["checked"] == {"checked": 2, "checked, not": 1}
     states = {body: server.broker.transaction(name).state.value for body, name in facts["ids"].items()}
@@ -131,7 +125,7 @@ def test_messages_refused_come_again_and_are_parked(go: GoClient, server: Server
     produce(go, server, 1)
     received = push(go, server, 2, fail="k0", times=99, max_reconsume_times=1, linger_ms=2_000)
     assert [m["reconsume_times"] for m in received] == [0, 1]
-    until(lambda: [letter.body for letter in server.broker.dead_letters("shipping")] == [b"0"])
+    eventually(lambda: [letter.body for letter in server.broker.dead_letters("shipping")] == [b"0"])
 
 
 def test_an_orderly_consumer_keeps_the_order_through_failures(go: GoClient, server: Server) -> None:
@@ -151,7 +145,7 @@ def test_members_share_the_queues(go: GoClient, server: Server) -> None:
         "push", names=names_of(server), group="shipping", topic="orders", tags="*", how="concurrent", members=2,
         wanted=80, timeout_ms=60_000, linger_ms=500,
     )  # fmt: skip
-    until(lambda: server.counters()["consumers"] == 2)
+    eventually(lambda: server.counters()["consumers"] == 2)
     time.sleep(3)
     produce(go, server, 80)
     received = running.result(120)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.peer import rocketmq as peer
+from tests.waiting import eventually
 from txstore import Server
 
 Facts = dict[str, Any]
@@ -30,13 +30,6 @@ def bodies(server: Server, topic: str) -> list[bytes]:
     return [
         message.body for queue_id in broker.read_queues(topic) for message in broker.read(topic, queue_id, 0, 10_000)[0]
     ]
-
-
-def until(holds: Callable[[], bool], seconds: float = 15.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not come to hold"
-        time.sleep(0.02)
 
 
 def produce(java: peer.Peer, server: Server, count: int, how: str = "sync", **more: Any) -> Facts:
@@ -60,7 +53,7 @@ def test_messages_are_sent(java: peer.Peer, server: Server, how: str) -> None:
     answer = produce(java, server, 30, how, linger_ms=300 if how == "oneway" else 0)
     assert answer["errors"] == []
     assert len(set(answer["ids"])) == (0 if how == "oneway" else 30)
-    until(lambda: len(bodies(server, "orders")) == 30)
+    eventually(lambda: len(bodies(server, "orders")) == 30)
     assert Counter(bodies(server, "orders")) == Counter(b"%d" % number for number in range(30))
     for message_id in answer["ids"][:3]:
         assert server.broker.message(message_id, topic="orders").message_id == message_id
@@ -79,7 +72,7 @@ def test_transactions_end_as_their_producer_says(java: peer.Peer, server: Server
     with java.producer(names_of(server), "payments") as producer:
         sent = producer.transactions([peer.message("orders", body, answers=plan) for body, plan in plans.items()])
         assert [answer["status"] for answer in sent] == ["SEND_OK"] * len(plans)
-        until(lambda: not server.broker.transactions())
+        eventually(lambda: not server.broker.transactions())
         checks = Counter(event["transaction_id"] for event in producer.log() if event["what"] == "check")
     ids = {body: answer["transaction_id"] for body, answer in zip(plans, sent, strict=True)}
     assert sorted(bodies(server, "orders")) == [b"checked", b"committed", b"thrown"]
@@ -142,7 +135,7 @@ def test_members_share_the_queues(java: peer.Peer, server: Server) -> None:
         names=names_of(server), group="shipping", topic="orders", tags="*", how="concurrent",
         members=2, wanted=80, linger_ms=500,
     )  # fmt: skip
-    until(lambda: server.counters()["consumers"] == 2)
+    eventually(lambda: server.counters()["consumers"] == 2)
     time.sleep(3)
     produce(java, server, 80)
     received = running.result(60)
@@ -187,12 +180,12 @@ def test_a_transaction_that_was_given_up_is_resumed_and_ends(java: peer.Peer, se
         answers = [*["UNKNOWN"] * 4, "COMMIT"]  # Its own, three to the checks, and one more.
         (sent,) = producer.transactions([peer.message("orders", b"paid", answers=answers)])
         name = sent["transaction_id"]
-        until(lambda: broker.transaction(name).state == "discarded")
+        eventually(lambda: broker.transaction(name).state == "discarded")
         assert bodies(server, "orders") == []
         checks_before = len([event for event in producer.log() if event["what"] == "check"])
         (parked,) = broker.store.read("TRANS_CHECK_MAX_TIME_TOPIC", 0, 0, 10)[0]
         assert java.resume(names_of(server), parked.offset_message_id)
-        until(lambda: broker.transaction(name).state == "committed")
+        eventually(lambda: broker.transaction(name).state == "committed")
         assert bodies(server, "orders") == [b"paid"]
         assert len([event for event in producer.log() if event["what"] == "check"]) == checks_before + 1
     assert not java.resume(names_of(server), parked.offset_message_id), "it has ended meanwhile"
@@ -218,7 +211,7 @@ def test_mqadmin_asks_a_consumer_through_the_server(java: peer.Peer, server: Ser
         rows = [row for row in server.broker.lag("shipping") if row.topic == "orders"]
         return len(rows) > 0 and all(row.lag == 0 for row in rows)
 
-    until(is_done, 60)
+    eventually(is_done, 60)
     ((client_id, _),) = server.clients.members("shipping")
     told = admin("consumerStatus", "-g", "shipping", "-i", client_id)
     assert "PROP_CONSUME_TYPE" in told

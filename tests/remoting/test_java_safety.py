@@ -14,7 +14,8 @@ import pytest
 import txstore
 from tests.certificates import Authority
 from tests.peer import rocketmq as peer
-from tests.remoting.test_java_clients import bodies, names_of, produce, push, until
+from tests.remoting.test_java_clients import bodies, names_of, produce, push
+from tests.waiting import eventually
 from txstore import Server, ServerConfig
 
 SHORT = {"transaction_time_out": 0.5, "transaction_check_interval": 0.5}
@@ -56,7 +57,7 @@ def test_java_comes_by_tls(java_by_tls: peer.Peer, authority: Authority, tmp_pat
         with java_by_tls.producer(names_of(server), "payments") as producer:
             plans = {b"committed": ["COMMIT"], b"not": ["ROLLBACK"], b"checked": ["UNKNOWN", "COMMIT"]}
             producer.transactions([peer.message("orders", body, answers=plan) for body, plan in plans.items()])
-            until(lambda: not server.broker.transactions(), 60)
+            eventually(lambda: not server.broker.transactions(), 60)
         assert sorted(bodies(server, "orders")) == [b"checked", b"committed"]
         assert len(push(java_by_tls, server, 2)) == 2
         assert server.counters()["handshakes_failed"] == 0
@@ -66,7 +67,7 @@ def test_java_does_not_talk_to_whom_it_does_not_believe(java_by_tls: peer.Peer, 
     with serve(tmp_path / "store", Authority(tmp_path / "stranger")) as server:
         with pytest.raises(peer.PeerError):
             produce(java_by_tls, server, 1)
-        until(lambda: server.counters()["handshakes_failed"] > 0)
+        eventually(lambda: server.counters()["handshakes_failed"] > 0)
         assert bodies(server, "orders") == []
 
 
@@ -74,7 +75,7 @@ def test_plain_java_is_told_nothing(java: peer.Peer, authority: Authority, tmp_p
     with serve(tmp_path / "store", authority) as server:
         with pytest.raises(peer.PeerError):
             produce(java, server, 1)
-        until(lambda: server.counters()["handshakes_failed"] > 0)
+        eventually(lambda: server.counters()["handshakes_failed"] > 0)
         assert bodies(server, "orders") == []
     with serve(tmp_path / "other", authority, tls="permissive") as server:
         assert produce(java, server, 3)["errors"] == []
@@ -120,7 +121,7 @@ def test_java_signs(java: peer.Peer, guarded: Server) -> None:
     with java.producer(names, "payments", account=SHOP) as producer:
         plans = {b"committed": ["COMMIT"], b"not": ["ROLLBACK"], b"checked": ["UNKNOWN", "COMMIT"]}
         producer.transactions([peer.message("orders", body, answers=plan) for body, plan in plans.items()])
-        until(lambda: not guarded.broker.transactions(), 60)
+        eventually(lambda: not guarded.broker.transactions(), 60)
         assert producer.batch([peer.message("orders", b"a"), peer.message("orders", b"b")])["status"] == "SEND_OK"
     assert sorted(bodies(guarded, "orders")) == [b"a", b"b", b"checked", b"committed"]
     assert produce(java, guarded, 4, **peer.signing(SHOP))["errors"] == []

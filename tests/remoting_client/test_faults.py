@@ -20,8 +20,9 @@ import pytest
 
 import txstore
 from tests.remoting_client.brokers import BROKERS, Restarted
-from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers, eventually, take
+from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers, take
 from tests.remoting_client.proxy import Proxy
+from tests.waiting import eventually
 from txstore import LocalTransactionState, Message, TransactionListener, TxStoreError
 
 pytestmark = pytest.mark.peer

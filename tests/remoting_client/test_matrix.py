@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import txstore
-from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers, eventually, take
+from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers, take
+from tests.waiting import eventually
 from txstore import ConsumeFromWhere, ConsumeResult, LocalTransactionState, Message, MessageModel, MessageQueue
 
 pytestmark = pytest.mark.peer

@@ -10,7 +10,8 @@ import pytest
 import txstore
 from tests.peer.rocketmq import Peer
 from tests.remoting_client.conftest import SOON, STORE_SETTINGS
-from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers, eventually
+from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers
+from tests.waiting import eventually
 from txstore import LocalTransactionState, Message
 
 

@@ -14,7 +14,8 @@ import pytest
 
 import txstore
 from tests.peer import rocketmq as peer
-from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers, eventually, take
+from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers, take
+from tests.waiting import eventually
 from txstore import ConsumeFromWhere, ConsumeResult, Message
 from txstore.remoting.broker import RemoteBroker
 

@@ -1,7 +1,6 @@
 """What tests of the whole package share: a store of their own, small and with short times; commands of the shell."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -91,22 +90,9 @@ class Scripted(TransactionListener):
         return self.check
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Waits for what another thread will do."""
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.002)
-
-
 @pytest.fixture
 def scripted() -> type[Scripted]:
     return Scripted
-
-
-@pytest.fixture
-def eventually() -> Callable[[Callable[[], bool]], None]:
-    return wait_until
 
 
 def bodies(broker: Broker, topic: str) -> list[bytes]:

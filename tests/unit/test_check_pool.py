@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.waiting import eventually
 from txstore.check import Answer, CheckPool, Producers
 from txstore.message import LocalTransactionState
 from txstore.transaction import CheckHistory, CheckRecord
@@ -34,7 +35,7 @@ class Pool:
 
     def wait_for(self, keys: set[int]) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: keys <= self.answers.keys(), SOON), self.answers
+            assert self.changed.wait_for(lambda: keys <= self.answers.keys(), 60), self.answers
 
 
 @pytest.fixture
@@ -43,13 +44,6 @@ def hang() -> Iterator[threading.Event]:
     event = threading.Event()
     yield event
     event.set()
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + SOON
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.002)
 
 
 def test_an_answer_comes_back() -> None:

@@ -9,10 +9,9 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 
 import txstore
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,13 +60,6 @@ def call(method: str, url: str) -> Any:
         return json.load(response)
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.02)
-
-
 @pytest.mark.kill
 def test_a_web_service_pays_and_packs_once_also_when_it_is_killed(tmp_path: Path) -> None:
     with service(tmp_path) as (process, url):
@@ -81,7 +74,7 @@ def test_a_web_service_pays_and_packs_once_also_when_it_is_killed(tmp_path: Path
     with service(tmp_path) as (process, url):
         call("POST", f"{url}/orders/6/payment")
         expected = {"paid": [1, 2, 3, 4, 5, 6], "packed": [1, 2, 3, 4, 5, 6]}
-        wait_until(lambda: bool(call("GET", f"{url}/orders") == expected))
+        eventually(lambda: bool(call("GET", f"{url}/orders") == expected))
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
         assert process.stderr is not None

@@ -10,7 +10,6 @@ import asyncio
 import base64
 import json
 import logging
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import txstore
 import txstore.aio
 from tests.frames import Response, Wire, frame, json_header, signed
 from tests.unit.conftest import OpenStore
+from tests.waiting import eventually
 from txstore import Broker, LocalTransactionState, Message, Server, ServerConfig, errors
 from txstore.remoting.options import ConnectOptions
 from txstore.remoting.server.secrets import Account, Secrets, parse_accounts
@@ -67,13 +67,6 @@ def wire(server: Server, who: str | None, *, secret: str | None = None, binary: 
     assert server.address is not None
     account = None if who is None else (who, SECRETS.get(who, "?") if secret is None else secret)
     return Wire(server.address, account=account, binary=binary)
-
-
-def until(holds: Callable[[], bool], seconds: float = 15.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not come to hold"
-        time.sleep(0.01)
 
 
 def stored(broker: Broker) -> list[bytes]:
@@ -170,7 +163,7 @@ def test_what_is_tampered_with_is_not_done(
         4,
         0,
     )
-    until(lambda: "denied:" in caplog.text)
+    eventually(lambda: "denied:" in caplog.text)
     assert caplog.text.count("denied:") == 1, "one for each connection"
     said = caplog.text + repr(server) + repr(server.counters())
     assert not any(secret in said for secret in (*SECRETS.values(), fields.get("Signature") or "?"))
@@ -332,7 +325,7 @@ def test_the_server_s_own_questions_are_not_signed(open_store: OpenStore, accoun
         sent = shop.call(SEND_V2, sending(text=HALF), b"tx")
         assert "Signature" not in shop.pushed(39).fields
         shop.write(END, ending(sent) | {"fromTransactionCheck": "true"}, one_way=True)
-        until(lambda: not broker.transactions())
+        eventually(lambda: not broker.transactions())
     assert len(broker.read("orders", 0, 0)[0]) == 1
 
 
@@ -397,11 +390,11 @@ def test_accounts_change_while_it_serves(broker: Broker, accounts: Path, caplog:
         assert shop.call(SEND_V2, sending(), b"x").code == 0
         accounts.write_text("[shop-app]\nsecret_key = 7\n")
         now[0] += 11
-        until(lambda: "accounts stay as they were" in caplog.text)
+        eventually(lambda: "accounts stay as they were" in caplog.text)
         assert shop.call(SEND_V2, sending(), b"x").code == 0
         accounts.write_text(ACCOUNTS.replace("shop-app", "other-app"))
         now[0] += 11
-        until(lambda: shop.call(SEND_V2, sending(), b"x").code == DENIED)
+        eventually(lambda: shop.call(SEND_V2, sending(), b"x").code == DENIED)
         with wire(server, "other-app", secret=SECRETS["shop-app"]) as other:
             assert other.call(SEND_V2, sending(), b"x").code == 0
         accounts.unlink()

@@ -11,7 +11,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pytest
 import txstore
 from tests.frames import Response, Wire, frame, json_header
 from tests.unit.conftest import SMALL, OpenStore
+from tests.waiting import eventually
 from txstore import Broker, Server, ServerConfig, StoredMessage, errors
 
 ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
@@ -70,8 +71,10 @@ def pulling(topic: str = "orders", queue_id: int = 0, queue_offset: int = 0, **m
     } | more  # fmt: skip
 
 
-def heartbeat(client_id: str, *groups: str, topic: str = "orders", producers: tuple[str, ...] = ()) -> bytes:
-    subscription = {"topic": topic, "subString": "*", "subVersion": 1, "expressionType": "TAG"}
+def heartbeat(
+    client_id: str, *groups: str, topic: str = "orders", producers: tuple[str, ...] = (), version: int = 1
+) -> bytes:
+    subscription = {"topic": topic, "subString": "*", "subVersion": version, "expressionType": "TAG"}
     consumers = [
         {
             "groupName": group,
@@ -89,13 +92,6 @@ def heartbeat(client_id: str, *groups: str, topic: str = "orders", producers: tu
 def stored(broker: Broker) -> list[StoredMessage]:
     """All that stands in the log."""
     return broker.store.scan(0, 1000)[0]
-
-
-def until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not come to hold"
-        time.sleep(0.01)
 
 
 # The way of a message -------------------------------------------------------------------------------------------------
@@ -209,9 +205,9 @@ def test_the_connection_that_sent_a_half_is_asked_first(open_store: OpenStore) -
                 str(int(sent.fields["msgId"][-16:], 16)),
             )
             assert b"orders" in check.body
-            until(lambda: broker.transactions()[0].checks > 0)
+            eventually(lambda: broker.transactions()[0].checks > 0)
             wire.write(END, ending(sent, COMMIT, fromTransactionCheck="true"), one_way=True)
-            until(lambda: not broker.transactions())
+            eventually(lambda: not broker.transactions())
             assert server.counters()["ends_from_check"] == 1
         assert len(broker.read("orders", 0, 0)[0]) == 1
 
@@ -222,12 +218,12 @@ def test_when_a_producer_dies_another_of_its_group_is_asked(open_store: OpenStor
         assert server.address is not None
         with Wire(server.address) as wire:
             sent = wire.call(SEND_V2, half(), b"tx")
-        until(lambda: server.counters()["producers"] == 0)
+        eventually(lambda: server.counters()["producers"] == 0)
         with Wire(server.address) as other:
             other.call(34, {}, heartbeat("other", producers=("g",)))
             other.pushed(39)
             other.write(END, ending(sent, ROLLBACK, fromTransactionCheck="true"), one_way=True)
-            until(lambda: not broker.transactions())
+            eventually(lambda: not broker.transactions())
     assert broker.read("orders", 0, 0)[0] == []
 
 
@@ -236,13 +232,13 @@ def test_when_a_producer_dies_another_of_its_group_is_asked(open_store: OpenStor
 
 def test_a_held_pull_is_answered_when_a_message_comes(wire: Wire, broker: Broker) -> None:
     broker.create_topic("orders", 4)
-    opaque = wire.write(PULL, pulling(sysFlag=6, suspendTimeoutMillis=5000))
+    opaque = wire.write(PULL, pulling(sysFlag=6, suspendTimeoutMillis=30_000))
     timer = threading.Timer(0.2, lambda: broker.append(txstore.Message("orders", b"late"), 0))
     timer.start()
     began = time.monotonic()
     pulled = wire.read()
     assert (pulled.opaque, pulled.code, pulled.fields["nextBeginOffset"]) == (opaque, 0, "1")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
     timer.join()
 
 
@@ -278,6 +274,18 @@ def test_a_pull_goes_by_the_heartbeat_where_it_says_nothing_itself(wire: Wire) -
     assert wire.call(PULL, pulling(sysFlag=0, subVersion=2)).code == 25
 
 
+def test_members_that_started_at_different_times_all_read(wire: Wire, server: Server) -> None:
+    """RocketMQ's clients name the moment of their start with each pull; an older one's heartbeat takes nothing back."""
+    wire.call(SEND_V2, sending(), b"x")
+    assert server.address is not None
+    with Wire(server.address) as newer:
+        assert wire.call(34, {}, heartbeat("one", "c", version=1)).fields["IS_SUB_CHANGE"] == "true"
+        assert newer.call(34, {}, heartbeat("two", "c", version=2)).fields["IS_SUB_CHANGE"] == "true"
+        assert wire.call(34, {}, heartbeat("one", "c", version=1)).fields["IS_SUB_CHANGE"] == "false"
+        assert newer.call(PULL, pulling(sysFlag=0, subVersion=2)).code == 0
+        assert wire.call(PULL, pulling(sysFlag=0, subVersion=1)).code == 0
+
+
 def test_a_pull_acknowledges(wire: Wire, broker: Broker) -> None:
     wire.call(SEND_V2, sending(), b"x")
     wire.call(34, {}, heartbeat("c1", "c"))
@@ -293,7 +301,7 @@ def test_handed_back_messages_come_again_and_die_in_the_end(wire: Wire, broker: 
     place = int(sent.fields["msgId"][-16:], 16)
     back = {"offset": place, "group": "c", "delayLevel": 1, "originTopic": "orders", "maxReconsumeTimes": 16}
     assert wire.call(36, back).code == 0
-    until(lambda: broker.queue_range("%RETRY%c", 0)[1] == 1)
+    eventually(lambda: broker.queue_range("%RETRY%c", 0)[1] == 1)
     pulled = wire.call(PULL, pulling("%RETRY%c"))
     assert pulled.code == 0
     assert wire.call(36, back | {"delayLevel": -1}).code == 0
@@ -307,7 +315,7 @@ def test_retries_that_were_read_keep_no_file(wire: Wire, broker: Broker) -> None
     wire.call(34, {}, heartbeat("c1", "c"))
     place = int(sent.fields["msgId"][-16:], 16)
     wire.call(36, {"offset": place, "group": "c", "delayLevel": 1, "originTopic": "orders"})
-    until(lambda: broker.queue_range("%RETRY%c", 0)[1] == 1)
+    eventually(lambda: broker.queue_range("%RETRY%c", 0)[1] == 1)
     assert {offset for topic, _, _, offset in broker.store.consumer_offsets() if topic == "%RETRY%c"} == {0}
     assert wire.call(15, {"consumerGroup": "c", "topic": "%RETRY%c", "queueId": 0, "commitOffset": 1}).code == 0
     assert {offset for topic, _, _, offset in broker.store.consumer_offsets() if topic == "%RETRY%c"} == {1}
@@ -398,7 +406,7 @@ def test_a_frame_that_is_none_ends_the_connection(server: Server, broker: Broker
     with Wire(server.address) as wire:
         wire.socket.sendall(MALFORMED[name])
         assert wire.closed()
-    until(lambda: server.counters()["connections"] == 0)
+    eventually(lambda: server.counters()["connections"] == 0)
     assert (server.counters()["frames_malformed"], server.counters()["connections_dropped"]) == (1, 1)
     with Wire(server.address) as wire:
         assert wire.call(SEND_V2, sending(), b"others go on").code == 0
@@ -411,7 +419,7 @@ def test_half_a_frame_stores_nothing(server: Server, broker: Broker) -> None:
     with Wire(server.address) as wire:
         wire.socket.sendall(whole[:-1])
         time.sleep(0.05)
-    until(lambda: server.counters()["connections"] == 0)
+    eventually(lambda: server.counters()["connections"] == 0)
     assert stored(broker) == []
     with Wire(server.address) as wire:
         for byte in whole:  # In as many pieces as there can be, it is one message.
@@ -490,7 +498,7 @@ def test_a_client_that_does_not_read_is_not_listened_to(server: Server, broker: 
         assert server.counters()["bytes_out"] < 48 << 20
         with Wire(server.address) as other:
             assert other.call(105, {"topic": "orders"}).code == 0
-    until(lambda: server.counters()["connections"] == 0)
+    eventually(lambda: server.counters()["connections"] == 0)
 
 
 # Listening ------------------------------------------------------------------------------------------------------------
@@ -539,12 +547,12 @@ def test_closing_answers_what_is_in_hand(broker: Broker) -> None:
     broker.create_topic("orders", 1)
     with Wire(server.address) as wire:
         wire.write(PULL, pulling(sysFlag=6, suspendTimeoutMillis=30_000))
-        until(lambda: server.counters()["pulls_held"] == 1)
+        eventually(lambda: server.counters()["pulls_held"] == 1)
         began = time.monotonic()
         server.close()
         assert wire.read().code == 19
         assert wire.closed()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     server.close()
     assert not broker.closed
 
@@ -606,4 +614,4 @@ def test_a_thousand_idle_connections_are_cheap(server: Server) -> None:
     finally:
         for wire in wires:
             wire.close()
-    until(lambda: server.counters()["connections"] == 0)
+    eventually(lambda: server.counters()["connections"] == 0)

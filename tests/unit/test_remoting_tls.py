@@ -10,8 +10,7 @@ import asyncio
 import os
 import socket
 import ssl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import txstore
 import txstore.aio
 from tests.certificates import Authority, Pair
 from tests.frames import Response, Wire
+from tests.waiting import eventually
 from txstore import Broker, LocalTransactionState, Message, Server, ServerConfig, errors
 
 SEND_V2, PULL = 310, 11
@@ -48,13 +48,6 @@ def serving(broker: Broker, pair: Pair, **options: Any) -> Iterator[Server]:
     config = ServerConfig("127.0.0.1:0", name_server="127.0.0.1:0", **pair.options, **options)
     with Server(broker, config) as server:
         yield server
-
-
-def until(holds: Callable[[], bool], seconds: float = 15.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not come to hold"
-        time.sleep(0.01)
 
 
 def sends(address: str | None, tls: ssl.SSLContext | None) -> Response:
@@ -94,7 +87,7 @@ def test_much_goes_through_though_it_is_read_late(broker: Broker, authority: Aut
         assert server.address is not None
         with Wire(server.address, tls=authority.context(), timeout=60) as wire:
             asked = [wire.write(PULL, PULLING) for _ in range(40)]
-            until(lambda: server.counters()["bytes_out"] > 1 << 20)
+            eventually(lambda: server.counters()["bytes_out"] > 1 << 20)
             answers = [wire.read() for _ in asked]
             assert {answer.body for answer in answers} == {whole}
             assert sorted(answer.opaque for answer in answers) == asked
@@ -180,7 +173,7 @@ def test_plain_ones_are_refused(broker: Broker, authority: Authority) -> None:
             wire.call(SEND_V2, SENDING, b"x")
         with pytest.raises(errors.BrokerUnreachableError, match="perhaps it wants TLS"):
             txstore.connect(str(server.name_server))
-        until(lambda: server.counters()["connections"] == 0)
+        eventually(lambda: server.counters()["connections"] == 0)
         counters = server.counters()
         assert (counters["handshakes_failed"], counters["connections_dropped"]) == (2, 2)
         assert sends(server.address, authority.context()).code == 0
@@ -198,7 +191,7 @@ def test_a_server_that_is_not_believed_is_not_told_anything(
         with place as server:
             with pytest.raises(errors.BrokerUnreachableError, match=hint):
                 txstore.connect(str(server.name_server), tls=authority.file)
-            until(lambda counters=server.counters: counters()["handshakes_failed"] >= 1)  # type: ignore[misc]
+            eventually(lambda counters=server.counters: counters()["handshakes_failed"] >= 1)  # type: ignore[misc]
     assert stored(broker) == 0
 
 
@@ -212,7 +205,7 @@ def test_clients_show_a_certificate_where_that_is_wanted(
                 sends(server.address, authority.context(pair))
             with pytest.raises(errors.BrokerUnreachableError):
                 txstore.connect(str(server.name_server), tls=authority.context(pair))
-        until(lambda: server.counters()["handshakes_failed"] == 4)
+        eventually(lambda: server.counters()["handshakes_failed"] == 4)
         with txstore.connect(str(server.name_server), tls=authority.context(authority.pair())) as there:
             there.producer("g").send(Message("orders", b"x"))
     assert stored(broker) == 2
@@ -240,7 +233,7 @@ def test_half_a_handshake_is_not_waited_for(broker: Broker, authority: Authority
         finally:
             for line in lines:
                 line.close()
-        until(lambda: server.counters()["handshakes_failed"] == 3)
+        eventually(lambda: server.counters()["handshakes_failed"] == 3)
 
 
 def test_what_is_no_handshake_ends_the_connection(broker: Broker, authority: Authority) -> None:
@@ -254,7 +247,7 @@ def test_what_is_no_handshake_ends_the_connection(broker: Broker, authority: Aut
                         pass
                 except ConnectionError:
                     pass
-        until(lambda: server.counters()["handshakes_failed"] == 2)
+        eventually(lambda: server.counters()["handshakes_failed"] == 2)
 
 
 def test_bytes_changed_on_the_way_end_the_connection(broker: Broker, authority: Authority) -> None:
@@ -265,7 +258,7 @@ def test_bytes_changed_on_the_way_end_the_connection(broker: Broker, authority: 
             # A record of TLS that nobody with the key has made, past the TLS of this side.
             os.write(wire.socket.fileno(), b"\x17\x03\x03\x00\x40" + b"\x55" * 64)
             assert wire.closed()
-        until(lambda: server.counters()["connections"] == 0)
+        eventually(lambda: server.counters()["connections"] == 0)
         assert (server.counters()["frames_malformed"], server.counters()["connections_dropped"]) == (1, 1)
     assert stored(broker) == 1
 
@@ -274,7 +267,7 @@ def test_closing_waits_for_no_handshake(broker: Broker, authority: Authority) ->
     with serving(broker, authority.pair(), tls_handshake_time_out=600) as server:
         assert server.address is not None
         with Wire(server.address) as wire:
-            until(lambda: server.counters()["connections"] == 1)
+            eventually(lambda: server.counters()["connections"] == 1)
             server.close()
             assert wire.closed()
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import txstore
+from tests.waiting import eventually
 from txstore import AlreadyEndedError, InvalidOptionError, LocalTransactionState, Message, OffsetTooOldError
 from txstore._native import Store
 from txstore.config import BrokerConfig
@@ -110,7 +111,7 @@ def broker(open_store: Any) -> txstore.Broker:
     return opened
 
 
-def test_old_files_go_by_themselves(open_store: Any, eventually: Any) -> None:
+def test_old_files_go_by_themselves(open_store: Any) -> None:
     broker = open_store(**SMALL, file_reserved_time=1, clean_resource_interval=0.05)
     fill(broker, "t", 40)
     with broker.consumer("c", "t") as consumer:
@@ -156,9 +157,7 @@ def test_4549_what_pends_keeps_its_file_and_can_be_committed(broker: txstore.Bro
     assert expire(broker) > 3 * FILE
 
 
-def test_past_the_retention_time_what_pends_is_discarded_and_then_goes(
-    open_store: Any, scripted: Any, eventually: Any
-) -> None:
+def test_past_the_retention_time_what_pends_is_discarded_and_then_goes(open_store: Any, scripted: Any) -> None:
     broker = open_store(**SMALL, file_reserved_time=1, clean_resource_interval=0.05, transaction_check_interval=0.1)
     producer = broker.transaction_producer("p", scripted())
     sent = producer.send_in_transaction(Message("orders", b"nobody knows"))
@@ -185,7 +184,7 @@ def test_unread_files_go_where_that_is_asked_for_and_consumers_are_told(broker: 
     assert "removed" in caplog.text
 
 
-def test_too_much_goes_read_or_not(open_store: Any, eventually: Any) -> None:
+def test_too_much_goes_read_or_not(open_store: Any) -> None:
     broker = open_store(**SMALL, store_bytes_max=3 * FILE, clean_resource_interval=0.05)
     broker.consumer("slow", "t").close()
     fill(broker, "t", 80)

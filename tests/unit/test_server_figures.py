@@ -27,8 +27,8 @@ from tests.unit.test_remoting_server import (
     properties,
     pulling,
     sending,
-    until,
 )
+from tests.waiting import eventually
 from txstore import Broker, LocalTransactionState, Message, Server, ServerConfig, TransactionListener
 from txstore.remoting.server import figures
 
@@ -198,7 +198,7 @@ def test_checks_are_counted_by_what_they_bring(open_store: OpenStore) -> None:
             wire.call(END, ending(sent, COMMIT, fromTransactionCheck="true"))
             before = Seen(server).all("txstore_transaction_checks_total")
             wire.call(SEND_V2, half(unique_id="ID2"), b"tx")
-            until(lambda: not broker.transactions(), 20)
+            eventually(lambda: not broker.transactions(), 20)
         seen = Seen(server)
     assert before == {
         labels(result="sent"): 3,
@@ -219,7 +219,7 @@ def test_checks_of_the_broker_s_own_producers_are_counted_too(open_store: OpenSt
     plan: list[LocalTransactionState | Exception] = [unknown, unknown, no_answer, LocalTransactionState.ROLLBACK]
     with broker.transaction_producer("inside", Inside(plan)) as inside:
         inside.send_in_transaction(Message("orders", b"x"))
-        until(lambda: not broker.transactions(), 20)
+        eventually(lambda: not broker.transactions(), 20)
     counts, _ = broker.store.transaction_counts()
     checks = {name: count for name, count in counts.items() if name.startswith("checks_")}
     assert checks == {

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import eventually
 from txstore import (
     AlreadyEndedError,
     Broker,
@@ -25,7 +26,6 @@ from txstore import (
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
 SHORT: dict[str, Any] = {"transaction_time_out": 0.02, "transaction_check_interval": 0.05}
 ReadAll = Callable[[Broker, str], list[bytes]]
-Eventually = Callable[[Callable[[], bool]], None]
 
 
 def state_of(broker: Broker, transaction_id: str) -> TransactionState:
@@ -225,9 +225,7 @@ def test_too_many_pending_are_refused_and_the_listener_does_not_run(open_store: 
     assert len(listener.executed) == 1
 
 
-def test_T11_a_check_is_answered_at_home(
-    open_store: Any, scripted: Any, eventually: Eventually, read_all: ReadAll
-) -> None:
+def test_T11_a_check_is_answered_at_home(open_store: Any, scripted: Any, read_all: ReadAll) -> None:
     broker = open_store(**SHORT)
     other, home = scripted(check=ROLLBACK), scripted(check=COMMIT)
     broker.transaction_producer("g", other)
@@ -242,9 +240,7 @@ def test_T11_a_check_is_answered_at_home(
     assert "COMMIT" in history.explain()
 
 
-def test_T11_a_check_goes_to_another_of_the_group_when_home_is_gone(
-    open_store: Any, scripted: Any, eventually: Eventually
-) -> None:
+def test_T11_a_check_goes_to_another_of_the_group_when_home_is_gone(open_store: Any, scripted: Any) -> None:
     broker = open_store(**SHORT)
     other = scripted(check=ROLLBACK)
     broker.transaction_producer("g", other)
@@ -254,9 +250,7 @@ def test_T11_a_check_goes_to_another_of_the_group_when_home_is_gone(
     assert other.checked == [sent.transaction_id]
 
 
-def test_T11_without_a_producer_a_transaction_waits_uncounted_until_one_comes(
-    open_store: Any, scripted: Any, eventually: Eventually
-) -> None:
+def test_T11_without_a_producer_a_transaction_waits_uncounted_until_one_comes(open_store: Any, scripted: Any) -> None:
     broker = open_store(transaction_time_out=0.02, transaction_check_interval=3600)
     with broker.transaction_producer("g", scripted()) as home:
         sent = home.send_in_transaction(Message("t", b"x"))
@@ -269,7 +263,7 @@ def test_T11_without_a_producer_a_transaction_waits_uncounted_until_one_comes(
     eventually(lambda: state_of(broker, sent.transaction_id) == "committed")
 
 
-def test_T11_one_that_runs_is_not_asked(open_store: Any, scripted: Any, eventually: Eventually) -> None:
+def test_T11_one_that_runs_is_not_asked(open_store: Any, scripted: Any) -> None:
     broker = open_store(**SHORT)
     listener = scripted(check=ROLLBACK)
     producer = broker.transaction_producer("g", listener)
@@ -282,9 +276,7 @@ def test_T11_one_that_runs_is_not_asked(open_store: Any, scripted: Any, eventual
     assert state_of(broker, tx.transaction_id) == "committed"
 
 
-def test_T11_one_whose_producer_left_without_a_word_is_asked(
-    open_store: Any, scripted: Any, eventually: Eventually
-) -> None:
+def test_T11_one_whose_producer_left_without_a_word_is_asked(open_store: Any, scripted: Any) -> None:
     broker = open_store(**SHORT)
     gone = 4711  # As an interrupt leaves it, between the half message and the note that it runs.
     broker.write_queues("t")
@@ -293,9 +285,7 @@ def test_T11_one_whose_producer_left_without_a_word_is_asked(
     eventually(lambda: state_of(broker, half.message_id) == "committed")
 
 
-def test_T11_after_the_maximum_it_is_discarded_once(
-    open_store: Any, scripted: Any, eventually: Eventually, read_all: ReadAll
-) -> None:
+def test_T11_after_the_maximum_it_is_discarded_once(open_store: Any, scripted: Any, read_all: ReadAll) -> None:
     broker = open_store(**SHORT, transaction_check_max=3)
     listener = scripted()
     sent = broker.transaction_producer("g", listener).send_in_transaction(Message("t", b"x"))
@@ -308,7 +298,7 @@ def test_T11_after_the_maximum_it_is_discarded_once(
     assert read_all(broker, "t") == []
 
 
-def test_T11_a_hanging_listener_delays_no_other(open_store: Any, scripted: Any, eventually: Eventually) -> None:
+def test_T11_a_hanging_listener_delays_no_other(open_store: Any, scripted: Any) -> None:
     broker = open_store(**SHORT, transaction_check_time_limit=0.1)
     release = threading.Event()
 
@@ -329,7 +319,7 @@ def test_T11_a_hanging_listener_delays_no_other(open_store: Any, scripted: Any, 
     release.set()
 
 
-def test_T14_checks_write_nothing(open_store: Any, scripted: Any, eventually: Eventually) -> None:
+def test_T14_checks_write_nothing(open_store: Any, scripted: Any) -> None:
     broker = open_store(**SHORT, transaction_check_max=1000)
     listener = scripted()
     broker.transaction_producer("g", listener).send_in_transaction(Message("t", b"x"))
@@ -380,7 +370,7 @@ def test_a_late_end_is_refused_where_rocketmqs_rule_is_asked_for(open_store: Any
 
 
 def test_T5_an_outcome_and_a_pending_one_are_there_after_a_restart(
-    open_store: Any, scripted: Any, eventually: Eventually, read_all: ReadAll
+    open_store: Any, scripted: Any, read_all: ReadAll
 ) -> None:
     with open_store(flush_disk_type="SYNC_FLUSH", **SHORT) as broker:
         producer = broker.transaction_producer("g", scripted(execute=COMMIT))

@@ -258,7 +258,7 @@ class Clients:
         """Notes a consumer; whether its group changed by it."""
         name = _name(said, "groupName")
         assert isinstance(said, dict)
-        subscriptions = {one["topic"]: one for one in said.get("subscriptionDataSet") or [] if _is_subscription(one)}
+        said_now = {one["topic"]: one for one in said.get("subscriptionDataSet") or [] if _is_subscription(one)}
         with self._lock:
             if name not in self._groups:
                 self._welcome(name)
@@ -270,10 +270,11 @@ class Clients:
             keys = ("consumeType", "messageModel", "consumeFromWhere")
             group.facts = {key: str(said.get(key)) for key in keys}
             changed = known is None or known.connection != request.connection
-            if _wishes(group.subscriptions) != _wishes(subscriptions) and said.get("withoutSub") is not True:
-                group.subscriptions = subscriptions
-                self._line.set_subscriptions(name, _wishes(subscriptions))
-                changed = True
+            if said.get("withoutSub") is not True:
+                before, group.subscriptions = group.subscriptions, _newest(group.subscriptions, said_now)
+                changed |= before.keys() != said_now.keys()
+                if _wishes(before) != _wishes(group.subscriptions):
+                    self._line.set_subscriptions(name, _wishes(group.subscriptions))
         if known is None:
             _log.info("consumer %s of group %s came", client_id, name, extra={"group": name, "client": client_id})
         if changed:
@@ -320,6 +321,21 @@ def _name(said: object, key: str) -> str:
     return name
 
 
+def _newest(known: dict[str, dict[str, Any]], said: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The topics that were said last, each as its newest version wants it: members of a group bear versions of their
+    own (RocketMQ's clients the moment of their start), and each one's pulls name its own."""
+
+    def newest(topic: str) -> dict[str, Any]:
+        return max(said[topic], known.get(topic, said[topic]), key=_version)
+
+    return {topic: newest(topic) for topic in said}
+
+
+def _version(subscription: dict[str, Any]) -> int:
+    version = subscription.get("subVersion")
+    return version if isinstance(version, int) else 0
+
+
 def _wishes(subscriptions: dict[str, dict[str, Any]]) -> list[tuple[str, list[str] | None, int]]:
     return [_wanted(one) for one in subscriptions.values()]
 
@@ -329,14 +345,13 @@ def _is_subscription(said: object) -> bool:
 
 
 def _wanted(subscription: dict[str, Any]) -> tuple[str, list[str] | None, int]:
-    version = subscription.get("subVersion")
     try:
         tags = _tags(subscription)
     except Refused as error:
         # Its pulls will be told; a heartbeat cannot be refused for one of its topics.
         _log.warning("a subscription is not served: %s", error, extra={"topic": subscription["topic"]})
         return subscription["topic"], [], 0
-    return subscription["topic"], tags, version if isinstance(version, int) else 0
+    return subscription["topic"], tags, _version(subscription)
 
 
 def _tags(subscription: dict[str, Any]) -> list[str] | None:
