@@ -19,7 +19,7 @@ use crate::half::table::{Pending, Table};
 use crate::index::IndexFiles;
 use crate::mutant::{Mutant, mutated};
 use crate::names::{HALF_TOPIC, SCHEDULE_TOPIC};
-use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
+use crate::record::decode::{Scanned, Verify, decode};
 use crate::record::{RecordView, TransactionType};
 use crate::settings::Settings;
 use crate::snapshot::{Anchor, Snapshot};
@@ -173,24 +173,16 @@ pub fn recover(
     run.out.replay = Replay::new(keep, log.segments.first(), known.half_progress);
     let queues = &run.out.dispatcher.queues;
     run.out.replay.begin_at(queues.find(HALF_TOPIC, HALF_QUEUE).map_or(0, |slot| queues.next(slot)));
-    let short = Scanner::new(log, PhysicalOffset(from), known.limit).run(
+    let scan = verified_ahead(
+        log,
+        from.saturating_add(ALONE_BYTES),
+        known.limit,
         |offset| settings.verify(offset),
-        |view, bytes| run.record(view, bytes).map(|()| view.physical_offset.0 < from.saturating_add(ALONE_BYTES)),
+        |verify| {
+            Scanner::new(log, PhysicalOffset(from), known.limit)
+                .run(verify, |view, bytes| run.record(view, bytes).map(|()| true))
+        },
     )?;
-    let scan = if short.tail == Tail::Stopped {
-        verified_ahead(
-            log,
-            short.end,
-            known.limit,
-            |offset| settings.verify(offset),
-            |verify| {
-                Scanner::new(log, PhysicalOffset(short.end), known.limit)
-                    .run(verify, |view, bytes| run.record(view, bytes).map(|()| true))
-            },
-        )?
-    } else {
-        short
-    };
     run.out.end = scan.end.max(from);
     run.judge_tail(&scan.tail)?;
     let mut recovered = run.finish()?;
@@ -508,8 +500,7 @@ impl<'a> Run<'a> {
         let beyond = end.saturating_add(1)..self.known.limit;
         for segment in self.log.segments.all().iter().filter(|segment| beyond.contains(&segment.base())) {
             let bytes = segment.bytes(segment.base()..segment.end())?;
-            let verify = Verify { body_crc: true, record_crc: RecordCrc::Ignore };
-            if let Ok(Scanned::Record(_)) = decode(&bytes, PhysicalOffset(segment.base()), verify) {
+            if let Ok(Scanned::Record(_)) = decode(&bytes, PhysicalOffset(segment.base()), Verify::BODY) {
                 return Err(damage("no whole record, but the next file begins with one"));
             }
         }
@@ -525,12 +516,11 @@ impl<'a> Run<'a> {
         let (end, torn) = (self.out.end, self.torn_bytes()?);
         let Some(segment) = self.log.segments.at(end).filter(|_| self.known.physic_ms > 0) else { return Ok(false) };
         let bytes = segment.bytes(end..segment.end().min(end + torn))?;
-        let verify = Verify { body_crc: true, record_crc: RecordCrc::Ignore };
         // A record says where it stands, so that bytes in a body are not taken for one.
         Ok((1..bytes.len()).any(|skipped| {
             let rest = bytes.get(skipped..).unwrap_or_default();
             rest.get(4..7) == Some(&[0xDA, 0xA3, 0x20])
-                && matches!(decode(rest, PhysicalOffset(end + to_u64(skipped)), verify),
+                && matches!(decode(rest, PhysicalOffset(end + to_u64(skipped)), Verify::BODY),
                     Ok(Scanned::Record(view)) if view.store_timestamp.0 < self.known.physic_ms)
         }))
     }

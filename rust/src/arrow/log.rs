@@ -33,7 +33,7 @@ use crate::names::{self, HALF_TOPIC, TRANSACTION_GROUP};
 use crate::offsets::ConsumerOffsets;
 use crate::published::Published;
 use crate::record::RecordView;
-use crate::record::decode::{DecodeError, RecordCrc, Verify};
+use crate::record::decode::{DecodeError, Verify};
 use crate::record::layout::RECORD_MAX;
 use crate::segment::SegmentQueue;
 use crate::settings::Settings;
@@ -488,12 +488,12 @@ impl Log {
     /// How a record is looked at: its CRCs where its body is read, or where a crash may have torn it.
     #[inline]
     pub(super) fn verify(&self, at: u64, body: bool) -> Verify {
-        if !body && at < self.durable { STRUCTURE } else { self.whole(at) }
+        if !body && at < self.durable { Verify::NOTHING } else { self.whole(at) }
     }
 
     /// Everything that can be checked of a record.
     fn whole(&self, at: u64) -> Verify {
-        self.settings.as_ref().map_or(WHOLE, |settings| settings.verify(at))
+        self.settings.as_ref().map_or(Verify::BODY, |settings| settings.verify(at))
     }
 
     /// A view of the bytes from `at` on: of at least `needed`, up to the file's end or to `limit`. `None` behind the
@@ -602,8 +602,6 @@ enum Walked {
     Bad(u64, String),
 }
 
-const STRUCTURE: Verify = Verify { body_crc: false, record_crc: RecordCrc::Ignore };
-const WHOLE: Verify = Verify { body_crc: true, record_crc: RecordCrc::Ignore };
 /// What both versions' magics begin with; the last byte is 0xA7 or 0xAB.
 const MAGIC_HEAD: [u8; 3] = [0xDA, 0xA3, 0x20];
 /// The magic's last byte stands so far behind a record's beginning.

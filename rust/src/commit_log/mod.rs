@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
-use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
+use crate::record::decode::{Scanned, Verify, decode};
 use crate::record::{RecordView, layout};
 use crate::segment::{Segment, SegmentQueue};
 use crate::storage::ahead::ask_for;
@@ -139,8 +139,7 @@ impl LogReader<'_> {
             None => self.segment.insert(self.log.segment(offset)?),
         };
         let bytes = segment.bytes(offset.0..segment.end().min(self.end))?;
-        let unknown = Verify { body_crc: true, record_crc: RecordCrc::Ignore };
-        let verify = self.log.verify.get().map_or(unknown, |verify| verify(offset.0));
+        let verify = self.log.verify.get().map_or(Verify::BODY, |verify| verify(offset.0));
         match decode(&bytes, offset, verify) {
             Ok(Scanned::Record(view)) => {
                 let whole = usize::try_from(view.size).unwrap_or(usize::MAX);

@@ -3,6 +3,7 @@
 use super::*;
 use crate::flush::GroupCommit;
 use crate::record::Draft;
+use crate::record::decode::RecordCrc;
 use crate::storage::memory::{FaultKind, Memory};
 use crate::storage::{OpenMode, Storage};
 use crate::units::{QueueId, QueueOffset, TimestampMs};

@@ -1,6 +1,6 @@
 //! Verifier: sums up records in front of who reads a long part of the log, in a thread of its own.
 //!
-//! In: where reading begins, and how records are verified. Out: what is left to verify at an offset. Always: whoever reads
+//! In: from where on a thread is worth its start, and how records are verified. Out: what is left to verify at an offset. Always: whoever reads
 //! decodes each record, and verifies itself what the thread has not; where no thread can be had, all of it. Not here:
 //! what a bad record means; the thread stops at it and says nothing.
 
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::{CommitLog, Scanner, Tail};
-use crate::record::decode::{RecordCrc, Verify};
+use crate::record::decode::Verify;
 use crate::sync::{AtomicBool, AtomicU64};
 use crate::units::PhysicalOffset;
 
@@ -21,16 +21,15 @@ const STEP: u64 = 64 << 10;
 /// In which the reader does not get through the window.
 const NAP: Duration = Duration::from_micros(100);
 
-const DECODED_ONLY: Verify = Verify { body_crc: false, record_crc: RecordCrc::Ignore };
-
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Progress {
     verified: AtomicU64,
     reader: AtomicU64,
     over: AtomicBool,
 }
 
-/// Has `read` go through the log from `from` on, up to `limit`; what it is handed stands for `verify`.
+/// Has `read` go through the log, with a thread in front of it from `from` on, up to `limit`; what it is handed stands for
+/// `verify`.
 pub fn verified_ahead<T>(
     log: &CommitLog,
     from: u64,
@@ -38,19 +37,20 @@ pub fn verified_ahead<T>(
     verify: impl Fn(u64) -> Verify + Sync,
     read: impl FnOnce(&dyn Fn(u64) -> Verify) -> T,
 ) -> T {
-    let progress =
-        Progress { verified: AtomicU64::new(from), reader: AtomicU64::new(from), over: AtomicBool::new(false) };
+    let progress = Progress::default();
     thread::scope(|scope| {
         let work = || progress.go_ahead(log, limit, &verify);
-        // Without it the reader does all of it.
-        let _ = thread::Builder::new().name("txstore-verify".into()).spawn_scoped(scope, work);
-        let known = Cell::new(from);
+        let (started, known) = (Cell::new(false), Cell::new(0));
         let found = read(&|offset| {
             if offset >= known.get() {
                 progress.reader.store(offset, Ordering::Relaxed);
                 known.set(progress.verified.load(Ordering::Acquire).min(offset + STEP));
             }
-            if offset < known.get() { DECODED_ONLY } else { verify(offset) }
+            if offset >= from && !started.replace(true) {
+                // Without it the reader does all of it.
+                let _ = thread::Builder::new().name("txstore-verify".into()).spawn_scoped(scope, work);
+            }
+            if offset < known.get() { Verify::NOTHING } else { verify(offset) }
         });
         progress.over.store(true, Ordering::Relaxed);
         found
@@ -71,16 +71,15 @@ impl Progress {
                 self.verified.store(end, Ordering::Release);
                 Ok(self.waits_for_the_reader(end))
             });
-            match scan {
-                Ok(scan) if scan.tail == Tail::Stopped && !self.over.load(Ordering::Relaxed) => {
-                    from = self.reader.load(Ordering::Relaxed);
-                }
-                Ok(scan) if scan.tail != Tail::Stopped => {
-                    self.verified.store(scan.end, Ordering::Release);
-                    return;
-                }
-                _ => return,
+            let Ok(scan) = scan else { return };
+            if scan.tail != Tail::Stopped {
+                self.verified.store(scan.end, Ordering::Release);
+                return;
             }
+            if self.over.load(Ordering::Relaxed) {
+                return;
+            }
+            from = self.reader.load(Ordering::Relaxed);
         }
     }
 

@@ -33,6 +33,13 @@ pub struct Verify {
     pub record_crc: RecordCrc,
 }
 
+impl Verify {
+    /// For what was verified before, or is another's affair.
+    pub const NOTHING: Self = Self { body_crc: false, record_crc: RecordCrc::Ignore };
+    /// By what every record has, whoever wrote it.
+    pub const BODY: Self = Self { body_crc: true, record_crc: RecordCrc::Ignore };
+}
+
 /// What was found.
 #[derive(Clone, Copy, Debug)]
 pub enum Scanned<'a> {

@@ -20,13 +20,10 @@ use crate::half::{HALF_QUEUE, HalfCopy, HalfFacts};
 use crate::java;
 use crate::mutant::{Mutant, mutated};
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
-use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
+use crate::record::decode::{Scanned, Verify, decode};
 use crate::record::{Draft, TransactionType};
 use crate::sync::Mutex;
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, to_usize};
-
-/// For bytes that were verified before.
-const UNVERIFIED: Verify = Verify { body_crc: false, record_crc: RecordCrc::Ignore };
 
 /// How a transaction is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -329,7 +326,7 @@ impl Shared {
         half: &[u8],
         group: &mut Group,
     ) -> Result<(Option<Written>, TopicNumber)> {
-        let Ok(Scanned::Record(view)) = decode(half, PhysicalOffset(end.half.physical_offset), UNVERIFIED) else {
+        let Ok(Scanned::Record(view)) = decode(half, PhysicalOffset(end.half.physical_offset), Verify::NOTHING) else {
             return Err(not_found(end, "no record stands there"));
         };
         let facts = HalfFacts::of(&view);

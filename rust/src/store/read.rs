@@ -14,7 +14,7 @@ use crate::consume_queue::{ConsumeQueue, ENTRY_SIZE, Entry};
 use crate::error::{Error, Result};
 use crate::java;
 use crate::record::RecordView;
-use crate::record::decode::{DecodeError, RecordCrc, Scanned, Verify, body_of, decode};
+use crate::record::decode::{DecodeError, Scanned, Verify, body_of, decode};
 use crate::record::layout::PHYSICAL_OFFSET_AT;
 use crate::record::properties::{KEYS, TAGS, UNIQUE_KEY};
 use crate::sync::fence;
@@ -48,8 +48,7 @@ impl StoredRecord {
         let place = bytes.get(PHYSICAL_OFFSET_AT..).and_then(|rest| rest.first_chunk::<8>());
         let place = place.ok_or(DecodeError::BadLength { field: "total size" })?;
         let physical_offset = PhysicalOffset(u64::from_be_bytes(*place));
-        let verify = Verify { body_crc: false, record_crc: RecordCrc::Ignore };
-        match decode(bytes, physical_offset, verify)? {
+        match decode(bytes, physical_offset, Verify::NOTHING)? {
             Scanned::Record(view) => {
                 let size = usize::try_from(view.size).unwrap_or(usize::MAX);
                 Ok(Self::new(bytes.get(..size).unwrap_or_default(), physical_offset))
@@ -71,8 +70,7 @@ impl StoredRecord {
 
     /// The record, decoded. It was verified when it was read.
     pub fn view(&self) -> Result<RecordView<'_>> {
-        let verify = Verify { body_crc: false, record_crc: RecordCrc::Ignore };
-        match decode(&self.bytes, self.physical_offset, verify) {
+        match decode(&self.bytes, self.physical_offset, Verify::NOTHING) {
             Ok(Scanned::Record(view)) => Ok(view),
             _ => Err(Error::MessageNotFound { what: format!("no record at {}", self.physical_offset) }),
         }
