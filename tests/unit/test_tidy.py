@@ -212,6 +212,22 @@ def names_no_strangers(path: str, text: str) -> list[str]:
     return [f"{path}: `{name}` is a path of one machine" for name in found]
 
 
+@cache
+def promises() -> frozenset[str]:
+    """The codes that docs/promises.md defines."""
+    return frozenset(re.findall(r"^\| ([LTDP]\d+) \|", (ROOT / "docs/promises.md").read_text(), flags=re.MULTILINE))
+
+
+def promise_codes_are_defined(path: str, text: str) -> list[str]:
+    """Comments, test names and pages use only codes that a reader can look up."""
+    if not path.endswith((".rs", ".py", ".md")) or path.startswith(("examples/", "spark/")):
+        return []
+    tests = re.findall(r"\b(?:fn |def test_)([ltdpLTDP]\d{1,2})_", text)
+    words = re.findall(r"\b([LTDP]\d{1,2})\b(?=[,:) ]|$)", text) if path.startswith("rust/") else []
+    used = {code.upper() for code in [*tests, *words]}
+    return [f"{path}: docs/promises.md does not define {code}" for code in sorted(used - promises())]
+
+
 # Each rule with the path and text of something that breaks it. Paths of machines are put together here, so that this
 # file itself names none.
 BROKEN: dict[str, tuple[Rule, str, str]] = {
@@ -244,6 +260,12 @@ BROKEN: dict[str, tuple[Rule, str, str]] = {
     "python print": (only_the_command_line_prints, "python/txstore/broker.py", 'def f():\n    print("x")\n'),
     "too long": (not_too_long, "python/txstore/broker.py", "x = 1\n" * (LINES_MAX + 1)),
     "no story": (a_test_opens_with_a_story, "tests/unit/test_x.py", '"""Tests."""\n'),
+    "unknown promise in a comment": (promise_codes_are_defined, "rust/src/flush.rs", "/// T99: nothing."),
+    "unknown promise in a test": (
+        promise_codes_are_defined,
+        "tests/unit/test_x.py",
+        "def test_" + "L77_x() -> None: ...",
+    ),
     "stranger": (names_no_strangers, "README.md", "see /" + "home/somebody/txstore"),
     "stranger in code": (names_no_strangers, "tests/unit/test_x.py", 'path = "/' + 'tmp/store"'),
 }

@@ -394,7 +394,7 @@ impl File for DiskFile {
             return Ok(Box::new(DiskReadMap { map: None }));
         }
         let bytes = usize::try_from(len).map_err(|_| self.error("map", Errno::OVERFLOW))?;
-        // SAFETY: the map is read-only and no store file is made shorter while it is open (reliability.md, section 3),
+        // SAFETY: the map is read-only and no store file is made shorter while it is open (docs/failures.md),
         // so no access faults. Other bytes than those below the visible end may change under the view; callers look at
         // those only as plain integers and bytes, whose every value is allowed, and verify them afterwards.
         let map = unsafe { MmapOptions::new().len(bytes).map(&self.handle) }.map_err(|e| self.error("map", e))?;

@@ -84,7 +84,7 @@ fn l2_reopening_after_a_failed_sync_writes_the_tail_again() {
     }
 }
 
-/// L6, 2.11: what a snapshot covers is on the disk, whichever sync failed before it.
+/// L6: what a snapshot covers is on the disk, whichever sync failed before it.
 #[test]
 fn l6_snapshot_covers_only_what_is_synced() {
     for call in 1..80 {
