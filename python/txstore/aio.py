@@ -281,7 +281,7 @@ class TransactionProducer(Producer):
         except Exception as raised:
             state, error = LocalTransactionState.UNKNOWN, sending._text(raised)
         except BaseException:
-            self._producer._ended(sent.queue_offset)
+            self._producer._ended(sent)
             raise
         if error is not None:
             self._producer._warn("local transaction gave no answer", sent, error)
@@ -363,7 +363,7 @@ class TransactionProducer(Producer):
             self._producer._warn("transaction could not be ended", sent, sending._text(error), state=state.name)
             return sending._text(error)
         finally:
-            self._producer._ended(sent.queue_offset)
+            self._producer._ended(sent)
         return None
 
 
@@ -437,7 +437,7 @@ class Transaction:
             self.error = sending._text(failed)
             self._producer._producer._warn("transaction could not be ended", self.send_result, self.error)
         finally:
-            self._producer._producer._ended(self.send_result.queue_offset)
+            self._producer._producer._ended(self.send_result)
 
     async def _decide(self, state: LocalTransactionState) -> None:
         self._wanted = state

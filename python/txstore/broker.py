@@ -188,7 +188,6 @@ class Broker(ConsumerGroups):
         self.prepare = store.prepare
         self.pull = store.pull
         self.search_offset = store.search_offset
-        self.end_half = store.end_transaction
         self._time_limit = time_limit
         self._time_ms = time_ms
         self._parts = _Parts(store, Housekeeping(monotonic), pool, os.getpid())
@@ -459,9 +458,15 @@ class Broker(ConsumerGroups):
 
     # Transactions
 
-    def local_transaction_ended(self, half_queue_offset: int) -> None:
-        """Its age counts from now. For producers."""
-        self._store.local_transaction_ended(half_queue_offset)
+    def end_half(self, half: SentMessage, /, *, commit: bool, producer_group: str | None = None) -> EndResult:
+        """Commits or rolls back the transaction whose handle `prepare` returned. For producers."""
+        return self._store.end_transaction(
+            half.queue_offset, half.physical_offset, commit=commit, producer_group=producer_group
+        )
+
+    def local_transaction_ended(self, half: SentMessage, /) -> None:
+        """Counts the transaction's age from now on, so that it will be checked. For producers."""
+        self._store.local_transaction_ended(half.queue_offset)
 
     def end_transaction(
         self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None

@@ -98,25 +98,19 @@ class BrokerInterface(Protocol):
         """All or none."""
 
     def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int, /) -> SentMessage:
-        """Stores a half message; its local transaction runs in `owner` until `local_transaction_ended`."""
+        """Stores a half message and returns its handle; its local transaction runs in `owner` until it is said to end."""
 
     def end_transaction(
         self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None
     ) -> EndedTransaction:
         """Commits or rolls back, by id or by what `prepare` returned."""
 
-    def end_half(
-        self,
-        half_queue_offset: int,
-        prepared_transaction_offset: int,
-        /,
-        *,
-        commit: bool,
-        producer_group: str | None = None,
-    ) -> EndedTransaction:
-        """Commits or rolls back, by where the half was stored."""
+    def end_half(self, half: SentMessage, /, *, commit: bool, producer_group: str | None = None) -> EndedTransaction:
+        """Commits or rolls back the transaction whose handle `prepare` returned."""
 
-    def local_transaction_ended(self, half_queue_offset: int) -> None: ...
+    def local_transaction_ended(self, half: SentMessage, /) -> None:
+        """Counts the transaction's age from now on, so that it will be checked."""
+
     def write_queues(self, topic: str) -> Sequence[int]:
         """Queue ids that may be sent to; makes the topic where that is allowed. Raises InvalidNameError."""
 

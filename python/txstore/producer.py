@@ -281,8 +281,8 @@ class TransactionProducer(Producer):
         self._checkers = Checkers(default)
         if check_listener is not None and default is None:
             self._checkers.add(check_listener)
-        # Adding to a set and discarding from it are atomic in CPython: no lock.
-        self._running: set[int] = set()
+        # Halves whose local transactions run here, by transaction id. One dict operation is atomic in CPython: no lock.
+        self._running: dict[str, SentMessage] = {}
         self._store_half: Callable[[Message, int, str, int], SentMessage] = broker.prepare
         self._end_half = broker.end_half
         super().__init__(broker, group)
@@ -340,12 +340,12 @@ class TransactionProducer(Producer):
             fields = self._fields(sent, reason=error)
             _log.warning("transaction %s: local transaction raised", name, exc_info=True, extra=fields)
         except BaseException:
-            self._ended(sent.queue_offset)
+            self._ended(sent)
             raise
         try:
             failed = self._end(sent, state)
         except BaseException:
-            self._ended(sent.queue_offset)
+            self._ended(sent)
             raise
         return TransactionSendResult(sent, state, local, error if failed is None else failed)
 
@@ -429,10 +429,10 @@ class TransactionProducer(Producer):
         """Leaves the group; the ages of local transactions that still run here count from now. Again: nothing."""
         super().close()
         self._store_half = self._refuse
-        running, self._running = self._running, set()
-        for offset in running:
+        running, self._running = self._running, {}
+        for half in running.values():
             try:
-                self._broker.local_transaction_ended(offset)
+                self._broker.local_transaction_ended(half)
             except TxStoreError:
                 return  # The store is closed or broken: the next opening takes them for ended.
 
@@ -478,32 +478,32 @@ class TransactionProducer(Producer):
                 message = message.replace(delay_level=0)
             chosen = self._choose(message, queue_id, selector, arg)
         sent = self._store_half(message, chosen, self._group, self._number)
-        self._running.add(sent.queue_offset)
-        return sent, message.with_transaction_id(sent.message_id)
+        name = sent.message_id
+        self._running[name] = sent
+        return sent, message.with_transaction_id(name)
 
     def _end(self, sent: SentMessage, state: LocalTransactionState) -> str | None:
         """Ends it by the local transaction's answer; logs what fails and returns its text: a check settles it."""
         try:
             if state is not _UNKNOWN:
-                offset = sent.queue_offset
-                self._end_half(offset, sent.physical_offset, commit=state is _COMMIT, producer_group=self._group)
-                self._running.discard(offset)
+                self._end_half(sent, commit=state is _COMMIT, producer_group=self._group)
+                self._running.pop(sent.message_id, None)
                 return None
         except TxStoreError as error:
             self._warn("transaction could not be ended", sent, _text(error), state=state.name)
-            self._ended(sent.queue_offset)
+            self._ended(sent)
             return _text(error)
-        self._ended(sent.queue_offset)
+        self._ended(sent)
         return None
 
-    def _forget(self, half_queue_offset: int) -> None:
-        self._running.discard(half_queue_offset)
+    def _forget(self, half: SentMessage) -> None:
+        self._running.pop(half.message_id, None)
 
-    def _ended(self, half_queue_offset: int) -> None:
-        """From here on the transaction's age counts, so that it will be checked."""
-        self._forget(half_queue_offset)
+    def _ended(self, half: SentMessage) -> None:
+        """Counts the transaction's age from now on, so that it will be checked."""
+        self._forget(half)
         try:
-            self._broker.local_transaction_ended(half_queue_offset)
+            self._broker.local_transaction_ended(half)
         except TxStoreError as error:
             _log.warning("local transaction's end is not noted", extra={"group": self._group, "reason": _text(error)})
 
@@ -601,7 +601,7 @@ class Transaction:
                 "transaction left unknown by an exception",
                 extra=self._producer._fields(self.send_result, reason=type(error).__name__),
             )
-            self._producer._ended(self.send_result.queue_offset)
+            self._producer._ended(self.send_result)
             return
         try:
             self._decide(self._wanted)
@@ -618,10 +618,10 @@ class Transaction:
             self._producer._broker.end_transaction(sent, state, producer_group=self._producer.group)
         except BaseException:
             if self._left:
-                self._producer._ended(sent.queue_offset)
+                self._producer._ended(sent)
             raise
         self.state = state
-        self._producer._forget(sent.queue_offset)
+        self._producer._forget(sent)
 
 
 def _must_be_alone(database: object, listener: object, check_listener: object) -> None:

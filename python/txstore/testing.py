@@ -468,24 +468,13 @@ class FakeBroker(ConsumerGroups):
             )
         return self._decide(half, state)
 
-    def end_half(
-        self,
-        half_queue_offset: int,
-        prepared_transaction_offset: int,
-        /,
-        *,
-        commit: bool,
-        producer_group: str | None = None,
-    ) -> FakeEnd:
-        half = self._halves[half_queue_offset] if 0 <= half_queue_offset < len(self._halves) else None
-        if half is None or half.stored.physical_offset != prepared_transaction_offset:
-            raise TransactionNotFoundError(f"no half message stands at half queue offset {half_queue_offset}")
+    def end_half(self, half: SentMessage, /, *, commit: bool, producer_group: str | None = None) -> FakeEnd:
         state = LocalTransactionState.COMMIT if commit else LocalTransactionState.ROLLBACK
-        return self.end_transaction(half.stored.message_id, state, producer_group=producer_group)
+        return self.end_transaction(half, state, producer_group=producer_group)
 
-    def local_transaction_ended(self, half_queue_offset: int) -> None:
-        if 0 <= half_queue_offset < len(self._halves):
-            self._halves[half_queue_offset].running = False
+    def local_transaction_ended(self, half: SentMessage, /) -> None:
+        if 0 <= half.queue_offset < len(self._halves):
+            self._halves[half.queue_offset].running = False
 
     def write_queues(self, topic: str) -> Sequence[int]:
         self._must_be_open()

@@ -66,7 +66,7 @@ class Racer:
         def stalled(*arguments: Any) -> Any:
             sent = prepare(*arguments)
             producer.close()
-            self.broker.local_transaction_ended(sent.queue_offset)
+            self.broker.local_transaction_ended(sent)
             self.pause()
             return sent
 

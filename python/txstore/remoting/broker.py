@@ -264,18 +264,9 @@ class RemoteBroker:
         """
         return self._run(self._session.sending.end(transaction, state, producer_group))
 
-    def end_half(
-        self,
-        half_queue_offset: int,
-        prepared_transaction_offset: int,
-        /,
-        *,
-        commit: bool,
-        producer_group: str | None = None,
-    ) -> RemoteEnd:
+    def end_half(self, half: SentMessage, /, *, commit: bool, producer_group: str | None = None) -> RemoteEnd:
         state = LocalTransactionState.COMMIT if commit else LocalTransactionState.ROLLBACK
-        sent = self._session.sending.place(half_queue_offset, prepared_transaction_offset)
-        return self.end_transaction(sent, state, producer_group=producer_group)
+        return self.end_transaction(half, state, producer_group=producer_group)
 
     def write_queues(self, topic: str) -> Sequence[int]:
         """Queues that may be sent to, also of a topic that the first send makes. Raises RouteNotFoundError."""

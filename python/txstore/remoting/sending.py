@@ -128,7 +128,7 @@ class Sending:
         self._lock = threading.Lock()
         self._begun: OrderedDict[_Place, _Begun] = OrderedDict()
         self._by_id: dict[str, _Place] = {}
-        self._running: dict[_Place, str] = {}
+        self._running: set[str] = set()
         self._settled: OrderedDict[str, Connection] = OrderedDict()
 
     # Messages
@@ -280,7 +280,7 @@ class Sending:
         connection = await self._client.connection(begun.sent.physical_offset.broker)
         fields = end_fields(begun.sent, begun.group, state)
         begun.state = state
-        self.local_transaction_ended(begun.sent.queue_offset)
+        self.local_transaction_ended(begun.sent)
         try:
             answer = await connection.call(
                 RequestCode.END_TRANSACTION, fields, time_out=self._options.seconds("end_time_out")
@@ -315,37 +315,27 @@ class Sending:
             place = self._by_id.get(transaction_id)
             return place is None or place[1] != half_queue_offset
 
-    def local_transaction_ended(self, half_queue_offset: int) -> None:
-        """From here on a check is answered by the producer's checker. Any thread may say so."""
+    def local_transaction_ended(self, half: SentMessage, /) -> None:
+        """Lets the producer's checker answer checks of this transaction from now on. May be called from any thread."""
         with self._lock:
-            for place in [place for place in self._running if place[1] == half_queue_offset]:
-                del self._running[place]
+            self._running.discard(transaction_id_of(half))
 
     def is_running(self, transaction_id: str | None) -> bool:
-        """Whether its local transaction runs here. Any thread may ask."""
+        """Whether the local transaction runs in this process. May be called from any thread."""
         with self._lock:
-            return transaction_id in self._running.values()
+            return transaction_id in self._running
 
     def _remember(self, sent: RemoteSent, group: str) -> None:
         place = (sent.physical_offset.broker, sent.queue_offset, int(sent.physical_offset))
         with self._lock:
             self._begun[place] = _Begun(sent, group)
             self._by_id[sent.message_id] = place
-            self._running[place] = sent.message_id
+            self._running.add(transaction_id_of(sent))
             while len(self._begun) > _REMEMBERED:
                 forgotten, begun = self._begun.popitem(last=False)
-                self._running.pop(forgotten, None)
                 if self._by_id.get(begun.sent.message_id) == forgotten:
                     del self._by_id[begun.sent.message_id]
-
-    def place(self, half_queue_offset: int, prepared_transaction_offset: int) -> SentMessage:
-        """The half message at a place. Any thread may ask. Raises TransactionNotFoundError."""
-        broker = getattr(prepared_transaction_offset, "broker", None)
-        with self._lock:
-            begun = self._begun.get((str(broker), half_queue_offset, int(prepared_transaction_offset)))
-        if begun is None:
-            raise _not_begun(f"at half queue offset {half_queue_offset}")
-        return begun.sent
+                    self._running.discard(transaction_id_of(begun.sent))
 
     def _find(self, transaction: str | SentMessage) -> _Begun:
         name = transaction if isinstance(transaction, str) else transaction_id_of(transaction)
