@@ -98,7 +98,7 @@ class BrokerInterface(Protocol):
         """All or none."""
 
     def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int, /) -> SentMessage:
-        """Stores a half message and returns its handle; its local transaction runs in `owner` until it is said to end."""
+        """Stores a half message; the result is its handle. Its local transaction runs in `owner` until it is ended."""
 
     def end_transaction(
         self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None
