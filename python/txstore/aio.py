@@ -18,15 +18,12 @@ from txstore import consumer as blocking
 from txstore import producer as sending
 from txstore.config import Duration, as_timedelta
 from txstore.errors import (
-    AlreadyEndedError,
     EmbeddedOnlyError,
     InvalidOptionError,
     StoreClosedError,
-    TransactionNotFoundError,
     TxStoreError,
-    WrongGroupError,
 )
-from txstore.listener import judged
+from txstore.local_transaction import LocalTransaction, TransactionBlock, without_delay
 from txstore.message import (
     ConsumeFromWhere,
     ConsumeResult,
@@ -35,7 +32,6 @@ from txstore.message import (
     MessageModel,
     ReceivedMessage,
     TransactionSendResult,
-    transaction_id_of,
 )
 from txstore.producer import AsyncSession, LocalDatabase, QueueSelector
 from txstore.remoting.broker import RemoteBroker, Session
@@ -274,19 +270,16 @@ class TransactionProducer(Producer):
         UNKNOWN, and a check settles it.
         """
         execute = self._producer._executer(executer)
-        sent, local = await self._prepare(message, queue_id, selector, arg)
-        error: str | None = None
+        local = await self._begin(message, queue_id, selector, arg)
         try:
-            state, error = judged(await self._broker._call(execute, local, arg), "the local transaction")
-        except Exception as raised:
-            state, error = LocalTransactionState.UNKNOWN, sending._text(raised)
-        except BaseException:
-            self._producer._ended(sent)
-            raise
-        if error is not None:
-            self._producer._warn("local transaction gave no answer", sent, error)
-        failed = await self._end(sent, state)
-        return TransactionSendResult(sent, state, local, error if failed is None else failed)
+            try:
+                local.answered(await self._broker._call(execute, local.message, arg))
+            except Exception as raised:
+                local.raised(raised)
+            await self._finish(local)
+        finally:
+            self._producer._ended(local)
+        return local.result()
 
     @overload
     def transaction(
@@ -343,31 +336,28 @@ class TransactionProducer(Producer):
         """As `txstore.TransactionProducer.clean_database`, in a thread."""
         await asyncio.to_thread(self._producer.clean_database, before)
 
-    async def _prepare(
+    async def _begin(
         self, message: Message, queue_id: int | None, selector: QueueSelector | None, arg: Any
-    ) -> tuple[RemoteSent, Message]:
+    ) -> LocalTransaction[RemoteSent]:
+        """Stores the half message."""
+        if isinstance(message, Message):
+            message = without_delay(message, self.group, stacklevel=3)
         chosen = await self._broker._choose(self._producer, message, queue_id, selector, arg)
-        if message.delay_level:
-            raise InvalidOptionError(
-                "a transactional message cannot be delayed\nhint: message.replace(delay_level=0)", option="delay_level"
-            )
-        sent = await self._sending.prepare(message, chosen, self.group)
-        return sent, message.with_transaction_id(sent.message_id)
+        return LocalTransaction(self.group, await self._sending.prepare(message, chosen, self.group), message)
 
-    async def _end(self, sent: RemoteSent, state: LocalTransactionState) -> str | None:
-        """Ends it; what fails is logged, and its text returned: a check settles it."""
+    async def _finish(self, local: LocalTransaction[RemoteSent]) -> None:
+        """Ends it as the local transaction answered. What fails is logged, and a check settles it."""
+        if local.wanted is LocalTransactionState.UNKNOWN:
+            return
         try:
-            if state is not LocalTransactionState.UNKNOWN:
-                await self._sending.end(sent, state, self.group)
+            await self._sending.end(local.half, local.wanted, self.group)
         except TxStoreError as error:
-            self._producer._warn("transaction could not be ended", sent, sending._text(error), state=state.name)
-            return sending._text(error)
-        finally:
-            self._producer._ended(sent)
-        return None
+            local.end_failed(error)
+        else:
+            local.state = local.wanted
 
 
-class Transaction:
+class Transaction(TransactionBlock[RemoteSent]):
     """A transaction as a block, as `txstore.Transaction`: `async with producer.transaction(message) as tx`."""
 
     def __init__(
@@ -378,71 +368,42 @@ class Transaction:
         selector: QueueSelector | None,
         arg: Any,
     ) -> None:
+        super().__init__(message)
         self._producer = producer
-        self._message = message
         self._route = (queue_id, selector, arg)
-        self._sent: RemoteSent | None = None
-        self._wanted = LocalTransactionState.COMMIT
-        self.state = LocalTransactionState.UNKNOWN
-        """What it was told to become."""
-        self.error: str | None = None
-        """The text of what went wrong at leaving, if a check must settle it."""
-
-    @property
-    def transaction_id(self) -> str:
-        """What the local transaction should store, so that a check finds it."""
-        return transaction_id_of(self.send_result)
-
-    @property
-    def message(self) -> Message:
-        """The message, with its transaction id once the block was entered."""
-        return self._message
-
-    @property
-    def send_result(self) -> RemoteSent:
-        """Where the half message was stored. Raises InvalidOptionError before the block was entered."""
-        if self._sent is None:
-            raise InvalidOptionError(
-                "the transaction has not begun\nhint: use it as `async with producer.transaction(message) as tx`"
-            )
-        return self._sent
 
     async def commit(self) -> None:
-        """Commits now. Again: nothing. Raises AlreadyEndedError if it was rolled back."""
+        """Commits now. Idempotent. Raises AlreadyEndedError if it was rolled back."""
         await self._decide(LocalTransactionState.COMMIT)
 
     async def rollback(self) -> None:
-        """Rolls back now. Again: nothing. Raises AlreadyEndedError if it was committed."""
+        """Rolls back now. Idempotent. Raises AlreadyEndedError if it was committed."""
         await self._decide(LocalTransactionState.ROLLBACK)
 
     async def __aenter__(self) -> Self:
-        if self._sent is not None:
-            raise InvalidOptionError("the transaction has begun already\nhint: one block is one transaction")
-        self._sent, self._message = await self._producer._prepare(self._message, *self._route)
+        self._must_not_have_begun()
+        self._local = await self._producer._begin(self._message, *self._route)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.state is not LocalTransactionState.UNKNOWN:
-            return
+        wanted = self._still_to_tell(error)
         try:
-            if error is not None:
-                self.error = sending._text(error)
-            else:
-                await self._decide(self._wanted)
-        except (AlreadyEndedError, WrongGroupError, TransactionNotFoundError):
+            if wanted is not LocalTransactionState.UNKNOWN:
+                await self._decide(wanted)
+        except self.CONTRADICTIONS:
             raise
         except TxStoreError as failed:
-            self.error = sending._text(failed)
-            self._producer._producer._warn("transaction could not be ended", self.send_result, self.error)
+            self._begun.end_failed(failed)
         finally:
-            self._producer._producer._ended(self.send_result)
+            self._producer._producer._ended(self._begun)
 
     async def _decide(self, state: LocalTransactionState) -> None:
-        self._wanted = state
-        await self._producer._sending.end(self.send_result, state, self._producer.group)
-        self.state = state
+        local = self._begun
+        local.wanted = state
+        await self._producer._sending.end(local.half, state, self._producer.group)
+        local.state = state
 
 
 class Consumer:

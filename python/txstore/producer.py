@@ -7,7 +7,6 @@ asked later (`check`), what may end how (the engine and `transaction`).
 
 import itertools
 import logging
-import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
@@ -16,17 +15,15 @@ from typing import Any, NoReturn, Protocol, Self, TypeAlias, overload
 
 from txstore._native import java_hash_code, validate_group
 from txstore.errors import (
-    AlreadyEndedError,
     InvalidMessageError,
     InvalidNameError,
     InvalidOptionError,
     StoreClosedError,
-    TransactionNotFoundError,
     TxStoreError,
-    WrongGroupError,
 )
 from txstore.interface import BrokerInterface
-from txstore.listener import Checker, Checkers, as_checker, as_executer, judged
+from txstore.listener import Checker, Checkers, as_checker, as_executer
+from txstore.local_transaction import LocalTransaction, TransactionBlock, error_text, without_delay
 from txstore.message import (
     LocalTransactionState,
     Message,
@@ -34,7 +31,6 @@ from txstore.message import (
     SentMessage,
     TransactionMessage,
     TransactionSendResult,
-    transaction_id_of,
 )
 
 __all__ = ["LocalDatabase", "Producer", "QueueSelector", "Transaction", "TransactionProducer"]
@@ -325,29 +321,17 @@ class TransactionProducer(Producer):
         execute = self._execute if executer is None else None
         if execute is None:
             execute = self._executer(executer)
-        sent, local = self._prepare(message, queue_id, selector, arg)
-        error: str | None = None
+        local = self._begin(message, queue_id, selector, arg)
         try:
-            answer = execute(local, arg)
-            if isinstance(answer, LocalTransactionState):
-                state = answer
-            else:
-                state, error = judged(answer, "the local transaction")
-                self._warn("local transaction gave no answer", sent, str(error))
-        except Exception as raised:
-            state, error = LocalTransactionState.UNKNOWN, _text(raised)
-            name = transaction_id_of(sent)
-            fields = self._fields(sent, reason=error)
-            _log.warning("transaction %s: local transaction raised", name, exc_info=True, extra=fields)
+            try:
+                local.answered(execute(local.message, arg))
+            except Exception as raised:
+                local.raised(raised)
+            self._finish(local)
         except BaseException:
-            self._ended(sent)
+            self._ended(local)
             raise
-        try:
-            failed = self._end(sent, state)
-        except BaseException:
-            self._ended(sent)
-            raise
-        return TransactionSendResult(sent, state, local, error if failed is None else failed)
+        return local.result()
 
     @overload
     def transaction(
@@ -458,75 +442,50 @@ class TransactionProducer(Producer):
             raise InvalidOptionError(f"{type(executer).__name__} can run no local transaction", option="executer")
         return executer
 
-    def _prepare(
+    def _begin(
         self, message: Message, queue_id: int | None, selector: QueueSelector | None, arg: Any
-    ) -> tuple[SentMessage, Message]:
-        """Stores the half message; returns where, and the message as the local transaction sees it."""
+    ) -> LocalTransaction[SentMessage]:
+        """Stores the half message."""
         if not isinstance(message, Message):
             raise _no_message(message)
         turn = self._turns.get(message.turn_topic) if queue_id is None and selector is None else None
         if turn is not None:
             chosen = turn()
         else:
-            if message.delay_level:
-                # RocketMQ clears it too: the half topic's own delivery must not be delayed.
-                warnings.warn("a transactional message cannot be delayed: its delay level is cleared", stacklevel=4)
-                _log.warning(
-                    "delay level cleared",
-                    extra={"topic": message.topic, "group": self._group, "delay_level": message.delay_level},
-                )
-                message = message.replace(delay_level=0)
+            message = without_delay(message, self._group, stacklevel=3)
             chosen = self._choose(message, queue_id, selector, arg)
-        sent = self._store_half(message, chosen, self._group, self._number)
-        name = sent.message_id
-        self._running[name] = sent
-        return sent, message.with_transaction_id(name)
+        half = self._store_half(message, chosen, self._group, self._number)
+        local = LocalTransaction(self._group, half, message)
+        self._running[local.transaction_id] = half
+        return local
 
-    def _end(self, sent: SentMessage, state: LocalTransactionState) -> str | None:
-        """Ends it by the local transaction's answer; logs what fails and returns its text: a check settles it."""
-        try:
-            if state is not _UNKNOWN:
-                self._end_half(sent, commit=state is _COMMIT, producer_group=self._group)
-                self._running.pop(sent.message_id, None)
-                return None
-        except TxStoreError as error:
-            self._warn("transaction could not be ended", sent, _text(error), state=state.name)
-            self._ended(sent)
-            return _text(error)
-        self._ended(sent)
-        return None
+    def _finish(self, local: LocalTransaction[SentMessage]) -> None:
+        """Ends it as the local transaction answered. What fails is logged, and a check settles it."""
+        if local.wanted is not _UNKNOWN:
+            try:
+                self._end_half(local.half, commit=local.wanted is _COMMIT, producer_group=self._group)
+            except TxStoreError as error:
+                local.end_failed(error)
+            else:
+                local.state = local.wanted
+                self._running.pop(local.transaction_id, None)
+                return
+        self._ended(local)
 
-    def _forget(self, half: SentMessage) -> None:
-        self._running.pop(half.message_id, None)
+    def _forget(self, local: LocalTransaction[Any]) -> None:
+        self._running.pop(local.transaction_id, None)
 
-    def _ended(self, half: SentMessage) -> None:
+    def _ended(self, local: LocalTransaction[Any]) -> None:
         """Counts the transaction's age from now on, so that it will be checked."""
-        self._forget(half)
+        self._forget(local)
         try:
-            self._broker.local_transaction_ended(half)
+            self._broker.local_transaction_ended(local.half)
         except TxStoreError as error:
-            _log.warning("local transaction's end is not noted", extra={"group": self._group, "reason": _text(error)})
-
-    def _fields(self, sent: SentMessage, **more: object) -> dict[str, object]:
-        return {
-            "transaction_id": transaction_id_of(sent),
-            "group": self._group,
-            "half_queue_offset": sent.queue_offset,
-        } | more
-
-    def _warn(self, what: str, sent: SentMessage, reason: str, **more: object) -> None:
-        name = transaction_id_of(sent)
-        _log.warning(
-            "transaction %s of group %s: %s: %s",
-            name,
-            self._group,
-            what,
-            reason,
-            extra=self._fields(sent, reason=reason, **more),
-        )
+            fields = {"group": self._group, "reason": error_text(error)}
+            _log.warning("local transaction's end is not noted", extra=fields)
 
 
-class Transaction:
+class Transaction(TransactionBlock[SentMessage]):
     """A transaction as a block: `with producer.transaction(message) as tx`.
 
     Entering stores the half message and raises as `send_in_transaction` does. Leaving commits, unless it was ended
@@ -544,84 +503,48 @@ class Transaction:
         selector: QueueSelector | None,
         arg: Any,
     ) -> None:
+        super().__init__(message)
         self._producer = producer
-        self._message = message
         self._route = (queue_id, selector, arg)
-        self._sent: SentMessage | None = None
-        self._left = False
-        # What leaving does: a rollback that failed must not turn into a commit.
-        self._wanted = LocalTransactionState.COMMIT
-        self.state = LocalTransactionState.UNKNOWN
-        """What it was told to become."""
-        self.error: str | None = None
-        """The text of what went wrong at leaving, if a check must settle it."""
-
-    @property
-    def transaction_id(self) -> str:
-        """What the local transaction should store, so that a check finds it."""
-        return transaction_id_of(self.send_result)
-
-    @property
-    def message(self) -> Message:
-        """The message, with its transaction id once the block was entered."""
-        return self._message
-
-    @property
-    def send_result(self) -> SentMessage:
-        """Where the half message was stored. Raises InvalidOptionError before the block was entered."""
-        if self._sent is None:
-            raise InvalidOptionError(
-                "the transaction has not begun\nhint: use it as `with producer.transaction(message) as tx`"
-            )
-        return self._sent
 
     def commit(self) -> None:
-        """Commits now. Again: nothing. Raises AlreadyEndedError if it was rolled back or discarded."""
+        """Commits now. Idempotent. Raises AlreadyEndedError if it was rolled back or discarded."""
         self._decide(LocalTransactionState.COMMIT)
 
     def rollback(self) -> None:
-        """Rolls back now. Again: nothing. Raises AlreadyEndedError if it was committed or discarded."""
+        """Rolls back now. Idempotent. Raises AlreadyEndedError if it was committed or discarded."""
         self._decide(LocalTransactionState.ROLLBACK)
 
     def __enter__(self) -> Self:
-        if self._sent is not None:
-            raise InvalidOptionError("the transaction has begun already\nhint: one block is one transaction")
-        self._sent, self._message = self._producer._prepare(self._message, *self._route)
+        self._must_not_have_begun()
+        self._local = self._producer._begin(self._message, *self._route)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._left = True
-        if self.state is not LocalTransactionState.UNKNOWN:
-            return
-        if error is not None:
-            self.error = _text(error)
-            _log.info(
-                "transaction left unknown by an exception",
-                extra=self._producer._fields(self.send_result, reason=type(error).__name__),
-            )
-            self._producer._ended(self.send_result)
-            return
-        try:
-            self._decide(self._wanted)
-        except (AlreadyEndedError, WrongGroupError, TransactionNotFoundError):
-            raise
-        except TxStoreError as failed:
-            self.error = _text(failed)
-            self._producer._warn("transaction could not be ended", self.send_result, self.error)
+        wanted = self._still_to_tell(error)
+        if wanted is not _UNKNOWN:
+            try:
+                self._decide(wanted)
+            except self.CONTRADICTIONS:
+                raise
+            except TxStoreError as failed:
+                self._begun.end_failed(failed)
+        elif self.state is _UNKNOWN:
+            self._producer._ended(self._begun)
 
     def _decide(self, state: LocalTransactionState) -> None:
-        sent = self.send_result
-        self._wanted = state
+        local = self._begun
+        local.wanted = state
         try:
-            self._producer._broker.end_transaction(sent, state, producer_group=self._producer.group)
+            self._producer._broker.end_transaction(local.half, state, producer_group=self._producer.group)
         except BaseException:
             if self._left:
-                self._producer._ended(sent)
+                self._producer._ended(local)
             raise
-        self.state = state
-        self._producer._forget(sent)
+        local.state = state
+        self._producer._forget(local)
 
 
 def _must_be_alone(database: object, listener: object, check_listener: object) -> None:
@@ -643,9 +566,3 @@ def _must_be_alone(database: object, listener: object, check_listener: object) -
 
 def _no_message(given: object) -> InvalidMessageError:
     return InvalidMessageError(f"{type(given).__name__} is no message\nhint: send txstore.Message(topic, body)")
-
-
-def _text(error: BaseException) -> str:
-    """An exception in one line for logs and results: its class and its text."""
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

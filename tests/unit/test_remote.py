@@ -451,11 +451,13 @@ def test_what_was_sent_is_in_the_store_as_its_own(broker: Broker, served: str) -
 
 def test_an_end_that_was_made_elsewhere_is_refused(broker: Broker, served: str) -> None:
     """The client does not know it, so the broker says it."""
-    with txstore.connect(served) as remote, remote.transaction_producer("g").transaction(Message("t", b"17")) as tx:
+    with txstore.connect(served) as remote:
+        tx = remote.transaction_producer("g").transaction(Message("t", b"17")).__enter__()
         broker.end_transaction(tx.transaction_id, txstore.LocalTransactionState.ROLLBACK)
-        with pytest.raises(txstore.TxStoreError):
+        with pytest.raises(txstore.AlreadyEndedError):
             tx.commit()
-        tx.state = txstore.LocalTransactionState.ROLLBACK
+        with pytest.raises(txstore.AlreadyEndedError):  # Leaving the block tries the commit once more.
+            tx.__exit__(None, None, None)
     assert broker.transaction(tx.transaction_id).state == "rolled_back"
 
 

@@ -22,6 +22,7 @@ from txstore.database.rows import already, answer, insert, outcome_of
 from txstore.database.session import Handle, RowGoneError, run_now
 from txstore.database.statements import MUST_BE_COMMITTED
 from txstore.errors import AlreadyEndedError, InvalidOptionError, TxStoreError
+from txstore.local_transaction import error_text
 from txstore.message import LocalTransactionState, Message
 from txstore.producer import QueueSelector, Transaction, TransactionProducer
 
@@ -69,7 +70,7 @@ class _Block(Transaction):
                 f"the block of transaction {transaction_id} was left\n"
                 "hint: say so inside; broker.end_transaction(id, state) ends one by hand, whatever the database says"
             )
-        self._wanted = state
+        self._begun.wanted = state
 
     async def _enter(self) -> None:
         self._handle.must_be_usable()
@@ -100,7 +101,7 @@ class _Block(Transaction):
     async def _not_begun(self, error: BaseException) -> None:
         """Entering failed, so no commit was sent and the user's code has not run."""
         await self._roll_back_quietly()
-        if self._sent is None:
+        if self._local is None:
             return
         if isinstance(error, Exception) and not self._resent and not isinstance(error, AlreadyEndedError):
             # Only this block could have committed a row of this id, and it has not.
@@ -114,7 +115,7 @@ class _Block(Transaction):
     async def _leave(self, error: BaseException | None) -> None:
         self._left = True
         try:
-            if error is None and self._wanted is _COMMIT:
+            if error is None and self._begun.wanted is not _ROLLBACK:
                 await self._commit_both()
             elif error is None:
                 await self._settle()
@@ -125,7 +126,7 @@ class _Block(Transaction):
                     )
             elif isinstance(error, Exception):
                 await self._settle()
-                self.error = f"{type(error).__name__}: {error}"
+                self._begun.error = error_text(error)
             else:
                 await self._roll_back_quietly()
                 self._leave_to_check(error)
@@ -142,7 +143,7 @@ class _Block(Transaction):
         except Exception as failed:
             # What became of the commit the row tells.
             await self._settle()
-            self.error = f"{type(failed).__name__}: {failed}"
+            self._begun.error = error_text(failed)
             raise
         await self._end(_COMMIT)
 
@@ -184,7 +185,7 @@ class _Block(Transaction):
 
     async def _end(self, state: LocalTransactionState) -> None:
         """Ends the message; what fails for the moment is logged, and a check settles it."""
-        self._wanted = state
+        self._begun.wanted = state
         await self._ask(Transaction.__exit__, self, None, None, None)
 
     def _leave_to_check(self, error: BaseException) -> None:

@@ -1,0 +1,176 @@
+"""Local transactions: the state of one transaction in the process that runs it, without I/O.
+
+In:     what happens: the half message was stored, the local transaction answered, raised or was left, an end failed.
+Out:    what the broker must still be told, and the state and error that users see.
+Always: an answer that is not a state is UNKNOWN. A rollback that failed never becomes a commit.
+Not here: storing and ending (`producer`, `aio`), which differ by `await` alone.
+"""
+
+import logging
+import warnings
+from typing import Generic, TypeVar
+
+from txstore.errors import (
+    AlreadyEndedError,
+    InvalidOptionError,
+    TransactionNotFoundError,
+    TxStoreError,
+    WrongGroupError,
+)
+from txstore.listener import judged
+from txstore.message import (
+    LocalTransactionState,
+    Message,
+    SentMessage,
+    TransactionSendResult,
+)
+
+__all__ = ["LocalTransaction", "TransactionBlock", "error_text", "without_delay"]
+
+S = TypeVar("S", bound=SentMessage)
+_UNKNOWN = LocalTransactionState.UNKNOWN
+_log = logging.getLogger("txstore.producer")
+
+
+class LocalTransaction(Generic[S]):
+    """One transaction: its half message, and what is to become of it."""
+
+    __slots__ = ("error", "group", "half", "message", "state", "transaction_id", "wanted")
+
+    def __init__(self, group: str, half: S, message: Message) -> None:
+        """`message`: as it was given; `self.message` has its transaction id."""
+        self.group = group
+        self.half = half
+        self.transaction_id = half.message_id
+        self.message = message.with_transaction_id(self.transaction_id)
+        self.wanted = _UNKNOWN
+        """What the broker is to be told."""
+        self.state = _UNKNOWN
+        """What the broker was told."""
+        self.error: str | None = None
+        """Why a check must settle it, in one line."""
+
+    def answered(self, answer: object) -> None:
+        """Takes what the local transaction returned; anything but a state counts as UNKNOWN."""
+        if isinstance(answer, LocalTransactionState):
+            self.wanted = answer
+        else:
+            self.wanted, self.error = judged(answer, "the local transaction")
+            self._warn("local transaction gave no answer", str(self.error))
+
+    def raised(self, error: Exception) -> None:
+        """Notes that the local transaction raised, which counts as UNKNOWN."""
+        self.error = error_text(error)
+        fields = self._fields(reason=self.error)
+        _log.warning("transaction %s: local transaction raised", self.transaction_id, exc_info=True, extra=fields)
+
+    def left_by(self, error: BaseException) -> None:
+        """Notes that an exception left the block, which leaves the transaction UNKNOWN."""
+        self.wanted = _UNKNOWN
+        self.error = error_text(error)
+        fields = self._fields(reason=type(error).__name__)
+        _log.info("transaction left unknown by an exception", extra=fields)
+
+    def end_failed(self, error: TxStoreError) -> None:
+        """Notes that the broker could not be told `wanted`; a check settles it."""
+        self.error = error_text(error)
+        self._warn("transaction could not be ended", self.error, state=self.wanted.name)
+
+    def result(self) -> TransactionSendResult:
+        """What `send_in_transaction` returns."""
+        return TransactionSendResult(self.half, self.wanted, self.message, self.error)
+
+    def _fields(self, **more: object) -> dict[str, object]:
+        return {
+            "transaction_id": self.transaction_id,
+            "group": self.group,
+            "half_queue_offset": self.half.queue_offset,
+        } | more
+
+    def _warn(self, what: str, reason: str, **more: object) -> None:
+        fields = self._fields(reason=reason, **more)
+        _log.warning("transaction %s of group %s: %s: %s", self.transaction_id, self.group, what, reason, extra=fields)
+
+
+class TransactionBlock(Generic[S]):
+    """What the blocking and the asyncio block share: `with producer.transaction(message) as tx`.
+
+    CONTRADICTIONS are the errors of an end that contradicts what became of the transaction. Leaving the block raises
+    them; it logs all others, keeps them in `error`, and a check settles the transaction.
+    """
+
+    CONTRADICTIONS = (AlreadyEndedError, WrongGroupError, TransactionNotFoundError)
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+        self._local: LocalTransaction[S] | None = None
+        self._left = False
+
+    @property
+    def transaction_id(self) -> str:
+        """The id that the local transaction should store, so that a check finds it."""
+        return self._begun.transaction_id
+
+    @property
+    def message(self) -> Message:
+        """The message, with its transaction id once the block was entered."""
+        return self._message if self._local is None else self._local.message
+
+    @property
+    def send_result(self) -> S:
+        """Where the half message was stored. Raises InvalidOptionError before the block was entered."""
+        return self._begun.half
+
+    @property
+    def state(self) -> LocalTransactionState:
+        """What the broker was told; UNKNOWN before that."""
+        return _UNKNOWN if self._local is None else self._local.state
+
+    @property
+    def error(self) -> str | None:
+        """Why a check must settle the transaction, in one line; None if nothing went wrong."""
+        return None if self._local is None else self._local.error
+
+    @property
+    def _begun(self) -> LocalTransaction[S]:
+        if self._local is None:
+            raise InvalidOptionError(
+                "the transaction has not begun\nhint: use it as `with producer.transaction(message) as tx`, "
+                "or `async with` where the producer is asyncio's"
+            )
+        return self._local
+
+    def _must_not_have_begun(self) -> None:
+        if self._local is not None:
+            raise InvalidOptionError("the transaction has begun already\nhint: one block is one transaction")
+
+    def _still_to_tell(self, error: BaseException | None) -> LocalTransactionState:
+        """Notes that the block is left, and returns what the broker must still be told; UNKNOWN: nothing."""
+        self._left = True
+        local = self._begun
+        if local.state is not _UNKNOWN:
+            return _UNKNOWN
+        if error is not None:
+            local.left_by(error)
+            return _UNKNOWN
+        return LocalTransactionState.COMMIT if local.wanted is _UNKNOWN else local.wanted
+
+
+def without_delay(message: Message, group: str, *, stacklevel: int) -> Message:
+    """The message without its delay level, with a warning: a transactional message cannot be delayed.
+
+    RocketMQ's producer clears it, too: the delivery of the half message itself must not be delayed.
+    """
+    if not message.delay_level:
+        return message
+    warnings.warn("a transactional message cannot be delayed: its delay level is cleared", stacklevel=stacklevel + 1)
+    _log.warning(
+        "delay level cleared", extra={"topic": message.topic, "group": group, "delay_level": message.delay_level}
+    )
+    return message.replace(delay_level=0)
+
+
+def error_text(error: BaseException) -> str:
+    """An exception in one line: its class and its text."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
