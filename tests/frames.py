@@ -122,6 +122,10 @@ class Wire:
                     return came
             self._pushed.append(self.read())
 
+    def kept(self) -> list[Response]:
+        """What the server asked by itself and `pushed` has not returned."""
+        return [came for came in self._pushed if not came.is_response]
+
     def read(self) -> Response:
         total, mark = struct.unpack(">II", self._bytes(8))
         rest = self._bytes(total - 4)

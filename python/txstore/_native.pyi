@@ -220,6 +220,9 @@ class WaitingHalf:
     @property
     def last_check_age_ms(self) -> int | None: ...
     @property
+    def answered(self) -> bool:
+        """Whether the last check was answered; True before the first."""
+    @property
     def look_again_in_ms(self) -> int:
         """When `halves_due` will hand it out next; 0 or less: it is due."""
 
@@ -693,6 +696,9 @@ class RemotingRequest:
     def address(self) -> str:
         """The client's, for people."""
     @property
+    def account(self) -> str | None:
+        """The account that signed it. Verified where the server has accounts; without accounts it means nothing."""
+    @property
     def code(self) -> int: ...
     @property
     def language(self) -> int: ...
@@ -748,6 +754,15 @@ class _Secrets(Protocol):
     @property
     def accounts(self) -> Sequence[_Account] | None: ...
 
+@type_check_only
+class _Limits(Protocol):
+    """What clients may take; times in seconds."""
+
+    @property
+    def connections_max(self) -> int: ...
+    @property
+    def idle_time_out(self) -> float: ...
+
 @final
 class RemotingServer:
     """A server that listens: sending, ending and pulling are answered by the engine, everything else by who polls."""
@@ -757,9 +772,9 @@ class RemotingServer:
         store: Store,
         *,
         listen: Sequence[str],
+        limits: _Limits,
         unix: str | PathLike[str] | None = None,
         io_threads: int = 2,
-        connections_max: int = 10_000,
         secrets: _Secrets | None = None,
     ) -> RemotingServer:
         """Raises InvalidOptionError (no address, no certificate), StoreIOError (in use, not to be had)."""
@@ -784,8 +799,15 @@ class RemotingServer:
     def ask(self, connection: int, code: int, fields: Mapping[str, str], body: bytes | None = None) -> int | None:
         """As `send`, with an answer, which comes as a request -6 with the fields `opaque`, as returned here, and `code`;
         None: it was not sent."""
-    def send_check(self, connection: int, store: Store, half_queue_offset: int, broker_name: str) -> bool:
-        """Asks a client what became of a transaction. Raises TransactionNotFoundError."""
+    def may_send(self, account: str | None, topic: str) -> bool:
+        """Whether an account may publish to a topic now; True for all where there are no accounts."""
+    def send_check(
+        self, connection: int, account: str | None, store: Store, half_queue_offset: int, broker_name: str
+    ) -> bool:
+        """Asks a client what became of a transaction. False: its connection is gone or takes nothing more, or its account
+        may not publish to the half message's topic. Raises TransactionNotFoundError."""
+    def forget_producer(self, connection: int, group: str) -> None:
+        """The group's next half message on this connection is announced again, by request -2."""
     def close_connection(self, connection: int) -> None: ...
     def set_topic(self, topic: str, read_queues: int, write_queues: int) -> None:
         """Makes a topic known to the data path. Raises InvalidNameError."""

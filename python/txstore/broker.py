@@ -30,7 +30,7 @@ from txstore._native import (
     validate_group,
 )
 from txstore.backlog import Backlog
-from txstore.check import Action, Answer, CheckPool, CheckRounds, CheckRules, Producers
+from txstore.check import Action, Answer, CheckPool, CheckRounds, CheckRules
 from txstore.config import BrokerConfig, Duration, FlushDiskType, as_timedelta, milliseconds
 from txstore.consumer import ConsumerGroups
 from txstore.delay import DELAYS_EVERY_SECONDS, Delays
@@ -53,6 +53,7 @@ from txstore.message import (
     utc,
 )
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
+from txstore.producer_registry import Producers
 from txstore.queries import Queries, TopicDescription
 from txstore.retention import Retention, RetentionRules
 from txstore.topics import Groups, Topics

@@ -7,7 +7,6 @@ and the thread that calls a round (`housekeeping`).
 """
 
 import enum
-import itertools
 import logging
 import math
 import threading
@@ -22,6 +21,7 @@ from txstore.errors import AlreadyEndedError, StoreClosedError, TransactionNotFo
 from txstore.interface import ProducerMember
 from txstore.listener import Checker, judged
 from txstore.message import HalfMessage, LocalTransactionState, StoredHalf
+from txstore.producer_registry import Producers
 from txstore.transaction import CheckHistory, CheckRecord
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "CheckRules",
     "CheckStore",
     "Decision",
-    "Producers",
     "Waiting",
     "decide",
     "decide_alike",
@@ -88,7 +87,10 @@ class Waiting(Protocol):
 
 
 class DueHalf(Waiting, Protocol):
-    """`Waiting`, and what names it."""
+    """`Waiting`, what names it, and what chooses who is asked."""
+
+    @property
+    def answered(self) -> bool: ...
 
     @property
     def half_queue_offset(self) -> int: ...
@@ -190,45 +192,6 @@ def _awaited(waiting: Waiting, rules: CheckRules) -> str:
     if waiting.immunity_ms is not None:
         return f"the message's own immunity time is {waiting.immunity_ms} ms"
     return f"first checked after {rules.transaction_time_out_ms} ms"
-
-
-# Who lives ------------------------------------------------------------------------------------------------------------
-
-
-class Producers:
-    """The living producers by number and by group. Safe to use from many threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._numbers = itertools.count(1)
-        self._by_number: dict[int, ProducerMember] = {}
-
-    def add(self, producer: ProducerMember) -> int:
-        """Its number, above 0; of one that is known already the same again."""
-        with self._lock:
-            number = producer.number
-            if self._by_number.get(number) is not producer:
-                number = next(self._numbers)
-                self._by_number[number] = producer
-            return number
-
-    def remove(self, producer: ProducerMember) -> None:
-        with self._lock:
-            if self._by_number.get(producer.number) is producer:
-                del self._by_number[producer.number]
-
-    def get(self, number: int) -> ProducerMember | None:
-        return self._by_number.get(number)
-
-    def all(self) -> list[ProducerMember]:
-        with self._lock:
-            return list(self._by_number.values())
-
-    def of_group(self, group: str, owner: int = 0) -> list[tuple[int, ProducerMember]]:
-        """The living of a group with their numbers; `owner` first, if it lives."""
-        with self._lock:
-            found = [(number, producer) for number, producer in self._by_number.items() if producer.group == group]
-        return sorted(found, key=lambda member: member[0] != owner)
 
 
 # The pool -------------------------------------------------------------------------------------------------------------
@@ -537,6 +500,8 @@ class CheckRounds:
     ) -> tuple[Decision, list[tuple[int, ProducerMember, Checker]], HalfMessage | None]:
         """The decision, who could be asked (best first), and the message. Also for showing; changes nothing.
 
+        After a check that was not answered, the next producer of the group comes first, in turn.
+
         `common`: what was decided about all that are like it.
         """
         group, key = waiting.producer_group, waiting.half_queue_offset
@@ -551,6 +516,9 @@ class CheckRounds:
             for number, member in members
             if (checker := member.checker_for(half.topic, half.tags)) is not None
         ]
+        if able and not waiting.answered:
+            turn = waiting.checks % len(able)
+            able = able[turn:] + able[:turn]
         if not able:
             decision = decide(waiting, self._rules, producers=0, group=group)
         return decision, able, half

@@ -14,7 +14,6 @@ from typing import Self
 
 from txstore._native import Message, delay_level_ms, unique_id
 from txstore.backlog import Backlog
-from txstore.check import Producers
 from txstore.consumer import ConsumerGroups
 from txstore.errors import (
     AlreadyEndedError,
@@ -35,6 +34,7 @@ from txstore.message import (
     transaction_id_of,
 )
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
+from txstore.producer_registry import Producers
 
 __all__ = ["FakeBroker", "FakeEnd", "FakeMessage", "FakeSent", "ManualClock"]
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.waiting import eventually
-from txstore.check import Answer, CheckPool, Producers
+from txstore.check import Answer, CheckPool
 from txstore.message import LocalTransactionState
+from txstore.producer_registry import Producers
 from txstore.transaction import CheckHistory, CheckRecord
 
 COMMIT, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN

@@ -25,7 +25,7 @@ import pytest
 
 import txstore
 from tests.frames import Wire
-from tests.unit.test_remoting_server import COMMIT, END, PULL, SEND_V2, ending, half, heartbeat, pulling
+from tests.remoting_requests import COMMIT, END, PULL, SEND_V2, ending, half, heartbeat, pulling
 from tests.unit.test_server_figures import WITH_FIGURES, Seen
 from txstore import Broker, Server
 

@@ -14,7 +14,8 @@ import pytest
 
 import txstore.remoting.server.questions as questions
 from tests.frames import Response, Wire, frame
-from tests.unit.test_remoting_server import ANY, SEND_V2, heartbeat, sending
+from tests.remoting_requests import SEND_V2, heartbeat, sending
+from tests.unit.test_remoting_server import ANY
 from txstore import Broker, Server
 
 RUNNING_INFO, DIRECTLY, STATUS_ASKED, STATUS = 307, 309, 221, 223

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from tests.frames import Wire
-from tests.unit.conftest import OpenStore
-from tests.unit.test_remoting_server import (
+from tests.remoting_requests import (
     COMMIT,
     END,
     PULL,
@@ -28,6 +27,7 @@ from tests.unit.test_remoting_server import (
     pulling,
     sending,
 )
+from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
 from txstore import Broker, LocalTransactionState, Message, Server, ServerConfig, TransactionListener
 from txstore.remoting.server import figures

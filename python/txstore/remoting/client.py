@@ -11,7 +11,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from txstore._native import RemotingCommand, unique_id
-from txstore.check import Producers
 from txstore.consumer.members import Members
 from txstore.errors import (
     BrokerTimeoutError,
@@ -21,6 +20,7 @@ from txstore.errors import (
     TxStoreError,
 )
 from txstore.message import MessageModel, retry_topic
+from txstore.producer_registry import Producers
 from txstore.remoting.arrivals import Arrivals
 from txstore.remoting.codes import RequestCode, ResponseCode, refusal
 from txstore.remoting.connection import Connection

@@ -29,6 +29,8 @@ pub struct Waiting {
     pub checks: u16,
     /// Since the last of them.
     pub last_check_age_ms: Option<i64>,
+    /// Whether the last of them was answered; true before the first.
+    pub answered: bool,
     /// Until it is handed out; 0 or less: it is due.
     pub look_again_in_ms: i64,
 }
@@ -46,6 +48,7 @@ impl Waiting {
             immunity_ms: entry.immunity_ms(),
             checks: entry.checks,
             last_check_age_ms: entry.last_check_ms().map(|checked| now_ms - checked),
+            answered: entry.is_answered(),
             look_again_in_ms: entry.due_ms - now_ms,
         }
     }
@@ -80,8 +83,10 @@ impl Alike {
 
 /// Puts together what is alike; within each, the order stays.
 pub fn alike(mut halves: Vec<Waiting>) -> Vec<Alike> {
-    let kind =
-        |half: &Waiting| (half.owner, half.checks, half.running, half.immunity_ms, half.last_check_age_ms.is_some());
+    let kind = |half: &Waiting| {
+        let checked = half.last_check_age_ms.is_some();
+        (half.owner, half.checks, half.running, half.immunity_ms, checked, half.answered)
+    };
     halves.sort_by(|one, other| kind(one).cmp(&kind(other)).then_with(|| one.group.cmp(&other.group)));
     let same = |one: &Waiting, other: &Waiting| kind(one) == kind(other) && one.group == other.group;
     halves.chunk_by(same).filter_map(Alike::of).collect()

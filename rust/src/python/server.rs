@@ -15,9 +15,11 @@ use pyo3::types::{PyBytes, PyDict};
 use super::error::{OrRaise, guarded};
 use super::store::Store;
 use crate::error::Error;
-use crate::remoting::accounts::{AccountOptions, Accounts, Permission};
+use crate::half::HalfFacts;
+use crate::remoting::accounts::{ACCESS_KEY, AccountOptions, Accounts, Permission};
 use crate::remoting::check::check_request;
 use crate::remoting::command::FLAG_ONE_WAY;
+use crate::remoting::deadlines::TimeLimits;
 use crate::remoting::policy::{Answer, Request};
 use crate::remoting::server::{Server, ServerOptions};
 use crate::remoting::tables::Subscription;
@@ -48,6 +50,12 @@ impl RemotingRequest {
     #[getter]
     fn address(&self) -> &str {
         &self.0.address
+    }
+
+    /// The account that signed it. Verified where the server has accounts; without accounts it means nothing.
+    #[getter]
+    fn account(&self) -> Option<&str> {
+        self.0.command.ext_fields.get(ACCESS_KEY)
     }
 
     #[getter]
@@ -145,6 +153,21 @@ impl Secrets {
     }
 }
 
+/// What clients may take, by the names of its attributes; times in seconds.
+#[derive(FromPyObject)]
+struct Limits {
+    connections_max: u32,
+    idle_time_out: f64,
+}
+
+impl Limits {
+    fn times(&self) -> TimeLimits {
+        let usual = TimeLimits::default();
+        let time = |seconds, otherwise| Duration::try_from_secs_f64(seconds).unwrap_or(otherwise);
+        TimeLimits { idle: time(self.idle_time_out, usual.idle) }
+    }
+}
+
 /// Where what was asked for is no time.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -158,14 +181,14 @@ pub(super) struct RemotingServer {
 #[pymethods]
 impl RemotingServer {
     #[staticmethod]
-    #[pyo3(signature = (store, *, listen, unix=None, io_threads=2, connections_max=10_000, secrets=None))]
+    #[pyo3(signature = (store, *, listen, limits, unix=None, io_threads=2, secrets=None))]
     fn start(
         py: Python<'_>,
         store: &Bound<'_, Store>,
         listen: Vec<String>,
+        limits: Limits,
         unix: Option<PathBuf>,
         io_threads: usize,
-        connections_max: u32,
         secrets: Option<Secrets>,
     ) -> PyResult<Self> {
         let address = |text: &String| {
@@ -178,7 +201,8 @@ impl RemotingServer {
             listen,
             unix,
             io_threads,
-            connections_max,
+            connections_max: limits.connections_max,
+            limits: limits.times(),
             host: store.get().host,
             tls,
             accounts: accounts.map(Arc::new),
@@ -237,14 +261,27 @@ impl RemotingServer {
         &self,
         py: Python<'_>,
         connection: u64,
+        account: Option<&str>,
         store: &Bound<'_, Store>,
         half_queue_offset: u64,
         broker_name: &str,
     ) -> PyResult<bool> {
         let half = guarded(|| store.get().store.half(QueueOffset(half_queue_offset))).or_raise(py)?;
+        let topic = HalfFacts::of(&half.view().or_raise(py)?).real_topic.to_owned();
+        if !self.server.service().may_send(account, &topic) {
+            return Ok(false);
+        }
         let mut command = check_request(&half, broker_name).or_raise(py)?;
         command.opaque = self.request(command.code).opaque;
         Ok(self.server.service().send(connection, &command))
+    }
+
+    fn may_send(&self, account: Option<&str>, topic: &str) -> bool {
+        self.server.service().may_send(account, topic)
+    }
+
+    fn forget_producer(&self, connection: u64, group: &str) {
+        self.server.service().forget_producer(connection, group);
     }
 
     fn close_connection(&self, connection: u64) {

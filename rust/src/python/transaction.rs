@@ -62,6 +62,11 @@ impl WaitingHalf {
     }
 
     #[getter]
+    const fn answered(&self) -> bool {
+        self.0.answered
+    }
+
+    #[getter]
     const fn look_again_in_ms(&self) -> i64 {
         self.0.look_again_in_ms
     }

@@ -102,6 +102,13 @@ impl Accounts {
     }
 }
 
+impl Accounts {
+    /// Whether an account may do something; one that is not known may nothing.
+    pub(super) fn may(&self, access_key: Option<&str>, need: &Need<'_>) -> bool {
+        access_key.and_then(|key| self.known.get(key)).is_some_and(|account| account.may(need))
+    }
+}
+
 impl Account {
     fn new(options: AccountOptions) -> Self {
         let AccountOptions { access_key, secret_key, admin, default_topic, default_group, topics, groups } = options;

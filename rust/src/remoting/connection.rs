@@ -9,7 +9,6 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::sync::watch;
@@ -18,6 +17,7 @@ use tokio::task::JoinSet;
 use super::codes::response;
 use super::command::Command;
 use super::counters::Counters;
+use super::deadlines::Deadlines;
 use super::frame::FrameReader;
 use super::outbox::OUT_PAUSE;
 use super::server::{Service, Session};
@@ -28,8 +28,6 @@ const IN_HAND_MAX: usize = 2_048;
 const READ_BYTES: usize = 64 << 10;
 /// Reads in a row before other connections get their turn.
 const READS_MAX: usize = 16;
-/// A client that says nothing for so long has gone: live ones send heartbeats every 30 s.
-pub(super) const IDLE: Duration = Duration::from_mins(2);
 
 type Handling = Pin<Box<dyn Future<Output = Option<Command>> + Send>>;
 
@@ -44,6 +42,7 @@ pub(super) struct Connection {
     stream: Stream,
     reader: FrameReader,
     tasks: JoinSet<()>,
+    deadlines: Deadlines,
 }
 
 /// Why a connection ends.
@@ -57,7 +56,8 @@ enum End {
 impl Connection {
     pub(super) fn new(service: Arc<Service>, session: Arc<Session>, stream: Stream) -> Self {
         stream.set_no_delay();
-        Self { service, session, stream, reader: FrameReader::default(), tasks: JoinSet::new() }
+        let (reader, tasks, deadlines) = (FrameReader::default(), JoinSet::new(), Deadlines::new(service.limits));
+        Self { service, session, stream, reader, tasks, deadlines }
     }
 
     pub(super) async fn run(mut self, stopping: watch::Receiver<bool>) {
@@ -101,8 +101,8 @@ impl Connection {
                 () = session.outbox.changed.notified() => {}
                 Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => {}
                 _ = stopping.changed(), if !stops => {}
-                () = tokio::time::sleep(IDLE) => {
-                    if self.tasks.is_empty() && left == 0 {
+                () = tokio::time::sleep(self.deadlines.next()) => {
+                    if self.deadlines.is_silent() {
                         return End::Quiet;
                     }
                 }
@@ -117,6 +117,7 @@ impl Connection {
                 match self.stream.try_read(buffer) {
                     Ok(0) => return Ok(false),
                     Ok(length) => {
+                        self.deadlines.heard();
                         self.reader.feed(buffer.get(..length).unwrap_or_default());
                         self.take_whole()?;
                         if self.session.outbox.is_full() {

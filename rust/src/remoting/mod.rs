@@ -26,6 +26,8 @@ mod connection;
 #[cfg(feature = "server")]
 pub mod counters;
 #[cfg(feature = "server")]
+pub mod deadlines;
+#[cfg(feature = "server")]
 mod durable;
 #[cfg(feature = "server")]
 mod end;

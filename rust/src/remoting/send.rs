@@ -5,6 +5,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::accounts::ACCESS_KEY;
 use super::codes::{request as codes, response};
 use super::command::Command;
 use super::fields::{Refusal, is_true, number, number_or, text};
@@ -130,7 +131,7 @@ async fn send_half(
     part: &Part<'_>,
 ) -> Result<Command, Refusal> {
     let group = Properties(part.properties.as_bytes()).get_str(PRODUCER_GROUP).unwrap_or(header.group);
-    let owner = service.producer(session, group).await?;
+    let owner = service.producer(session, group, request.ext_fields.get(ACCESS_KEY)).await?;
     let entry = service.topic(session, header.topic, Use::Send).await?;
     let envelope = header.envelope(&entry, session, part)?;
     let message =

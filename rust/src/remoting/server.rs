@@ -16,13 +16,14 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
-use super::access::{self, Denied, Place};
-use super::accounts::Accounts;
+use super::access::{self, Denied, Need, Place};
+use super::accounts::{ACCESS_KEY, Accounts};
 use super::arrivals::Arrivals;
 use super::codes::{request as codes, response};
 use super::command::{Command, ExtFields};
-use super::connection::{Connection, IDLE};
+use super::connection::Connection;
 use super::counters::Counters;
+use super::deadlines::TimeLimits;
 use super::durable::Durable;
 use super::fields::Refusal;
 use super::outbox::Outbox;
@@ -54,6 +55,8 @@ pub struct ServerOptions {
     pub io_threads: usize,
     /// Connections that may be open; what comes then is closed at once.
     pub connections_max: u32,
+    /// How long clients may take; then their connections are closed.
+    pub limits: TimeLimits,
     /// The address that offset ids of messages name: the store's.
     pub host: SocketAddr,
     /// TLS for what comes by TCP; none: all is plain.
@@ -76,8 +79,8 @@ pub(super) struct Session {
     pub(super) address: String,
     pub(super) born_host: SocketAddr,
     pub(super) outbox: Outbox,
-    /// Its producer groups' numbers among the living producers.
-    producers: Mutex<HashMap<String, u32>>,
+    /// Numbers among the living producers, by producer group and by the account that sent for it.
+    producers: Mutex<HashMap<(String, Option<String>), u32>>,
     /// Whether a request of its was denied: one is told, the others are counted.
     denied: AtomicBool,
     /// What it was asked and has not answered, by `opaque`.
@@ -104,6 +107,7 @@ pub struct Service {
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
     next_session: AtomicU64,
     connections_max: u32,
+    pub(super) limits: TimeLimits,
 }
 
 /// A server that listens until it is stopped.
@@ -167,6 +171,12 @@ impl Service {
         Err(Refusal::new(response::NO_PERMISSION, remark))
     }
 
+    /// Whether an account may send to a topic now; always where there are no accounts.
+    pub fn may_send(&self, account: Option<&str>, topic: &str) -> bool {
+        let accounts = self.accounts.read().clone();
+        accounts.is_none_or(|accounts| accounts.may(account, &Need::Send(topic.into())))
+    }
+
     /// The topic of what stands at a place, a half message's real one.
     fn topic_at(&self, place: Place) -> Option<String> {
         match place {
@@ -215,17 +225,28 @@ impl Service {
     }
 
     /// A producer group's number on this connection; the first half message of a group makes it a producer of it.
-    pub(super) async fn producer(&self, session: &Session, group: &str) -> Result<u32, Refusal> {
-        if let Some(number) = session.producers.lock().get(group) {
+    pub(super) async fn producer(&self, session: &Session, group: &str, account: Option<&str>) -> Result<u32, Refusal> {
+        let key = (group.to_owned(), account.map(str::to_owned));
+        if let Some(number) = session.producers.lock().get(&key) {
             return Ok(*number);
         }
         names::validate_group(group).map_err(|error| Refusal::of(&error))?;
         let mut asked = Command::request(codes::PRODUCER, 0);
         asked.ext_fields = ExtFields::from_iter([("group", group)]);
+        if let Some(account) = account {
+            asked.ext_fields.set(ACCESS_KEY, account);
+        }
         let answer = succeeded(self.policy.ask(session.id, &session.address, asked).await?)?;
         let number = answer.ext_fields.get("number").and_then(|number| number.parse().ok()).unwrap_or(0);
-        session.producers.lock().insert(group.to_owned(), number);
+        session.producers.lock().insert(key, number);
         Ok(number)
+    }
+
+    /// Has Python told again of a producer group that it has forgotten, with the group's next half message.
+    pub fn forget_producer(&self, connection: u64, group: &str) {
+        if let Some(session) = self.sessions.lock().get(&connection).cloned() {
+            session.producers.lock().retain(|(of, _), _| of != group);
+        }
     }
 
     /// Waits until what was appended up to `end` may be acknowledged.
@@ -345,6 +366,7 @@ impl Server {
             sessions: Mutex::default(),
             next_session: AtomicU64::new(0),
             connections_max: options.connections_max,
+            limits: options.limits,
         });
         let threads = options.io_threads.max(1);
         let runtime =
@@ -464,7 +486,7 @@ async fn serve(service: Arc<Service>, session: Arc<Session>, stream: Stream, mut
     let tls = service.tls.read().clone();
     let begun = match (stream, tls) {
         (Stream::Tcp(tcp), Some(tls)) => tokio::select! {
-            begun = tls.begin(tcp, IDLE) => begun,
+            begun = tls.begin(tcp, service.limits.idle) => begun,
             _ = stopping.changed() => Begun::Gone,
         },
         (stream, _) => return Connection::new(service, session, stream).run(stopping).await,

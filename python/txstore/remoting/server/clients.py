@@ -41,7 +41,9 @@ class Line(Protocol):
     """What can be told to clients, and to the engine about them."""
 
     def send(self, connection: int, code: int, fields: dict[str, str], body: bytes | None = None) -> bool: ...
-    def send_check(self, connection: int, half_queue_offset: int) -> bool: ...
+    def may_send(self, account: str | None, topic: str) -> bool: ...
+    def send_check(self, connection: int, account: str | None, half_queue_offset: int) -> bool: ...
+    def forget_producer(self, connection: int, group: str) -> None: ...
     def set_subscriptions(self, group: str, wanted: list[tuple[str, list[str] | None, int]]) -> None: ...
     def forget_topics(self) -> None: ...
 
@@ -56,18 +58,21 @@ class RemoteProducer:
         self.connection = connection
         self.group = group
         self.number = 0
+        self.account: str | None = None
+        self.heard = 0.0
         self._address = address
 
     def __repr__(self) -> str:
         return f"RemoteProducer({self.group!r}, {self._address})"
 
     def checker_for(self, topic: str, tag: str | None) -> Checker | None:
-        return self._check
+        """None: its account may not publish to the topic, so it is not shown the message."""
+        return self._check if self._line.may_send(self.account, topic) else None
 
     def _check(self, half: TransactionMessage) -> Answer:
         """Sends the question; the answer comes as an end, which the engine takes by itself."""
         assert isinstance(half, HalfMessage)  # So `check` hands it to every checker.
-        if not self._line.send_check(self.connection, half.half_queue_offset):
+        if not self._line.send_check(self.connection, self.account, half.half_queue_offset):
             raise ConnectionError(f"the connection of {self!r} takes no check any more")
         return Answer(LocalTransactionState.UNKNOWN, "sent; its answer comes as an end of its own", sent=True)
 
@@ -137,9 +142,12 @@ class Clients:
             if group not in known:
                 validate_group(group)
                 producer = RemoteProducer(self._line, request.connection, group, request.address)
+                producer.account = request.account
                 producer.number = self._broker.register_producer(producer)
                 known[group] = producer
-            return known[group]
+            producer = known[group]
+            producer.account, producer.heard = request.account, self._monotonic()
+            return producer
 
     def unregister(self, request: Request) -> Reply:
         fields = request.fields
@@ -199,9 +207,12 @@ class Clients:
                 self._leave(name, {key for key, one in group_of.members.items() if one.connection == connection})
 
     def expire(self) -> None:
-        """Consumers that have been silent leave."""
+        """Removes producers and consumers whose last heartbeat is too old."""
         before = self._monotonic() - _SILENT_SECONDS
         with self._lock:
+            silent = [one for of in self._producers.values() for one in of.values() if one.heard < before]
+            for producer in silent:
+                self._forget_producer(producer.connection, producer.group)
             for name, group in list(self._groups.items()):
                 self._leave(name, {key for key, member in group.members.items() if member.heard < before})
 
@@ -307,6 +318,7 @@ class Clients:
         with self._lock:
             producer = self._producers.get(connection, {}).pop(group, None)
         if producer is not None:
+            self._line.forget_producer(connection, group)
             self._broker.unregister_producer(producer)
 
 

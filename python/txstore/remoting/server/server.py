@@ -77,6 +77,8 @@ class ServerConfig:
     """Threads for connections."""
     connections_max: int = 10_000
     """Connections that may be open at a time."""
+    idle_time_out: float = 120.0
+    """Seconds after which a connection is closed whose client sends nothing. What is sent to it does not count."""
     tls_cert: str | os.PathLike[str] | None = None
     """A PEM file: the server's certificate, then those that vouch for it. With it, TCP speaks TLS."""
     tls_key: str | os.PathLike[str] | None = None
@@ -247,9 +249,15 @@ class Server:
     def answer(self, request: Request, reply: Reply) -> None:
         self._native.answer(request, reply.code, reply.remark, reply.fields, reply.body)
 
-    def send_check(self, connection: int, half_queue_offset: int) -> bool:
+    def may_send(self, account: str | None, topic: str) -> bool:
+        return self._native.may_send(account, topic)
+
+    def send_check(self, connection: int, account: str | None, half_queue_offset: int) -> bool:
         name = self._broker.config.broker_name
-        return self._native.send_check(connection, self._broker.store, half_queue_offset, name)
+        return self._native.send_check(connection, account, self._broker.store, half_queue_offset, name)
+
+    def forget_producer(self, connection: int, group: str) -> None:
+        self._native.forget_producer(connection, group)
 
     def set_subscriptions(self, group: str, wanted: list[tuple[str, list[str] | None, int]]) -> None:
         self._native.set_subscriptions(group, wanted)
@@ -434,9 +442,9 @@ def _listen(broker: Broker, config: ServerConfig, secrets: Secrets) -> RemotingS
     native = RemotingServer.start(
         broker.store,
         listen=wanted,
+        limits=config,
         unix=unix,
         io_threads=config.io_threads,
-        connections_max=config.connections_max,
         secrets=secrets,
     )
     if unix is not None:

@@ -1,0 +1,54 @@
+"""Producer registry: the producers that can be asked about transactions now, by number and by group.
+
+In: producers that come and go. Out: the members of a group, the owner of a transaction first. Not here: when they are
+asked, and what about (`check`).
+"""
+
+import itertools
+import threading
+
+from txstore.interface import ProducerMember
+
+__all__ = ["Producers"]
+
+
+class Producers:
+    """The living producers by number and by group. Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._numbers = itertools.count(1)
+        self._by_number: dict[int, ProducerMember] = {}
+        self._by_group: dict[str, dict[int, ProducerMember]] = {}
+
+    def add(self, producer: ProducerMember) -> int:
+        """Its number, above 0; of one that is known already the same again."""
+        with self._lock:
+            number = producer.number
+            if self._by_number.get(number) is not producer:
+                number = next(self._numbers)
+                self._by_number[number] = producer
+                self._by_group.setdefault(producer.group, {})[number] = producer
+            return number
+
+    def remove(self, producer: ProducerMember) -> None:
+        with self._lock:
+            if self._by_number.get(producer.number) is producer:
+                del self._by_number[producer.number]
+                members = self._by_group[producer.group]
+                del members[producer.number]
+                if not members:
+                    del self._by_group[producer.group]
+
+    def get(self, number: int) -> ProducerMember | None:
+        return self._by_number.get(number)
+
+    def all(self) -> list[ProducerMember]:
+        with self._lock:
+            return list(self._by_number.values())
+
+    def of_group(self, group: str, owner: int = 0) -> list[tuple[int, ProducerMember]]:
+        """The living of a group with their numbers; `owner` first, if it lives."""
+        with self._lock:
+            found = list(self._by_group.get(group, {}).items())
+        return sorted(found, key=lambda member: member[0] != owner)
