@@ -811,8 +811,8 @@ class RemotingServer:
     def close_connection(self, connection: int) -> None: ...
     def set_topic(self, topic: str, read_queues: int, write_queues: int) -> None:
         """Makes a topic known to the data path. Raises InvalidNameError."""
-    def forget_topics(self) -> None:
-        """Each is asked for again."""
+    def forget_topic(self, topic: str) -> None:
+        """It is asked for again."""
     def set_subscriptions(self, group: str, wanted: Sequence[tuple[str, Sequence[str] | None, int]]) -> None:
         """What a group wants: (topic, tags or None for all, version)."""
     def set_orderly(self, group: str, orderly: bool) -> None:

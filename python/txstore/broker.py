@@ -50,12 +50,14 @@ from txstore.message import (
     Message,
     SentMessage,
     TransactionState,
+    dead_letter_topic,
+    retry_topic,
     utc,
 )
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
 from txstore.producer_registry import Producers
 from txstore.queries import Queries, TopicDescription
-from txstore.retention import Retention, RetentionRules
+from txstore.retention import Retention, RetentionRules, check_store_bytes_max
 from txstore.topics import Groups, Topics
 from txstore.transaction import CheckHistory, Outlook, PendingTransaction, Transactions, TransactionTrace
 
@@ -117,7 +119,7 @@ def open(
         broker_port=settings.broker_port,
     )
     try:
-        _check_store_bytes_max(settings, store)
+        check_store_bytes_max(settings, store)
         return Broker(store, settings)
     except BaseException:
         store.close()
@@ -159,7 +161,7 @@ class Broker(ConsumerGroups):
         self._lock = threading.RLock()
         self._closed = False
         self._producers = Producers()
-        self._topic_watchers: tuple[Callable[[], None], ...] = ()
+        self._topic_watchers: tuple[Callable[[Sequence[str]], None], ...] = ()
         self._topics = Topics(
             store,
             [(topic, queue_id) for topic, queue_id, _, _ in store.queues()],
@@ -318,6 +320,10 @@ class Broker(ConsumerGroups):
             self._topics.read_again([(topic, queue_id) for topic, queue_id, _, _ in self._store.queues()])
         return self._topics.names()
 
+    def has_topic(self, topic: str) -> bool:
+        """Whether there is this topic of users."""
+        return topic in self.topics() if self._store.read_only else self._topics.has(topic)
+
     def groups(self) -> list[str]:
         """The consumer groups, sorted."""
         if self._store.read_only:
@@ -331,17 +337,17 @@ class Broker(ConsumerGroups):
         """
         self._must_write("making a topic")
         self._topics.create(topic, queues)
-        self._tell_of_topics()
+        self._tell_of_topics([topic])
 
-    def watch_topics(self, changed: Callable[[], None]) -> None:
-        """Has `changed` called whenever a topic was made by hand, grew or was deleted. For servers."""
+    def watch_topics(self, changed: Callable[[Sequence[str]], None]) -> None:
+        """Has `changed` called with the names of topics that were made by hand, grew or were deleted. For servers."""
         self._topic_watchers = (*self._topic_watchers, changed)
 
-    def _tell_of_topics(self) -> None:
+    def _tell_of_topics(self, topics: Sequence[str]) -> None:
         for producer in self._producers.all():
             producer.topics_changed()
         for changed in self._topic_watchers:
-            changed()
+            changed(topics)
 
     def delete_topic(self, topic: str) -> int:
         """Deletes a topic with its queues and the groups' offsets in it, durably; how many messages went.
@@ -353,7 +359,7 @@ class Broker(ConsumerGroups):
         self._must_write("deleting a topic")
         self._queries.must_know_topic(topic)
         gone = self._deletion.topic(topic)
-        self._tell_of_topics()
+        self._tell_of_topics([topic])
         return gone
 
     def delete_group(self, group: str, *, force: bool = False) -> int:
@@ -363,7 +369,9 @@ class Broker(ConsumerGroups):
         `force`, it has dead letters), ReadOnlyError.
         """
         self._must_write("deleting a group")
-        return self._deletion.group(group, force=force)
+        letters = self._deletion.group(group, force=force)
+        self._tell_of_topics([retry_topic(group), dead_letter_topic(group)])
+        return letters
 
     def describe_topic(self, topic: str) -> TopicDescription:
         """A topic's queues, what is in them, and who reads it. Raises InvalidNameError."""
@@ -375,6 +383,18 @@ class Broker(ConsumerGroups):
         self._must_write("making a group")
         validate_group(group)
         self._groups.add(group)
+
+    def create_groups(self, groups: Sequence[str]) -> None:
+        """Makes consumer groups known, each with the topic of its retries; those that are there stay as they are.
+
+        However many they are, each table is written once. Raises InvalidNameError, ReadOnlyError.
+        """
+        self._must_write("making groups")
+        for group in groups:
+            validate_group(group)
+        self._groups.add(*groups)
+        if made := self._topics.make_all_small(map(retry_topic, groups)):
+            self._tell_of_topics(made)
 
     def queues(self, topic: str | None = None) -> list[tuple[str, int, int, int]]:
         """(topic, queue id, first queue offset, end) of every queue that the log has, or of one topic's."""
@@ -667,17 +687,6 @@ def _outlook_of(rounds: CheckRounds) -> Callable[[WaitingHalf], Outlook]:
         return Outlook(decision.look_again_in_ms if decision.action is Action.WAIT else 0, decision.why)
 
     return outlook
-
-
-def _check_store_bytes_max(config: BrokerConfig, store: Store) -> None:
-    """Whole files go, and never the one that is written: below two files nothing would be left."""
-    size = store.stat().commit_log_file_size
-    if config.store_bytes_max is not None and not store.read_only and config.store_bytes_max < 2 * size:
-        raise InvalidOptionError(
-            f"store_bytes_max {config.store_bytes_max} is less than two files of the log, of {size} bytes each\n"
-            "hint: raise it; a new store may have smaller files, by mapped_file_size_commit_log",
-            option="store_bytes_max",
-        )
 
 
 def _not_negative(option: str, value: int) -> None:

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from txstore._native import Store
 from txstore.config import BrokerConfig, milliseconds
+from txstore.errors import InvalidOptionError
 
-__all__ = ["ExpiredFiles", "LogFiles", "Retention", "RetentionRules", "removable"]
+__all__ = ["ExpiredFiles", "LogFiles", "Retention", "RetentionRules", "check_store_bytes_max", "removable"]
 
 _log = logging.getLogger("txstore.retention")
 _FILES_AT_ONCE = 16  # A round removes at most so many; then the other jobs get their turn.
@@ -153,3 +155,17 @@ class Retention:
         if self._stopped_at != (at, found.stopped_by):
             self._stopped_at = (at, found.stopped_by)
             _log.warning("the log's file at %d stays: %s", at, found.stopped_by, extra={"physical_offset": at})
+
+
+def check_store_bytes_max(config: BrokerConfig, store: Store) -> None:
+    """Raises InvalidOptionError if `store_bytes_max` is less than two files.
+
+    Whole files go, and never the one that is written: below two files nothing would be left.
+    """
+    size = store.stat().commit_log_file_size
+    if config.store_bytes_max is not None and not store.read_only and config.store_bytes_max < 2 * size:
+        raise InvalidOptionError(
+            f"store_bytes_max {config.store_bytes_max} is less than two files of the log, of {size} bytes each\n"
+            "hint: raise it; a new store may have smaller files, by mapped_file_size_commit_log",
+            option="store_bytes_max",
+        )

@@ -160,6 +160,19 @@ class Topics(_Table):
             if count > has or topic not in self._entries:
                 self._replace({topic: self._entry(topic, count)})
 
+    def has(self, topic: str) -> bool:
+        """Whether there is this topic of users."""
+        return topic in self._entries and not is_system_topic(topic)
+
+    def make_all_small(self, topics: Iterable[str]) -> list[str]:
+        """Makes topics of one queue each, by one write; those that are there stay as they are. Returns the new ones."""
+        with self._lock:
+            fresh = [topic for topic in topics if topic not in self._entries]
+            for topic in fresh:
+                validate_topic(topic)
+            self._replace({topic: self._entry(topic, 1) for topic in fresh})
+        return fresh
+
     def make_small(self, topic: str) -> None:
         """Makes a topic of one queue, as retries and dead letters have it; one that is there stays as it is."""
         if not self.read_queues(topic):
@@ -209,28 +222,30 @@ class Groups(_Table):
     def names(self) -> list[str]:
         return sorted(self._entries)
 
-    def add(self, group: str) -> None:
-        """Makes sure the file knows the group; the name was checked."""
+    def add(self, *groups: str) -> None:
+        """Makes sure the file knows the groups, by one write; the names were checked."""
         with self._lock:
-            if group in self._entries:
-                return
-            entry: dict[str, Any] = {
-                "attributes": {},
-                "brokerId": 0,
-                "consumeBroadcastEnable": True,
-                "consumeEnable": True,
-                "consumeFromMinEnable": True,
-                "consumeMessageOrderly": False,
-                "consumeTimeoutMinute": 15,
-                "groupName": group,
-                "groupRetryPolicy": {"type": "CUSTOMIZED"},
-                "groupSysFlag": 0,
-                "notifyConsumerIdsChangedEnable": True,
-                "retryMaxTimes": 16,
-                "retryQueueNums": 1,
-                "whichBrokerWhenConsumeSlowly": 1,
-            }
-            self._replace({group: entry})
+            self._replace({group: _fresh_group(group) for group in groups if group not in self._entries})
+
+
+def _fresh_group(group: str) -> dict[str, Any]:
+    """RocketMQ's entry of a group that has no settings of its own."""
+    return {
+        "attributes": {},
+        "brokerId": 0,
+        "consumeBroadcastEnable": True,
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "consumeMessageOrderly": False,
+        "consumeTimeoutMinute": 15,
+        "groupName": group,
+        "groupRetryPolicy": {"type": "CUSTOMIZED"},
+        "groupSysFlag": 0,
+        "notifyConsumerIdsChangedEnable": True,
+        "retryMaxTimes": 16,
+        "retryQueueNums": 1,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }
 
 
 def _json_object(text: str) -> dict[str, Any] | None:

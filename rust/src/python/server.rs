@@ -292,8 +292,8 @@ impl RemotingServer {
         self.server.service().tables.set_topic(topic, read_queues, write_queues).or_raise(py)
     }
 
-    fn forget_topics(&self) {
-        self.server.service().tables.forget_topics();
+    fn forget_topic(&self, topic: &str) {
+        self.server.service().tables.forget_topic(topic);
     }
 
     fn set_subscriptions(&self, group: &str, wanted: Vec<(String, Option<Vec<String>>, i64)>) {

@@ -28,6 +28,8 @@ const IN_HAND_MAX: usize = 2_048;
 const READ_BYTES: usize = 64 << 10;
 /// Reads in a row before other connections get their turn.
 const READS_MAX: usize = 16;
+/// Commands in a row before other connections get their turn.
+const COMMANDS_MAX: usize = 256;
 
 type Handling = Pin<Box<dyn Future<Output = Option<Command>> + Send>>;
 
@@ -77,7 +79,10 @@ impl Connection {
             // What was left in hand while the client did not read.
             match self.take_whole() {
                 Ok(0) => {}
-                Ok(_) => continue,
+                Ok(_) => {
+                    tokio::task::yield_now().await;
+                    continue;
+                }
                 Err(end) => return end,
             }
             if session.outbox.is_closed() || (stops && left == 0 && self.tasks.is_empty()) {
@@ -91,7 +96,8 @@ impl Connection {
             tokio::select! {
                 ready = self.stream.ready(interest), if !stops || left > 0 => match ready {
                     Ok(ready) if ready.is_readable() && !stops => match self.read() {
-                        Ok(true) => {}
+                        // A socket that is never empty would keep its thread: readiness alone gives no turn to others.
+                        Ok(true) => tokio::task::yield_now().await,
                         Ok(false) => return End::Quiet,
                         Err(end) => return end,
                     },
@@ -112,6 +118,7 @@ impl Connection {
 
     /// Takes what has arrived; false: the client has gone.
     fn read(&mut self) -> Result<bool, End> {
+        let mut taken = 0;
         BUFFER.with_borrow_mut(|buffer| {
             for _ in 0..READS_MAX {
                 match self.stream.try_read(buffer) {
@@ -119,8 +126,8 @@ impl Connection {
                     Ok(length) => {
                         self.deadlines.heard();
                         self.reader.feed(buffer.get(..length).unwrap_or_default());
-                        self.take_whole()?;
-                        if self.session.outbox.is_full() {
+                        taken += self.take_whole()?;
+                        if taken >= COMMANDS_MAX || self.session.outbox.is_full() {
                             return Ok(true);
                         }
                     }
@@ -135,10 +142,11 @@ impl Connection {
         })
     }
 
-    /// Deals with what has arrived whole, as long as the client reads; how many commands that were.
+    /// Deals with what has arrived whole, as long as the client reads and others need not wait for their turn; how many
+    /// commands that were.
     fn take_whole(&mut self) -> Result<usize, End> {
         let mut taken = 0;
-        while !self.session.outbox.is_full() {
+        while taken < COMMANDS_MAX && !self.session.outbox.is_full() {
             match self.reader.take() {
                 Ok(Some(command)) => self.dispatch(command),
                 Ok(None) => break,

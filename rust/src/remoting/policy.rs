@@ -1,7 +1,7 @@
 //! Policy: what the server asks of Python, which takes it when it likes.
 //!
 //! In: requests that the data path does not decide. Out: answers. Always: a bounded number waits; Python polls, nothing
-//! here calls it. Not here: any decision.
+//! here calls it; each connection has a share and its turn, so that none keeps the others out. Not here: any decision.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +13,16 @@ use super::command::{Command, ExtFields};
 use super::fields::Refusal;
 use crate::sync::unmodelled::{Condvar, Mutex};
 
-/// Requests that may stand in line; what comes then is answered `SYSTEM_BUSY`.
-const LINE_MAX: usize = 10_000;
+/// Requests that may wait, of all connections; then only those with few waiting ones may add more.
+const WAITING_MAX: usize = 10_000;
+/// Requests of one connection that may wait; what comes then is answered `SYSTEM_BUSY`.
+const SHARE_MAX: usize = 1_000;
+/// Requests that every connection may have waiting, however many others wait.
+const SHARE_MIN: usize = 16;
+/// Notes that may wait to be logged; more are dropped, since the counters know of them.
+const NOTES_MAX: usize = 256;
+/// Stands for the connection of notes.
+const NOTES: u64 = 0;
 
 /// A request that Python is to answer.
 #[derive(Debug)]
@@ -52,7 +60,11 @@ pub struct Policy {
 
 #[derive(Debug, Default)]
 struct State {
-    line: VecDeque<Request>,
+    /// What waits, by connection.
+    lines: HashMap<u64, VecDeque<Request>>,
+    /// The connections with something in their lines, in the order in which they have their turn.
+    turns: VecDeque<u64>,
+    length: usize,
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
     closed: bool,
 }
@@ -76,27 +88,36 @@ impl Policy {
         if state.closed {
             return Err(Refusal::new(response::SERVICE_NOT_AVAILABLE, "the server is stopping"));
         }
-        // That a connection has ended must be known, however long the line is.
-        if state.line.len() >= LINE_MAX && asked.command.code != request::CLOSED {
-            let remark = format!("{LINE_MAX} requests wait to be decided; try again");
-            return Err(Refusal::new(response::SYSTEM_BUSY, remark));
+        // That a connection has ended must be known, however many requests wait.
+        if asked.command.code != request::CLOSED && state.is_full_for(asked.connection) {
+            return Err(Refusal::new(response::SYSTEM_BUSY, "too many requests wait to be decided; try again"));
         }
         if let Some(sender) = sender {
             state.waiting.insert(asked.number, sender);
         }
-        state.line.push_back(asked);
+        state.push(asked.connection, asked);
         drop(state);
         self.came.notify_all();
         Ok(())
     }
 
+    /// Has something logged. Nobody waits for it, and where much is to be logged it is dropped.
+    pub(super) fn note(&self, connection: u64, address: &str, command: Command) {
+        let mut state = self.state.lock();
+        if !state.closed && state.own(NOTES) < NOTES_MAX {
+            state.push(NOTES, Request { number: 0, connection, address: address.to_owned(), command });
+            drop(state);
+            self.came.notify_all();
+        }
+    }
+
     /// The next request; waits for one, as long as the time is not over and `close` was not called.
     pub fn next(&self, timeout_ms: u64) -> Option<Request> {
         let mut state = self.state.lock();
-        if state.line.is_empty() && !state.closed {
+        if state.length == 0 && !state.closed {
             state = self.came.wait_for(state, std::time::Duration::from_millis(timeout_ms));
         }
-        state.line.pop_front()
+        state.pop()
     }
 
     /// Answers a request; false where nobody waits for it (any more).
@@ -105,9 +126,9 @@ impl Policy {
         sender.is_some_and(|sender| sender.send(answer).is_ok())
     }
 
-    /// How many stand in line.
+    /// How many wait.
     pub fn waiting(&self) -> usize {
-        self.state.lock().line.len()
+        self.state.lock().length
     }
 
     /// Nothing is asked any more; whoever waits is told so. What stands in line can still be taken.
@@ -117,5 +138,40 @@ impl Policy {
         state.waiting.clear();
         drop(state);
         self.came.notify_all();
+    }
+}
+
+impl State {
+    /// How many of a connection wait.
+    fn own(&self, connection: u64) -> usize {
+        self.lines.get(&connection).map_or(0, VecDeque::len)
+    }
+
+    fn is_full_for(&self, connection: u64) -> bool {
+        let own = self.own(connection);
+        own >= SHARE_MAX || (self.length >= WAITING_MAX && own >= SHARE_MIN)
+    }
+
+    fn push(&mut self, connection: u64, asked: Request) {
+        let line = self.lines.entry(connection).or_default();
+        if line.is_empty() {
+            self.turns.push_back(connection);
+        }
+        line.push_back(asked);
+        self.length += 1;
+    }
+
+    /// The next request of the connection whose turn it is.
+    fn pop(&mut self) -> Option<Request> {
+        let connection = self.turns.pop_front()?;
+        let line = self.lines.get_mut(&connection)?;
+        let asked = line.pop_front();
+        if line.is_empty() {
+            self.lines.remove(&connection);
+        } else {
+            self.turns.push_back(connection);
+        }
+        self.length -= 1;
+        asked
     }
 }

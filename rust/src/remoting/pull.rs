@@ -25,6 +25,9 @@ const WITH_SUBSCRIPTION: i32 = 1 << 2;
 const MESSAGES_MAX: usize = 1_024;
 /// Bytes that one pull hands out, beyond its first message.
 const BYTES_MAX: usize = 1 << 20;
+/// Messages that one pull passes over for their tags, nearly. Then its client is told where to go on: a look through a
+/// long queue would keep other connections waiting.
+const PASSED_MAX: u64 = 16_384;
 /// How long a pull is held, whatever it asks for.
 const HELD_MS_MAX: u64 = 60_000;
 
@@ -130,14 +133,21 @@ async fn read_or_hold(
     loop {
         let (records, next) = service
             .store
-            .read(pull.topic, pull.queue_id, QueueOffset(from), pull.messages, wanted.tags.as_deref())
+            .read_within(
+                pull.topic,
+                pull.queue_id,
+                QueueOffset(from),
+                pull.messages,
+                wanted.tags.as_deref(),
+                PASSED_MAX,
+            )
             .map_err(|error| Refusal::of(&error))?;
         if !records.is_empty() {
             return found(service, request, pull, entry, &records, next.0);
         }
-        let first_look = from == began;
+        let (first_look, passed_many) = (from == began, next.0 - from >= PASSED_MAX);
         from = next.0;
-        if first_look && from > began {
+        if (first_look && from > began) || passed_many {
             // At once, so that the client can acknowledge what was passed over.
             return answer(service, request, pull, response::PULL_RETRY_IMMEDIATELY, from);
         }

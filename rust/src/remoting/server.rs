@@ -81,6 +81,8 @@ pub(super) struct Session {
     pub(super) outbox: Outbox,
     /// Numbers among the living producers, by producer group and by the account that sent for it.
     producers: Mutex<HashMap<(String, Option<String>), u32>>,
+    /// Whether Python has heard of it, and so must hear of its end.
+    known: AtomicBool,
     /// Whether a request of its was denied: one is told, the others are counted.
     denied: AtomicBool,
     /// What it was asked and has not answered, by `opaque`.
@@ -194,6 +196,7 @@ impl Service {
     /// Has Python answer.
     async fn decide(&self, session: &Session, request: Command) -> Result<Command, Refusal> {
         let blank = request.response(response::SUCCESS, None);
+        session.known.store(true, Relaxed);
         if request.is_one_way() {
             self.policy.tell(session.id, &session.address, request)?;
             return Ok(blank);
@@ -236,6 +239,7 @@ impl Service {
         if let Some(account) = account {
             asked.ext_fields.set(ACCESS_KEY, account);
         }
+        session.known.store(true, Relaxed);
         let answer = succeeded(self.policy.ask(session.id, &session.address, asked).await?)?;
         let number = answer.ext_fields.get("number").and_then(|number| number.parse().ok()).unwrap_or(0);
         session.producers.lock().insert(key, number);
@@ -314,6 +318,7 @@ impl Service {
             born_host: peer.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)),
             outbox: Outbox::default(),
             producers: Mutex::default(),
+            known: AtomicBool::new(false),
             denied: AtomicBool::new(false),
             asked: Mutex::default(),
         });
@@ -324,8 +329,10 @@ impl Service {
     pub(super) fn leave(&self, session: &Session) {
         if self.sessions.lock().remove(&session.id).is_some() {
             self.counters.connections.fetch_sub(1, Relaxed);
-            // Refused only where the server has stopped.
-            let _ = self.policy.tell(session.id, &session.address, Command::request(codes::CLOSED, 0));
+            if session.known.load(Relaxed) {
+                // Refused only where the server has stopped.
+                let _ = self.policy.tell(session.id, &session.address, Command::request(codes::CLOSED, 0));
+            }
         }
     }
 
@@ -337,7 +344,7 @@ impl Service {
     fn note(&self, session: &Session, code: i32, what: String) {
         let mut told = Command::request(code, 0);
         told.remark = Some(what);
-        let _ = self.policy.tell(session.id, &session.address, told);
+        self.policy.note(session.id, &session.address, told);
     }
 }
 

@@ -37,7 +37,8 @@ pub struct Subscription {
 #[derive(Debug, Default)]
 pub struct Tables {
     topics: RwLock<HashMap<String, TopicEntry>>,
-    subscriptions: RwLock<HashMap<(String, String), Arc<Subscription>>>,
+    /// By group, then by topic.
+    subscriptions: RwLock<HashMap<String, HashMap<String, Arc<Subscription>>>>,
     orderly: RwLock<HashSet<String>>,
     /// What goes in and out of all topics.
     pub traffic: Traffic,
@@ -56,20 +57,24 @@ impl Tables {
         Ok(())
     }
 
-    /// Has every topic asked for again.
-    pub fn forget_topics(&self) {
-        self.topics.write().clear();
+    /// Has a topic asked for again.
+    pub fn forget_topic(&self, name: &str) {
+        self.topics.write().remove(name);
     }
 
     pub(super) fn subscription(&self, group: &str, topic: &str) -> Option<Arc<Subscription>> {
-        self.subscriptions.read().get(&(group.to_owned(), topic.to_owned())).cloned()
+        self.subscriptions.read().get(group)?.get(topic).cloned()
     }
 
     /// Says what a group wants of its topics, in place of what it wanted before.
     pub fn set_subscriptions(&self, group: &str, wanted: Vec<(String, Subscription)>) {
+        let wanted: HashMap<_, _> = wanted.into_iter().map(|(topic, wanted)| (topic, Arc::new(wanted))).collect();
         let mut subscriptions = self.subscriptions.write();
-        subscriptions.retain(|(of, _), _| of != group);
-        subscriptions.extend(wanted.into_iter().map(|(topic, wanted)| ((group.to_owned(), topic), Arc::new(wanted))));
+        if wanted.is_empty() {
+            subscriptions.remove(group);
+        } else {
+            subscriptions.insert(group.to_owned(), wanted);
+        }
     }
 
     pub(super) fn is_orderly(&self, group: &str) -> bool {

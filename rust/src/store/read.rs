@@ -130,12 +130,26 @@ impl Store {
         max_messages: usize,
         tags: Option<&[String]>,
     ) -> Result<(Vec<StoredRecord>, QueueOffset)> {
+        self.read_within(topic, queue_id, queue_offset, max_messages, tags, u64::MAX)
+    }
+
+    /// As `read`, but looks at no more than about `entries_max` entries of the queue: a rare tag would have it look at all.
+    pub fn read_within(
+        &self,
+        topic: &str,
+        queue_id: QueueId,
+        queue_offset: QueueOffset,
+        max_messages: usize,
+        tags: Option<&[String]>,
+        entries_max: u64,
+    ) -> Result<(Vec<StoredRecord>, QueueOffset)> {
         self.shared.refresh()?;
+        let last = queue_offset.0.saturating_add(entries_max);
         let codes: Option<Vec<i64>> = tags.map(|tags| tags.iter().map(|tag| java::tags_code(Some(tag))).collect());
         let mut next = queue_offset.0;
         let mut found = Vec::new();
         let mut bytes = 0;
-        while found.len() < max_messages && bytes < READ_BYTES_MAX {
+        while found.len() < max_messages && bytes < READ_BYTES_MAX && next < last {
             let most = to_u64(max_messages - found.len()).max(32);
             let entries = match self.shared.entries(topic, queue_id, next, most) {
                 Ok(entries) if entries.is_empty() => break,

@@ -16,7 +16,7 @@ from txstore.broker import Broker
 from txstore.check import Answer
 from txstore.errors import InvalidNameError, InvalidOptionError
 from txstore.listener import Checker, parse_tags
-from txstore.message import HalfMessage, LocalTransactionState, TransactionMessage, retry_topic
+from txstore.message import HalfMessage, LocalTransactionState, TransactionMessage
 from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.remoting.server.request import (
     OK,
@@ -45,7 +45,6 @@ class Line(Protocol):
     def send_check(self, connection: int, account: str | None, half_queue_offset: int) -> bool: ...
     def forget_producer(self, connection: int, group: str) -> None: ...
     def set_subscriptions(self, group: str, wanted: list[tuple[str, list[str] | None, int]]) -> None: ...
-    def forget_topics(self) -> None: ...
 
 
 class RemoteProducer:
@@ -77,7 +76,7 @@ class RemoteProducer:
         return Answer(LocalTransactionState.UNKNOWN, "sent; its answer comes as an end of its own", sent=True)
 
     def topics_changed(self) -> None:
-        self._line.forget_topics()
+        """Nothing: the server has the engine told."""
 
     def close(self) -> None:
         """Nothing: it is the client's."""
@@ -114,6 +113,7 @@ class Clients:
         self._lock = threading.RLock()
         self._producers: dict[int, dict[str, RemoteProducer]] = {}
         self._groups: dict[str, _Group] = {}
+        self._consumers: dict[int, set[tuple[str, str]]] = {}  # By connection: groups and client ids.
 
     # Requests
 
@@ -131,7 +131,13 @@ class Clients:
             known = self.producer(request, _name(producer, "groupName"))
             # Not with its first half message, by which it may have come: that tells neither.
             known.language, known.version = request.language, request.version
-        changes = [self._consumer(request, client_id, consumer) for consumer in consumers]
+        names = [_name(consumer, "groupName") for consumer in consumers]
+        with self._lock:
+            self._welcome([name for name in names if name not in self._groups])
+            changes = [
+                self._consumer(request, client_id, name, consumer)
+                for name, consumer in zip(names, consumers, strict=True)
+            ]
         fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if any(changes) else "false"}
         return Reply(fields=fields)
 
@@ -203,8 +209,10 @@ class Clients:
             for group in list(self._producers.get(connection, ())):
                 self._forget_producer(connection, group)
             self._producers.pop(connection, None)
-            for name, group_of in list(self._groups.items()):
-                self._leave(name, {key for key, one in group_of.members.items() if one.connection == connection})
+            for name, client_id in self._consumers.pop(connection, set()):
+                # One that has come again by another connection stays.
+                if self._is_by(connection, name, client_id):
+                    self._leave(name, {client_id})
 
     def expire(self) -> None:
         """Removes producers and consumers whose last heartbeat is too old."""
@@ -226,6 +234,7 @@ class Clients:
         """Everybody leaves; nobody is told."""
         with self._lock:
             self._groups.clear()
+            self._consumers.clear()
             for connection in list(self._producers):
                 self.closed(connection)
 
@@ -265,14 +274,11 @@ class Clients:
 
     # Inside
 
-    def _consumer(self, request: Request, client_id: str, said: object) -> bool:
+    def _consumer(self, request: Request, client_id: str, name: str, said: dict[str, Any]) -> bool:
         """Notes a consumer; whether its group changed by it."""
-        name = _name(said, "groupName")
-        assert isinstance(said, dict)
         said_now = {one["topic"]: one for one in said.get("subscriptionDataSet") or [] if _is_subscription(one)}
         with self._lock:
-            if name not in self._groups:
-                self._welcome(name)
+            self._consumers.setdefault(request.connection, set()).add((name, client_id))
             group = self._groups.setdefault(name, _Group())
             known = group.members.get(client_id)
             group.members[client_id] = _Member(
@@ -292,11 +298,15 @@ class Clients:
             self._notify(name)
         return changed
 
-    def _welcome(self, group: str) -> None:
-        """A group's first consumer: the store knows the group, and has the topic of its retries."""
-        self._broker.create_group(group)
-        if not self._broker.read_queues(retry_topic(group)):
-            self._broker.create_topic(retry_topic(group), 1)
+    def _welcome(self, groups: list[str]) -> None:
+        """Groups' first consumers: the store knows the groups, and has the topics of their retries."""
+        if groups:
+            self._broker.create_groups(groups)
+
+    def _is_by(self, connection: int, group: str, client_id: str) -> bool:
+        known = self._groups.get(group)
+        member = None if known is None else known.members.get(client_id)
+        return member is not None and member.connection == connection
 
     def _leave(self, name: str, client_ids: set[str]) -> None:
         with self._lock:
@@ -305,10 +315,12 @@ class Clients:
             if group is None or not gone:
                 return
             for client_id in gone:
-                del group.members[client_id]
+                member = group.members.pop(client_id)
+                self._consumers.get(member.connection, set()).discard((name, client_id))
                 _log.info("consumer %s of group %s left", client_id, name, extra={"group": name, "client": client_id})
             if not group.members:
                 del self._groups[name]
+                self._line.set_subscriptions(name, [])
         self._notify(name)
 
     def _notify(self, group: str) -> None:

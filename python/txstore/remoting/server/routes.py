@@ -64,6 +64,6 @@ class Routes:
             return config.default_topic_queue_nums, config.default_topic_queue_nums, _INHERIT
         if topic in (config.cluster_name, config.broker_name):  # So mqadmin asks where brokers are.
             return 1, 1, 0
-        if is_system_topic(topic) or topic not in self._broker.topics():
+        if is_system_topic(topic) or not self._broker.has_topic(topic):
             return 0, 0, 0
         return len(self._broker.read_queues(topic)), len(self._broker.write_queues(topic)), 0

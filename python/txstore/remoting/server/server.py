@@ -13,7 +13,8 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,7 @@ _TICK_SECONDS = 10.0
 _POLL_MS = 500
 _SLOW_THREADS = 2
 _SLOW_MAX = 1_000
+_SLOW_SHARE = 64  # Of one connection.
 _DRAIN_SECONDS = 10.0
 
 Handler = Callable[[Request], Reply | None]
@@ -130,7 +132,7 @@ class Server:
         self._locks = Locks(monotonic, self._native.set_orderly)
         self._handlers, self._slow_handlers = self._table()
         self._slow = ThreadPoolExecutor(_SLOW_THREADS, "txstore-server-slow")
-        self._slow_waiting = threading.BoundedSemaphore(_SLOW_MAX)
+        self._slow_waiting = Counter[int]()
         self._stopped = threading.Event()
         broker.watch_topics(self.forget_topics)
         self._thread = threading.Thread(target=self._run, name="txstore-server", daemon=True)
@@ -262,8 +264,10 @@ class Server:
     def set_subscriptions(self, group: str, wanted: list[tuple[str, list[str] | None, int]]) -> None:
         self._native.set_subscriptions(group, wanted)
 
-    def forget_topics(self) -> None:
-        self._native.forget_topics()
+    def forget_topics(self, topics: Sequence[str]) -> None:
+        """Has the engine ask for these again when they are next used."""
+        for topic in topics:
+            self._native.forget_topic(topic)
 
     # Inside
 
@@ -354,18 +358,26 @@ class Server:
             _log.warning("denied: %s", request.remark, extra={"client": request.address, "reason": request.remark})
         elif request.code not in self._slow_handlers:
             self._answer(request, self._handlers.get(request.code, _unknown))
-        elif self._slow_waiting.acquire(blocking=False):
+        elif self._may_wait(request.connection):
             self._slow.submit(self._answer_slowly, request)
         else:
-            self._native.answer(
-                request, ResponseCode.SYSTEM_ERROR, f"{_SLOW_MAX} requests of this kind wait already; try again"
-            )
+            remark = "too many requests wait that take long; try again"
+            self._native.answer(request, ResponseCode.SYSTEM_BUSY, remark)
+
+    def _may_wait(self, connection: int) -> bool:
+        """Whether one more request that takes long may wait, of this connection and of all."""
+        with self._lock:
+            full = self._slow_waiting.total() >= _SLOW_MAX or self._slow_waiting[connection] >= _SLOW_SHARE
+            if not full:
+                self._slow_waiting[connection] += 1
+        return not full
 
     def _answer_slowly(self, request: RemotingRequest) -> None:
         try:
             self._answer(request, self._slow_handlers[request.code])
         finally:
-            self._slow_waiting.release()
+            with self._lock:
+                self._slow_waiting -= Counter([request.connection])
 
     def _answer(self, request: RemotingRequest, handler: Handler) -> None:
         reply: Reply | None

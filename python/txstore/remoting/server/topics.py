@@ -33,7 +33,7 @@ _READ, _WRITE = 4, 2
 
 class _Tables(Protocol):
     def set_topic(self, topic: str, read_queues: int, write_queues: int) -> None: ...
-    def forget_topics(self) -> None: ...
+    def forget_topic(self, topic: str) -> None: ...
     def counters(self) -> dict[str, int]: ...
 
 
@@ -52,7 +52,7 @@ class Topics:
         topic = text(request.fields, "topic")
         if request.fields.get("make") == "true":
             self._make(topic)
-        elif topic not in self._broker.topics():
+        elif not self._broker.has_topic(topic):
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic}")
         reading = len(self._broker.read_queues(topic))
         self._tables.set_topic(topic, reading, len(self._broker.write_queues(topic)))
@@ -80,12 +80,12 @@ class Topics:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"topic {topic} is read by {', '.join(readers)}\nhint: stop them first"
             )
-        if topic in self._broker.topics():
+        if self._broker.has_topic(topic):
             self._tables.set_topic(topic, 0, 0)  # Until it is gone nobody sends to it.
         try:
             self._broker.delete_topic(topic)
         finally:
-            self._tables.forget_topics()
+            self._tables.forget_topic(topic)
         return OK
 
     def delete_route(self, request: Request) -> Reply:
@@ -103,7 +103,7 @@ class Topics:
     def config(self, request: Request) -> Reply:
         """351: one topic's settings."""
         topic = text(request.fields, "topic")
-        if topic not in self._broker.topics():
+        if not self._broker.has_topic(topic):
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic}")
         return Reply(body=json_of(self._config(topic)))
 
@@ -145,7 +145,6 @@ class Topics:
                 ResponseCode.SYSTEM_ERROR, f"group {group} has consumers that are connected\nhint: stop them first"
             )
         self._broker.delete_group(group)
-        self._tables.forget_topics()
         return OK
 
     def all_groups(self, request: Request) -> Reply:
