@@ -45,6 +45,7 @@ pub mod flush;
 pub mod half;
 pub mod index;
 pub mod java;
+pub mod log_view;
 pub mod message;
 mod mutant;
 pub mod names;

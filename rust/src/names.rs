@@ -11,6 +11,8 @@ pub const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
 pub const OP_TOPIC: &str = "RMQ_SYS_TRANS_OP_HALF_TOPIC";
 /// What stands in for records that were lost, and a group of what nobody sent.
 pub const REPAIR_TOPIC: &str = "TXSTORE_REPAIR";
+/// The same, where a longer name does not fit the bytes that are to be filled.
+pub const SHORT_REPAIR_TOPIC: &str = "~";
 /// Holds the discarded halves.
 pub const DISCARD_TOPIC: &str = "TRANS_CHECK_MAX_TIME_TOPIC";
 /// Holds the delayed messages.

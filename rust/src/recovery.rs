@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use crate::commit_log::{Appended, CommitLog, Scanner, Tail, verified_ahead};
-use crate::consume_queue::{Block, ConsumeQueue, Entry, QueueFiles, QueueRoom, Slot};
+use crate::consume_queue::{Block, ConsumeQueue, Entry, QUEUE_OFFSET_MAX, QueueFiles, QueueRoom, Slot};
 use crate::delay::{DelayProgress, is_delivery_of};
 use crate::dispatch::{DispatchRequest, Dispatcher};
 use crate::error::{Error, ErrorKind, Outcome, Result};
@@ -17,9 +17,9 @@ use crate::half::HALF_QUEUE;
 use crate::half::replay::{Keep, Replay};
 use crate::half::table::{Pending, Table};
 use crate::index::IndexFiles;
+use crate::log_view::{self, KnownEnd, LogFiles};
 use crate::mutant::{Mutant, mutated};
 use crate::names::{HALF_TOPIC, SCHEDULE_TOPIC};
-use crate::record::decode::{Scanned, Verify, decode};
 use crate::record::{RecordView, TransactionType};
 use crate::settings::Settings;
 use crate::snapshot::{Anchor, Snapshot};
@@ -35,8 +35,6 @@ const ALONE_BYTES: u64 = 16 << 20;
 
 /// Entries that a queue may lack in its middle.
 const GAP_MAX: u64 = 1 << 20;
-/// No queue offset is higher: its entry's position would be no file's.
-const QUEUE_OFFSET_MAX: u64 = 1 << 58;
 /// Bytes that are written again in one call.
 const REWRITTEN_AT_ONCE: u64 = 1 << 20;
 
@@ -47,14 +45,12 @@ pub struct Known {
     pub read_only: bool,
     /// The last writer closed the store.
     pub clean: bool,
-    /// The end that a writer is known to have made durable; 0 if nothing is known.
-    pub durable: u64,
+    /// What is known of the log's end.
+    pub(crate) end: KnownEnd,
     /// Where to stop: what a live writer has published, or `u64::MAX`.
     pub limit: u64,
     /// A bad record at the end means that a writer is just writing it.
     pub live: bool,
-    /// The checkpoint's: older records are durable, whoever wrote them.
-    pub physic_ms: i64,
     /// The stored progress of the half queue.
     pub half_progress: u64,
     /// The stored progress of the delayed messages.
@@ -84,6 +80,8 @@ pub struct Recovered {
     pub scanned_from: u64,
     /// Bytes of a torn tail.
     pub torn_bytes: u64,
+    /// A broker left bytes after the end of the log or of a queue.
+    pub stale: bool,
     /// What a person should know.
     pub warnings: Vec<String>,
 }
@@ -138,6 +136,7 @@ impl Recovered {
             newest: TimestampMs(0),
             scanned_from: first,
             torn_bytes: 0,
+            stale: false,
             warnings: Vec::new(),
         }
     }
@@ -474,71 +473,48 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Tells a torn tail, which is cut, from damage, which is an error.
+    /// Tells the end of the log, after which a writer cuts what is there, from damage, which is an error.
     fn judge_tail(&mut self, tail: &Tail) -> Result<()> {
         let end = self.out.end;
-        let damage = |what: &str| self.damage(end, what);
-        if mutated(Mutant::CutBelowDurable) {
+        if end >= self.known.limit || mutated(Mutant::CutBelowDurable) {
             return Ok(());
         }
-        if let Tail::Bad(why) = tail
-            && (self.known.clean || end < self.known.durable)
-        {
-            return Err(damage(why));
-        }
-        if let (Tail::Bad(why), false) = (tail, self.known.live)
-            && self.is_followed_by_durable()?
-        {
-            return Err(damage(why));
-        }
-        if end < self.known.durable.min(self.known.limit) {
-            return Err(match self.log.segments.at(end) {
-                Some(_) => damage("zeros, where records were stored and synced"),
-                None => self.log.segments.missing(end, self.known.durable),
-            });
-        }
-        let beyond = end.saturating_add(1)..self.known.limit;
-        for segment in self.log.segments.all().iter().filter(|segment| beyond.contains(&segment.base())) {
-            let bytes = segment.bytes(segment.base()..segment.end())?;
-            if let Ok(Scanned::Record(_)) = decode(&bytes, PhysicalOffset(segment.base()), Verify::BODY) {
-                return Err(damage("no whole record, but the next file begins with one"));
+        let verdict = self.known.end.verdict(&LogFiles::of(&self.log.segments), end, self.last_ms())?;
+        let why = match tail {
+            Tail::Bad(why) => why.as_str(),
+            _ => "zeros, and other bytes after them",
+        };
+        match verdict.tail {
+            log_view::Tail::End | log_view::Tail::NotYet => return Ok(()),
+            log_view::Tail::Torn => {
+                self.out.warn(format!("a torn record at {end} behind the durable end was cut off: {why}"));
+            }
+            log_view::Tail::Stale => {
+                self.out.stale = true;
+                self.out.warn(format!("bytes that a broker left after its end at {end} were cut off: {why}"));
+            }
+            log_view::Tail::Damaged(cause) => {
+                return Err(match (self.log.segments.at(end), tail) {
+                    (None, _) => self.log.segments.missing(end, verdict.written),
+                    (Some(segment), Tail::Bad(why)) => segment.corrupt(end, why.as_str()),
+                    (Some(segment), _) => segment.corrupt(end, cause.text()),
+                });
             }
         }
-        if let (Tail::Bad(why), false) = (tail, self.known.live) {
-            self.out.torn_bytes = self.torn_bytes()?;
-            self.out.warnings.push(format!("a torn record at {end} behind the durable end was cut off: {why}"));
-        }
+        self.out.torn_bytes = verdict.bytes_end - end;
         Ok(())
     }
 
-    /// Whether a whole record stands behind the bad one in its file that is older than what was checkpointed.
-    fn is_followed_by_durable(&self) -> Result<bool> {
-        let (end, torn) = (self.out.end, self.torn_bytes()?);
-        let Some(segment) = self.log.segments.at(end).filter(|_| self.known.physic_ms > 0) else { return Ok(false) };
-        let bytes = segment.bytes(end..segment.end().min(end + torn))?;
-        // A record says where it stands, so that bytes in a body are not taken for one.
-        Ok((1..bytes.len()).any(|skipped| {
-            let rest = bytes.get(skipped..).unwrap_or_default();
-            rest.get(4..7) == Some(&[0xDA, 0xA3, 0x20])
-                && matches!(decode(rest, PhysicalOffset(end + to_u64(skipped)), Verify::BODY),
-                    Ok(Scanned::Record(view)) if view.store_timestamp.0 < self.known.physic_ms)
-        }))
-    }
-
-    /// Bytes behind the end that are not zeros, up to the last of them in that file.
-    fn torn_bytes(&self) -> Result<u64> {
-        let end = self.out.end;
-        let Some(segment) = self.log.segments.at(end) else { return Ok(0) };
-        let bytes = segment.bytes(end..segment.end())?;
-        Ok(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| to_u64(last) + 1))
+    /// The store time of the last record.
+    fn last_ms(&self) -> Option<i64> {
+        let last = PhysicalOffset(self.out.anchor?.physical_offset);
+        self.log.read(last, u64::MAX, |view, _| view.store_timestamp.0).ok()
     }
 
     fn finish(mut self) -> Result<Recovered> {
         self.settle()?;
-        if self.known.clean && self.out.scanned_from == self.log.segments.first() {
-            self.queues_end_with_the_log()?;
-        }
         self.add_silent_queues()?;
+        self.out.stale |= self.has_stale_entries()?;
         self.clamp_delays();
         // A reader goes on with the replay, so for it what is decided stays until its op is read.
         if !self.known.live {
@@ -551,21 +527,19 @@ impl<'a> Run<'a> {
         Ok(self.out)
     }
 
-    /// After a clean end no queue leads behind the log's end; where one does, files of the log are gone.
-    fn queues_end_with_the_log(&self) -> Result<()> {
-        let end = self.out.end;
-        for QueueRoom { topic, queue_id, first, room } in self.queue_files.list()? {
-            let slot = self.out.dispatcher.queues.find(&topic, queue_id);
-            let next = slot.map_or(first, |slot| self.out.dispatcher.queues.next(slot));
-            if next >= room {
-                continue;
-            }
-            let behind = Entry::from_bytes(&self.queue_files.read(&topic, queue_id, next, 1)?);
-            if let Some(entry) = behind.filter(|entry| !entry.is_padding() && entry.physical_offset.0 >= end) {
-                return Err(self.log.segments.missing(end, entry.end()));
+    /// Whether a queue's file goes on after the queue: a broker that recovered leaves old entries there.
+    fn has_stale_entries(&self) -> Result<bool> {
+        let closed = self.known.end.settings.ranges.last().and_then(|range| range.end);
+        if !self.known.clean || self.known.read_only || closed == Some(self.out.end) {
+            return Ok(false);
+        }
+        for (_, queue) in self.out.dispatcher.queues.iter() {
+            let after = self.queue_files.read(&queue.topic, queue.queue_id, queue.next(), 1)?;
+            if Entry::from_bytes(&after).is_some() {
+                return Ok(true);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// A progress beyond its queue's end, as lost power can leave it, is brought back.

@@ -102,6 +102,11 @@ impl Settings {
         at >= to
     }
 
+    /// Whether txstore wrote the byte at an offset, or would write it next.
+    pub fn is_ours(&self, at: u64) -> bool {
+        self.ranges.iter().any(|range| range.start <= at && range.end.is_none_or(|end| at < end))
+    }
+
     /// From `start` on txstore writes; what follows a range that ended there goes on with it.
     pub fn begin_range(&mut self, start: u64) {
         let crc = self.append_prop_crc;

@@ -110,20 +110,17 @@ impl Snapshot {
 
     /// Reads the file; `None` if it is missing or damaged.
     pub fn load(storage: &dyn Storage) -> Result<Option<Self>> {
-        let Some(length) = storage.len(PATH)?.filter(|length| *length > to_u64(HEADER)) else { return Ok(None) };
-        let file = storage.open(PATH, OpenMode::Read)?;
-        // Mapped: with a million pending transactions it is large, and it is read only once.
-        let map = file.map_read()?;
-        Ok(map.bytes(0..length.min(map.len())).and_then(|bytes| Self::decode(&bytes)))
+        read_file(storage, Self::decode)
+    }
+
+    /// The position of the snapshot in the file; 0 if it is missing or damaged.
+    pub fn position_of(storage: &dyn Storage) -> Result<u64> {
+        Ok(read_file(storage, |bytes| payload(bytes)?.u64())?.unwrap_or(0))
     }
 
     /// A snapshot from its bytes, if they are one.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut input = Reader(bytes);
-        let (magic, version, crc) = (input.u64()?, input.u32()?, input.u32()?);
-        if magic != MAGIC || version != VERSION || crc32fast::hash(input.0) != crc {
-            return None;
-        }
+        let mut input = payload(bytes)?;
         let (position, newest_store_ms) = (input.u64()?, input.i64()?);
         let anchor = Anchor { physical_offset: input.u64()?, size: input.u32()?, crc: input.u32()? };
         let mut queues = Vec::new();
@@ -145,6 +142,21 @@ impl Snapshot {
             table: read_table(&mut input)?,
         })
     }
+}
+
+fn read_file<T>(storage: &dyn Storage, take: impl FnOnce(&[u8]) -> Option<T>) -> Result<Option<T>> {
+    let Some(length) = storage.len(PATH)?.filter(|length| *length > to_u64(HEADER)) else { return Ok(None) };
+    let file = storage.open(PATH, OpenMode::Read)?;
+    // Mapped: with a million pending transactions it is large, and it is read only once.
+    let map = file.map_read()?;
+    Ok(map.bytes(0..length.min(map.len())).and_then(|bytes| take(&bytes)))
+}
+
+/// What follows the header, if it is as the header says.
+fn payload(bytes: &[u8]) -> Option<Reader<'_>> {
+    let mut input = Reader(bytes);
+    let (magic, version, crc) = (input.u64()?, input.u32()?, input.u32()?);
+    (magic == MAGIC && version == VERSION && crc32fast::hash(input.0) == crc).then_some(input)
 }
 
 fn write_table(out: &mut Writer, table: &Table, wall_ms: i64, monotonic_ms: i64) {

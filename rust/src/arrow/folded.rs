@@ -6,9 +6,9 @@
 
 use std::vec::IntoIter;
 
+use super::Log;
 use super::batch::Batch;
 use super::cells::Cells;
-use super::log::Log;
 use super::options::invalid;
 use super::schema::Column;
 use crate::error::{Outcome, Result};

@@ -6,14 +6,14 @@
 mod batch;
 mod cells;
 mod folded;
-pub mod log;
 pub mod options;
+mod plan;
 pub mod scan;
 pub mod schema;
 #[cfg(test)]
 mod tests;
 
-pub use log::Log;
+pub use crate::log_view::Log;
 pub use options::{BadRecords, ScanOptions};
 pub use scan::{Counts, Scan};
 pub use schema::{Column, View};

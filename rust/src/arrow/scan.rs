@@ -12,14 +12,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema};
 
+use super::Log;
 use super::batch::{Batch, Row};
 use super::folded::{Folded, HALVES_MAX};
-use super::log::{Log, Window};
 use super::options::{BadRecords, ScanOptions, TopicMemory, invalid};
 use super::schema::View;
 use crate::commit_log::Step;
 use crate::error::{Error, Result};
 use crate::half::op::parse_op_body;
+use crate::log_view::{Tail, UNWRITTEN, Window};
 use crate::names::{HALF_TOPIC, OP_TOPIC};
 use crate::record::compression::{BODY_MAX, decompress};
 use crate::record::layout::{HEAD_MAX, SYS_COMPRESSED};
@@ -63,6 +64,8 @@ pub struct Scan {
     counts: Arc<Counts>,
     /// The next record to be looked at.
     at: u64,
+    /// The store time of the record before it, if that was read.
+    last_ms: Option<i64>,
     /// No record at or behind it is shown; `u64::MAX`: where nothing is written.
     end: u64,
     batch: Batch,
@@ -105,6 +108,7 @@ impl Scan {
             options,
             counts,
             at: start,
+            last_ms: None,
             end,
             batch,
             batch_bytes: 0,
@@ -124,7 +128,9 @@ impl Scan {
             if options.fail_on_data_loss {
                 return Err(Log::gone(asked, first));
             }
-            counts.lost_bytes.fetch_add(first - asked, Ordering::Relaxed);
+            // Of a range of many, only what is lost of this one is counted.
+            let lost = first.min(options.end.unwrap_or(first)).saturating_sub(asked);
+            counts.lost_bytes.fetch_add(lost, Ordering::Relaxed);
         }
         let start = asked.max(first);
         let end = options.end.unwrap_or_else(|| log.published_end().unwrap_or(u64::MAX));
@@ -151,14 +157,15 @@ impl Scan {
         }
         let begin = self.at;
         for _ in 0..TRIES_MAX {
-            self.read()?;
+            let read = self.read();
             if self.log.is_still() {
-                return self.hand_out(begin);
+                return read.and_then(|()| self.hand_out(begin));
             }
             // The writer reopened the store meanwhile: what stands above the end that it found then is not to be
             // believed.
             self.batch.clear();
             (self.at, self.window, self.is_done, self.batch_bytes) = (begin, None, false, 0);
+            self.last_ms = None;
             self.log.refresh()?;
         }
         Err(Error::StoreClosed)
@@ -188,7 +195,7 @@ impl Scan {
         while !self.is_done && self.at - begin < SILENT_BYTES_MAX {
             let Some(window) = self.take_window(needed)? else {
                 self.is_done = true;
-                return self.check_end();
+                return self.check_written();
             };
             needed = 0;
             let left = self.read_window(&window)?;
@@ -265,7 +272,7 @@ impl Scan {
             if rest.is_empty() || self.at >= self.end {
                 return Ok(Some(if self.at >= self.end { self.end_here()? } else { Left::Read }));
             }
-            match window.step(rest, self.at, self.log.verify(self.at, self.takes_body)) {
+            match window.step(rest, self.at, self.log.verify(self.at, self.last_ms, self.takes_body)) {
                 Step::Record(view) => {
                     let size = to_usize(view.size.into());
                     self.ask_ahead(rest, size);
@@ -274,6 +281,7 @@ impl Scan {
                         return Ok(Some(Left::Full));
                     }
                     self.at += u64::from(view.size);
+                    self.last_ms = Some(view.store_timestamp.0);
                     *rest = rest.get(size..).unwrap_or_default();
                 }
                 Step::FileEnd => {
@@ -342,7 +350,7 @@ impl Scan {
     /// Counts bytes that are no good record, or says that they are none.
     fn bad(&self, at: u64, bytes: u64, why: &str) -> Result<()> {
         if self.options.bad_records == BadRecords::Fail {
-            let hint = "hint: `txstore verify` looks at all of it; bad_records=\"skip\" passes it over";
+            let hint = "hint: `txstore store check` names all damage; the option bad_records=\"skip\" (Spark: badRecords=skip) reads on after it";
             return Err(self.log.corrupt(at, &format!("{why}\n{hint}")));
         }
         self.counts.bad_records.fetch_add(1, Ordering::Relaxed);
@@ -350,11 +358,10 @@ impl Scan {
         Ok(())
     }
 
-    /// At a place that holds no record.
+    /// At an offset at which no record begins.
     fn meet(&mut self, found: Step<'_>, window: &Window) -> Result<Left> {
         let why = match found {
-            // Nothing follows; if something should, `check_end` says so.
-            Step::Unwritten => return self.end_here(),
+            Step::Unwritten => UNWRITTEN.to_owned(),
             Step::Bad(DecodeError::Truncated { needed })
                 if window.range.end < window.file_end && self.at + u64::from(needed) > window.range.end =>
             {
@@ -370,12 +377,15 @@ impl Scan {
             Step::BadBlank(why) => why,
             Step::Record(_) | Step::FileEnd => return Ok(Left::Read),
         };
-        if self.end == u64::MAX && self.log.is_tail(self.at)? {
-            return Ok(Left::Over);
-        }
-        let next = match self.options.bad_records {
-            BadRecords::Fail => self.at,
-            BadRecords::Skip => self.log.resume_behind(self.at)?.unwrap_or(window.file_end).min(self.end),
+        let next = if self.end == u64::MAX {
+            let verdict = self.log.verdict(self.at, self.last_ms)?;
+            if !matches!(verdict.tail, Tail::Damaged(_)) {
+                return Ok(Left::Over);
+            }
+            self.log.resume_after(self.at, &verdict)?
+        } else {
+            // The end was found before, so records are missing here.
+            self.log.resume_before(self.at, self.end)?
         };
         self.bad(self.at, next - self.at, &why)?;
         self.at = next;
@@ -393,17 +403,29 @@ impl Scan {
         self.check_end().map(|()| Left::Over)
     }
 
-    /// A range whose ends were found before must end exactly there.
+    /// A range whose end was found before must end exactly there.
     fn check_end(&self) -> Result<()> {
-        if !self.options.is_cut || self.at == self.end || self.end == u64::MAX {
-            return Ok(());
+        if self.at > self.end && self.options.is_cut {
+            let what = format!("a record reaches across {}, where another should begin", self.end);
+            return Err(self.log.corrupt(self.at, &what));
         }
-        let what = if self.at > self.end {
-            format!("a record reaches across {}, where another should begin", self.end)
-        } else {
-            format!("nothing is written here, where records up to {} were planned to be read", self.end)
+        Ok(())
+    }
+
+    /// There is no file to read on in; whether the log may end there.
+    fn check_written(&self) -> Result<()> {
+        let written = match self.end {
+            u64::MAX => {
+                let verdict = self.log.verdict(self.at, self.last_ms)?;
+                if matches!(verdict.tail, Tail::Damaged(_)) { verdict.written } else { self.at }
+            }
+            end => end,
         };
-        Err(self.log.corrupt(self.at, &what))
+        if self.at < written {
+            let what = format!("the file that held the records up to {written} is missing");
+            return self.bad(self.at, written - self.at, &what);
+        }
+        self.check_end()
     }
 
     /// Bytes of the log from the scan's place on, as far as is known.

@@ -9,6 +9,8 @@ use crate::units::PhysicalOffset;
 
 /// Bytes of one entry.
 pub const ENTRY_SIZE: usize = 20;
+/// No queue offset is higher: the position of its entry would be in no file.
+pub const QUEUE_OFFSET_MAX: u64 = 1 << 58;
 /// The size that a padding entry names, which stands for no message.
 pub const PADDING_SIZE: u32 = 0x7FFF_FFFF;
 

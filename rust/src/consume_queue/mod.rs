@@ -10,7 +10,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use entry::{ENTRY_SIZE, Entry, PADDING_SIZE};
+pub use entry::{ENTRY_SIZE, Entry, PADDING_SIZE, QUEUE_OFFSET_MAX};
 pub use files::{DIRECTORY, QueueFiles, QueueRoom};
 pub use table::{Block, QueueTable, Slot};
 

@@ -14,7 +14,7 @@ use super::table::{Key, NewHalf, Pending, Table};
 use super::{HALF_QUEUE, HalfCopy, HalfFacts, Identity};
 use crate::error::Outcome;
 use crate::mutant::{Mutant, mutated};
-use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, REPAIR_TOPIC};
+use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, REPAIR_TOPIC, SHORT_REPAIR_TOPIC};
 use crate::record::properties::REAL_TOPIC;
 use crate::record::{RecordView, TransactionType};
 use crate::units::TimestampMs;
@@ -109,7 +109,11 @@ impl Replay {
             matches!(view.topic, OP_TOPIC | DISCARD_TOPIC) || view.transaction_type() == TransactionType::Commit;
         let time = view.store_timestamp;
         self.loss = match self.loss {
-            _ if view.topic == REPAIR_TOPIC && view.transaction_type() == TransactionType::Rollback => Loss::Here,
+            _ if matches!(view.topic, REPAIR_TOPIC | SHORT_REPAIR_TOPIC)
+                && view.transaction_type() == TransactionType::Rollback =>
+            {
+                Loss::Here
+            }
             Loss::Here if is_end => Loss::EndsSince(time),
             Loss::EndsSince(since) if is_end && since == time => self.loss,
             _ => Loss::None,

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::filler::fits;
 use super::{Damage, DamageKind, Examination, Lost};
 use crate::checkpoint::Checkpoint;
 use crate::commit_log::{self, FILE_TAIL, Step, step};
@@ -12,16 +13,15 @@ use crate::config_file;
 use crate::consume_queue::{self, ENTRY_SIZE, Entry};
 use crate::error::{Error, Result};
 use crate::index::IndexGeometry;
+use crate::log_view::{KnownEnd, LogFiles, Tail, is_clean, next_record};
 use crate::names::valid_path_component;
 use crate::published::Published;
 use crate::record::RecordView;
-use crate::record::decode::{Scanned, decode};
 use crate::segment::SegmentQueue;
 use crate::settings::Settings;
 use crate::snapshot::Snapshot;
 use crate::storage::{DirEntry, OpenMode, Storage};
-use crate::store::is_clean;
-use crate::units::{PhysicalOffset, QueueId, TimestampMs, to_u64, to_usize};
+use crate::units::{QueueId, TimestampMs, to_u64, to_usize};
 
 /// Lost messages that are named; more are counted.
 const LOST_MAX: usize = 10_000;
@@ -33,16 +33,17 @@ pub(super) const CONFIG_FILES: [&str; 4] =
 #[derive(Debug)]
 pub struct Examiner {
     storage: Arc<dyn Storage>,
-    settings: Settings,
+    log_files: LogFiles,
     files: Vec<(u64, DirEntry)>,
     next: usize,
-    /// The end that is known to have been durable.
-    durable: u64,
+    known: KnownEnd,
     out: Examination,
-    /// The last file with records, and what was met where they end in it: bytes that are no record, up to there.
-    open_end: Option<(u64, u64, String)>,
-    /// When the last record that was read was stored.
+    /// The log's end was met: what follows is none of it.
+    has_ended: bool,
+    /// When the newest record that was read was stored.
     newest: TimestampMs,
+    /// When the last record that was read was stored.
+    last_ms: Option<i64>,
 }
 
 impl Examiner {
@@ -55,13 +56,24 @@ impl Examiner {
         while files.last().is_some_and(|(_, file)| file.len == 0) {
             files.pop();
         }
-        let settings = settings.unwrap_or_default();
         // Asked first: a writer may go on meanwhile.
-        let durable = known_durable(storage.as_ref(), &settings)?;
-        let first = files.first().map_or(0, |(base, _)| *base);
         let clean = is_clean(storage.as_ref())?;
-        let out = Examination { file_size, first, end: first, clean, ..Examination::default() };
-        Ok(Self { storage, settings, files, next: 0, durable, out, open_end: None, newest: TimestampMs(1) })
+        let published = Published::open(storage.as_ref())?;
+        let snapshot = Snapshot::position_of(storage.as_ref())?;
+        let known = KnownEnd::find(storage.as_ref(), settings.as_ref(), published.as_ref(), snapshot, clean, false)?;
+        let first = files.first().map_or(0, |(base, _)| *base);
+        let listed = files.iter().map(|(base, file)| (*base, file.len)).collect();
+        Ok(Self {
+            log_files: LogFiles::new(Arc::clone(&storage), file_size, listed),
+            storage,
+            files,
+            next: 0,
+            known,
+            out: Examination { file_size, first, end: first, clean, ..Examination::default() },
+            has_ended: false,
+            newest: TimestampMs(1),
+            last_ms: None,
+        })
     }
 
     /// How many files the log has.
@@ -80,7 +92,6 @@ impl Examiner {
         }
         let expected = self.next.checked_sub(1).and_then(|before| self.files.get(before));
         if let Some(expected) = expected.map(|(before, _)| before + self.out.file_size).filter(|end| *end < base) {
-            self.close_open_end(expected);
             let missing = format!("{}/{expected:020}", commit_log::DIRECTORY);
             self.damaged(DamageKind::Missing, expected..base, missing, "it is not there".to_owned());
         }
@@ -105,54 +116,43 @@ impl Examiner {
             // What a cut file lacks reads as zeros.
             bytes.to_mut().resize(to_usize(self.out.file_size), 0);
         }
-        self.walk(base, path, &bytes);
-        if self.out.damages.len() == damages && length == self.out.file_size {
+        self.walk(base, path, &bytes)?;
+        if !self.has_ended && self.out.damages.len() == damages && length == self.out.file_size {
             self.out.whole.push(base);
         }
         Ok(())
     }
 
-    fn walk(&mut self, base: u64, path: &str, bytes: &[u8]) {
+    /// Reads the records of a file; what is damaged is noted, and reading goes on after it.
+    fn walk(&mut self, base: u64, path: &str, bytes: &[u8]) -> Result<()> {
         let file_end = base + self.out.file_size;
         let mut at = base;
-        while at < file_end {
+        while at < file_end && !self.has_ended {
             let rest = bytes.get(to_usize(at - base)..).unwrap_or_default();
-            let why = match step(rest, at, file_end, self.settings.verify(at)) {
+            let why = match step(rest, at, file_end, self.known.settings.verify(at)) {
                 Step::Record(view) => {
-                    self.record(base, at, &view);
+                    self.record(at, &view);
                     at += u64::from(view.size);
                     continue;
                 }
                 Step::FileEnd => {
-                    self.seen(base, file_end);
-                    return;
+                    self.out.end = file_end;
+                    return Ok(());
                 }
-                Step::Unwritten if to_u64(rest.len()) < FILE_TAIL => return,
+                Step::Unwritten if to_u64(rest.len()) < FILE_TAIL => return Ok(()),
                 Step::Unwritten => "zeros, where a record should begin".to_owned(),
                 Step::Bad(why) => why.to_string(),
                 Step::BadBlank(why) => why,
             };
-            let Some(next) = self.next_record(rest, at, file_end) else {
-                // Whether this is the log's end shows in the files behind.
-                let written = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| to_u64(last) + 1);
-                let is_first = self.open_end.is_none();
-                if is_first {
-                    self.open_end = Some((at, at + written, why));
-                } else if written > 0 {
-                    self.damaged(DamageKind::Tail, at..at + written, path.to_owned(), why);
-                }
-                return;
-            };
-            self.close_open_end(base);
-            self.damaged(DamageKind::Bad, at..next, path.to_owned(), why);
-            at = next;
+            at = self.no_record(rest, at, file_end, path, why)?;
         }
+        Ok(())
     }
 
-    fn record(&mut self, base: u64, at: u64, view: &RecordView<'_>) {
-        self.close_open_end(base);
+    fn record(&mut self, at: u64, view: &RecordView<'_>) {
         self.out.records += 1;
         self.newest = self.newest.max(view.store_timestamp);
+        self.last_ms = Some(view.store_timestamp.0);
         if view.transaction_type().is_queued() {
             self.note_queue(view);
         }
@@ -167,45 +167,45 @@ impl Examiner {
         }
     }
 
-    /// The file is full.
-    fn seen(&mut self, base: u64, file_end: u64) {
-        self.close_open_end(base);
-        self.out.end = file_end;
-    }
-
-    /// Records stand in the file at `base`, so what was no record in a file in front is damage up to that file's end.
-    fn close_open_end(&mut self, base: u64) {
-        let Some((from, _, why)) = self.open_end.take_if(|(from, ..)| *from < base) else { return };
-        let size = self.out.file_size;
-        let file = from - from % size;
-        let path = format!("{}/{file:020}", commit_log::DIRECTORY);
-        self.out.whole.retain(|whole| *whole != file);
-        self.damaged(DamageKind::Bad, from..file + size, path, why);
-    }
-
-    /// Where behind a bad place a record stands, or the blank that fills the file.
-    fn next_record(&self, rest: &[u8], at: u64, file_end: u64) -> Option<u64> {
-        (1..rest.len().saturating_sub(8)).find_map(|skipped| {
-            let rest = rest.get(skipped..)?;
-            let place = at + to_u64(skipped);
-            match rest.get(4..7)? {
-                [0xDA, 0xA3, 0x20] => {
-                    matches!(decode(rest, PhysicalOffset(place), self.settings.verify(place)), Ok(Scanned::Record(_)))
-                        .then_some(place)
-                }
-                [0xCB, 0xD4, 0x31] => matches!(
-                    decode(rest, PhysicalOffset(place), self.settings.verify(place)),
-                    Ok(Scanned::Blank { size }) if place + u64::from(size) == file_end
-                )
-                .then_some(place),
-                _ => None,
+    /// At an offset at which no record begins: the log ends there, or goes on after damage. Where reading goes on.
+    fn no_record(&mut self, rest: &[u8], at: u64, file_end: u64, path: &str, why: String) -> Result<u64> {
+        let verdict = self.known.verdict(&self.log_files, at, self.last_ms)?;
+        if !matches!(verdict.tail, Tail::Damaged(_)) {
+            self.has_ended = true;
+            self.out.torn = matches!(verdict.tail, Tail::Torn | Tail::Stale).then_some((at, verdict.bytes_end));
+            return Ok(at);
+        }
+        let verify = |at| self.known.settings.verify(at);
+        if let Some(found) = next_record(rest, at, file_end, verify) {
+            let mut next = found.physical_offset;
+            let given_up = !fits(next - at, verify(at));
+            if given_up {
+                next += found.size;
+                self.last_ms = Some(found.stored_ms);
             }
-        })
+            self.damaged(DamageKind::Bad, at..next, path.to_owned(), why);
+            if let Some(damage) = self.out.damages.last_mut() {
+                damage.given_up = given_up.into();
+            }
+            self.out.end = next;
+            return Ok(next);
+        }
+        if verdict.later_record.is_some() {
+            self.damaged(DamageKind::Bad, at..file_end, path.to_owned(), why);
+            self.out.end = file_end;
+            return Ok(file_end);
+        }
+        self.has_ended = true;
+        if verdict.bytes_end > at {
+            self.damaged(DamageKind::Tail, at..verdict.bytes_end, path.to_owned(), why);
+        }
+        Ok(at)
     }
 
     fn damaged(&mut self, kind: DamageKind, range: std::ops::Range<u64>, file: String, what: String) {
         let (records_before, stored) = (self.out.records, self.newest);
-        self.out.damages.push(Damage { kind, from: range.start, to: range.end, file, what, records_before, stored });
+        let (from, to) = (range.start, range.end);
+        self.out.damages.push(Damage { kind, from, to, file, what, given_up: 0, records_before, stored });
     }
 
     /// Looks at the rest: where the log should begin and end, what is derived, what is lost.
@@ -213,7 +213,7 @@ impl Examiner {
         while self.step()? {}
         let storage = Arc::clone(&self.storage);
         self.judge_front(storage.as_ref())?;
-        self.judge_tail();
+        self.judge_end()?;
         self.derived(storage.as_ref())?;
         let size = self.out.file_size.max(1);
         // A file gets its length before its bytes.
@@ -224,7 +224,7 @@ impl Examiner {
     }
 
     fn judge_front(&mut self, storage: &dyn Storage) -> Result<()> {
-        let ours = self.settings.ranges.last().is_some_and(|range| range.end.is_none());
+        let ours = self.known.settings.ranges.last().is_some_and(|range| range.end.is_none());
         let published = Published::open(storage)?.filter(|published| published.appended().0 > 0 && ours);
         if let Some(from) = published.map(|published| published.minimum().0).filter(|from| *from < self.out.first) {
             let file = format!("{}/{from:020}", commit_log::DIRECTORY);
@@ -233,24 +233,17 @@ impl Examiner {
         Ok(())
     }
 
-    fn judge_tail(&mut self) {
-        let (end, clean, durable) = (self.out.end, self.out.clean, self.durable);
-        if let Some((from, to, why)) = self.open_end.take().filter(|(from, to, _)| to > from) {
-            if clean || end < durable {
-                let file = from - from % self.out.file_size;
-                self.out.whole.retain(|whole| *whole != file);
-                let path = format!("{}/{file:020}", commit_log::DIRECTORY);
-                self.damaged(DamageKind::Tail, from..to, path, why);
-            } else {
-                self.out.torn = Some((from, to));
-            }
-        }
-        if end < durable {
+    /// Where the log is known to have gone further than it does.
+    fn judge_end(&mut self) -> Result<()> {
+        let end = self.out.end;
+        let verdict = self.known.verdict(&self.log_files, end, self.last_ms)?;
+        if matches!(verdict.tail, Tail::Damaged(_)) && verdict.written > end {
             let file = end - end % self.out.file_size.max(1);
             let path = format!("{}/{file:020}", commit_log::DIRECTORY);
             let what = "the log ended further behind, by what is known of it".to_owned();
-            self.damaged(DamageKind::End, end..durable, path, what);
+            self.damaged(DamageKind::End, end..verdict.written, path, what);
         }
+        Ok(())
     }
 
     /// Files that are built from the log, or have a second copy, and are not as they must be.
@@ -276,7 +269,7 @@ impl Examiner {
         if self.out.clean && self.out.records > 0 && checkpoint.physic_ms > self.newest.0 {
             bad.push(("checkpoint".to_owned(), "it is ahead of the log".to_owned()));
         }
-        if let (Some(slots), Some(entries)) = (self.settings.index_slots, self.settings.index_entries) {
+        if let (Some(slots), Some(entries)) = (self.known.settings.index_slots, self.known.settings.index_entries) {
             let bytes = IndexGeometry { slots, entries }.file_bytes();
             let files = storage.list("index")?.unwrap_or_default();
             for file in files.into_iter().filter(|file| file.len > 0 && file.len != bytes) {
@@ -306,7 +299,7 @@ impl Examiner {
                 }
             }
         }
-        let size = self.settings.consume_queue_file_size.or_else(|| most_frequent(&lengths));
+        let size = self.known.settings.consume_queue_file_size.or_else(|| most_frequent(&lengths));
         for (path, length) in lengths.into_iter().filter(|(_, length)| Some(*length) != size) {
             let what = format!("it has {length} bytes, the other queue files {}", size.unwrap_or(0));
             self.out.derived.push((path, what));
@@ -334,13 +327,6 @@ impl Examiner {
         }
         Ok(())
     }
-}
-
-fn known_durable(storage: &dyn Storage, settings: &Settings) -> Result<u64> {
-    let published = Published::open(storage)?.map_or(0, |published| published.durable().0.min(published.appended().0));
-    let snapshot = Snapshot::load(storage)?.map_or(0, |snapshot| snapshot.position);
-    let closed = settings.ranges.last().and_then(|range| range.end).filter(|_| is_clean(storage).unwrap_or(false));
-    Ok(published.max(snapshot).max(closed.unwrap_or(0)))
 }
 
 /// Bytes of a file of the log: as remembered, else as the names are apart, else as the most files are long.

@@ -6,28 +6,37 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::error::{Error, Result};
-use crate::names::REPAIR_TOPIC;
+use crate::names::{REPAIR_TOPIC, SHORT_REPAIR_TOPIC};
 use crate::record::decode::{RecordCrc, Verify};
 use crate::record::encode::{blank, encode, encoded_size};
 use crate::record::layout::{BLANK_MIN, SYS_ROLLBACK};
-use crate::record::{Draft, Place};
+use crate::record::{Draft, Place, RecordView, TransactionType};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
 
 /// The topic that fillers bear.
 pub const TOPIC: &str = REPAIR_TOPIC;
+/// The topic of a filler where the other one does not fit. With it a filler is not longer than any record with the same
+/// CRCs that could have been there.
+pub(super) const SHORT_TOPIC: &str = SHORT_REPAIR_TOPIC;
 /// Bytes of one filler at most: no larger than messages usually may be.
 const FILLER_MAX: u64 = 1 << 20;
 
 /// The bytes that fill `from..to` of a file that begins at `base` and has `size` bytes.
 pub(super) fn fill(from: u64, to: u64, base: u64, size: u64, stored: TimestampMs, verify: Verify) -> Result<Vec<u8>> {
     let with_crc = matches!(verify.record_crc, RecordCrc::Required);
-    let least = u64::from(encoded_size(&draft(&[], stored), with_crc)?);
+    let mut topic = TOPIC;
+    let mut least = least_size(topic, with_crc)?;
+    if to < base + size && to - from < least {
+        topic = SHORT_TOPIC;
+        least = least_size(topic, with_crc)?;
+    }
+    let put = |at, size, out: &mut Vec<u8>| put(topic, at, size, least, stored, with_crc, out);
     let mut out = Vec::new();
     let mut at = from;
     if to == base + size {
         // A record tells that the place was repaired, and at a file's beginning its time is asked for.
         if to - from >= least + to_u64(BLANK_MIN) {
-            at += put(at, least, least, stored, with_crc, &mut out)?;
+            at += put(at, least, &mut out)?;
         }
         let left = u32::try_from(to - at).map_err(|_| too_large(from, to))?;
         out.extend_from_slice(&blank(left));
@@ -39,21 +48,44 @@ pub(super) fn fill(from: u64, to: u64, base: u64, size: u64, stored: TimestampMs
             return Err(too_large(from, to));
         }
         let size = if left <= FILLER_MAX { left } else { FILLER_MAX.min(left - least) };
-        at += put(at, size, least, stored, with_crc, &mut out)?;
+        at += put(at, size, &mut out)?;
     }
     Ok(out)
 }
 
-fn put(at: u64, size: u64, least: u64, stored: TimestampMs, with_crc: bool, out: &mut Vec<u8>) -> Result<u64> {
-    let body = vec![0; to_usize(size - least)];
-    let place = Place { physical_offset: PhysicalOffset(at), queue_offset: QueueOffset(0), store_timestamp: stored };
-    encode(&draft(&body, stored), place, with_crc, out).map(u64::from)
+/// Whether a record is a filler.
+pub fn is_filler(view: &RecordView<'_>) -> bool {
+    matches!(view.topic, TOPIC | SHORT_TOPIC) && view.transaction_type() == TransactionType::Rollback
 }
 
-fn draft(body: &[u8], stored: TimestampMs) -> Draft<'_> {
+/// Whether some filler fits a room between two records.
+pub(super) fn fits(room: u64, verify: Verify) -> bool {
+    let with_crc = matches!(verify.record_crc, RecordCrc::Required);
+    least_size(SHORT_TOPIC, with_crc).is_ok_and(|least| room >= least)
+}
+
+fn least_size(topic: &'static str, with_crc: bool) -> Result<u64> {
+    encoded_size(&draft(topic, &[], TimestampMs(0)), with_crc).map(u64::from)
+}
+
+fn put(
+    topic: &'static str,
+    at: u64,
+    size: u64,
+    least: u64,
+    stored: TimestampMs,
+    with_crc: bool,
+    out: &mut Vec<u8>,
+) -> Result<u64> {
+    let body = vec![0; to_usize(size - least)];
+    let place = Place { physical_offset: PhysicalOffset(at), queue_offset: QueueOffset(0), store_timestamp: stored };
+    encode(&draft(topic, &body, stored), place, with_crc, out).map(u64::from)
+}
+
+fn draft<'a>(topic: &'a str, body: &'a [u8], stored: TimestampMs) -> Draft<'a> {
     let host = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     Draft {
-        topic: TOPIC,
+        topic,
         queue_id: QueueId(0),
         flag: 0,
         sys_flag: SYS_ROLLBACK,

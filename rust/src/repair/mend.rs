@@ -15,10 +15,10 @@ use crate::config_file::{self, replace_file};
 use crate::consume_queue;
 use crate::error::{Error, Result};
 use crate::index::find_geometry;
+use crate::log_view::{GUARD, LOCK, PUBLISHER_BYTE, WRITER_BYTE, consume_queue_file_size};
 use crate::segment::{SegmentQueue, make_file};
 use crate::settings::{self, Settings};
 use crate::storage::{OpenMode, Storage};
-use crate::store::{GUARD, LOCK, PUBLISHER_BYTE, WRITER_BYTE, consume_queue_file_size};
 use crate::units::{QueueId, to_usize};
 
 /// Bytes that are copied in one call.
@@ -59,6 +59,7 @@ pub fn mend(
     for damage in &found.damages {
         mender.log(damage, &settings)?;
     }
+    mender.cut_tail()?;
     mender.mark()?;
     settings.store(storage.as_ref())?;
     mender.remove_derived()?;
@@ -183,6 +184,24 @@ impl Mender<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// What follows the end of the log goes: the checkpoint that tells it from damage goes, too.
+    fn cut_tail(&mut self) -> Result<()> {
+        let Some((from, to)) = self.found.torn.filter(|_| !self.found.damages.is_empty()) else { return Ok(()) };
+        let size = self.found.file_size;
+        for (base, file) in SegmentQueue::files(self.storage, commit_log::DIRECTORY)?.iter().rev() {
+            let path = format!("{}/{}", commit_log::DIRECTORY, file.name);
+            if *base > from {
+                self.remove(&path)?;
+            } else if from < base + size {
+                let file = self.storage.open(&path, OpenMode::Write)?;
+                file.punch(from - base..size)?;
+                file.sync()?;
+            }
+        }
+        self.out.cleared.push((from, to));
+        Ok(())
     }
 
     /// A file in place of one that is not there. It gets its name when it is whole.

@@ -12,7 +12,7 @@ mod mend;
 mod tests;
 
 pub use examine::Examiner;
-pub use filler::TOPIC;
+pub use filler::{TOPIC, is_filler};
 pub use mend::{Mended, mend, report};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,6 +63,8 @@ pub struct Damage {
     pub file: String,
     /// What is wrong with it.
     pub what: String,
+    /// Whole records at its end that are given up with it, because no filler is as short as what is damaged.
+    pub given_up: u64,
     /// Records of the log in front of it that can be read.
     pub records_before: u64,
     /// When the last of them was stored.
@@ -89,7 +91,7 @@ pub struct Examination {
     pub file_size: u64,
     /// The physical offset at which the log begins.
     pub first: u64,
-    /// One past its last readable record.
+    /// One past its last readable record, or past the damage that a repair fills.
     pub end: u64,
     /// Records that can be read.
     pub records: u64,

@@ -66,6 +66,11 @@ impl SegmentQueue {
         Ok(entries.into_iter().filter_map(numbered).collect())
     }
 
+    /// Where the files are.
+    pub const fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
     /// Bytes of one file.
     pub const fn file_size(&self) -> u64 {
         self.size

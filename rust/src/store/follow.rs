@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
-use super::open::{LOCK, PUBLISHER_BYTE, WRITER_BYTE, clamp_offsets};
+use super::open::clamp_offsets;
 use super::{Inner, Shared};
 use crate::delay::DelayProgress;
 use crate::error::Result;
 use crate::index::IndexFiles;
+use crate::log_view::{KnownEnd, LOCK, PUBLISHER_BYTE, WRITER_BYTE};
 use crate::offsets::ConsumerOffsets;
 use crate::recovery::{Known, recover};
 use crate::snapshot::Snapshot;
@@ -104,14 +105,13 @@ impl Shared {
 }
 
 /// What a reader knows that goes on beside a writer: how far it may read.
-const fn beside_a_writer(limit: u64, half_progress: u64) -> Known {
+fn beside_a_writer(limit: u64, half_progress: u64) -> Known {
     Known {
         read_only: true,
         clean: false,
-        durable: 0,
+        end: KnownEnd { is_in_use: true, ..KnownEnd::default() },
         limit,
         live: true,
-        physic_ms: 0,
         half_progress,
         delays: DelayProgress::new(),
     }

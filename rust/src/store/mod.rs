@@ -31,17 +31,10 @@ pub use end_transaction::{End, EndKind, Ended};
 pub use expire::Expired;
 pub use figures::PendingRow;
 pub use history::TransactionRow;
-pub use open::{GUARD, OpenReport};
-pub use read::{StoreStat, StoredRecord};
 #[cfg(feature = "arrow")]
-pub(crate) use {
-    history::{HalfRecord, rows},
-    survey::{log_file_size, look, no_store},
-};
-pub(crate) use {
-    open::{LOCK, PUBLISHER_BYTE, WRITER_BYTE, is_clean},
-    survey::consume_queue_file_size,
-};
+pub(crate) use history::{HalfRecord, rows};
+pub use open::OpenReport;
+pub use read::{StoreStat, StoredRecord};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,6 +49,7 @@ use crate::error::{Error, Result};
 use crate::flush::GroupCommit;
 use crate::half::counts::Counts;
 use crate::index::{IndexEntry, IndexFiles};
+pub use crate::log_view::GUARD;
 use crate::offsets::ConsumerOffsets;
 use crate::options::{FlushDiskType, StoreOptions};
 use crate::published::Published;

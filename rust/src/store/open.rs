@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::end_transaction::Group;
-use super::survey::{Geometry, foreign, geometry, look, no_store, refuse};
+use super::survey::{Geometry, geometry, refuse};
 use super::{FORKS, Inner, Shared, Wake};
-use crate::checkpoint::Checkpoint;
 use crate::clock::Clock;
 use crate::commit_log::{self, Appender, CommitLog, Urgency};
 use crate::config_file::replace_file;
@@ -20,6 +19,9 @@ use crate::delay::DelayOffsets;
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
 use crate::index::IndexFiles;
+use crate::log_view::{
+    ABORT, GUARD, KnownEnd, LOCK, PUBLISHER_BYTE, WRITER_BYTE, Writer, foreign, is_clean, look, no_store,
+};
 use crate::mutant::{Mutant, mutated};
 use crate::names::{HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP};
 use crate::offsets::ConsumerOffsets;
@@ -33,16 +35,6 @@ use crate::snapshot::Snapshot;
 use crate::storage::{Lock, OpenMode, Opener, Storage};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex};
 use crate::units::{PhysicalOffset, to_usize};
-
-/// Exists while a store is open; found at opening: the last close was not clean.
-pub(super) const ABORT: &str = "abort";
-/// Makes a RocketMQ broker refuse the store while we have it open, and until we have healed it.
-pub const GUARD: &str = "commitlog/!txstore-open";
-pub(crate) const LOCK: &str = "lock";
-/// The byte of `lock` that RocketMQ locks too.
-pub(crate) const WRITER_BYTE: u64 = 0;
-/// The byte that says: `published` is to be believed.
-pub(crate) const PUBLISHER_BYTE: u64 = 1;
 
 /// What opening found and did.
 #[derive(Clone, Debug, Default)]
@@ -63,6 +55,24 @@ pub struct OpenReport {
     pub warnings: Vec<String>,
 }
 
+/// How often a reader starts again because a writer came or went while it read.
+const READER_TRIES_MAX: u32 = 8;
+
+/// Who writes a store, and which state of it is published.
+#[derive(PartialEq, Eq)]
+struct Marks {
+    writer: Writer,
+    epoch: Option<u64>,
+}
+
+impl Marks {
+    fn of(storage: &dyn Storage) -> Result<Self> {
+        let published = Published::open(storage)?;
+        let writer = Writer::find(storage, published.as_ref())?;
+        Ok(Self { writer, epoch: published.as_ref().map(Published::epoch) })
+    }
+}
+
 /// The marks of a writer.
 struct Claim {
     locks: Vec<Box<dyn Lock>>,
@@ -80,18 +90,12 @@ pub(super) fn open(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, options: St
     if !options.read_only {
         refuse(storage.as_ref())?;
     }
-    let settings = Settings::load(storage.as_ref())?;
-    let geometry = geometry(storage.as_ref(), &options, settings.as_ref())?;
     let opener = storage.opener();
     if options.read_only {
-        let files = SegmentQueue::files(storage.as_ref(), commit_log::DIRECTORY)?;
-        if settings.is_none() && files.is_empty() {
-            // A reader that guessed the sizes would see nothing of what comes.
-            let what = "its log has no file yet, so how large they will be is not known\nhint: open it again when its writer has begun";
-            return Err(foreign(storage.as_ref(), commit_log::DIRECTORY, what));
-        }
-        return open_with(storage, clock, options, opener, &geometry, settings, None);
+        return open_reader(storage, clock, options, opener);
     }
+    let settings = Settings::load(storage.as_ref())?;
+    let geometry = geometry(storage.as_ref(), &options, settings.as_ref())?;
     let mut claim = claim(storage.as_ref(), opener)?;
     let opened = open_with(Arc::clone(&storage), clock, options, opener, &geometry, settings, Some(&mut claim));
     if opened.is_err() && claim.clean && !claim.changed {
@@ -99,6 +103,43 @@ pub(super) fn open(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, options: St
         let _ = storage.unlink(ABORT).and_then(|()| storage.unlink(GUARD));
     }
     opened
+}
+
+/// Opens for reading. Whether a writer writes is asked before the log is read, and decides how it is read, so it is
+/// asked again afterwards: where a writer came or went meanwhile, reading starts again.
+#[allow(clippy::needless_pass_by_value)] // Each try takes a copy of all three.
+fn open_reader(
+    storage: Arc<dyn Storage>,
+    clock: Arc<dyn Clock>,
+    options: StoreOptions,
+    opener: Opener,
+) -> Result<Shared> {
+    let mut tries = 0;
+    loop {
+        let before = Marks::of(storage.as_ref())?;
+        let opened = read_once(Arc::clone(&storage), Arc::clone(&clock), options.clone(), opener);
+        tries += 1;
+        if tries == READER_TRIES_MAX || Marks::of(storage.as_ref())? == before {
+            return opened;
+        }
+    }
+}
+
+fn read_once(
+    storage: Arc<dyn Storage>,
+    clock: Arc<dyn Clock>,
+    options: StoreOptions,
+    opener: Opener,
+) -> Result<Shared> {
+    let settings = Settings::load(storage.as_ref())?;
+    let geometry = geometry(storage.as_ref(), &options, settings.as_ref())?;
+    let files = SegmentQueue::files(storage.as_ref(), commit_log::DIRECTORY)?;
+    if settings.is_none() && files.is_empty() {
+        // A reader that guessed the sizes would see nothing of what comes.
+        let what = "its log has no file yet, so how large they will be is not known\nhint: open it again when its writer has begun";
+        return Err(foreign(storage.as_ref(), commit_log::DIRECTORY, what));
+    }
+    open_with(storage, clock, options, opener, &geometry, settings, None)
 }
 
 fn open_with(
@@ -125,7 +166,9 @@ fn open_with(
     let delays_lost = delay_offsets.is_none() || !damaged.is_empty();
     let delay_offsets = delay_offsets.unwrap_or_default();
     warnings.extend(damaged);
-    let snapshot = Snapshot::load(storage.as_ref())?.filter(|snapshot| !(delays_lost && has_delayed(snapshot)));
+    let snapshot = Snapshot::load(storage.as_ref())?;
+    let snapshot_position = snapshot.as_ref().map_or(0, |snapshot| snapshot.position);
+    let snapshot = snapshot.filter(|snapshot| !(delays_lost && has_delayed(snapshot)));
     let is_new = settings.is_none() && SegmentQueue::files(storage.as_ref(), commit_log::DIRECTORY)?.is_empty();
     let mut settings = settings.unwrap_or_else(|| Settings { append_prop_crc: is_new, ..Settings::default() });
     let limit =
@@ -133,10 +176,16 @@ fn open_with(
     let known = Known {
         read_only,
         clean: clean && !foreign_writer,
-        durable: known_durable(published.as_ref(), snapshot.as_ref()),
+        end: KnownEnd::find(
+            storage.as_ref(),
+            Some(&settings),
+            published.as_ref(),
+            snapshot_position,
+            clean && !foreign_writer,
+            live || foreign_writer,
+        )?,
         limit,
         live: live || foreign_writer || limit < u64::MAX,
-        physic_ms: Checkpoint::load(storage.as_ref())?.map_or(0, |checkpoint| checkpoint.physic_ms),
         half_progress: offsets.get(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE).unwrap_or(0),
         delays: delay_offsets.progress().clone(),
     };
@@ -152,7 +201,7 @@ fn open_with(
     let recovered = recover_or_rebuild(&log, &queue_files, &mut index, &settings, snapshot, &known)?;
     let end = recovered.end;
     log.set_appended(end);
-    log.set_durable(if read_only { end } else { known.durable.min(end) });
+    log.set_durable(if read_only { end } else { known.end.durable.min(end) });
     warnings.extend(recovered.warnings.iter().cloned());
     let mut report = OpenReport {
         clean,
@@ -175,8 +224,10 @@ fn open_with(
             }
             // Where a broker wrote last nothing was acknowledged by us, and its log may be large.
             if let Some(ours) = settings.ranges.last().filter(|range| range.end.is_none()) {
-                rewrite_log(&log, known.durable.max(ours.start), end)?;
+                rewrite_log(&log, known.end.durable.max(ours.start), end)?;
             }
+        }
+        if !clean || recovered.stale {
             cut_log(&log, end)?;
             cut_queues(&queue_files, &recovered.dispatcher)?;
         }
@@ -191,8 +242,8 @@ fn open_with(
     }
     if read_only && !known.live && !clean {
         // A killed writer may have left what no sync covered; what is shown must not be taken back by lost power.
-        if let Some(ours) = settings.ranges.last().filter(|range| range.end.is_none() && known.durable < end) {
-            log.segments.sync(known.durable.max(ours.start), end)?;
+        if let Some(ours) = settings.ranges.last().filter(|range| range.end.is_none() && known.end.durable < end) {
+            log.segments.sync(known.end.durable.max(ours.start), end)?;
         }
     }
     let verifying = settings.clone();
@@ -361,10 +412,6 @@ fn claim(storage: &dyn Storage, opener: Opener) -> Result<Claim> {
     Ok(Claim { locks: vec![writer, publisher], clean, changed: false })
 }
 
-pub(crate) fn is_clean(storage: &dyn Storage) -> Result<bool> {
-    Ok(storage.len(GUARD)?.is_none() && storage.len(ABORT)?.is_none())
-}
-
 fn abort_pid(storage: &dyn Storage) -> Option<u32> {
     let length = storage.len(ABORT).ok()??.min(16);
     let mut text = vec![0; to_usize(length)];
@@ -397,12 +444,6 @@ fn shown_until(published: &Published, live: bool) -> u64 {
         (false, true) => published.durable().0,
         (false, false) => u64::MAX,
     }
-}
-
-fn known_durable(published: Option<&Published>, snapshot: Option<&Snapshot>) -> u64 {
-    // Nothing is durable that was not appended: a page that says so is damaged, and the least of it is believed.
-    let published = published.map_or(0, |published| published.durable().0.min(published.appended().0));
-    published.max(snapshot.map_or(0, |snapshot| snapshot.position))
 }
 
 /// Whether there were delayed messages. Without their progress the whole log has to tell which were delivered.

@@ -1,5 +1,6 @@
 //! Tests of the store: each promise of docs/transactions.md by its name, on storage in memory.
 
+mod brokers_end;
 mod concurrency;
 mod delays;
 mod deletion;

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
-use super::open::{ABORT, GUARD};
 use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::checkpoint::Checkpoint;
 use crate::commit_log;
@@ -16,6 +15,7 @@ use crate::consume_queue::Slot;
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
 use crate::java;
+use crate::log_view::{ABORT, GUARD};
 use crate::mutant::{Mutant, mutated};
 use crate::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
 use crate::snapshot::{Anchor, QueueExtent, Snapshot};

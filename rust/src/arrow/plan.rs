@@ -1,0 +1,56 @@
+//! Plans what a stream reads next, by what a scan is to show.
+//!
+//! In:     a log, a scan's options.
+//! Out:    where a range of so many rows or bytes ends; the topics that a pattern may mean.
+//! Always: a range ends where a record ends.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::Log;
+use super::options::{ScanOptions, TopicMemory};
+use crate::config_file;
+use crate::error::Result;
+use crate::log_view::Stop;
+
+impl Log {
+    /// Where a range from `start` on, where a record begins, ends after so many wanted rows or so many bytes: at a
+    /// record's end.
+    pub fn advance(&self, options: &ScanOptions, start: u64, rows: Option<u64>, bytes: Option<u64>) -> Result<u64> {
+        let visible = self.visible_end(Some(start))?;
+        let end = options.end.map_or(visible, |end| end.min(visible)).max(start);
+        let start = start.max(self.first());
+        let by_bytes = bytes.map_or(end, |bytes| start.saturating_add(bytes).min(end));
+        let Some(rows) = rows else {
+            // At least one record, or the range would never end.
+            return if by_bytes < end { self.boundary(by_bytes.max(start + 1), end) } else { Ok(end) };
+        };
+        let (mut left, mut at, mut topics) = (rows, start, TopicMemory::default());
+        let walk = self.walk(start, end, |view| {
+            let wanted = options.wants(view, &mut topics);
+            let is_room = at == start || (at < by_bytes && (left > 0 || !wanted));
+            if is_room {
+                left -= u64::from(wanted && left > 0);
+                at = view.physical_offset.0 + u64::from(view.size);
+            }
+            is_room
+        })?;
+        match walk.stop {
+            Stop::NoRecord(_) if at == walk.at || at == start => self.resume_before(walk.at, end),
+            // Nothing is after the last one but the blank rest of its file.
+            Stop::Limit if walk.at > at && left > 0 && at < by_bytes => Ok(walk.at.min(end)),
+            _ => Ok(at.min(end)),
+        }
+    }
+
+    /// The topics that have queues, or are to have some, sorted. A new queue's file is written after its first messages.
+    pub fn topics(&self) -> Result<Vec<String>> {
+        let entries = self.storage().list(crate::consume_queue::DIRECTORY)?.unwrap_or_default();
+        let queues = entries.into_iter().filter(|entry| entry.is_dir).map(|entry| entry.name);
+        let file = config_file::load(self.storage(), "topics.json")?.value.unwrap_or_default();
+        let table = file.get("topicConfigTable").and_then(Value::as_object);
+        let configured = table.into_iter().flat_map(|table| table.keys().cloned());
+        Ok(queues.chain(configured).collect::<BTreeSet<_>>().into_iter().collect())
+    }
+}

@@ -1,0 +1,100 @@
+//! What a directory holds: whether it is a store, and how large its files are.
+//!
+//! In:     a directory, remembered settings.
+//! Out:    sizes, or an error that says why it is no store.
+//! Always: reads only.
+
+use super::writer::ABORT;
+use crate::commit_log;
+use crate::consume_queue::{self, ENTRY_SIZE};
+use crate::error::{Error, Result};
+use crate::segment::SegmentQueue;
+use crate::settings::Settings;
+use crate::storage::Storage;
+use crate::units::to_u64;
+
+/// Whether a directory is a store; one with other things in it is refused.
+pub(crate) fn look(storage: &dyn Storage) -> Result<bool> {
+    let entries = storage.list("")?.unwrap_or_default();
+    if entries.iter().any(|entry| entry.is_dir && entry.name == commit_log::DIRECTORY) {
+        return Ok(true);
+    }
+    if let Some(dledger) = entries.iter().find(|entry| entry.is_dir && entry.name.starts_with("dledger-")) {
+        return Err(foreign(
+            storage,
+            &dledger.name,
+            "a DLedger store keeps its log elsewhere; only ordinary stores are read",
+        ));
+    }
+    // What an opening that crashed at its very beginning leaves behind.
+    let ours = ["lock", ABORT, "txstore", "config", "checkpoint", "index", consume_queue::DIRECTORY];
+    match entries.iter().find(|entry| !ours.contains(&entry.name.as_str())) {
+        Some(other) => Err(foreign(
+            storage,
+            "",
+            &format!(
+                "it is no store: it holds {:?} and no commitlog\nhint: name a store, or for a new one an empty or a new directory",
+                other.name
+            ),
+        )),
+        None => Ok(false),
+    }
+}
+
+/// Until we close it nobody else writes the store: then no file's length is believed against what is remembered.
+fn ours(settings: Option<&Settings>) -> Option<&Settings> {
+    settings.filter(|settings| settings.ranges.last().is_some_and(|range| range.end.is_none()))
+}
+
+/// Bytes of a commit log file, if the store has one or remembers it.
+pub(crate) fn log_file_size(storage: &dyn Storage, settings: Option<&Settings>) -> Result<Option<u64>> {
+    let lengths = file_lengths(storage, commit_log::DIRECTORY)?;
+    let found = own_size(&lengths, settings.and_then(|settings| settings.commit_log_file_size));
+    Ok(ours(settings).and_then(|settings| settings.commit_log_file_size).or(found))
+}
+
+/// Bytes of a consume queue file, if the store has one or remembers it.
+pub(crate) fn consume_queue_file_size(storage: &dyn Storage, settings: Option<&Settings>) -> Result<Option<u64>> {
+    let found = queue_file_size(storage, settings.and_then(|settings| settings.consume_queue_file_size))?;
+    Ok(ours(settings).and_then(|settings| settings.consume_queue_file_size).or(found))
+}
+
+/// The lengths of a row's files, without those that a crash left empty.
+fn file_lengths(storage: &dyn Storage, directory: &str) -> Result<Vec<u64>> {
+    let files = SegmentQueue::files(storage, directory)?;
+    Ok(files.into_iter().map(|(_, file)| file.len).filter(|length| *length > 0).collect())
+}
+
+/// The size of a row's files: what is remembered, if a file has it or none is there; else the first one's. A single
+/// file whose length did not reach the disk does not tell the store's size.
+fn own_size(lengths: &[u64], remembered: Option<u64>) -> Option<u64> {
+    let fits = |size: &u64| lengths.is_empty() || lengths.contains(size);
+    remembered.filter(fits).or_else(|| lengths.first().copied())
+}
+
+fn queue_file_size(storage: &dyn Storage, remembered: Option<u64>) -> Result<Option<u64>> {
+    let mut first = None;
+    for topic in storage.list(consume_queue::DIRECTORY)?.unwrap_or_default() {
+        let directory = format!("{}/{}", consume_queue::DIRECTORY, topic.name);
+        for queue in storage.list(&directory).ok().flatten().unwrap_or_default() {
+            let mut lengths = file_lengths(storage, &format!("{directory}/{}", queue.name))?;
+            // A file of half entries is a damaged one: it tells no size.
+            lengths.retain(|length| length.is_multiple_of(to_u64(ENTRY_SIZE)));
+            let size = own_size(&lengths, remembered).filter(|_| !lengths.is_empty());
+            if size.is_some() && (remembered.is_none() || size == remembered) {
+                return Ok(size);
+            }
+            first = first.or(size);
+        }
+    }
+    Ok(first.or(remembered))
+}
+
+/// A reader's error about a directory without a commit log.
+pub(crate) fn no_store(storage: &dyn Storage) -> Error {
+    foreign(storage, "", "it holds no store: there is no commitlog in it")
+}
+
+pub(crate) fn foreign(storage: &dyn Storage, path: &str, what: &str) -> Error {
+    Error::ForeignStore { path: storage.root().join(path), what: what.to_owned() }
+}

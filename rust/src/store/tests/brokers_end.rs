@@ -1,0 +1,269 @@
+//! The story: a store that a broker wrote ends where that broker's log ends. What the broker left after its end is no
+//! message, and a message that is missing is an error.
+
+use super::*;
+use crate::checkpoint::Checkpoint;
+use crate::repair::{DamageKind, Examination, Examiner, mend};
+use crate::storage::{Opener, Storage};
+use crate::units::to_u64;
+
+const LOG: &str = "commitlog/00000000000000000000";
+const QUEUE_FILE: &str = "consumequeue/orders/0/00000000000000000000";
+
+/// A store with three records of ours, then five of a broker's, ten seconds apart.
+struct Brokers {
+    bench: Bench,
+    sent: Vec<Sent>,
+}
+
+impl Brokers {
+    fn write() -> Self {
+        let bench = Bench::new(FlushDiskType::Async);
+        let store = bench.open();
+        (0..3).for_each(|_| drop(send(&store, "orders", b"ours").unwrap()));
+        store.close().unwrap();
+        // A broker appends the bytes that txstore would append, and changes no file of txstore's own.
+        let before: Vec<_> = bench.files().into_iter().filter(|(path, _)| path.starts_with("txstore/")).collect();
+        let store = bench.open();
+        let mut sent = Vec::new();
+        for number in 0..5_u8 {
+            bench.clock.advance(10_000);
+            sent.push(send(&store, "orders", &[b'b', b'0' + number]).unwrap());
+        }
+        store.close().unwrap();
+        for (path, bytes) in &before {
+            let file = bench.memory.open(path, OpenMode::Create).unwrap();
+            file.set_len(to_u64(bytes.len())).unwrap();
+            file.write_at(bytes, 0).unwrap();
+        }
+        Self { bench, sent }
+    }
+
+    fn was_killed(&self) {
+        self.bench.memory.open("abort", OpenMode::Create).unwrap().write_at(b"1", 0).unwrap();
+    }
+
+    /// The checkpoint knows the record of this number, and none after it.
+    fn is_known_up_to(&self, number: u64) {
+        let stored_ms = 1_700_000_000_000 + 10_000 * (i64::try_from(number).unwrap() + 1);
+        let known = Checkpoint { physic_ms: stored_ms, logics_ms: stored_ms, ..Checkpoint::default() };
+        Checkpoint::store(&self.bench.memory, &known).unwrap();
+    }
+
+    /// Puts zeros, or other bytes, in place of the broker's record of this number.
+    fn damage(&self, number: usize, byte: u8) -> u64 {
+        let (at, size) = (self.sent[number].physical_offset.0, self.sent[number].size);
+        self.bench.write(LOG, at, &vec![byte; usize::try_from(size).unwrap()]);
+        at
+    }
+
+    fn examine(&self) -> Examination {
+        Examiner::begin(Arc::new(self.bench.memory.clone())).unwrap().finish().unwrap()
+    }
+}
+
+fn texts(store: &Store) -> Vec<String> {
+    bodies(store, "orders", 0).iter().map(|body| String::from_utf8_lossy(body).into_owned()).collect()
+}
+
+/// L7, L8: zeros in the middle of what a broker wrote are damage, like any other bytes.
+#[test]
+fn l7_zeros_in_a_brokers_range_are_damage() {
+    for (clean, byte) in [(true, 0), (false, 0), (true, 0xEE), (false, 0xEE)] {
+        let brokers = Brokers::write();
+        if !clean {
+            brokers.was_killed();
+        }
+        let at = brokers.damage(1, byte);
+        let before = brokers.bench.files();
+        for read_only in [true, false] {
+            let options = StoreOptions { read_only, ..brokers.bench.options.clone() };
+            let storage = Arc::new(brokers.bench.memory.clone());
+            match Store::open_with(storage, brokers.bench.clock.clone(), options).map(|store| texts(&store)) {
+                Err(Error::StoreCorrupt { offset, .. }) => assert_eq!(offset, at, "clean {clean}, {byte:#x}"),
+                other => panic!("clean {clean}, byte {byte:#x}, read-only {read_only}: {other:?}"),
+            }
+        }
+        let log = |files: Vec<(String, Vec<u8>)>| files.into_iter().find(|(path, _)| path == LOG).unwrap();
+        assert_eq!(log(brokers.bench.files()), log(before), "nothing is cut");
+    }
+}
+
+/// The last record of a broker that was stopped is zeros: only its queue and the checkpoint tell that it was there.
+#[test]
+fn l7_a_brokers_last_record_in_zeros_is_damage() {
+    for with_snapshot in [true, false] {
+        let brokers = Brokers::write();
+        if !with_snapshot {
+            brokers.bench.memory.unlink("txstore/snapshot").unwrap();
+        }
+        let at = brokers.damage(4, 0);
+        match brokers.bench.try_open().map(|store| texts(&store)) {
+            Err(Error::StoreCorrupt { offset, .. }) => assert_eq!(offset, at),
+            other => panic!("with snapshot {with_snapshot}: {other:?}"),
+        }
+    }
+}
+
+/// A broker lost record 2 to lost power, and stopped its log before it. It zeroes nothing: in log and queue the records
+/// after it are still there, or parts of them. Nobody sees them again.
+#[test]
+fn l3_what_a_broker_has_cut_does_not_come_back() {
+    let expected = ["ours", "ours", "ours", "b0", "b1"];
+    for clean in [true, false] {
+        for (what, byte) in [("a hole", 0), ("torn bytes", 0xEE)] {
+            let brokers = Brokers::write();
+            let about = format!("clean {clean}, {what}");
+            brokers.is_known_up_to(1);
+            if !clean {
+                brokers.was_killed();
+            }
+            let end = brokers.damage(2, byte);
+            let found = brokers.examine();
+            assert!(found.damages.is_empty(), "{about}: {found:?}");
+            assert_eq!((found.end, found.torn.map(|(from, _)| from)), (end, Some(end)), "{about}");
+            let reader = brokers.bench.read_only();
+            assert_eq!((texts(&reader), appended(&reader)), (expected.map(String::from).to_vec(), end), "{about}");
+            let store = brokers.bench.open();
+            assert_eq!(store.open_report().warnings.len(), 1, "{:?}", store.open_report().warnings);
+            assert_eq!(texts(&store), expected, "{about}");
+            assert_eq!(brokers.bench.read(LOG, end, 500), [0; 500], "{about}: the log is zeros after its end");
+            assert_eq!(brokers.bench.read(QUEUE_FILE, 5 * 20, 60), [0; 60], "{about}: so is the queue");
+            send(&store, "orders", b"new").unwrap();
+            store.close().unwrap();
+            let store = brokers.bench.open();
+            assert_eq!(store.open_report().warnings, [""; 0], "{about}");
+            assert_eq!(texts(&store), [&expected[..], &["new"]].concat(), "{about}");
+        }
+    }
+}
+
+/// The broker has gone on since: its newest record is after the cut, and old bytes follow it.
+#[test]
+fn stale_bytes_after_a_brokers_newest_record_are_not_damage() {
+    let brokers = Brokers::write();
+    // The last record was written over what was longer before.
+    let end = brokers.sent[4].physical_offset.0 + u64::from(brokers.sent[4].size);
+    brokers.bench.write(LOG, end, &[0xEE; 80]);
+    // A queue that has no record any more still has an entry that leads beyond the end.
+    let entry = crate::consume_queue::Entry { physical_offset: PhysicalOffset(end + 40), size: 120, tags_code: 0 };
+    brokers.bench.memory.create_dir("consumequeue/silent/0").unwrap();
+    let silent = brokers.bench.memory.open("consumequeue/silent/0/00000000000000000000", OpenMode::Create).unwrap();
+    silent.set_len(160).unwrap();
+    silent.write_at(&entry.to_bytes(), 0).unwrap();
+    brokers.bench.memory.unlink("txstore/snapshot").unwrap();
+    assert!(brokers.examine().damages.is_empty());
+    assert_eq!(appended(&brokers.bench.read_only()), end);
+    let store = brokers.bench.open();
+    assert_eq!((texts(&store).len(), appended(&store)), (8, end));
+    assert_eq!(send(&store, "silent", b"first").unwrap().queue_offset, QueueOffset(0));
+    store.close().unwrap();
+    assert_eq!(brokers.bench.read(LOG, end + 400, 80), [0; 80]);
+}
+
+/// A repair of damage before the broker's end keeps what the broker has cut away.
+#[test]
+fn l3_a_repair_does_not_bring_back_what_a_broker_has_cut() {
+    let brokers = Brokers::write();
+    brokers.is_known_up_to(2);
+    brokers.was_killed();
+    let hole = brokers.damage(0, 0);
+    let end = brokers.damage(3, 0xEE);
+    let found = brokers.examine();
+    assert_eq!(
+        found.damages.iter().map(|damage| (damage.kind, damage.from)).collect::<Vec<_>>(),
+        [(DamageKind::Bad, hole)]
+    );
+    assert_eq!((found.end, found.lost_count), (end, 1), "{found:?}");
+    let storage: Arc<dyn Storage> = Arc::new(brokers.bench.memory.clone());
+    mend(&storage, &brokers.bench.memory, "txstore/repair-1", &found).unwrap();
+    let store = brokers.bench.open();
+    assert_eq!(texts(&store), ["ours", "ours", "ours", "b1", "b2"]);
+}
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// Storage that does something when a path is first looked at.
+struct Hooked {
+    memory: Memory,
+    path: &'static str,
+    hook: std::sync::Mutex<Option<Hook>>,
+}
+
+impl std::fmt::Debug for Hooked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hooked")
+    }
+}
+
+impl Storage for Hooked {
+    fn root(&self) -> &std::path::Path {
+        self.memory.root()
+    }
+    fn opener(&self) -> Opener {
+        self.memory.opener()
+    }
+    fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn crate::storage::File>> {
+        self.memory.open(path, mode)
+    }
+    fn list(&self, dir: &str) -> Result<Option<Vec<DirEntry>>> {
+        self.memory.list(dir)
+    }
+    fn len(&self, path: &str) -> Result<Option<u64>> {
+        if path.starts_with(self.path) {
+            let hook = self.hook.lock().unwrap().take();
+            if let Some(hook) = hook {
+                hook();
+            }
+        }
+        self.memory.len(path)
+    }
+    fn create_dir(&self, dir: &str) -> Result<()> {
+        self.memory.create_dir(dir)
+    }
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.memory.rename(from, to)
+    }
+    fn unlink(&self, path: &str) -> Result<()> {
+        self.memory.unlink(path)
+    }
+    fn remove_dir(&self, dir: &str) -> Result<()> {
+        self.memory.remove_dir(dir)
+    }
+    fn sync_dir(&self, dir: &str) -> Result<()> {
+        self.memory.sync_dir(dir)
+    }
+    fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn crate::storage::Lock>>> {
+        self.memory.lock(path, byte)
+    }
+    fn is_locked(&self, path: &str, byte: u64) -> Result<bool> {
+        self.memory.is_locked(path, byte)
+    }
+}
+
+/// While a reader opens a closed store a writer opens it, stores a record, and is in the middle of the next one.
+#[test]
+fn a_reader_that_opens_while_a_writer_opens_reads_what_the_writer_shows() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    send(&store, "orders", b"old").unwrap();
+    store.close().unwrap();
+    let writer: Arc<std::sync::Mutex<Option<Store>>> = Arc::default();
+    let (kept, memory, clock) = (Arc::clone(&writer), bench.memory.clone(), Arc::clone(&bench.clock));
+    let options = bench.options.clone();
+    let hook: Hook = Box::new(move || {
+        let store = Store::open_with(Arc::new(memory.clone()), clock, options).unwrap();
+        send(&store, "orders", b"new").unwrap();
+        let file = memory.open(LOG, OpenMode::Write).unwrap();
+        let mut head = vec![0; 60];
+        file.read_at(&mut head, 0).unwrap();
+        file.write_at(&head, appended(&store)).unwrap();
+        *kept.lock().unwrap() = Some(store);
+    });
+    let hook = std::sync::Mutex::new(Some(hook));
+    let hooked = Arc::new(Hooked { memory: bench.memory.clone(), path: "checkpoint", hook });
+    let options = StoreOptions { read_only: true, ..bench.options.clone() };
+    let reader = Store::open_with(hooked, bench.clock.clone(), options).unwrap();
+    assert!(writer.lock().unwrap().is_some(), "the writer opened meanwhile");
+    assert_eq!(texts(&reader), ["old", "new"]);
+}
