@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use txstore::options::FlushDiskType;
-use txstore::store::{NewMessage, Store};
+use txstore::store::{NewMessage, Store, Wait};
 use txstore::units::QueueId;
 
 const BODY_BYTES: usize = 1024;
@@ -28,7 +28,7 @@ fn append(store: &Store, count: u64) {
     let (envelope, body) = (common::envelope(), common::bytes(BODY_BYTES));
     let message = NewMessage { envelope: &envelope, body: &body, queue_id: QueueId(0) };
     for _ in 0..count {
-        store.append(std::slice::from_ref(&message)).unwrap();
+        store.append(std::slice::from_ref(&message), Wait::Yes).unwrap().acknowledged().unwrap();
     }
 }
 
@@ -36,7 +36,7 @@ fn append_batches(store: &Store, count: u64) {
     let (envelope, body) = (common::envelope(), common::bytes(BODY_BYTES));
     let batch = vec![NewMessage { envelope: &envelope, body: &body, queue_id: QueueId(0) }; BATCH];
     for _ in 0..count.div_ceil(BATCH as u64) {
-        store.append(&batch).unwrap();
+        store.append(&batch, Wait::Yes).unwrap().acknowledged().unwrap();
     }
 }
 

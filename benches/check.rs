@@ -9,7 +9,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use txstore::half::HalfCopy;
 use txstore::half::scan::alike;
 use txstore::options::FlushDiskType;
-use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store};
+use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
 use txstore::units::QueueId;
 
 const HALVES: u64 = 1_000_000;
@@ -21,13 +21,17 @@ fn fill(store: &Store) {
     let (envelope, body) = (common::envelope(), common::bytes(BODY_BYTES));
     let message = NewMessage { envelope: &envelope, body: &body, queue_id: QueueId(0) };
     for number in 0..HALVES {
-        let sent = store.prepare(&NewHalfMessage { message, group: "bench", unique_id: None, owner: 0 }).unwrap();
+        let sent = store
+            .prepare(&NewHalfMessage { message, group: "bench", unique_id: None, owner: 0 }, Wait::Yes)
+            .unwrap()
+            .acknowledged()
+            .unwrap();
         if number % (HALVES / PENDING) == 0 {
             continue;
         }
         let half = HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 };
         let end = End { half, kind: EndKind::RollBack, transaction_id: None, group: None, from_check: false };
-        store.end_transaction(end).unwrap();
+        store.end_transaction(&end, Wait::Yes).unwrap();
     }
 }
 

@@ -10,10 +10,11 @@ use std::path::Path;
 use std::process::Command;
 
 use tempfile::TempDir;
+use txstore::error::{Error, Result};
 use txstore::half::HalfCopy;
 use txstore::half::scan::alike;
 use txstore::options::FlushDiskType;
-use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store};
+use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
 use txstore::units::{QueueId, QueueOffset};
 
 const BODY_BYTES: usize = 1024;
@@ -37,7 +38,7 @@ fn main() {
     let many = vec![message; BATCH];
     let fill = || {
         for _ in 0..count.div_ceil(BATCH) {
-            store.append(&many).unwrap();
+            store.append(&many, Wait::Yes).unwrap().acknowledged().unwrap();
         }
     };
     match work.as_str() {
@@ -80,17 +81,22 @@ fn crashed(store: &Path) -> TempDir {
     folder
 }
 
-fn append(store: &Store, message: &NewMessage<'_>) {
-    if store.append_now(message).unwrap().is_none() {
-        store.append(std::slice::from_ref(message)).unwrap();
+/// Writes as Python's calls do: at once where nothing has to be waited for.
+fn at_once<T>(write: impl Fn(Wait) -> Result<T>) -> T {
+    match write(Wait::No) {
+        Err(Error::WouldWait) => write(Wait::Yes).unwrap(),
+        written => written.unwrap(),
     }
+}
+
+fn append(store: &Store, message: &NewMessage<'_>) {
+    at_once(|wait| store.append_one(message, wait)?.acknowledged());
 }
 
 fn halves(store: &Store, message: &NewMessage<'_>, count: usize) -> Vec<HalfCopy> {
     let half = NewHalfMessage { message: *message, group: "bench", unique_id: None, owner: 0 };
     let prepare = |_| {
-        // As Python calls it: where that needs no waiting, in one step.
-        let sent = store.prepare_now(&half).unwrap().map_or_else(|| store.prepare(&half).unwrap(), |(sent, _)| sent);
+        let sent = at_once(|wait| store.prepare(&half, wait)?.acknowledged());
         HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 }
     };
     (0..count).map(prepare).collect()
@@ -107,7 +113,7 @@ fn ends(store: &Store, halves: &[HalfCopy], kind: EndKind) {
     let ends: Vec<End> = halves.iter().map(end).collect();
     measured(|| {
         for end in &ends {
-            store.end_now(end).unwrap_or_else(|| store.end_transaction(end.clone())).unwrap();
+            at_once(|wait| store.end_transaction(end, wait));
         }
     });
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group};
 use txstore::options::FlushDiskType;
-use txstore::store::NewMessage;
+use txstore::store::{NewMessage, Wait};
 use txstore::units::QueueId;
 
 const BODY_BYTES: usize = 1024;
@@ -24,7 +24,7 @@ fn crash(path: &Path) -> ! {
     let (envelope, body) = (common::envelope(), common::bytes(BODY_BYTES));
     let batch = vec![NewMessage { envelope: &envelope, body: &body, queue_id: QueueId(0) }; 100];
     for _ in 0..MESSAGES / 100 {
-        store.append(&batch).unwrap();
+        store.append(&batch, Wait::Yes).unwrap().acknowledged().unwrap();
     }
     std::process::exit(0)
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use txstore::half::HalfCopy;
 use txstore::options::FlushDiskType;
-use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store};
+use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
 use txstore::units::QueueId;
 
 const BODY_BYTES: usize = 1024;
@@ -18,10 +18,10 @@ fn transact(store: &Store, count: u64, kind: EndKind) {
     let message = NewMessage { envelope: &envelope, body: &body, queue_id: QueueId(0) };
     let half = NewHalfMessage { message, group: "bench", unique_id: None, owner: 0 };
     for _ in 0..count {
-        let sent = store.prepare(&half).unwrap();
+        let sent = store.prepare(&half, Wait::Yes).unwrap().acknowledged().unwrap();
         let half = HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 };
         let end = End { half, kind, transaction_id: None, group: Some("bench".to_owned()), from_check: false };
-        store.end_transaction(end).unwrap();
+        store.end_transaction(&end, Wait::Yes).unwrap();
     }
 }
 

@@ -14,7 +14,7 @@ use txstore::message::{Envelope, Parts};
 use txstore::names::HALF_TOPIC;
 use txstore::options::StoreOptions;
 use txstore::storage::memory::{CrashKeep, Memory};
-use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store};
+use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
 use txstore::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 
 use super::Input;
@@ -159,24 +159,26 @@ fn go_on(memory: &Memory, plan: Plan) -> Option<Found> {
 fn add(store: &Store) -> Result<()> {
     let envelope = Envelope::new(&Parts { topic: "t0", keys: "k", ..Parts::default() })?;
     let message = NewMessage { envelope: &envelope, body: b"added", queue_id: QueueId(0) };
-    let sent = store.append(&[message])?;
+    let sent = store.append(&[message], Wait::Yes)?.acknowledged()?;
     assert_eq!(store.read_at(sent[0].physical_offset)?.view()?.body, b"added");
     let (read, _) = store.read("t0", QueueId(0), sent[0].queue_offset, 1, None)?;
     assert_eq!(read.first().map(|record| record.view().unwrap().physical_offset), Some(sent[0].physical_offset));
     for kind in [None, Some(EndKind::Commit)] {
-        let half = store.prepare(&NewHalfMessage { message, group: GROUP, unique_id: None, owner: 0 })?;
+        let half = store
+            .prepare(&NewHalfMessage { message, group: GROUP, unique_id: None, owner: 0 }, Wait::Yes)?
+            .acknowledged()?;
         let copy = HalfCopy { queue_offset: half.queue_offset.0, physical_offset: half.physical_offset.0 };
         if let Some(kind) = kind {
             let end = End { half: copy, kind, transaction_id: None, group: None, from_check: false };
-            assert!(!store.end_transaction(end.clone())?.already);
-            assert!(store.end_transaction(end)?.already, "ended once");
+            assert!(!store.end_transaction(&end, Wait::Yes)?.already);
+            assert!(store.end_transaction(&end, Wait::Yes)?.already, "ended once");
         }
     }
     // Also what waits from before can be ended, or says why not.
     for (queue_offset, physical_offset) in pending(store).into_iter().take(4) {
         let half = HalfCopy { queue_offset, physical_offset };
         let end = End { half, kind: EndKind::RollBack, transaction_id: None, group: None, from_check: false };
-        store.end_transaction(end)?;
+        store.end_transaction(&end, Wait::Yes)?;
     }
     Ok(())
 }

@@ -188,6 +188,9 @@ pub enum Error {
         /// How many pend.
         pending: u64,
     },
+    /// The call was not to wait, and would have to; nothing has changed. No Python call ends so.
+    #[error("the write would have to wait\nhint: call again and let it wait")]
+    WouldWait,
     /// The process has no file handles or maps left.
     #[error("cannot open {}: {source}\nhint: raise the limit of open files (ulimit -n) and try again", path.display())]
     TooManyFiles {
@@ -262,6 +265,7 @@ impl Error {
             Self::StoreLocked { .. }
             | Self::DiskFull { .. }
             | Self::TooManyPending { .. }
+            | Self::WouldWait
             | Self::TooManyFiles { .. } => ErrorKind::Unavailable,
             Self::StoreCorrupt { .. } | Self::MissingFile { .. } | Self::ForeignStore { .. } => ErrorKind::Corrupted,
             Self::StorePoisoned { .. } => ErrorKind::Poisoned,

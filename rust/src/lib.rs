@@ -10,21 +10,23 @@
 //! use txstore::half::HalfCopy;
 //! use txstore::message::{Envelope, Parts};
 //! use txstore::options::StoreOptions;
-//! use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store};
+//! use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
 //! use txstore::units::{QueueId, QueueOffset};
 //!
 //! let store = Store::open("orders.store".as_ref(), StoreOptions::default())?;
 //! let envelope = Envelope::new(&Parts { topic: "orders", tags: Some("paid"), ..Parts::default() })?;
 //! let message = NewMessage { envelope: &envelope, body: b"17", queue_id: QueueId(0) };
-//! let half = store.prepare(&NewHalfMessage { message, group: "order-service", unique_id: None, owner: 0 })?;
+//! let half = NewHalfMessage { message, group: "order-service", unique_id: None, owner: 0 };
+//! let half = store.prepare(&half, Wait::Yes)?.acknowledged()?;
 //! // The local transaction goes here; then:
-//! store.end_transaction(End {
+//! let commit = End {
 //!     half: HalfCopy { queue_offset: half.queue_offset.0, physical_offset: half.physical_offset.0 },
 //!     kind: EndKind::Commit,
 //!     transaction_id: None,
 //!     group: Some("order-service".into()),
 //!     from_check: false,
-//! })?;
+//! };
+//! store.end_transaction(&commit, Wait::Yes)?;
 //! let (messages, _next) = store.read("orders", QueueId(0), QueueOffset(0), 32, None)?;
 //! assert_eq!(messages[0].view()?.body, b"17");
 //! store.close()?;

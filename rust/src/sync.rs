@@ -12,15 +12,15 @@ pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 
 #[cfg(loom)]
-pub(crate) use modelled::{Condvar, Mutex};
+pub(crate) use modelled::{Condvar, Mutex, MutexGuard};
 #[cfg(not(loom))]
-pub(crate) use unmodelled::{Condvar, Mutex};
+pub(crate) use unmodelled::{Condvar, Mutex, MutexGuard};
 
 /// Locks from a crate that has the standard library's.
 macro_rules! locks {
     ($library:ident) => {
         use std::sync::{PoisonError, TryLockError};
-        use $library::sync::MutexGuard;
+        pub(crate) use $library::sync::MutexGuard;
 
         /// A panic with the lock held leaves it usable: what it guards is only changed where nothing panics.
         #[derive(Debug, Default)]

@@ -13,7 +13,7 @@ use txstore::record::TransactionType;
 use txstore::record::properties::{REAL_QUEUE_ID, REAL_TOPIC};
 use txstore::storage::memory::Memory;
 use txstore::storage::{OpenMode, Storage};
-use txstore::store::{Store, StoredRecord};
+use txstore::store::{Store, StoredRecord, Wait};
 use txstore::units::{PhysicalOffset, QueueId, QueueOffset};
 
 use crate::world::Known;
@@ -239,7 +239,7 @@ fn ends_again(store: &Store, all: &BTreeMap<u64, Seen<'_>>) {
         let Some(outcome) = seen.outcome() else { continue };
         for (kind, wanted) in kinds {
             let end = End { half: seen.copy, kind, transaction_id: None, group: None, from_check: false };
-            match store.end_transaction(end) {
+            match store.end_transaction(&end, Wait::Yes) {
                 Ok(ended) => assert!(ended.already && ended.outcome == outcome && wanted == outcome, "T6: {seen:?}"),
                 Err(Error::AlreadyEnded { outcome: found, .. }) => {
                     assert!(found == outcome && wanted != outcome, "T6: {found} of {seen:?}");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use txstore::clock::{Clock, ManualClock};
 use txstore::message::{Envelope, Parts};
 use txstore::storage::disk::Disk;
-use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store};
+use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
 use txstore::units::{PhysicalOffset, QueueId, TimestampMs};
 
 use crate::world::{GROUP, options};
@@ -68,7 +68,12 @@ impl Turned {
     fn prepare(&mut self) {
         let envelope = Envelope::new(&Parts { topic: "orders", ..Parts::default() }).unwrap();
         let message = NewMessage { envelope: &envelope, body: b"body", queue_id: QueueId(0) };
-        let sent = self.store.prepare(&NewHalfMessage { message, group: GROUP, unique_id: None, owner: 0 }).unwrap();
+        let sent = self
+            .store
+            .prepare(&NewHalfMessage { message, group: GROUP, unique_id: None, owner: 0 }, Wait::Yes)
+            .unwrap()
+            .acknowledged()
+            .unwrap();
         let due_ms = self.clock.monotonic_ms() + TIMEOUT_MS;
         let model = Model { due_ms, checks: 0, physical_offset: sent.physical_offset.0 };
         self.pending.insert(sent.queue_offset.0, model);
@@ -110,7 +115,7 @@ impl Turned {
         let physical_offset = self.pending.remove(&queue_offset).unwrap().physical_offset;
         let half = txstore::half::HalfCopy { queue_offset, physical_offset };
         let end = End { half, kind: EndKind::Commit, transaction_id: None, group: None, from_check: true };
-        self.store.end_transaction(end).unwrap();
+        self.store.end_transaction(&end, Wait::Yes).unwrap();
     }
 
     fn store_time_never_goes_back(&self, about: &str) {

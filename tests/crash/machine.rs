@@ -12,7 +12,7 @@ use txstore::half::HalfCopy;
 use txstore::message::{Envelope, Parts};
 use txstore::options::StoreOptions;
 use txstore::storage::memory::Memory;
-use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store};
+use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store, Unacknowledged, Wait};
 use txstore::units::{QueueId, TimestampMs};
 
 use crate::history::{GROUPS, Half, Held, History, Message, TOPICS, hold, outcome_of};
@@ -276,7 +276,7 @@ impl Machine {
         let batch: Vec<_> = (self.history.messages.range(first..))
             .map(|(_, message)| NewMessage { envelope: &envelope, body: &message.body, queue_id: QueueId(queue) })
             .collect();
-        let sent = store.append(&batch);
+        let sent = store.append(&batch, Wait::Yes).and_then(Unacknowledged::acknowledged);
         drop(batch);
         let Some(sent) = self.note(sent)? else { return Ok(()) };
         let end = Self::log_end(store);
@@ -318,7 +318,9 @@ impl Machine {
             txstore::record::properties::push(&mut envelope.properties, name, &seconds);
         }
         let message = NewMessage { envelope: &envelope, body: &body, queue_id: QueueId(*queue) };
-        let sent = store.prepare(&NewHalfMessage { message, group, unique_id: id.as_deref(), owner: *owner });
+        let sent = store
+            .prepare(&NewHalfMessage { message, group, unique_id: id.as_deref(), owner: *owner }, Wait::Yes)
+            .and_then(Unacknowledged::acknowledged);
         self.history.halves.push(half);
         let Some(sent) = self.note(sent)? else { return Ok(()) };
         let copy = HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 };
@@ -343,7 +345,7 @@ impl Machine {
         let message = NewMessage { envelope: &envelope, body: &before.body, queue_id: QueueId(queue) };
         let half = NewHalfMessage { message, group: &before.group, unique_id: before.id.as_deref(), owner: 0 };
         let (end, faulty) = (Self::log_end(store), self.is_faulty());
-        let sent = store.prepare(&half);
+        let sent = store.prepare(&half, Wait::Yes).and_then(Unacknowledged::acknowledged);
         let mut again = Half {
             copies: Vec::new(),
             asked: Vec::new(),
@@ -416,7 +418,7 @@ impl Machine {
         let end = self.end_of(at, which / 7, kind);
         let (before, faulty) = (Self::log_end(store), self.is_faulty());
         let place = end.half.physical_offset;
-        let ended = store.end_transaction(end);
+        let ended = store.end_transaction(&end, Wait::Yes);
         let after = Self::log_end(store);
         self.judge_end(at, kind, place, &ended, (before, after), faulty)
     }
@@ -487,7 +489,7 @@ impl Machine {
         ];
         for end in wrong {
             let what = format!("{end:?}");
-            let ended = store.end_transaction(end);
+            let ended = store.end_transaction(&end, Wait::Yes);
             let refused = matches!(ended, Err(Error::WrongGroup { .. } | Error::TransactionNotFound { .. }));
             hold(refused || self.is_faulty(), "T6", || format!("{what} gave {ended:?}"))?;
         }

@@ -12,7 +12,7 @@ use txstore::half::{HalfCopy, HalfFacts};
 use txstore::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
 use txstore::record::properties::{KEYS, REAL_QUEUE_ID, REAL_TOPIC};
 use txstore::record::{RecordCrc, RecordView, TransactionType, Verify, decode};
-use txstore::store::{End, EndKind, Store, StoredRecord};
+use txstore::store::{End, EndKind, Store, StoredRecord, Wait};
 use txstore::units::{PhysicalOffset, QueueId, QueueOffset};
 
 use crate::history::{Half, Held, History, READERS, TOPICS, broken, hold, number_of, outcome_of};
@@ -425,7 +425,7 @@ impl<'a> Look<'a> {
             {
                 let end = End { half: *copy, kind: *kind, transaction_id: None, group: None, from_check: false };
                 let same = outcome_of(*kind) == outcome;
-                let ended = self.store.end_transaction(end);
+                let ended = self.store.end_transaction(&end, Wait::Yes);
                 let fits = match &ended {
                     Ok(ended) => ended.already && ended.outcome == outcome && same,
                     Err(Error::AlreadyEnded { outcome: found, .. }) => *found == outcome && !same,

@@ -11,7 +11,7 @@ use txstore::half::HalfCopy;
 use txstore::message::{Envelope, Parts};
 use txstore::options::{FlushDiskType, StoreOptions};
 use txstore::storage::memory::Memory;
-use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store};
+use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store, Unacknowledged, Wait};
 use txstore::units::{PhysicalOffset, QueueId, TimestampMs};
 
 pub const GROUP: &str = "services";
@@ -115,7 +115,7 @@ impl World {
             .iter()
             .map(|body| NewMessage { envelope: &envelope, body, queue_id: QueueId((which / 2 % 2) as i32) })
             .collect();
-        if let Some(sent) = self.note(store.append(&batch)) {
+        if let Some(sent) = self.note(store.append(&batch, Wait::Yes).and_then(Unacknowledged::acknowledged)) {
             for (sent, body) in sent.into_iter().zip(bodies) {
                 self.known.sent.push(Sent { topic: topic.into(), place: sent.physical_offset, body });
             }
@@ -130,7 +130,7 @@ impl World {
         let body = self.body(size);
         let message = NewMessage { envelope: &envelope, body: &body, queue_id: QueueId((which / 2 % 2) as i32) };
         let half = NewHalfMessage { message, group: GROUP, unique_id: None, owner: 0 };
-        if let Some(sent) = self.note(store.prepare(&half)) {
+        if let Some(sent) = self.note(store.prepare(&half, Wait::Yes).and_then(Unacknowledged::acknowledged)) {
             let copy = HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 };
             self.known.halves.push(Half { id: sent.unique_id.to_string(), copy, outcome: None });
         }
@@ -148,7 +148,7 @@ impl World {
             group: Some(GROUP.into()),
             from_check: false,
         };
-        match store.end_transaction(end) {
+        match store.end_transaction(&end, Wait::Yes) {
             Ok(ended) => self.known.halves[at].outcome = Some(ended.outcome),
             // An end before it failed, and yet reached the log: the store says what counts.
             Err(Error::AlreadyEnded { outcome, .. }) => self.known.halves[at].outcome = Some(outcome),

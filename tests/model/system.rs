@@ -9,7 +9,7 @@ use txstore::half::HalfCopy;
 use txstore::message::{Envelope, Parts};
 use txstore::options::{FlushDiskType, StoreOptions};
 use txstore::storage::memory::{CrashKeep, Memory};
-use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store};
+use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
 use txstore::units::{QueueId, QueueOffset, TimestampMs};
 
 use crate::model::{Model, Step, TOPICS, outcome};
@@ -62,7 +62,7 @@ impl System {
         let bodies: Vec<_> = numbers.iter().map(|number| body(*number)).collect();
         let messages: Vec<_> =
             bodies.iter().map(|body| NewMessage { envelope: &envelope, body, queue_id: QUEUE }).collect();
-        self.store.append(&messages).unwrap();
+        self.store.append(&messages, Wait::Yes).unwrap().acknowledged().unwrap();
     }
 
     fn prepare(&self, id: usize, to: usize) -> HalfCopy {
@@ -70,7 +70,7 @@ impl System {
         let message = NewMessage { envelope: &envelope, body: &body(id), queue_id: QUEUE };
         let id = format!("id{id}");
         let half = NewHalfMessage { message, group: GROUP, unique_id: Some(&id), owner: 0 };
-        let sent = self.store.prepare(&half).unwrap();
+        let sent = self.store.prepare(&half, Wait::Yes).unwrap().acknowledged().unwrap();
         HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 }
     }
 
@@ -90,7 +90,7 @@ impl System {
         };
         let expected = model.transactions[which].outcome.unwrap();
         let again = std::mem::replace(&mut self.ended[which], true);
-        match self.store.end_transaction(end) {
+        match self.store.end_transaction(&end, Wait::Yes) {
             Ok(ended) => assert_eq!((ended.outcome, ended.already), (outcome(kind), again)),
             Err(Error::AlreadyEnded { outcome: found, .. }) => assert_eq!((found, again), (expected, true)),
             Err(error) => panic!("{error}"),

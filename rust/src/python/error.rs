@@ -71,6 +71,8 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             "DiskFullError"
         }
         Error::TooManyPending { .. } => "TooManyPendingError",
+        // Each call that may not wait is repeated as one that may.
+        Error::WouldWait => "TxStoreError",
         Error::TooManyFiles { path, source } => {
             system(&facts, path, source)?;
             "TooManyFilesError"

@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::half::HalfCopy;
 use crate::half::scan::{Waiting, alike};
 use crate::options::{FlushDiskType, StoreOptions};
-use crate::store::{Copy, End, EndKind, NewHalfMessage, NewMessage, StoredRecord};
+use crate::store::{Copy, End, EndKind, NewHalfMessage, NewMessage, StoredRecord, Unacknowledged, Wait};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 
 /// One store directory, open.
@@ -118,18 +118,7 @@ impl Store {
             body: message.body_bytes(py),
             queue_id: queue(queue_id).or_raise(py)?,
         };
-        let sent = match guarded(|| self.store.append_now(&new)).or_raise(py)? {
-            Some((sent, end)) => {
-                if self.store.is_sync() {
-                    py.detach(|| guarded(|| self.store.acknowledge(end))).or_raise(py)?;
-                }
-                sent
-            }
-            None => py
-                .detach(|| guarded(|| self.store.append(std::slice::from_ref(&new))))
-                .and_then(|sent| sent.into_iter().next().ok_or(Error::StoreClosed))
-                .or_raise(py)?,
-        };
+        let sent = written(py, |wait| self.store.append_one(&new, wait))?;
         Ok(SendResult::new(sent, message.topic.clone_ref(py), self.host, false))
     }
 
@@ -149,7 +138,7 @@ impl Store {
             Ok(NewMessage { envelope: &message.envelope, body: message.body_bytes(py), queue_id })
         });
         let new: Vec<NewMessage<'_>> = new.collect::<Result<_, Error>>().or_raise(py)?;
-        let sent = py.detach(|| guarded(|| self.store.append(&new))).or_raise(py)?;
+        let sent = py.detach(|| guarded(|| self.store.append(&new, Wait::Yes)?.acknowledged())).or_raise(py)?;
         let result = |(sent, message): (_, &Bound<'_, Message>)| {
             SendResult::new(sent, message.get().topic.clone_ref(py), self.host, false)
         };
@@ -180,15 +169,7 @@ impl Store {
             unique_id: message.transaction_id.as_deref(),
             owner,
         };
-        let sent = match guarded(|| self.store.prepare_now(&half)).or_raise(py)? {
-            Some((sent, end)) => {
-                if self.store.is_sync() {
-                    py.detach(|| guarded(|| self.store.acknowledge(end))).or_raise(py)?;
-                }
-                sent
-            }
-            None => py.detach(|| guarded(|| self.store.prepare(&half))).or_raise(py)?,
-        };
+        let sent = written(py, |wait| self.store.prepare(&half, wait))?;
         Ok(SendResult::new(sent, message.topic.clone_ref(py), self.host, true))
     }
 
@@ -218,7 +199,7 @@ impl Store {
             group: producer_group,
             from_check,
         };
-        self.end(py, end)
+        self.end(py, &end)
     }
 
     fn discard(
@@ -228,7 +209,7 @@ impl Store {
         prepared_transaction_offset: i128,
     ) -> PyResult<EndResult> {
         let half = half(half_queue_offset, prepared_transaction_offset).or_raise(py)?;
-        self.end(py, End { half, kind: EndKind::Discard, transaction_id: None, group: None, from_check: false })
+        self.end(py, &End { half, kind: EndKind::Discard, transaction_id: None, group: None, from_check: false })
     }
 
     fn resume(&self, py: Python<'_>, transaction_id: &str) -> PyResult<SendResult> {
@@ -474,14 +455,27 @@ impl Store {
 }
 
 impl Store {
-    fn end(&self, py: Python<'_>, end: End) -> PyResult<EndResult> {
-        // Alone and without a sync an end never waits; else other ends or the disk may be in front of it.
-        let ended = match guarded(|| self.store.end_now(&end).transpose()).transpose() {
-            Some(ended) => ended,
-            None => py.detach(|| guarded(|| self.store.end_transaction(end))),
+    fn end(&self, py: Python<'_>, end: &End) -> PyResult<EndResult> {
+        // Alone and without a sync an end never waits; else other ends or the disk may be before it.
+        let ended = match guarded(|| self.store.end_transaction(end, Wait::No)) {
+            Err(Error::WouldWait) => py.detach(|| guarded(|| self.store.end_transaction(end, Wait::Yes))),
+            ended => ended,
         };
         ended.map(EndResult).or_raise(py)
     }
+}
+
+/// Writes at once where nothing has to be waited for; waits without Python's lock.
+fn written<'s, T: Send>(
+    py: Python<'_>,
+    write: impl Fn(Wait) -> Result<Unacknowledged<'s, T>, Error> + Sync,
+) -> PyResult<T> {
+    let written = match guarded(|| write(Wait::No)) {
+        Err(Error::WouldWait) => py.detach(|| guarded(|| write(Wait::Yes)?.acknowledged())),
+        Ok(written) if written.needs_sync() => py.detach(|| guarded(|| written.acknowledged())),
+        written => written.and_then(Unacknowledged::acknowledged),
+    };
+    written.or_raise(py)
 }
 
 fn facts(waiting: Vec<Waiting>) -> Vec<WaitingHalf> {

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use crate::error::{Error, Result};
 use crate::store::{End, Ended, Store};
 use crate::sync::unmodelled::{Condvar, Mutex};
+use crate::units::PhysicalOffset;
 
 #[derive(Debug, Default)]
 pub(super) struct Durable {
@@ -20,13 +21,13 @@ pub(super) struct Durable {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    syncs: Vec<(u64, oneshot::Sender<Result<()>>)>,
+    syncs: Vec<(PhysicalOffset, oneshot::Sender<Result<()>>)>,
     ends: Vec<(End, oneshot::Sender<Result<Ended>>)>,
 }
 
 impl Durable {
     /// Waits until the log is durable up to `end`.
-    pub(super) async fn sync(&self, end: u64) -> Result<()> {
+    pub(super) async fn sync(&self, end: PhysicalOffset) -> Result<()> {
         let (sender, receiver) = oneshot::channel();
         self.put(|waiting| waiting.syncs.push((end, sender)));
         receiver.await.unwrap_or(Err(Error::StoreClosed))
@@ -75,7 +76,7 @@ impl Durable {
 /// One sync serves all: ends first, since theirs makes everything before them durable.
 fn finish(
     store: &Store,
-    syncs: Vec<(u64, oneshot::Sender<Result<()>>)>,
+    syncs: Vec<(PhysicalOffset, oneshot::Sender<Result<()>>)>,
     ends: Vec<(End, oneshot::Sender<Result<Ended>>)>,
 ) {
     // Whoever has gone away needs no answer, so a refused `send` is nothing.
@@ -86,7 +87,7 @@ fn finish(
         }
     }
     if let Some(last) = syncs.iter().map(|(end, _)| *end).max() {
-        let synced = store.acknowledge(last);
+        let synced = store.wait_durable(last);
         for (_, sender) in syncs {
             let _ = sender.send(synced.as_ref().copied().map_err(Error::repeat));
         }

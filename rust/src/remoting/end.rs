@@ -10,7 +10,7 @@ use super::fields::{Refusal, is_true, number, text};
 use super::server::Service;
 use crate::error::{Error, Result as EngineResult};
 use crate::half::HalfCopy;
-use crate::store::{End, EndKind, Ended};
+use crate::store::{End, EndKind, Ended, Wait};
 
 const UNKNOWN: i32 = 0;
 const COMMIT: i32 = 8;
@@ -63,5 +63,9 @@ pub(super) async fn end(service: &Service, request: &Command) -> Result<Command,
 }
 
 async fn write(service: &Service, end: End) -> EngineResult<Ended> {
-    if service.store.is_sync() { service.durable.end(end).await } else { service.store.end_transaction(end) }
+    if service.store.is_end_synced(&end) {
+        service.durable.end(end).await
+    } else {
+        service.store.end_transaction(&end, Wait::Yes)
+    }
 }

@@ -16,7 +16,7 @@ use crate::message::{Envelope, Origin};
 use crate::names::{DEAD_LETTER_PREFIX, RETRY_PREFIX};
 use crate::record::offset_message_id;
 use crate::record::properties::{PRODUCER_GROUP, Properties, SHARDING_KEY, TRANSACTION_PREPARED};
-use crate::store::{NewHalfMessage, NewMessage, Sent};
+use crate::store::{NewHalfMessage, NewMessage, Sent, Wait};
 use crate::units::{QueueId, TimestampMs};
 
 /// How often a message is retried where neither client nor group says so.
@@ -94,8 +94,8 @@ pub(super) async fn send(service: &Service, session: &Session, request: &Command
     }
     let queue_id = queue(service, &entry, if dead.is_some() { 0 } else { header.queue_id })?;
     let message = NewMessage { envelope: &envelope, body: part.body, queue_id };
-    let (sent, end) = service.store.append_only(&[message]).map_err(|error| Refusal::of(&error))?;
-    service.durable(end).await?;
+    let written = service.store.append_one(&message, Wait::Yes).map_err(|error| Refusal::of(&error))?;
+    let sent = [service.acknowledged(written).await?];
     count(&entry, kind_of(&envelope), &sent);
     Ok(stored(service, request, &sent))
 }
@@ -137,11 +137,11 @@ async fn send_half(
     let message =
         NewMessage { envelope: &envelope, body: part.body, queue_id: queue(service, &entry, header.queue_id)? };
     let half = NewHalfMessage { message, group, unique_id: envelope.unique_id(), owner };
-    let (sent, end) = service.store.prepare_only(&half).map_err(|error| Refusal::of(&error))?;
+    let written = service.store.prepare(&half, Wait::Yes).map_err(|error| Refusal::of(&error))?;
     // Nobody here sees the local transaction end, and word of it may be lost on the way: its age counts from now.
-    service.store.local_transaction_ended(sent.queue_offset.0).map_err(|error| Refusal::of(&error))?;
-    service.durable(end).await?;
-    let sent = [sent];
+    let half_queue_offset = written.value().queue_offset.0;
+    service.store.local_transaction_ended(half_queue_offset).map_err(|error| Refusal::of(&error))?;
+    let sent = [service.acknowledged(written).await?];
     count(&entry, Kind::Transaction, &sent);
     Ok(stored(service, request, &sent))
 }
@@ -173,8 +173,8 @@ async fn send_batch(
     let bodies = parts.iter().map(|part| part.body);
     let messages: Vec<NewMessage<'_>> =
         envelopes.iter().zip(bodies).map(|(envelope, body)| NewMessage { envelope, body, queue_id }).collect();
-    let (sent, end) = service.store.append_only(&messages).map_err(|error| Refusal::of(&error))?;
-    service.durable(end).await?;
+    let written = service.store.append(&messages, Wait::Yes).map_err(|error| Refusal::of(&error))?;
+    let sent = service.acknowledged(written).await?;
     for (sent, envelope) in sent.iter().zip(&envelopes) {
         count(&entry, kind_of(envelope), std::slice::from_ref(sent));
     }

@@ -35,7 +35,7 @@ use super::{end, pull, send};
 use crate::error::{Error, Result};
 use crate::half::HalfFacts;
 use crate::names;
-use crate::store::Store;
+use crate::store::{Store, Unacknowledged};
 use crate::sync::unmodelled::{Mutex, RwLock};
 use crate::units::{PhysicalOffset, QueueOffset};
 
@@ -253,10 +253,13 @@ impl Service {
         }
     }
 
-    /// Waits until what was appended up to `end` may be acknowledged.
-    pub(super) async fn durable(&self, end: u64) -> Result<(), Refusal> {
-        let done = if self.store.is_sync() { self.durable.sync(end).await } else { self.store.acknowledge(end) };
-        done.map_err(|error| Refusal::of(&error))
+    /// Waits until a write may be acknowledged, without a thread of its own; returns what was written.
+    pub(super) async fn acknowledged<T>(&self, written: Unacknowledged<'_, T>) -> Result<T, Refusal> {
+        let (value, durable_first) = written.into_parts();
+        if let Some(end) = durable_first {
+            self.durable.sync(end).await.map_err(|error| Refusal::of(&error))?;
+        }
+        Ok(value)
     }
 
     /// Secures new connections by this certificate, and lets these accounts ask, those that are connected among them.

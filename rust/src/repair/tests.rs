@@ -11,7 +11,7 @@ use crate::message::{Envelope, Parts};
 use crate::options::{FlushDiskType, StoreOptions};
 use crate::storage::memory::{CrashKeep, FaultKind, Memory};
 use crate::storage::{OpenMode, Storage};
-use crate::store::{End, EndKind, NewHalfMessage, NewMessage, Sent, Store};
+use crate::store::{End, EndKind, NewHalfMessage, NewMessage, Sent, Store, Wait};
 use crate::units::{PhysicalOffset, to_usize};
 use std::sync::Arc;
 
@@ -40,18 +40,29 @@ fn envelope(topic: &str) -> Envelope {
 
 fn send(store: &Store, topic: &str, body: &[u8]) -> Sent {
     let envelope = envelope(topic);
-    store.append(&[NewMessage { envelope: &envelope, body, queue_id: QueueId(0) }]).unwrap().remove(0)
+    store
+        .append(&[NewMessage { envelope: &envelope, body, queue_id: QueueId(0) }], Wait::Yes)
+        .unwrap()
+        .acknowledged()
+        .unwrap()
+        .remove(0)
 }
 
 fn prepare(store: &Store) -> Sent {
     let envelope = envelope("orders");
     let message = NewMessage { envelope: &envelope, body: b"half", queue_id: QueueId(0) };
-    store.prepare(&NewHalfMessage { message, group: "g", unique_id: None, owner: 0 }).unwrap()
+    store
+        .prepare(&NewHalfMessage { message, group: "g", unique_id: None, owner: 0 }, Wait::Yes)
+        .unwrap()
+        .acknowledged()
+        .unwrap()
 }
 
 fn end(store: &Store, half: &Sent, kind: EndKind) {
     let half = HalfCopy { queue_offset: half.queue_offset.0, physical_offset: half.physical_offset.0 };
-    store.end_transaction(End { half, kind, transaction_id: None, group: None, from_check: false }).unwrap();
+    store
+        .end_transaction(&End { half, kind, transaction_id: None, group: None, from_check: false }, Wait::Yes)
+        .unwrap();
 }
 
 /// A closed store with about seven files of its log, and where its messages stand.
@@ -267,13 +278,16 @@ fn lost_halves_and_ops_are_not_guessed() {
     };
     // The progress that was stored had passed it, so it ended: how, nothing tells any more.
     assert_eq!(pending(&store), [0; 0]);
-    let ended = store.end_transaction(End {
-        half: HalfCopy { queue_offset: rolled_back.queue_offset.0, physical_offset: rolled_back.physical_offset.0 },
-        kind: EndKind::Commit,
-        transaction_id: None,
-        group: None,
-        from_check: false,
-    });
+    let ended = store.end_transaction(
+        &End {
+            half: HalfCopy { queue_offset: rolled_back.queue_offset.0, physical_offset: rolled_back.physical_offset.0 },
+            kind: EndKind::Commit,
+            transaction_id: None,
+            group: None,
+            from_check: false,
+        },
+        Wait::Yes,
+    );
     let unknown = matches!(ended, Err(Error::AlreadyEnded { outcome: Outcome::FinishedUnknown, .. }));
     assert!(unknown, "{ended:?}");
     // A new half must not get an offset that an op message names already.
@@ -306,7 +320,7 @@ fn a_decision_that_is_lost_is_not_taken_for_a_rollback_by_the_op_that_is_left() 
         let ended = |store: &Store, half: &Sent| {
             let half = HalfCopy { queue_offset: half.queue_offset.0, physical_offset: half.physical_offset.0 };
             let end = End { half, kind: EndKind::Discard, transaction_id: None, group: None, from_check: true };
-            match store.end_transaction(end) {
+            match store.end_transaction(&end, Wait::Yes) {
                 Err(Error::AlreadyEnded { outcome, .. }) => outcome,
                 other => panic!("{kind:?}: {other:?}"),
             }

@@ -3,11 +3,9 @@
 //! In: envelopes with bodies. Out: where each went. Always: all of a batch or nothing; when it returns the messages are
 //! visible, in `SYNC_FLUSH` durable. Not here: ends of transactions.
 
-use super::{Inner, PoisonOnPanic, Shared, Store};
-use crate::commit_log::{Appended, Appender, Urgency};
-use crate::consume_queue::Slot;
+use super::batch::{Batch, IndexKeys, Placed, Purpose, Unacknowledged, Wait};
+use super::{Inner, Shared, Store};
 use crate::delay;
-use crate::dispatch::DispatchRequest;
 use crate::error::{Error, Result};
 use crate::half::convert::half_properties;
 use crate::half::table::{Key, NewHalf};
@@ -16,11 +14,9 @@ use crate::java;
 use crate::message::{Envelope, check_body};
 use crate::mutant::{Mutant, mutated};
 use crate::names::{self, HALF_TOPIC, SCHEDULE_TOPIC};
-use crate::options::FlushDiskType;
-use crate::record::message_id::{MessageId, UniqueId};
+use crate::record::message_id::MessageId;
 use crate::record::properties::{self, Properties, UNIQUE_KEY};
-use crate::record::{Draft, TransactionType, crc32};
-use crate::recovery::Recovered;
+use crate::record::{Draft, crc32};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 
 /// A message to be stored.
@@ -62,19 +58,23 @@ pub struct Sent {
     pub size: u32,
 }
 
-/// A message of the batch that is being written.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Placed {
-    slot: Slot,
-    appended: Appended,
-    queue_offset: QueueOffset,
-    unique_id: UniqueId,
+impl Sent {
+    pub(super) const fn new(unique_id: MessageId, placed: Placed, queue_id: QueueId) -> Self {
+        let Placed { physical_offset, queue_offset, size } = placed;
+        Self { unique_id, physical_offset, queue_offset, queue_id, size }
+    }
 }
 
 /// A half message that is to pend.
 pub(super) struct PendingHalf<'a> {
     /// Its record.
     pub(super) draft: &'a Draft<'a>,
+    /// The code of its tags.
+    pub(super) tags_code: i64,
+    /// Its unique id.
+    pub(super) unique_id: Option<&'a str>,
+    /// Its keys, separated by spaces.
+    pub(super) keys: Option<&'a str>,
     /// What its copies share.
     pub(super) identity: Option<Identity>,
     /// Its producer group.
@@ -87,73 +87,32 @@ pub(super) struct PendingHalf<'a> {
 
 impl Store {
     /// Stores messages as one write.
-    pub fn append(&self, messages: &[NewMessage<'_>]) -> Result<Vec<Sent>> {
-        let (sent, end) = self.append_only(messages)?;
-        self.acknowledge(end)?;
-        Ok(sent)
-    }
-
-    /// Stores messages as one write; the caller waits with `acknowledge` for the end that comes with them.
-    pub fn append_only(&self, messages: &[NewMessage<'_>]) -> Result<(Vec<Sent>, u64)> {
+    pub fn append(&self, messages: &[NewMessage<'_>], wait: Wait) -> Result<Unacknowledged<'_, Vec<Sent>>> {
         self.shared.check_append(messages)?;
-        self.shared.relieve()?;
-        let mut inner = self.shared.inner.lock();
+        let mut inner = self.shared.lock_to_send(wait)?;
         let mut sent = Vec::with_capacity(messages.len());
-        self.shared.append_in(&mut inner, messages, true, |one| sent.push(one))?;
-        Ok((sent, self.shared.log.appended()))
+        self.shared.append_in(&mut inner, messages, wait, |one| sent.push(one))?;
+        Ok(self.shared.unacknowledged(inner, Purpose::Message, sent))
     }
 
-    /// Stores one message if that needs no waiting at all; `None` otherwise, and nothing has changed.
-    ///
-    /// In `SYNC_FLUSH` the caller waits with `acknowledge` for the end that comes with it.
-    pub fn append_now(&self, message: &NewMessage<'_>) -> Result<Option<(Sent, u64)>> {
+    /// As `append`, for one message; without a list, since most calls are this one.
+    pub fn append_one(&self, message: &NewMessage<'_>, wait: Wait) -> Result<Unacknowledged<'_, Sent>> {
         let messages = std::slice::from_ref(message);
         self.shared.check_append(messages)?;
-        let Some(mut inner) = self.shared.inner.try_lock().filter(|_| !self.shared.is_overfull()) else {
-            return Ok(None);
-        };
+        let mut inner = self.shared.lock_to_send(wait)?;
         let mut sent = None;
-        self.shared.append_in(&mut inner, messages, false, |one| sent = Some(one))?;
-        let end = self.shared.log.appended();
-        drop(inner);
-        self.shared.announce();
-        Ok(sent.map(|sent| (sent, end)))
-    }
-
-    /// Waits until what was appended up to `end` may be acknowledged.
-    pub fn acknowledge(&self, end: u64) -> Result<()> {
-        if self.is_sync() && !mutated(Mutant::AcknowledgeBeforeSync) {
-            self.shared.wait_durable(end)?;
-        }
-        self.shared.announce();
-        Ok(())
+        self.shared.append_in(&mut inner, messages, wait, |one| sent = Some(one))?;
+        let Some(sent) = sent else { return Err(Error::StoreClosed) };
+        Ok(self.shared.unacknowledged(inner, Purpose::Message, sent))
     }
 
     /// Stores a half message, or finds the pending one that it is a resend of.
-    pub fn prepare(&self, half: &NewHalfMessage<'_>) -> Result<Sent> {
-        let (sent, end) = self.prepare_only(half)?;
-        self.acknowledge(end)?;
-        Ok(sent)
-    }
-
-    /// As `append_only`, for a half message.
-    pub fn prepare_only(&self, half: &NewHalfMessage<'_>) -> Result<(Sent, u64)> {
+    pub fn prepare(&self, half: &NewHalfMessage<'_>, wait: Wait) -> Result<Unacknowledged<'_, Sent>> {
         self.shared.check_prepare(half)?;
-        self.shared.relieve()?;
-        let mut inner = self.shared.inner.lock();
-        let sent = self.shared.prepare_in(&mut inner, half, true)?;
-        Ok((sent.ok_or(Error::StoreClosed)?, self.shared.log.appended()))
-    }
-
-    /// As `append_now`, for a half message.
-    pub fn prepare_now(&self, half: &NewHalfMessage<'_>) -> Result<Option<(Sent, u64)>> {
-        self.shared.check_prepare(half)?;
-        let Some(mut inner) = self.shared.inner.try_lock().filter(|_| !self.shared.is_overfull()) else {
-            return Ok(None);
-        };
-        let sent = self.shared.prepare_in(&mut inner, half, false)?;
-        let end = self.shared.log.appended();
-        Ok(sent.map(|sent| (sent, end)))
+        let mut inner = self.shared.lock_to_send(wait)?;
+        let sent = self.shared.prepare_in(&mut inner, half, wait)?;
+        // Also where the half was found: the write that stored it may still wait for its sync.
+        Ok(self.shared.unacknowledged(inner, Purpose::Half, sent))
     }
 }
 
@@ -177,145 +136,106 @@ impl Shared {
         names::validate_group(half.group)
     }
 
-    /// Hands each message's place to `sent`; none, and nothing has changed, where that would wait and may not.
     fn append_in(
         &self,
         inner: &mut Inner,
         messages: &[NewMessage<'_>],
-        may_wait: bool,
+        wait: Wait,
         mut sent: impl FnMut(Sent),
     ) -> Result<()> {
-        let _guard = PoisonOnPanic(self);
-        let now = self.clock.wall();
-        let Inner { appender, state, scratch, placed, .. } = inner;
-        let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "sending" })?;
-        appender.begin(now);
-        placed.clear();
+        let mut batch = Batch::begin(self, inner, Purpose::Message)?;
+        let mut text = std::mem::take(&mut batch.inner.scratch);
         for message in messages {
-            let unique_id = self.ids.next(now);
-            scratch.clear();
-            scratch.extend_from_slice(&message.envelope.properties);
-            properties::push(scratch, UNIQUE_KEY, message.envelope.unique_id().unwrap_or(unique_id.as_str()));
-            let level = message.envelope.delay_level;
-            let (topic, queue_id) = if level == 0 {
-                (&*message.envelope.topic, message.queue_id)
-            } else {
-                delay::hide(&message.envelope.topic, message.queue_id, scratch);
-                (SCHEDULE_TOPIC, delay::queue_of(level))
-            };
-            let slot = state.dispatcher.queues.find_or_insert(topic, queue_id);
-            let before = placed.iter().rev().find(|other| other.slot == slot && !mutated(Mutant::StaleQueueOffset));
-            let queue_offset = before
-                .map_or_else(|| QueueOffset(state.dispatcher.queues.next(slot)), |other| other.queue_offset.plus(1));
-            let draft = self.draft(message, topic, queue_id, now, None, scratch);
-            let appended = appender.push(&draft, queue_offset)?;
-            placed.push(Placed { slot, appended, queue_offset, unique_id });
+            self.push_message(&mut batch, message, &mut text, &mut sent)?;
         }
-        let urgency = Urgency::Send { pending_bytes: state.table.pending_bytes() };
-        if !self.write(appender, urgency, may_wait)? {
-            return Ok(());
-        }
-        for (message, placed) in messages.iter().zip(placed.iter()) {
-            let given = message.envelope.unique_id();
-            let request = request(message.envelope, placed.appended, given.unwrap_or(placed.unique_id.as_str()));
-            state.dispatcher.enqueue(placed.slot, &request);
-            state.dispatcher.index(&request);
-            sent(Sent {
-                unique_id: given.map_or(MessageId::Unique(placed.unique_id), |given| MessageId::Text(given.into())),
-                physical_offset: placed.appended.physical_offset,
-                queue_offset: placed.queue_offset,
-                queue_id: message.queue_id,
-                size: placed.appended.size,
-            });
-        }
-        if let Some(last) = placed.last() {
-            state.note_last(last.appended);
-        }
-        self.ask_for_upkeep(state.dispatcher.queues.buffered(), state.dispatcher.index.len());
+        batch.inner.scratch = text;
+        batch.write(wait)
+    }
+
+    #[inline]
+    fn push_message(
+        &self,
+        batch: &mut Batch<'_>,
+        message: &NewMessage<'_>,
+        text: &mut Vec<u8>,
+        sent: &mut impl FnMut(Sent),
+    ) -> Result<()> {
+        let NewMessage { envelope, queue_id, .. } = *message;
+        let given = envelope.unique_id();
+        let generated = self.ids.next(batch.now());
+        let unique_id = given.unwrap_or(generated.as_str());
+        text.clear();
+        text.extend_from_slice(&envelope.properties);
+        properties::push(text, UNIQUE_KEY, unique_id);
+        // A delayed message is a record of the schedule topic, and its queue entry says when it is due.
+        let (topic, queue, tags_code, topic_hash) = match envelope.delay_level {
+            0 => (&*envelope.topic, queue_id, envelope.tags_code, envelope.topic_hash),
+            level => {
+                delay::hide(&envelope.topic, queue_id, text);
+                (SCHEDULE_TOPIC, delay::queue_of(level), batch.due_code(level), java::topic_hash(SCHEDULE_TOPIC))
+            }
+        };
+        let draft = self.draft(message, topic, queue, batch.now(), None, text);
+        let keys = IndexKeys { topic_hash, unique_id: Some(unique_id), keys: envelope.keys() };
+        let placed = batch.push(&draft, tags_code, Some(&keys))?;
+        let unique_id = given.map_or(MessageId::Unique(generated), |given| MessageId::Text(given.into()));
+        sent(Sent::new(unique_id, placed, queue_id));
         Ok(())
     }
 
-    fn prepare_in(&self, inner: &mut Inner, half: &NewHalfMessage<'_>, may_wait: bool) -> Result<Option<Sent>> {
-        let _guard = PoisonOnPanic(self);
-        let now = self.clock.wall();
-        let message = &half.message;
-        let generated = self.ids.next(now);
+    fn prepare_in(&self, inner: &mut Inner, half: &NewHalfMessage<'_>, wait: Wait) -> Result<Sent> {
+        let mut batch = Batch::begin(self, inner, Purpose::Half)?;
+        let NewMessage { envelope, body, queue_id } = half.message;
+        let generated = self.ids.next(batch.now());
         let unique_id = half.unique_id.unwrap_or_else(|| generated.as_str());
-        let body_crc = crc32(message.body);
-        let identity = Identity::new(half.group, unique_id, &message.envelope.topic, body_crc);
-        if let Some(sent) = self.resent(inner, half, unique_id, identity)? {
-            return Ok(Some(sent));
+        let body_crc = crc32(body);
+        let identity = Identity::new(half.group, unique_id, &envelope.topic, body_crc);
+        if let Some(sent) = self.resent(batch.inner, half, unique_id, identity)? {
+            return Ok(sent);
         }
-        if inner.state.table.len() >= self.options.pending_transactions_max {
-            let pending = inner.state.table.len();
+        let pending = batch.inner.state.table.len();
+        if pending >= self.options.pending_transactions_max {
             return Err(Error::TooManyPending { option: "pending_transactions_max", pending });
         }
-        let Inner { appender, state, scratch, half_slot, .. } = inner;
-        let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "preparing a transaction" })?;
-        half_properties(message.envelope, message.queue_id, unique_id, half.group, scratch)?;
-        let draft = self.draft(message, HALF_TOPIC, HALF_QUEUE, now, Some(body_crc), scratch);
+        let mut text = std::mem::take(&mut batch.inner.scratch);
+        half_properties(envelope, queue_id, unique_id, half.group, &mut text)?;
         let pending = PendingHalf {
-            draft: &draft,
+            draft: &self.draft(&half.message, HALF_TOPIC, HALF_QUEUE, batch.now(), Some(body_crc), &text),
+            tags_code: envelope.tags_code,
+            unique_id: Some(unique_id),
+            keys: envelope.keys(),
             identity: Some(identity),
             group: half.group,
-            immunity_ms: immunity_ms(Properties(&message.envelope.properties)),
+            immunity_ms: immunity_ms(Properties(&envelope.properties)),
             owner: half.owner,
         };
-        let dispatch = |appended| DispatchRequest {
-            topic_hash: self.half_topic_hash(),
-            ..request(message.envelope, appended, unique_id)
-        };
-        let stored = self.store_half(appender, state, *half_slot, now, may_wait, &pending, dispatch)?;
-        Ok(stored.map(|copy| Sent {
-            unique_id: half.unique_id.map_or(MessageId::Unique(generated), |given| MessageId::Text(given.into())),
-            physical_offset: PhysicalOffset(copy.physical_offset),
-            queue_offset: QueueOffset(copy.queue_offset),
-            queue_id: message.queue_id,
-            size: u32::try_from(self.log.appended() - copy.physical_offset).unwrap_or(u32::MAX),
-        }))
+        let placed = self.store_half(&mut batch, &pending, wait)?;
+        batch.inner.scratch = text;
+        let unique_id = half.unique_id.map_or(MessageId::Unique(generated), |given| MessageId::Text(given.into()));
+        Ok(Sent::new(unique_id, placed, queue_id))
     }
 
-    /// Writes the record of a half message and lets it pend: what sending one and resuming one share. `None`, and
-    /// nothing has changed, where that would wait and may not.
-    #[allow(clippy::too_many_arguments)] // The parts of `Inner`, of which the draft borrows another one.
-    pub(super) fn store_half<'a>(
-        &self,
-        appender: &mut Appender,
-        state: &mut Recovered,
-        half_slot: Slot,
-        now: TimestampMs,
-        may_wait: bool,
-        half: &PendingHalf<'_>,
-        dispatch: impl FnOnce(Appended) -> DispatchRequest<'a>,
-    ) -> Result<Option<HalfCopy>> {
-        let queue_offset = QueueOffset(state.dispatcher.queues.next(half_slot));
-        appender.begin(now);
-        let appended = appender.push(half.draft, queue_offset)?;
-        // What this half takes now, its end may need once more.
-        let urgency = Urgency::Send { pending_bytes: state.table.pending_bytes() + u64::from(appended.size) };
-        if !self.write(appender, urgency, may_wait)? {
-            return Ok(None);
-        }
-        let request = dispatch(appended);
-        state.dispatcher.enqueue(half_slot, &request);
-        state.dispatcher.index(&request);
+    /// Writes the record of a half message and lets it pend: what sending one and resuming one share.
+    pub(super) fn store_half(&self, batch: &mut Batch<'_>, half: &PendingHalf<'_>, wait: Wait) -> Result<Placed> {
+        let PendingHalf { draft, tags_code, unique_id, keys, .. } = *half;
+        let keys = IndexKeys { topic_hash: self.half_topic_hash(), unique_id, keys };
+        let placed = batch.push_to(batch.inner.half_slot, draft, tags_code, Some(&keys))?;
+        batch.write(wait)?;
         let monotonic_ms = if mutated(Mutant::WallClockAges) { self.clock.wall().0 } else { self.clock.monotonic_ms() };
-        let copy = HalfCopy { queue_offset: queue_offset.0, physical_offset: appended.physical_offset.0 };
-        let key = state.table.insert(&NewHalf {
-            copy,
+        let table = &mut batch.inner.state.table;
+        let key = table.insert(&NewHalf {
+            copy: HalfCopy { queue_offset: placed.queue_offset.0, physical_offset: placed.physical_offset.0 },
             identity: half.identity,
             group: half.group,
-            size: appended.size,
+            size: placed.size,
             stored_ms: monotonic_ms,
             immunity_ms: half.immunity_ms,
             checks: 0,
             owner: half.owner,
             sent: true,
         });
-        state.table.set_due(key, monotonic_ms + half.immunity_ms.unwrap_or(self.options.transaction_timeout_ms));
-        state.note_last(appended);
-        self.ask_for_upkeep(state.dispatcher.queues.buffered(), state.dispatcher.index.len());
-        Ok(Some(copy))
+        table.set_due(key, monotonic_ms + half.immunity_ms.unwrap_or(self.options.transaction_timeout_ms));
+        Ok(placed)
     }
 
     /// The pending half that a resend repeats (T12); the record itself is compared, hashes may collide.
@@ -369,23 +289,6 @@ impl Shared {
             properties,
         }
     }
-
-    /// Writes the appender's batch; false if that would wait and may not.
-    pub(super) fn write(&self, appender: &mut Appender, urgency: Urgency, may_wait: bool) -> Result<bool> {
-        // Asked once more under the put lock: `close` hands the files over, and another process may have them by now.
-        self.check_writable("sending")?;
-        if !appender.is_ready(urgency) {
-            if !may_wait {
-                return Ok(false);
-            }
-            appender.make_room(urgency).map_err(|error| self.judge(error))?;
-        }
-        appender.write().map_err(|error| self.judge(error))?;
-        if self.options.flush_disk_type == FlushDiskType::Async || mutated(Mutant::VisibleBeforeSync) {
-            self.publish_visible(self.log.appended());
-        }
-        Ok(true)
-    }
 }
 
 pub(super) fn check_queue(queue_id: QueueId) -> Result<()> {
@@ -395,24 +298,4 @@ pub(super) fn check_queue(queue_id: QueueId) -> Result<()> {
         });
     }
     Ok(())
-}
-
-fn request<'a>(envelope: &'a Envelope, appended: Appended, unique_id: &'a str) -> DispatchRequest<'a> {
-    // A delayed message's record is the schedule topic's, and its entry says when it is due.
-    let (tags_code, topic_hash) = match envelope.delay_level {
-        0 => (envelope.tags_code, envelope.topic_hash),
-        level => {
-            (appended.store_timestamp.0.saturating_add(delay::level_ms(level.into())), java::topic_hash(SCHEDULE_TOPIC))
-        }
-    };
-    DispatchRequest {
-        physical_offset: appended.physical_offset,
-        size: appended.size,
-        store_timestamp: appended.store_timestamp,
-        tags_code,
-        topic_hash,
-        transaction_type: TransactionType::None,
-        unique_id: Some(unique_id),
-        keys: envelope.keys(),
-    }
 }

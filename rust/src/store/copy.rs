@@ -5,18 +5,17 @@
 //! which topic, how often, how long (Python).
 
 use super::append::{Sent, check_queue};
-use super::{Inner, PoisonOnPanic, Shared, Store, StoredRecord};
-use crate::commit_log::Urgency;
+use super::batch::{Batch, IndexKeys, Purpose, Wait};
+use super::{Inner, Shared, Store, StoredRecord};
 use crate::delay;
-use crate::dispatch::DispatchRequest;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::java;
 use crate::names::{self, SCHEDULE_TOPIC};
 use crate::record::layout::SYS_TRANSACTION_MASK;
 use crate::record::message_id::MessageId;
 use crate::record::properties::{self, DELAY, KEYS, TAGS};
-use crate::record::{Draft, RecordView, TransactionType};
-use crate::units::{PhysicalOffset, QueueId, QueueOffset};
+use crate::record::{Draft, RecordView};
+use crate::units::{PhysicalOffset, QueueId};
 
 /// What is different in a copy.
 #[derive(Clone, Debug)]
@@ -40,29 +39,22 @@ impl Store {
         names::validate_topic(copy.topic)?;
         check_queue(copy.queue_id)?;
         let source = self.read_at(physical_offset)?;
-        self.shared.relieve()?;
-        let mut inner = self.shared.inner.lock();
+        let mut inner = self.shared.lock_to_send(Wait::Yes)?;
         let sent = self.shared.append_copy_in(&mut inner, &source, copy)?;
-        let end = self.shared.log.appended();
-        drop(inner);
-        self.acknowledge(end)?;
-        Ok(sent)
+        self.shared.unacknowledged(inner, Purpose::Message, sent).acknowledged()
     }
 }
 
 impl Shared {
     fn append_copy_in(&self, inner: &mut Inner, source: &StoredRecord, copy: &Copy<'_>) -> Result<Sent> {
-        let _guard = PoisonOnPanic(self);
         let source = source.view()?;
-        let Inner { appender, state, scratch, .. } = inner;
-        let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "sending" })?;
-        appender.begin(self.clock.wall());
-        copy_properties(&source, copy, scratch);
-        let level = copy.delay_level.min(crate::message::DELAY_LEVEL_MAX);
-        let (topic, queue_id) =
-            if level == 0 { (copy.topic, copy.queue_id) } else { (SCHEDULE_TOPIC, delay::queue_of(level)) };
-        let slot = state.dispatcher.queues.find_or_insert(topic, queue_id);
-        let queue_offset = QueueOffset(state.dispatcher.queues.next(slot));
+        let mut batch = Batch::begin(self, inner, Purpose::Message)?;
+        let mut text = std::mem::take(&mut batch.inner.scratch);
+        copy_properties(&source, copy, &mut text);
+        let (topic, queue_id, tags_code) = match copy.delay_level.min(crate::message::DELAY_LEVEL_MAX) {
+            0 => (copy.topic, copy.queue_id, java::tags_code(source.properties.get_str(TAGS))),
+            level => (SCHEDULE_TOPIC, delay::queue_of(level), batch.due_code(level)),
+        };
         let draft = Draft {
             topic,
             queue_id,
@@ -75,35 +67,17 @@ impl Shared {
             prepared_transaction_offset: PhysicalOffset(0),
             body: source.body,
             body_crc: Some(source.body_crc),
-            properties: scratch,
+            properties: &text,
         };
-        let appended = appender.push(&draft, queue_offset)?;
-        self.write(appender, Urgency::Send { pending_bytes: state.table.pending_bytes() }, true)?;
-        let request = DispatchRequest {
-            physical_offset: appended.physical_offset,
-            size: appended.size,
-            store_timestamp: appended.store_timestamp,
-            tags_code: if level == 0 {
-                java::tags_code(source.properties.get_str(TAGS))
-            } else {
-                appended.store_timestamp.0.saturating_add(delay::level_ms(level.into()))
-            },
+        let keys = IndexKeys {
             topic_hash: java::topic_hash(topic),
-            transaction_type: TransactionType::None,
             unique_id: source.unique_id(),
             keys: source.properties.get_str(KEYS),
         };
-        state.dispatcher.enqueue(slot, &request);
-        state.dispatcher.index(&request);
-        state.note_last(appended);
-        self.ask_for_upkeep(state.dispatcher.queues.buffered(), state.dispatcher.index.len());
-        Ok(Sent {
-            unique_id: MessageId::Text(source.message_id().into()),
-            physical_offset: appended.physical_offset,
-            queue_offset,
-            queue_id: copy.queue_id,
-            size: appended.size,
-        })
+        let placed = batch.push(&draft, tags_code, Some(&keys))?;
+        batch.inner.scratch = text;
+        batch.write(Wait::Yes)?;
+        Ok(Sent::new(MessageId::Text(source.message_id().into()), placed, copy.queue_id))
     }
 }
 

@@ -4,17 +4,14 @@
 //! the order of each level; a message stands in its topic once, also behind a crash, as far as the log tells: what is
 //! delivered names the record that waited, and recovery takes the progress from there. Not here: when to call (Python).
 
-use super::{Inner, PoisonOnPanic, Shared, Store, StoredRecord};
-use crate::commit_log::Urgency;
-use crate::consume_queue::Slot;
+use super::batch::{Batch, IndexKeys, Purpose, Wait};
+use super::{Inner, Shared, Store, StoredRecord};
 use crate::delay::{DelayProgress, delivery_draft, due_ms};
-use crate::dispatch::DispatchRequest;
 use crate::error::{Error, Result};
 use crate::java;
 use crate::names::SCHEDULE_TOPIC;
 use crate::record::properties::{KEYS, TAGS};
-use crate::record::{RecordView, TransactionType};
-use crate::units::{QueueId, QueueOffset};
+use crate::units::QueueId;
 
 /// Bytes of records that are delivered in one write, beyond the first.
 const BYTES_MAX: u64 = 1 << 20;
@@ -38,14 +35,6 @@ struct Due {
     record: std::result::Result<StoredRecord, String>,
 }
 
-/// A delivery of the batch that is being written.
-struct Delivery {
-    slot: Slot,
-    queue_offset: QueueOffset,
-    appended: crate::commit_log::Appended,
-    due: usize,
-}
-
 impl Store {
     /// Delivers what is due, at most so many messages.
     pub fn deliver_delayed(&self, max_messages: usize) -> Result<Delivered> {
@@ -56,12 +45,9 @@ impl Store {
         if due.is_empty() {
             return Ok(Delivered { next_in_ms, ..Delivered::default() });
         }
-        shared.relieve()?;
-        let mut inner = shared.inner.lock();
-        let (messages, passed_over) = shared.deliver_in(&mut inner, &due)?;
-        let end = shared.log.appended();
-        drop(inner);
-        self.acknowledge(end)?;
+        let mut inner = shared.lock_to_send(Wait::Yes)?;
+        let delivered = shared.deliver_in(&mut inner, &due)?;
+        let (messages, passed_over) = shared.unacknowledged(inner, Purpose::Message, delivered).acknowledged()?;
         Ok(Delivered { messages, passed_over, next_in_ms })
     }
 }
@@ -117,52 +103,49 @@ impl Shared {
 
     /// Appends what is due, and notes how far each level is.
     fn deliver_in(&self, inner: &mut Inner, due: &[Due]) -> Result<(usize, Vec<String>)> {
-        let _guard = PoisonOnPanic(self);
-        let Inner { appender, state, scratch, .. } = inner;
-        let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "delivering delayed messages" })?;
-        appender.begin(self.clock.wall());
-        let (mut batch, mut passed_over): (Vec<Delivery>, Vec<String>) = (Vec::new(), Vec::new());
-        for (index, one) in due.iter().enumerate() {
-            let record = match &one.record {
-                Ok(record) => record.view()?,
-                Err(why) => {
-                    pass_over(one, why, &mut passed_over);
-                    continue;
-                }
-            };
-            let draft = match delivery_draft(&record, self.options.store_host, scratch) {
-                Ok(draft) => draft,
-                Err(why) => {
-                    pass_over(one, &why, &mut passed_over);
-                    continue;
-                }
-            };
-            let slot = state.dispatcher.queues.find_or_insert(draft.topic, draft.queue_id);
-            let before = batch.iter().rev().find(|other| other.slot == slot);
-            let queue_offset = before
-                .map_or_else(|| QueueOffset(state.dispatcher.queues.next(slot)), |other| other.queue_offset.plus(1));
-            match appender.push(&draft, queue_offset) {
-                Ok(appended) => batch.push(Delivery { slot, queue_offset, appended, due: index }),
-                // A record that cannot be written, now or ever.
-                Err(error @ Error::InvalidMessage { .. }) => pass_over(one, &error.to_string(), &mut passed_over),
-                Err(error) => return Err(error),
+        let mut batch = Batch::begin(self, inner, Purpose::Message)?;
+        let mut text = std::mem::take(&mut batch.inner.scratch);
+        let (mut messages, mut passed_over): (usize, Vec<String>) = (0, Vec::new());
+        for one in due {
+            match self.push_due(&mut batch, one, &mut text)? {
+                Ok(()) => messages += 1,
+                Err(why) => pass_over(one, &why, &mut passed_over),
             }
         }
-        if !batch.is_empty() {
-            self.write(appender, Urgency::Send { pending_bytes: state.table.pending_bytes() }, true)?;
-        }
-        for delivery in &batch {
-            let record = due.get(delivery.due).and_then(|due| due.record.as_ref().ok()).ok_or(Error::StoreClosed)?;
-            let request = request(&record.view()?, delivery);
-            state.dispatcher.enqueue(delivery.slot, &request);
-            state.dispatcher.index(&request);
-            state.note_last(delivery.appended);
-        }
+        batch.inner.scratch = text;
+        batch.write(Wait::Yes)?;
         for one in due {
-            state.delays.insert(one.queue_id, one.queue_offset + 1);
+            batch.inner.state.delays.insert(one.queue_id, one.queue_offset + 1);
         }
-        self.ask_for_upkeep(state.dispatcher.queues.buffered(), state.dispatcher.index.len());
-        Ok((batch.len(), passed_over))
+        Ok((messages, passed_over))
+    }
+
+    /// Adds one message to the batch, or says why it can never be delivered.
+    fn push_due(
+        &self,
+        batch: &mut Batch<'_>,
+        due: &Due,
+        text: &mut Vec<u8>,
+    ) -> Result<std::result::Result<(), String>> {
+        let record = match &due.record {
+            Ok(record) => record.view()?,
+            Err(why) => return Ok(Err(why.clone())),
+        };
+        let draft = match delivery_draft(&record, self.options.store_host, text) {
+            Ok(draft) => draft,
+            Err(why) => return Ok(Err(why)),
+        };
+        let keys = IndexKeys {
+            topic_hash: java::topic_hash(draft.topic),
+            unique_id: record.unique_id(),
+            keys: record.properties.get_str(KEYS),
+        };
+        match batch.push(&draft, java::tags_code(record.properties.get_str(TAGS)), Some(&keys)) {
+            Ok(_) => Ok(Ok(())),
+            // A record that cannot be written, now or ever.
+            Err(error @ Error::InvalidMessage { .. }) => Ok(Err(error.to_string())),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -173,19 +156,5 @@ fn pass_over(due: &Due, why: &str, passed_over: &mut Vec<String>) {
             "the delayed message {} of {SCHEDULE_TOPIC}/{} is not delivered: {why}",
             due.queue_offset, due.queue_id
         ));
-    }
-}
-
-fn request<'a>(record: &RecordView<'a>, delivery: &Delivery) -> DispatchRequest<'a> {
-    let topic = record.properties.get_str(crate::record::properties::REAL_TOPIC).unwrap_or_default();
-    DispatchRequest {
-        physical_offset: delivery.appended.physical_offset,
-        size: delivery.appended.size,
-        store_timestamp: delivery.appended.store_timestamp,
-        tags_code: java::tags_code(record.properties.get_str(TAGS)),
-        topic_hash: java::topic_hash(topic),
-        transaction_type: TransactionType::None,
-        unique_id: record.unique_id(),
-        keys: record.properties.get_str(KEYS),
     }
 }

@@ -4,13 +4,11 @@
 //! stand in the log in front of its op message; what waits together is one write and one sync. Ending twice alike is a
 //! success that writes nothing; any other end is an exact error that writes nothing.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Inner, PoisonOnPanic, Shared, Store};
-use crate::commit_log::{Appended, Urgency};
-use crate::consume_queue::{Entry, Slot};
-use crate::dispatch::{DispatchRequest, index_hashes};
+use super::batch::{Batch, IndexKeys, Placed, Purpose, Wait};
+use super::{Inner, Shared, Store};
+use crate::consume_queue::Entry;
 use crate::error::{Error, Outcome, Result};
 use crate::half::convert::{discard_draft, final_draft};
 use crate::half::counts::TopicNumber;
@@ -37,6 +35,13 @@ pub enum EndKind {
 }
 
 impl EndKind {
+    const fn purpose(self) -> Purpose {
+        match self {
+            Self::Commit | Self::RollBack => Purpose::End,
+            Self::Discard => Purpose::Discard,
+        }
+    }
+
     pub(super) const fn outcome(self) -> Outcome {
         match self {
             Self::Commit => Outcome::Committed,
@@ -89,10 +94,8 @@ pub(super) struct Ticket {
 #[derive(Debug, Default)]
 pub(super) struct Group {
     pub(super) decisions: Vec<Decision>,
-    /// What the index will know the decisions' records by.
-    hashes: Vec<u32>,
-    /// The op messages, each with the highest offset that it names.
-    pub(super) ops: Vec<(Written, u64)>,
+    /// The op messages: the queue offset of each, and the highest half queue offset that it names.
+    pub(super) ops: Vec<(u64, u64)>,
     /// The half queue offsets that the op messages name.
     named: Vec<u64>,
     op_body: String,
@@ -101,38 +104,32 @@ pub(super) struct Group {
 impl Group {
     fn clear(&mut self) {
         self.decisions.clear();
-        self.hashes.clear();
         self.ops.clear();
         self.named.clear();
     }
 }
 
-/// A decision that stands in the batch but is not written yet.
+/// What a group decides of one transaction.
 #[derive(Debug)]
 pub(super) struct Decision {
     pub(super) key: Key,
     pub(super) outcome: Outcome,
-    pub(super) record: Option<Written>,
     pub(super) topic: TopicNumber,
 }
 
-/// A record of the batch, with what dispatch needs of it.
-#[derive(Clone, Debug)]
-pub(super) struct Written {
-    slot: Slot,
-    queue_offset: QueueOffset,
-    appended: Appended,
-    tags_code: i64,
-    transaction_type: TransactionType,
-    /// Its part of the group's `hashes`.
-    hashes: Range<usize>,
-}
-
 impl Store {
-    /// Ends a transaction.
-    pub fn end_transaction(&self, end: End) -> Result<Ended> {
+    /// Ends a transaction; the end is acknowledged when this returns.
+    pub fn end_transaction(&self, end: &End, wait: Wait) -> Result<Ended> {
         self.shared.check_writable("ending a transaction")?;
-        self.shared.end_in_group(end)
+        match wait {
+            Wait::Yes => self.shared.end_in_group(end.clone()),
+            Wait::No => self.shared.end_at_once(end),
+        }
+    }
+
+    /// Whether an end is acknowledged only after a sync.
+    pub fn is_end_synced(&self, end: &End) -> bool {
+        self.shared.is_synced(end.kind.purpose())
     }
 
     /// Ends transactions as one group, as threads that wait together do: one write, one sync.
@@ -142,29 +139,6 @@ impl Store {
         }
         let _turn = self.shared.ends.turn.lock();
         self.shared.end_all(ends)
-    }
-
-    /// Ends a transaction if that needs no waiting at all; `None` otherwise, and nothing has changed.
-    pub fn end_now(&self, end: &End) -> Option<Result<Ended>> {
-        if let Err(error) = self.shared.check_writable("ending a transaction") {
-            return Some(Err(error));
-        }
-        if self.is_sync() {
-            return None;
-        }
-        let _turn = self.shared.ends.turn.try_lock()?;
-        let mut inner = self.shared.inner.try_lock()?;
-        let mut results = Vec::with_capacity(1);
-        let written = self.shared.write_group(&mut inner, &[end], &mut results, false);
-        drop(inner);
-        match written {
-            Ok(true) => {
-                self.shared.announce();
-                results.pop()
-            }
-            Ok(false) => None,
-            Err(error) => Some(Err(error)),
-        }
     }
 }
 
@@ -185,21 +159,26 @@ impl Shared {
         result.unwrap_or(Err(Error::StoreClosed))
     }
 
+    /// Ends a transaction where nothing has to be waited for.
+    fn end_at_once(&self, end: &End) -> Result<Ended> {
+        if self.is_synced(end.kind.purpose()) {
+            return Err(Error::WouldWait);
+        }
+        let Some(_turn) = self.ends.turn.try_lock() else { return Err(Error::WouldWait) };
+        let Some(mut inner) = self.inner.try_lock() else { return Err(Error::WouldWait) };
+        let mut results = Vec::with_capacity(1);
+        self.write_group(&mut inner, &[end], &mut results, Wait::No)?;
+        self.unacknowledged(inner, end.kind.purpose(), ()).acknowledged()?;
+        results.pop().unwrap_or(Err(Error::StoreClosed))
+    }
+
     fn end_group(&self, group: &[Arc<Ticket>]) {
         let mut results = Vec::with_capacity(group.len());
         let mut inner = self.inner.lock();
         let ends: Vec<&End> = group.iter().map(|ticket| &ticket.end).collect();
-        let written = self.write_group(&mut inner, &ends, &mut results, true).map(|_| ());
-        let end = self.log.appended();
-        drop(inner);
-        let durable = match (&written, self.options.flush_disk_type) {
-            (Ok(()), crate::options::FlushDiskType::Sync) if !mutated(Mutant::AcknowledgeBeforeSync) => {
-                self.wait_durable(end)
-            }
-            _ => Ok(()),
-        };
-        self.announce();
-        let failed = written.err().or(durable.err()).filter(|_| !mutated(Mutant::FailedGroupAcknowledged));
+        let written = self.write_group(&mut inner, &ends, &mut results, Wait::Yes);
+        let written = written.and_then(|()| self.unacknowledged(inner, self.purpose_of(&ends), ()).acknowledged());
+        let failed = written.err().filter(|_| !mutated(Mutant::FailedGroupAcknowledged));
         for (ticket, result) in group.iter().zip(results) {
             // What an end was told of an outcome may rest on the group's own decisions, or on one whose sync failed
             // before: nothing of it is acknowledged.
@@ -212,6 +191,12 @@ impl Shared {
         }
     }
 
+    /// Of a group's purposes the one that asks most: a sync, if any asks for one.
+    fn purpose_of(&self, ends: &[&End]) -> Purpose {
+        let mut purposes = ends.iter().map(|end| end.kind.purpose());
+        purposes.find(|purpose| self.is_synced(*purpose)).unwrap_or(Purpose::End)
+    }
+
     /// Ends these as one group, whatever else waits.
     pub(super) fn end_all(&self, ends: Vec<End>) -> Vec<Result<Ended>> {
         let ticket = |end| Arc::new(Ticket { end, result: Mutex::new(None) });
@@ -220,53 +205,52 @@ impl Shared {
         group.iter().map(|ticket| ticket.result.lock().take().unwrap_or(Err(Error::StoreClosed))).collect()
     }
 
-    /// Judges all ends, then writes all that is decided: finals and parked copies, then ops. False if that would wait
-    /// and may not: then nothing has changed.
+    /// Decides all ends, then writes all that is decided: finals and parked copies, then ops.
     pub(super) fn write_group(
         &self,
         inner: &mut Inner,
         ends: &[&End],
         results: &mut Vec<Result<Ended>>,
-        may_wait: bool,
-    ) -> Result<bool> {
+        wait: Wait,
+    ) -> Result<()> {
         let mut group = std::mem::take(&mut inner.group);
         group.clear();
-        let written = self.judge_and_write(inner, ends, results, may_wait, &mut group);
+        let written = self.decide_and_write(inner, ends, results, wait, &mut group);
         inner.group = group;
         written
     }
 
-    fn judge_and_write(
+    fn decide_and_write(
         &self,
         inner: &mut Inner,
         ends: &[&End],
         results: &mut Vec<Result<Ended>>,
-        may_wait: bool,
+        wait: Wait,
         group: &mut Group,
-    ) -> Result<bool> {
-        let _guard = PoisonOnPanic(self);
-        let now = self.clock.wall();
-        if let Some(appender) = inner.appender.as_mut() {
-            appender.begin(now);
-        }
+    ) -> Result<()> {
+        let mut batch = Batch::begin(self, inner, self.purpose_of(ends))?;
         #[cfg(txstore_mutants)]
-        let early = self.push_ops_early(inner, ends)?;
+        let early = self.push_ops_early(&mut batch, ends)?;
         for end in ends {
-            results.push(self.judge_end(inner, end, group));
+            results.push(self.decide_end(&mut batch, end, group));
         }
         if group.decisions.is_empty() {
-            inner.count_ends(ends, results);
-            return Ok(true);
+            batch.inner.count_ends(ends, results);
+            return Ok(());
         }
-        self.push_ops(inner, group)?;
+        #[cfg(txstore_mutants)]
+        let is_late = early.is_none();
+        #[cfg(not(txstore_mutants))]
+        let is_late = true;
+        if is_late {
+            self.push_ops(&mut batch, group)?;
+        }
         #[cfg(txstore_mutants)]
         if let Some(early) = early {
             group.ops = early;
         }
-        let appender = inner.appender.as_mut().ok_or(Error::ReadOnly { what: "ending a transaction" })?;
-        if !self.write(appender, Urgency::End, may_wait)? {
-            return Ok(false);
-        }
+        batch.write(wait)?;
+        let inner = &mut *batch.inner;
         inner.count_ends(ends, results);
         let now_ms = self.clock.monotonic_ms();
         for decision in &group.decisions {
@@ -274,31 +258,28 @@ impl Shared {
             if !mutated(Mutant::EndWithoutState) {
                 inner.state.table.decide(decision.key, decision.outcome);
             }
-            if let Some(written) = &decision.record {
-                Self::dispatch(inner, written, &group.hashes);
-            }
         }
-        Self::dispatch_ops(inner, &group.ops);
-        self.ask_for_upkeep(inner.state.dispatcher.queues.buffered(), inner.state.dispatcher.index.len());
-        Ok(true)
+        inner.note_ops(&group.ops);
+        Ok(())
     }
 
-    /// Decides one end; a pending transaction's record joins the batch.
-    fn judge_end(&self, inner: &mut Inner, end: &End, group: &mut Group) -> Result<Ended> {
+    /// Decides one end; the record that decides a pending transaction joins the batch.
+    fn decide_end(&self, batch: &mut Batch<'_>, end: &End, group: &mut Group) -> Result<Ended> {
         let outcome = end.kind.outcome();
-        let Some(key) = Self::pending(inner, end)? else {
-            return self.judge_decided(inner, end);
+        let Some(key) = Self::pending(batch.inner, end)? else {
+            return self.compare_with_decided(batch.inner, end);
         };
         if let Some(earlier) = group.decisions.iter().find(|decision| decision.key == key) {
             return already(end, outcome, earlier.outcome);
         }
-        self.check_late(inner, key, end)?;
-        let bytes = self.copy_record(inner, PhysicalOffset(end.half.physical_offset))?;
-        let record = self.push_decision(inner, end, &bytes, group);
-        inner.record = bytes;
-        let (record, topic) = record?;
-        let place = record.as_ref().map(|record| (record.appended.physical_offset, record.queue_offset));
-        group.decisions.push(Decision { key, outcome, record, topic });
+        self.check_late(batch.inner, key, end)?;
+        let bytes = self.copy_record(batch.inner, PhysicalOffset(end.half.physical_offset))?;
+        let mut text = std::mem::take(&mut batch.inner.scratch);
+        let pushed = self.push_decision(batch, end, &bytes, &mut text);
+        (batch.inner.record, batch.inner.scratch) = (bytes, text);
+        let (placed, topic) = pushed?;
+        group.decisions.push(Decision { key, outcome, topic });
+        let place = placed.map(|placed| (placed.physical_offset, placed.queue_offset));
         Ok(Ended { outcome, already: false, place })
     }
 
@@ -321,41 +302,27 @@ impl Shared {
     /// Adds the record that decides to the batch; a roll back has none but its op. With it the number of its topic.
     fn push_decision(
         &self,
-        inner: &mut Inner,
+        batch: &mut Batch<'_>,
         end: &End,
         half: &[u8],
-        group: &mut Group,
-    ) -> Result<(Option<Written>, TopicNumber)> {
+        text: &mut Vec<u8>,
+    ) -> Result<(Option<Placed>, TopicNumber)> {
         let Ok(Scanned::Record(view)) = decode(half, PhysicalOffset(end.half.physical_offset), Verify::NOTHING) else {
             return Err(not_found(end, "no record stands there"));
         };
         let facts = HalfFacts::of(&view);
         check_id(end, facts.unique_id)?;
-        let topic = inner.counts.topic(facts.real_topic);
-        if end.kind == EndKind::RollBack {
-            return Ok((None, topic));
-        }
-        let Inner { appender, state, scratch, .. } = inner;
-        let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "ending a transaction" })?;
-        let (draft, transaction_type) = match end.kind {
-            EndKind::Commit => (final_draft(&view, &facts, self.options.store_host, scratch), TransactionType::Commit),
-            _ => (discard_draft(&view, self.options.store_host, scratch), TransactionType::None),
+        let topic = batch.inner.counts.topic(facts.real_topic);
+        let draft = match end.kind {
+            EndKind::RollBack => return Ok((None, topic)),
+            EndKind::Commit => final_draft(&view, &facts, self.options.store_host, text),
+            EndKind::Discard => discard_draft(&view, self.options.store_host, text),
         };
         check_real(&draft)?;
-        let slot = state.dispatcher.queues.find_or_insert(draft.topic, draft.queue_id);
-        let queue_offset = next_in_batch(&group.decisions, slot, state.dispatcher.queues.next(slot));
-        let appended = appender.push(&draft, queue_offset)?;
-        let first_hash = group.hashes.len();
-        group.hashes.extend(index_hashes(java::topic_hash(draft.topic), facts.unique_id, facts.keys));
-        let written = Written {
-            slot,
-            queue_offset,
-            appended,
-            tags_code: java::tags_code(facts.tags),
-            transaction_type,
-            hashes: first_hash..group.hashes.len(),
-        };
-        Ok((Some(written), topic))
+        let topic_hash = java::topic_hash(draft.topic);
+        let keys = IndexKeys { topic_hash, unique_id: facts.unique_id, keys: facts.keys };
+        let placed = batch.push(&draft, java::tags_code(facts.tags), Some(&keys))?;
+        Ok((Some(placed), topic))
     }
 
     /// The pending transaction that an end names, after comparing place and group.
@@ -370,7 +337,7 @@ impl Shared {
     }
 
     /// An end of what does not pend: the same again is a success, anything else an error.
-    fn judge_decided(&self, inner: &Inner, end: &End) -> Result<Ended> {
+    fn compare_with_decided(&self, inner: &Inner, end: &End) -> Result<Ended> {
         let queue = inner.state.dispatcher.queues.get(inner.half_slot).ok_or(Error::StoreClosed)?;
         let wanted = end.half.queue_offset;
         if wanted >= queue.next() {
@@ -379,7 +346,7 @@ impl Shared {
         let bytes = self.entry_bytes(queue, wanted)?;
         let entry = Entry::from_bytes(&bytes).filter(|entry| !entry.is_padding());
         let Some(entry) = entry.filter(|entry| entry.physical_offset.0 >= self.log.segments.first()) else {
-            return self.judge_gone(inner, end);
+            return self.compare_with_gone(inner, end);
         };
         if entry.physical_offset.0 != end.half.physical_offset {
             return Err(not_found(end, "no half message stands there"));
@@ -394,7 +361,7 @@ impl Shared {
     }
 
     /// An end whose half retention has removed: what it left tells; a roll back leaves nothing.
-    fn judge_gone(&self, inner: &Inner, end: &End) -> Result<Ended> {
+    fn compare_with_gone(&self, inner: &Inner, end: &End) -> Result<Ended> {
         let found = self.outcome_left(inner, end)?.or_else(|| inner.state.table.outcome(end.half.queue_offset));
         let found = found.ok_or_else(|| not_found(end, "its half message is gone, and nothing is known of it"))?;
         already(end, end.kind.outcome(), found)
@@ -443,22 +410,19 @@ impl Shared {
         Ok(())
     }
 
-    /// The op messages that name every copy of what is decided, from the stored progress on.
-    pub(super) fn push_ops(&self, inner: &mut Inner, group: &mut Group) -> Result<()> {
-        let progress = inner.stored_half_progress;
+    /// Adds the op messages that name every copy of what is decided, from the stored progress on.
+    pub(super) fn push_ops(&self, batch: &mut Batch<'_>, group: &mut Group) -> Result<()> {
+        let progress = batch.inner.stored_half_progress;
         let Group { decisions, named, .. } = group;
-        for entry in decisions.iter().filter_map(|decision| inner.state.table.get(decision.key)) {
+        for entry in decisions.iter().filter_map(|decision| batch.inner.state.table.get(decision.key)) {
             named.extend(entry.copies().map(|(copy, _)| copy.queue_offset).filter(|offset| *offset >= progress));
         }
         named.sort_unstable();
-        self.push_op_messages(inner, group)
+        self.push_op_messages(batch, group)
     }
 
-    fn push_op_messages(&self, inner: &mut Inner, group: &mut Group) -> Result<()> {
-        let Inner { appender, state, op_slot, .. } = inner;
-        let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "ending a transaction" })?;
+    fn push_op_messages(&self, batch: &mut Batch<'_>, group: &mut Group) -> Result<()> {
         let Group { ops, named, op_body, .. } = group;
-        let mut queue_offset = QueueOffset(state.dispatcher.queues.next(*op_slot));
         let mut rest = named.as_slice();
         loop {
             let (inside, after) = rest.split_at(fill_op_body(rest, self.options.op_message_size_max, op_body));
@@ -470,7 +434,7 @@ impl Shared {
                 queue_id: HALF_QUEUE,
                 flag: 0,
                 sys_flag: 0,
-                born_timestamp: appender.store_timestamp(),
+                born_timestamp: batch.store_timestamp(),
                 born_host: self.options.store_host,
                 store_host: self.options.store_host,
                 reconsume_times: 0,
@@ -479,16 +443,8 @@ impl Shared {
                 body_crc: None,
                 properties: OP_PROPERTIES,
             };
-            let written = Written {
-                slot: *op_slot,
-                queue_offset,
-                appended: appender.push(&draft, queue_offset)?,
-                tags_code: java::tags_code(Some(REMOVE_TAG)),
-                transaction_type: TransactionType::None,
-                hashes: 0..0,
-            };
-            ops.push((written, highest));
-            queue_offset = queue_offset.plus(1);
+            let placed = batch.push_to(batch.inner.op_slot, &draft, java::tags_code(Some(REMOVE_TAG)), None)?;
+            ops.push((placed.queue_offset.0, highest));
         }
     }
 
@@ -497,50 +453,21 @@ impl Shared {
         if unnamed.is_empty() || mutated(Mutant::NoHeal) {
             return Ok(());
         }
-        let now = self.clock.wall();
-        if let Some(appender) = inner.appender.as_mut() {
-            appender.begin(now);
-        }
+        let mut batch = Batch::begin(self, inner, Purpose::End)?;
         let mut group = Group { named: unnamed.to_vec(), ..Group::default() };
-        self.push_op_messages(inner, &mut group)?;
-        let appender = inner.appender.as_mut().ok_or(Error::ReadOnly { what: "healing" })?;
-        self.write(appender, Urgency::End, true)?;
-        Self::dispatch_ops(inner, &group.ops);
+        self.push_op_messages(&mut batch, &mut group)?;
+        batch.write(Wait::Yes)?;
+        batch.inner.note_ops(&group.ops);
         Ok(())
-    }
-
-    fn dispatch_ops(inner: &mut Inner, ops: &[(Written, u64)]) {
-        for (written, highest) in ops {
-            inner.state.table.ops.note(written.queue_offset.0, *highest);
-            Self::dispatch(inner, written, &[]);
-        }
-    }
-
-    fn dispatch(inner: &mut Inner, written: &Written, hashes: &[u32]) {
-        let Appended { physical_offset, size, store_timestamp } = written.appended;
-        let request = DispatchRequest {
-            physical_offset,
-            size,
-            store_timestamp,
-            tags_code: written.tags_code,
-            topic_hash: 0,
-            transaction_type: written.transaction_type,
-            unique_id: None,
-            keys: None,
-        };
-        inner.state.dispatcher.enqueue(written.slot, &request);
-        for hash in hashes.get(written.hashes.clone()).unwrap_or_default() {
-            inner.state.dispatcher.index_one(*hash, physical_offset, store_timestamp);
-        }
-        inner.state.note_last(written.appended);
     }
 }
 
-/// The queue offset behind those that the batch has given already.
-fn next_in_batch(decisions: &[Decision], slot: Slot, next: u64) -> QueueOffset {
-    let last =
-        decisions.iter().rev().filter_map(|decision| decision.record.as_ref()).find(|record| record.slot == slot);
-    last.map_or(QueueOffset(next), |record| record.queue_offset.plus(1))
+impl Inner {
+    fn note_ops(&mut self, ops: &[(u64, u64)]) {
+        for (queue_offset, highest) in ops {
+            self.state.table.ops.note(*queue_offset, *highest);
+        }
+    }
 }
 
 /// A half whose real topic cannot be a topic was not written by us; committing it would write where nobody looks.

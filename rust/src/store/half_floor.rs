@@ -4,6 +4,7 @@
 //! in the log already, and a broker would take it for ended. Always: only where that is so, and before anybody sends.
 
 use super::append::{NewHalfMessage, NewMessage};
+use super::batch::Wait;
 use super::{End, EndKind, Store};
 use crate::consume_queue::Entry;
 use crate::error::Result;
@@ -30,10 +31,12 @@ impl Store {
         drop(inner);
         let envelope = Envelope::new(&Parts { topic: REPAIR_TOPIC, ..Parts::default() })?;
         let message = NewMessage { envelope: &envelope, body: b"repair", queue_id: QueueId(0) };
-        let half = self.prepare(&NewHalfMessage { message, group: REPAIR_TOPIC, unique_id: None, owner: 0 })?;
+        let half = self
+            .prepare(&NewHalfMessage { message, group: REPAIR_TOPIC, unique_id: None, owner: 0 }, Wait::Yes)?
+            .acknowledged()?;
         let half = HalfCopy { queue_offset: half.queue_offset.0, physical_offset: half.physical_offset.0 };
         let (kind, group) = (EndKind::RollBack, Some(REPAIR_TOPIC.into()));
-        self.end_transaction(End { half, kind, transaction_id: None, group, from_check: false })?;
+        self.end_transaction(&End { half, kind, transaction_id: None, group, from_check: false }, Wait::Yes)?;
         Ok(())
     }
 }

@@ -4,17 +4,18 @@
 //! broker worked on, with its put-back halves and double commits. Not here: checks, which leave no trace in the log.
 
 use super::append::{PendingHalf, Sent};
+use super::batch::{Batch, Purpose, Wait};
 use super::{Shared, Store, StoredRecord};
-use crate::commit_log::{Appended, Scanner};
-use crate::dispatch::DispatchRequest;
+use crate::commit_log::Scanner;
 use crate::error::{Error, Outcome, Result};
 use crate::half::convert::resume_draft;
 use crate::half::replay::{Keep, Replay};
 use crate::half::table::{Key, Pending, Table};
 use crate::half::{HalfCopy, HalfFacts};
+use crate::java;
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use crate::record::RecordView;
 use crate::record::message_id::MessageId;
-use crate::record::{RecordView, TransactionType};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset};
 
 /// Records of one id that are looked at.
@@ -125,38 +126,26 @@ impl Store {
         let mut inner = shared.inner.lock();
         let sent = shared.log.read(place, shared.log.appended(), |view, _| {
             let facts = HalfFacts::of(view);
-            let super::Inner { appender, state, scratch, half_slot, .. } = &mut *inner;
+            let mut batch = Batch::begin(shared, &mut inner, Purpose::Resume)?;
             let identity = facts.identity();
-            if identity.is_some_and(|identity| state.table.find_identity(identity).is_some()) {
+            if identity.is_some_and(|identity| batch.inner.state.table.find_identity(identity).is_some()) {
                 return Err(Error::StillPending { transaction: transaction_id.to_owned() });
             }
-            let appender = appender.as_mut().ok_or(Error::ReadOnly { what: "resuming a transaction" })?;
-            let draft = resume_draft(view, shared.options.store_host, scratch);
-            let pending =
-                PendingHalf { draft: &draft, identity, group: facts.group, immunity_ms: facts.immunity_ms, owner: 0 };
-            let dispatch = |appended: Appended| DispatchRequest {
-                physical_offset: appended.physical_offset,
-                size: appended.size,
-                store_timestamp: appended.store_timestamp,
-                topic_hash: shared.half_topic_hash(),
-                transaction_type: TransactionType::None,
-                ..DispatchRequest::of(view)
+            let mut text = std::mem::take(&mut batch.inner.scratch);
+            let pending = PendingHalf {
+                draft: &resume_draft(view, shared.options.store_host, &mut text),
+                tags_code: java::tags_code(facts.tags),
+                unique_id: facts.unique_id,
+                keys: facts.keys,
+                identity,
+                group: facts.group,
+                immunity_ms: facts.immunity_ms,
+                owner: 0,
             };
-            let now = shared.clock.wall();
-            let copy = shared.store_half(appender, state, *half_slot, now, true, &pending, dispatch)?;
-            let copy = copy.ok_or(Error::StoreClosed)?;
-            Ok(Sent {
-                unique_id: MessageId::Text(transaction_id.into()),
-                physical_offset: PhysicalOffset(copy.physical_offset),
-                queue_offset: QueueOffset(copy.queue_offset),
-                queue_id: facts.real_queue_id,
-                size: u32::try_from(shared.log.appended() - copy.physical_offset).unwrap_or(u32::MAX),
-            })
+            let placed = shared.store_half(&mut batch, &pending, Wait::Yes)?;
+            Ok(Sent::new(MessageId::Text(transaction_id.into()), placed, facts.real_queue_id))
         })??;
-        let end = shared.log.appended();
-        drop(inner);
-        self.acknowledge(end)?;
-        Ok(sent)
+        shared.unacknowledged(inner, Purpose::Resume, sent).acknowledged()
     }
 
     /// Adds the op messages behind the oldest half of `records` that name one of them.

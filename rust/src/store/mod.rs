@@ -4,6 +4,7 @@
 //! appends and ends; readers see only what is below the visible end. Not here: when to check, who is asked (Python).
 
 mod append;
+mod batch;
 mod copy;
 mod delete;
 mod deliver;
@@ -25,6 +26,7 @@ mod upkeep;
 mod waiting;
 
 pub use append::{NewHalfMessage, NewMessage, Sent};
+pub use batch::{Unacknowledged, Wait};
 pub use copy::Copy;
 pub use deliver::Delivered;
 pub use end_transaction::{End, EndKind, Ended};
@@ -139,7 +141,8 @@ struct Inner {
     scratch: Vec<u8>,
     /// Reused for a half's record.
     record: Vec<u8>,
-    placed: Vec<append::Placed>,
+    /// Reused for what a batch adds to queues and index.
+    staged: batch::Staged,
     /// Reused for a group of ends.
     group: end_transaction::Group,
     counts: Counts,

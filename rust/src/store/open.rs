@@ -380,7 +380,7 @@ pub(super) fn inner(
         stored_half_progress: half_progress.min(half_end),
         scratch: Vec::new(),
         record: Vec::new(),
-        placed: Vec::new(),
+        staged: super::batch::Staged::default(),
         group: Group::default(),
         counts: crate::half::counts::Counts::default(),
     }

@@ -121,13 +121,15 @@ fn envelope(topic: &str) -> Envelope {
 fn send(store: &Store, topic: &str, body: &[u8]) -> Result<Sent> {
     let envelope = envelope(topic);
     let message = NewMessage { envelope: &envelope, body, queue_id: QUEUE };
-    store.append(&[message]).map(|mut sent| sent.remove(0))
+    store.append(&[message], Wait::Yes).and_then(Unacknowledged::acknowledged).map(|mut sent| sent.remove(0))
 }
 
 fn prepare_as(store: &Store, body: &[u8], unique_id: Option<&str>) -> Result<Sent> {
     let envelope = envelope("orders");
     let message = NewMessage { envelope: &envelope, body, queue_id: QueueId(1) };
-    store.prepare(&NewHalfMessage { message, group: GROUP, unique_id, owner: 0 })
+    store
+        .prepare(&NewHalfMessage { message, group: GROUP, unique_id, owner: 0 }, Wait::Yes)
+        .and_then(Unacknowledged::acknowledged)
 }
 
 fn prepare(store: &Store, body: &[u8]) -> Sent {
@@ -149,7 +151,7 @@ fn end_of(sent: &Sent, kind: EndKind) -> End {
 }
 
 fn end(store: &Store, sent: &Sent, kind: EndKind) -> Result<Ended> {
-    store.end_transaction(end_of(sent, kind))
+    store.end_transaction(&end_of(sent, kind), Wait::Yes)
 }
 
 fn bodies(store: &Store, topic: &str, queue_id: i32) -> Vec<Vec<u8>> {

@@ -17,7 +17,7 @@ use crate::repair::{DamageKind, Examination, Examiner, mend};
 use crate::snapshot::Snapshot;
 use crate::storage::memory::{CrashKeep, Memory};
 use crate::storage::{OpenMode, Storage};
-use crate::store::{NewMessage, Sent, Store};
+use crate::store::{NewMessage, Sent, Store, Wait};
 use crate::units::{PhysicalOffset, QueueId, TimestampMs, to_u64, to_usize};
 
 const FILE: u64 = 4 << 10;
@@ -109,7 +109,7 @@ impl Case {
             let body = vec![b'x'; to_usize(1 + self.chance.below(500))];
             let envelope = Envelope::new(&Parts { topic, ..Parts::default() }).unwrap();
             let message = NewMessage { envelope: &envelope, body: &body, queue_id: QueueId(0) };
-            let sent = store.append(&[message]).unwrap().remove(0);
+            let sent = store.append_one(&message, Wait::Yes).unwrap().acknowledged().unwrap();
             let stored_ms = store.read_at(sent.physical_offset).unwrap().view().unwrap().store_timestamp.0;
             self.sent.push((sent, stored_ms));
             if self.chance.one_in(6) {

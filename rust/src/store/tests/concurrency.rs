@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::super::{End, EndKind};
+use super::super::{End, EndKind, Unacknowledged, Wait};
 use super::recovery::{envelope, half, new, open, options};
 use crate::error::Error;
 use crate::options::{FlushDiskType, StoreOptions};
@@ -23,7 +23,7 @@ fn t5_twin_of_an_end_that_was_not_written_is_no_success() {
     let ends: Vec<_> = (0..2)
         .map(|_| {
             let (store, end) = (Arc::clone(&store), end.clone());
-            std::thread::spawn(move || store.end_transaction(end))
+            std::thread::spawn(move || store.end_transaction(&end, Wait::Yes))
         })
         .collect();
     while store.shared.ends.waiting.lock().len() < 2 {
@@ -45,7 +45,9 @@ fn l2_send_that_meets_close_writes_nothing() {
     let inner = store.shared.inner.lock();
     let sender = {
         let store = Arc::clone(&store);
-        std::thread::spawn(move || store.append(&[new(&envelope("t"), b"late")]).map(|_| ()))
+        std::thread::spawn(move || {
+            store.append(&[new(&envelope("t"), b"late")], Wait::Yes).and_then(Unacknowledged::acknowledged).map(|_| ())
+        })
     };
     std::thread::sleep(Duration::from_millis(50));
     store.shared.closed.store(true, Ordering::SeqCst);
@@ -77,7 +79,7 @@ fn d1_reader_never_sees_behind_the_published_end() {
         .collect();
     let envelope = envelope("t");
     for _ in 0..400 {
-        store.append(&[new(&envelope, b"body")]).unwrap();
+        store.append(&[new(&envelope, b"body")], Wait::Yes).unwrap().acknowledged().unwrap();
         std::thread::yield_now();
     }
     done.store(true, Ordering::SeqCst);
@@ -92,13 +94,13 @@ fn d1_reader_never_sees_behind_the_published_end() {
 fn reader_follows_a_broker_that_took_over_our_store() {
     let memory = Memory::new();
     let store = open(&memory, options(FlushDiskType::Async)).unwrap();
-    store.append(&[new(&envelope("t"), b"ours")]).unwrap();
+    store.append(&[new(&envelope("t"), b"ours")], Wait::Yes).unwrap().acknowledged().unwrap();
     store.close().unwrap();
     let reader = open(&memory, StoreOptions { read_only: true, ..options(FlushDiskType::Async) }).unwrap();
     // A broker's session: the same files, the lock's byte 0, and nothing published.
     let broker = memory.crash(0, crate::storage::memory::CrashKeep::PageCache);
     let other = open(&broker, StoreOptions { append_prop_crc: Some(false), ..options(FlushDiskType::Async) }).unwrap();
-    other.append(&[new(&envelope("t"), b"the broker's")]).unwrap();
+    other.append(&[new(&envelope("t"), b"the broker's")], Wait::Yes).unwrap().acknowledged().unwrap();
     let log = "commitlog/00000000000000000000";
     let mut bytes = vec![0; 16 << 10];
     broker.open(log, crate::storage::OpenMode::Read).unwrap().read_at(&mut bytes, 0).unwrap();

@@ -8,7 +8,12 @@ const LEVEL_MS: i64 = 1_000;
 fn delayed(store: &Store, topic: &str, body: &[u8], delay_level: u8) -> Sent {
     let parts = Parts { topic, keys: "k", tags: Some("t"), delay_level, ..Parts::default() };
     let envelope = Envelope::new(&parts).unwrap();
-    store.append(&[NewMessage { envelope: &envelope, body, queue_id: QueueId(1) }]).unwrap().remove(0)
+    store
+        .append(&[NewMessage { envelope: &envelope, body, queue_id: QueueId(1) }], Wait::Yes)
+        .unwrap()
+        .acknowledged()
+        .unwrap()
+        .remove(0)
 }
 
 fn deliver(store: &Store) -> (usize, Option<i64>) {
@@ -76,7 +81,9 @@ fn a_crash_at_any_call_delivers_each_message_once() {
             let envelope = Envelope::new(&Parts { topic: "orders", delay_level: 1, ..Parts::default() }).unwrap();
             for n in 0..12_u8 {
                 let body = [n; 300];
-                store.append(&[NewMessage { envelope: &envelope, body: &body, queue_id: QUEUE }])?;
+                store
+                    .append(&[NewMessage { envelope: &envelope, body: &body, queue_id: QUEUE }], Wait::Yes)?
+                    .acknowledged()?;
                 if n % 3 == 2 {
                     bench.clock.advance(LEVEL_MS);
                     store.deliver_delayed(2)?;

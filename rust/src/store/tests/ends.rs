@@ -59,7 +59,7 @@ fn t5_a_file_may_end_in_the_middle_of_a_group() {
         let ends: Vec<End> = halves.iter().map(|half| end_of(half, EndKind::Commit)).collect();
         let mut results = Vec::new();
         let group: Vec<&End> = ends.iter().collect();
-        store.shared.write_group(&mut store.shared.inner.lock(), &group, &mut results, true).unwrap();
+        store.shared.write_group(&mut store.shared.inner.lock(), &group, &mut results, Wait::Yes).unwrap();
         assert!(results.iter().all(Result::is_ok));
         let killed = bench.killed().open();
         assert_eq!((bodies(&killed, "orders", 1).len(), killed.open_report().healed_ops), (4, 0), "fill {fill}");
@@ -257,32 +257,35 @@ fn an_end_at_once_is_an_end_or_nothing() {
     let bench = Bench::new(FlushDiskType::Async);
     let store = bench.open();
     let half = prepare(&store, b"now");
-    let ended = store.end_now(&end_of(&half, EndKind::Commit)).unwrap().unwrap();
+    let at_once = |half: &Sent, kind| store.end_transaction(&end_of(half, kind), Wait::No);
+    let ended = at_once(&half, EndKind::Commit).unwrap();
     assert_eq!((ended.outcome, ended.already), (Outcome::Committed, false));
-    assert!(store.end_now(&end_of(&half, EndKind::Commit)).unwrap().unwrap().already);
-    assert!(matches!(store.end_now(&end_of(&half, EndKind::RollBack)), Some(Err(Error::AlreadyEnded { .. }))));
+    assert!(at_once(&half, EndKind::Commit).unwrap().already);
+    assert!(matches!(at_once(&half, EndKind::RollBack), Err(Error::AlreadyEnded { .. })));
     assert_eq!(bodies(&store, "orders", 1), [b"now"]);
     // At a file's end one more has to be made, which may wait.
-    let (mut at_once, mut left) = (0, 0);
+    let (mut done, mut left) = (0, 0);
     for number in 0..60_u8 {
         let half = prepare(&store, &vec![number; 40 + usize::from(number) * 7]);
         let before = appended(&store);
-        if let Some(ended) = store.end_now(&end_of(&half, EndKind::Commit)) {
-            at_once += usize::from(!ended.unwrap().already);
-        } else {
-            left += 1;
-            assert_eq!(appended(&store), before);
-            assert!(!end(&store, &half, EndKind::Commit).unwrap().already);
+        match at_once(&half, EndKind::Commit) {
+            Err(Error::WouldWait) => {
+                left += 1;
+                assert_eq!(appended(&store), before);
+                assert!(!end(&store, &half, EndKind::Commit).unwrap().already);
+            }
+            ended => done += usize::from(!ended.unwrap().already),
         }
     }
-    assert!(at_once > 0 && left > 0, "{at_once} at once, {left} left");
+    assert!(done > 0 && left > 0, "{done} at once, {left} left");
     assert!(pending(&store).is_empty());
     store.close().unwrap();
-    assert!(matches!(store.end_now(&end_of(&half, EndKind::Commit)), Some(Err(Error::StoreClosed))));
+    assert!(matches!(at_once(&half, EndKind::Commit), Err(Error::StoreClosed)));
     let sync = Bench::sync();
     let store = sync.open();
     let half = prepare(&store, b"sync");
-    assert!(store.end_now(&end_of(&half, EndKind::Commit)).is_none(), "a sync is waited for");
+    let ended = store.end_transaction(&end_of(&half, EndKind::Commit), Wait::No);
+    assert!(matches!(ended, Err(Error::WouldWait)), "a sync is waited for: {ended:?}");
     assert_eq!(pending(&store), [0]);
 }
 
@@ -294,13 +297,17 @@ fn a_late_end_is_refused_where_that_is_asked_for() {
     let parts = Parts { topic: "orders", properties: &[("CHECK_IMMUNITY_TIME_IN_SECONDS", "5")], ..Parts::default() };
     let envelope = Envelope::new(&parts).unwrap();
     let message = NewMessage { envelope: &envelope, body: b"late", queue_id: QUEUE };
-    let half = store.prepare(&NewHalfMessage { message, group: GROUP, unique_id: None, owner: 0 }).unwrap();
+    let half = store
+        .prepare(&NewHalfMessage { message, group: GROUP, unique_id: None, owner: 0 }, Wait::Yes)
+        .unwrap()
+        .acknowledged()
+        .unwrap();
     bench.clock.advance(5_001);
     let refused = end(&store, &half, EndKind::Commit).unwrap_err();
     assert!(matches!(refused, Error::LateEnd { immunity_ms: 5_000, .. }), "{refused}");
     assert_eq!(pending(&store), [0]);
     let from_check = End { from_check: true, ..end_of(&half, EndKind::Commit) };
-    assert_eq!(store.end_transaction(from_check).unwrap().outcome, Outcome::Committed);
+    assert_eq!(store.end_transaction(&from_check, Wait::Yes).unwrap().outcome, Outcome::Committed);
 }
 
 /// A half takes more than its message: what would not fit once a broker has put it back is refused, and nothing is written.
@@ -311,8 +318,11 @@ fn a_half_whose_properties_would_grow_too_long_is_refused() {
     let value = "v".repeat(32_450);
     let envelope = Envelope::new(&Parts { topic: "orders", properties: &[("a", &value)], ..Parts::default() }).unwrap();
     let message = NewMessage { envelope: &envelope, body: b"x", queue_id: QUEUE };
-    let refused = store.prepare(&NewHalfMessage { message, group: GROUP, unique_id: None, owner: 0 }).unwrap_err();
+    let refused = store
+        .prepare(&NewHalfMessage { message, group: GROUP, unique_id: None, owner: 0 }, Wait::Yes)
+        .and_then(Unacknowledged::acknowledged)
+        .unwrap_err();
     assert!(matches!(&refused, Error::InvalidMessage { what } if what.contains("properties")), "{refused}");
     assert_eq!(appended(&store), 0);
-    store.append(&[message]).unwrap();
+    store.append(&[message], Wait::Yes).unwrap().acknowledged().unwrap();
 }

@@ -97,10 +97,10 @@ fn t3_a_half_that_names_no_possible_topic_is_not_committed() {
         from_check: false,
     };
     let before = appended(&store);
-    let refused = store.end_transaction(end(EndKind::Commit)).unwrap_err();
+    let refused = store.end_transaction(&end(EndKind::Commit), Wait::Yes).unwrap_err();
     assert!(matches!(&refused, Error::InvalidName { what } if what.contains("../up")), "{refused}");
     assert_eq!((appended(&store), pending(&store)), (before, vec![0]));
-    assert_eq!(store.end_transaction(end(EndKind::RollBack)).unwrap().outcome, Outcome::RolledBack);
+    assert_eq!(store.end_transaction(&end(EndKind::RollBack), Wait::Yes).unwrap().outcome, Outcome::RolledBack);
 }
 
 /// Only queue 0 can be continued; a reader may look all the same.

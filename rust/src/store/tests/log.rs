@@ -13,7 +13,7 @@ fn l1_a_batch_is_there_whole_or_not_at_all() {
     let bodies_sent: Vec<Vec<u8>> = (0..6_u8).map(|n| vec![n; 1_500]).collect();
     let batch: Vec<_> =
         bodies_sent.iter().map(|body| NewMessage { envelope: &envelope, body, queue_id: QUEUE }).collect();
-    store.append(&batch).unwrap();
+    store.append(&batch, Wait::Yes).unwrap().acknowledged().unwrap();
     for seed in 0..100 {
         let after = bench.crashed(seed, CrashKeep::PowerLoss).open();
         let found = bodies(&after, "orders", 0);
@@ -309,13 +309,14 @@ fn d1_in_sync_nothing_is_visible_that_lost_power_can_take_back() {
     let envelope = envelope("orders");
     let message = NewMessage { envelope: &envelope, body: b"now", queue_id: QUEUE };
     send(&store, "orders", b"first").unwrap();
-    let (_, end) = store.append_now(&message).unwrap().unwrap();
+    let written = store.append(&[message], Wait::No).unwrap();
+    assert!(written.needs_sync());
     assert_eq!(bodies(&store, "orders", 0), [b"first"], "it is not durable yet");
     assert_eq!(
         bench.read_only().stat().unwrap().visible_physical_offset,
         store.stat().unwrap().durable_physical_offset
     );
-    store.acknowledge(end).unwrap();
+    written.acknowledged().unwrap();
     assert_eq!(bodies(&store, "orders", 0).len(), 2);
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::{End, EndKind, GUARD, NewHalfMessage, NewMessage, Store};
+use super::super::{End, EndKind, GUARD, NewHalfMessage, NewMessage, Store, Unacknowledged, Wait};
 use crate::clock::ManualClock;
 use crate::error::{Error, Result};
 use crate::half::HalfCopy;
@@ -44,7 +44,11 @@ pub(super) fn new<'a>(envelope: &'a Envelope, body: &'a [u8]) -> NewMessage<'a> 
 pub(super) fn half(store: &Store, body: &str) -> HalfCopy {
     let envelope = envelope("t");
     let message = new(&envelope, body.as_bytes());
-    let sent = store.prepare(&NewHalfMessage { message, group: "g", unique_id: None, owner: 0 }).unwrap();
+    let sent = store
+        .prepare(&NewHalfMessage { message, group: "g", unique_id: None, owner: 0 }, Wait::Yes)
+        .unwrap()
+        .acknowledged()
+        .unwrap();
     HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 }
 }
 
@@ -70,14 +74,17 @@ fn l2_reopening_after_a_failed_sync_writes_the_tail_again() {
     for seed in 0..8 {
         let memory = Memory::new();
         let store = open(&memory, options(FlushDiskType::Sync)).unwrap();
-        store.append(&[new(&envelope("t"), b"first")]).unwrap();
+        store.append(&[new(&envelope("t"), b"first")], Wait::Yes).unwrap().acknowledged().unwrap();
         memory.fail_at(memory.calls() + 2, FaultKind::Io, false);
         let lost = vec![b'x'; 6_000];
-        assert!(matches!(store.append(&[new(&envelope("t"), &lost)]), Err(Error::StorePoisoned { .. })));
+        assert!(matches!(
+            store.append(&[new(&envelope("t"), &lost)], Wait::Yes).and_then(Unacknowledged::acknowledged),
+            Err(Error::StorePoisoned { .. })
+        ));
         drop(store);
         memory.clear_fault();
         let store = open(&memory, options(FlushDiskType::Sync)).unwrap();
-        store.append(&[new(&envelope("t"), b"acknowledged")]).unwrap();
+        store.append(&[new(&envelope("t"), b"acknowledged")], Wait::Yes).unwrap().acknowledged().unwrap();
         let after = memory.crash(seed, CrashKeep::PowerLoss);
         let store = open(&after, options(FlushDiskType::Sync)).unwrap();
         assert!(bodies(&store).contains(&b"acknowledged".to_vec()));
@@ -91,7 +98,7 @@ fn l6_snapshot_covers_only_what_is_synced() {
         let memory = Memory::new();
         let store = open(&memory, options(FlushDiskType::Async)).unwrap();
         for number in 0..120_u8 {
-            store.append(&[new(&envelope("t"), &[number + 1])]).unwrap();
+            store.append(&[new(&envelope("t"), &[number + 1])], Wait::Yes).unwrap().acknowledged().unwrap();
         }
         memory.fail_at(memory.calls() + call, FaultKind::Io, false);
         let failed = store.snapshot().is_err();
@@ -151,16 +158,16 @@ fn t6_nothing_is_known_of_a_half_in_front_of_the_log() {
     let memory = Memory::new();
     let store = open(&memory, options(FlushDiskType::Async)).unwrap();
     let first = half(&store, "first");
-    store.end_transaction(end(first, EndKind::RollBack)).unwrap();
+    store.end_transaction(&end(first, EndKind::RollBack), Wait::Yes).unwrap();
     for number in 0..60 {
         let other = half(&store, &format!("{number}"));
-        store.end_transaction(end(other, EndKind::Commit)).unwrap();
+        store.end_transaction(&end(other, EndKind::Commit), Wait::Yes).unwrap();
     }
     store.close().unwrap();
     memory.unlink("commitlog/00000000000000000000").unwrap();
     memory.unlink("txstore/snapshot").unwrap();
     let store = open(&memory, options(FlushDiskType::Async)).unwrap();
-    let ended = store.end_transaction(end(first, EndKind::Commit));
+    let ended = store.end_transaction(&end(first, EndKind::Commit), Wait::Yes);
     assert!(matches!(ended, Err(Error::TransactionNotFound { .. })), "{ended:?}");
 }
 
@@ -178,7 +185,11 @@ fn p2_immunity_time_of_a_hundred_million_years() {
         "9223372036854775",
     );
     let message = new(&envelope, b"body");
-    store.prepare(&NewHalfMessage { message, group: "g", unique_id: None, owner: 0 }).unwrap();
+    store
+        .prepare(&NewHalfMessage { message, group: "g", unique_id: None, owner: 0 }, Wait::Yes)
+        .unwrap()
+        .acknowledged()
+        .unwrap();
     assert!(store.halves_due(10).unwrap().is_empty());
     store.look_again(0, i64::MIN, false).unwrap();
     assert_eq!(store.halves_due(10).unwrap().len(), 1);
@@ -194,7 +205,7 @@ fn bad_record_does_not_hide_those_in_front_of_it() {
     let envelope = envelope("t");
     let mut last = 0;
     for body in [b"one", b"two", b"bad"] {
-        last = store.append(&[new(&envelope, body)]).unwrap()[0].physical_offset.0;
+        last = store.append(&[new(&envelope, body)], Wait::Yes).unwrap().acknowledged().unwrap()[0].physical_offset.0;
     }
     flip(&memory, last + 88);
     let (found, next) = store.read("t", QueueId(0), QueueOffset(0), 10, None).unwrap();
@@ -209,9 +220,11 @@ fn l6_removed_queues_and_index_are_built_again() {
         let memory = Memory::new();
         let store = open(&memory, options(FlushDiskType::Async)).unwrap();
         for number in 0..120_u8 {
-            store.append(&[new(&envelope("t"), &[number + 1])]).unwrap();
+            store.append(&[new(&envelope("t"), &[number + 1])], Wait::Yes).unwrap().acknowledged().unwrap();
         }
-        let id = store.append(&[new(&envelope("t"), b"last")]).unwrap()[0].unique_id.clone();
+        let id = store.append(&[new(&envelope("t"), b"last")], Wait::Yes).unwrap().acknowledged().unwrap()[0]
+            .unique_id
+            .clone();
         store.close().unwrap();
         memory.remove_dir(directory).unwrap();
         let store = open(&memory, options(FlushDiskType::Async)).unwrap();
@@ -227,7 +240,11 @@ fn l7_bad_record_below_the_checkpoint_is_damage() {
     let mut places = Vec::new();
     for number in 0..4 {
         let store = open_at(&memory, options(FlushDiskType::Async), 1_700_000_000_000 + number * 10_000).unwrap();
-        places.push(store.append(&[new(&envelope("t"), b"body")]).unwrap()[0].physical_offset.0);
+        places.push(
+            store.append(&[new(&envelope("t"), b"body")], Wait::Yes).unwrap().acknowledged().unwrap()[0]
+                .physical_offset
+                .0,
+        );
         store.close().unwrap();
     }
     memory.remove_dir("txstore").unwrap();
@@ -245,7 +262,7 @@ fn p2_queue_offset_that_no_queue_reaches() {
     {
         let memory = Memory::new();
         let store = open(&memory, options(FlushDiskType::Async)).unwrap();
-        store.append(&[new(&envelope("t"), b"body")]).unwrap();
+        store.append(&[new(&envelope("t"), b"body")], Wait::Yes).unwrap().acknowledged().unwrap();
         let place = store.stat().unwrap().max_physical_offset;
         store.close().unwrap();
         let host = StoreOptions::default().store_host;
@@ -282,7 +299,7 @@ fn l6_an_empty_queue_file_that_a_crash_left_is_removed() {
     let memory = Memory::new();
     let store = open(&memory, options(FlushDiskType::Sync)).unwrap();
     let envelope = envelope("t");
-    store.append(&[new(&envelope, b"1")]).unwrap();
+    store.append(&[new(&envelope, b"1")], Wait::Yes).unwrap().acknowledged().unwrap();
     store.flush_round().unwrap();
     let crashed = memory.crash(0, CrashKeep::PageCache);
     let empty = "consumequeue/t/0/00000000000000001000";
@@ -299,7 +316,7 @@ fn d2_offsets_that_an_opening_found_are_durable_behind_its_close() {
         let memory = Memory::new();
         let store = open(&memory, options(FlushDiskType::Sync)).unwrap();
         let envelope = envelope("t");
-        store.append(&[new(&envelope, b"1")]).unwrap();
+        store.append(&[new(&envelope, b"1")], Wait::Yes).unwrap().acknowledged().unwrap();
         store.set_consumer_offset("t", "readers", QueueId(0), 1).unwrap();
         memory.fail_at(memory.calls() + call, FaultKind::Stop, true);
         let written = store.write_offsets().is_ok();

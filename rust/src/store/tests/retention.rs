@@ -154,7 +154,11 @@ fn a_delayed_message_that_waits_keeps_its_file() {
     let bench = Bench::sync();
     let store = bench.open();
     let envelope = Envelope::new(&Parts { topic: "orders", delay_level: 3, ..Parts::default() }).unwrap();
-    store.append(&[NewMessage { envelope: &envelope, body: b"later", queue_id: QUEUE }]).unwrap();
+    store
+        .append(&[NewMessage { envelope: &envelope, body: b"later", queue_id: QUEUE }], Wait::Yes)
+        .unwrap()
+        .acknowledged()
+        .unwrap();
     fill(&store, "logs", 3);
     assert_eq!(store.remove_log_files(EVERYTHING, false).unwrap().log_files, 0);
     bench.clock.advance(10_000);
@@ -209,7 +213,7 @@ fn the_end_of_a_half_that_is_gone_is_what_it_left() {
                 }
             }
             let stranger = End { group: Some("strangers".into()), ..end_of(half, EndKind::Commit) };
-            let refused = store.end_transaction(stranger).unwrap_err();
+            let refused = store.end_transaction(&stranger, Wait::Yes).unwrap_err();
             assert!(matches!(refused, Error::WrongGroup { .. } | Error::TransactionNotFound { .. }), "{refused}");
         }
         assert_eq!(appended(store), before);

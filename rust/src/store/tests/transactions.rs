@@ -112,7 +112,7 @@ fn t6_ends_that_cannot_be_are_exact_errors_and_write_nothing() {
     let refused = |change: &dyn Fn(&mut End)| {
         let mut end = end_of(&half, EndKind::Commit);
         change(&mut end);
-        store.end_transaction(end).unwrap_err()
+        store.end_transaction(&end, Wait::Yes).unwrap_err()
     };
     assert!(matches!(refused(&|end| end.half.queue_offset = 7), Error::TransactionNotFound { .. }));
     assert!(matches!(refused(&|end| end.half.physical_offset += 1), Error::TransactionNotFound { .. }));
@@ -194,7 +194,13 @@ fn t11_what_is_due_is_put_together_by_what_is_alike_and_put_off_together() {
     let message = NewMessage { envelope: &envelope, body: b"half", queue_id: QUEUE };
     let mut sent = Vec::new();
     for (group, owner) in [("a", 0), (GROUP, 0), ("a", 7), ("a", 0), (GROUP, 0)] {
-        sent.push(store.prepare(&NewHalfMessage { message, group, unique_id: None, owner }).unwrap());
+        sent.push(
+            store
+                .prepare(&NewHalfMessage { message, group, unique_id: None, owner }, Wait::Yes)
+                .unwrap()
+                .acknowledged()
+                .unwrap(),
+        );
         bench.clock.advance(1_000);
     }
     bench.clock.advance(6_000);
@@ -222,7 +228,7 @@ fn t11_what_is_due_is_handed_out_and_one_that_runs_is_not_asked_early() {
     let envelope = envelope("orders");
     let message = NewMessage { envelope: &envelope, body: b"running", queue_id: QUEUE };
     let half = NewHalfMessage { message, group: GROUP, unique_id: None, owner: 9 };
-    store.prepare(&half).unwrap();
+    store.prepare(&half, Wait::Yes).unwrap().acknowledged().unwrap();
     prepare(&store, b"other");
     assert!(store.halves_due(9).unwrap().is_empty());
     assert_eq!(store.next_due_in_ms().unwrap(), Some(6_000));
