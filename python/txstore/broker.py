@@ -324,6 +324,10 @@ class Broker(ConsumerGroups):
         """Whether there is this topic of users."""
         return topic in self.topics() if self._store.read_only else self._topics.has(topic)
 
+    def has_group(self, group: str) -> bool:
+        """Whether there is this consumer group."""
+        return group in self.groups() if self._store.read_only else self._groups.has(group)
+
     def groups(self) -> list[str]:
         """The consumer groups, sorted."""
         if self._store.read_only:

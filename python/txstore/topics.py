@@ -222,6 +222,10 @@ class Groups(_Table):
     def names(self) -> list[str]:
         return sorted(self._entries)
 
+    def has(self, group: str) -> bool:
+        """Whether the file knows the group."""
+        return group in self._entries
+
     def add(self, *groups: str) -> None:
         """Makes sure the file knows the groups, by one write; the names were checked."""
         with self._lock:

@@ -3,7 +3,7 @@
 //! In: acknowledged queue offsets. Out: `config/consumerOffset.json`, as a broker keeps it. Always: what the file holds and
 //! this room does not know stays in it. Not here: when to write, and whether an offset is above its queue's end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
@@ -126,6 +126,25 @@ impl ConsumerOffsets {
         self.dirty = true;
     }
 
+    /// Adds to each group's list the topics that it has an offset in.
+    fn note_topics(&self, groups: &mut Map<String, Value>) {
+        let mut topics_of: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (topic, readers) in &self.table {
+            for group in readers.keys() {
+                topics_of.entry(group).or_default().insert(topic);
+            }
+        }
+        for (group, mut fresh) in topics_of {
+            let list = groups.entry(group).or_insert_with(|| json!([]));
+            if let Some(list) = list.as_array_mut() {
+                for known in list.iter().filter_map(Value::as_str) {
+                    fresh.remove(known);
+                }
+                list.extend(fresh.into_iter().map(Value::from));
+            }
+        }
+    }
+
     /// Replaces the file.
     pub fn write(&mut self, storage: &dyn Storage, now: TimestampMs) -> Result<()> {
         let mut file = self.laid_over();
@@ -147,20 +166,11 @@ impl ConsumerOffsets {
             if let Some(queues) = below(&mut file, "offsetTable").and_then(|table| inside(table, &key)) {
                 queues.insert(queue.to_string(), offset.into());
             }
-            if let Some(groups) = below(&mut file, "groupTopicMap") {
-                note_topic(groups, group, topic);
-            }
+        }
+        if let Some(groups) = below(&mut file, "groupTopicMap") {
+            self.note_topics(groups);
         }
         file
-    }
-}
-
-fn note_topic(groups: &mut Map<String, Value>, group: &str, topic: &str) {
-    let topics = groups.entry(group).or_insert_with(|| json!([]));
-    if let Some(topics) = topics.as_array_mut()
-        && !topics.iter().any(|known| known == topic)
-    {
-        topics.push(topic.into());
     }
 }
 

@@ -286,6 +286,7 @@ def test_an_end_needs_the_half_s_own_topic(server: Server, broker: Broker) -> No
 
 def test_a_place_of_the_log_shows_what_its_topic_shows(server: Server, broker: Broker) -> None:
     """Whatever topic the request names; a message handed back by its place would come again to who hands it back."""
+    broker.create_group("shipping")
     places = {topic: broker.append(Message(topic, b"x"), 0).physical_offset for topic in ("secret", "orders")}
     with wire(server, "reader-app") as reader:
         for code, fields in ((VIEW, {}), (BACK, {"group": "shipping", "delayLevel": 1, "originTopic": "orders"})):

@@ -298,7 +298,10 @@ def test_members_of_a_group_hear_of_each_other(server: Server) -> None:
         assert one.call(38, {"consumerGroup": "c"}).code == 1
 
 
-def test_a_queue_is_locked_by_one(wire: Wire) -> None:
+def test_a_queue_is_locked_by_one(wire: Wire, broker: Broker) -> None:
+    broker.create_topic("orders", 4)
+    broker.create_group("c")
+
     def asked(client_id: str) -> bytes:
         queue = {"topic": "orders", "brokerName": "txstore", "queueId": 0}
         return json.dumps({"consumerGroup": "c", "clientId": client_id, "mqSet": [queue]}).encode()

@@ -34,6 +34,8 @@ mod end;
 #[cfg(feature = "server")]
 mod fields;
 #[cfg(feature = "server")]
+mod offset;
+#[cfg(feature = "server")]
 mod outbox;
 #[cfg(feature = "server")]
 pub mod policy;

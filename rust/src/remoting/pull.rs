@@ -11,9 +11,9 @@ use super::codes::response;
 use super::command::Command;
 use super::counters::Counters;
 use super::fields::{Refusal, number, number_or, text};
+use super::offset;
 use super::server::{Service, Session, Use};
 use super::tables::{Subscription, TopicEntry};
-use crate::error::Error;
 use crate::names;
 use crate::store::StoredRecord;
 use crate::units::{QueueId, QueueOffset};
@@ -109,11 +109,8 @@ fn acknowledge(service: &Service, request: &Command, pull: &Pull<'_>) -> Result<
     if sys_flag & COMMIT_OFFSET == 0 || sys_flag & SUSPEND == 0 {
         return Ok(());
     }
-    match service.store.set_consumer_offset(pull.topic, pull.group, pull.queue_id, place) {
-        // An offset outside its queue is not kept, as with a request for it alone; reading goes on.
-        Ok(()) | Err(Error::InvalidOption { .. }) => Ok(()),
-        Err(error) => Err(Refusal::of(&error)),
-    }
+    offset::update_with_pull(service, pull.topic, pull.group, pull.queue_id, place);
+    Ok(())
 }
 
 async fn read_or_hold(

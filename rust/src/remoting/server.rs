@@ -31,7 +31,7 @@ use super::policy::{Answer, Policy};
 use super::stream::Stream;
 use super::tables::{Tables, TopicEntry};
 use super::tls::{Begun, Tls, TlsOptions};
-use super::{end, pull, send};
+use super::{end, offset, pull, send};
 use crate::error::{Error, Result};
 use crate::half::HalfFacts;
 use crate::names;
@@ -148,6 +148,7 @@ impl Service {
                 send::send(self, session, &request).await
             }
             codes::PULL_MESSAGE | codes::LITE_PULL_MESSAGE => pull::pull(self, session, &request).await,
+            codes::UPDATE_CONSUMER_OFFSET if offset::is_plain(self, &request) => offset::update(self, &request),
             codes::END_TRANSACTION => end::end(self, &request).await,
             // Numbers below 0 are between the server and Python.
             ..0 => Err(Refusal::new(response::REQUEST_CODE_NOT_SUPPORTED, format!("code {} is none", request.code))),

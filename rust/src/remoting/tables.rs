@@ -66,6 +66,11 @@ impl Tables {
         self.subscriptions.read().get(group)?.get(topic).cloned()
     }
 
+    /// Whether a group has members that said what they want.
+    pub(super) fn has_members(&self, group: &str) -> bool {
+        self.subscriptions.read().contains_key(group)
+    }
+
     /// Says what a group wants of its topics, in place of what it wanted before.
     pub fn set_subscriptions(&self, group: &str, wanted: Vec<(String, Subscription)>) {
         let wanted: HashMap<_, _> = wanted.into_iter().map(|(topic, wanted)| (topic, Arc::new(wanted))).collect();

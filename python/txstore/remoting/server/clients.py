@@ -7,11 +7,11 @@ here: how queues are shared, which consumers compute themselves.
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from txstore._native import validate_group
+from txstore._native import is_system_topic, validate_group, validate_topic
 from txstore.broker import Broker
 from txstore.check import Answer
 from txstore.errors import InvalidNameError, InvalidOptionError
@@ -28,12 +28,14 @@ from txstore.remoting.server.request import (
     text,
 )
 
-__all__ = ["Clients", "Line", "RemoteProducer"]
+__all__ = ["Clients", "GroupLimits", "Line", "RemoteProducer"]
 
 _log = logging.getLogger("txstore.remoting")
 
 _SILENT_SECONDS = 120.0
-_GROUPS_MAX = 1_000  # Of one heartbeat.
+_GROUPS_MAX = 1_000  # Of one heartbeat; producer groups also of one connection.
+_SUBSCRIPTIONS_MAX = 10_000  # Of one heartbeat.
+_CLIENT_ID_MAX = 1_024
 _LANGUAGES = "JAVA CPP DOTNET PYTHON DELPHI ERLANG RUBY OTHER HTTP GO PHP OMS RUST NODE_JS".split()
 
 
@@ -82,6 +84,14 @@ class RemoteProducer:
         """Nothing: it is the client's."""
 
 
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """Which consumer groups clients may make."""
+
+    groups_max: int = 10_000
+    auto_create: bool = True
+
+
 @dataclass(slots=True)
 class _Member:
     """A consumer of a group."""
@@ -92,6 +102,8 @@ class _Member:
     language: int
     version: int
     heard: float
+    subscriptions: dict[str, dict[str, Any]]
+    """What it wants, by topic."""
 
 
 @dataclass(slots=True)
@@ -106,7 +118,14 @@ class _Group:
 class Clients:
     """Safe to use from many threads. `monotonic` tells seconds."""
 
-    def __init__(self, broker: Broker, line: Line, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        line: Line,
+        monotonic: Callable[[], float],
+        limits: GroupLimits = GroupLimits(),  # It is frozen.
+    ) -> None:
+        self._limits = limits
         self._broker = broker
         self._line = line
         self._monotonic = monotonic
@@ -127,6 +146,12 @@ class Clients:
             )
         if len(producers) + len(consumers) > _GROUPS_MAX:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"a heartbeat names {_GROUPS_MAX} groups at most")
+        if len(client_id) > _CLIENT_ID_MAX:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"clientID has more than {_CLIENT_ID_MAX} characters")
+        wanted = [_subscriptions(consumer) for consumer in consumers]
+        if sum(map(len, wanted)) > _SUBSCRIPTIONS_MAX:
+            remark = f"a heartbeat names {_SUBSCRIPTIONS_MAX} subscriptions at most"
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
         for producer in producers:
             known = self.producer(request, _name(producer, "groupName"))
             # Not with its first half message, by which it may have come: that tells neither.
@@ -135,8 +160,8 @@ class Clients:
         with self._lock:
             self._welcome([name for name in names if name not in self._groups])
             changes = [
-                self._consumer(request, client_id, name, consumer)
-                for name, consumer in zip(names, consumers, strict=True)
+                self._consumer(request, client_id, name, consumer, said)
+                for name, consumer, said in zip(names, consumers, wanted, strict=True)
             ]
         fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if any(changes) else "false"}
         return Reply(fields=fields)
@@ -147,6 +172,9 @@ class Clients:
             known = self._producers.setdefault(request.connection, {})
             if group not in known:
                 validate_group(group)
+                if len(known) >= _GROUPS_MAX:
+                    remark = f"this connection sends for {_GROUPS_MAX} producer groups already"
+                    raise Refused(ResponseCode.NO_PERMISSION, remark)
                 producer = RemoteProducer(self._line, request.connection, group, request.address)
                 producer.account = request.account
                 producer.number = self._broker.register_producer(producer)
@@ -161,7 +189,10 @@ class Clients:
         if group := fields.get("producerGroup"):
             self._forget_producer(request.connection, group)
         if group := fields.get("consumerGroup"):
-            self._leave(group, {client_id})
+            with self._lock:
+                # Anybody can say somebody else's client id.
+                if self._is_by(request.connection, group, client_id):
+                    self._leave(group, {client_id})
         return OK
 
     def consumer_ids(self, request: Request) -> Reply:
@@ -274,24 +305,32 @@ class Clients:
 
     # Inside
 
-    def _consumer(self, request: Request, client_id: str, name: str, said: dict[str, Any]) -> bool:
+    def _consumer(
+        self, request: Request, client_id: str, name: str, said: dict[str, Any], wanted: dict[str, dict[str, Any]]
+    ) -> bool:
         """Notes a consumer; whether its group changed by it."""
-        said_now = {one["topic"]: one for one in said.get("subscriptionDataSet") or [] if _is_subscription(one)}
         with self._lock:
             self._consumers.setdefault(request.connection, set()).add((name, client_id))
             group = self._groups.setdefault(name, _Group())
             known = group.members.get(client_id)
+            with_subscriptions = said.get("withoutSub") is not True
+            if known is not None and not with_subscriptions:
+                wanted = known.subscriptions
             group.members[client_id] = _Member(
-                client_id, request.connection, request.address, request.language, request.version, self._monotonic()
+                client_id,
+                request.connection,
+                request.address,
+                request.language,
+                request.version,
+                self._monotonic(),
+                wanted,
             )
             keys = ("consumeType", "messageModel", "consumeFromWhere")
             group.facts = {key: str(said.get(key)) for key in keys}
             changed = known is None or known.connection != request.connection
-            if said.get("withoutSub") is not True:
-                before, group.subscriptions = group.subscriptions, _newest(group.subscriptions, said_now)
-                changed |= before.keys() != said_now.keys()
-                if _wishes(before) != _wishes(group.subscriptions):
-                    self._line.set_subscriptions(name, _wishes(group.subscriptions))
+            if with_subscriptions:
+                changed |= group.subscriptions.keys() != wanted.keys()
+                self._subscribe(name, group, _newest(wanted.keys(), group.members.values()))
         if known is None:
             _log.info("consumer %s of group %s came", client_id, name, extra={"group": name, "client": client_id})
         if changed:
@@ -300,8 +339,21 @@ class Clients:
 
     def _welcome(self, groups: list[str]) -> None:
         """Groups' first consumers: the store knows the groups, and has the topics of their retries."""
+        fresh = [group for group in dict.fromkeys(groups) if not self._broker.has_group(group)]
+        if fresh and not self._limits.auto_create:
+            remark = f"there is no consumer group {fresh[0]}, and auto_create_subscription_group is off"
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        if fresh and len(self._broker.groups()) + len(fresh) > self._limits.groups_max:
+            remark = f"group {fresh[0]} is not made: {self._limits.groups_max} groups are enough (groups_max)"
+            raise Refused(ResponseCode.NO_PERMISSION, remark)
         if groups:
             self._broker.create_groups(groups)
+
+    def _subscribe(self, name: str, group: _Group, wanted: dict[str, dict[str, Any]]) -> None:
+        """What a group wants of its topics now."""
+        before, group.subscriptions = group.subscriptions, wanted
+        if _wishes(before) != _wishes(wanted):
+            self._line.set_subscriptions(name, _wishes(wanted))
 
     def _is_by(self, connection: int, group: str, client_id: str) -> bool:
         known = self._groups.get(group)
@@ -321,6 +373,9 @@ class Clients:
             if not group.members:
                 del self._groups[name]
                 self._line.set_subscriptions(name, [])
+            else:
+                # What only those wanted who have gone binds nobody any more.
+                self._subscribe(name, group, _newest(group.subscriptions.keys(), group.members.values()))
         self._notify(name)
 
     def _notify(self, group: str) -> None:
@@ -345,19 +400,33 @@ def _name(said: object, key: str) -> str:
     return name
 
 
-def _newest(known: dict[str, dict[str, Any]], said: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The topics that were said last, each as its newest version wants it: members of a group bear versions of their
-    own (RocketMQ's clients the moment of their start), and each one's pulls name its own."""
-
-    def newest(topic: str) -> dict[str, Any]:
-        return max(said[topic], known.get(topic, said[topic]), key=_version)
-
-    return {topic: newest(topic) for topic in said}
+def _newest(topics: Collection[str], members: Collection[_Member]) -> dict[str, dict[str, Any]]:
+    """The topics, each as the newest version of the members wants it: members of a group bear versions of their own
+    (RocketMQ's clients the moment of their start), and each one's pulls name its own."""
+    found: dict[str, dict[str, Any]] = {}
+    for topic in topics:
+        said = [member.subscriptions[topic] for member in members if topic in member.subscriptions]
+        if said:
+            found[topic] = max(said, key=_version)
+    return found
 
 
 def _version(subscription: dict[str, Any]) -> int:
     version = subscription.get("subVersion")
-    return version if isinstance(version, int) else 0
+    return version if isinstance(version, int) and -(2**63) <= version < 2**63 else 0
+
+
+def _subscriptions(consumer: object) -> dict[str, dict[str, Any]]:
+    """What a heartbeat says that a consumer wants, by topic. Raises Refused for a name that no topic can have."""
+    said = consumer.get("subscriptionDataSet") if isinstance(consumer, dict) else None
+    found = {one["topic"]: one for one in said if _is_subscription(one)} if isinstance(said, list) else {}
+    for topic in found:
+        try:
+            if not is_system_topic(topic):
+                validate_topic(topic)
+        except InvalidNameError as error:
+            raise Refused.because(error) from None
+    return found
 
 
 def _wishes(subscriptions: dict[str, dict[str, Any]]) -> list[tuple[str, list[str] | None, int]]:

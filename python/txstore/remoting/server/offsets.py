@@ -4,12 +4,14 @@ In: requests 14, 15, 29 to 32, 41, 42 and 222. Out: offsets; locks. Always: the 
 have; a lock lives 60 s unless it is renewed. Not here: which member reads what.
 """
 
+import string
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from txstore._native import is_system_topic, validate_group
 from txstore.broker import Broker
-from txstore.message import ConsumeFromWhere, utc
+from txstore.message import ConsumeFromWhere, is_retry_progress, utc
 from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.remoting.server.clients import Clients
 from txstore.remoting.server.request import (
@@ -27,6 +29,10 @@ __all__ = ["Locks", "Offsets", "queue_table"]
 
 _LOCK_SECONDS = 60.0
 _QUEUES_MAX = 4_096  # Of one request.
+_CLIENT_ID_MAX = 1_024
+_PROGRESS_NAME_MAX = 512
+_NAME_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_-%|")
+_SHOWN = 100  # Characters of a name that cannot be.
 
 
 class Offsets:
@@ -39,6 +45,10 @@ class Offsets:
     def query(self, request: Request) -> Reply:
         fields = request.fields
         topic, group = text(fields, "topic"), text(fields, "consumerGroup")
+        # Looking for the progress in a retry topic notes it, so its name must be one that may be noted.
+        notes = is_retry_progress(topic, group)
+        if notes:
+            self._must_be_there(topic, group, _queue(fields))
         found = self._broker.consumer_offset(topic, group, _queue(fields))
         if found is None:
             raise Refused(
@@ -49,8 +59,35 @@ class Offsets:
     def update(self, request: Request) -> Reply:
         fields = request.fields
         topic, group = text(fields, "topic"), text(fields, "consumerGroup")
+        self._must_be_there(topic, group, _queue(fields))
         self._broker.set_consumer_offset(topic, group, _queue(fields), number(fields, "commitOffset"))
         return OK
+
+    def _must_be_there(self, topic: str, name: str, queue_id: int) -> None:
+        """Raises Refused for a topic, a queue or a group that is not there."""
+        if is_system_topic(topic):
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"{topic} is a system topic: no group has offsets in it")
+        if not self._broker.has_topic(topic):
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic[:_SHOWN]}")
+        if queue_id not in self._broker.read_queues(topic):
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"topic {topic} has no queue {queue_id} to read")
+        if not self._is_group(name):
+            remark = f"there is no consumer group {name[:_SHOWN]}"
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        if is_retry_progress(topic, name):
+            of = name.removeprefix(topic.removeprefix("%RETRY%") + "%")
+            # The topic may have been deleted since.
+            known = self._broker.store.consumer_offset(topic, name, queue_id) is not None
+            if not of or not (known or self._broker.has_topic(of)):
+                raise Refused(ResponseCode.INVALID_PARAMETER, f"group {name} has no progress of its own in {topic}")
+
+    def _is_group(self, name: str) -> bool:
+        """Whether it is a group that is there, or one of the names under which such a group keeps more: GROUP%MORE."""
+        if self._broker.has_group(name):
+            return True
+        if len(name) > _PROGRESS_NAME_MAX or not set(name) <= _NAME_CHARACTERS:
+            return False
+        return any(self._broker.has_group(name[:at]) for at, letter in enumerate(name) if letter == "%")
 
     def search(self, request: Request) -> Reply:
         fields = request.fields
@@ -91,49 +128,72 @@ class Offsets:
 class Locks:
     """Who of a group reads a queue in order. Safe to use from many threads."""
 
-    def __init__(self, monotonic: Callable[[], float], set_orderly: Callable[[str, bool], None]) -> None:
+    def __init__(
+        self, broker: Broker, monotonic: Callable[[], float], set_orderly: Callable[[str, bool], None]
+    ) -> None:
+        self._broker = broker
         self._monotonic = monotonic
         self._set_orderly = set_orderly
         self._lock = threading.Lock()
-        self._holders: dict[tuple[str, str, str, int], tuple[str, float]] = {}
+        self._holders: dict[str, dict[tuple[str, int], tuple[str, float]]] = {}  # By group, then by queue.
 
     def lock(self, request: Request) -> Reply:
         group, client_id, queues = _asked(request)
+        if not self._broker.has_group(group):
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no consumer group {group}")
         now = self._monotonic()
         locked: list[dict[str, Any]] = []
+        there = {topic: set(self._broker.read_queues(topic)) for (topic, _), _ in queues}
         with self._lock:
+            held = self._holders.setdefault(group, {})
             for key, queue in queues:
-                holder, until = self._holders.get((group, *key), (client_id, now))
-                if holder == client_id or until < now:
-                    self._holders[group, *key] = (client_id, now + _LOCK_SECONDS)
+                holder, until = held.get(key, (client_id, now))
+                if key[1] in there[key[0]] and (holder == client_id or until < now):
+                    held[key] = (client_id, now + _LOCK_SECONDS)
                     locked.append(queue)
-        self._set_orderly(group, True)
+            self._note(group)
         return Reply(body=json_of({"lockOKMQSet": locked}))
 
     def unlock(self, request: Request) -> Reply:
         group, client_id, queues = _asked(request)
         with self._lock:
+            held = self._holders.get(group, {})
             for key, _ in queues:
-                if self._holders.get((group, *key), ("", 0.0))[0] == client_id:
-                    del self._holders[group, *key]
+                if held.get(key, ("", 0.0))[0] == client_id:
+                    del held[key]
+            self._note(group)
         return OK
+
+    @property
+    def held(self) -> int:
+        """How many queues are locked."""
+        with self._lock:
+            return sum(map(len, self._holders.values()))
 
     def expire(self) -> None:
         """Forgets locks whose time is over."""
         now = self._monotonic()
         with self._lock:
-            before = {group for group, *_ in self._holders}
-            self._holders = {key: holder for key, holder in self._holders.items() if holder[1] >= now}
-            gone = before - {group for group, *_ in self._holders}
-        for group in gone:
-            self._set_orderly(group, False)
+            for group, held in list(self._holders.items()):
+                self._holders[group] = {key: holder for key, holder in held.items() if holder[1] >= now}
+                self._note(group)
+
+    def _note(self, group: str) -> None:
+        """A group is orderly as long as it holds a lock; one without locks is forgotten."""
+        orderly = bool(self._holders.get(group))
+        if not orderly:
+            self._holders.pop(group, None)
+        self._set_orderly(group, orderly)
 
 
-def _asked(request: Request) -> tuple[str, str, list[tuple[tuple[str, str, int], dict[str, Any]]]]:
+def _asked(request: Request) -> tuple[str, str, list[tuple[tuple[str, int], dict[str, Any]]]]:
     said = json_body(request)
     group, client_id, queues = said.get("consumerGroup"), said.get("clientId"), said.get("mqSet")
     if not isinstance(group, str) or not isinstance(client_id, str) or not isinstance(queues, list):
         raise Refused(ResponseCode.INVALID_PARAMETER, "the request lacks consumerGroup, clientId or mqSet")
+    validate_group(group)
+    if len(client_id) > _CLIENT_ID_MAX:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"clientId has more than {_CLIENT_ID_MAX} characters")
     if len(queues) > _QUEUES_MAX:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"a request names {_QUEUES_MAX} queues at most")
     found = []
@@ -141,7 +201,7 @@ def _asked(request: Request) -> tuple[str, str, list[tuple[tuple[str, str, int],
         place = queue.get("queueId") if isinstance(queue, dict) else None
         if not isinstance(place, int) or not isinstance(queue.get("topic"), str):
             raise Refused(ResponseCode.INVALID_PARAMETER, "mqSet has an entry without topic or queueId")
-        found.append(((queue["topic"], str(queue.get("brokerName")), place), queue))
+        found.append(((queue["topic"], place), queue))
     return group, client_id, found
 
 

@@ -28,6 +28,8 @@ class Retries:
         fields = request.fields
         group = text(fields, "group")
         validate_group(group)
+        if not self._broker.has_group(group):
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no consumer group {group}")
         message = self._broker.store.read_at(number(fields, "offset"))
         if message.topic == dead_letter_topic(group):
             return OK  # Given up already.

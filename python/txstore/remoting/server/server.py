@@ -27,7 +27,7 @@ from txstore.broker import open as open_store
 from txstore.config import BrokerConfig
 from txstore.errors import InvalidOptionError, ReadOnlyError, StoreIOError, TxStoreError
 from txstore.remoting.codes import ResponseCode
-from txstore.remoting.server.clients import Clients
+from txstore.remoting.server.clients import Clients, GroupLimits
 from txstore.remoting.server.metrics import MetricsServer
 from txstore.remoting.server.offsets import Locks, Offsets
 from txstore.remoting.server.queries import Queries
@@ -79,6 +79,12 @@ class ServerConfig:
     """Threads for connections."""
     connections_max: int = 10_000
     """Connections that may be open at a time."""
+    groups_max: int = 10_000
+    """Consumer groups of the store; clients make no more."""
+    topics_max: int = 10_000
+    """Topics of the store, those of groups among them; clients make no more by sending to them."""
+    auto_create_subscription_group: bool = True
+    """Whether a consumer's heartbeat makes its group; if not, operators do (autoCreateSubscriptionGroup)."""
     idle_time_out: float = 120.0
     """Seconds after which a connection is closed whose client sends nothing. What is sent to it does not count."""
     tls_cert: str | os.PathLike[str] | None = None
@@ -127,9 +133,10 @@ class Server:
         self.address = addresses[0] if self._config.listen is not None else None
         self.name_server = addresses[-1] if self._config.name_server is not None else None
         self._routes = Routes(broker, self._config.advertise or self.address or BROKER_ADDRESS)
-        self._clients = Clients(broker, self, monotonic)
+        limits = GroupLimits(self._config.groups_max, self._config.auto_create_subscription_group)
+        self._clients = Clients(broker, self, monotonic, limits)
         self._questions = Questions(broker, self._clients, self, monotonic)
-        self._locks = Locks(monotonic, self._native.set_orderly)
+        self._locks = Locks(broker, monotonic, self._native.set_orderly)
         self._handlers, self._slow_handlers = self._table()
         self._slow = ThreadPoolExecutor(_SLOW_THREADS, "txstore-server-slow")
         self._slow_waiting = Counter[int]()
@@ -163,6 +170,11 @@ class Server:
     def clients(self) -> Clients:
         """Who is connected."""
         return self._clients
+
+    @property
+    def locks(self) -> Locks:
+        """Who holds which queue."""
+        return self._locks
 
     @property
     def unix(self) -> str | None:
@@ -275,7 +287,7 @@ class Server:
         """Who answers what: at once, and what may take long."""
         routes, clients, locks, questions = self._routes, self._clients, self._locks, self._questions
         offsets, retries, queries = Offsets(self._broker, clients), Retries(self._broker), Queries(self._broker)
-        topics = Topics(self._broker, self._native, clients, lambda: routes.address)
+        topics = Topics(self._broker, self._native, clients, lambda: routes.address, self._config.topics_max)
         at_once: dict[int, Handler] = {
             _TOPIC: topics.known,
             _PRODUCER: self._producer,

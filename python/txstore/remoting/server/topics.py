@@ -40,11 +40,14 @@ class _Tables(Protocol):
 class Topics:
     """`tables`: the engine's copy of the topics, by which it serves."""
 
-    def __init__(self, broker: Broker, tables: _Tables, clients: Clients, address: Callable[[], str]) -> None:
+    def __init__(
+        self, broker: Broker, tables: _Tables, clients: Clients, address: Callable[[], str], topics_max: int
+    ) -> None:
         self._broker = broker
         self._clients = clients
         self._tables = tables
         self._address = address
+        self._topics_max = topics_max
         self._began_ms = time.time_ns() // 1_000_000
 
     def known(self, request: Request) -> Reply:
@@ -59,9 +62,16 @@ class Topics:
         return OK
 
     def _make(self, topic: str) -> None:
+        if self._broker.has_topic(topic):
+            return
         if topic.startswith(_GROUP_TOPICS):
-            if not self._broker.read_queues(topic):
-                self._broker.create_topic(topic, 1)
+            group = topic.removeprefix(_GROUP_TOPICS[0]).removeprefix(_GROUP_TOPICS[1])
+            if not self._broker.has_group(group):
+                raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no consumer group {group}")
+            self._broker.create_topic(topic, 1)
+        elif len(self._broker.topics()) >= self._topics_max:
+            remark = f"topic {topic} is not made: there are {self._topics_max} topics already (topics_max)"
+            raise Refused(ResponseCode.NO_PERMISSION, remark)
         else:
             self._broker.write_queues(topic)
 
