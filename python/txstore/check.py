@@ -138,8 +138,8 @@ def decide(waiting: Waiting, rules: CheckRules, *, producers: int, asking: bool 
 
     `producers`: living ones of its group that could be asked; `asking`: a check of it is under way. The rules are
     RocketMQ's (transactionTimeOut, CHECK_IMMUNITY_TIME_IN_SECONDS, transactionCheckInterval, transactionCheckMax,
-    fileReservedTime), with two of ours: one whose local transaction still runs is not due, and waiting without a
-    producer is not counted.
+    fileReservedTime), with three of ours: one whose local transaction still runs is not due, waiting without a producer
+    is not counted, and one that is older than the retention time is asked once more before it is discarded.
     """
     interval = max(1, rules.transaction_check_interval_ms)
     if waiting.running:
@@ -147,21 +147,20 @@ def decide(waiting: Waiting, rules: CheckRules, *, producers: int, asking: bool 
         return Decision(Action.WAIT, wait, "its local transaction still runs")
     if asking:
         return Decision(Action.WAIT, interval, "a check is under way")
-    if waiting.stored_age_ms > rules.file_reserved_time_ms:
-        return Decision(Action.DISCARD, interval, "it is older than the retention time (file_reserved_time)")
     left = _until_due_ms(waiting, rules)
     if left > 0:
-        # Not beyond the retention time, at which it is discarded.
-        left = min(left, rules.file_reserved_time_ms - waiting.stored_age_ms + 1)
         return Decision(Action.WAIT, left, _awaited(waiting, rules))
     checks = waiting.checks
     if checks >= rules.transaction_check_max:
         why = f"{checks} checks brought no end (transaction_check_max is {rules.transaction_check_max})"
         return Decision(Action.DISCARD, interval, why)
+    if _last_check_was_too_old(waiting, rules):
+        why = "it is older than the retention time (file_reserved_time), and the check since then brought no end"
+        return Decision(Action.DISCARD, interval, why)
     if producers < 1:
         why = f"no live producer of group {group} can answer: it needs a listener or a database; waiting is not counted"
         return Decision(Action.WAIT, interval, why, no_producer=True)
-    return Decision(Action.ASK, rules.interval_after_ms(checks + 1), f"due for check {checks + 1}")
+    return Decision(Action.ASK, _next_after_ms(waiting, checks + 1, rules), f"due for check {checks + 1}")
 
 
 def decide_alike(
@@ -169,25 +168,53 @@ def decide_alike(
 ) -> Decision | None:
     """What `decide` says of each of those that differ only in their ages, by their extremes; None: not the same of all.
 
-    Growing older only shortens the wait, then ends it by a check or by discarding, and never begins it anew: what is
-    said of both extremes is said of all between them.
+    Up to the retention time, growing older only shortens the wait, then ends it by a check: what is said of both
+    extremes is said of all between them. After it, when the last check was made decides, for each by itself.
     """
+    if _is_too_old(oldest, rules) and _last_check_age_ms(oldest) is not None:
+        return None
     decision = decide(youngest, rules, producers=producers, group=group)
     return decision if decision == decide(oldest, rules, producers=producers, group=group) else None
 
 
 def _until_due_ms(waiting: Waiting, rules: CheckRules) -> int:
-    """How long until the next check is due."""
-    last_check_age_ms = waiting.last_check_age_ms
-    if last_check_age_ms is not None and waiting.checks > 0:
-        return rules.interval_after_ms(waiting.checks) - last_check_age_ms
-    immunity_ms = waiting.immunity_ms
-    return (rules.transaction_time_out_ms if immunity_ms is None else immunity_ms) - waiting.age_ms
+    """How long until the next check is due, or until it is discarded after the last one."""
+    last_check_age_ms = _last_check_age_ms(waiting)
+    if last_check_age_ms is None:
+        # However old: before its own time a check could only find a local transaction that still runs.
+        immunity_ms = waiting.immunity_ms
+        return (rules.transaction_time_out_ms if immunity_ms is None else immunity_ms) - waiting.age_ms
+    return _next_after_ms(waiting, waiting.checks, rules, last_check_age_ms)
+
+
+def _next_after_ms(waiting: Waiting, checks: int, rules: CheckRules, last_check_age_ms: int = 0) -> int:
+    """How long until something follows the `checks`-th check, sent so long ago.
+
+    Past the retention time no back-off counts any more: one check follows, and one interval for its answer.
+    """
+    interval = max(1, rules.transaction_check_interval_ms)
+    until_too_old = rules.file_reserved_time_ms - waiting.stored_age_ms + 1
+    return min(rules.interval_after_ms(checks) - last_check_age_ms, max(interval - last_check_age_ms, until_too_old))
+
+
+def _last_check_age_ms(waiting: Waiting) -> int | None:
+    """How long ago the last check was sent, None: there was none, or that is not known any more."""
+    return waiting.last_check_age_ms if waiting.checks > 0 else None
+
+
+def _is_too_old(waiting: Waiting, rules: CheckRules) -> bool:
+    return waiting.stored_age_ms > rules.file_reserved_time_ms
+
+
+def _last_check_was_too_old(waiting: Waiting, rules: CheckRules) -> bool:
+    """Whether it was older than the retention time already when the last check was sent."""
+    last_check_age_ms = _last_check_age_ms(waiting)
+    return last_check_age_ms is not None and waiting.stored_age_ms - last_check_age_ms > rules.file_reserved_time_ms
 
 
 def _awaited(waiting: Waiting, rules: CheckRules) -> str:
     """What the next check waits for."""
-    if waiting.checks > 0 and waiting.last_check_age_ms is not None:
+    if _last_check_age_ms(waiting) is not None:
         return f"check {waiting.checks} was sent and brought no end yet; the next one follows"
     if waiting.immunity_ms is not None:
         return f"the message's own immunity time is {waiting.immunity_ms} ms"

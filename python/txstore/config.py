@@ -93,7 +93,8 @@ class BrokerConfig:
     file_reserved_time: Duration = timedelta(hours=72)
     """Age at which a file of the log is deleted, if all that is in it was read (fileReservedTime; 1 s to 100 years).
 
-    Also the age at which a pending transaction is discarded unchecked, so that it keeps no file for ever."""
+    Also the age at which a pending transaction is asked about once more, and discarded if that brings no end. Where no
+    producer of its group can be asked it waits, and keeps its file."""
     delete_when: str | None = None
     """Hours of the day, local time, at which age deletes, as `04` or `04;16` (deleteWhen); None: at any time."""
     clean_resource_interval: Duration = timedelta(seconds=10)

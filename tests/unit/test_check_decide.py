@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from txstore.check import Action, CheckRules, Decision, decide, decide_alike
 
+RETAINED = 259_200_000
 RULES = CheckRules(
     transaction_time_out_ms=6_000,
     transaction_check_interval_ms=30_000,
     transaction_check_max=15,
     transaction_check_back_off=1.0,
-    file_reserved_time_ms=259_200_000,
+    file_reserved_time_ms=RETAINED,
 )
 
 
@@ -59,8 +60,49 @@ WAIT, ASK, DISCARD = Action.WAIT, Action.ASK, Action.DISCARD
         pytest.param(Facts(age_ms=10**6, checks=15, last_check_age_ms=30_000), 1, DISCARD, 30_000, id="the maximum"),
         pytest.param(Facts(age_ms=10**6, checks=15, last_check_age_ms=30_000), 0, DISCARD, 30_000, id="nobody needed"),
         pytest.param(Facts(age_ms=10**6), 0, WAIT, 30_000, id="no producer"),
-        pytest.param(Facts(age_ms=10**9, stored_age_ms=259_200_001), 1, DISCARD, 30_000, id="beyond the retention"),
-        pytest.param(Facts(stored_age_ms=259_199_999), 1, WAIT, 2, id="not slept beyond the retention"),
+        pytest.param(Facts(age_ms=10**9, stored_age_ms=RETAINED + 1), 1, ASK, 30_000, id="too old and never asked"),
+        pytest.param(Facts(age_ms=10**9, stored_age_ms=RETAINED + 1), 0, WAIT, 30_000, id="too old, nobody to ask"),
+        pytest.param(Facts(age_ms=10**9, stored_age_ms=10**12, checks=3), 1, ASK, 30_000, id="too old at an opening"),
+        pytest.param(
+            Facts(age_ms=10**9, stored_age_ms=RETAINED + 1, checks=3, last_check_age_ms=30_000),
+            1,
+            ASK,
+            30_000,
+            id="asked only while it was young",
+        ),
+        pytest.param(
+            Facts(age_ms=10**9, stored_age_ms=RETAINED + 30_000, checks=3, last_check_age_ms=30_000),
+            1,
+            ASK,
+            30_000,
+            id="asked when it was as old as it may be",
+        ),
+        pytest.param(
+            Facts(age_ms=10**9, stored_age_ms=RETAINED + 30_001, checks=3, last_check_age_ms=30_000),
+            1,
+            DISCARD,
+            30_000,
+            id="asked when it was too old",
+        ),
+        pytest.param(
+            Facts(age_ms=10**9, stored_age_ms=RETAINED + 30_001, checks=1, last_check_age_ms=30_000),
+            0,
+            DISCARD,
+            30_000,
+            id="asked when it was too old, and then its producer left",
+        ),
+        pytest.param(
+            Facts(age_ms=10**9, stored_age_ms=RETAINED + 10, checks=1, last_check_age_ms=9),
+            1,
+            WAIT,
+            29_991,
+            id="too old, the answer may still come",
+        ),
+        pytest.param(
+            Facts(age_ms=10**9, stored_age_ms=RETAINED + 1, checks=15), 1, DISCARD, 30_000, id="too old, asked enough"
+        ),
+        pytest.param(Facts(stored_age_ms=RETAINED - 1), 1, WAIT, 6_000, id="its own time, however old"),
+        pytest.param(Facts(stored_age_ms=10**12, immunity_ms=10), 1, WAIT, 10, id="immune, however old"),
     ],
 )
 def test_decide(facts: Facts, producers: int, action: Action, look_again_in_ms: int) -> None:
@@ -92,6 +134,31 @@ def test_a_back_off_makes_each_interval_longer_up_to_the_retention() -> None:
 ages = st.integers(0, 10**12)
 
 
+@pytest.mark.parametrize("back_off", [1.0, 2.0, 10.0])
+@pytest.mark.parametrize("asked_for_ms", [0, RETAINED - 10_000, RETAINED + 10**9])
+def test_one_that_nobody_answers_is_asked_when_it_is_too_old_and_then_discarded(
+    back_off: float, asked_for_ms: int
+) -> None:
+    """From step to step, as rounds do: asked at least once past the retention time, soon discarded after that."""
+    rules = replace(RULES, transaction_check_back_off=back_off, transaction_check_max=10_000)
+    age_ms, checks, asked_ms = 0, 0, list[int]()
+    while True:
+        last = age_ms - asked_ms[-1] if asked_ms else None
+        facts = Facts(age_ms=age_ms, stored_age_ms=age_ms, checks=checks, last_check_age_ms=last)
+        # Its service is there only at first, and again when the transaction is too old.
+        producers = 1 if age_ms <= asked_for_ms or age_ms > RETAINED else 0
+        decision = decide(facts, rules, producers=producers)
+        if decision.action is DISCARD:
+            break
+        if decision.action is ASK:
+            asked_ms.append(age_ms)
+            checks += 1
+        age_ms += decision.look_again_in_ms
+    assert RETAINED < asked_ms[-1] < RETAINED + 2 * rules.transaction_check_interval_ms
+    assert [one for one in asked_ms if one > RETAINED] == asked_ms[-1:]
+    assert age_ms == asked_ms[-1] + rules.transaction_check_interval_ms
+
+
 @given(
     st.builds(
         Facts,
@@ -117,7 +184,12 @@ def test_decide_holds_its_rules(facts: Facts, producers: int, asking: bool, back
         assert producers > 0
         assert facts.checks < rules.transaction_check_max
     if decision.action is DISCARD:
-        assert facts.checks >= rules.transaction_check_max or facts.stored_age_ms > rules.file_reserved_time_ms
+        last_check_age_ms = 10**12 if facts.last_check_age_ms is None else facts.last_check_age_ms
+        asked_when_too_old = facts.checks > 0 and facts.stored_age_ms - last_check_age_ms > rules.file_reserved_time_ms
+        assert facts.checks >= rules.transaction_check_max or asked_when_too_old
+    if decision.action is WAIT and not (facts.running or asking or decision.no_producer):
+        # What grows older by the wait comes to a step at its end, never later.
+        assert decision.look_again_in_ms <= max(rules.transaction_time_out_ms, facts.immunity_ms or 0) or facts.checks
 
 
 def common(alike: list[Facts], rules: CheckRules, producers: int) -> Decision | None:
@@ -177,7 +249,13 @@ def test_what_is_decided_about_all_is_decided_about_each(
         pytest.param([Facts(running=True), Facts(running=True, age_ms=10**9)], 1, WAIT, id="all still run"),
         pytest.param([Facts(age_ms=5_999), Facts(age_ms=6_000)], 1, None, id="one is too young"),
         pytest.param([Facts(), Facts(age_ms=1)], 1, None, id="they wait differently"),
-        pytest.param([Facts(age_ms=6_000), Facts(age_ms=6_000, stored_age_ms=10**10)], 1, None, id="one is too old"),
+        pytest.param([Facts(age_ms=6_000), Facts(age_ms=6_000, stored_age_ms=10**10)], 1, ASK, id="too old or not"),
+        pytest.param(
+            [Facts(age_ms=10**10, stored_age_ms=10**10, checks=1, last_check_age_ms=30_000 * n) for n in (1, 2)],
+            1,
+            None,
+            id="all are too old and were asked",
+        ),
     ],
 )
 def test_those_alike_are_decided_about_at_once_where_the_rule_says_the_same_of_all(

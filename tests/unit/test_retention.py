@@ -4,7 +4,7 @@ files at a time; what somebody has not read, or what still pends, does not.
 
 import logging
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,14 @@ import pytest
 
 import txstore
 from tests.waiting import eventually
-from txstore import AlreadyEndedError, InvalidOptionError, LocalTransactionState, Message, OffsetTooOldError
+from txstore import (
+    AlreadyEndedError,
+    InvalidOptionError,
+    LocalTransactionState,
+    Message,
+    OffsetTooOldError,
+    TransactionState,
+)
 from txstore._native import Store
 from txstore.config import BrokerConfig
 from txstore.retention import Removable, Retention, RetentionRules, removable
@@ -171,6 +178,47 @@ def test_past_the_retention_time_what_pends_is_discarded_and_then_goes(open_stor
         broker.end_transaction(half, LocalTransactionState.COMMIT)
     broker.resume(sent.transaction_id)
     assert [one.transaction_id for one in broker.transactions()] == [sent.transaction_id]
+
+
+LATER: dict[str, Any] = SMALL | {"file_reserved_time": 1, "transaction_time_out": 3600}
+AT_ONCE: dict[str, Any] = LATER | {"transaction_time_out": 0, "transaction_check_interval": 0.05}
+
+
+def is_too_old(broker: txstore.Broker) -> bool:
+    (waiting,) = broker.transactions()
+    return waiting.stored_age > timedelta(seconds=1)
+
+
+def test_one_that_grew_too_old_while_the_service_was_down_is_asked_before_it_is_discarded(
+    open_store: Any, scripted: Any
+) -> None:
+    """Its database transaction may have committed: the process died before it could say so."""
+    with open_store(**LATER) as broker:
+        sent = broker.transaction_producer("p", scripted()).send_in_transaction(Message("orders", b"paid"))
+    with open_store(**AT_ONCE) as broker:
+        eventually(lambda: is_too_old(broker))
+        # Nobody of its group is there: it waits, whatever its age, and counts nothing.
+        eventually(lambda: "no live producer" in broker.transactions()[0].why)
+        assert broker.transactions()[0].checks == 0
+    broker = open_store(**AT_ONCE)
+    assert is_too_old(broker)
+    listener = scripted(check=LocalTransactionState.COMMIT)
+    broker.transaction_producer("p", listener)
+    eventually(lambda: not broker.transactions())
+    assert broker.transaction(sent.transaction_id).state is TransactionState.COMMITTED
+    assert [message.body for queue in range(4) for message in broker.read("orders", queue, 0)[0]] == [b"paid"]
+
+
+def test_one_that_is_too_old_is_discarded_after_the_answer_unknown(open_store: Any, scripted: Any) -> None:
+    with open_store(**LATER) as broker:
+        sent = broker.transaction_producer("p", scripted()).send_in_transaction(Message("orders", b"nobody knows"))
+        eventually(lambda: is_too_old(broker))
+    broker = open_store(**AT_ONCE)
+    listener = scripted()
+    broker.transaction_producer("p", listener)
+    eventually(lambda: not broker.transactions())
+    assert listener.checked == [sent.transaction_id]
+    assert broker.transaction(sent.transaction_id).state is TransactionState.DISCARDED
 
 
 def test_unread_files_go_where_that_is_asked_for_and_consumers_are_told(broker: txstore.Broker, caplog: Any) -> None:
