@@ -5,7 +5,8 @@
 In: the directory of a store, written to meanwhile or not. Out: `topic=…/day=…/batch=N/*.parquet`, each record once, and
 `_checkpoint/`. Always: exactly once, also across SIGKILL: a micro-batch is a range of the log, kept in the checkpoint
 before it is written; done again it overwrites its own folders with the same rows. Any reader of Parquet sees the same,
-for nothing but the rows lies there. By default it archives what there is and ends; `--follow` goes on.
+for nothing but the rows lies there. A day is one of UTC. By default it archives what there is and ends; `--follow`
+goes on.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def write_batch(batch: DataFrame, number: int, lake: Path) -> None:
     """Writes one micro-batch; again: the same folders with the same rows."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 
-    day = F.date_format("store_timestamp", "yyyy-MM-dd")
+    # The day in UTC, whatever the session's zone: a batch that is written again must meet its own folders.
+    day = F.expr("CAST(date_add(DATE'1970-01-01', CAST(unix_millis(store_timestamp) DIV 86400000 AS INT)) AS STRING)")
     rows = batch.withColumn("day", day).withColumn("batch", F.lit(number))
     # Rows of one topic and day in one file, unless they are very many.
     by = rows.repartition("topic", "day").sortWithinPartitions("topic", "day", "physical_offset")

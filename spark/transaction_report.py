@@ -44,6 +44,7 @@ def run(options: argparse.Namespace) -> Path:
     if options.fresh and (folder / "ledger.json").exists():
         (folder / "ledger.json").unlink()
         shutil.rmtree(folder / "transactions", ignore_errors=True)
+        (folder / "report.html").unlink(missing_ok=True)
     ledger = Ledger(spark, options.store, folder)
     begin = time.monotonic()
     _say(f"{options.store}: commit log {ledger.first:,} to {ledger.visible:,}, read up to {ledger.physical_offset:,}")

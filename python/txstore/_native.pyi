@@ -646,6 +646,27 @@ def log_half_progress(path: str | PathLike[str]) -> int:
     """Below this half queue offset a broker finished every half, even where the log does not tell how; 0 in a log that txstore alone
     wrote."""
 
+@final
+class RecordName:
+    """What tells a record from any other that could be at its offset."""
+
+    @property
+    def physical_offset(self) -> int: ...
+    @property
+    def message_id(self) -> str:
+        """The unique id, else the offset id."""
+    @property
+    def store_timestamp_ms(self) -> int: ...
+
+def log_store_id(path: str | PathLike[str]) -> str | None:
+    """The id of a store, 32 hex digits. None: neither this release nor a later one has opened it for writing."""
+
+def log_record(path: str | PathLike[str], at: int) -> RecordName | None:
+    """The record that begins at a physical offset; None if there is none."""
+
+def log_last_record(path: str | PathLike[str], end: int) -> RecordName | None:
+    """The last record that begins before a physical offset where one begins; None if retention has left none."""
+
 def delay_level_ms(level: int) -> int:
     """Milliseconds that a message of one of RocketMQ's delay levels waits; 0 for level 0, a level above 18 as 18."""
 

@@ -1,7 +1,7 @@
 //! Settings: what txstore remembers about a store beside the log: `txstore/settings.json`.
 //!
 //! In: how the store was made, who wrote which range of the log, which queues were deleted. Out: how to verify a record at
-//! an offset, and where a queue that was deleted begins.
+//! an offset, where a queue that was deleted begins, and the id that tells this store from any other.
 //! Always: checked by a CRC; missing or damaged means the cautious answer: nothing is known to be ours.
 
 use serde_json::{Value, json};
@@ -61,6 +61,38 @@ pub struct Settings {
     pub ranges: Vec<OwnRange>,
     /// Queues of topics that were deleted.
     pub deleted: Vec<DeletedQueue>,
+    /// What tells this store from any other, also from one that is made later at the same path.
+    pub id: Option<StoreId>,
+}
+
+/// A store's id: random, made once, and kept for the store's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreId(u128);
+
+impl StoreId {
+    /// The id that these random bits are.
+    pub const fn new(random: u128) -> Self {
+        Self(random)
+    }
+
+    fn crc(self) -> u32 {
+        crc32fast::hash(self.to_string().as_bytes())
+    }
+
+    /// The id in a settings file, if it is whole. It has a checksum of its own: the one of the file covers what releases
+    /// without ids know, so that they can read the file.
+    fn from_json(value: &Value) -> Option<Self> {
+        let text = value.get("id")?.as_str()?;
+        let id = Self(u128::from_str_radix(text, 16).ok()?);
+        let crc = value.get("idCrc")?.as_u64()?;
+        (id.to_string() == text && u64::from(id.crc()) == crc).then_some(id)
+    }
+}
+
+impl std::fmt::Display for StoreId {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{:032x}", self.0)
+    }
 }
 
 impl Settings {
@@ -78,6 +110,10 @@ impl Settings {
         let crc = crc32fast::hash(value.to_string().as_bytes());
         if let Value::Object(fields) = &mut value {
             fields.insert("crc".into(), crc.into());
+            if let Some(id) = self.id {
+                fields.insert("id".into(), id.to_string().into());
+                fields.insert("idCrc".into(), id.crc().into());
+            }
         }
         replace_file(storage, PATH, format!("{value:#}\n").as_bytes(), false)
     }
@@ -187,6 +223,7 @@ impl Settings {
                 Some(queues) => queues.as_array()?.iter().map(DeletedQueue::from_json).collect::<Option<_>>()?,
                 None => Vec::new(),
             },
+            id: StoreId::from_json(value),
         };
         let crc = crc32fast::hash(read.to_json().to_string().as_bytes());
         (small("crc") == Some(crc)).then_some(read)

@@ -1,14 +1,16 @@
 """Stream: the commit log as a streaming source.
 
 In: offsets that Spark keeps in its checkpoint. Out: the next offset, and ranges for tasks. Always: an offset is one
-place of the log where a record begins, `{"v": 1, "phy": 1024}`: log order is total, so it says all; rows between two
-offsets are the same whenever they are read. Not here: rows (`datasource.py`).
+physical offset where a record begins, and the mark of the store that was read up to it, `{"v": 2, "phy": 1024,
+"store": …, "last": …}`: log order is total, so one number says all; rows between two offsets are the same whenever
+they are read. Not here: rows (`datasource.py`), when a store is another one (`identity.py`).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -23,6 +25,7 @@ from pyspark.sql.types import StructType
 from txstore import _native
 from txstore.errors import InvalidOptionError, OffsetTooOldError, StoreCorruptError
 from txstore.spark.datasource import LogRange, plan, read_range
+from txstore.spark.identity import Keeper, Mark
 from txstore.spark.options import LATEST, ReadOptions
 from txstore.spark.schema import arrow_schema
 
@@ -31,8 +34,16 @@ if TYPE_CHECKING:
 
 __all__ = ["TxStoreStreamReader"]
 
-_VERSION = 1
-Offset = dict[str, int]
+_log = logging.getLogger("txstore.spark")
+
+_VERSION = 2
+_VERSION_WITHOUT_MARK = 1
+_KEEPER = Keeper(
+    "the checkpoint",
+    "checkpointLocation",
+    "give the path of the checkpoint's store, or start with a new checkpoint and output, which begin with this store",
+)
+Offset = dict[str, Any]
 
 
 class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -44,6 +55,9 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known: int | None = None
         # Under Trigger.AvailableNow: the end of the log when the query began.
         self._target: int | None = None
+        # The offset that was made last: most are asked for more than once.
+        self._made: Offset | None = None
+        self._told_of_version_1 = False
         if options.view == "transactions":
             raise InvalidOptionError(
                 "option view: transactions are folded from the whole log\n"
@@ -64,22 +78,23 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, visible = self._range()
         start = options.start_physical_offset
         if options.starting == LATEST:
-            return _offset(visible)
+            return self._offset(visible)
         if start is None:
-            return _offset(first)
+            return self._offset(first)
         if start > visible:
             raise InvalidOptionError(
                 f"option startingPhysicalOffset: {start} is behind the end of the log\n"
                 f"hint: it holds {first} to {visible}",
                 option="startingPhysicalOffset",
             )
-        return _offset(_native.log_boundary(options.path, self._left(start, first)))
+        return self._offset(_native.log_boundary(options.path, self._left(start, first)))
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """Where the next micro-batch ends."""
         first, visible = self._range()
         end = visible if self._target is None else self._target
-        begin = self._left(_place(start), first)
+        self._check(start, first)
+        begin = self._left(_physical(start), first)
         if begin > visible:
             raise StoreCorruptError(
                 f"the log of {self._options.path} ends at {visible}, in front of the stream's offset {begin}: it is "
@@ -88,12 +103,13 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 offset=visible,
             )
         if begin >= end:
-            return _offset(begin)
+            # As it is: an offset of the same number that says more would be a batch of its own to Spark.
+            return start if begin == _physical(start) else self._offset(begin)
         rows, most = self._limits(limit)
         if rows is None and most is None:
-            return _offset(end)
+            return self._offset(end)
         scan = _native.Scan(self._options.path, columns=["physical_offset"], end=end, **self._options.arguments())
-        return _offset(scan.advance(begin, rows=rows, bytes=most))
+        return self._offset(scan.advance(begin, rows=rows, bytes=most))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """What the options admit to a micro-batch."""
@@ -106,7 +122,7 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Where the log ends, for the query's progress."""
-        return _offset(self._range()[1])
+        return self._offset(self._range()[1])
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """From now on the log ends here."""
@@ -114,9 +130,12 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Even ranges between records."""
-        first, _ = _native.log_range(self._options.path, _place(end))
-        begin = self._left(_place(start), first)
-        return plan(self._options, self._schema, begin, max(begin, _place(end)))
+        first, _ = _native.log_range(self._options.path, _physical(end))
+        # A query that was killed goes on here, with offsets from its checkpoint.
+        self._check(start, first)
+        self._check(end, first)
+        begin = self._left(_physical(start), first)
+        return plan(self._options, self._schema, begin, max(begin, _physical(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of a range."""
@@ -127,6 +146,26 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, visible = _native.log_range(self._options.path, self._known)
         self._known = visible
         return first, visible
+
+    def _offset(self, physical_offset: int) -> Offset:
+        """The offset, with the mark of the store as it is now."""
+        if self._made is None or _physical(self._made) != physical_offset:
+            mark = Mark.of(self._options.path, physical_offset)
+            self._made = {"v": _VERSION, "phy": physical_offset, **mark.to_json()}
+        return self._made
+
+    def _check(self, offset: Offset, first: int) -> None:
+        """Raises InvalidOptionError if the offset was made from another store than the one at the path."""
+        physical_offset, mark = _parse(offset)
+        if mark is not None:
+            mark.check(self._options.path, first, physical_offset, _KEEPER)
+        elif not self._told_of_version_1:
+            self._told_of_version_1 = True
+            _log.warning(
+                "the checkpoint is of an older txstore: its offset %d does not say which store it belongs to; "
+                "from the next batch on it does",
+                physical_offset,
+            )
 
     def _left(self, place: int, first: int) -> int:
         """The place, or the first one that is left where retention removed it."""
@@ -149,15 +188,23 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None, None
 
 
-def _offset(place: int) -> Offset:
-    return {"v": _VERSION, "phy": place}
+def _physical(offset: Offset) -> int:
+    return _parse(offset)[0]
 
 
-def _place(offset: Offset) -> int:
-    if offset.get("v") != _VERSION or not isinstance(offset.get("phy"), int):
-        raise InvalidOptionError(
-            f"option checkpointLocation: {offset!r} is no offset of this version of txstore\n"
-            "hint: start with a new checkpoint",
-            option="checkpointLocation",
-        )
-    return offset["phy"]
+def _parse(offset: Offset) -> tuple[int, Mark | None]:
+    """The physical offset, and the mark; None in an offset of version 1. Raises InvalidOptionError."""
+    version, physical_offset = offset.get("v"), offset.get("phy")
+    if isinstance(physical_offset, int):
+        if version == _VERSION_WITHOUT_MARK:
+            return physical_offset, None
+        try:
+            if version == _VERSION:
+                return physical_offset, Mark.from_json(offset)
+        except (KeyError, TypeError, ValueError):
+            pass
+    raise InvalidOptionError(
+        f"option checkpointLocation: {offset!r} is not an offset of this version of txstore, which reads versions "
+        f"{_VERSION_WITHOUT_MARK} and {_VERSION}\nhint: start with a new checkpoint",
+        option="checkpointLocation",
+    )

@@ -6,6 +6,7 @@
 mod batch;
 mod cells;
 mod folded;
+mod identity;
 pub mod options;
 mod plan;
 pub mod scan;
@@ -14,6 +15,7 @@ pub mod schema;
 mod tests;
 
 pub use crate::log_view::Log;
+pub use identity::RecordName;
 pub use options::{BadRecords, ScanOptions};
 pub use scan::{Counts, Scan};
 pub use schema::{Column, View};

@@ -152,6 +152,11 @@ impl Log {
         self.published_end
     }
 
+    /// What the store remembers about itself.
+    pub(crate) const fn settings(&self) -> Option<&Settings> {
+        self.settings.as_ref()
+    }
+
     /// The store's files.
     pub(crate) fn storage(&self) -> &dyn Storage {
         self.files.storage().as_ref()

@@ -197,3 +197,50 @@ pub(super) fn log_boundary(py: Python<'_>, path: PathBuf, at: u64) -> PyResult<u
     };
     py.detach(|| guarded(find)).or_raise(py)
 }
+
+/// What tells a record from any other that could be at its offset.
+#[pyclass(frozen, module = "txstore._native")]
+pub(super) struct RecordName(crate::arrow::RecordName);
+
+#[pymethods]
+impl RecordName {
+    #[getter]
+    const fn physical_offset(&self) -> u64 {
+        self.0.physical_offset
+    }
+
+    #[getter]
+    fn message_id(&self) -> &str {
+        &self.0.message_id
+    }
+
+    #[getter]
+    const fn store_timestamp_ms(&self) -> i64 {
+        self.0.store_timestamp_ms
+    }
+
+    fn __repr__(&self) -> String {
+        format!("{:?}", self.0)
+    }
+}
+
+/// The store's id; `None` in a store that no txstore with ids has opened for writing.
+#[pyfunction]
+pub(super) fn log_store_id(py: Python<'_>, path: PathBuf) -> PyResult<Option<String>> {
+    let id = py.detach(|| guarded(|| Ok(Log::open(&path)?.store_id()))).or_raise(py)?;
+    Ok(id.map(|id| id.to_string()))
+}
+
+/// The record that begins at `at`, `None` if there is none.
+#[pyfunction]
+pub(super) fn log_record(py: Python<'_>, path: PathBuf, at: u64) -> PyResult<Option<RecordName>> {
+    let name = py.detach(|| guarded(|| Log::open(&path)?.record_at(at))).or_raise(py)?;
+    Ok(name.map(RecordName))
+}
+
+/// The last record that begins before `end`; `None` if retention has left none.
+#[pyfunction]
+pub(super) fn log_last_record(py: Python<'_>, path: PathBuf, end: u64) -> PyResult<Option<RecordName>> {
+    let name = py.detach(|| guarded(|| Log::open(&path)?.last_before(end))).or_raise(py)?;
+    Ok(name.map(RecordName))
+}

@@ -28,7 +28,10 @@ use error::into_py;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::arrow::{Scan, log_boundary, log_cut, log_half_progress, log_range, log_topics};
+    use super::arrow::{
+        RecordName, Scan, log_boundary, log_cut, log_half_progress, log_last_record, log_range, log_record,
+        log_store_id, log_topics,
+    };
     #[pymodule_export]
     use super::message::{Message, SendResult};
     #[pymodule_export]

@@ -232,7 +232,9 @@ impl Storage for Memory {
     }
 
     fn opener(&self) -> Opener {
-        Opener { process: 1, opens: self.shared.opens.fetch_add(1, Ordering::SeqCst) }
+        let opens = self.shared.opens.fetch_add(1, Ordering::SeqCst);
+        // Not random: a simulation that is repeated writes the same bytes.
+        Opener { process: 1, opens, random: Some(0x7478_7374_6F72_65 << 64 | u128::from(opens)) }
     }
 
     fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>> {

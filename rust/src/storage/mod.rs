@@ -45,6 +45,8 @@ pub struct Opener {
     pub process: u32,
     /// How often a store was opened there before.
     pub opens: u64,
+    /// Random bits, from which a new store gets its id; `None` where the system has none.
+    pub random: Option<u128>,
 }
 
 /// The files below one directory.
@@ -55,7 +57,10 @@ pub trait Storage: Send + Sync + Debug {
     fn opener(&self) -> Opener {
         static OPENS: AtomicU64 = AtomicU64::new(0);
         let process = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
-        Opener { process, opens: OPENS.fetch_add(1, Ordering::Relaxed) }
+        let mut random = [0; 16];
+        let filled = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+        let random = filled.is_ok_and(|bytes| bytes == random.len()).then_some(u128::from_ne_bytes(random));
+        Opener { process, opens: OPENS.fetch_add(1, Ordering::Relaxed), random }
     }
     /// Opens a file.
     fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>>;

@@ -30,7 +30,7 @@ use crate::published::Published;
 use crate::record::message_id::UniqueIds;
 use crate::recovery::{Known, Recovered, cut_log, cut_queues, recover, rewrite_log};
 use crate::segment::SegmentQueue;
-use crate::settings::Settings;
+use crate::settings::{Settings, StoreId};
 use crate::snapshot::Snapshot;
 use crate::storage::{Lock, OpenMode, Opener, Storage};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex};
@@ -236,6 +236,8 @@ fn open_with(
         settings.consume_queue_file_size = Some(geometry.consume_queue);
         settings.index_slots = Some(geometry.index.slots);
         settings.index_entries = Some(geometry.index.entries);
+        // A new store gets its id here, and an older one or a broker's at its first opening for writing.
+        settings.id = settings.id.or_else(|| opener.random.map(StoreId::new));
         settings.begin_range(end);
         forget_deleted(&mut settings, &log, &recovered.dispatcher.queues);
         settings.store(storage.as_ref())?;

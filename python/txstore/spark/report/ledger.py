@@ -1,15 +1,16 @@
 """Ledger: a report's Parquet files, which each run continues.
 
 In: a store and a folder. Out: `transactions/run=N/open=…`, every transaction once, and `ledger.json`: how far the log
-is read. Always: a run first writes its own folder, then replaces `ledger.json`, and only then removes the open
-transactions of the run before; one that is killed is done again from the same place. What is carried from run to run
-is open: pending, or ended less than the lookback ago, so that an op or a second final that comes late finds it. Not
-here: the rule.
+is read, and of which store. Always: a run first writes its own folder, then replaces `ledger.json`, and only then
+removes the open transactions of the run before; one that is killed is done again from the same place. What is carried
+from run to run is open: pending, or ended less than the lookback ago, so that an op or a second final that comes late
+finds it. Not here: the rule.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from dataclasses import asdict, dataclass, field, replace
@@ -22,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from txstore import _native
 from txstore.errors import InvalidOptionError
+from txstore.spark.identity import Keeper, Mark
 from txstore.spark.report.fold import HALF_MISSING, fold, read_traces, unfold
 from txstore.spark.report.place import last_store_ms, place_of
 
@@ -29,7 +31,10 @@ __all__ = ["LOOKBACK_MS", "Ledger"]
 
 # A broker's op follows its final by seconds, a check that crosses with an end by a minute.
 LOOKBACK_MS = 3_600_000
-_VERSION = 1
+_VERSION = 2
+_VERSION_WITHOUT_MARK = 1
+_KEEPER = Keeper("the report", "output", "give the path of the report's store, name another folder, or use --fresh")
+_log = logging.getLogger("txstore.spark")
 _FILE, _TABLE = "ledger.json", "transactions"
 
 
@@ -46,6 +51,8 @@ class _State:
     run: int = 0
     # Spark's schema of the table: a folder without rows tells none.
     schema: dict[str, Any] = field(default_factory=dict)
+    # The store that was read up to there; None in a ledger of version 1.
+    mark: dict[str, Any] | None = None
     version: int = _VERSION
 
 
@@ -87,7 +94,8 @@ class Ledger:
                 option="incremental",
             )
         schema = self._write(end, lookback_ms)
-        self._save(replace(state, physical_offset=end, run=state.run + 1, schema=schema.jsonValue()))
+        mark = Mark.of(self._store, end).to_json()
+        self._save(replace(state, physical_offset=end, run=state.run + 1, schema=schema.jsonValue(), mark=mark))
         self._drop_open(keep=state.run)
         return end - state.physical_offset
 
@@ -134,13 +142,15 @@ class Ledger:
                 )
             return _State(self._store, self.first, self.first)
         found = json.loads(file.read_text())
-        if found.get("version") != _VERSION:
+        if found.get("version") not in (_VERSION_WITHOUT_MARK, _VERSION):
             raise InvalidOptionError(
-                f"option output: {file} is of version {found.get('version')}, this is {_VERSION}\n"
-                "hint: begin with another folder",
+                f"option output: {file} is of version {found.get('version')}; this txstore reads versions "
+                f"{_VERSION_WITHOUT_MARK} and {_VERSION}\nhint: name another folder",
                 option="output",
             )
-        state = _State(**found)
+        state = replace(_State(**found), version=_VERSION)
+        if state.store == self._store:
+            self._check(state)
         if state.store != self._store or state.physical_offset > self.visible:
             raise InvalidOptionError(
                 f"option output: {self._folder} reports on {state.store}, read up to {state.physical_offset}; "
@@ -151,6 +161,16 @@ class Ledger:
         if state.run > 0:
             self._drop_open(keep=state.run - 1)
         return state
+
+    def _check(self, state: _State) -> None:
+        """Raises InvalidOptionError if another store is at the path than the one that was read."""
+        if state.mark is not None:
+            Mark.from_json(state.mark).check(self._store, self.first, state.physical_offset, _KEEPER)
+        else:
+            _log.warning(
+                "%s is of an older txstore: it does not say which store it belongs to; after this run it does",
+                self._folder / _FILE,
+            )
 
     def _save(self, state: _State) -> None:
         self._state = state

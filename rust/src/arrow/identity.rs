@@ -1,0 +1,84 @@
+//! Tells whether a store is the one that was read before: by its id, and by single records.
+//!
+//! In:     a log, an offset where a record begins or ends.
+//! Out:    the store's id; what tells that record from any other that could be at its offset.
+//! Always: a few looks, whatever the log's size.
+
+use super::Log;
+use crate::error::{Error, Result};
+use crate::log_view::Stop;
+use crate::record::RecordView;
+use crate::settings::StoreId;
+use crate::units::PhysicalOffset;
+
+/// How far before an end the first look for its last record begins, in bytes.
+const REACH: u64 = 1 << 14;
+
+/// What tells a record from any other that could be at its offset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordName {
+    /// Its first byte in the log.
+    pub physical_offset: u64,
+    /// The unique id, else the offset id.
+    pub message_id: String,
+    /// When it was stored, in milliseconds since the epoch.
+    pub store_timestamp_ms: i64,
+}
+
+impl RecordName {
+    fn of(view: &RecordView<'_>) -> Self {
+        Self {
+            physical_offset: view.physical_offset.0,
+            message_id: view.message_id(),
+            store_timestamp_ms: view.store_timestamp.0,
+        }
+    }
+}
+
+impl Log {
+    /// The store's id; `None` in a store that no txstore with ids has opened for writing.
+    pub fn store_id(&self) -> Option<StoreId> {
+        self.settings().and_then(|settings| settings.id)
+    }
+
+    /// The record that begins at an offset, `None` if there is none.
+    pub fn record_at(&self, at: u64) -> Result<Option<RecordName>> {
+        match self.read(PhysicalOffset(at), &mut None, RecordName::of) {
+            Ok(name) => Ok(Some(name)),
+            Err(Error::StoreCorrupt { .. } | Error::OffsetTooOld { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The last record that begins before `end`; `None` if retention has left none.
+    pub fn last_before(&self, end: u64) -> Result<Option<RecordName>> {
+        let mut reach = REACH;
+        loop {
+            let start = end.saturating_sub(reach).max(self.first());
+            if let Some(last) = self.last_between(start, end)? {
+                return self.record_at(last);
+            }
+            if start <= self.first() {
+                return Ok(None);
+            }
+            reach = reach.saturating_mul(4);
+        }
+    }
+
+    /// Where the last record of a range begins. What cannot be read is passed over: naming it is the scan's task.
+    fn last_between(&self, start: u64, end: u64) -> Result<Option<u64>> {
+        let mut last = None;
+        let mut at = self.boundary(start, end)?;
+        while at < end {
+            let walk = self.walk(at, end, |view| {
+                last = Some(view.physical_offset.0);
+                true
+            })?;
+            at = match walk.stop {
+                Stop::NoRecord(_) => self.resume_before(walk.at, end)?,
+                Stop::Limit | Stop::Visitor => end,
+            };
+        }
+        Ok(last)
+    }
+}
