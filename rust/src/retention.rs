@@ -21,7 +21,8 @@ pub struct LogFile {
     pub first: u64,
     /// One past its last byte.
     pub end: u64,
-    /// How long ago its newest record was stored, or a little less: by the record that followed it.
+    /// How long ago its newest record was stored, or a little less: by the record that followed it. The least of what
+    /// the clocks say, and never less than the age of a file after it.
     pub age_ms: i64,
     /// A half message in it, or in front of it, pends; or a delayed message waits there.
     pub is_held: bool,
@@ -90,26 +91,59 @@ pub fn removable_end(log: &CommitLog, state: &Recovered) -> u64 {
 }
 
 /// Facts about the first files of the log that may go at all, at most `limit`; `now` is the time in the sense of store
-/// timestamps.
+/// timestamps. `seen_full_ms` tells for how long this process has known that a file is full.
 pub fn log_files(
     log: &CommitLog,
     removable_end: u64,
     needed: Needed,
     now: TimestampMs,
     limit: usize,
+    mut seen_full_ms: impl FnMut(u64) -> i64,
 ) -> Result<Vec<LogFile>> {
     let segments = log.segments.all();
     let expirable = segments.iter().take_while(|segment| segment.end() <= removable_end).take(limit);
     let facts = expirable.map(|segment| {
         let (first, end) = (segment.base(), segment.end());
-        let newest = log.read(PhysicalOffset(end), log.appended(), |view, _| view.store_timestamp)?;
-        Ok(LogFile {
-            first,
-            end,
-            age_ms: now.0.saturating_sub(newest.0).max(0),
-            is_held: needed.held < end,
-            is_unread: needed.unread < end,
-        })
+        let stored = log.read(PhysicalOffset(end), log.appended(), |view, _| view.store_timestamp)?;
+        let age_ms = age_ms(now, stored, log.segments.modified(segment)?, seen_full_ms(first));
+        Ok(LogFile { first, end, age_ms, is_held: needed.held < end, is_unread: needed.unread < end })
     });
-    facts.collect()
+    let mut files = facts.collect::<Result<Vec<_>>>()?;
+    // Where every clock was ahead once, the files after it still grow old, and it is older than they are.
+    let mut after_ms = 0;
+    for file in files.iter_mut().rev() {
+        after_ms = file.age_ms.max(after_ms);
+        file.age_ms = after_ms;
+    }
+    Ok(files)
+}
+
+/// How old a file is, as the clocks agree: its newest record's store time, when it was written last. A time that is
+/// ahead of `now` was told by a clock that was ahead, and says nothing; where both are, this process's own clock counts.
+fn age_ms(now: TimestampMs, stored: TimestampMs, modified: Option<TimestampMs>, seen_full_ms: i64) -> i64 {
+    let ages = [Some(stored), modified].into_iter().flatten().map(|time| now.0.saturating_sub(time.0));
+    ages.filter(|age| *age >= 0).min().unwrap_or(seen_full_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_is_the_least_that_is_not_in_the_future() {
+        let at = |ms| TimestampMs(ms);
+        for (stored, modified, expected) in [
+            (700, Some(800), 200),
+            (800, Some(700), 200),
+            (700, None, 300),
+            (1_000, Some(900), 0),
+            (1_001, Some(900), 100),
+            (900, Some(1_001), 100),
+            (1_001, Some(1_001), 7),
+            (i64::MAX, None, 7),
+            (i64::MIN, Some(i64::MAX), i64::MAX),
+        ] {
+            assert_eq!(age_ms(at(1_000), at(stored), modified.map(at), 7), expected, "{stored}, {modified:?}");
+        }
+    }
 }

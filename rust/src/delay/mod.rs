@@ -2,7 +2,7 @@
 //!
 //! In: messages with a level, records of the schedule topic. Out: where such a message waits, when it is due, what is
 //! delivered in its stead. Always: what is delivered is the message as it was sent, and names the record that it was.
-//! Not here: the clock, appending, and how far each level is (`progress`).
+//! Not here: when it is due by this process's clocks (`due`), appending, how far each level is (`progress`).
 //!
 //! ```text
 //! sent, level 3 ─► SCHEDULE_TOPIC_XXXX, queue 2    + REAL_TOPIC, REAL_QID; its entry's tags code is the time of delivery
@@ -11,8 +11,10 @@
 //!                  its topic and queue             less these and DELAY; prepared transaction offset = where it waited
 //! ```
 
+mod due;
 mod progress;
 
+pub use due::{DueTimes, Moment};
 pub use progress::{DelayOffsets, DelayProgress};
 
 use std::net::SocketAddr;
@@ -49,13 +51,15 @@ pub fn hide(topic: &str, queue_id: QueueId, text: &mut Vec<u8>) {
     properties::push(text, REAL_QUEUE_ID, &queue_id.to_string());
 }
 
-/// When a waiting message is delivered, by the wall clock: at the time that its entry names, but, where a clock was set
-/// back, not later than its level from now (a broker's rule).
-pub fn due_ms(queue_id: QueueId, entry_ms: i64, now: TimestampMs) -> i64 {
-    let level = usize::try_from(queue_id.0).unwrap_or(usize::MAX).saturating_add(1);
-    // A broker may have more levels than RocketMQ's own; of those only the entry tells.
-    let known = level <= LEVELS_MS.len();
-    if known && entry_ms > now.0.saturating_add(level_ms(level)) { now.0 } else { entry_ms }
+/// How long the messages of a queue wait, in milliseconds; `None` for a level that only a broker knows.
+fn level_of(queue_id: QueueId) -> Option<i64> {
+    LEVELS_MS.get(usize::try_from(queue_id.0).ok()?).copied()
+}
+
+/// When a message of this level that is stored `now` is to be delivered, by the wall clock. The store time will not do:
+/// it stays ahead for as long as the clock was ahead once.
+pub fn delivery_ms(level: u8, now: TimestampMs) -> i64 {
+    now.0.saturating_add(level_ms(level.into()))
 }
 
 /// What is delivered for a record of the schedule topic, or why nothing can be.

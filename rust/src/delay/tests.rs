@@ -51,15 +51,6 @@ fn levels_are_rocketmqs() {
 }
 
 #[test]
-fn a_clock_that_was_set_back_delays_no_longer_than_the_level() {
-    let queue = QueueId(0);
-    assert_eq!(due_ms(queue, NOW.0 + 400, NOW), NOW.0 + 400);
-    assert_eq!(due_ms(queue, NOW.0 - 400, NOW), NOW.0 - 400);
-    assert_eq!(due_ms(queue, NOW.0 + 1_001, NOW), NOW.0);
-    assert_eq!(due_ms(QueueId(40), NOW.0 + 999_999_999, NOW), NOW.0 + 999_999_999, "a level that only a broker knows");
-}
-
-#[test]
 fn a_delivered_message_is_the_one_that_was_sent() {
     let mut text = b"KEYS\x01k\x02DELAY\x013\x02mine\x01x\x02".to_vec();
     hide("orders", QueueId(6), &mut text);

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::segment::Segment;
 use crate::storage::{DirEntry, OpenMode, Storage};
 use crate::sync::unmodelled::RwLock;
-use crate::units::{PhysicalOffset, to_usize};
+use crate::units::{PhysicalOffset, TimestampMs, to_usize};
 
 /// A row of segments (RocketMQ's `MappedFileQueue`).
 #[derive(Debug)]
@@ -176,6 +176,11 @@ impl SegmentQueue {
             self.storage.sync_dir(&self.directory)?;
         }
         Ok(())
+    }
+
+    /// When a file was written last, by the wall clock of then; `None` if that is not known.
+    pub fn modified(&self, segment: &Segment) -> Result<Option<TimestampMs>> {
+        self.storage.modified(segment.path())
     }
 
     /// Makes a range durable: every file that it touches.

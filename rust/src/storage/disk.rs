@@ -20,6 +20,7 @@ use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use super::path::{parent_and_name, parts};
 use super::{DirEntry, File, Lock, OpenMode, ReadMap, SharedMap, Storage};
 use crate::error::{Error, Result};
+use crate::units::TimestampMs;
 
 const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
@@ -135,6 +136,19 @@ impl Storage for Disk {
         match above.and_then(|above| fs::statat(&above, name, AtFlags::SYMLINK_NOFOLLOW)) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => Ok(None),
             Ok(stat) => Ok(Some(u64::try_from(stat.st_size).unwrap_or(0))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(source) => Err(self.error("stat", path, source)),
+        }
+    }
+
+    fn modified(&self, path: &str) -> Result<Option<TimestampMs>> {
+        let (above, name) = self.parent("stat", path)?;
+        match above.and_then(|above| fs::statat(&above, name, AtFlags::SYMLINK_NOFOLLOW)) {
+            Ok(stat) => {
+                let seconds = i64::try_from(stat.st_mtime).unwrap_or(i64::MAX).saturating_mul(1_000);
+                let rest = i64::try_from(stat.st_mtime_nsec).unwrap_or(0) / 1_000_000;
+                Ok(Some(TimestampMs(seconds.saturating_add(rest))))
+            }
             Err(Errno::NOENT) => Ok(None),
             Err(source) => Err(self.error("stat", path, source)),
         }

@@ -1,8 +1,8 @@
 //! Memory: files that lose, tear, and refuse at the n-th call.
 //!
 //! In: the same calls as a disk's. Out: the same answers; and, asked for, a copy as a crash would leave it. Always:
-//! what a seed decides is decided again by the same seed; calls that change something are counted from 1. Not here:
-//! time.
+//! what a seed decides is decided again by the same seed; calls that change something are counted from 1; files know when
+//! they were written last if they are given a clock.
 
 mod content;
 mod random;
@@ -19,9 +19,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::path::{parent_and_name, parts};
 use super::{DirEntry, File, Lock, OpenMode, Opener, ReadMap, SharedMap, Storage};
+use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::sync::unmodelled::Mutex;
-use crate::units::to_usize;
+use crate::units::{TimestampMs, to_usize};
 use random::Random;
 use sparse::wide;
 use tree::{Inode, Node, Tree, parent};
@@ -82,6 +83,8 @@ struct Shared {
     locks: Mutex<HashSet<(usize, u64)>>,
     /// How often a store was opened here, also before a crash.
     opens: AtomicU64,
+    /// Tells when a file was written last; without it that is not known.
+    clock: Mutex<Option<Arc<dyn Clock>>>,
 }
 
 /// Files in memory. A clone is another handle of the same files.
@@ -116,9 +119,17 @@ impl Memory {
         self.over(self.shared.tree.lock().after_power_loss(&mut choose))
     }
 
+    /// Files are told by this clock when they are written.
+    #[must_use]
+    pub fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
+        *self.shared.clock.lock() = Some(clock);
+        self
+    }
+
     fn over(&self, tree: Tree) -> Self {
         let opens = AtomicU64::new(self.shared.opens.load(Ordering::SeqCst));
-        let shared = Shared { tree: Mutex::new(tree), opens, ..Shared::default() };
+        let clock = Mutex::new(self.shared.clock.lock().clone());
+        let shared = Shared { tree: Mutex::new(tree), opens, clock, ..Shared::default() };
         Self { root: self.root.clone(), shared: Arc::new(shared) }
     }
 
@@ -267,6 +278,14 @@ impl Storage for Memory {
         self.reads("stat", path)?;
         match self.find(&self.shared.tree.lock(), "stat", path)? {
             Some(Node::File(inode)) => Ok(Some(inode.lock().len())),
+            Some(Node::Dir) | None => Ok(None),
+        }
+    }
+
+    fn modified(&self, path: &str) -> Result<Option<TimestampMs>> {
+        self.reads("stat", path)?;
+        match self.find(&self.shared.tree.lock(), "stat", path)? {
+            Some(Node::File(inode)) => Ok(inode.lock().modified()),
             Some(Node::Dir) | None => Ok(None),
         }
     }
@@ -463,7 +482,8 @@ impl File for MemoryFile {
             Some(FaultKind::Tear(bytes) | FaultKind::StopInside(bytes)) => buf.get(..bytes).unwrap_or(buf),
             Some(_) => &[],
         };
-        self.inode.lock().write(position, written);
+        let now = self.shared.clock.lock().as_ref().map(|clock| clock.wall());
+        self.inode.lock().write(position, written, now);
         fault.map_or(Ok(()), |fault| Err(self.error("write", fault.error())))
     }
 

@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Result;
+use crate::units::TimestampMs;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +69,10 @@ pub trait Storage: Send + Sync + Debug {
     fn list(&self, dir: &str) -> Result<Option<Vec<DirEntry>>>;
     /// The length of a file; `None` if there is no such file.
     fn len(&self, path: &str) -> Result<Option<u64>>;
+    /// When a file was written last, by the wall clock of then; `None` if that is not known.
+    fn modified(&self, _path: &str) -> Result<Option<TimestampMs>> {
+        Ok(None)
+    }
     /// Makes a directory (0700) and those above it; each new one's entry is synced.
     fn create_dir(&self, dir: &str) -> Result<()>;
     /// Renames a file over another.

@@ -168,16 +168,19 @@ impl Shared {
         text.extend_from_slice(&envelope.properties);
         properties::push(text, UNIQUE_KEY, unique_id);
         // A delayed message is a record of the schedule topic, and its queue entry says when it is due.
-        let (topic, queue, tags_code, topic_hash) = match envelope.delay_level {
-            0 => (&*envelope.topic, queue_id, envelope.tags_code, envelope.topic_hash),
+        let (topic, queue, topic_hash) = match envelope.delay_level {
+            0 => (&*envelope.topic, queue_id, envelope.topic_hash),
             level => {
                 delay::hide(&envelope.topic, queue_id, text);
-                (SCHEDULE_TOPIC, delay::queue_of(level), batch.due_code(level), java::topic_hash(SCHEDULE_TOPIC))
+                (SCHEDULE_TOPIC, delay::queue_of(level), java::topic_hash(SCHEDULE_TOPIC))
             }
         };
         let draft = self.draft(message, topic, queue, batch.now(), None, text);
         let keys = IndexKeys { topic_hash, unique_id: Some(unique_id), keys: envelope.keys() };
-        let placed = batch.push(&draft, tags_code, Some(&keys))?;
+        let placed = match envelope.delay_level {
+            0 => batch.push(&draft, envelope.tags_code, Some(&keys))?,
+            level => batch.push_delayed(&draft, level, Some(&keys))?,
+        };
         let unique_id = given.map_or(MessageId::Unique(generated), |given| MessageId::Text(given.into()));
         sent(Sent::new(unique_id, placed, queue_id));
         Ok(())

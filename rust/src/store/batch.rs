@@ -13,7 +13,7 @@
 use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::commit_log::{Appended, Appender, Urgency};
 use crate::consume_queue::{Entry, Slot};
-use crate::delay;
+use crate::delay::{self, Moment};
 use crate::dispatch::index_hashes;
 use crate::error::{Error, Result};
 use crate::index::IndexEntry;
@@ -207,16 +207,27 @@ impl<'a> Batch<'a> {
         self.inner.appender.as_ref().map_or(self.now, Appender::store_timestamp)
     }
 
-    /// What the queue entry of a message says that waits on a delay level: when it is due.
-    pub(super) fn due_code(&self, delay_level: u8) -> i64 {
-        self.store_timestamp().0.saturating_add(delay::level_ms(delay_level.into()))
-    }
-
     /// Adds a record to the batch, at the end of the queue that its draft names.
     #[inline]
     pub(super) fn push(&mut self, draft: &Draft<'_>, tags_code: i64, keys: Option<&IndexKeys<'_>>) -> Result<Placed> {
         let slot = self.inner.state.dispatcher.queues.find_or_insert(draft.topic, draft.queue_id);
         self.push_to(slot, draft, tags_code, keys)
+    }
+
+    /// As `push`, for a message that waits on a delay level: its queue entry says when it is due.
+    pub(super) fn push_delayed(
+        &mut self,
+        draft: &Draft<'_>,
+        delay_level: u8,
+        keys: Option<&IndexKeys<'_>>,
+    ) -> Result<Placed> {
+        let placed = self.push(draft, delay::delivery_ms(delay_level, self.now), keys)?;
+        // Both clocks now, not at the begin: only their difference counts. What is noted of a batch that is not written
+        // is replaced by what comes to its queue offset.
+        let clock = self.shared.clock.as_ref();
+        let moment = Moment { wall: clock.wall(), monotonic_ms: clock.monotonic_ms() };
+        self.inner.due_times.appended(draft.queue_id, placed.queue_offset.0, moment);
+        Ok(placed)
     }
 
     /// As `push`, where the queue's slot is known.

@@ -51,9 +51,10 @@ impl Shared {
         let mut batch = Batch::begin(self, inner, Purpose::Message)?;
         let mut text = std::mem::take(&mut batch.inner.scratch);
         copy_properties(&source, copy, &mut text);
-        let (topic, queue_id, tags_code) = match copy.delay_level.min(crate::message::DELAY_LEVEL_MAX) {
-            0 => (copy.topic, copy.queue_id, java::tags_code(source.properties.get_str(TAGS))),
-            level => (SCHEDULE_TOPIC, delay::queue_of(level), batch.due_code(level)),
+        let delay_level = copy.delay_level.min(crate::message::DELAY_LEVEL_MAX);
+        let (topic, queue_id) = match delay_level {
+            0 => (copy.topic, copy.queue_id),
+            level => (SCHEDULE_TOPIC, delay::queue_of(level)),
         };
         let draft = Draft {
             topic,
@@ -74,7 +75,10 @@ impl Shared {
             unique_id: source.unique_id(),
             keys: source.properties.get_str(KEYS),
         };
-        let placed = batch.push(&draft, tags_code, Some(&keys))?;
+        let placed = match delay_level {
+            0 => batch.push(&draft, java::tags_code(source.properties.get_str(TAGS)), Some(&keys))?,
+            level => batch.push_delayed(&draft, level, Some(&keys))?,
+        };
         batch.inner.scratch = text;
         batch.write(Wait::Yes)?;
         Ok(Sent::new(MessageId::Text(source.message_id().into()), placed, copy.queue_id))

@@ -6,12 +6,13 @@
 
 use super::batch::{Batch, IndexKeys, Purpose, Wait};
 use super::{Inner, Shared, Store, StoredRecord};
-use crate::delay::{DelayProgress, delivery_draft, due_ms};
+use crate::consume_queue::Entry;
+use crate::delay::{DelayProgress, delivery_draft};
 use crate::error::{Error, Result};
 use crate::java;
 use crate::names::SCHEDULE_TOPIC;
 use crate::record::properties::{KEYS, TAGS};
-use crate::units::QueueId;
+use crate::units::{QueueId, to_u64};
 
 /// Bytes of records that are delivered in one write, beyond the first.
 const BYTES_MAX: u64 = 1 << 20;
@@ -35,6 +36,22 @@ struct Due {
     record: std::result::Result<StoredRecord, String>,
 }
 
+/// What one look at all queues found.
+#[derive(Default)]
+struct Round {
+    due: Vec<Due>,
+    /// Of the records in `due`.
+    bytes: u64,
+    /// When the first that is not in `due` is due.
+    next_in_ms: Option<i64>,
+}
+
+impl Round {
+    fn is_full(&self, next: &Entry, max_messages: usize) -> bool {
+        self.due.len() >= max_messages || (self.bytes > 0 && self.bytes + u64::from(next.size) > BYTES_MAX)
+    }
+}
+
 impl Store {
     /// Delivers what is due, at most so many messages.
     pub fn deliver_delayed(&self, max_messages: usize) -> Result<Delivered> {
@@ -55,28 +72,47 @@ impl Store {
 impl Shared {
     /// What is due, in order, and when the next is.
     fn due(&self, max_messages: usize) -> Result<(Vec<Due>, Option<i64>)> {
-        let now = self.clock.wall();
-        let (mut due, mut bytes, mut next): (Vec<Due>, u64, Option<i64>) = (Vec::new(), 0, None);
-        for (queue_id, from) in self.waiting_queues() {
-            let room = max_messages.saturating_sub(due.len()).saturating_add(1);
-            let entries = self.entries(SCHEDULE_TOPIC, queue_id, from, u64::try_from(room).unwrap_or(u64::MAX))?;
-            for (queue_offset, entry) in (from..).zip(entries) {
-                let in_ms = due_ms(queue_id, entry.tags_code, now).saturating_sub(now.0).max(0);
-                let full = due.len() >= max_messages || (bytes > 0 && bytes + u64::from(entry.size) > BYTES_MAX);
-                if !entry.is_padding() && (in_ms > 0 || full) {
-                    next = Some(next.map_or(in_ms, |next| next.min(in_ms)));
-                    break;
-                }
-                let record = if entry.is_padding() {
-                    Err(String::new())
-                } else {
-                    bytes += u64::from(entry.size);
-                    self.waiting_record(entry.physical_offset)?
-                };
-                due.push(Due { queue_id, queue_offset, record });
+        let mut round = Round::default();
+        for (queue_id, mut from) in self.waiting_queues() {
+            // A queue is read in parts: what its files hold, then what is in memory.
+            while let Some(next) = self.due_from(queue_id, from, max_messages, &mut round)? {
+                from = next;
             }
         }
-        Ok((due, next))
+        Ok((round.due, round.next_in_ms))
+    }
+
+    /// Adds what is due of one part of a queue; where the next part begins, `None` if nothing more is due.
+    fn due_from(&self, queue_id: QueueId, from: u64, max_messages: usize, round: &mut Round) -> Result<Option<u64>> {
+        let room = max_messages.saturating_sub(round.due.len()).saturating_add(1);
+        let entries = self.entries(SCHEDULE_TOPIC, queue_id, from, u64::try_from(room).unwrap_or(u64::MAX))?;
+        let next = (!entries.is_empty()).then(|| from + to_u64(entries.len()));
+        let due_in = self.due_in_ms(queue_id, from, &entries);
+        for ((queue_offset, entry), in_ms) in (from..).zip(entries).zip(due_in) {
+            if !entry.is_padding() && (in_ms > 0 || round.is_full(&entry, max_messages)) {
+                round.next_in_ms = Some(round.next_in_ms.map_or(in_ms, |next| next.min(in_ms)));
+                return Ok(None);
+            }
+            let record = if entry.is_padding() {
+                Err(String::new())
+            } else {
+                round.bytes += u64::from(entry.size);
+                self.waiting_record(entry.physical_offset)?
+            };
+            round.due.push(Due { queue_id, queue_offset, record });
+        }
+        Ok(next)
+    }
+
+    /// In how many milliseconds each of a queue's entries is due, from `from` on.
+    fn due_in_ms(&self, queue_id: QueueId, from: u64, entries: &[Entry]) -> Vec<i64> {
+        if entries.is_empty() {
+            return Vec::new();
+        }
+        let now_ms = self.clock.monotonic_ms();
+        let inner = self.inner.lock();
+        let in_ms = |(at, entry): (u64, &Entry)| inner.due_times.in_ms(queue_id, at, entry.tags_code, now_ms);
+        (from..).zip(entries).map(in_ms).collect()
     }
 
     /// The queues of the schedule topic, and where to go on in each.
@@ -116,6 +152,7 @@ impl Shared {
         batch.write(Wait::Yes)?;
         for one in due {
             batch.inner.state.delays.insert(one.queue_id, one.queue_offset + 1);
+            batch.inner.due_times.forget_below(one.queue_id, one.queue_offset + 1);
         }
         Ok((messages, passed_over))
     }

@@ -39,7 +39,11 @@ impl Store {
         }
         let needed = shared.needed(&mut inner)?;
         drop(inner);
-        log_files(&shared.log, end, needed, shared.store_time(), limit)
+        let now_ms = shared.clock.monotonic_ms();
+        let mut seen_full = shared.seen_full.lock();
+        seen_full.retain(|base, _| *base >= shared.log.segments.first());
+        let seen_full_ms = |base| now_ms - *seen_full.entry(base).or_insert(now_ms);
+        log_files(&shared.log, end, needed, shared.store_time(), limit, seen_full_ms)
     }
 
     /// Removes the files of the log that end at or below `below`: from the front, up to the first that holds a pending

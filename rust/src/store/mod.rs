@@ -46,7 +46,7 @@ use std::thread::JoinHandle;
 use crate::clock::{Clock, SystemClock};
 use crate::commit_log::{Appender, CommitLog};
 use crate::consume_queue::{QueueFiles, Slot};
-use crate::delay::DelayOffsets;
+use crate::delay::{DelayOffsets, DueTimes};
 use crate::error::{Error, Result};
 use crate::flush::GroupCommit;
 use crate::half::counts::Counts;
@@ -121,6 +121,8 @@ struct Shared {
     process: u32,
     /// The wall clock, no earlier than the newest record, and the monotonic one when the store was opened.
     opened_at: (TimestampMs, i64),
+    /// When this process first saw that a file of the log was full, by its first byte: the monotonic clock.
+    seen_full: Mutex<std::collections::BTreeMap<u64, i64>>,
     locks: Mutex<Vec<Box<dyn Lock>>>,
 }
 
@@ -146,6 +148,8 @@ struct Inner {
     /// Reused for a group of ends.
     group: end_transaction::Group,
     counts: Counts,
+    /// When this process first saw the entries of delayed messages.
+    due_times: DueTimes,
 }
 
 /// A count to wait on: a flag would be taken down by one thread before another has seen it.

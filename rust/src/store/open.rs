@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::commit_log::{self, Appender, CommitLog, Urgency};
 use crate::config_file::replace_file;
 use crate::consume_queue::{QueueFiles, QueueTable};
-use crate::delay::DelayOffsets;
+use crate::delay::{DelayOffsets, DueTimes, Moment};
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
 use crate::index::IndexFiles;
@@ -256,6 +256,7 @@ fn open_with(
     let shared = Shared {
         inner: Mutex::new(inner(recovered, appender, known.half_progress, clock.as_ref(), &options)),
         opened_at,
+        seen_full: Mutex::default(),
         process: opener.process,
         forks: FORKS.load(Ordering::SeqCst),
         ids: unique_ids(opener, clock.as_ref(), &options),
@@ -385,6 +386,7 @@ pub(super) fn inner(
         staged: super::batch::Staged::default(),
         group: Group::default(),
         counts: crate::half::counts::Counts::default(),
+        due_times: DueTimes::new(Moment { wall: clock.wall(), monotonic_ms: clock.monotonic_ms() }),
     }
 }
 

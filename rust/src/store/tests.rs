@@ -47,7 +47,7 @@ impl Bench {
             ..StoreOptions::default()
         };
         let clock = Arc::new(ManualClock::at(TimestampMs(1_700_000_000_000)));
-        Self { memory: Memory::new(), clock, options }
+        Self { memory: Memory::new().with_clock(clock.clone()), clock, options }
     }
 
     fn sync() -> Self {

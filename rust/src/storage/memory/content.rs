@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Choose;
 use super::sparse::{PAGE_BYTES, Sparse, pieces, wide};
+use crate::units::TimestampMs;
 
 const SECTOR_BYTES: u64 = 512;
 const VALUE_BYTES: u64 = 8;
@@ -31,9 +32,15 @@ pub(super) struct Content {
     pending: Vec<Pending>,
     /// Values mapped by `map_shared`; their stores are taken over before anything else looks.
     shared: Option<Arc<[AtomicU64]>>,
+    /// When it was written last.
+    modified: Option<TimestampMs>,
 }
 
 impl Content {
+    pub(super) const fn modified(&self) -> Option<TimestampMs> {
+        self.modified
+    }
+
     pub(super) const fn len(&self) -> u64 {
         self.now.len
     }
@@ -43,10 +50,11 @@ impl Content {
         self.now.read(at, buf);
     }
 
-    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) {
+    pub(super) fn write(&mut self, at: u64, bytes: &[u8], now: Option<TimestampMs>) {
         if bytes.is_empty() {
             return;
         }
+        self.modified = now;
         self.take_over();
         self.now.write(at, bytes);
         self.pending.push(Pending::Write { at, bytes: bytes.to_vec() });
@@ -96,7 +104,7 @@ impl Content {
     /// The same file after the power was lost, all of it durable.
     pub(super) fn after_power_loss(&mut self, choose: &mut Choose<'_>) -> Self {
         let survived = self.without_power(choose);
-        Self { now: survived.clone(), durable: survived, pending: Vec::new(), shared: None }
+        Self { now: survived.clone(), durable: survived, pending: Vec::new(), shared: None, modified: self.modified }
     }
 
     fn without_power(&mut self, choose: &mut Choose<'_>) -> Sparse {

@@ -183,3 +183,95 @@ fn what_cannot_be_delivered_is_passed_over_and_told() {
     assert!(done.passed_over[0].contains("SCHEDULE_TOPIC_XXXX/0"), "{:?}", done.passed_over);
     assert_eq!(bodies(&store, "orders", 1), [b"good"]);
 }
+
+const HOUR_MS: i64 = 3_600_000;
+const LEVEL_5_MS: i64 = 60_000;
+const LEVEL_18_MS: i64 = 2 * HOUR_MS;
+
+/// The wall clock was ahead while one message was stored: store times stay ahead for that long.
+fn after_a_clock_ahead(ahead_ms: i64) -> Bench {
+    let bench = Bench::sync();
+    let store = bench.open();
+    bench.clock.jump_wall(ahead_ms);
+    send(&store, "logs", b"while the clock was wrong").unwrap();
+    bench.clock.jump_wall(-ahead_ms);
+    bench.clock.advance(1_000);
+    store.close().unwrap();
+    bench
+}
+
+#[test]
+fn t13_delays_delay_after_the_clock_was_ahead_for_a_moment() {
+    let bench = after_a_clock_ahead(HOUR_MS);
+    let store = bench.open();
+    // From here on the progress is known, so that the next opening believes the queues.
+    delayed(&store, "first", b"one second", 1);
+    bench.clock.advance(LEVEL_MS);
+    assert_eq!(deliver(&store), (1, None));
+    delayed(&store, "orders", b"two hours", 18);
+    delayed(&store, "orders", b"one minute", 5);
+    assert_eq!(deliver(&store), (0, Some(LEVEL_5_MS)));
+    bench.clock.advance(LEVEL_5_MS - 1);
+    assert_eq!(deliver(&store), (0, Some(1)));
+    store.close().unwrap();
+    let store = bench.open();
+    assert_eq!(deliver(&store), (0, Some(1)), "an opening changes nothing");
+    delayed(&store, "orders", b"one minute, later", 5);
+    bench.clock.advance(1);
+    assert_eq!(deliver(&store), (1, Some(LEVEL_5_MS - 1)));
+    bench.clock.advance(LEVEL_18_MS - LEVEL_5_MS - 1);
+    assert_eq!(deliver(&store), (1, Some(1)));
+    bench.clock.advance(1);
+    assert_eq!(deliver(&store), (1, None));
+    assert_eq!(bodies(&store, "orders", 1), [&b"one minute"[..], b"one minute, later", b"two hours"]);
+}
+
+#[test]
+fn t13_a_retry_keeps_its_back_off_after_the_clock_was_ahead() {
+    let bench = after_a_clock_ahead(HOUR_MS);
+    let store = bench.open();
+    let sent = send(&store, "orders", b"not handled").unwrap();
+    let copy = Copy { topic: "retries", queue_id: QUEUE, delay_level: 3, reconsume_times: 1, properties: &[] };
+    store.append_copy(sent.physical_offset, &copy).unwrap();
+    assert_eq!(deliver(&store), (0, Some(10_000)));
+    bench.clock.advance(10_000);
+    assert_eq!(deliver(&store), (1, None));
+}
+
+/// What a crash left is read from the records, whose store time is ahead. Nothing waits longer than its level from then
+/// on, and nothing is delivered before.
+#[test]
+fn t13_after_a_crash_a_delay_ends_within_its_level() {
+    let bench = after_a_clock_ahead(30 * 24 * HOUR_MS);
+    let store = bench.open();
+    for n in 0..3 {
+        delayed(&store, "orders", &[n], 5);
+    }
+    store.flush().unwrap();
+    bench.clock.advance(LEVEL_5_MS / 2);
+    let store = bench.killed().open();
+    assert_eq!(deliver(&store), (0, Some(LEVEL_5_MS)));
+    bench.clock.advance(LEVEL_5_MS / 2);
+    delayed(&store, "orders", &[3], 5);
+    assert_eq!(deliver(&store), (0, Some(LEVEL_5_MS / 2)));
+    bench.clock.advance(LEVEL_5_MS / 2);
+    assert_eq!(deliver(&store), (3, Some(LEVEL_5_MS / 2)), "all that was there at the opening, at one time");
+    bench.clock.advance(LEVEL_5_MS / 2);
+    assert_eq!(deliver(&store), (1, None));
+}
+
+#[test]
+fn t13_no_jump_of_the_wall_clock_delivers_early_or_late() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    for jump in [HOUR_MS, -3 * HOUR_MS, 400 * 24 * HOUR_MS, -500 * 24 * HOUR_MS] {
+        delayed(&store, "orders", b"one minute", 5);
+        bench.clock.jump_wall(jump);
+        assert_eq!(deliver(&store), (0, Some(LEVEL_5_MS)), "by {jump}");
+        delayed(&store, "orders", b"one minute, too", 5);
+        bench.clock.advance(LEVEL_5_MS - 1);
+        assert_eq!(deliver(&store), (0, Some(1)), "by {jump}");
+        bench.clock.advance(1);
+        assert_eq!(deliver(&store), (2, None), "by {jump}");
+    }
+}

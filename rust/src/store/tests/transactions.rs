@@ -290,11 +290,19 @@ fn t13_jumps_of_the_wall_clock_decide_nothing() {
     let (records, _) = store.scan(PhysicalOffset(0), 9).unwrap();
     let times: Vec<i64> = records.iter().map(|record| record.view().unwrap().store_timestamp.0).collect();
     assert!(times.is_sorted(), "store time never goes back: {times:?}");
-    // After a crash with the clock set back the half is as young as it can be, never older.
+    // After a crash with the clock set back a half is as old as the newest record shows, never older.
+    prepare(&store, b"young");
     bench.clock.jump_wall(-30 * 86_400_000);
     let after = bench.killed().open();
-    assert!(after.halves_waiting(None, 9).unwrap()[0].stored_age_ms >= 0);
-    assert!(after.halves_due(9).unwrap().len() <= 1);
+    let ages: Vec<i64> = after.halves_waiting(None, 9).unwrap().iter().map(|half| half.stored_age_ms).collect();
+    assert_eq!(ages, [86_400_000, 0]);
+    let due =
+        |store: &Store| store.halves_due(9).unwrap().iter().map(|due| due.newest.queue_offset).collect::<Vec<_>>();
+    assert_eq!(due(&after), [0]);
+    bench.clock.advance(5_999);
+    assert_eq!(due(&after), [0], "the young one has its whole time");
+    bench.clock.advance(1);
+    assert_eq!(due(&after), [0, 1]);
 }
 
 #[test]
