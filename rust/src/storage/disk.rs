@@ -145,9 +145,8 @@ impl Storage for Disk {
         let (above, name) = self.parent("stat", path)?;
         match above.and_then(|above| fs::statat(&above, name, AtFlags::SYMLINK_NOFOLLOW)) {
             Ok(stat) => {
-                let seconds = i64::try_from(stat.st_mtime).unwrap_or(i64::MAX).saturating_mul(1_000);
                 let rest = i64::try_from(stat.st_mtime_nsec).unwrap_or(0) / 1_000_000;
-                Ok(Some(TimestampMs(seconds.saturating_add(rest))))
+                Ok(Some(TimestampMs(stat.st_mtime.saturating_mul(1_000).saturating_add(rest))))
             }
             Err(Errno::NOENT) => Ok(None),
             Err(source) => Err(self.error("stat", path, source)),

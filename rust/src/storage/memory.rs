@@ -245,7 +245,7 @@ impl Storage for Memory {
     fn opener(&self) -> Opener {
         let opens = self.shared.opens.fetch_add(1, Ordering::SeqCst);
         // Not random: a simulation that is repeated writes the same bytes.
-        Opener { process: 1, opens, random: Some(0x7478_7374_6F72_65 << 64 | u128::from(opens)) }
+        Opener { process: 1, opens, random: Some(0x0074_7873_746F_7265 << 64 | u128::from(opens)) }
     }
 
     fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>> {
