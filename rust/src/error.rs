@@ -164,13 +164,14 @@ pub enum Error {
         what: &'static str,
     },
     /// Another process has the store open for writing.
-    #[error("{} is open for writing {}\nhint: one process writes; open it with read_only=True, or talk to that process",
-        path.display(), pid.map_or_else(|| "elsewhere".to_owned(), |pid| format!("by process {pid}")))]
+    #[error("{} is open for writing {}", path.display(), locked_by(*pid, *is_gone))]
     StoreLocked {
         /// The store.
         path: PathBuf,
-        /// Whose it is, if `abort` tells.
+        /// The process that opened it, if `abort` names one.
         pid: Option<u32>,
+        /// No process of that number runs on this machine.
+        is_gone: bool,
     },
     /// No space is left.
     #[error("no space left for {}: {source}\nhint: transactions can still be ended; sends work again when there is space", path.display())]
@@ -324,3 +325,14 @@ fn io_hint(operation: &str, kind: io::ErrorKind) -> &'static str {
 
 const ENFILE: i32 = 23; // Linux, all architectures: the system's table of open files is full
 const EMFILE: i32 = 24; // Linux, all architectures: the process's table of open files is full
+
+fn locked_by(pid: Option<u32>, is_gone: bool) -> String {
+    let hint = "hint: one process writes; open it with read_only=True, or talk to that process";
+    match pid {
+        Some(pid) if is_gone => format!(
+            "by process {pid}, which has ended or runs in another container; a process that it forked may hold the lock\nhint: end the processes that it started, then open the store again"
+        ),
+        Some(pid) => format!("by process {pid}\n{hint}"),
+        None => format!("elsewhere\n{hint}"),
+    }
+}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -82,6 +83,30 @@ thread.join()
 producer.send(Message("t", b"last"))
 broker.close()
 print("closed")
+"""
+
+OUTLIVED = """
+import multiprocessing, os, sys, time, txstore
+from txstore import Message
+broker = txstore.open(sys.argv[1])
+broker.producer("p").send(Message("t", b"x"))
+fork = multiprocessing.get_context("fork")
+tasks = fork.Queue()
+workers = [fork.Process(target=tasks.get) for _ in range(2)]
+for worker in workers:
+    worker.start()
+print(*(worker.pid for worker in workers), flush=True)
+time.sleep(600)
+"""
+RAW_FORK = """
+import ctypes, os, sys, time, txstore
+broker = txstore.open(sys.argv[1])
+child = ctypes.PyDLL(None).fork()  # A fork that runs no hook of Python, as a C library makes it.
+if child == 0:
+    time.sleep(600)
+    os._exit(0)
+print(child, flush=True)
+time.sleep(600)
 """
 
 
@@ -196,3 +221,61 @@ def test_P1_a_forked_child_that_ends_like_any_program_closes_nothing(tmp_path: P
     assert (run.returncode, run.stdout, run.stderr) == (0, "closed\n", "")
     with txstore.open(tmp_path / "store") as broker:
         assert broker.open_report.clean
+
+
+def test_P1_a_close_gives_the_lock_back_although_a_forked_child_lives(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    broker = txstore.open(path)
+    awake, wake = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(wake)
+            os.read(awake, 1)  # Until the parent is done, or gone.
+        finally:
+            os._exit(0)
+    try:
+        broker.producer("p").send(txstore.Message("t", b"x"))
+        with pytest.raises(StoreLockedError):
+            txstore.open(path)  # The child has let go of its copy of the lock. The parent still holds it.
+        broker.close()
+        with txstore.open(path) as again:
+            assert again.open_report.clean
+    finally:
+        os.close(wake)
+        os.close(awake)
+        os.waitpid(child, 0)
+
+
+def killed_with_children_alive(program: str, path: Path) -> tuple[int, list[int]]:
+    """Runs a program that opens a store, forks and waits, and kills it. Its number, and those of its children."""
+    command = [sys.executable, "-W", "ignore", "-c", program, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        children = [int(number) for number in parent.stdout.readline().split()]
+        parent.kill()
+    return parent.pid, children
+
+
+def test_P1_workers_that_outlive_a_killed_writer_do_not_keep_its_lock(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    _, workers = killed_with_children_alive(OUTLIVED, path)
+    try:
+        assert workers
+        with txstore.open(path) as broker:
+            assert not broker.open_report.clean
+            assert broker.stat().max_physical_offset > 0
+        assert all(Path(f"/proc/{worker}").exists() for worker in workers), "the workers must still be alive"
+    finally:
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+
+
+def test_P1_a_lock_that_outlived_its_process_is_reported_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    parent, (child,) = killed_with_children_alive(RAW_FORK, path)
+    try:
+        with pytest.raises(StoreLockedError, match=f"by process {parent}, which has ended.*a process that it forked"):
+            txstore.open(path)
+    finally:
+        os.kill(child, signal.SIGKILL)

@@ -50,7 +50,7 @@ pub fn mend(
     copies_below: &str,
     found: &Examination,
 ) -> Result<Mended> {
-    let locked = || Error::StoreLocked { path: storage.root().to_owned(), pid: None };
+    let locked = || Error::StoreLocked { path: storage.root().to_owned(), pid: None, is_gone: false };
     let _writer = storage.lock(LOCK, WRITER_BYTE)?.ok_or_else(locked)?;
     let _publisher = storage.lock(LOCK, PUBLISHER_BYTE)?.ok_or_else(locked)?;
     let mut mender = Mender { storage: storage.as_ref(), copies, copies_below, found, out: Mended::default() };

@@ -3,13 +3,17 @@
 //! In: relative paths and byte ranges. Out: bytes, maps and locks of the operating system. Always: every path is walked
 //! part by part from one directory handle and no part may be a symbolic link; files are 0600, directories 0700, handles
 //! close on exec. Not here: what is synced when (the callers know the order).
-#![allow(unsafe_code)] // Maps and the lock call have no safe form; each block says who keeps its invariant.
+#![allow(unsafe_code)] // Maps and locks have no safe form; each block says who keeps its invariant.
+
+mod lock;
+
+pub use self::lock::close_in_child;
 
 use std::borrow::Cow;
 use std::ffi::CStr;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -17,6 +21,7 @@ use memmap2::{Mmap, MmapMut, MmapOptions};
 use rustix::fs::{self, AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
+use self::lock::{DiskLock, is_locked};
 use super::path::{parent_and_name, parts};
 use super::{DirEntry, File, Lock, OpenMode, ReadMap, SharedMap, Storage};
 use crate::error::{Error, Result};
@@ -201,11 +206,8 @@ impl Storage for Disk {
     fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn Lock>>> {
         let flags = OFlags::RDWR | OFlags::CREATE;
         let handle = self.open_file("lock", path, flags)?.map_err(|e| self.error("lock", path, e))?;
-        match one_byte_lock(handle.as_fd(), libc::F_OFD_SETLK, libc::F_WRLCK, byte) {
-            Ok(_) => Ok(Some(Box::new(DiskLock { _handle: handle }))),
-            Err(Errno::AGAIN | Errno::ACCESS) => Ok(None),
-            Err(source) => Err(self.error("lock", path, source)),
-        }
+        let held = DiskLock::take(handle, byte).map_err(|e| self.error("lock", path, e))?;
+        Ok(held.map(|held| Box::new(held) as Box<dyn Lock>))
     }
 
     fn is_locked(&self, path: &str, byte: u64) -> Result<bool> {
@@ -214,9 +216,7 @@ impl Storage for Disk {
             Err(Errno::NOENT) => return Ok(false),
             Err(source) => return Err(self.error("look at the lock of", path, source)),
         };
-        // A shared lock is in the way of exclusive ones only, which is the question.
-        let found = one_byte_lock(handle.as_fd(), libc::F_OFD_GETLK, libc::F_RDLCK, byte);
-        Ok(found.map_err(|e| self.error("look at the lock of", path, e))? != libc::F_UNLCK)
+        is_locked(&handle, byte).map_err(|e| self.error("look at the lock of", path, e))
     }
 }
 
@@ -252,31 +252,6 @@ fn remove_tree(above: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
     }
     fs::unlinkat(above, name, AtFlags::REMOVEDIR)
 }
-
-/// Asks for, or about, an open-file-description lock of one byte; gives the kind of lock that the answer names.
-fn one_byte_lock(handle: BorrowedFd<'_>, command: i32, kind: i32, byte: u64) -> Result<i32, Errno> {
-    let start = libc::off_t::try_from(byte).map_err(|_| Errno::INVAL)?;
-    let (kind, whence) = (i16::try_from(kind), i16::try_from(libc::SEEK_SET));
-    let (Ok(l_type), Ok(l_whence)) = (kind, whence) else { return Err(Errno::INVAL) };
-    // SAFETY: `flock` is a plain C structure of integers, for which all zeros is a value; l_pid must be 0 here.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    (lock.l_type, lock.l_whence, lock.l_start, lock.l_len) = (l_type, l_whence, start, 1);
-    // SAFETY: the handle is open for as long as it is borrowed and `lock` is a live structure of the type that both
-    // commands take; the call keeps no pointer to it.
-    retry_on_intr(|| match unsafe { libc::fcntl(handle.as_raw_fd(), command, &raw mut lock) } {
-        -1 => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
-        _ => Ok(()),
-    })?;
-    Ok(i32::from(lock.l_type))
-}
-
-/// A held lock. Closing the description's last handle lets go; nothing here unlocks, so a forked child cannot.
-#[derive(Debug)]
-struct DiskLock {
-    _handle: OwnedFd,
-}
-
-impl Lock for DiskLock {}
 
 #[derive(Debug)]
 struct DiskFile {

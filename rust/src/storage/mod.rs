@@ -63,6 +63,13 @@ pub trait Storage: Send + Sync + Debug {
         let random = filled.is_ok_and(|bytes| bytes == random.len()).then_some(u128::from_ne_bytes(random));
         Opener { process, opens: OPENS.fetch_add(1, Ordering::Relaxed), random }
     }
+    /// Whether a process of that number runs here.
+    fn is_running(&self, process: u32) -> bool {
+        let process = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
+        let found = process.map(rustix::process::test_kill_process);
+        // One that belongs to another user may not be signalled, but it runs.
+        !matches!(found, Some(Err(rustix::io::Errno::SRCH)) | None)
+    }
     /// Opens a file.
     fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>>;
     /// What a directory holds, sorted by name; `None` if it is not there.
@@ -150,5 +157,5 @@ pub trait SharedMap: Send + Sync + Debug {
     fn values(&self) -> &[AtomicU64];
 }
 
-/// A held lock; dropping it lets go. A forked child only closes it, which keeps the parent's.
+/// A held lock. Dropping it unlocks, except in a forked child, which never unlocks what its parent holds.
 pub trait Lock: Send + Sync + Debug {}

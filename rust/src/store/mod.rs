@@ -58,7 +58,7 @@ use crate::published::Published;
 use crate::record::message_id::UniqueIds;
 use crate::recovery::Recovered;
 use crate::settings::Settings;
-use crate::storage::disk::Disk;
+use crate::storage::disk::{Disk, close_in_child};
 use crate::storage::{Lock, Storage};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, fence};
 use crate::units::{PhysicalOffset, TimestampMs};
@@ -66,9 +66,11 @@ use crate::units::{PhysicalOffset, TimestampMs};
 /// How often this process was forked, as far as it was told (see `note_fork`).
 static FORKS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-/// A forked child says so: handles that the parent opened refuse to work in it.
+/// Tells the engine that this process is a forked child: handles that its parent opened refuse to work in it, and it
+/// closes its copies of the locks that its parent holds.
 pub fn note_fork() {
     FORKS.fetch_add(1, Ordering::SeqCst);
+    close_in_child();
 }
 
 /// An open store.

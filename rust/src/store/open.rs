@@ -403,9 +403,14 @@ fn forget_deleted(settings: &mut Settings, log: &CommitLog, queues: &QueueTable)
 
 /// Takes the locks and sets the marks of a writer.
 fn claim(storage: &dyn Storage, opener: Opener) -> Result<Claim> {
-    let held = || Error::StoreLocked { path: storage.root().to_owned(), pid: abort_pid(storage) };
-    let writer = storage.lock(LOCK, WRITER_BYTE)?.ok_or_else(held)?;
+    let held = || {
+        let pid = abort_pid(storage);
+        let is_gone = pid.is_some_and(|pid| !storage.is_running(pid));
+        Error::StoreLocked { path: storage.root().to_owned(), pid, is_gone }
+    };
+    // Readers take a locked writer's byte alone for a broker, so it is locked last.
     let publisher = storage.lock(LOCK, PUBLISHER_BYTE)?.ok_or_else(held)?;
+    let writer = storage.lock(LOCK, WRITER_BYTE)?.ok_or_else(held)?;
     let clean = is_clean(storage)?;
     storage.create_dir(commit_log::DIRECTORY)?;
     let guard = storage.open(GUARD, OpenMode::Create)?;
