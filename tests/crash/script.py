@@ -7,10 +7,13 @@ as an application would go on. Not here: what makes calls fail.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
-from collections.abc import Callable
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +174,68 @@ def on_a_full_disk(voice: Voice, arguments: dict[str, Any]) -> None:
         call()
     script.close()
     voice.say("closed")
+
+
+def on_a_full_image(voice: Voice, arguments: dict[str, Any]) -> None:
+    """Works on a file system that is full for a while. The system writes back what is dirty again and again, as it does
+    by itself after some seconds: after that a file system that copies on write needs space for each byte."""
+    script, directory = Script(voice, arguments), Path(arguments["filled"])
+    script.open()
+    assert script.broker is not None
+    for _ in range(60):
+        script.prepare()
+        script.send()
+    script.broker.flush()
+    script.broker.store.snapshot()
+    os.sync()
+    if arguments["shares"]:
+        store = arguments["path"]
+        subprocess.run(["cp", "-r", "--reflink=always", store, f"{store}.copy"], check=True)
+    with txstore.open(arguments["path"], read_only=True) as reader, _filled_by_writing(directory):
+        voice.say("full")
+        for number in range(1500):
+            script.tried(lambda: script.send(10))
+            if number % 50 == 0:
+                script.tried(script.end)
+                os.sync()
+        _reach(reader, 0)  # It sees less than there is, perhaps, and nothing that is not.
+        os.sync()
+    voice.say("room")
+    until = time.monotonic() + 60
+    while not script.tried(script.send):  # Such a file system gives space back in its own time.
+        assert time.monotonic() < until, "space came back, but sends do not work"
+        time.sleep(0.01)
+        os.sync()
+    while script.halves:
+        script.end()
+    with txstore.open(arguments["path"], read_only=True) as reader:
+        _reach(reader, script.broker.stat().visible_physical_offset)
+    script.close()
+    voice.say("closed")
+
+
+def _reach(reader: Broker, end: int) -> None:
+    at, until = 0, time.monotonic() + 30
+    while True:
+        messages, at = reader.store.scan(at, 10_000)
+        if not messages and at >= end:
+            return
+        assert messages or time.monotonic() < until, f"the reader is at {at}, published is {end}"
+
+
+@contextlib.contextmanager
+def _filled_by_writing(directory: Path) -> Iterator[None]:
+    """A file system on which no byte can be written any more, until this ends."""
+    fillers = [directory / f"filler{number}" for number in range(4)]
+    try:
+        for filler in fillers:
+            block = os.urandom(1 << (16 if filler == fillers[0] else 12))
+            with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+                while True:
+                    file.write(block)
+            os.sync()
+        yield
+    finally:
+        for filler in fillers:
+            filler.unlink(missing_ok=True)
+        os.sync()

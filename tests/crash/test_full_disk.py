@@ -1,7 +1,8 @@
 """The story: the disk is full, and later it is not. Sends say so, ends still work, and nobody has to open the store
 again.
 
-A small tmpfs is filled so that each allocation in turn is the one that fails: while a store is made, while one
+Real file systems in an image do the same, also those that copy on write: there each byte that is written again needs
+space. A small tmpfs is filled so that each allocation in turn is the one that fails: while a store is made, while one
 thread sends and ends, and while several do and checks ask. What pends can always be ended; when there is space
 again, sends go on by themselves. No signal comes, also not from the page that readers in other processes look at.
 `TXSTORE_FULL_DISKS` sets how often the disk becomes full.
@@ -42,6 +43,27 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     yield directory
     gc.collect()  # A closed store keeps its maps until it is collected.
     subprocess.run(["umount", str(directory)], check=True)
+
+
+@pytest.fixture(params=["ext4", "xfs", "btrfs"])
+def image(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A file system in a file: its kind, and where it is mounted."""
+    kind, directory, file = request.param, tmp_path / "image", tmp_path / "image.file"
+    if shutil.which(f"mkfs.{kind}") is None:
+        pytest.skip(f"mkfs.{kind} is not installed")
+    directory.mkdir()
+    with file.open("wb") as made:
+        made.truncate({"ext4": 96 << 20, "xfs": 320 << 20, "btrfs": 160 << 20}[kind])
+    subprocess.run([f"mkfs.{kind}", "-q", str(file)], check=True, capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", kind, "-o", "loop", str(file), str(directory)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"{kind} cannot be mounted here: {mounted.stderr.strip()}")
+    yield kind, directory
+    gc.collect()  # A closed store keeps its maps until it is collected.
+    subprocess.run(["umount", str(directory)], check=True)
+    file.unlink()
 
 
 def look_at(life: Life, path: Path, told: Told, options: dict[str, Any]) -> None:
@@ -92,3 +114,21 @@ def test_space_that_comes_back_is_used_without_opening_again(
         told = Told()
     print(f"full {times} times, {refused} refusals")
     assert refused > 0
+
+
+@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("shares", [False, True], ids=["alone", "with a copy that shares its blocks"])
+def test_a_full_disk_is_an_error_on_every_file_system(
+    image: tuple[str, Path], zygote: Zygote, flush_disk_type: str, shares: bool
+) -> None:
+    kind, directory = image
+    if shares and kind == "ext4":
+        pytest.skip("ext4 shares no blocks")
+    options = {**SMALL, "mapped_file_size_commit_log": 4 << 20, "flush_disk_type": flush_disk_type}
+    arguments = {
+        "path": str(directory / "store"), "options": options, "name": "full",
+        "filled": str(directory), "shares": shares,
+    }  # fmt: skip
+    life = zygote.run("tests.crash.script:on_a_full_image", arguments, limit=240.0)
+    look_at(life, directory / "store", Told(), options)
+    assert "error" in [word for word, *_ in life.words], "the disk never became full"

@@ -76,6 +76,8 @@ pub struct Appender {
     space_end: u64,
     /// Up to here, at least, the page cache holds what is written next as zeros.
     zeros_end: u64,
+    /// Up to here the log may hold bytes of a batch that failed, which a full disk did not let this make zeros.
+    dirty_end: u64,
     chunk: u64,
 }
 
@@ -96,6 +98,7 @@ impl Appender {
             parts: Vec::new(),
             space_end: end,
             zeros_end: end,
+            dirty_end: end,
             chunk: CHUNK_MIN,
         }
     }
@@ -174,6 +177,11 @@ impl Appender {
     /// `StorePoisoned`.
     pub fn write(&mut self) -> Result<()> {
         let from = self.log.appended();
+        if self.dirty_end > self.cursor {
+            // This batch covers only a part of what a failed one left. What comes after it must be zeros.
+            self.clear(self.cursor, self.dirty_end)?;
+            self.dirty_end = self.cursor;
+        }
         match self.write_parts() {
             Ok(()) => {
                 self.log.set_appended(self.cursor);
@@ -189,8 +197,15 @@ impl Appender {
             }
             Err(error) => {
                 self.current = self.log.segments.at(from);
-                self.take_back(from)
-                    .map_err(|second| Error::StorePoisoned { why: format!("{error}; then {second}") })?;
+                match self.take_back(from) {
+                    Ok(()) => self.dirty_end = from,
+                    // Making zeros needs space where a file system copies on write. The next batch begins at the same
+                    // offset, and readers do not read there.
+                    Err(Error::DiskFull { .. }) => self.dirty_end = self.cursor.max(self.dirty_end),
+                    Err(second) => {
+                        return Err(Error::StorePoisoned { why: format!("{error}; then {second}") });
+                    }
+                }
                 Err(error)
             }
         }
@@ -228,8 +243,12 @@ impl Appender {
     /// Makes the batch's bytes zeros again.
     fn take_back(&mut self, from: u64) -> Result<()> {
         (self.space_end, self.zeros_end) = (from, from);
+        self.clear(from, self.cursor)
+    }
+
+    fn clear(&self, from: u64, to: u64) -> Result<()> {
         for segment in self.log.segments.all().iter().rev() {
-            let range = from.max(segment.base())..self.cursor.min(segment.end());
+            let range = from.max(segment.base())..to.min(segment.end());
             if range.start < range.end {
                 segment.punch(range)?;
             }
