@@ -1,8 +1,10 @@
 //! Published ends: how far readers in other processes may read.
 //!
-//! In: the writer's ends as they move. Out: the side file `txstore/published`, mapped by everyone. Always: one writer;
-//! each value is one aligned 64-bit store, released by the writer and acquired by readers; an odd epoch says that the store
-//! is being changed in another way than by appending. Not here: byte 1 of `lock`, without which nothing here holds.
+//! In: the writer's ends as they move. Out: the side file `txstore/published`, mapped by readers. Always: one writer;
+//! each value is written as one aligned 64-bit value, released by the writer and acquired by readers; an odd epoch says
+//! that the store is being changed in another way than by appending. The file is never replaced, so that a reader's map
+//! stays that of the file. A value that a full disk refuses is kept and written with a later one: until then readers in
+//! other processes see less, never more. Not here: byte 1 of `lock`, without which nothing here holds.
 //!
 //! Little-endian, in values of 8 bytes:
 //!
@@ -19,7 +21,7 @@
 //! | 13    | 1: a sync failed, and what is not durable may never be           |
 //! | 14–15 | zeros                                                            |
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::Result;
 use crate::storage::{File, OpenMode, SharedMap, Storage};
@@ -49,6 +51,10 @@ const _: () = assert!(SYNC_FAILED < VALUES);
 pub struct Published {
     map: Box<dyn SharedMap>,
     file: Box<dyn File>,
+    /// What a writer has set, although the file may not have it yet.
+    wanted: [AtomicU64; VALUES],
+    /// A value could not be written.
+    is_behind: AtomicBool,
 }
 
 impl Published {
@@ -62,20 +68,33 @@ impl Published {
             file.read_at(&mut bytes, 0)?;
             file.write_at(&bytes, 0)?;
         } else {
-            // Never shorter, not even for a moment: a reader may have the file mapped. The header goes last.
-            file.set_len(bytes_of(FILE_BYTES))?;
-            file.write_at(&[0; LIVE_BYTES], bytes_of(HEADER_BYTES))?;
-            file.write_at(&header(), 0)?;
-            file.sync()?;
+            make_empty(&*file)?;
             storage.sync_dir(DIR)?;
         }
-        Ok(Self { map: file.map_shared(VALUES)?, file })
+        Self::of(file)
+    }
+
+    /// Takes all values back, because what is told of the store is not true any more; says whether there were any. The
+    /// epoch is odd until a writer has opened the store.
+    pub fn clear(storage: &dyn Storage) -> Result<bool> {
+        if storage.len(PATH)?.is_none() {
+            return Ok(false);
+        }
+        make_empty(&*storage.open(PATH, OpenMode::Write)?)?;
+        Ok(true)
+    }
+
+    fn of(file: Box<dyn File>) -> Result<Self> {
+        let map = file.map_shared(VALUES)?;
+        let wanted = std::array::from_fn(|index| AtomicU64::new(u64::from_le(map.load(index))));
+        Ok(Self { map, file, wanted, is_behind: AtomicBool::new(false) })
     }
 
     /// Over values that a model holds.
     #[cfg(loom)]
     pub(crate) fn over(map: Box<dyn SharedMap>, file: Box<dyn File>) -> Self {
-        Self { map, file }
+        let wanted = std::array::from_fn(|_| AtomicU64::new(0));
+        Self { map, file, wanted, is_behind: AtomicBool::new(false) }
     }
 
     /// A reader's; `None` if there is no such file or its header is bad.
@@ -87,15 +106,44 @@ impl Published {
         if !has_good_header(&*file)? {
             return Ok(None);
         }
-        Ok(Some(Self { map: file.map_shared(VALUES)?, file }))
+        Self::of(file).map(Some)
     }
 
     fn load(&self, index: usize) -> u64 {
         u64::from_le(self.map.load(index))
     }
 
+    /// Writes a value, or notes that a full disk refused it.
     fn store(&self, index: usize, to: u64) {
-        self.map.store(index, to.to_le());
+        if let Some(wanted) = self.wanted.get(index) {
+            wanted.store(to, Ordering::Release);
+        }
+        if self.map.store(index, to.to_le()).is_err() {
+            self.is_behind.store(true, Ordering::SeqCst);
+        } else if self.is_behind.load(Ordering::Relaxed) {
+            // It failed before, and is tried again with each value and each sync.
+            let _ = self.catch_up();
+        }
+    }
+
+    /// Writes what a full disk refused, if it did.
+    fn catch_up(&self) -> Result<()> {
+        if !self.is_behind.swap(false, Ordering::SeqCst) {
+            return Ok(());
+        }
+        // The epoch is last: it says that the others are right.
+        for index in (EPOCH..VALUES).rev() {
+            let Some(wanted) = self.wanted.get(index) else { continue };
+            loop {
+                let value = wanted.load(Ordering::SeqCst);
+                self.map.store(index, value.to_le()).inspect_err(|_| self.is_behind.store(true, Ordering::SeqCst))?;
+                // Another thread may have written a newer one in between.
+                if wanted.load(Ordering::SeqCst) == value {
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Which state of the store the other values belong to; odd while it is being changed.
@@ -109,12 +157,14 @@ impl Published {
         epoch.is_multiple_of(2) && self.epoch() == epoch
     }
 
-    /// The writer begins a change that is no append: readers drop what they read until it ends.
-    pub fn begin_change(&self) {
-        let epoch = self.epoch();
+    /// The writer begins a change that is no append: readers drop what they read until it ends. Fails where readers
+    /// could not be told of it.
+    pub fn begin_change(&self) -> Result<()> {
         // A crash may have left an odd one: the next change is another one.
-        self.store(EPOCH, epoch.wrapping_add(if epoch.is_multiple_of(2) { 1 } else { 2 }));
+        self.store(EPOCH, next_odd(self.epoch()));
+        self.catch_up()?;
         fence(Ordering::SeqCst); // what is changed after it stays after
+        Ok(())
     }
 
     /// The change is over.
@@ -177,8 +227,31 @@ impl Published {
 
     /// Makes the values durable: the next opening learns from them what must not be missing.
     pub fn sync(&self) -> Result<()> {
+        self.catch_up()?;
         self.file.sync()
     }
+}
+
+/// The epoch of the next change.
+const fn next_odd(epoch: u64) -> u64 {
+    epoch.wrapping_add(if epoch.is_multiple_of(2) { 1 } else { 2 })
+}
+
+/// A page without values, in an epoch that is odd and another one than the file had: readers may have it mapped.
+fn make_empty(file: &dyn File) -> Result<()> {
+    let mut epoch = [0; VALUE_BYTES];
+    if file.len()? >= bytes_of(FILE_BYTES) {
+        file.read_at(&mut epoch, bytes_of(EPOCH * VALUE_BYTES))?;
+    }
+    // Never shorter, not even for a moment: a reader may have the file mapped. The header goes last.
+    file.set_len(bytes_of(FILE_BYTES))?;
+    let mut live = [0; LIVE_BYTES];
+    for (byte, of_epoch) in live.iter_mut().zip(next_odd(u64::from_le_bytes(epoch)).to_le_bytes()) {
+        *byte = of_epoch;
+    }
+    file.write_at(&live, bytes_of(HEADER_BYTES))?;
+    file.write_at(&header(), 0)?;
+    file.sync()
 }
 
 fn header() -> [u8; HEADER_BYTES] {

@@ -189,14 +189,15 @@ pub fn recover(
     Ok(recovered)
 }
 
-/// Goes on reading behind `recovered`, for a reader that follows a writer.
+/// Goes on reading after `recovered`, for a reader that follows a writer. What it met at the end is for the caller to
+/// judge, who knows how far there must be records.
 pub fn follow(
     log: &CommitLog,
     queue_files: &QueueFiles,
     settings: &Settings,
     recovered: &mut Recovered,
     known: &Known,
-) -> Result<()> {
+) -> Result<Tail> {
     let from = PhysicalOffset(recovered.end);
     let out = std::mem::replace(recovered, Recovered::nothing(from.0, known.half_progress));
     let mut run = Run {
@@ -214,8 +215,9 @@ pub fn follow(
     let settled = run.settle();
     // Also after an error: what was applied is not applied again.
     *recovered = run.out;
-    recovered.end = recovered.end.max(scan?.end);
-    settled
+    let scan = scan?;
+    recovered.end = recovered.end.max(scan.end);
+    settled.map(|()| scan.tail)
 }
 
 /// Whether the log still holds what the snapshot was taken of.

@@ -20,28 +20,30 @@ from tests.crash.workload import TOPIC, body, fate
 from tests.crash.zygote import Voice
 from txstore import Broker, ForeignStoreError, Message, StoreForkedError
 
+REACH_SECONDS = 30.0
+
 
 class Follower:
     """One reader's view: the log so far, and how far each queue goes."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._at = 0
+        self.at = 0
         self._nexts: dict[tuple[str, int], int] = defaultdict(int)
         self._read: dict[int, int] = defaultdict(int)
         self.seen = 0
 
     def look(self) -> None:
         """What is new: in the log, in the queues, and of transactions. Nothing goes back, nothing is passed over."""
-        messages, following = self._broker.store.scan(self._at, 10_000)
-        assert following >= self._at, f"L1: the log went back from {self._at} to {following}"
+        messages, following = self._broker.store.scan(self.at, 10_000)
+        assert following >= self.at, f"L1: the log went back from {self.at} to {following}"
         for message in messages:
             place = (message.topic, message.queue_id)
             assert message.queue_offset == self._nexts[place], f"L4: {place} has a gap at {message.queue_offset}"
             self._nexts[place] += 1
             if message.topic == TOPIC:
                 assert message.body == body(message.keys[0]), f"L1: another body at {message.physical_offset}"
-        self._at, self.seen = following, self.seen + len(messages)
+        self.at, self.seen = following, self.seen + len(messages)
         for queue_id in range(3):
             found, self._read[queue_id] = self._broker.store.read(TOPIC, queue_id, self._read[queue_id], 10_000)
             assert all(message.body == body(message.keys[0]) for message in found), "D1: another message in a queue"
@@ -74,8 +76,20 @@ def follow(voice: Voice, arguments: dict[str, Any]) -> None:
             if rounds % 20 == 0:
                 follower.transactions()
             rounds += 1
-        follower.look()
+        _reach(follower, arguments["path"])
     voice.say("saw", follower.seen, rounds)
+
+
+def _reach(follower: Follower, path: str) -> None:
+    """This reader comes as far as one that is opened now, whatever it has lived through."""
+    with txstore.open(path, read_only=True) as now:
+        end = now.stat().max_physical_offset
+    until = time.monotonic() + REACH_SECONDS
+    follower.look()
+    while follower.at < end:  # A writer may be about to open the store: until then its readers wait.
+        assert time.monotonic() < until, f"D1: this reader is at {follower.at}, a new one at {end}"
+        time.sleep(0.01)
+        follower.look()
 
 
 def fork(voice: Voice, arguments: dict[str, Any]) -> None:

@@ -15,8 +15,8 @@ pub use scanner::{Scan, Scanner, Step, Tail, step};
 pub use verifier::verified_ahead;
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
 use crate::record::decode::{Scanned, Verify, decode};
@@ -24,6 +24,7 @@ use crate::record::{RecordView, layout};
 use crate::segment::{Segment, SegmentQueue};
 use crate::storage::ahead::ask_for;
 use crate::sync::AtomicU64;
+use crate::sync::unmodelled::RwLock;
 use crate::units::PhysicalOffset;
 
 /// The directory of the log's files.
@@ -35,7 +36,7 @@ pub struct CommitLog {
     pub segments: SegmentQueue,
     appended: AtomicU64,
     durable: AtomicU64,
-    verify: OnceLock<VerifyAt>,
+    verify: RwLock<Option<Arc<VerifyAt>>>,
 }
 
 /// How a record at an offset is to be looked at.
@@ -55,13 +56,12 @@ impl std::fmt::Debug for CommitLog {
 impl CommitLog {
     /// A log over opened files; its ends are set by recovery.
     pub fn new(segments: SegmentQueue) -> Self {
-        Self { segments, appended: AtomicU64::new(0), durable: AtomicU64::new(0), verify: OnceLock::new() }
+        Self { segments, appended: AtomicU64::new(0), durable: AtomicU64::new(0), verify: RwLock::new(None) }
     }
 
     /// Says how records are verified when they are read: those that txstore wrote by their own CRC, too (L5).
     pub fn set_verify(&self, verify: VerifyAt) {
-        // It is said once, when the store is opened.
-        let _ = self.verify.set(verify);
+        *self.verify.write() = Some(Arc::new(verify));
     }
 
     /// One past the last record.
@@ -86,11 +86,15 @@ impl CommitLog {
 
     /// The file that holds an offset, for reading; says `OffsetTooOld` or `MessageNotFound` if there is none.
     pub fn segment(&self, offset: PhysicalOffset) -> Result<Arc<Segment>> {
+        self.segment_below(offset, self.appended())
+    }
+
+    fn segment_below(&self, offset: PhysicalOffset, end: u64) -> Result<Arc<Segment>> {
         let first = self.segments.first();
         if offset.0 < first {
             return Err(Error::OffsetTooOld { place: "the commit log".into(), requested: offset.0, minimum: first });
         }
-        self.segments.at(offset.0).filter(|_| offset.0 < self.appended()).ok_or_else(|| not_found(offset))
+        self.segments.at(offset.0).filter(|_| offset.0 < end).ok_or_else(|| not_found(offset))
     }
 
     /// Reads the record at an offset below `end` and hands it to `use_it`, as `LogReader::read` does.
@@ -104,17 +108,28 @@ impl CommitLog {
     }
 
     /// For reading several records below `end`.
-    pub const fn reader(&self, end: u64) -> LogReader<'_> {
-        LogReader { log: self, end, segment: None }
+    pub fn reader(&self, end: u64) -> LogReader<'_> {
+        LogReader { log: self, end, verify: self.verify.read().clone(), segment: None }
     }
 }
 
 /// Reads records at any offsets; the file of the last one stays at hand.
-#[derive(Debug)]
 pub struct LogReader<'a> {
     log: &'a CommitLog,
     end: u64,
+    verify: Option<Arc<VerifyAt>>,
     segment: Option<Arc<Segment>>,
+}
+
+impl std::fmt::Debug for LogReader<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { log, end, segment, .. } = self;
+        f.debug_struct("LogReader")
+            .field("log", log)
+            .field("end", end)
+            .field("segment", segment)
+            .finish_non_exhaustive()
+    }
 }
 
 impl LogReader<'_> {
@@ -136,10 +151,10 @@ impl LogReader<'_> {
         }
         let segment = match self.segment.take().filter(|segment| segment.holds(offset.0)) {
             Some(segment) => self.segment.insert(segment),
-            None => self.segment.insert(self.log.segment(offset)?),
+            None => self.segment.insert(self.log.segment_below(offset, self.end)?),
         };
         let bytes = segment.bytes(offset.0..segment.end().min(self.end))?;
-        let verify = self.log.verify.get().map_or(Verify::BODY, |verify| verify(offset.0));
+        let verify = self.verify.as_ref().map_or(Verify::BODY, |verify| verify(offset.0));
         match decode(&bytes, offset, verify) {
             Ok(Scanned::Record(view)) => {
                 let whole = usize::try_from(view.size).unwrap_or(usize::MAX);

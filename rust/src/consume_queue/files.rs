@@ -61,6 +61,11 @@ impl QueueFiles {
         self.file_size / to_u64(ENTRY_SIZE)
     }
 
+    /// Closes all files: a later read opens those that are there then.
+    pub fn forget_handles(&self) {
+        self.handles.lock().clear();
+    }
+
     /// Every queue that has files.
     pub fn list(&self) -> Result<Vec<QueueRoom>> {
         let mut queues = Vec::new();

@@ -36,4 +36,4 @@ pub use log::Log;
 pub(crate) use log::{Stop, UNWRITTEN};
 pub use tail::{Cause, Facts, Follows, LastWriter, Reached, Tail};
 pub use writer::GUARD;
-pub(crate) use writer::{ABORT, LOCK, PUBLISHER_BYTE, WRITER_BYTE, Writer, is_clean};
+pub(crate) use writer::{ABORT, LOCK, PUBLISHER_BYTE, WRITER_BYTE, is_clean};

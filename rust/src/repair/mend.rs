@@ -16,6 +16,7 @@ use crate::consume_queue;
 use crate::error::{Error, Result};
 use crate::index::find_geometry;
 use crate::log_view::{GUARD, LOCK, PUBLISHER_BYTE, WRITER_BYTE, consume_queue_file_size};
+use crate::published::Published;
 use crate::segment::{SegmentQueue, make_file};
 use crate::settings::{self, Settings};
 use crate::storage::{OpenMode, Storage};
@@ -240,8 +241,12 @@ impl Mender<'_> {
         if self.storage.list("index")?.is_some() {
             self.remove_directory("index")?;
         }
-        for path in ["txstore/snapshot", "txstore/published", "checkpoint"] {
+        for path in ["txstore/snapshot", "checkpoint"] {
             self.remove(path)?;
+        }
+        // Readers may have it mapped, so it stays the same file, with nothing in it.
+        if Published::clear(self.storage)? {
+            self.out.removed.push("txstore/published".to_owned());
         }
         for name in CONFIG_FILES {
             for damaged in config_file::load(self.storage, name)?.damaged {

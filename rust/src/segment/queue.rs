@@ -107,30 +107,43 @@ impl SegmentQueue {
         }
     }
 
-    /// Opens files that another process added behind the last.
-    pub fn extend(&self) -> Result<()> {
+    /// Opens the file that another process added after the last one, if there is one; says whether.
+    pub fn extend(&self) -> Result<bool> {
         let mut segments = self.segments.write();
-        loop {
-            let next = segments.last().map(|last| last.end());
-            let Some((base, _)) = Self::files(self.storage.as_ref(), &self.directory)?
-                .into_iter()
-                .find(|(base, file)| file.len == self.size && next.is_none_or(|next| *base == next))
-            else {
-                return Ok(());
-            };
-            let path = format!("{}/{base:020}", self.directory);
-            if self.storage.len(&path)?.is_none() {
-                // Its writer has removed it since it was listed; it has published that before.
-                return Ok(());
-            }
-            segments.push(Arc::new(Segment::open(self.storage.as_ref(), path, base, self.size, OpenMode::Read)?));
+        let next = segments.last().map(|last| last.end());
+        let Some((base, _)) = Self::files(self.storage.as_ref(), &self.directory)?
+            .into_iter()
+            .find(|(base, file)| file.len == self.size && next.is_none_or(|next| *base == next))
+        else {
+            return Ok(false);
+        };
+        let path = format!("{}/{base:020}", self.directory);
+        if self.storage.len(&path)?.is_none() {
+            // Its writer has removed it since it was listed; it has published that before.
+            return Ok(false);
         }
+        segments.push(Arc::new(Segment::open(self.storage.as_ref(), path, base, self.size, OpenMode::Read)?));
+        Ok(true)
     }
 
-    /// Opens the files that are there now, in place of those that were.
-    pub fn begin_anew(&self) -> Result<()> {
-        self.segments.write().clear();
-        self.extend()
+    /// Whether the directory has files after the last one that is open.
+    pub fn is_continued(&self) -> Result<bool> {
+        let end = self.segments.read().last().map_or(0, |last| last.end());
+        let files = Self::files(self.storage.as_ref(), &self.directory)?;
+        Ok(files.iter().any(|(base, file)| file.len == self.size && *base >= end))
+    }
+
+    /// Opens the files that are there now, in place of those that were open.
+    pub fn open_again(&self) -> Result<()> {
+        let now = Self::open(Arc::clone(&self.storage), &self.directory, self.size, true)?;
+        let segments = now.all();
+        *self.segments.write() = segments;
+        Ok(())
+    }
+
+    /// Forgets the files that begin above an offset: a writer has only reserved them, and may remove them.
+    pub fn forget_above(&self, offset: u64) {
+        self.segments.write().retain(|segment| segment.base() <= offset);
     }
 
     /// Forgets the files that end at or below an offset; who holds one reads on in it.

@@ -27,6 +27,8 @@ use super::{DirEntry, File, Lock, OpenMode, ReadMap, SharedMap, Storage};
 use crate::error::{Error, Result};
 use crate::units::TimestampMs;
 
+const EXT_MAGIC: fs::FsWord = 0xEF53; // ext2 to ext4
+const TMPFS_MAGIC: fs::FsWord = 0x0102_1994;
 const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
 const BLANK_BLOCK_BYTES: usize = 4096; // how much `is_blank` looks at in one step
@@ -206,8 +208,10 @@ impl Storage for Disk {
     fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn Lock>>> {
         let flags = OFlags::RDWR | OFlags::CREATE;
         let handle = self.open_file("lock", path, flags)?.map_err(|e| self.error("lock", path, e))?;
-        let held = DiskLock::take(handle, byte).map_err(|e| self.error("lock", path, e))?;
-        Ok(held.map(|held| Box::new(held) as Box<dyn Lock>))
+        match DiskLock::take(handle, byte).map_err(|e| self.error("lock", path, e))? {
+            Some(held) => Ok(Some(Box::new(held))),
+            None => Ok(None),
+        }
     }
 
     fn is_locked(&self, path: &str, byte: u64) -> Result<bool> {
@@ -286,6 +290,20 @@ impl DiskFile {
             at += u64::try_from(bytes).unwrap_or(u64::MAX).max(1);
         }
         Ok(())
+    }
+}
+
+impl DiskFile {
+    /// Whether a byte that was written once can be written again on a full disk. Where a file system copies on write
+    /// (btrfs; XFS for blocks that a copy of the file shares), storing through a map needs space, and without it ends the
+    /// process by a signal. A file system that is not known is taken for one of these.
+    fn keeps_its_blocks(&self) -> bool {
+        fs::fstatfs(&self.handle).is_ok_and(|stat| [EXT_MAGIC, TMPFS_MAGIC].contains(&stat.f_type))
+    }
+
+    fn written_map(&self, watched: DiskWatchedMap) -> Result<Box<dyn SharedMap>> {
+        let handle = self.handle.try_clone().map_err(|e| self.error("map", e))?;
+        Ok(Box::new(DiskWrittenMap { watched, file: Self { handle, path: self.path.clone(), writable: true } }))
     }
 }
 
@@ -410,14 +428,14 @@ impl File for DiskFile {
         let mut options = MmapOptions::new();
         let options = options.len(bytes);
         // SAFETY (both): the file is at least that long and never made shorter; its bytes are touched only through the
-        // atomics below, by this process and by others.
-        if self.writable {
+        // atomics below and by writes of whole values, by this process and by others.
+        if self.writable && self.keeps_its_blocks() {
             let map = unsafe { options.map_mut(&self.handle) }.map_err(|e| self.error("map", e))?;
-            Ok(Box::new(DiskSharedMap { map, values }))
-        } else {
-            let map = unsafe { options.map(&self.handle) }.map_err(|e| self.error("map", e))?;
-            Ok(Box::new(DiskWatchedMap { map, values }))
+            return Ok(Box::new(DiskSharedMap { map, values }));
         }
+        let map = unsafe { options.map(&self.handle) }.map_err(|e| self.error("map", e))?;
+        let watched = DiskWatchedMap { map, values };
+        if self.writable { self.written_map(watched) } else { Ok(Box::new(watched)) }
     }
 }
 
@@ -476,12 +494,51 @@ impl SharedMap for DiskWatchedMap {
         // SAFETY: as in `DiskSharedMap`; the pages are read-only, where exactly relaxed loads of this size are allowed,
         // so the ordering comes from the fence.
         #[allow(clippy::cast_ptr_alignment)]
-        let value = unsafe { &*self.map.as_ptr().cast::<AtomicU64>().add(index) }.load(Ordering::Relaxed);
-        fence(Ordering::Acquire);
-        value
+        let cell = unsafe { &*self.map.as_ptr().cast::<AtomicU64>().add(index) };
+        let mut value = cell.load(Ordering::Relaxed);
+        loop {
+            fence(Ordering::Acquire);
+            // Where the writer writes values with `pwrite`, the kernel copies eight bytes, on all processors that we know
+            // at once. Should one copy them in parts, two reads that agree still give a whole value.
+            let again = cell.load(Ordering::Relaxed);
+            if again == value {
+                return value;
+            }
+            value = again;
+        }
     }
 
-    fn store(&self, _index: usize, _to: u64) {}
+    fn store(&self, _index: usize, _to: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn values(&self) -> &[AtomicU64] {
+        &[]
+    }
+}
+
+/// The values as their one writer has them on a file system where storing through a map may need space: each is written
+/// with `pwrite`, which reports a full disk as an error.
+#[derive(Debug)]
+struct DiskWrittenMap {
+    watched: DiskWatchedMap,
+    file: DiskFile,
+}
+
+impl SharedMap for DiskWrittenMap {
+    fn load(&self, index: usize) -> u64 {
+        self.watched.load(index)
+    }
+
+    fn store(&self, index: usize, to: u64) -> Result<()> {
+        if index >= self.watched.values {
+            return Ok(());
+        }
+        // What was written before must be seen before: the kernel's copy is a plain one.
+        fence(Ordering::SeqCst);
+        let position = u64::try_from(index.saturating_mul(size_of::<u64>())).unwrap_or(u64::MAX);
+        self.file.write_at(&to.to_ne_bytes(), position)
+    }
 
     fn values(&self) -> &[AtomicU64] {
         &[]

@@ -147,13 +147,14 @@ pub trait SharedMap: Send + Sync + Debug {
     fn load(&self, index: usize) -> u64 {
         self.values().get(index).map_or(0, |value| value.load(Ordering::Acquire))
     }
-    /// Writes value `index` (release); nothing past the end.
-    fn store(&self, index: usize, to: u64) {
+    /// Writes value `index` (release); nothing past the end. Fails where a file system needs space for it and has none.
+    fn store(&self, index: usize, to: u64) -> Result<()> {
         if let Some(value) = self.values().get(index) {
             value.store(to, Ordering::Release);
         }
+        Ok(())
     }
-    /// The values themselves; none where the file was opened only to read.
+    /// The values themselves; none where they are not stored through the map.
     fn values(&self) -> &[AtomicU64];
 }
 

@@ -130,7 +130,7 @@ impl Shared {
 
     /// A log that begins behind what is published last would look as if somebody had removed its front.
     fn publish_minimum(&self, minimum: u64) -> Result<()> {
-        let Some(published) = &self.published else { return Ok(()) };
+        let Some(published) = self.published.get() else { return Ok(()) };
         published.set_minimum(PhysicalOffset(minimum));
         self.synced(published.sync())
     }

@@ -1,79 +1,281 @@
-//! Follow: a reader goes after a writer in another process.
+//! Keeps a read-only store up to date with its writers in other processes.
 //!
-//! In: the end that the writer publishes, or the log as it grows. Out: queues and transactions as new as that. Always:
-//! takes no lock of the store and writes nothing; a record that is not whole yet is not there yet.
+//! In:     who writes, and the end that a writer publishes, or the growing log.
+//! Out:    queues and transactions up to that end.
+//! Always: takes no lock of the store and writes nothing. An incomplete record at the end is not visible yet.
+//!
+//! A reader's life is a row of looks. Each look takes a `Sight` of the store and does one of three things:
+//!
+//! | the sight                                              | what the reader does                                   |
+//! |--------------------------------------------------------|--------------------------------------------------------|
+//! | a writer opens the store (odd epoch)                   | keeps what it has, and reads nothing new               |
+//! | the epoch is another, or its own files were removed    | begins again: opens all files and reads as at opening  |
+//! | otherwise                                              | reads on from its end up to the limit                  |
+//!
+//! - Within one epoch the log below the reader's end does not change, except that retention removes whole files from its
+//!   front. Across epochs a reader assumes nothing.
+//! - A reader opens the next log file only when it has read all of the one before. Such a file is never removed at the
+//!   end of the log, as one is that a writer has only reserved.
+//! - A look counts only if the sight is the same after it. Then a log that ends below the published end is damaged.
 
 use std::sync::Arc;
 
-use super::open::clamp_offsets;
+use super::open::{clamp_offsets, shown_until};
 use super::{Inner, Shared};
+use crate::commit_log::Tail;
 use crate::delay::DelayProgress;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::index::IndexFiles;
-use crate::log_view::{KnownEnd, LOCK, PUBLISHER_BYTE, WRITER_BYTE};
+use crate::log_view::{KnownEnd, LOCK, PUBLISHER_BYTE, WRITER_BYTE, is_clean, known_durable};
 use crate::offsets::ConsumerOffsets;
-use crate::recovery::{Known, recover};
+use crate::published::Published;
+use crate::recovery::{Known, follow, recover};
+use crate::settings::Settings;
 use crate::snapshot::Snapshot;
+use crate::storage::Storage;
 
 /// Index entries that a reader keeps before it looks whether the writer's files have them.
 const READER_INDEX_MAX: usize = 1 << 20;
+/// Looks at a store whose writers change all the time, before the reader leaves it for its next call.
+const LOOKS_MAX: usize = 8;
 
-/// Readers follow a writer in another process.
+/// Who writes a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LiveWriter {
+    /// A txstore process. It publishes how far the log may be read.
+    Ours,
+    /// A txstore process that is opening the store: the end of the log may change in any way.
+    Opening,
+    /// A broker, which publishes nothing: the log itself is asked.
+    Broker,
+    /// Nobody.
+    Nobody,
+}
+
+/// A store as a reader finds it at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sight {
+    pub(super) writer: LiveWriter,
+    /// `None`: nothing was published yet.
+    epoch: Option<u64>,
+    /// How far the log may be read; `u64::MAX`: to its last whole record.
+    pub(super) limit: u64,
+    /// Records below this end must be there.
+    pub(super) floor: u64,
+    /// Where the log begins, as far as it was published.
+    minimum: u64,
+}
+
+impl Sight {
+    pub(super) fn of(storage: &dyn Storage, published: Option<&Published>) -> Result<Self> {
+        // The epoch comes first, so that a change after it is noticed by `is_same`.
+        let epoch = published.map(Published::epoch);
+        let writer = if storage.is_locked(LOCK, PUBLISHER_BYTE)? {
+            // A page that cannot be read yet belongs to a writer that has only begun.
+            if epoch.is_some_and(|epoch| epoch.is_multiple_of(2)) { LiveWriter::Ours } else { LiveWriter::Opening }
+        } else if storage.is_locked(LOCK, WRITER_BYTE)? {
+            LiveWriter::Broker
+        } else {
+            LiveWriter::Nobody
+        };
+        let is_ours = matches!(writer, LiveWriter::Ours | LiveWriter::Opening);
+        let limit =
+            published.filter(|_| writer != LiveWriter::Broker).map_or(u64::MAX, |page| shown_until(page, is_ours));
+        let floor = match writer {
+            LiveWriter::Ours => limit,
+            LiveWriter::Nobody => known_durable(None, published, 0).min(limit),
+            LiveWriter::Opening | LiveWriter::Broker => 0,
+        };
+        let minimum = published.map_or(0, |published| published.minimum().0);
+        Ok(Self { writer, epoch, limit, floor, minimum })
+    }
+
+    /// Whether nothing but appends and retention came between two sights.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        (self.writer, self.epoch) == (other.writer, other.epoch)
+    }
+
+    /// What recovery needs to know of the store.
+    fn known(&self, end: KnownEnd, half_progress: u64) -> Known {
+        Known {
+            read_only: true,
+            clean: end.is_clean,
+            end,
+            limit: self.limit,
+            live: self.writer != LiveWriter::Nobody || self.limit < u64::MAX,
+            half_progress,
+            delays: DelayProgress::new(),
+        }
+    }
+}
+
+/// What came of a look.
+enum Look {
+    Done,
+    /// The store changed meanwhile.
+    Again,
+}
+
+/// Readers follow writers in other processes.
 impl Shared {
-    /// Reads what a writer has appended since; nothing in a writer.
+    fn sight(&self) -> Result<Sight> {
+        if self.published.get().is_none()
+            && let Some(published) = Published::open(self.storage.as_ref())?
+        {
+            // Another thread may have opened it, too: one of the two is kept.
+            let _ = self.published.set(published);
+        }
+        Sight::of(self.storage.as_ref(), self.published.get())
+    }
+
+    /// Reads what writers have appended since the last call. In a writer it does nothing.
     pub(super) fn refresh(&self) -> Result<()> {
         self.check_open()?;
         if !self.options.read_only {
             return Ok(());
         }
-        let published = self.published.as_ref().map(|published| published.appended().0);
-        let newer = published.is_some_and(|appended| appended > self.log.appended());
-        let minimum = self.published.as_ref().map_or(0, |published| published.minimum().0);
-        let gone = minimum > self.log.segments.first();
-        let live = self.storage.is_locked(LOCK, PUBLISHER_BYTE)?;
-        // Where a broker writes, what was published last says nothing: then the log itself is asked.
-        let foreign_writer = !live && self.storage.is_locked(LOCK, WRITER_BYTE)?;
-        if !newer && !gone && !foreign_writer {
-            return Ok(());
+        for _ in 0..LOOKS_MAX {
+            if let Look::Done = self.look(&self.sight()?)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn look(&self, sight: &Sight) -> Result<Look> {
+        if sight.writer == LiveWriter::Opening {
+            return Ok(Look::Done);
         }
         let mut inner = self.inner.lock();
-        if gone && self.log.segments.all().last().is_none_or(|last| last.end() < minimum) {
-            // Files went that this reader has not read: what it knows is worth nothing.
-            return self.begin_anew(&mut inner, !foreign_writer);
+        let is_front_gone = sight.minimum > self.log.segments.first();
+        let is_all_gone = is_front_gone && self.log.segments.all().last().is_none_or(|last| last.end() < sight.minimum);
+        let seen = inner.seen.filter(|seen| seen.epoch == sight.epoch && !is_all_gone);
+        let Some(seen) = seen else { return self.begin_again(&mut inner, sight) };
+        if !seen.is_same(sight) {
+            // A range of the log that is txstore's has begun or ended.
+            self.reload_settings()?;
+            inner.seen = Some(*sight);
         }
-        self.log.segments.extend()?;
-        let limit = published.filter(|_| !foreign_writer).unwrap_or(u64::MAX);
-        let known = beside_a_writer(limit, inner.stored_half_progress);
-        let settings = self.settings.lock().clone();
-        let before = self.log.appended();
-        let followed = crate::recovery::follow(&self.log, &self.queue_files, &settings, &mut inner.state, &known);
-        let end = inner.state.end.max(before);
-        self.log.set_appended(end);
-        self.log.set_durable(end);
-        self.prune_index(&mut inner)?;
-        if gone && followed.is_ok() {
-            self.let_go_of_the_front(&mut inner, minimum)?;
+        if !is_front_gone && !self.has_more(sight)? {
+            return Ok(Look::Done);
+        }
+        let followed = self.read_on(&mut inner, sight);
+        if is_front_gone && followed.is_ok() {
+            self.let_go_of_the_front(&mut inner, sight.minimum)?;
         }
         followed
     }
 
+    /// Whether there may be a record at the reader's end.
+    fn has_more(&self, sight: &Sight) -> Result<bool> {
+        let end = self.log.appended();
+        if sight.limit < u64::MAX || end < sight.floor {
+            return Ok(end < sight.limit);
+        }
+        match self.log.segments.at(end) {
+            Some(segment) => Ok(segment.bytes(end..segment.end().min(end + 8))?.iter().any(|byte| *byte != 0)),
+            None => self.log.segments.is_continued(),
+        }
+    }
+
+    /// Reads on from the reader's end.
+    fn read_on(&self, inner: &mut Inner, sight: &Sight) -> Result<Look> {
+        let known = sight.known(KnownEnd::default(), inner.stored_half_progress);
+        let settings = self.settings.lock().clone();
+        let before = self.log.appended();
+        let (followed, is_cut_off) = loop {
+            let followed = follow(&self.log, &self.queue_files, &settings, &mut inner.state, &known);
+            let end = inner.state.end;
+            if followed.is_err() || end >= sight.limit || self.log.segments.at(end).is_some() {
+                break (followed, false);
+            }
+            if !self.log.segments.extend()? {
+                break (followed, self.log.segments.is_continued()?);
+            }
+        };
+        let end = inner.state.end.max(before);
+        self.sync_shown(sight, before, end)?;
+        self.log.set_appended(end);
+        self.log.set_durable(end);
+        self.prune_index(inner)?;
+        let tail = followed?;
+        if is_cut_off {
+            // A broker removed the file that comes next: it removes old ones whether they were read or not.
+            return self.begin_again(inner, sight);
+        }
+        if end < sight.floor {
+            return if self.sight()?.is_same(sight) { Err(self.damaged(end, &tail)) } else { Ok(Look::Again) };
+        }
+        Ok(Look::Done)
+    }
+
     /// Reads the store as an opening does.
-    fn begin_anew(&self, inner: &mut Inner, is_published: bool) -> Result<()> {
-        self.log.segments.begin_anew()?;
-        let end = self.log.segments.all().last().map_or(0, |last| last.end());
-        let published = self.published.as_ref().filter(|_| is_published);
-        let limit = published.map_or(end, |published| published.appended().0.min(end));
-        let known = beside_a_writer(limit, inner.stored_half_progress);
+    fn begin_again(&self, inner: &mut Inner, sight: &Sight) -> Result<Look> {
+        let snapshot = Snapshot::load(self.storage.as_ref())?;
+        // Taken after the snapshot, so that it is not above the limit.
+        let now = self.sight()?;
+        if !now.is_same(sight) {
+            return Ok(Look::Again);
+        }
+        let begun = self.begin_with(inner, snapshot, &now);
+        if !self.sight()?.is_same(&now) {
+            // Also an error says nothing then.
+            return Ok(Look::Again);
+        }
+        begun?;
+        inner.seen = Some(now);
+        Ok(Look::Done)
+    }
+
+    fn begin_with(&self, inner: &mut Inner, snapshot: Option<Snapshot>, sight: &Sight) -> Result<()> {
+        self.reload_settings()?;
+        self.queue_files.forget_handles();
+        self.log.segments.open_again()?;
+        let (published, position) = (self.published.get(), snapshot.as_ref().map_or(0, |snapshot| snapshot.position));
+        let is_free = sight.writer == LiveWriter::Nobody;
+        let is_clean = is_free && is_clean(self.storage.as_ref())?;
+        let settings = self.settings.lock().clone();
+        let mut end = KnownEnd::find(self.storage.as_ref(), Some(&settings), published, position, is_clean, !is_free)?;
+        end.durable = end.durable.max(sight.floor);
+        let durable = end.durable;
+        let known = sight.known(end, inner.stored_half_progress);
         let mut files = self.index_files.lock();
         *files = IndexFiles::open(Arc::clone(&self.storage), files.geometry(), false)?;
-        let settings = self.settings.lock().clone();
-        let snapshot = Snapshot::load(self.storage.as_ref())?;
-        self.log.set_appended(limit);
         let recovered = recover(&self.log, &self.queue_files, Some(&mut files), &settings, snapshot, &known)?;
+        self.sync_shown(sight, durable, recovered.end)?;
         self.log.set_appended(recovered.end);
         self.log.set_durable(recovered.end);
+        self.log.segments.forget_above(recovered.end);
         *inner = super::open::inner(recovered, None, known.half_progress, self.clock.as_ref(), &self.options);
         Ok(())
+    }
+
+    /// A killed writer may have left what no sync covered: what is shown must not be taken back by lost power.
+    fn sync_shown(&self, sight: &Sight, from: u64, end: u64) -> Result<()> {
+        let is_ours = || self.settings.lock().ranges.last().is_some_and(|range| range.end.is_none());
+        if sight.writer != LiveWriter::Nobody || end <= from.max(sight.floor) || !is_ours() {
+            return Ok(());
+        }
+        self.log.segments.sync(from.max(sight.floor), end)
+    }
+
+    fn reload_settings(&self) -> Result<()> {
+        if let Some(settings) = Settings::load(self.storage.as_ref())? {
+            super::open::verify_by(&self.log, &settings);
+            *self.settings.lock() = settings;
+        }
+        Ok(())
+    }
+
+    fn damaged(&self, end: u64, tail: &Tail) -> Error {
+        let why = match tail {
+            Tail::Bad(why) => why.clone(),
+            Tail::End | Tail::Stopped => "zeros, where a record was published".to_owned(),
+        };
+        match self.log.segments.at(end) {
+            Some(segment) => segment.corrupt(end, why),
+            None => self.log.segments.missing(end, end + self.log.segments.file_size()),
+        }
     }
 
     /// Reads what groups have acknowledged since, as far as the writer has written it; nothing in a writer.
@@ -81,7 +283,7 @@ impl Shared {
         if !self.options.read_only {
             return self.check_open();
         }
-        // In front of the queues' ends, so that no offset is above them that was right when it was written.
+        // Before the queues' ends, so that no offset is above them that was right when it was written.
         let (mut offsets, damaged) = ConsumerOffsets::load(self.storage.as_ref())?;
         self.refresh()?;
         if !damaged.is_empty() {
@@ -94,25 +296,12 @@ impl Shared {
 
     /// Lets go of index entries that the writer has put into files.
     fn prune_index(&self, inner: &mut Inner) -> Result<()> {
-        let dispatched = self.published.as_ref().map_or(0, |published| published.dispatched().0);
+        let dispatched = self.published.get().map_or(0, |published| published.dispatched().0);
         if inner.state.dispatcher.index.len() > READER_INDEX_MAX {
             let mut files = self.index_files.lock();
             *files = IndexFiles::open(Arc::clone(&self.storage), files.geometry(), false)?;
             inner.state.dispatcher.index.retain(|entry| entry.physical_offset.0 >= dispatched);
         }
         Ok(())
-    }
-}
-
-/// What a reader knows that goes on beside a writer: how far it may read.
-fn beside_a_writer(limit: u64, half_progress: u64) -> Known {
-    Known {
-        read_only: true,
-        clean: false,
-        end: KnownEnd { is_in_use: true, ..KnownEnd::default() },
-        limit,
-        live: true,
-        half_progress,
-        delays: DelayProgress::new(),
     }
 }

@@ -39,8 +39,8 @@ pub use open::OpenReport;
 pub use read::{StoreStat, StoredRecord};
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use crate::clock::{Clock, SystemClock};
@@ -99,7 +99,8 @@ struct Shared {
     settings: Mutex<Settings>,
     /// Topics of what pends, by half queue offset: kept from one look to the next.
     pending_topics: Mutex<figures::PendingTopics>,
-    published: Option<Published>,
+    /// A writer's from the start; a reader's as soon as a writer has made it.
+    published: OnceLock<Published>,
     ids: UniqueIds,
     report: OpenReport,
     /// One at a time writes what is derived.
@@ -152,6 +153,8 @@ struct Inner {
     counts: Counts,
     /// When this process first saw the entries of delayed messages.
     due_times: DueTimes,
+    /// The store as a reader found it last.
+    seen: Option<follow::Sight>,
 }
 
 /// A count to wait on: a flag would be taken down by one thread before another has seen it.
@@ -312,7 +315,7 @@ impl Shared {
             self.commit.poison(why);
             self.poisoned.store(true, Ordering::Release);
             if let Some(published) =
-                self.published.as_ref().filter(|_| self.options.flush_disk_type == FlushDiskType::Sync)
+                self.published.get().filter(|_| self.options.flush_disk_type == FlushDiskType::Sync)
             {
                 published.set_sync_failed(true);
             }
@@ -330,7 +333,7 @@ impl Shared {
 
     /// Tells readers in other processes how far they may read: the end that is visible here, too.
     fn publish_visible(&self, end: u64) {
-        if let Some(published) = &self.published {
+        if let Some(published) = self.published.get() {
             published.set_appended(PhysicalOffset(end));
         }
     }
@@ -338,7 +341,7 @@ impl Shared {
     /// Waits until the log is durable up to `end`.
     fn wait_durable(&self, end: u64) -> Result<()> {
         let publish = |durable: u64| {
-            if let Some(published) = &self.published {
+            if let Some(published) = self.published.get() {
                 published.set_durable(PhysicalOffset(durable));
             }
             if self.options.flush_disk_type == FlushDiskType::Sync {

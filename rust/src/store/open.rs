@@ -5,10 +5,11 @@
 //! (docs/transactions.md). A directory that is no store, or a kind of store that we cannot continue, is refused before
 //! anything changes.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use super::end_transaction::Group;
+use super::follow::{LiveWriter, Sight};
 use super::survey::{Geometry, geometry, refuse};
 use super::{FORKS, Inner, Shared, Wake};
 use crate::clock::Clock;
@@ -19,9 +20,7 @@ use crate::delay::{DelayOffsets, DueTimes, Moment};
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
 use crate::index::IndexFiles;
-use crate::log_view::{
-    ABORT, GUARD, KnownEnd, LOCK, PUBLISHER_BYTE, WRITER_BYTE, Writer, foreign, is_clean, look, no_store,
-};
+use crate::log_view::{ABORT, GUARD, KnownEnd, LOCK, PUBLISHER_BYTE, WRITER_BYTE, foreign, is_clean, look, no_store};
 use crate::mutant::{Mutant, mutated};
 use crate::names::{HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP};
 use crate::offsets::ConsumerOffsets;
@@ -57,21 +56,6 @@ pub struct OpenReport {
 
 /// How often a reader starts again because a writer came or went while it read.
 const READER_TRIES_MAX: u32 = 8;
-
-/// Who writes a store, and which state of it is published.
-#[derive(PartialEq, Eq)]
-struct Marks {
-    writer: Writer,
-    epoch: Option<u64>,
-}
-
-impl Marks {
-    fn of(storage: &dyn Storage) -> Result<Self> {
-        let published = Published::open(storage)?;
-        let writer = Writer::find(storage, published.as_ref())?;
-        Ok(Self { writer, epoch: published.as_ref().map(Published::epoch) })
-    }
-}
 
 /// The marks of a writer.
 struct Claim {
@@ -114,12 +98,13 @@ fn open_reader(
     options: StoreOptions,
     opener: Opener,
 ) -> Result<Shared> {
+    let sight = || Sight::of(storage.as_ref(), Published::open(storage.as_ref())?.as_ref());
     let mut tries = 0;
     loop {
-        let before = Marks::of(storage.as_ref())?;
+        let before = sight()?;
         let opened = read_once(Arc::clone(&storage), Arc::clone(&clock), options.clone(), opener);
         tries += 1;
-        if tries == READER_TRIES_MAX || Marks::of(storage.as_ref())? == before {
+        if tries == READER_TRIES_MAX || sight()?.is_same(&before) {
             return opened;
         }
     }
@@ -142,6 +127,12 @@ fn read_once(
     open_with(storage, clock, options, opener, &geometry, settings, None)
 }
 
+/// Says how records are verified: those that txstore wrote by their own CRC, too.
+pub(super) fn verify_by(log: &CommitLog, settings: &Settings) {
+    let settings = settings.clone();
+    log.set_verify(Box::new(move |offset| settings.verify(offset)));
+}
+
 fn open_with(
     storage: Arc<dyn Storage>,
     clock: Arc<dyn Clock>,
@@ -155,11 +146,12 @@ fn open_with(
     let read_only = options.read_only;
     let published =
         if read_only { Published::open(storage.as_ref())? } else { Some(Published::create(storage.as_ref())?) };
-    let live = read_only && storage.is_locked(LOCK, PUBLISHER_BYTE)?;
-    let foreign_writer = read_only && !live && storage.is_locked(LOCK, WRITER_BYTE)?;
+    let sight = if read_only { Some(Sight::of(storage.as_ref(), published.as_ref())?) } else { None };
+    let live = sight.is_some_and(|sight| matches!(sight.writer, LiveWriter::Ours | LiveWriter::Opening));
+    let foreign_writer = sight.is_some_and(|sight| sight.writer == LiveWriter::Broker);
     let clean = claim.as_ref().map_or_else(|| is_clean(storage.as_ref()), |claim| Ok(claim.clean))?;
     if let Some(published) = published.as_ref().filter(|_| !read_only) {
-        published.begin_change();
+        published.begin_change()?;
     }
     let (mut offsets, mut warnings) = ConsumerOffsets::load(storage.as_ref())?;
     let (delay_offsets, damaged) = DelayOffsets::load(storage.as_ref())?;
@@ -171,19 +163,20 @@ fn open_with(
     let snapshot = snapshot.filter(|snapshot| !(delays_lost && has_delayed(snapshot)));
     let is_new = settings.is_none() && SegmentQueue::files(storage.as_ref(), commit_log::DIRECTORY)?.is_empty();
     let mut settings = settings.unwrap_or_else(|| Settings { append_prop_crc: is_new, ..Settings::default() });
-    let limit =
-        published.as_ref().filter(|_| read_only && !foreign_writer).map_or(u64::MAX, |page| shown_until(page, live));
+    let limit = sight.map_or(u64::MAX, |sight| sight.limit);
+    let mut known_end = KnownEnd::find(
+        storage.as_ref(),
+        Some(&settings),
+        published.as_ref(),
+        snapshot_position,
+        clean && !foreign_writer,
+        live || foreign_writer,
+    )?;
+    known_end.durable = sight.map_or(0, |sight| sight.floor).max(known_end.durable);
     let known = Known {
         read_only,
         clean: clean && !foreign_writer,
-        end: KnownEnd::find(
-            storage.as_ref(),
-            Some(&settings),
-            published.as_ref(),
-            snapshot_position,
-            clean && !foreign_writer,
-            live || foreign_writer,
-        )?,
+        end: known_end,
         limit,
         live: live || foreign_writer || limit < u64::MAX,
         half_progress: offsets.get(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE).unwrap_or(0),
@@ -248,8 +241,10 @@ fn open_with(
             log.segments.sync(known.end.durable.max(ours.start), end)?;
         }
     }
-    let verifying = settings.clone();
-    log.set_verify(Box::new(move |offset| verifying.verify(offset)));
+    if read_only {
+        log.segments.forget_above(end);
+    }
+    verify_by(&log, &settings);
     let appender =
         (!read_only).then(|| Appender::new(Arc::clone(&log), settings.append_prop_crc, sync, recovered.newest));
     let opened_at = (clock.wall().max(recovered.newest), clock.monotonic_ms());
@@ -286,8 +281,9 @@ fn open_with(
         clock,
         log,
         queue_files,
-        published,
+        published: published.map(OnceLock::from).unwrap_or_default(),
     };
+    shared.inner.lock().seen = sight;
     if !read_only {
         shared.begin_writing(&report)?;
     }
@@ -309,7 +305,7 @@ impl Shared {
         // Also where the snapshot reaches the end: a crash may have come between it and the progress. It writes only
         // what has changed.
         self.write_progress()?;
-        if let Some(published) = &self.published {
+        if let Some(published) = self.published.get() {
             published.set_appended(PhysicalOffset(end));
             published.set_durable(PhysicalOffset(end));
             published.set_minimum(PhysicalOffset(self.log.segments.first()));
@@ -387,6 +383,7 @@ pub(super) fn inner(
         group: Group::default(),
         counts: crate::half::counts::Counts::default(),
         due_times: DueTimes::new(Moment { wall: clock.wall(), monotonic_ms: clock.monotonic_ms() }),
+        seen: None,
     }
 }
 
@@ -447,7 +444,7 @@ fn front_is_gone(
 }
 
 /// How far a reader may read where no broker writes.
-fn shown_until(published: &Published, live: bool) -> u64 {
+pub(super) fn shown_until(published: &Published, live: bool) -> u64 {
     match (live, published.sync_failed()) {
         (true, _) => published.appended().0,
         (false, true) => published.durable().0,

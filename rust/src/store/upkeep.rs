@@ -45,6 +45,8 @@ fn run(weak: &Weak<Shared>) {
         if shared.closed.load(Ordering::Acquire) {
             return;
         }
+        // A panic outside of what is guarded anyway would end this thread, and nothing would be synced any more.
+        let _guard = PoisonOnPanic(&shared);
         // An error stays: a failed sync poisons, a full disk is met again by the next round and by the senders.
         let _ = shared.flush_round();
     }
@@ -188,7 +190,7 @@ impl Shared {
         drop(inner);
         queues?;
         indexed?;
-        if let Some(published) = &self.published {
+        if let Some(published) = self.published.get() {
             published.set_dispatched(PhysicalOffset(end));
         }
         Ok(())
@@ -348,6 +350,8 @@ impl Shared {
         }
         // Whoever comes behind this lock finds the store closed: nothing is written once it is handed over.
         let _one = self.upkeep.lock();
+        // First of all, so that a full disk, which fails what comes next, does not keep the log from being durable.
+        self.wait_durable(self.log.appended())?;
         self.snapshot_alone()?;
         if self.queues_damaged.load(Ordering::Acquire) {
             Snapshot::remove(self.storage.as_ref())?;
@@ -357,7 +361,7 @@ impl Shared {
         self.write_progress_alone()?;
         let end = self.log.appended();
         crate::recovery::cut_log(&self.log, end)?;
-        if let Some(published) = &self.published {
+        if let Some(published) = self.published.get() {
             published.set_appended(PhysicalOffset(end));
             published.set_dispatched(PhysicalOffset(end));
             published.sync()?;

@@ -106,10 +106,10 @@ fn shared_values_are_seen_by_a_reader_who_cannot_change_them() {
     file.set_len(64).unwrap();
     let ours = file.map_shared(8).unwrap();
     let theirs = disk.open("a", OpenMode::Read).unwrap().map_shared(8).unwrap();
-    ours.store(7, 42);
-    ours.store(8, 43);
+    ours.store(7, 42).unwrap();
+    ours.store(8, 43).unwrap();
     assert_eq!((theirs.load(7), theirs.load(8)), (42, 0));
-    theirs.store(7, 1);
+    theirs.store(7, 1).unwrap();
     assert_eq!((ours.load(7), theirs.values().len()), (42, 0));
     assert!(file.map_shared(9).is_err());
 }
@@ -151,6 +151,38 @@ fn no_path_leads_outside() {
     assert!(disk.list("link").is_err() && disk.remove_dir("link").is_err() && disk.remove_dir("").is_err());
     disk.unlink("link").unwrap();
     assert!(outside.path().join("secret").exists());
+}
+
+/// Where storing through a map may need space, values are written. Readers must never see parts of two values.
+#[test]
+fn a_value_that_is_written_is_seen_whole() {
+    const WRITES: u64 = 200_000;
+    let (dir, disk) = disk();
+    let path = dir.path().join("a");
+    let handle: std::fs::File =
+        std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    handle.set_len(64).unwrap();
+    let map = unsafe { MmapOptions::new().len(64).map(&handle) }.unwrap();
+    let file = DiskFile { handle: handle.into(), path, writable: true };
+    let written = file.written_map(DiskWatchedMap { map, values: 8 }).unwrap();
+    let reader = disk.open("a", OpenMode::Read).unwrap().map_shared(8).unwrap();
+    let thread = std::thread::spawn(move || {
+        for write in 0..WRITES {
+            written.store(3, if write % 2 == 0 { u64::MAX } else { 0 }).unwrap();
+        }
+        written.store(3, 7).unwrap();
+        written.store(8, 1).unwrap();
+        assert_eq!((written.load(3), written.load(8)), (7, 0));
+    });
+    let mut reads = 0_u64;
+    loop {
+        match reader.load(3) {
+            0 | u64::MAX => reads += 1,
+            7 => break,
+            torn => panic!("{torn:#x} after {reads} reads"),
+        }
+    }
+    thread.join().unwrap();
 }
 
 #[test]

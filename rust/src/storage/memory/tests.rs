@@ -150,15 +150,15 @@ fn shared_values_are_the_files_bytes() {
     file.set_len(64).unwrap();
     let (ours, theirs) =
         (file.map_shared(8).unwrap(), memory.open("a", OpenMode::Read).unwrap().map_shared(8).unwrap());
-    ours.store(1, 77);
+    ours.store(1, 77).unwrap();
     assert_eq!((theirs.load(1), theirs.load(8), theirs.values().len()), (77, 0, 0));
-    theirs.store(1, 1);
+    theirs.store(1, 1).unwrap();
     assert_eq!(read(&memory, "a").unwrap()[8..16], 77_u64.to_ne_bytes());
     file.write_at(&5_u64.to_ne_bytes(), 16).unwrap();
     assert_eq!((ours.load(2), ours.load(1)), (5, 77));
     file.sync().unwrap();
     memory.sync_dir("").unwrap();
-    ours.store(1, 78);
+    ours.store(1, 78).unwrap();
     let after = |keep, seed| read(&memory.crash(seed, keep), "a").unwrap()[8];
     assert_eq!(after(CrashKeep::PageCache, 0), 78);
     let seen: HashSet<_> = (0..50).map(|seed| after(CrashKeep::PowerLoss, seed)).collect();

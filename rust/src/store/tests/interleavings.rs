@@ -170,7 +170,7 @@ fn a_reader_believes_only_what_one_epoch_holds() {
         let log = Arc::new((Cell::new(0), Cell::new(0)));
         let written = Arc::clone(&log);
         let thread = thread::spawn(move || {
-            writer.begin_change();
+            writer.begin_change().unwrap();
             written.0.store(1, Ordering::Relaxed);
             written.1.store(1, Ordering::Relaxed);
             writer.end_change();

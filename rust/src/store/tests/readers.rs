@@ -1,7 +1,7 @@
 //! Readers: another handle on the same directory follows a live writer.
 
 use super::*;
-use crate::error::Outcome;
+use crate::error::{ErrorKind, Outcome};
 use crate::storage::memory::FaultKind;
 
 fn on_disk(directory: &std::path::Path, read_only: bool, flush: FlushDiskType) -> Store {
@@ -101,4 +101,75 @@ fn d1_behind_a_failed_sync_a_reader_goes_to_the_durable_end() {
     let healed = later.open();
     send(&healed, "orders", b"2").unwrap();
     assert_eq!(bodies(&later.read_only(), "orders", 0).last().unwrap(), b"2");
+}
+
+/// The end of a log file is where a writer has the next one reserved, and removes it at its close.
+#[test]
+fn d1_a_reader_follows_many_writers_wherever_in_a_file_they_end() {
+    let directory = tempfile::tempdir().unwrap();
+    on_disk(directory.path(), false, FlushDiskType::Async).close().unwrap();
+    let mut sent = 0;
+    let mut readers = Vec::new();
+    for life in 0..24_usize {
+        let writer = on_disk(directory.path(), false, FlushDiskType::Async);
+        for _ in 0..=life % 5 {
+            send(&writer, "orders", &[b'x'; 300]).unwrap();
+            sent += 1;
+        }
+        readers.push(on_disk(directory.path(), true, FlushDiskType::Async));
+        for reader in &readers {
+            assert_eq!(bodies(reader, "orders", 0).len(), sent, "while writer {life} lives");
+        }
+        writer.close().unwrap();
+        for reader in &readers {
+            assert_eq!(bodies(reader, "orders", 0).len(), sent, "after writer {life}");
+        }
+    }
+}
+
+#[test]
+fn d1_a_reader_that_was_there_before_anything_was_published_follows_the_first_writer() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    send(&store, "orders", b"0").unwrap();
+    store.close().unwrap();
+    bench.memory.unlink("txstore/published").unwrap();
+    let reader = bench.read_only();
+    assert_eq!(bodies(&reader, "orders", 0).len(), 1);
+    let writer = bench.open();
+    send(&writer, "orders", b"1").unwrap();
+    assert_eq!(bodies(&reader, "orders", 0).len(), 2);
+    writer.close().unwrap();
+    assert_eq!(bodies(&reader, "orders", 0).len(), 2);
+}
+
+#[test]
+fn l8_a_reader_names_a_published_record_that_cannot_be_read() {
+    for zeros in [true, false] {
+        let directory = tempfile::tempdir().unwrap();
+        let writer = on_disk(directory.path(), false, FlushDiskType::Async);
+        send(&writer, "orders", b"0").unwrap();
+        let reader = on_disk(directory.path(), true, FlushDiskType::Async);
+        let end = appended(&writer);
+        send(&writer, "orders", b"1").unwrap();
+        let bytes = if zeros { vec![0; 100] } else { vec![b'?'; 100] };
+        let file =
+            std::fs::OpenOptions::new().write(true).open(directory.path().join("commitlog/00000000000000000000"));
+        std::os::unix::fs::FileExt::write_all_at(&file.unwrap(), &bytes, end).unwrap();
+        for _ in 0..2 {
+            let error = reader.queue_range("orders", QUEUE).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
+        }
+    }
+}
+
+#[test]
+fn d1_a_close_on_a_full_disk_has_made_the_log_durable_first() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    send(&store, "orders", b"0").unwrap();
+    bench.memory.fail_at(bench.memory.calls() + 2, FaultKind::NoSpace, true);
+    assert!(store.close().is_err());
+    let later = Bench { memory: bench.memory.lose_power(|_| 0), ..bench };
+    assert_eq!(bodies(&later.open(), "orders", 0).len(), 1);
 }
