@@ -22,10 +22,11 @@ use crate::units::{QueueId, to_u64, to_usize};
 
 const PATH: &str = "txstore/snapshot";
 const MAGIC: u64 = u64::from_le_bytes(*b"txsnap\r\n");
-const VERSION: u32 = 1;
+/// A file of another version is read as if there were none: the whole log is scanned once.
+const VERSION: u32 = 2;
 const HEADER: usize = 16;
 /// Bytes of a pending transaction with one copy.
-const PENDING_SIZE_MIN: usize = 2 * 8 + 2 * 8 + 6 * 4;
+const PENDING_SIZE_MIN: usize = 2 * 8 + 2 * 8 + 7 * 4;
 
 /// A record that must stand in the log for the snapshot to fit it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,6 +205,9 @@ fn write_pending(out: &mut Writer, entry: &Pending, to_wall_ms: i64) {
         out.copy(*copy);
         out.u32(u32::from(*sent));
     }
+    let named: Vec<_> = entry.more().into_iter().flat_map(|more| &more.named).collect();
+    out.u32(u32::try_from(named.len()).unwrap_or(u32::MAX));
+    named.into_iter().for_each(|queue_offset| out.u64(*queue_offset));
 }
 
 fn read_table(input: &mut Reader<'_>) -> Option<Table> {
@@ -236,6 +240,7 @@ fn read_pending(input: &mut Reader<'_>, groups: &[&str], table: &mut Table) -> O
     let (size, group, checks) = (input.u32()?, input.u32()?, input.u32()?);
     let sent = input.u32()? != 0;
     let older = (0..input.u32()?).map(|_| Some((input.copy()?, input.u32()? != 0))).collect::<Option<Vec<_>>>()?;
+    let named = (0..input.u32()?).map(|_| input.u64()).collect::<Option<Vec<_>>>()?;
     let half = NewHalf {
         copy,
         identity: Some(Identity(identity)).filter(|identity| identity.0 != 0),
@@ -247,7 +252,7 @@ fn read_pending(input: &mut Reader<'_>, groups: &[&str], table: &mut Table) -> O
         owner: 0,
         sent,
     };
-    table.restore(&half, &older);
+    table.restore(&half, &older, named);
     Some(())
 }
 

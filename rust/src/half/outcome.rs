@@ -1,11 +1,13 @@
 //! Outcome: what the log says became of a half; pure.
 //!
 //! In: which records of a transaction were seen. Out: its outcome, or that it pends. Always: a final message outweighs a
-//! discarded copy, that outweighs an op; so the decision is one record (docs/transactions.md). Not here: where records are.
+//! discarded copy, that outweighs an op; so the decision is one record (docs/transactions.md); a queue offset of which
+//! nothing was noted is finished, outcome unknown. Not here: where records are.
 
 use crate::error::Outcome;
 
-/// Two bits for each half queue offset that is decided.
+/// Two bits for each half queue offset that is decided. Offsets between them that no record has (a repair, or a broker that
+/// lost records, leaves such gaps) are zeros, so zero means what is known of them: nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DecidedHalves {
     base: u64,
@@ -88,10 +90,10 @@ impl DecidedHalves {
             self.bits.resize(byte + 1, 0);
         }
         let code: u8 = match outcome {
-            Outcome::Committed => 0,
+            Outcome::FinishedUnknown => 0,
             Outcome::RolledBack => 1,
             Outcome::Discarded => 2,
-            Outcome::FinishedUnknown => 3,
+            Outcome::Committed => 3,
         };
         if let Some(bits) = self.bits.get_mut(byte) {
             *bits = (*bits & !(3 << shift)) | (code << shift);
@@ -110,16 +112,15 @@ impl DecidedHalves {
         self.count = self.count.saturating_sub(gone);
     }
 
-    /// The outcome at a queue offset, if it is decided: the caller knows that it does not pend and is no newer than
-    /// the half queue.
+    /// The outcome at a queue offset; `None` outside of what is kept. The caller knows that it does not pend.
     pub fn get(&self, queue_offset: u64) -> Option<Outcome> {
         let place = queue_offset.checked_sub(self.base)?;
         let bits = self.bits.get(crate::units::to_usize(place / 4))?;
         Some(match bits >> (place % 4 * 2) & 3 {
-            0 => Outcome::Committed,
+            0 => Outcome::FinishedUnknown,
             1 => Outcome::RolledBack,
             2 => Outcome::Discarded,
-            _ => Outcome::FinishedUnknown,
+            _ => Outcome::Committed,
         })
     }
 }

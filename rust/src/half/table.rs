@@ -535,8 +535,11 @@ impl Table {
     }
 
     /// Puts a transaction back as a snapshot holds it.
-    pub fn restore(&mut self, half: &NewHalf<'_>, older: &[(HalfCopy, bool)]) -> Key {
+    pub fn restore(&mut self, half: &NewHalf<'_>, older: &[(HalfCopy, bool)], named: Vec<u64>) -> Key {
         let key = self.insert(half);
+        if !named.is_empty() {
+            self.note(key, |more| more.named = named.into_iter().collect());
+        }
         if !older.is_empty() {
             for (copy, _) in older {
                 self.older.insert(copy.queue_offset, key);

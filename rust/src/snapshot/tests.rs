@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::error::Outcome;
+use crate::half::outcome::Op;
 use crate::storage::memory::Memory;
 
 fn half(queue_offset: u64, immunity_ms: Option<i64>, checks: u16) -> NewHalf<'static> {
@@ -28,6 +29,11 @@ fn table(states: &[u8]) -> Table {
         let key = table.insert(&half(number * 2, immunity, u16::from(*state % 7)));
         if state % 4 == 1 {
             table.join(key, &half(number * 2 + 1, None, 2));
+        }
+        if state % 8 == 3 {
+            // It was sent again, and an op names the first copy alone, so that it pends and takes no further one.
+            table.join(key, &half(number * 2 + 1, None, 0));
+            table.saw_op(key, number * 2, Op::RollsBack);
         }
         match state % 6 {
             0 => table.decide(key, Outcome::Committed),
@@ -63,8 +69,9 @@ fn facts(table: &Table) -> Vec<String> {
         .map(|(_, entry)| {
             let copies: Vec<_> = entry.copies().collect();
             let found = copies.iter().all(|(copy, _)| table.find(copy.queue_offset).is_some());
+            let named = entry.more().map(|more| &more.named).filter(|named| !named.is_empty());
             format!(
-                "{copies:?} {found} {} {} {:?} {} {} {}",
+                "{copies:?} {found} {named:?} {} {} {:?} {} {} {}",
                 entry.identity,
                 entry.stored_ms,
                 entry.immunity_ms(),
@@ -76,6 +83,14 @@ fn facts(table: &Table) -> Vec<String> {
         .collect();
     all.sort();
     all
+}
+
+/// What an older release wrote is no error and no snapshot: the log is read from its beginning.
+#[test]
+fn of_another_version_it_is_none() {
+    let mut bytes = snapshot(2).encode(&table(&[3, 4]), 0, 0);
+    bytes[8] = 1;
+    assert!(Snapshot::decode(&bytes).is_none());
 }
 
 proptest! {

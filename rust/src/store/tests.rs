@@ -10,6 +10,7 @@ mod foreign;
 #[cfg(loom)]
 mod interleavings;
 mod log;
+mod lost_halves;
 mod readers;
 mod recovery;
 mod retention;

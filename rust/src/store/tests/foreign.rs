@@ -11,7 +11,7 @@ use crate::record::{Draft, Place};
 use crate::units::PhysicalOffset;
 
 /// A half message of a broker's log.
-fn half(properties: &[u8]) -> Draft<'_> {
+pub(super) fn half(properties: &[u8]) -> Draft<'_> {
     let host = StoreOptions::default().store_host;
     Draft {
         topic: HALF_TOPIC,
@@ -29,14 +29,14 @@ fn half(properties: &[u8]) -> Draft<'_> {
     }
 }
 
-fn properties(id: &str) -> Vec<u8> {
+pub(super) fn properties(id: &str) -> Vec<u8> {
     let mut text = Vec::new();
     half_properties(&envelope("orders"), QUEUE, id, GROUP, &mut text).unwrap();
     text
 }
 
 /// A store of a broker with one file: these records, each with its queue offset.
-fn broker(records: &[(Draft<'_>, u64)]) -> Bench {
+pub(super) fn broker(records: &[(Draft<'_>, u64)]) -> Bench {
     let bench = Bench::new(FlushDiskType::Async);
     let mut bytes = Vec::new();
     for (draft, queue_offset) in records {
