@@ -6,10 +6,14 @@
 //! tail.
 //! Not here: locks, and writing the missing ops, which the store does with its ordinary append.
 
+mod queues;
+
 use std::sync::Arc;
 
+use hashbrown::HashMap;
+
 use crate::commit_log::{Appended, CommitLog, Scanner, Tail, verified_ahead};
-use crate::consume_queue::{Block, ConsumeQueue, Entry, QUEUE_OFFSET_MAX, QueueFiles, QueueRoom, Slot};
+use crate::consume_queue::{ConsumeQueue, Entry, QueueFiles, Slot};
 use crate::delay::{DelayProgress, is_delivery_of};
 use crate::dispatch::{DispatchRequest, Dispatcher};
 use crate::error::{Error, ErrorKind, Outcome, Result};
@@ -24,17 +28,12 @@ use crate::record::{RecordView, TransactionType};
 use crate::settings::Settings;
 use crate::snapshot::{Anchor, Snapshot};
 use crate::units::{PhysicalOffset, QueueId, TimestampMs, to_u64};
-
-/// Bytes of queue entries that recovery keeps in memory before it compares them with the files.
-const BUFFERED_MAX: usize = 8 << 20;
-/// Index entries that recovery keeps in memory before it writes them.
-const INDEX_MAX: usize = 1 << 16;
+use queues::QueueFacts;
+pub use queues::{cut_begun_again, cut_queues};
 
 /// Bytes of the log that are read before a second thread is worth its start.
 const ALONE_BYTES: u64 = 16 << 20;
 
-/// Entries that a queue may lack in its middle.
-const GAP_MAX: u64 = 1 << 20;
 /// Bytes that are written again in one call.
 const REWRITTEN_AT_ONCE: u64 = 1 << 20;
 
@@ -68,6 +67,8 @@ pub struct Recovered {
     pub delays: DelayProgress,
     /// Goes on where the log goes on, for a reader that follows it.
     pub replay: Replay,
+    /// Queues that a broker deleted and began again, and where in the log.
+    pub begun_again: HashMap<Slot, u64>,
     /// Decided halves that no op names.
     pub unnamed: Vec<u64>,
     /// One past the last record.
@@ -101,16 +102,6 @@ impl Recovered {
         }
     }
 
-    /// Queues that were deleted begin behind what they had then.
-    pub fn begin_deleted(&mut self, settings: &Settings) {
-        for deleted in &settings.deleted {
-            let slot = self.dispatcher.queues.find(&deleted.topic, deleted.queue_id);
-            if let Some(queue) = slot.and_then(|slot| self.dispatcher.queues.get_mut(slot)) {
-                queue.first = deleted.below.min(queue.next()).max(queue.first);
-            }
-        }
-    }
-
     fn warn(&mut self, warning: String) {
         if self.warnings.len() < WARNINGS_MAX {
             self.warnings.push(warning);
@@ -130,6 +121,7 @@ impl Recovered {
             table: Table::new(0),
             delays: DelayProgress::new(),
             replay: Replay::new(Keep::Open, first, half_progress),
+            begun_again: HashMap::new(),
             unnamed: Vec::new(),
             end: first,
             anchor: None,
@@ -165,10 +157,10 @@ pub fn recover(
         // What is derived was removed: it is built again from the whole log.
         snapshot = None;
     }
-    let mut run = Run::begin(log, queue_files, index, snapshot, known)?;
+    let mut run = Run::begin(log, queue_files, index, settings, snapshot, known)?;
     let from = run.out.end;
     // Where only txstore wrote, nothing that is decided comes back; a broker may put back anything.
-    let keep = if settings.is_all_ours(log.segments.first(), u64::MAX) { Keep::Open } else { Keep::Identities };
+    let keep = if run.all_ours { Keep::Open } else { Keep::Identities };
     run.out.replay = Replay::new(keep, log.segments.first(), known.half_progress);
     let queues = &run.out.dispatcher.queues;
     run.out.replay.begin_at(queues.find(HALF_TOPIC, HALF_QUEUE).map_or(0, |slot| queues.next(slot)));
@@ -206,8 +198,10 @@ pub fn follow(
         index: None,
         index_covered: None,
         known,
+        settings,
+        all_ours: settings.is_all_ours(log.segments.first(), u64::MAX),
         at_zero: AtZero::Other,
-        last_queue: None,
+        queues: QueueFacts::new(),
         out,
     };
     let scan = Scanner::new(log, from, known.limit)
@@ -251,7 +245,9 @@ fn queues_are_there(log: &CommitLog, queue_files: &QueueFiles, snapshot: &Snapsh
             let Some(entry) = Entry::from_bytes(&queue_files.read(&queue.topic, queue.queue_id, at, 1)?) else {
                 return Ok(false);
             };
-            if !leads_to_its_message(log, &queue.topic, queue.queue_id, at, entry) {
+            // A queue that a broker deleted and began again has only newer messages.
+            let is_newer = !entry.is_padding() && entry.physical_offset.0 >= snapshot.position;
+            if is_newer || !leads_to_its_message(log, &queue.topic, queue.queue_id, at, entry) {
                 return Ok(false);
             }
             if at + 1 == queue.next {
@@ -293,8 +289,11 @@ struct Run<'a> {
     /// Records up to here are in the index files; `None`: none are.
     index_covered: Option<PhysicalOffset>,
     known: &'a Known,
+    settings: &'a Settings,
+    /// txstore alone wrote the log.
+    all_ours: bool,
     at_zero: AtZero,
-    last_queue: Option<Slot>,
+    queues: QueueFacts,
     out: Recovered,
 }
 
@@ -303,6 +302,7 @@ impl<'a> Run<'a> {
         log: &'a CommitLog,
         queue_files: &'a QueueFiles,
         mut index: Option<&'a mut IndexFiles>,
+        settings: &'a Settings,
         snapshot: Option<Snapshot>,
         known: &'a Known,
     ) -> Result<Self> {
@@ -328,7 +328,18 @@ impl<'a> Run<'a> {
             out.forget_gone(first);
         }
         out.delays.clone_from(&known.delays);
-        Ok(Self { log, queue_files, index, index_covered, known, at_zero: AtZero::NotAsked, last_queue: None, out })
+        Ok(Self {
+            log,
+            queue_files,
+            index,
+            index_covered,
+            known,
+            settings,
+            all_ours: settings.is_all_ours(first, u64::MAX),
+            at_zero: AtZero::NotAsked,
+            queues: QueueFacts::new(),
+            out,
+        })
     }
 
     fn record(&mut self, view: &RecordView<'_>, bytes: &[u8]) -> Result<()> {
@@ -350,10 +361,7 @@ impl<'a> Run<'a> {
             crc: 0,
         });
         debug_assert_eq!(to_u64(bytes.len()), u64::from(view.size));
-        if self.out.dispatcher.queues.buffered() > BUFFERED_MAX || self.out.dispatcher.index.len() > INDEX_MAX {
-            self.settle()?;
-        }
-        Ok(())
+        self.settle_if_much()
     }
 
     /// A delivered message says which delayed one it was: that one is not delivered again, whatever the file says.
@@ -379,91 +387,6 @@ impl<'a> Run<'a> {
             self.at_zero = if delayed.unwrap_or(false) { AtZero::Delayed } else { AtZero::Other };
         }
         matches!(self.at_zero, AtZero::Delayed)
-    }
-
-    fn enqueue(&mut self, view: &RecordView<'_>, request: &DispatchRequest<'_>) -> Result<()> {
-        if view.topic == HALF_TOPIC && view.queue_id != HALF_QUEUE && !self.known.read_only {
-            return Err(Error::ForeignStore {
-                path: self.log.segment(view.physical_offset)?.place(),
-                what: format!(
-                    "at {} it holds a half message in queue {}; only queue 0 can be continued",
-                    view.physical_offset, view.queue_id
-                ),
-            });
-        }
-        let known = self.find_queue(view);
-        // What is between is held in memory, so a number that no queue reaches must not decide how much that is.
-        let most = known.map_or(QUEUE_OFFSET_MAX, |slot| self.out.dispatcher.queues.next(slot).saturating_add(GAP_MAX));
-        if view.queue_offset.0 > most {
-            return Err(self.damage(
-                view.physical_offset.0,
-                &format!("the queue offset {} is far behind all others of {}", view.queue_offset, view.topic),
-            ));
-        }
-        let slot = if let Some(slot) = known {
-            slot
-        } else {
-            let queue = self.first_seen(view)?;
-            self.out.dispatcher.queues.insert(queue)
-        };
-        let next = self.out.dispatcher.queues.next(slot);
-        if view.queue_offset.0 != next {
-            self.out.warn(format!(
-                "the record at {} says queue offset {} of {}/{}, where {next} comes next",
-                view.physical_offset, view.queue_offset, view.topic, view.queue_id
-            ));
-            if view.queue_offset.0 < next {
-                return Ok(());
-            }
-            for _ in next..view.queue_offset.0 {
-                self.out.dispatcher.queues.push(slot, Entry::PADDING);
-            }
-        }
-        self.out.dispatcher.enqueue(slot, request);
-        Ok(())
-    }
-
-    /// The queue of a record, which is often that of the record before.
-    fn find_queue(&mut self, view: &RecordView<'_>) -> Option<Slot> {
-        let queues = &self.out.dispatcher.queues;
-        let is_it = |queue: &ConsumeQueue| queue.queue_id == view.queue_id && *queue.topic == *view.topic;
-        let again = self.last_queue.filter(|slot| queues.get(*slot).is_some_and(is_it));
-        self.last_queue = again.or_else(|| queues.find(view.topic, view.queue_id));
-        self.last_queue
-    }
-
-    /// A queue that begins with this record, as far as the log goes back.
-    fn first_seen(&self, view: &RecordView<'_>) -> Result<ConsumeQueue> {
-        let topic: Arc<str> = view.topic.into();
-        let first = view.queue_offset.0;
-        // Entries in front of it point below the log's first file; where a file has them, they stay as they are.
-        let has_front = first > 0 && !self.queue_files.read(&topic, view.queue_id, first - 1, 1)?.is_empty();
-        Ok(if first == 0 || has_front {
-            ConsumeQueue::new(topic, view.queue_id, first, first)
-        } else {
-            ConsumeQueue::padded(topic, view.queue_id, first, self.queue_files.entries_per_file())
-        })
-    }
-
-    /// Compares what is in memory with the files; writes what differs, or keeps it in memory if nothing may be written.
-    fn settle(&mut self) -> Result<()> {
-        for block in self.out.dispatcher.queues.blocks() {
-            let Block { topic, queue_id, from, bytes, .. } = &block;
-            // Behind a crash equal bytes may be in the page cache only, where a failed sync left them: they are
-            // written.
-            let believed = self.known.clean || self.known.read_only;
-            if believed && self.queue_files.holds(topic, *queue_id, *from, bytes)? {
-                self.out.dispatcher.queues.settle(&block);
-            } else if !self.known.read_only {
-                self.queue_files.write(topic, *queue_id, *from, bytes)?;
-                self.out.dispatcher.queues.settle(&block);
-            }
-        }
-        if let Some(index) = self.index.as_deref_mut().filter(|_| !self.known.read_only) {
-            index.append(&self.out.dispatcher.index)?;
-            self.out.dispatcher.index.clear();
-        }
-        Ok(())
     }
 
     fn damage(&self, at: u64, what: &str) -> Error {
@@ -514,6 +437,7 @@ impl<'a> Run<'a> {
     }
 
     fn finish(mut self) -> Result<Recovered> {
+        self.forget_deleted_queues();
         self.settle()?;
         self.add_silent_queues()?;
         self.out.stale |= self.has_stale_entries()?;
@@ -559,45 +483,6 @@ impl<'a> Run<'a> {
             self.out.warn(warning);
         }
     }
-
-    /// Queues whose messages are all gone keep their offsets: the next message must not get a used one.
-    fn add_silent_queues(&mut self) -> Result<()> {
-        for QueueRoom { topic, queue_id, first, room } in self.queue_files.list()? {
-            if self.out.dispatcher.queues.find(&topic, queue_id).is_some() {
-                continue;
-            }
-            let limit = self.log.segments.first();
-            let next = self.last_below(&topic, queue_id, first, room, limit)?;
-            self.out.dispatcher.queues.insert(ConsumeQueue::new(topic, queue_id, next, next));
-        }
-        Ok(())
-    }
-
-    /// One past the last entry of a queue's files that points below `limit`.
-    fn last_below(&self, topic: &Arc<str>, queue_id: QueueId, first: u64, room: u64, limit: u64) -> Result<u64> {
-        let (mut low, mut high) = (first, room);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let bytes = self.queue_files.read(topic, queue_id, middle, 1)?;
-            match Entry::from_bytes(&bytes).filter(|entry| entry.is_padding() || entry.physical_offset.0 < limit) {
-                Some(_) => low = middle + 1,
-                None => high = middle,
-            }
-        }
-        Ok(low)
-    }
-}
-
-/// Makes the queues' files end where the queues end, and stay where they are.
-pub fn cut_queues(queue_files: &QueueFiles, dispatcher: &Dispatcher) -> Result<()> {
-    queue_files.sync_names()?;
-    for (_, queue) in dispatcher.queues.iter() {
-        let behind = queue_files.read(&queue.topic, queue.queue_id, queue.next(), 1)?;
-        if !behind.is_empty() && !mutated(Mutant::QueuesNotCut) {
-            queue_files.cut(&queue.topic, queue.queue_id, queue.next())?;
-        }
-    }
-    Ok(())
 }
 
 /// Writes what stands in a range of the log once more. After a sync that failed the page cache shows bytes that the

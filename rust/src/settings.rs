@@ -127,6 +127,13 @@ impl Settings {
         Verify { body_crc: !guarded, record_crc: if guarded { RecordCrc::Required } else { RecordCrc::Ignore } }
     }
 
+    /// Whether txstore wrote what is at an offset.
+    pub fn wrote(&self, physical_offset: u64) -> bool {
+        let holds =
+            |range: &OwnRange| range.start <= physical_offset && range.end.is_none_or(|end| physical_offset < end);
+        self.ranges.iter().any(holds)
+    }
+
     /// Whether txstore alone wrote the log between two offsets.
     pub fn is_all_ours(&self, from: u64, to: u64) -> bool {
         let mut at = from;

@@ -177,6 +177,10 @@ impl Storage for Watched {
         self.memory.sync_dir(dir)
     }
 
+    fn sync_file_system(&self) -> Result<()> {
+        self.memory.sync_file_system()
+    }
+
     fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn Lock>>> {
         self.memory.lock(path, byte)
     }

@@ -21,6 +21,9 @@ pub const DIRECTORY: &str = "consumequeue";
 /// Handles kept open; with more files in use than that, one is let go for each that comes.
 const HANDLES_MAX: usize = 512;
 
+/// Entries that are read in one call where they are compared or searched.
+const COMPARED_AT_ONCE: u64 = 1_024;
+
 type Name = (Arc<str>, QueueId, u64);
 
 /// A queue's files.
@@ -49,6 +52,12 @@ impl QueueFiles {
     /// Files of `file_size` bytes each.
     pub fn new(storage: Arc<dyn Storage>, file_size: u64, read_only: bool) -> Self {
         Self { storage, file_size, read_only, handles: Mutex::new(HashMap::new()) }
+    }
+
+    /// Closes the files that are kept open: the next read looks for its file by name.
+    #[cfg(test)]
+    pub fn close_handles(&self) {
+        self.handles.lock().clear();
     }
 
     /// Bytes of one file.
@@ -111,6 +120,48 @@ impl QueueFiles {
         let mut bytes = vec![0; to_usize(length)];
         file.read_at(&mut bytes, at)?;
         Ok(bytes)
+    }
+
+    /// The first entry that a queue's files have, with its number, behind padding.
+    pub fn first_entry(&self, topic: &Arc<str>, queue_id: QueueId) -> Result<Option<(u64, Entry)>> {
+        let files = SegmentQueue::files(self.storage.as_ref(), &directory(topic, queue_id)?)?;
+        let Some((base, _)) = files.iter().find(|(_, file)| file.len == self.file_size) else { return Ok(None) };
+        let (mut at, end) = (base / to_u64(ENTRY_SIZE), (base + self.file_size) / to_u64(ENTRY_SIZE));
+        while at < end {
+            let bytes = self.read(topic, queue_id, at, COMPARED_AT_ONCE)?;
+            for entry in bytes.as_chunks::<ENTRY_SIZE>().0.iter().map(|bytes| Entry::from_bytes(bytes)) {
+                match entry {
+                    Some(entry) if entry.is_padding() => at += 1,
+                    Some(entry) => return Ok(Some((at, entry))),
+                    None => return Ok(None),
+                }
+            }
+            if bytes.is_empty() {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// One past the last of a queue's entries in memory that its files have, too, without a different one before it.
+    pub fn held(&self, queue: &ConsumeQueue) -> Result<u64> {
+        let (mut at, mut rest) = (queue.settled(), queue.tail());
+        while !rest.is_empty() {
+            let found = self.read(&queue.topic, queue.queue_id, at, COMPARED_AT_ONCE.min(queue.next() - at))?;
+            let (found, (here, _)) = (found.as_chunks::<ENTRY_SIZE>().0, rest.as_chunks::<ENTRY_SIZE>());
+            let equal = found.iter().zip(here).take_while(|(found, here)| found == here).count();
+            at += to_u64(equal);
+            rest = rest.get(equal * ENTRY_SIZE..).unwrap_or_default();
+            if equal == 0 || equal < found.len() {
+                break;
+            }
+        }
+        Ok(at)
+    }
+
+    /// Closes the files of a queue that are kept open: the next look at them finds what is there then.
+    pub fn close_queue(&self, topic: &Arc<str>, queue_id: QueueId) {
+        self.handles.lock().retain(|name, _| (&name.0, name.1) != (topic, queue_id));
     }
 
     /// An entry of a queue, from memory or file; `None` for what is no entry or has no file any more.
@@ -212,11 +263,9 @@ impl QueueFiles {
         Ok(())
     }
 
-    /// Makes the names of all files durable: a process that was killed may have made one and not synced its directory.
-    /// One that was left without its length goes.
-    pub fn sync_names(&self) -> Result<()> {
-        let Some(topics) = self.storage.list(DIRECTORY)? else { return Ok(()) };
-        for topic in topics.into_iter().filter(|topic| topic.is_dir) {
+    /// Removes files that a process made and left without their length when it was killed.
+    pub fn remove_empty(&self) -> Result<()> {
+        for topic in self.storage.list(DIRECTORY)?.unwrap_or_default().into_iter().filter(|topic| topic.is_dir) {
             let directory = format!("{DIRECTORY}/{}", topic.name);
             for queue in self.storage.list(&directory)?.unwrap_or_default().into_iter().filter(|queue| queue.is_dir) {
                 let directory = format!("{directory}/{}", queue.name);
@@ -225,32 +274,34 @@ impl QueueFiles {
                         self.storage.unlink(&format!("{directory}/{}", file.name))?;
                     }
                 }
-                self.storage.sync_dir(&directory)?;
             }
-            self.storage.sync_dir(&directory)?;
         }
-        self.storage.sync_dir(DIRECTORY)
+        Ok(())
     }
 
-    /// Makes everything behind entry `end` zeros, and removes the files behind it.
+    /// Makes all files durable, their names too, whoever wrote them: a process that was killed may have synced none of them.
+    pub fn sync_all(&self) -> Result<()> {
+        self.storage.sync_file_system()
+    }
+
+    /// Makes everything from entry `end` on zeros, and removes the files after it. `sync_all` makes that durable.
     pub fn cut(&self, topic: &Arc<str>, queue_id: QueueId, end: u64) -> Result<()> {
         let directory = directory(topic, queue_id)?;
         let (base, at) = self.locate(end);
-        self.handles.lock().clear();
         for (other, file) in SegmentQueue::files(self.storage.as_ref(), &directory)?.into_iter().rev() {
             if other > base || (other == base && at == 0) {
+                self.close_queue(topic, queue_id);
+                // From the end, each for good before the next: no crash leaves a gap.
                 self.storage.unlink(&format!("{directory}/{}", file.name))?;
                 self.storage.sync_dir(&directory)?;
             }
         }
         if at > 0
             && let Some(file) = self.handle(topic, queue_id, base, false)?
+            && !file.is_blank(at..self.file_size)?
         {
-            // Taking space back is a journal's entry; most queues have nothing there. What took it may not have synced it.
-            if !file.is_blank(at..self.file_size)? {
-                file.punch(at..self.file_size)?;
-            }
-            file.sync()?;
+            // Taking space back is an entry of the file system's journal; most queues have nothing there.
+            file.punch(at..self.file_size)?;
         }
         Ok(())
     }

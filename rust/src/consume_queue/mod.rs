@@ -74,6 +74,19 @@ impl ConsumeQueue {
         self.tail.extend_from_slice(&entry.to_bytes());
     }
 
+    /// Drops the entries from `at` on: the next one is `at`.
+    fn begin_again(&mut self, at: u64) {
+        self.first = self.first.min(at);
+        match at.checked_sub(self.settled) {
+            Some(kept) => self.tail.truncate(to_usize(kept) * ENTRY_SIZE),
+            None => {
+                self.tail.clear();
+                self.settled = at;
+            }
+        }
+        self.unsynced_from = self.unsynced_from.map(|from| from.min(at));
+    }
+
     /// Notes that the entries below `to` are in the files.
     fn settle(&mut self, to: u64) {
         let entries = to.min(self.next()).saturating_sub(self.settled);

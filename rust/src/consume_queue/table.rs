@@ -117,9 +117,23 @@ impl QueueTable {
 
     /// Notes that a block is in the files.
     pub fn settle(&mut self, block: &Block) {
-        if let Some(queue) = self.queues.get_mut(block.slot.0) {
+        self.settle_to(block.slot, block.end());
+    }
+
+    /// Notes that a queue's entries below `to` are in the files.
+    pub fn settle_to(&mut self, slot: Slot, to: u64) {
+        self.change(slot, |queue| queue.settle(to));
+    }
+
+    /// Drops a queue's entries from `at` on: the next one is `at`.
+    pub fn begin_again(&mut self, slot: Slot, at: u64) {
+        self.change(slot, |queue| queue.begin_again(at));
+    }
+
+    fn change(&mut self, slot: Slot, change: impl FnOnce(&mut ConsumeQueue)) {
+        if let Some(queue) = self.queues.get_mut(slot.0) {
             let before = queue.tail().len();
-            queue.settle(block.end());
+            change(queue);
             self.buffered -= before - queue.tail().len();
         }
     }

@@ -205,6 +205,10 @@ impl Storage for Disk {
         synced.map_err(|e| self.error("sync", dir, e))
     }
 
+    fn sync_file_system(&self) -> Result<()> {
+        retry_on_intr(|| fs::syncfs(&self.handle)).map_err(|e| self.error("sync", "", e))
+    }
+
     fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn Lock>>> {
         let flags = OFlags::RDWR | OFlags::CREATE;
         let handle = self.open_file("lock", path, flags)?.map_err(|e| self.error("lock", path, e))?;

@@ -358,6 +358,22 @@ impl Storage for Memory {
         Ok(())
     }
 
+    fn sync_file_system(&self) -> Result<()> {
+        let fault = self.shared.next(false);
+        let mut tree = self.shared.tree.lock();
+        let Some(fault) = fault else {
+            tree.files().iter().for_each(|file| file.lock().sync());
+            tree.sync_all();
+            return Ok(());
+        };
+        if !matches!(fault, FaultKind::Stop | FaultKind::StopInside(_)) {
+            // As each file's own sync that fails: some of it went to the disk, and the rest never will.
+            let mut random = Random::new(self.shared.faults.lock().calls);
+            tree.files().iter().for_each(|file| file.lock().fail_sync(&mut |most| random.up_to(most)));
+        }
+        Err(self.error("sync", "", fault.error()))
+    }
+
     fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn Lock>>> {
         self.changes("lock", path)?;
         let inode = self.file("lock", path, true)?;

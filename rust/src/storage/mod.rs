@@ -90,6 +90,9 @@ pub trait Storage: Send + Sync + Debug {
     fn remove_dir(&self, dir: &str) -> Result<()>;
     /// Makes the entries of a directory durable.
     fn sync_dir(&self, dir: &str) -> Result<()>;
+    /// Makes everything durable that was written to the file system so far, contents and names, also by other processes
+    /// (syncfs).
+    fn sync_file_system(&self) -> Result<()>;
     /// Takes the exclusive lock of one byte of a file for as long as the value lives; `None` if it is held elsewhere.
     /// The file is made if it is not there. Open-file-description locks, which RocketMQ's POSIX locks respect.
     fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn Lock>>>;

@@ -92,8 +92,9 @@ impl Shared {
         if !self.options.read_only {
             return Ok(());
         }
-        let now = Settings::load(self.storage.as_ref())?.map(|settings| settings.deleted).unwrap_or_default();
+        let mut now = Settings::load(self.storage.as_ref())?.map(|settings| settings.deleted).unwrap_or_default();
         let mut inner = self.inner.lock();
+        now.retain(|deleted| !inner.state.is_begun_again(deleted));
         let mut settings = self.settings.lock();
         if settings.deleted != now {
             settings.deleted = now;

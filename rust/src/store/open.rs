@@ -27,7 +27,7 @@ use crate::offsets::ConsumerOffsets;
 use crate::options::{FlushDiskType, StoreOptions};
 use crate::published::Published;
 use crate::record::message_id::UniqueIds;
-use crate::recovery::{Known, Recovered, cut_log, cut_queues, recover, rewrite_log};
+use crate::recovery::{Known, Recovered, cut_begun_again, cut_log, cut_queues, recover, rewrite_log};
 use crate::segment::SegmentQueue;
 use crate::settings::{Settings, StoreId};
 use crate::snapshot::Snapshot;
@@ -206,6 +206,7 @@ fn open_with(
         warnings,
     };
     clamp_offsets(&mut offsets, &recovered.dispatcher.queues, &mut report.warnings);
+    settings.deleted.retain(|deleted| !recovered.is_begun_again(deleted));
     let sync = options.flush_disk_type == FlushDiskType::Sync;
     if let Some(claim) = claim.as_mut() {
         claim.changed = true;
@@ -223,6 +224,14 @@ fn open_with(
         if !clean || recovered.stale {
             cut_log(&log, end)?;
             cut_queues(&queue_files, &recovered.dispatcher)?;
+            if let Some(published) = &published {
+                // That synced the log, too. What the page says of it may be older than what was acknowledged: should a sync
+                // fail from here on, readers would be shown no more than that.
+                published.set_appended(PhysicalOffset(end));
+                published.set_durable(PhysicalOffset(end));
+            }
+        } else {
+            cut_begun_again(&queue_files, &recovered)?;
         }
         settings.append_prop_crc = options.append_prop_crc.unwrap_or(settings.append_prop_crc);
         settings.commit_log_file_size = Some(geometry.commit_log);

@@ -3,6 +3,7 @@
 mod brokers_end;
 mod concurrency;
 mod delays;
+mod deleted_by_broker;
 mod deletion;
 mod derived;
 mod ends;

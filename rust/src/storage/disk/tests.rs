@@ -129,6 +129,7 @@ fn directories_are_made_listed_and_removed() {
     disk.rename("q/t/0/b", "q/c").unwrap();
     disk.sync_dir("q").unwrap();
     disk.sync_dir("").unwrap();
+    disk.sync_file_system().unwrap();
     disk.unlink("q/c").unwrap();
     disk.unlink("q/c").unwrap();
     let mode = |path: &str| std::fs::metadata(dir.path().join(path)).unwrap().permissions().mode() & 0o777;

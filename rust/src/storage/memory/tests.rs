@@ -143,6 +143,32 @@ fn a_failed_sync_is_not_made_good_by_the_next_one() {
     assert_eq!(seen, HashSet::from([b"x".to_vec(), b"\0".to_vec()]));
 }
 
+/// As each file's own: part of it is on the disk then, and the next one, which succeeds, does not write the rest.
+#[test]
+fn a_failed_sync_of_the_file_system_is_not_made_good_by_the_next_one() {
+    let mut seen = HashSet::new();
+    let mut names = HashSet::new();
+    for calls in 1..40_u64 {
+        let memory = Memory::new();
+        let file = memory.open("a", OpenMode::Create).unwrap();
+        (0..calls).for_each(|_| file.allocate(0..1).unwrap());
+        file.set_len(1).unwrap();
+        memory.sync_file_system().unwrap();
+        file.write_at(b"x", 0).unwrap();
+        write(&memory, "b", b"y");
+        memory.fail_at(memory.calls() + 1, FaultKind::Io, false);
+        assert!(memory.sync_file_system().is_err());
+        names.insert(read(&memory.crash(calls, CrashKeep::PowerLoss), "b").is_some());
+        memory.sync_file_system().unwrap();
+        assert_eq!(read(&memory, "a").unwrap(), b"x");
+        let after = memory.crash(0, CrashKeep::PowerLoss);
+        assert!(read(&after, "b").is_some(), "names are written by the next one");
+        seen.insert(read(&after, "a").unwrap());
+    }
+    assert_eq!(seen, HashSet::from([b"x".to_vec(), b"\0".to_vec()]));
+    assert_eq!(names, HashSet::from([true, false]));
+}
+
 #[test]
 fn shared_values_are_the_files_bytes() {
     let memory = Memory::new();
@@ -276,6 +302,16 @@ proptest! {
         let shown = everything(&disk, "");
         prop_assert_eq!(&shown, &everything(&memory, ""));
         prop_assert_eq!(&shown, &everything(&memory.crash(0, CrashKeep::PageCache), ""));
+    }
+
+    #[test]
+    fn a_synced_file_system_survives_any_crash(steps in prop::collection::vec(step(), 1..40), seed in any::<u64>()) {
+        let (memory, mut file) = (Memory::new(), None);
+        for step in &steps {
+            take(&memory, &mut file, step);
+        }
+        memory.sync_file_system().unwrap();
+        prop_assert_eq!(everything(&memory, ""), everything(&memory.crash(seed, CrashKeep::PowerLoss), ""));
     }
 
     #[test]

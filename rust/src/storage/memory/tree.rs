@@ -3,7 +3,7 @@
 //! In: names made, moved and removed; synced directories. Out: the tree now, or as lost power would leave it. Always: a
 //! change is durable once its directory is synced; before that each change survives by chance, a rename as a whole.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::sync::Arc;
 
@@ -95,6 +95,23 @@ impl Tree {
         }
         now.iter().rev().for_each(|change| apply(&mut self.durable, change));
         self.pending.extend(later.into_iter().rev());
+    }
+
+    /// Makes all changes durable.
+    pub(super) fn sync_all(&mut self) {
+        self.durable = self.now.clone();
+        self.pending.clear();
+    }
+
+    /// Every file once that has a name, or had one on the disk.
+    pub(super) fn files(&self) -> Vec<Inode> {
+        let mut known = HashSet::new();
+        let nodes = self.now.values().chain(self.durable.values());
+        let file = |node: &Node| match node {
+            Node::File(file) => known.insert(Arc::as_ptr(file).addr()).then(|| Arc::clone(file)),
+            Node::Dir => None,
+        };
+        nodes.filter_map(file).collect()
     }
 
     /// The tree after its process was killed.

@@ -103,3 +103,88 @@ fn l8_a_read_only_open_writes_nothing_also_of_an_unclean_store() {
         assert_eq!(bench.files(), before);
     }
 }
+
+/// Without queue files all entries stay in a reader's memory: what was compared with the files once is not compared again
+/// with each record that follows.
+#[test]
+fn l6_a_reader_without_queue_files_opens_in_time_that_grows_with_the_log() {
+    // A store that is not clean keeps index entries, too, up to another limit.
+    for (unclean, messages) in [(false, 425_000), (true, 40_000)] {
+        let bench = Bench::new(FlushDiskType::Async).with(|options| {
+            options.commit_log_file_size = Some(256 << 20);
+            options.consume_queue_file_size = Some(20 << 20);
+        });
+        let store = bench.open();
+        let envelope = envelope("orders");
+        let batch: Vec<_> =
+            (0..1_000).map(|_| NewMessage { envelope: &envelope, body: b"x", queue_id: QUEUE }).collect();
+        (0..messages / 1_000).for_each(|_| store.append(&batch, Wait::Yes).map(|_| ()).unwrap());
+        store.close().unwrap();
+        if unclean {
+            bench.memory.open("abort", OpenMode::Create).unwrap();
+        }
+        bench.memory.unlink("txstore/snapshot").unwrap();
+        bench.memory.count_reads(true);
+        let open = || {
+            let before = bench.memory.calls();
+            let reader = bench.read_only();
+            (bench.memory.calls() - before, reader)
+        };
+        let (with_files, _) = open();
+        bench.memory.remove_dir("consumequeue").unwrap();
+        let (calls, reader) = open();
+        let about = format!("{messages} messages, unclean {unclean}");
+        assert!(calls < with_files + 100, "{calls} calls, {with_files} with queue files; {about}");
+        assert_eq!(reader.queue_range("orders", QUEUE).unwrap(), (0, messages));
+        let (last, _) = reader.read("orders", QUEUE, QueueOffset(messages - 1), 1, None).unwrap();
+        assert_eq!(last.len(), 1);
+    }
+}
+
+/// Queues that nothing was written to since the snapshot cost an opening no write and no sync.
+#[test]
+fn an_opening_after_a_kill_syncs_all_queues_at_once() {
+    let calls = |queues: usize| {
+        let bench = Bench::sync();
+        let store = bench.open();
+        for n in 0..queues {
+            send(&store, &format!("t{n}"), b"x").unwrap();
+        }
+        store.snapshot().unwrap();
+        send(&store, "t0", b"y").unwrap();
+        let bench = bench.killed();
+        let before = bench.memory.calls();
+        let store = bench.open();
+        assert_eq!(bodies(&store, "t0", 0).len(), 2);
+        bench.memory.calls() - before
+    };
+    let (few, many) = (calls(10), calls(300));
+    assert!(many < few + 20, "{few} calls with 10 queues, {many} with 300");
+}
+
+/// What a killed process left after the end of a queue is gone for good, in its file and in files that it began.
+#[test]
+fn what_is_after_a_queues_end_is_cut_for_good() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    for _ in 0..3 {
+        send(&store, "orders", b"x").unwrap();
+    }
+    store.snapshot().unwrap();
+    let bench = bench.killed();
+    // A file of eight entries: of the first the last sector's entry, and all of the next two.
+    bench.write("consumequeue/orders/0/00000000000000000000", 140, &[7; 20]);
+    for base in [160, 320] {
+        let file = bench.memory.open(&format!("consumequeue/orders/0/{base:020}"), OpenMode::Create).unwrap();
+        file.set_len(160).unwrap();
+        file.write_at(&[7; 160], 0).unwrap();
+        file.sync().unwrap();
+    }
+    bench.memory.sync_dir("consumequeue/orders/0").unwrap();
+    drop(bench.open());
+    for seed in 0..20 {
+        let lost_power = bench.crashed(seed, CrashKeep::PowerLoss);
+        assert_eq!(lost_power.read("consumequeue/orders/0/00000000000000000000", 60, 100), [0; 100], "seed {seed}");
+        assert_eq!(lost_power.memory.list("consumequeue/orders/0").unwrap().unwrap().len(), 1, "seed {seed}");
+    }
+}

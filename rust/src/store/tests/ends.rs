@@ -208,6 +208,9 @@ mod full {
         fn sync_dir(&self, dir: &str) -> Result<()> {
             self.memory.sync_dir(dir)
         }
+        fn sync_file_system(&self) -> Result<()> {
+            self.memory.sync_file_system()
+        }
         fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn Lock>>> {
             self.memory.lock(path, byte)
         }

@@ -1,0 +1,300 @@
+//! Queues: the consume queues as the log has them, beside the files that are there.
+//!
+//! In: records in log order, the queues' files. Out: the queues, in memory and in their files. Always: entry i is that of
+//! message i; where a broker wrote, a message queue that it deleted and began again has its new messages alone, as the
+//! broker's own queue file says. Not here: reading the log, transactions, the index.
+
+use std::sync::Arc;
+
+use hashbrown::{HashMap, HashSet};
+
+use super::{Recovered, Run};
+use crate::consume_queue::{ConsumeQueue, Entry, QUEUE_OFFSET_MAX, QueueFiles, QueueRoom, Slot};
+use crate::dispatch::{DispatchRequest, Dispatcher};
+use crate::error::{Error, Result};
+use crate::half::HALF_QUEUE;
+use crate::mutant::{Mutant, mutated};
+use crate::names::{HALF_TOPIC, is_system_topic};
+use crate::record::RecordView;
+use crate::settings::{DeletedQueue, Settings};
+use crate::units::QueueId;
+
+/// Bytes of queue entries that recovery keeps in memory before it compares them with the files.
+const BUFFERED_MAX: usize = 8 << 20;
+/// Index entries that recovery keeps in memory before it writes them.
+const INDEX_MAX: usize = 1 << 16;
+
+/// Entries that a queue may lack in its middle.
+const GAP_MAX: u64 = 1 << 20;
+
+/// What a scan knows of queues beside their entries.
+#[derive(Debug)]
+pub(super) struct QueueFacts {
+    last: Option<Slot>,
+    /// Buffered bytes from which on they are compared with the files again.
+    settle_from: usize,
+    /// Queues that a broker began again at that place of the log: what is before it was deleted.
+    begun_at: HashMap<Slot, u64>,
+    /// Queues without an entry in a file when their first record was met, where a broker wrote.
+    fileless: HashSet<Slot>,
+}
+
+impl QueueFacts {
+    pub(super) fn new() -> Self {
+        Self { last: None, settle_from: BUFFERED_MAX, begun_at: HashMap::new(), fileless: HashSet::new() }
+    }
+}
+
+impl Recovered {
+    /// Whether a broker has deleted and begun a queue again since we deleted it: then our mark says nothing any more.
+    pub fn is_begun_again(&self, deleted: &DeletedQueue) -> bool {
+        let slot = self.dispatcher.queues.find(&deleted.topic, deleted.queue_id);
+        slot.and_then(|slot| self.begun_again.get(&slot)).is_some_and(|place| *place >= deleted.log_end)
+    }
+
+    /// Queues that were deleted begin after what they had then.
+    pub fn begin_deleted(&mut self, settings: &Settings) {
+        for deleted in settings.deleted.iter().filter(|deleted| !self.is_begun_again(deleted)).collect::<Vec<_>>() {
+            let slot = self.dispatcher.queues.find(&deleted.topic, deleted.queue_id);
+            if let Some(queue) = slot.and_then(|slot| self.dispatcher.queues.get_mut(slot)) {
+                queue.first = deleted.below.min(queue.next()).max(queue.first);
+            }
+        }
+    }
+}
+
+impl Run<'_> {
+    pub(super) fn enqueue(&mut self, view: &RecordView<'_>, request: &DispatchRequest<'_>) -> Result<()> {
+        if view.topic == HALF_TOPIC && view.queue_id != HALF_QUEUE && !self.known.read_only {
+            return Err(Error::ForeignStore {
+                path: self.log.segment(view.physical_offset)?.place(),
+                what: format!(
+                    "at {} it holds a half message in queue {}; only queue 0 can be continued",
+                    view.physical_offset, view.queue_id
+                ),
+            });
+        }
+        let known = self.find_queue(view);
+        // What is between is held in memory, so a number that no queue reaches must not decide how much that is.
+        let most = known.map_or(QUEUE_OFFSET_MAX, |slot| self.out.dispatcher.queues.next(slot).saturating_add(GAP_MAX));
+        if view.queue_offset.0 > most {
+            return Err(self.damage(
+                view.physical_offset.0,
+                &format!("the queue offset {} is far behind all others of {}", view.queue_offset, view.topic),
+            ));
+        }
+        let slot = match known {
+            Some(slot) => slot,
+            None => self.first_seen(view)?,
+        };
+        if self.queues.begun_at.get(&slot).is_some_and(|begun_at| view.physical_offset.0 < *begun_at) {
+            return Ok(());
+        }
+        let next = self.out.dispatcher.queues.next(slot);
+        if view.queue_offset.0 < next && self.begins_again(slot, view)? {
+            self.begin_again(slot, view.queue_offset.0, view.physical_offset.0);
+        } else if view.queue_offset.0 != next {
+            self.out.warn(format!(
+                "the record at {} says queue offset {} of {}/{}, where {next} comes next",
+                view.physical_offset, view.queue_offset, view.topic, view.queue_id
+            ));
+            if view.queue_offset.0 < next {
+                return Ok(());
+            }
+            for _ in next..view.queue_offset.0 {
+                self.out.dispatcher.queues.push(slot, Entry::PADDING);
+            }
+        }
+        self.out.dispatcher.enqueue(slot, request);
+        Ok(())
+    }
+
+    /// The queue of a record, which is often that of the record before.
+    fn find_queue(&mut self, view: &RecordView<'_>) -> Option<Slot> {
+        let queues = &self.out.dispatcher.queues;
+        let is_it = |queue: &ConsumeQueue| queue.queue_id == view.queue_id && *queue.topic == *view.topic;
+        let again = self.queues.last.filter(|slot| queues.get(*slot).is_some_and(is_it));
+        self.queues.last = again.or_else(|| queues.find(view.topic, view.queue_id));
+        self.queues.last
+    }
+
+    /// Adds the queue that begins with this record, as far as the log goes back, or with a later one that a broker began it
+    /// again with.
+    fn first_seen(&mut self, view: &RecordView<'_>) -> Result<Slot> {
+        let topic: Arc<str> = view.topic.into();
+        let may_begin_again = !self.all_ours && !is_system_topic(view.topic);
+        let in_file = if may_begin_again { self.queue_files.first_entry(&topic, view.queue_id)? } else { None };
+        let begun_again = in_file
+            .filter(|(_, entry)| entry.physical_offset > view.physical_offset)
+            .filter(|(first, entry)| self.is_brokers(view, *first, *entry));
+        if let Some((first, entry)) = begun_again {
+            let queue = ConsumeQueue::new(topic, view.queue_id, first, first);
+            let slot = self.out.dispatcher.queues.insert(queue);
+            self.queues.begun_at.insert(slot, entry.physical_offset.0);
+            self.out.begun_again.insert(slot, entry.physical_offset.0);
+            return Ok(slot);
+        }
+        let queue = self.first_of_queue(topic, view)?;
+        let slot = self.out.dispatcher.queues.insert(queue);
+        if may_begin_again && in_file.is_none() {
+            self.queues.fileless.insert(slot);
+        }
+        Ok(slot)
+    }
+
+    fn first_of_queue(&self, topic: Arc<str>, view: &RecordView<'_>) -> Result<ConsumeQueue> {
+        let first = view.queue_offset.0;
+        // Entries before it point below the log's first file; where a file has them, they stay as they are.
+        let has_front = first > 0 && !self.queue_files.read(&topic, view.queue_id, first - 1, 1)?.is_empty();
+        Ok(if first == 0 || has_front {
+            ConsumeQueue::new(topic, view.queue_id, first, first)
+        } else {
+            ConsumeQueue::padded(topic, view.queue_id, first, self.queue_files.entries_per_file())
+        })
+    }
+
+    /// Whether an entry of that record's queue leads to its own message, and a broker wrote that.
+    fn is_brokers(&self, view: &RecordView<'_>, queue_offset: u64, entry: Entry) -> bool {
+        let of = (view.topic, view.queue_id, queue_offset);
+        let is_it = |found: &RecordView<'_>, _: &[u8]| {
+            (found.topic, found.queue_id, found.queue_offset.0) == of && found.size == entry.size
+        };
+        !self.settings.wrote(entry.physical_offset.0)
+            && self.log.read(entry.physical_offset, self.known.limit, is_it).unwrap_or(false)
+    }
+
+    /// Whether a queue goes on with a record whose queue offset was given before: the broker's queue file says so, or has no
+    /// entry there and the record is a first one. A broker begins a queue at 0 again when its topic was deleted, and lower
+    /// than before when it lost the end of the queue's file.
+    fn begins_again(&self, slot: Slot, view: &RecordView<'_>) -> Result<bool> {
+        if is_system_topic(view.topic) || self.settings.wrote(view.physical_offset.0) {
+            return Ok(false);
+        }
+        let Some(queue) = self.out.dispatcher.queues.get(slot) else { return Ok(false) };
+        // What was open may be the deleted file.
+        self.queue_files.close_queue(&queue.topic, queue.queue_id);
+        let in_file = self.queue_files.read(&queue.topic, queue.queue_id, view.queue_offset.0, 1)?;
+        let in_file = Entry::from_bytes(&in_file).filter(|entry| !entry.is_padding());
+        Ok(match in_file.filter(|_| !self.queues.fileless.contains(&slot)) {
+            Some(entry) => entry.physical_offset == view.physical_offset && entry.size == view.size,
+            None => view.queue_offset.0 == 0,
+        })
+    }
+
+    /// Drops a queue's entries from `queue_offset` on; the record at `physical_offset` comes next.
+    fn begin_again(&mut self, slot: Slot, queue_offset: u64, physical_offset: u64) {
+        self.out.dispatcher.queues.begin_again(slot, queue_offset);
+        self.out.begun_again.insert(slot, physical_offset);
+    }
+
+    /// Compares entries in memory with the files now and then.
+    pub(super) fn settle_if_much(&mut self) -> Result<()> {
+        let is_much = self.out.dispatcher.queues.buffered() > self.queues.settle_from;
+        if is_much || (!self.known.read_only && self.out.dispatcher.index.len() > INDEX_MAX) {
+            self.settle()?;
+            // What a reader could not find in the files stays in memory: it looks again only after as much has come.
+            self.queues.settle_from = self.out.dispatcher.queues.buffered() + BUFFERED_MAX;
+        }
+        Ok(())
+    }
+
+    /// Compares what is in memory with the files; writes what differs, or keeps it in memory if nothing may be written.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        if self.known.read_only {
+            return self.settle_found();
+        }
+        for block in self.out.dispatcher.queues.blocks() {
+            // After a crash equal bytes may be in the page cache only, where a failed sync left them: they are written.
+            let is_there =
+                self.known.clean && self.queue_files.holds(&block.topic, block.queue_id, block.from, &block.bytes)?;
+            if !is_there {
+                self.queue_files.write(&block.topic, block.queue_id, block.from, &block.bytes)?;
+            }
+            self.out.dispatcher.queues.settle(&block);
+        }
+        if let Some(index) = self.index.as_deref_mut() {
+            index.append(&self.out.dispatcher.index)?;
+            self.out.dispatcher.index.clear();
+        }
+        Ok(())
+    }
+
+    /// Lets go of entries that the files have: of each queue those before the first that differs.
+    fn settle_found(&mut self) -> Result<()> {
+        let queues = &mut self.out.dispatcher.queues;
+        let mut found = Vec::new();
+        for (slot, queue) in queues.iter().filter(|(_, queue)| !queue.tail().is_empty()) {
+            found.push((slot, self.queue_files.held(queue)?));
+        }
+        for (slot, end) in found {
+            queues.settle_to(slot, end);
+        }
+        Ok(())
+    }
+
+    /// Message queues that have no file, in a topic of which a broker began another one again, were deleted with it.
+    pub(super) fn forget_deleted_queues(&mut self) {
+        let queues = &mut self.out.dispatcher.queues;
+        let mut topics: HashMap<Arc<str>, u64> = HashMap::new();
+        for (slot, begun_at) in &self.queues.begun_at {
+            if let Some(queue) = queues.get(*slot) {
+                let lowest = topics.entry(Arc::clone(&queue.topic)).or_insert(*begun_at);
+                *lowest = (*begun_at).min(*lowest);
+            }
+        }
+        for slot in &self.queues.fileless {
+            let begun_at = queues.get(*slot).and_then(|queue| topics.get(&queue.topic).copied());
+            if let Some(begun_at) = begun_at.filter(|_| !self.out.begun_again.contains_key(slot)) {
+                queues.begin_again(*slot, 0);
+                self.out.begun_again.insert(*slot, begun_at);
+            }
+        }
+    }
+
+    /// Queues whose messages are all gone keep their offsets: the next message must not get a used one.
+    pub(super) fn add_silent_queues(&mut self) -> Result<()> {
+        for QueueRoom { topic, queue_id, first, room } in self.queue_files.list()? {
+            if self.out.dispatcher.queues.find(&topic, queue_id).is_some() {
+                continue;
+            }
+            let limit = self.log.segments.first();
+            let next = self.last_below(&topic, queue_id, first, room, limit)?;
+            self.out.dispatcher.queues.insert(ConsumeQueue::new(topic, queue_id, next, next));
+        }
+        Ok(())
+    }
+
+    /// One past the last entry of a queue's files that points below `limit`.
+    fn last_below(&self, topic: &Arc<str>, queue_id: QueueId, first: u64, room: u64, limit: u64) -> Result<u64> {
+        let (mut low, mut high) = (first, room);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let bytes = self.queue_files.read(topic, queue_id, middle, 1)?;
+            match Entry::from_bytes(&bytes).filter(|entry| entry.is_padding() || entry.physical_offset.0 < limit) {
+                Some(_) => low = middle + 1,
+                None => high = middle,
+            }
+        }
+        Ok(low)
+    }
+}
+
+/// Makes the queues' files end where the queues end, and stay where they are; then all files of the store durable, with one
+/// sync of the file system.
+pub fn cut_queues(queue_files: &QueueFiles, dispatcher: &Dispatcher) -> Result<()> {
+    queue_files.remove_empty()?;
+    for (_, queue) in dispatcher.queues.iter().filter(|_| !mutated(Mutant::QueuesNotCut)) {
+        queue_files.cut(&queue.topic, queue.queue_id, queue.next())?;
+    }
+    queue_files.sync_all()
+}
+
+/// The same for those queues alone that a broker deleted and began again: what was written of them before is cut.
+pub fn cut_begun_again(queue_files: &QueueFiles, recovered: &Recovered) -> Result<()> {
+    for slot in recovered.begun_again.keys() {
+        if let Some(queue) = recovered.dispatcher.queues.get(*slot) {
+            queue_files.cut(&queue.topic, queue.queue_id, queue.next())?;
+        }
+    }
+    if recovered.begun_again.is_empty() { Ok(()) } else { queue_files.sync_all() }
+}

@@ -1,0 +1,196 @@
+//! A broker deleted a topic and made it again: its queues begin at 0 again, and the old records stay in the log. What a
+//! broker serves is what its queue files say.
+
+use super::*;
+use crate::consume_queue::Entry;
+use crate::record::encode::encode;
+use crate::record::{Draft, Place};
+use crate::units::to_u64;
+
+const LOG: &str = "commitlog/00000000000000000000";
+const FILE: u64 = 20 * 8;
+
+/// A message of a broker: its body, its message queue and its queue offset.
+type Message = (&'static str, i32, u64);
+
+/// Appends records of topic "orders" at `at`, as a broker does. The entry of each.
+fn append(bench: &Bench, at: u64, messages: &[Message]) -> Vec<Entry> {
+    let host = StoreOptions::default().store_host;
+    let (mut bytes, mut entries) = (Vec::new(), Vec::new());
+    for (body, queue_id, queue_offset) in messages {
+        let draft = Draft {
+            topic: "orders",
+            queue_id: QueueId(*queue_id),
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp: TimestampMs(1),
+            born_host: host,
+            store_host: host,
+            reconsume_times: 0,
+            prepared_transaction_offset: PhysicalOffset(0),
+            body: body.as_bytes(),
+            body_crc: None,
+            properties: b"KEYS\x01k\x02",
+        };
+        let physical_offset = PhysicalOffset(at + to_u64(bytes.len()));
+        let (queue_offset, store_timestamp) = (QueueOffset(*queue_offset), TimestampMs(1_700_000_000_000));
+        let size = encode(&draft, Place { physical_offset, queue_offset, store_timestamp }, false, &mut bytes).unwrap();
+        entries.push(Entry { physical_offset, size, tags_code: 0 });
+    }
+    bench.memory.create_dir("commitlog").unwrap();
+    let file = bench.memory.open(LOG, OpenMode::Create).unwrap();
+    file.set_len(4 << 10).unwrap();
+    file.write_at(&bytes, at).unwrap();
+    file.sync().unwrap();
+    entries
+}
+
+fn queue_path(queue_id: i32) -> String {
+    format!("consumequeue/orders/{queue_id}/00000000000000000000")
+}
+
+/// The topic's queues have these files and no others.
+fn put_queues(bench: &Bench, queues: &[(i32, &[Entry])]) {
+    bench.memory.remove_dir("consumequeue/orders").unwrap();
+    for (queue_id, entries) in queues {
+        bench.memory.create_dir(&format!("consumequeue/orders/{queue_id}")).unwrap();
+        let file = bench.memory.open(&queue_path(*queue_id), OpenMode::Create).unwrap();
+        file.set_len(FILE).unwrap();
+        let bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.to_bytes()).collect();
+        file.write_at(&bytes, 0).unwrap();
+        file.sync().unwrap();
+    }
+}
+
+fn text(store: &Store, queue_id: i32) -> Vec<String> {
+    bodies(store, "orders", queue_id).into_iter().map(|body| String::from_utf8(body).unwrap()).collect()
+}
+
+/// Places that a queue's file names, up to its first zeros.
+fn in_file(bench: &Bench, queue_id: i32) -> Vec<u64> {
+    let bytes = bench.read(&queue_path(queue_id), 0, usize::try_from(FILE).unwrap());
+    bytes.chunks(20).map_while(Entry::from_bytes).map(|entry| entry.physical_offset.0).collect()
+}
+
+/// Reader and writer see what the broker serves, and so does the broker when the store is handed back.
+fn assert_served(bench: &Bench, served: &[&str], about: &str) {
+    assert_eq!(text(&bench.read_only(), 0), served, "{about}: a reader");
+    let places = in_file(bench, 0);
+    for round in 0..2 {
+        let store = bench.open();
+        assert_eq!(text(&store, 0), served, "{about}: a writer, opening {round}");
+        assert_eq!(store.queue_range("orders", QUEUE).unwrap(), (0, to_u64(served.len())), "{about}");
+        store.close().unwrap();
+        assert_eq!(in_file(bench, 0), places, "{about}: handed back after opening {round}");
+    }
+    let store = bench.open();
+    let next = send(&store, "orders", b"next").unwrap();
+    assert_eq!(next.queue_offset.0, to_u64(served.len()), "{about}");
+    let after = bench.killed().open();
+    assert_eq!(text(&after, 0).len(), served.len() + 1, "{about}: after a kill");
+}
+
+fn unclean(bench: Bench) -> Bench {
+    bench.memory.open("abort", OpenMode::Create).unwrap();
+    bench
+}
+
+const OLD: [Message; 3] = [("o0", 0, 0), ("o1", 0, 1), ("o2", 0, 2)];
+
+#[test]
+fn a_queue_that_a_broker_began_again_has_its_new_messages_alone() {
+    for new in [&["n0", "n1"][..], &["n0", "n1", "n2", "n3"]] {
+        for is_clean in [true, false] {
+            let bench = Bench::new(FlushDiskType::Async);
+            let renewed: Vec<Message> = (0..).zip(new).map(|(queue_offset, body)| (*body, 0, queue_offset)).collect();
+            let entries = append(&bench, 0, &[&OLD[..], &renewed].concat());
+            put_queues(&bench, &[(0, &entries[3..])]);
+            let bench = if is_clean { bench } else { unclean(bench) };
+            assert_served(&bench, new, &format!("clean {is_clean}, {} new", new.len()));
+        }
+    }
+}
+
+/// What our snapshot says of the queue is older than its deletion.
+#[test]
+fn a_queue_that_a_broker_began_again_after_our_snapshot_has_its_new_messages_alone() {
+    for new in [&["n0", "n1"][..], &["n0", "n1", "n2", "n3"]] {
+        for is_deleted in [false, true] {
+            let bench = Bench::new(FlushDiskType::Async);
+            let store = bench.open();
+            for body in [b"o0", b"o1", b"o2"] {
+                send(&store, "orders", body).unwrap();
+            }
+            if is_deleted {
+                store.delete_queues("orders").unwrap();
+            }
+            let end = appended(&store);
+            store.close().unwrap();
+            let renewed: Vec<Message> = (0..).zip(new).map(|(queue_offset, body)| (*body, 0, queue_offset)).collect();
+            let entries = append(&bench, end, &renewed);
+            put_queues(&bench, &[(0, &entries)]);
+            assert_served(&bench, new, &format!("{} new, deleted by us before: {is_deleted}", new.len()));
+        }
+    }
+}
+
+/// Queues that are not in files (RocksDB has them, or they were removed): the log alone tells.
+#[test]
+fn without_queue_files_a_queue_begins_again_at_its_newest_first_message() {
+    for is_clean in [true, false] {
+        let bench = Bench::new(FlushDiskType::Async);
+        append(&bench, 0, &[&OLD[..], &[("n0", 0, 0), ("n1", 0, 1)]].concat());
+        let bench = if is_clean { bench } else { unclean(bench) };
+        let reader = bench.read_only();
+        assert_eq!(text(&reader, 0), ["n0", "n1"]);
+        for _ in 0..2 {
+            let store = bench.open();
+            assert_eq!(text(&store, 0), ["n0", "n1"]);
+            assert!(store.open_report().warnings.iter().all(|warning| !warning.contains("comes next")));
+            store.close().unwrap();
+            assert_eq!(in_file(&bench, 0).len(), 2, "nothing of the old queue is left in the file");
+        }
+    }
+}
+
+/// The topic had two message queues; made again, it has messages in one of them only.
+#[test]
+fn a_queue_that_was_deleted_and_not_used_again_stays_empty() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let entries = append(&bench, 0, &[("p0", 1, 0), ("o0", 0, 0), ("p1", 1, 1), ("n0", 0, 0)]);
+    put_queues(&bench, &[(0, &entries[3..])]);
+    assert_eq!(text(&bench.read_only(), 1), Vec::<String>::new());
+    for _ in 0..2 {
+        let store = bench.open();
+        assert_eq!((text(&store, 0), text(&store, 1)), (vec!["n0".to_owned()], Vec::new()));
+        store.close().unwrap();
+        assert!(bench.memory.len(&queue_path(1)).unwrap().is_none());
+    }
+}
+
+/// A broker that lost the end of a queue's file numbers on from what it has: its file tells which record is which.
+#[test]
+fn a_number_that_a_broker_gave_twice_is_the_record_that_its_queue_file_names() {
+    for is_clean in [true, false] {
+        let bench = Bench::new(FlushDiskType::Async);
+        let entries = append(&bench, 0, &[&OLD[..], &[("n1", 0, 1)]].concat());
+        put_queues(&bench, &[(0, &[entries[0], entries[3]])]);
+        let bench = if is_clean { bench } else { unclean(bench) };
+        assert_served(&bench, &["o0", "n1"], &format!("clean {is_clean}"));
+    }
+}
+
+/// Where only txstore wrote, numbers never go back: a damaged queue file changes nothing.
+#[test]
+fn in_our_own_range_a_queue_file_does_not_say_where_its_queue_begins() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    for n in 0..4_u8 {
+        send(&store, "orders", &[b'0' + n]).unwrap();
+    }
+    store.close().unwrap();
+    let second = bench.read(&queue_path(0), 20, 20);
+    bench.write(&queue_path(0), 0, &second);
+    assert_eq!(text(&bench.read_only(), 0), ["0", "1", "2", "3"]);
+    assert_eq!(text(&bench.open(), 0), ["0", "1", "2", "3"]);
+}
