@@ -520,9 +520,10 @@ class Store:
     def read_at(self, physical_offset: int) -> StoredMessage:
         """The record that begins there. Raises MessageNotFoundError, OffsetTooOldError, StoreCorruptError."""
     def scan(self, physical_offset: int, max_messages: int = 1000) -> tuple[list[StoredMessage], int]:
-        """Records of the log in order, of every topic, and the offset to go on from."""
+        """Records of the log in order, of every topic, and the offset to go on from; one record after 4 MiB at most."""
     def query(self, topic: str, key: str, max_messages: int = 64) -> list[StoredMessage]:
-        """Messages of a topic by unique id or key, newest first, through the index; the key itself is compared."""
+        """Messages of a topic by unique id or key, newest first, through the index; the key itself is compared. One message
+        after 4 MiB at most."""
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """First queue offset left, and one past the last visible; (0, 0) of a queue that is not there."""
     def queues(self) -> list[tuple[str, int, int, int]]:

@@ -3,9 +3,11 @@
 //! In: an id, or the whole log. Out: rows, folded by the same rule that recovery uses. Always: also for stores that a
 //! broker worked on, with its put-back halves and double commits. Not here: checks, which leave no trace in the log.
 
+use std::collections::BTreeSet;
+
 use super::append::{PendingHalf, Sent};
 use super::batch::{Batch, Purpose, Wait};
-use super::{Shared, Store, StoredRecord};
+use super::{Shared, Store};
 use crate::commit_log::Scanner;
 use crate::error::{Error, Outcome, Result};
 use crate::half::convert::resume_draft;
@@ -78,24 +80,33 @@ impl Store {
 
     /// The newest transaction with an id.
     pub fn transaction(&self, transaction_id: &str) -> Result<TransactionRow> {
-        self.shared.refresh()?;
-        let mut records = self.query(HALF_TOPIC, transaction_id, RECORDS_MAX)?;
-        let Some(newest) = records.first() else { return Err(unknown(transaction_id)) };
-        let real_topic = HalfFacts::of(&newest.view()?).real_topic.to_owned();
-        records.extend(self.query(DISCARD_TOPIC, transaction_id, RECORDS_MAX)?);
-        records.extend(self.query(&real_topic, transaction_id, RECORDS_MAX)?);
-        self.ops_of(&mut records)?;
-        let mut places = Vec::new();
-        for record in &records {
-            places.push((record.view()?.physical_offset, record));
+        let shared = &self.shared;
+        let (mut halves, mut real_topic) = (Vec::new(), None);
+        self.query_each(HALF_TOPIC, transaction_id, |view, _| {
+            real_topic.get_or_insert_with(|| HalfFacts::of(view).real_topic.to_owned());
+            halves.push((view.physical_offset, view.queue_offset));
+            halves.len() < RECORDS_MAX
+        })?;
+        let Some(real_topic) = real_topic else { return Err(unknown(transaction_id)) };
+        // Only places are kept: the records may be large, and many.
+        let mut places: BTreeSet<PhysicalOffset> = halves.iter().map(|(place, _)| *place).collect();
+        for topic in [DISCARD_TOPIC, &real_topic] {
+            let most = places.len() + RECORDS_MAX;
+            self.query_each(topic, transaction_id, |view, _| {
+                places.insert(view.physical_offset);
+                places.len() < most
+            })?;
         }
-        places.sort_by_key(|(place, _)| *place);
-        places.dedup_by_key(|(place, _)| *place);
-        let (mut table, mut replay) = (Table::new(0), self.shared.replay_all());
-        for (_, record) in places {
-            replay.apply(&mut table, &record.view()?);
+        places.extend(self.ops_of(&halves)?);
+        let (mut table, mut replay) = (Table::new(0), shared.replay_all());
+        for place in places {
+            match shared.log.read(place, shared.visible_end(), |view, _| replay.apply(&mut table, view)) {
+                // Retention has removed it since it was found.
+                Ok(()) | Err(Error::OffsetTooOld { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
-        let rows = self.shared.rows(&table, &replay)?;
+        let rows = shared.rows(&table, &replay)?;
         let same = |row: &TransactionRow| row.transaction_id.as_deref() == Some(transaction_id);
         rows.into_iter().rfind(same).ok_or_else(|| unknown(transaction_id))
     }
@@ -148,17 +159,11 @@ impl Store {
         shared.unacknowledged(inner, Purpose::Resume, sent).acknowledged()
     }
 
-    /// Adds the op messages behind the oldest half of `records` that name one of them.
-    fn ops_of(&self, records: &mut Vec<StoredRecord>) -> Result<()> {
-        let mut wanted = Vec::new();
-        let mut oldest = u64::MAX;
-        for record in records.iter() {
-            let view = record.view()?;
-            if view.topic == HALF_TOPIC {
-                wanted.push(view.queue_offset.0);
-                oldest = oldest.min(view.physical_offset.0);
-            }
-        }
+    /// The op messages after the oldest of `halves` that name one of them.
+    fn ops_of(&self, halves: &[(PhysicalOffset, QueueOffset)]) -> Result<Vec<PhysicalOffset>> {
+        let mut wanted: Vec<u64> = halves.iter().map(|(_, queue_offset)| queue_offset.0).collect();
+        let oldest = halves.iter().map(|(place, _)| place.0).min().unwrap_or(u64::MAX);
+        let mut found = Vec::new();
         let queue = crate::half::HALF_QUEUE;
         let (first, end) = self.queue_range(OP_TOPIC, queue)?;
         let mut at = self.first_behind(first, end, oldest)?;
@@ -171,14 +176,15 @@ impl Store {
             looked += ops.len();
             at = next.0;
             for op in ops {
-                let named: Vec<u64> = crate::half::op::parse_op_body(op.view()?.body).collect();
+                let view = op.view()?;
+                let named: Vec<u64> = crate::half::op::parse_op_body(view.body).collect();
                 if wanted.iter().any(|half| named.contains(half)) {
                     wanted.retain(|half| !named.contains(half));
-                    records.push(op);
+                    found.push(view.physical_offset);
                 }
             }
         }
-        Ok(())
+        Ok(found)
     }
 
     /// The first op message that stands behind a place of the log.

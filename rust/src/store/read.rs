@@ -4,6 +4,7 @@
 //! only in memory are seen like those in files. Not here: decoding bodies, filtering by policy.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
@@ -189,20 +190,22 @@ impl Store {
             .read(physical_offset, self.shared.visible_end(), |_, bytes| StoredRecord::new(bytes, physical_offset))
     }
 
-    /// Records of every topic in the log's order, and the offset to go on from.
+    /// Records of every topic in the log's order, and the offset to go on from: at most `max_messages`, and no more than
+    /// one after `READ_BYTES_MAX`.
     pub fn scan(&self, from: PhysicalOffset, max_messages: usize) -> Result<(Vec<StoredRecord>, PhysicalOffset)> {
         self.shared.refresh()?;
         let first = self.shared.log.segments.first();
         if from.0 < first {
             return Err(Error::OffsetTooOld { place: "the commit log".into(), requested: from.0, minimum: first });
         }
-        let mut found = Vec::new();
+        let (mut found, mut bytes) = (Vec::new(), 0);
         let settings = self.shared.settings.lock().clone();
         let scan = Scanner::new(&self.shared.log, from, self.shared.visible_end()).run(
             |offset| settings.verify(offset),
-            |view, bytes| {
-                found.push(StoredRecord::new(bytes, view.physical_offset));
-                Ok(found.len() < max_messages)
+            |view, record| {
+                found.push(StoredRecord::new(record, view.physical_offset));
+                bytes += record.len();
+                Ok(found.len() < max_messages && bytes < READ_BYTES_MAX)
             },
         )?;
         match scan.tail {
@@ -214,28 +217,42 @@ impl Store {
         }
     }
 
-    /// Messages of a topic with a key or unique id, the newest first.
+    /// Messages of a topic with a key or unique id, the newest first: at most `max_messages`, and no more than one after
+    /// `READ_BYTES_MAX`.
     pub fn query(&self, topic: &str, key: &str, max_messages: usize) -> Result<Vec<StoredRecord>> {
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        self.query_each(topic, key, |view, record| {
+            found.push(StoredRecord::new(record, view.physical_offset));
+            bytes += record.len();
+            found.len() < max_messages && bytes < READ_BYTES_MAX
+        })?;
+        Ok(found)
+    }
+
+    /// Hands each message of a topic with a key or unique id to `take`, the newest first, until that returns false.
+    pub(super) fn query_each(
+        &self,
+        topic: &str,
+        key: &str,
+        mut take: impl FnMut(&RecordView<'_>, &[u8]) -> bool,
+    ) -> Result<()> {
         self.shared.refresh()?;
         self.shared.refresh_deleted()?;
-        let mut found = Vec::new();
         let settings = self.shared.settings.lock().clone();
         for place in self.shared.candidates(topic, key)? {
-            if found.len() >= max_messages {
-                break;
-            }
-            let record = self.shared.log.read(place, self.shared.visible_end(), |view, bytes| {
+            let more = self.shared.log.read(place, self.shared.visible_end(), |view, bytes| {
                 let wanted = view.topic == topic && has_key(view, key) && !settings.has_deleted(view);
-                wanted.then(|| StoredRecord::new(bytes, place))
+                !wanted || take(view, bytes)
             });
-            match record {
-                Ok(record) => found.extend(record),
+            match more {
+                Ok(true) => {}
+                Ok(false) => break,
                 // The index may still name what retention removed.
                 Err(Error::OffsetTooOld { .. } | Error::MessageNotFound { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     /// The first entry that is left in a queue, and one past its last visible one.
@@ -409,12 +426,13 @@ impl Shared {
             return Ok(Vec::new());
         }
         let most = most.min(queue.next() - from);
-        let bytes = if from >= queue.settled() {
-            tail_bytes(queue, from, most)
-        } else {
-            let (name, most) = (std::sync::Arc::clone(&queue.topic), most.min(queue.settled() - from));
-            drop(inner);
-            self.queue_files.read(&name, queue_id, from, most)?
+        let in_file = (from < queue.settled()).then(|| (Arc::clone(&queue.topic), most.min(queue.settled() - from)));
+        let in_memory = if in_file.is_none() { tail_bytes(queue, from, most) } else { Vec::new() };
+        // Everything below may take the lock again, or wait for a disk.
+        drop(inner);
+        let bytes = match in_file {
+            Some((name, most)) => self.queue_files.read(&name, queue_id, from, most)?,
+            None => in_memory,
         };
         let (visible, appended) = (self.visible_end(), self.log.appended());
         let (entries, _) = bytes.as_chunks::<ENTRY_SIZE>();
@@ -422,15 +440,25 @@ impl Shared {
         let mut entries: Vec<Entry> =
             entries.iter().map_while(|entry| Entry::from_bytes(entry).filter(whole)).collect();
         if entries.is_empty() {
-            self.refresh_deleted()?;
-            if from < self.settings.lock().deleted_below(topic, queue_id) {
-                return Err(self.too_old(topic, queue_id, from)); // Its writer removed the file with its topic.
+            if self.is_removed(topic, queue_id, from)? {
+                return Err(self.too_old(topic, queue_id, from));
             }
             return Err(self.damaged_entry(topic, queue_id, from, "it names no place in the log"));
         }
         let seen = entries.iter().take_while(|entry| entry.is_padding() || entry.end() <= visible).count();
         entries.truncate(seen);
         Ok(entries)
+    }
+
+    /// Whether an entry has gone since the queue was looked at: retention, or a deletion of its topic, removed its file.
+    fn is_removed(&self, topic: &str, queue_id: QueueId, queue_offset: u64) -> Result<bool> {
+        // A reader learns from its writer where the log and the queues begin now.
+        self.refresh()?;
+        self.refresh_deleted()?;
+        let inner = self.inner.lock();
+        let queues = &inner.state.dispatcher.queues;
+        let queue = queues.find(topic, queue_id).and_then(|slot| queues.get(slot));
+        Ok(queue.is_some_and(|queue| queue_offset < queue.first))
     }
 
     /// The error of an entry that cannot be. The next opening builds all queues again: this one writes no snapshot.
