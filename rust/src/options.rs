@@ -24,6 +24,8 @@ pub const CONSUME_QUEUE_FILE_SIZE: u64 = 300_000 * 20;
 pub const MAX_MESSAGE_SIZE: u32 = 4 << 20;
 /// The smallest commit log file: below it a file could hold little more than its own blank record.
 pub const COMMIT_LOG_FILE_SIZE_MIN: u64 = 4 << 10;
+/// No file is larger: RocketMQ maps each in one piece, and counts its bytes in a Java int.
+pub const FILE_SIZE_MAX: u64 = (1 << 31) - 1;
 /// Room that a broker may need in a half's properties to put it back with its counters (format.md, Transactions).
 pub const PUT_BACK_ROOM: usize = 148;
 
@@ -87,36 +89,37 @@ impl Default for StoreOptions {
 impl StoreOptions {
     /// Checks every range. Nothing has been touched when this fails.
     pub fn check(&self) -> Result<()> {
-        let at_least = |option: &str, value: Option<u64>, minimum: u64, unit: &str| match value {
-            Some(value) if value < minimum => {
-                Err(invalid(option, format!("{value} is too small; at least {minimum} {unit}")))
+        let within = |option: &str, value: Option<u64>, least: u64, most: u64, unit: &str| match value {
+            Some(value) if !(least..=most).contains(&value) => {
+                Err(invalid(option, format!("{value} is out of range\nhint: {least} to {most} {unit}")))
             }
             _ => Ok(()),
         };
-        at_least("mapped_file_size_commit_log", self.commit_log_file_size, COMMIT_LOG_FILE_SIZE_MIN, "bytes")?;
-        at_least("mapped_file_size_consume_queue", self.consume_queue_file_size, 20, "bytes")?;
-        at_least("max_hash_slot_num", self.max_hash_slot_num.map(u64::from), 1, "slots")?;
-        at_least("max_index_num", self.max_index_num.map(u64::from), 2, "entries")?;
-        at_least("max_message_size", Some(u64::from(self.max_message_size)), 1, "byte")?;
-        at_least("flush_interval_commit_log", Some(self.flush_interval_ms), 1, "ms")?;
-        at_least("pending_transactions_max", Some(self.pending_transactions_max), 1, "transaction")?;
+        let (log, queue) = (self.commit_log_file_size, self.consume_queue_file_size);
+        within("mapped_file_size_commit_log", log, COMMIT_LOG_FILE_SIZE_MIN, FILE_SIZE_MAX, "bytes")?;
+        within("mapped_file_size_consume_queue", queue, 20, FILE_SIZE_MAX - FILE_SIZE_MAX % 20, "bytes")?;
+        // Whether slots and entries fit into one file together is asked where both are known.
+        within("max_hash_slot_num", self.max_hash_slot_num.map(u64::from), 1, FILE_SIZE_MAX / 4, "slots")?;
+        within("max_index_num", self.max_index_num.map(u64::from), 2, FILE_SIZE_MAX / 20, "entries")?;
+        for (option, value) in [
+            ("max_message_size", u64::from(self.max_message_size)),
+            ("flush_interval_commit_log", self.flush_interval_ms),
+            ("pending_transactions_max", self.pending_transactions_max),
+        ] {
+            if value == 0 {
+                return Err(invalid(option, "0 is out of range\nhint: at least 1".to_owned()));
+            }
+        }
         if !(0..=i64::from(i32::MAX)).contains(&self.transaction_timeout_ms) {
             return Err(invalid(
                 "transaction_timeout",
                 format!("{} is not within 0 to {} ms", self.transaction_timeout_ms, i32::MAX),
             ));
         }
-        if self.commit_log_file_size.is_some_and(|size| size > 1 << 31) {
-            return Err(invalid(
-                "mapped_file_size_commit_log",
-                "a commit log file has at most 2147483648 bytes".into(),
-            ));
-        }
-        if let Some(size) = self.consume_queue_file_size.filter(|size| size % 20 != 0) {
-            return Err(invalid(
-                "mapped_file_size_consume_queue",
-                format!("{size} is no multiple of an entry's 20 bytes"),
-            ));
+        if let Some(size) = queue.filter(|size| size % 20 != 0) {
+            let what =
+                format!("{size} bytes hold no whole number of entries\nhint: a multiple of 20, the bytes of one entry");
+            return Err(invalid("mapped_file_size_consume_queue", what));
         }
         // An op message names at least one half: twenty digits and a comma.
         if !(32..=1 << 20).contains(&self.op_message_size_max) {
@@ -132,3 +135,6 @@ impl StoreOptions {
 fn invalid(option: &str, what: String) -> Error {
     Error::InvalidOption { option: option.to_owned(), what }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::index::{IndexGeometry, find_geometry, verify_geometry};
 use crate::log_view::{consume_queue_file_size, foreign, log_file_size};
 use crate::names::HALF_TOPIC;
-use crate::options::{COMMIT_LOG_FILE_SIZE, CONSUME_QUEUE_FILE_SIZE, StoreOptions};
+use crate::options::{COMMIT_LOG_FILE_SIZE, CONSUME_QUEUE_FILE_SIZE, FILE_SIZE_MAX, StoreOptions};
 use crate::settings::Settings;
 use crate::storage::Storage;
 
@@ -80,7 +80,15 @@ fn index_geometry(storage: &dyn Storage, options: &StoreOptions, settings: Optio
     let slots = agree("max_hash_slot_num", own_slots, options.max_hash_slot_num.map(u64::from), default.slots.into())?;
     let entries = agree("max_index_num", own_entries, options.max_index_num.map(u64::from), default.entries.into())?;
     let narrow = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
-    Ok(IndexGeometry { slots: narrow(slots), entries: narrow(entries) })
+    let geometry = IndexGeometry { slots: narrow(slots), entries: narrow(entries) };
+    if geometry.file_bytes() > FILE_SIZE_MAX {
+        let what = format!(
+            "an index file of {slots} slots and {entries} entries has {} bytes\nhint: at most {FILE_SIZE_MAX}; a slot has 4 bytes, an entry 20",
+            geometry.file_bytes()
+        );
+        return Err(Error::InvalidOption { option: "max_index_num".to_owned(), what });
+    }
+    Ok(geometry)
 }
 
 /// The store's own size rules; asking for another is an error, not a wish.

@@ -367,3 +367,16 @@ fn p1_a_second_writer_is_refused_at_once() {
     store.close().unwrap();
     bench.open();
 }
+
+#[test]
+fn an_index_file_that_a_broker_could_not_map_is_refused_before_anything_is_made() {
+    for (slots, entries) in [(None, Some(107_000_000)), (Some(500_000_000), Some(20_000_000))] {
+        let bench = Bench::sync().with(|options| (options.max_hash_slot_num, options.max_index_num) = (slots, entries));
+        let refused = bench.try_open().unwrap_err();
+        assert!(
+            matches!(&refused, Error::InvalidOption { what, .. } if what.contains("at most 2147483647")),
+            "{refused}"
+        );
+        assert!(bench.files().is_empty());
+    }
+}
