@@ -12,7 +12,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Literal, Self, TypeAlias, overload
@@ -45,6 +44,7 @@ from txstore.errors import (
 )
 from txstore.housekeeping import Housekeeping, Job
 from txstore.interface import ConsumerMember, ProducerMember, Pull
+from txstore.lifetime import Parts, end_forgotten
 from txstore.message import (
     LocalTransactionState,
     Message,
@@ -64,8 +64,8 @@ from txstore.transaction import CheckHistory, Outlook, PendingTransaction, Trans
 __all__ = ["Broker", "open"]
 
 _log = logging.getLogger("txstore.broker")
+_TOPICS_SECONDS = 5.0  # Where a write failed; else they are written when they have waited.
 _STOP_SECONDS = 60.0  # A job of housekeeping is a snapshot at most.
-_FORGOTTEN_STOP_SECONDS = 5.0  # The collector may run while this thread holds what the job waits for.
 
 _CLEAN_SECONDS = 3600.0
 _CLOCKS_MS = 3_600_000  # A database's rows bear the times of other processes' clocks.
@@ -126,16 +126,6 @@ def open(
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What must be ended with a broker. It does not know the broker, so that a forgotten one can be collected."""
-
-    store: Store
-    housekeeping: Housekeeping
-    pool: CheckPool
-    process: int
-
-
 class Broker(ConsumerGroups):
     """An open store. Made by `txstore.open`; close it, or use it in `with`.
 
@@ -162,6 +152,9 @@ class Broker(ConsumerGroups):
         self._closed = False
         self._producers = Producers()
         self._topic_watchers: tuple[Callable[[Sequence[str]], None], ...] = ()
+        keeps_house = keep_house and not store.read_only
+        housekeeping = Housekeeping(monotonic)
+        write_later = functools.partial(housekeeping.wake, "topics") if keeps_house else None
         self._topics = Topics(
             store,
             [(topic, queue_id) for topic, queue_id, _, _ in store.queues()],
@@ -169,8 +162,10 @@ class Broker(ConsumerGroups):
             read_only=store.read_only,
             auto_create=config.auto_create_topic_enable,
             queues_default=config.default_topic_queue_nums,
+            monotonic=monotonic,
+            write_later=write_later,
         )
-        self._groups = Groups(store, time_ms, read_only=store.read_only)
+        self._groups = Groups(store, time_ms, read_only=store.read_only, monotonic=monotonic, write_later=write_later)
         topics, groups = self._topics, self._groups
         backlog = Backlog(store, topics.make_small, self.topics, self.groups, self.read_queues)
         super().__init__(backlog, groups.add, monotonic)
@@ -193,9 +188,9 @@ class Broker(ConsumerGroups):
         self.search_offset = store.search_offset
         self._time_limit = time_limit
         self._time_ms = time_ms
-        self._parts = _Parts(store, Housekeeping(monotonic), pool, os.getpid())
-        self._finalizer = weakref.finalize(self, _forgotten, self._parts)
-        if keep_house and not store.read_only:
+        self._parts = Parts(store, (topics, groups), housekeeping, pool, os.getpid())
+        self._finalizer = weakref.finalize(self, end_forgotten, self._parts)
+        if keeps_house:
             self._keep_house()
         self._log_opening()
 
@@ -240,8 +235,9 @@ class Broker(ConsumerGroups):
         return self._store.stat()
 
     def flush(self) -> None:
-        """Makes everything that was sent so far durable."""
+        """Makes everything that was sent so far durable, and the topics and groups that were made."""
         self._store.flush()
+        self._parts.write_tables()
 
     def close(self) -> None:
         """Stops checking, waits for running checks up to their limit, closes producers, consumers and the store.
@@ -267,7 +263,7 @@ class Broker(ConsumerGroups):
                 except TxStoreError as error:
                     _log.warning("%r was not closed cleanly: %s", member, error, extra={"group": member.group})
         finally:
-            _shut(parts)  # Also where Ctrl-C breaks the waiting off: closing again would do nothing.
+            parts.shut()  # Also where Ctrl-C breaks the waiting off: closing again would do nothing.
 
     def __enter__(self) -> Self:
         return self
@@ -616,6 +612,7 @@ class Broker(ConsumerGroups):
         )
         house.add("databases", job(lambda broker: broker._clean_databases()), _CLEAN_SECONDS)
         house.add("snapshot", job(lambda broker: broker._store.snapshot()), seconds["snapshot_interval"])
+        house.add("topics", job(lambda broker: broker._parts.write_tables()), _TOPICS_SECONDS)
         house.add("retention", job(lambda broker: broker._retention.round()), seconds["clean_resource_interval"])
         house.add("delays", job(lambda broker: broker._delays.deliver()), DELAYS_EVERY_SECONDS)
         house.start()
@@ -658,29 +655,6 @@ _PERIODS = (
 def _cleaned(answer: Answer) -> None:
     if answer.reason is not None:
         _log.warning("a database was not cleaned: %s", answer.reason, extra={"reason": answer.reason})
-
-
-def _shut(parts: _Parts) -> None:
-    """Writes what is left and closes the store, even where writing fails."""
-    try:
-        parts.store.write_offsets()
-    except ReadOnlyError:
-        pass
-    finally:
-        parts.store.close()
-
-
-def _forgotten(parts: _Parts) -> None:
-    """Ends a broker that nobody closed. Runs wherever it is collected, so it waits for no check and raises nothing."""
-    if os.getpid() != parts.process:
-        return
-    try:
-        parts.housekeeping.stop(_FORGOTTEN_STOP_SECONDS)
-        parts.pool.stop()
-        if not parts.store.closed:
-            _shut(parts)
-    except Exception:
-        _log.exception("a forgotten store was not closed cleanly")
 
 
 def _outlook_of(rounds: CheckRounds) -> Callable[[WaitingHalf], Outlook]:

@@ -1,13 +1,16 @@
 """Topics and groups: what topics.json and subscriptionGroup.json say, in RocketMQ's shape.
 
 In: the files' text, and the queues that the log has. Out: which queues a topic has, and a new text when something was
-added. Always: unknown keys are kept, `dataVersion` rises with each change, and a topic is on disk before its first
-message. Not here: which names are allowed (the engine), reading and writing the files safely (the engine too).
+added. Always: unknown keys are kept and `dataVersion` rises with each write. A change is on disk when the call returns,
+but where many come in a row, they are written together after a moment: each write is of the whole file. A crash before
+that loses no topic with messages: it is found in the log. Not here: which names are allowed (the engine), reading and
+writing the files safely (the engine too).
 """
 
 import json
 import logging
 import threading
+import time
 import warnings
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
@@ -21,6 +24,9 @@ _log = logging.getLogger("txstore.topics")
 _READ = 4  # RocketMQ's PermName.
 _WRITE = 2
 _QUEUES_MAX = 1024
+_WRITING_SECONDS = 0.25  # Spent on writes at once; then more is allowed as a share of the time that passes.
+_WRITING_SHARE = 0.05
+_WAIT_SECONDS_MAX = 1.0  # How long a change waits to be written at most.
 
 
 class ConfigFiles(Protocol):
@@ -34,14 +40,28 @@ class _Table:
     """One file: a JSON object with `dataVersion` and a table of entries by name."""
 
     def __init__(
-        self, files: ConfigFiles, file: str, table: str, time_ms: Callable[[], int], *, read_only: bool
+        self,
+        files: ConfigFiles,
+        file: str,
+        table: str,
+        time_ms: Callable[[], int],
+        *,
+        read_only: bool,
+        monotonic: Callable[[], float] = time.monotonic,
+        write_later: Callable[[float], None] | None = None,
     ) -> None:
+        """`write_later`: has `write` called after so many seconds; None: each change is written at once."""
         self._files = files
         self._file = file
         self._name = table
         self._time_ms = time_ms
         self._read_only = read_only
         self._lock = threading.RLock()
+        self._monotonic = monotonic
+        self._write_later = write_later
+        self._allowed_seconds = _WRITING_SECONDS
+        self._allowed_at = monotonic()
+        self._unwritten = False
         self._root = self._parsed(files.config_text(file))
         self._entries: dict[str, dict[str, Any]] = self._root[table]
 
@@ -67,20 +87,57 @@ class _Table:
             self._replace({}, removed=[name for name in names if name in self._entries])
 
     def _replace(self, changed: dict[str, dict[str, Any]], removed: Collection[str] = ()) -> None:
-        """Writes the table with `changed` entries, then remembers them: a failed write changes nothing."""
-        entries = {name: entry for name, entry in (self._entries | changed).items() if name not in removed}
-        if not (changed or removed) or self._read_only:
-            self._entries = entries
+        """Changes entries, and writes the table now or a little later. A write that fails now changes nothing."""
+        if not (changed or removed):
             return
+        before = {name: self._entries.get(name) for name in (*changed, *removed)}
+        others_wait = self._unwritten
+        self._put(changed, removed)
+        if self._read_only:
+            return
+        self._unwritten = True
+        wait = self._seconds_to_wait()
+        # What was removed must not come back.
+        if wait > 0 and self._write_later is not None and not removed:
+            self._write_later(wait)
+            return
+        try:
+            self._write()
+        except BaseException:
+            self._put({name: entry for name, entry in before.items() if entry is not None}, before)
+            self._unwritten = others_wait
+            raise
+
+    def _seconds_to_wait(self) -> float:
+        now = self._monotonic()
+        earned = (now - self._allowed_at) * _WRITING_SHARE
+        self._allowed_seconds, self._allowed_at = min(_WRITING_SECONDS, self._allowed_seconds + earned), now
+        return min(max(0.0, -self._allowed_seconds / _WRITING_SHARE), _WAIT_SECONDS_MAX)
+
+    def _put(self, changed: dict[str, dict[str, Any]], removed: Collection[str]) -> None:
+        # In place: a copy for each topic would cost as much as all topics.
+        for name in removed:
+            self._entries.pop(name, None)
+        self._entries.update(changed)
+
+    def write(self) -> None:
+        """Writes changes that wait to be written. Raises what writing raises; they wait on then."""
+        with self._lock:
+            if self._unwritten:
+                self._write()
+
+    def _write(self) -> None:
+        began = self._monotonic()
         version = self._root.get("dataVersion")
         version = dict(version) if isinstance(version, dict) else {"stateVersion": 0}
         counter = version.get("counter", 0)
         version["counter"] = counter + 1 if isinstance(counter, int) else 1
         version["timestamp"] = self._time_ms()
-        root = self._root | {"dataVersion": version, self._name: entries}
+        root = self._root | {"dataVersion": version, self._name: self._entries}
         # The store lays the text out; an indented one takes Python ten times as long.
         self._files.set_config_text(self._file, json.dumps(root, sort_keys=True))
-        self._root, self._entries = root, entries
+        self._root, self._unwritten = root, False
+        self._allowed_seconds -= self._monotonic() - began
 
 
 class Topics(_Table):
@@ -98,8 +155,18 @@ class Topics(_Table):
         read_only: bool,
         auto_create: bool,
         queues_default: int,
+        monotonic: Callable[[], float] = time.monotonic,
+        write_later: Callable[[float], None] | None = None,
     ) -> None:
-        super().__init__(files, "topics.json", "topicConfigTable", time_ms, read_only=read_only)
+        super().__init__(
+            files,
+            "topics.json",
+            "topicConfigTable",
+            time_ms,
+            read_only=read_only,
+            monotonic=monotonic,
+            write_later=write_later,
+        )
         self._auto_create = auto_create
         self._queues_default = queues_default
         self._add_found(queues)
@@ -125,7 +192,8 @@ class Topics(_Table):
 
     def names(self) -> list[str]:
         """The topics of users, sorted."""
-        return sorted(topic for topic in self._entries if not is_system_topic(topic))
+        with self._lock:
+            return sorted(topic for topic in self._entries if not is_system_topic(topic))
 
     def read_queues(self, topic: str) -> tuple[int, ...]:
         return self._allowed(topic, "readQueueNums", _READ)
@@ -210,8 +278,24 @@ class Topics(_Table):
 class Groups(_Table):
     """The consumer groups of a store, as a broker wants to find them. Safe to use from many threads."""
 
-    def __init__(self, files: ConfigFiles, time_ms: Callable[[], int], *, read_only: bool) -> None:
-        super().__init__(files, "subscriptionGroup.json", "subscriptionGroupTable", time_ms, read_only=read_only)
+    def __init__(
+        self,
+        files: ConfigFiles,
+        time_ms: Callable[[], int],
+        *,
+        read_only: bool,
+        monotonic: Callable[[], float] = time.monotonic,
+        write_later: Callable[[float], None] | None = None,
+    ) -> None:
+        super().__init__(
+            files,
+            "subscriptionGroup.json",
+            "subscriptionGroupTable",
+            time_ms,
+            read_only=read_only,
+            monotonic=monotonic,
+            write_later=write_later,
+        )
         self._root.setdefault("forbiddenTable", {})
 
     def read_again(self) -> None:
@@ -220,7 +304,8 @@ class Groups(_Table):
             self._read_again()
 
     def names(self) -> list[str]:
-        return sorted(self._entries)
+        with self._lock:
+            return sorted(self._entries)
 
     def has(self, group: str) -> bool:
         """Whether the file knows the group."""

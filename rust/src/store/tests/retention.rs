@@ -347,6 +347,7 @@ fn t13_a_file_of_which_every_clock_was_ahead_grows_old_too() {
     assert_eq!(ages_in_days(&store), [0, 0, 0]);
     bench.clock.advance(4 * DAY_MS);
     assert_eq!(ages_in_days(&store), [4, 4, 4]);
+}
 
 type Hook = Box<dyn FnOnce() + Send>;
 
