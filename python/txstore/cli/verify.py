@@ -22,7 +22,7 @@ __all__ = ["Findings", "verify"]
 
 _HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 _PROGRESS_GROUP = "CID_RMQ_SYS_TRANS"
-_REPAIR_TOPIC = "TXSTORE_REPAIR"  # Of the records that a repair puts where others were.
+_REPAIR_TOPICS = ("TXSTORE_REPAIR", "~")  # Of the records that a repair puts where others were.
 _LOST = -1
 _READ_BATCH = 500
 _FINDINGS_MAX = 1000  # More of one kind say nothing new, and a wrecked store has millions.
@@ -39,6 +39,8 @@ class Findings:
     notes: list[str] = field(default_factory=list)
     log_was_read: bool = True
     """To its end: where damage stopped it, what the queues say of the rest cannot be compared."""
+    stopped_at: tuple[str, int] | None = None
+    """The file and byte of the damage that stopped it."""
 
     def as_facts(self) -> dict[str, Any]:
         return {
@@ -70,13 +72,15 @@ def _verify_records(records: Iterable[StoredMessage], found: Findings) -> dict[P
     try:
         for message in records:
             found.counts["records"] += 1
-            found.counts["repaired_places"] += message.topic == _REPAIR_TOPIC
+            found.counts["repaired_places"] += message.topic in _REPAIR_TOPICS
             _verify_body(message, found)
             if message.sys_flag & 0xC in (0, 0x8):
                 _expect(message, expected, found)
     except (errors.StoreCorruptError, errors.MissingFileError) as error:
         found.damages.append(_first_line(error))
         found.log_was_read = False
+        if isinstance(error, errors.StoreCorruptError):
+            found.stopped_at = (str(error.file), error.offset)
     return expected
 
 
@@ -140,7 +144,8 @@ def _verify_queue(
         try:
             messages, following = store.read(topic, queue_id, at, _READ_BATCH)
         except errors.TxStoreError as error:
-            found.differs(f"{topic}/{queue_id} from {at}: {_first_line(error)}")
+            if not _is_told(error, found):
+                found.differs(f"{topic}/{queue_id} from {at}: {_first_line(error)}")
             return
         for message in messages:
             found.counts["queue_entries"] += 1
@@ -155,6 +160,15 @@ def _verify_queue(
             found.differs(f"{topic}/{queue_id}: cannot be read beyond {at}, it should end at {end}")
             return
         at = following
+
+
+def _is_told(error: errors.TxStoreError, found: Findings) -> bool:
+    """Whether the damage that stopped the log explains that a queue's message cannot be read: one line is enough.
+
+    Names of log files are in the order of the log."""
+    if not isinstance(error, errors.StoreCorruptError) or found.stopped_at is None:
+        return False
+    return (str(error.file), error.offset) >= found.stopped_at
 
 
 def _verify_transactions(store: Store, found: Findings) -> None:

@@ -30,6 +30,17 @@ pub struct Scan {
     pub tail: Tail,
 }
 
+impl Scan {
+    /// Why no record begins where the scan ended, if the log is known to go on up to `end`.
+    pub fn damage_before(&self, end: u64) -> Option<&str> {
+        match &self.tail {
+            Tail::Bad(why) => Some(why),
+            Tail::End if self.end < end => Some("zeros, where a record should begin"),
+            Tail::End | Tail::Stopped => None,
+        }
+    }
+}
+
 /// What stands at an offset of the log.
 #[derive(Debug)]
 pub enum Step<'a> {
@@ -55,10 +66,20 @@ pub fn step(rest: &[u8], at: u64, file_end: u64, verify: Verify) -> Step<'_> {
             Step::BadBlank(format!("a blank record of {size} bytes where {} are left in the file", file_end - at))
         }
         Err(DecodeError::Empty) => Step::Unwritten,
-        // Fewer bytes than a record begins with, and all zeros: the end of a file without a blank record.
-        Err(_) if to_u64(rest.len()) < super::FILE_TAIL && rest.iter().all(|byte| *byte == 0) => Step::Unwritten,
+        // Fewer bytes than a record begins with, and all zeros: the end of a file, where even a blank one does not fit.
+        Err(_) if is_too_short(rest) => {
+            if at + to_u64(rest.len()) == file_end {
+                Step::FileEnd
+            } else {
+                Step::Unwritten
+            }
+        }
         Err(why) => Step::Bad(why),
     }
+}
+
+fn is_too_short(rest: &[u8]) -> bool {
+    to_u64(rest.len()) < super::FILE_TAIL && rest.iter().all(|byte| *byte == 0)
 }
 
 /// Whether a visitor wants the next record.

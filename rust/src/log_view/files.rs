@@ -84,11 +84,13 @@ impl LogFiles {
     }
 
     /// Bytes of one file.
+    #[cfg(feature = "arrow")]
     pub(crate) const fn file_size(&self) -> u64 {
         self.file_size
     }
 
     /// From where the first file begins to where the last one ends.
+    #[cfg(feature = "arrow")]
     pub(crate) fn range(&self) -> Range<u64> {
         let end = self.files.last().map_or(0, |(base, _)| base.saturating_add(self.file_size));
         self.files.first().map_or(0, |(base, _)| *base)..end
@@ -218,6 +220,7 @@ impl LogFiles {
     }
 
     /// An error about an offset of the log.
+    #[cfg(feature = "arrow")]
     pub(crate) fn corrupt(&self, at: u64, what: &str) -> Error {
         let base = self.file_of(at).map_or(at, |file| file.start);
         Error::StoreCorrupt {

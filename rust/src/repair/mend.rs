@@ -189,7 +189,10 @@ impl Mender<'_> {
 
     /// What follows the end of the log goes: the checkpoint that tells it from damage goes, too.
     fn cut_tail(&mut self) -> Result<()> {
-        let Some((from, to)) = self.found.torn.filter(|_| !self.found.damages.is_empty()) else { return Ok(()) };
+        let ends = |damage: &&Damage| matches!(damage.kind, DamageKind::Tail | DamageKind::End);
+        let damaged = self.found.damages.iter().find(ends).map(|damage| (damage.from, damage.from));
+        let torn = self.found.torn.filter(|_| !self.found.damages.is_empty());
+        let Some((from, to)) = torn.or(damaged) else { return Ok(()) };
         let size = self.found.file_size;
         for (base, file) in SegmentQueue::files(self.storage, commit_log::DIRECTORY)?.iter().rev() {
             let path = format!("{}/{}", commit_log::DIRECTORY, file.name);
@@ -201,7 +204,7 @@ impl Mender<'_> {
                 file.sync()?;
             }
         }
-        self.out.cleared.push((from, to));
+        self.out.cleared.extend(torn.map(|_| (from, to)));
         Ok(())
     }
 

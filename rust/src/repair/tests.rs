@@ -428,3 +428,76 @@ fn a_filler_fits_any_room_that_a_record_left() {
         }
     }
 }
+
+/// A broker's log with short records at these offsets, stored a second apart, in one file.
+fn short_records(places: &[u64]) -> Memory {
+    use crate::checkpoint::Checkpoint;
+    use crate::record::{Draft, Place, encode};
+    let (memory, host) = (Memory::new(), StoreOptions::default().store_host);
+    memory.create_dir("commitlog").unwrap();
+    let file = memory.open("commitlog/00000000000000000000", OpenMode::Create).unwrap();
+    file.set_len(FILE).unwrap();
+    for (number, place) in (0_u64..).zip(places) {
+        let draft = Draft {
+            topic: "t",
+            queue_id: QueueId(0),
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp: TimestampMs(1),
+            born_host: host,
+            store_host: host,
+            reconsume_times: 0,
+            prepared_transaction_offset: PhysicalOffset(0),
+            body: b"x",
+            body_crc: None,
+            properties: b"",
+        };
+        let place = Place {
+            physical_offset: PhysicalOffset(*place),
+            queue_offset: crate::units::QueueOffset(number),
+            store_timestamp: TimestampMs(1_000 * (i64::try_from(number).unwrap() + 1)),
+        };
+        let mut bytes = Vec::new();
+        encode(&draft, place, false, &mut bytes).unwrap();
+        assert_eq!(bytes.len(), 93);
+        file.write_at(&bytes, place.physical_offset.0).unwrap();
+    }
+    let newest_ms = 1_000 * i64::try_from(places.len()).unwrap();
+    Checkpoint::store(&memory, &Checkpoint { physic_ms: newest_ms, logics_ms: newest_ms, ..Checkpoint::default() })
+        .unwrap();
+    memory
+}
+
+fn places_left(memory: &Memory) -> Vec<u64> {
+    let store = open(memory).unwrap();
+    let (records, _) = store.scan(PhysicalOffset(0), usize::MAX).unwrap();
+    let views = records.iter().map(|record| record.view().unwrap()).filter(|view| !is_filler(view));
+    views.map(|view| view.physical_offset.0).collect()
+}
+
+#[test]
+fn the_shortest_record_is_filled_and_costs_no_other() {
+    let memory = short_records(&[0, 93, 186, 279]);
+    flip(&memory, "commitlog/00000000000000000000", 93 + 88);
+    let found = examine(&memory);
+    let damages: Vec<_> = found.damages.iter().map(|damage| (damage.from, damage.to, damage.given_up)).collect();
+    assert_eq!(damages, [(93, 186, 0)]);
+    mended(&memory);
+    assert_eq!(places_left(&memory), [0, 186, 279]);
+    assert!(examine(&memory).damages.is_empty());
+}
+
+#[test]
+fn damage_that_no_filler_fits_costs_the_record_after_it() {
+    let memory = short_records(&[0, 133, 226, 319]);
+    let file = memory.open("commitlog/00000000000000000000", OpenMode::Write).unwrap();
+    file.write_at(&[0xEE; 40], 93).unwrap();
+    file.sync().unwrap();
+    let found = examine(&memory);
+    let damages: Vec<_> = found.damages.iter().map(|damage| (damage.from, damage.to, damage.given_up)).collect();
+    assert_eq!(damages, [(93, 226, 1)]);
+    assert_eq!(found.records, 3, "the record that is given up does not count");
+    mended(&memory);
+    assert_eq!(places_left(&memory), [0, 226, 319]);
+    assert!(examine(&memory).damages.is_empty());
+}

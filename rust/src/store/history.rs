@@ -65,14 +65,15 @@ impl Store {
         let mut replay = shared.replay_all();
         let settings = shared.settings.lock().clone();
         let from = PhysicalOffset(shared.log.segments.first());
-        let scan = Scanner::new(&shared.log, from, shared.visible_end()).run(
+        let end = shared.visible_end();
+        let scan = Scanner::new(&shared.log, from, end).run(
             |offset| settings.verify(offset),
             |view, _| {
                 replay.apply(&mut table, view);
                 Ok(true)
             },
         )?;
-        if let crate::commit_log::Tail::Bad(why) = scan.tail {
+        if let Some(why) = scan.damage_before(end) {
             return Err(shared.log.segment(PhysicalOffset(scan.end))?.corrupt(scan.end, why));
         }
         shared.rows(&table, &replay)

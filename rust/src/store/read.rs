@@ -200,7 +200,8 @@ impl Store {
         }
         let (mut found, mut bytes) = (Vec::new(), 0);
         let settings = self.shared.settings.lock().clone();
-        let scan = Scanner::new(&self.shared.log, from, self.shared.visible_end()).run(
+        let end = self.shared.visible_end();
+        let scan = Scanner::new(&self.shared.log, from, end).run(
             |offset| settings.verify(offset),
             |view, record| {
                 found.push(StoredRecord::new(record, view.physical_offset));
@@ -208,10 +209,9 @@ impl Store {
                 Ok(found.len() < max_messages && bytes < READ_BYTES_MAX)
             },
         )?;
-        match scan.tail {
-            crate::commit_log::Tail::Bad(why) if found.is_empty() => {
-                let segment = self.shared.log.segment(PhysicalOffset(scan.end))?;
-                Err(segment.corrupt(scan.end, why))
+        match scan.damage_before(end) {
+            Some(why) if found.is_empty() => {
+                Err(self.shared.log.segment(PhysicalOffset(scan.end))?.corrupt(scan.end, why))
             }
             _ => Ok((found, PhysicalOffset(scan.end))),
         }
