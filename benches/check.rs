@@ -9,7 +9,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use txstore::half::HalfCopy;
 use txstore::half::scan::alike;
 use txstore::options::FlushDiskType;
-use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
+use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
 use txstore::units::QueueId;
 
 const HALVES: u64 = 1_000_000;
@@ -30,7 +30,7 @@ fn fill(store: &Store) {
             continue;
         }
         let half = HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 };
-        let end = End { half, kind: EndKind::RollBack, transaction_id: None, group: None, from_check: false };
+        let end = End { half, kind: EndKind::RollBack, transaction_id: None, group: None, decider: Decider::Producer };
         store.end_transaction(&end, Wait::Yes).unwrap();
     }
 }

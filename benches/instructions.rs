@@ -14,7 +14,7 @@ use txstore::error::{Error, Result};
 use txstore::half::HalfCopy;
 use txstore::half::scan::alike;
 use txstore::options::FlushDiskType;
-use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
+use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
 use txstore::units::{QueueId, QueueOffset};
 
 const BODY_BYTES: usize = 1024;
@@ -108,7 +108,7 @@ fn ends(store: &Store, halves: &[HalfCopy], kind: EndKind) {
         kind,
         transaction_id: None,
         group: Some("bench".to_owned()),
-        from_check: false,
+        decider: Decider::Producer,
     };
     let ends: Vec<End> = halves.iter().map(end).collect();
     measured(|| {

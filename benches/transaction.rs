@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use txstore::half::HalfCopy;
 use txstore::options::FlushDiskType;
-use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
+use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
 use txstore::units::QueueId;
 
 const BODY_BYTES: usize = 1024;
@@ -20,7 +20,7 @@ fn transact(store: &Store, count: u64, kind: EndKind) {
     for _ in 0..count {
         let sent = store.prepare(&half, Wait::Yes).unwrap().acknowledged().unwrap();
         let half = HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 };
-        let end = End { half, kind, transaction_id: None, group: Some("bench".to_owned()), from_check: false };
+        let end = End { half, kind, transaction_id: None, group: Some("bench".to_owned()), decider: Decider::Producer };
         store.end_transaction(&end, Wait::Yes).unwrap();
     }
 }

@@ -132,9 +132,14 @@ pub fn scratch() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("txstore-bench-").tempdir().unwrap()
 }
 
-/// A store in a folder.
+/// A store in a folder; half messages are synced only if everything is.
 pub fn open(directory: &Path, flush_disk_type: FlushDiskType) -> Store {
-    let options = StoreOptions { flush_disk_type, transaction_timeout_ms: 0, ..StoreOptions::default() };
+    let options = StoreOptions {
+        flush_disk_type,
+        transaction_flush_disk_type: flush_disk_type,
+        transaction_timeout_ms: 0,
+        ..StoreOptions::default()
+    };
     Store::open(directory, options).unwrap()
 }
 

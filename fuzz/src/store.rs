@@ -14,7 +14,7 @@ use txstore::message::{Envelope, Parts};
 use txstore::names::HALF_TOPIC;
 use txstore::options::StoreOptions;
 use txstore::storage::memory::{CrashKeep, Memory};
-use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
+use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
 use txstore::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 
 use super::Input;
@@ -169,7 +169,7 @@ fn add(store: &Store) -> Result<()> {
             .acknowledged()?;
         let copy = HalfCopy { queue_offset: half.queue_offset.0, physical_offset: half.physical_offset.0 };
         if let Some(kind) = kind {
-            let end = End { half: copy, kind, transaction_id: None, group: None, from_check: false };
+            let end = End { half: copy, kind, transaction_id: None, group: None, decider: Decider::Producer };
             assert!(!store.end_transaction(&end, Wait::Yes)?.already);
             assert!(store.end_transaction(&end, Wait::Yes)?.already, "ended once");
         }
@@ -177,7 +177,7 @@ fn add(store: &Store) -> Result<()> {
     // Also what waits from before can be ended, or says why not.
     for (queue_offset, physical_offset) in pending(store).into_iter().take(4) {
         let half = HalfCopy { queue_offset, physical_offset };
-        let end = End { half, kind: EndKind::RollBack, transaction_id: None, group: None, from_check: false };
+        let end = End { half, kind: EndKind::RollBack, transaction_id: None, group: None, decider: Decider::Producer };
         store.end_transaction(&end, Wait::Yes)?;
     }
     Ok(())

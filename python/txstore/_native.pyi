@@ -397,6 +397,7 @@ class Store:
         *,
         read_only: bool = False,
         flush_disk_type: str = "ASYNC_FLUSH",
+        transaction_flush_disk_type: str = "SYNC_FLUSH",
         mapped_file_size_commit_log: int | None = None,
         mapped_file_size_consume_queue: int | None = None,
         max_hash_slot_num: int | None = None,
@@ -440,6 +441,7 @@ class Store:
     def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int = 0) -> SendResult:
         """Stores a half message. A resent half (same group, id, topic, body) that still pends is found, not stored twice.
 
+        Durable when this returns, except if both flush types are ASYNC_FLUSH.
         `owner` other than 0: its local transaction runs here until `local_transaction_ended`. Raises
         TooManyPendingError.
         """
@@ -454,15 +456,20 @@ class Store:
         transaction_id: str | None = None,
         producer_group: str | None = None,
         from_check: bool = False,
+        by_hand: bool = False,
     ) -> EndResult:
         """Commits or rolls back. The same again: `already`, nothing written.
 
+        `by_hand`: an operator decides, and the end is durable when this returns, also in ASYNC_FLUSH.
         Raises TransactionNotFoundError, AlreadyEndedError(outcome), WrongGroupError (a given group or id that differs).
         """
     def discard(self, half_queue_offset: int, prepared_transaction_offset: int) -> EndResult:
-        """Parks a pending transaction in TRANS_CHECK_MAX_TIME_TOPIC. Errors as `end_transaction`."""
+        """Parks a pending transaction in TRANS_CHECK_MAX_TIME_TOPIC; durable when this returns. Errors as `end_transaction`."""
     def resume(self, transaction_id: str) -> SendResult:
-        """Stores a discarded transaction's half again: a new, pending one. Raises TransactionNotFoundError, AlreadyEndedError."""
+        """Stores a discarded transaction's half again: a new, pending one, durable when this returns.
+
+        Raises TransactionNotFoundError, AlreadyEndedError.
+        """
     def halves_due(self, limit: int) -> list[DueHalves]:
         """The `limit` pending transactions whose time to be looked at came first, by what is alike. They stay due until `look_again`."""
     def look_again(self, half_queue_offset: int, in_ms: int, *, asked: bool = False) -> bool:

@@ -104,6 +104,7 @@ def open(
         place,
         read_only=read_only,
         flush_disk_type=FlushDiskType(settings.flush_disk_type).value,
+        transaction_flush_disk_type=FlushDiskType(settings.transaction_flush_disk_type).value,
         mapped_file_size_commit_log=settings.mapped_file_size_commit_log,
         mapped_file_size_consume_queue=settings.mapped_file_size_consume_queue,
         max_hash_slot_num=settings.max_hash_slot_num,
@@ -492,7 +493,10 @@ class Broker(ConsumerGroups):
     def end_transaction(
         self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None
     ) -> EndResult:
-        """Commits or rolls back a transaction, by id or by where its half was stored; also by hand.
+        """Commits or rolls back a transaction, by id or by where its half was stored.
+
+        Without `producer_group` it is an end by hand, which is durable when this returns. A producer gives its group:
+        its end is as durable as `flush_disk_type` says, since a check would repeat it.
 
         The same again: success, `already`, nothing written. Raises TransactionNotFoundError, AlreadyEndedError,
         WrongGroupError (a given group that did not begin it), InvalidOptionError (a state that is no end).

@@ -25,7 +25,7 @@ _JAVA_INT_MAX = 2**31 - 1
 
 
 class FlushDiskType(enum.StrEnum):
-    """What is durable when a send returns."""
+    """What is durable when a call that writes returns."""
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     """In the page cache: a killed process loses nothing, lost power at most `flush_interval_commit_log`."""
@@ -61,7 +61,15 @@ class BrokerConfig:
     """
 
     flush_disk_type: FlushDiskType | str = FlushDiskType.ASYNC_FLUSH
-    """What is durable when a send returns (RocketMQ's flushDiskType; default ASYNC_FLUSH)."""
+    """What is durable when a send or an end returns (RocketMQ's flushDiskType; default ASYNC_FLUSH).
+
+    SYNC_FLUSH makes half messages durable, too, whatever `transaction_flush_disk_type` is. An end by hand, a discard
+    and a resume are always durable when the call returns."""
+    transaction_flush_disk_type: FlushDiskType | str = FlushDiskType.SYNC_FLUSH
+    """Ours: what is durable when a half message is acknowledged, which is before its local transaction begins.
+
+    SYNC_FLUSH (the default): lost power never keeps a local transaction and loses its message. ASYNC_FLUSH: as RocketMQ
+    does by default."""
     flush_interval_commit_log: Duration = timedelta(milliseconds=500)
     """How often ASYNC_FLUSH syncs the log (flushIntervalCommitLog; 1 ms to 1 h)."""
     mapped_file_size_commit_log: int | None = None
@@ -143,7 +151,8 @@ class BrokerConfig:
         if self.delete_when is not None:
             _check_type("delete_when", self.delete_when, str, "a str or None")
             _hours(self.delete_when)
-        object.__setattr__(self, "flush_disk_type", _flush_disk_type(self.flush_disk_type))
+        for name in ("flush_disk_type", "transaction_flush_disk_type"):
+            object.__setattr__(self, name, _flush_disk_type(name, getattr(self, name)))
 
     @property
     def delete_hours(self) -> tuple[int, ...]:
@@ -239,8 +248,8 @@ def _hours(text: str) -> tuple[int, ...]:
     return tuple(int(hour) for hour in hours)
 
 
-def _flush_disk_type(value: object) -> FlushDiskType:
+def _flush_disk_type(option: str, value: object) -> FlushDiskType:
     try:
         return FlushDiskType(str(value))
     except ValueError:
-        raise _invalid("flush_disk_type", f"{value!r} is neither ASYNC_FLUSH nor SYNC_FLUSH") from None
+        raise _invalid(option, f"{value!r} is neither ASYNC_FLUSH nor SYNC_FLUSH") from None

@@ -220,6 +220,8 @@ class Transactions:
     ) -> EndResult:
         """Commits or rolls back, by id or by what `prepare` returned. The same again: `already`, nothing written.
 
+        Without a producer group it is an end by hand, which is durable when this returns.
+
         Raises InvalidOptionError (a state that is no end), TransactionNotFoundError, AlreadyEndedError,
         WrongGroupError.
         """
@@ -242,6 +244,7 @@ class Transactions:
                 commit=commit,
                 transaction_id=transaction_id,
                 producer_group=producer_group,
+                by_hand=producer_group is None,
             )
         except TransactionNotFoundError:
             if isinstance(transaction, str):
@@ -253,6 +256,7 @@ class Transactions:
                 commit=commit,
                 transaction_id=transaction_id_of(transaction),
                 producer_group=producer_group,
+                by_hand=producer_group is None,
             )
 
     def discard(self, transaction: str | SentMessage) -> EndResult:

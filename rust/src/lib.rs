@@ -24,7 +24,7 @@
 //!     kind: EndKind::Commit,
 //!     transaction_id: None,
 //!     group: Some("order-service".into()),
-//!     from_check: false,
+//!     decider: txstore::store::Decider::Producer,
 //! };
 //! store.end_transaction(&commit, Wait::Yes)?;
 //! let (messages, _next) = store.read("orders", QueueId(0), QueueOffset(0), 32, None)?;

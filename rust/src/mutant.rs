@@ -20,6 +20,10 @@ pub(crate) enum Mutant {
     NoDedupe,
     /// In `SYNC_FLUSH` nobody waits for the sync.
     AcknowledgeBeforeSync,
+    /// A half message is acknowledged before it is durable.
+    HalfBeforeSync,
+    /// An end by hand, a discard or a resume is acknowledged before it is durable.
+    DecisionBeforeSync,
     /// What ended is not noted, so that it can end again.
     EndWithoutState,
     /// Another end of what has ended is a success.

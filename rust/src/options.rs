@@ -34,8 +34,10 @@ pub const PUT_BACK_ROOM: usize = 148;
 pub struct StoreOptions {
     /// Nothing is written, no lock is taken.
     pub read_only: bool,
-    /// When an append is acknowledged.
+    /// When an append is acknowledged; with `Sync` half messages are durable, too.
     pub flush_disk_type: FlushDiskType,
+    /// When a half message is acknowledged.
+    pub transaction_flush_disk_type: FlushDiskType,
     /// Bytes of a commit log file.
     pub commit_log_file_size: Option<u64>,
     /// Bytes of a consume queue file, a multiple of 20.
@@ -69,6 +71,7 @@ impl Default for StoreOptions {
         Self {
             read_only: false,
             flush_disk_type: FlushDiskType::Async,
+            transaction_flush_disk_type: FlushDiskType::Sync,
             commit_log_file_size: None,
             consume_queue_file_size: None,
             max_hash_slot_num: None,

@@ -228,7 +228,7 @@ fn store_says_so(store: &Store, all: &BTreeMap<u64, Seen<'_>>) {
 /// T6: the same end again is a success that writes nothing, another one an error that names the outcome.
 fn ends_again(store: &Store, all: &BTreeMap<u64, Seen<'_>>) {
     use txstore::error::Error;
-    use txstore::store::{End, EndKind};
+    use txstore::store::{Decider, End, EndKind};
     let kinds = [
         (EndKind::Commit, Outcome::Committed),
         (EndKind::RollBack, Outcome::RolledBack),
@@ -238,7 +238,7 @@ fn ends_again(store: &Store, all: &BTreeMap<u64, Seen<'_>>) {
     for seen in all.values() {
         let Some(outcome) = seen.outcome() else { continue };
         for (kind, wanted) in kinds {
-            let end = End { half: seen.copy, kind, transaction_id: None, group: None, from_check: false };
+            let end = End { half: seen.copy, kind, transaction_id: None, group: None, decider: Decider::Producer };
             match store.end_transaction(&end, Wait::Yes) {
                 Ok(ended) => assert!(ended.already && ended.outcome == outcome && wanted == outcome, "T6: {seen:?}"),
                 Err(Error::AlreadyEnded { outcome: found, .. }) => {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use txstore::clock::{Clock, ManualClock};
 use txstore::message::{Envelope, Parts};
 use txstore::storage::disk::Disk;
-use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
+use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
 use txstore::units::{PhysicalOffset, QueueId, TimestampMs};
 
 use crate::world::{GROUP, options};
@@ -114,7 +114,7 @@ impl Turned {
     fn end(&mut self, queue_offset: u64) {
         let physical_offset = self.pending.remove(&queue_offset).unwrap().physical_offset;
         let half = txstore::half::HalfCopy { queue_offset, physical_offset };
-        let end = End { half, kind: EndKind::Commit, transaction_id: None, group: None, from_check: true };
+        let end = End { half, kind: EndKind::Commit, transaction_id: None, group: None, decider: Decider::Check };
         self.store.end_transaction(&end, Wait::Yes).unwrap();
     }
 

@@ -9,15 +9,17 @@
 
 use std::io::Write as _;
 
-use txstore::options::FlushDiskType::{self, Async, Sync};
+use txstore::options::FlushDiskType;
 use txstore::options::StoreOptions;
 use txstore::storage::memory::{CrashKeep, FaultKind, Memory};
+use txstore::store::Decider;
 use txstore::store::EndKind::{self, Commit, Discard, RollBack};
 
 use crate::campaign::Progress;
 use crate::crash::{Origin, check_closed};
 use crate::history::Held;
 use crate::machine::{Machine, Step, TIMEOUT_MS};
+use crate::simulation::FLUSHES;
 
 /// As many images as six sectors have that each were written or not.
 const IMAGES_ALL: usize = 64;
@@ -32,7 +34,11 @@ fn half(size: usize) -> Step {
 
 fn end(which: usize, kind: EndKind) -> Step {
     // `which` is divided by seven for the copy, and taken modulo the halves that are there.
-    Step::End { which, kind }
+    Step::End { which, kind, decider: Decider::Producer }
+}
+
+fn end_by_hand(which: usize, kind: EndKind) -> Step {
+    Step::End { which, kind, decider: Decider::Operator }
 }
 
 fn acknowledge(messages: usize) -> Step {
@@ -54,6 +60,7 @@ fn scripts() -> Vec<(&'static str, Vec<Step>)> {
         ("roll", vec![open(), send(1, 2_500), send(1, 900), half(700), send(2, 900), close()]),
         ("batch_over_the_edge", vec![open(), send(2, 1_500), send(4, 900), close()]),
         ("commit", vec![open(), half(100), end(0, Commit), end(0, Commit), close()]),
+        ("by_hand", vec![open(), half(100), half(90), end_by_hand(0, Commit), end_by_hand(1, RollBack), send(1, 50)]),
         ("roll_back", vec![open(), half(100), end(0, RollBack), end(0, Commit), close()]),
         ("discard", vec![open(), half(100), end(0, Discard), close()]),
         ("resume", vec![open(), half(100), end(0, Discard), resume(), end(1, Commit), close()]),
@@ -80,9 +87,13 @@ fn scripts() -> Vec<(&'static str, Vec<Step>)> {
     ]
 }
 
-fn options(flush: FlushDiskType) -> StoreOptions {
+/// `flush_disk_type` and `transaction_flush_disk_type`.
+type Flush = (FlushDiskType, FlushDiskType);
+
+fn options((flush_disk_type, transaction_flush_disk_type): Flush) -> StoreOptions {
     StoreOptions {
-        flush_disk_type: flush,
+        flush_disk_type,
+        transaction_flush_disk_type,
         commit_log_file_size: Some(4 << 10),
         consume_queue_file_size: Some(20 * 4),
         max_hash_slot_num: Some(4),
@@ -116,7 +127,7 @@ struct Count {
 
 struct Point<'s> {
     steps: &'s [Step],
-    flush: FlushDiskType,
+    flush: Flush,
     call: u64,
     /// Bytes of a write that come through; `None`: the call does nothing.
     torn: Option<usize>,
@@ -228,7 +239,7 @@ fn tears(bytes: usize, stride: usize) -> Vec<usize> {
 }
 
 /// The bytes of each call, if it is a write.
-fn calls_of(steps: &[Step], flush: FlushDiskType) -> Held<Vec<usize>> {
+fn calls_of(steps: &[Step], flush: Flush) -> Held<Vec<usize>> {
     let mut machine = Machine::new(options(flush));
     machine.memory.note_writes();
     for step in steps {
@@ -238,7 +249,7 @@ fn calls_of(steps: &[Step], flush: FlushDiskType) -> Held<Vec<usize>> {
     Ok(machine.memory.noted_writes())
 }
 
-fn try_script(name: &str, steps: &[Step], flush: FlushDiskType, depth: Depth, count: &mut Count) {
+fn try_script(name: &str, steps: &[Step], flush: Flush, depth: Depth, count: &mut Count) {
     let fail = |point: &str, images: u64, violation: &crate::history::Violation| -> ! {
         panic!(
             "\n{} is broken: {}\nscript {name}, {flush:?}, {point}, after {} crashes\nagain: TXSTORE_SCRIPT={name} cargo test --release --features testing --test crash exhaustive",
@@ -267,7 +278,7 @@ fn exhaustive_scripts_keep_every_promise_at_every_point() {
         Depth { stride: 96, images: 1, images_all: 2, again: 200 }
     };
     let (progress, mut count) = (Progress::new(deep), Count::default());
-    for flush in [Sync, Async] {
+    for flush in FLUSHES {
         for (name, steps) in scripts().iter().filter(|(name, _)| only.as_deref().is_none_or(|only| only == *name)) {
             try_script(name, steps, flush, depth, &mut count);
             progress.tell(|| format!("{flush:?} {name}: {} points, {} images", count.points, count.images));

@@ -10,9 +10,9 @@ use txstore::clock::{Clock, ManualClock};
 use txstore::error::{Error, Outcome, Result};
 use txstore::half::HalfCopy;
 use txstore::message::{Envelope, Parts};
-use txstore::options::StoreOptions;
+use txstore::options::{FlushDiskType, StoreOptions};
 use txstore::storage::memory::Memory;
-use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store, Unacknowledged, Wait};
+use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Unacknowledged, Wait};
 use txstore::units::{QueueId, TimestampMs};
 
 use crate::history::{GROUPS, Half, Held, History, Message, TOPICS, hold, outcome_of};
@@ -44,6 +44,7 @@ pub enum Step {
     End {
         which: usize,
         kind: EndKind,
+        decider: Decider,
     },
     /// Of another group, of a place without a half, of another id.
     WrongEnd {
@@ -203,7 +204,7 @@ impl Machine {
             Step::Send { topic, queue, messages, size } => self.send(store, *topic, *queue, *messages, *size),
             Step::Prepare { .. } => self.prepare(store, step),
             Step::Resend { which, queue } => self.resend(store, *which, *queue),
-            Step::End { which, kind } => self.end(store, *which, *kind),
+            Step::End { which, kind, decider } => self.end(store, *which, *kind, *decider),
             Step::WrongEnd { which } => self.wrong_end(store, *which),
             Step::Together { ends } => self.together(store, ends),
             Step::LocalEnds { which } => self.local_ends(store, *which),
@@ -246,6 +247,18 @@ impl Machine {
             self.history.durable_end = self.history.durable_end.max(end);
         }
         Ok(done)
+    }
+
+    /// L2: an acknowledged half is there after lost power, if the options say so.
+    fn half_is_acknowledged(&mut self, end: u64) {
+        if self.options.transaction_flush_disk_type == FlushDiskType::Sync {
+            self.is_durable(end);
+        }
+    }
+
+    /// Lost power leaves at least that of the log.
+    fn is_durable(&mut self, end: u64) {
+        self.history.durable_end = self.history.durable_end.max(end);
     }
 
     fn offsets_are_written(&mut self) {
@@ -330,6 +343,7 @@ impl Machine {
         half.copies.push(copy);
         half.end = end;
         half.due_ms = now_ms + half.immunity_ms.unwrap_or(TIMEOUT_MS);
+        self.half_is_acknowledged(end);
         Ok(())
     }
 
@@ -366,6 +380,8 @@ impl Machine {
         };
         let copy = HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 };
         let is_new = Self::log_end(store) > end;
+        let known = self.history.half_at(copy).map(|at| self.history.halves[at].end);
+        self.half_is_acknowledged(known.unwrap_or_else(|| Self::log_end(store)));
         if let Some(pending) = pending.filter(|_| !faulty) {
             let newest = *self.history.halves[pending].copies.last().unwrap();
             return hold(!is_new && copy == newest, "T12", || {
@@ -377,9 +393,7 @@ impl Machine {
             again.end = Self::log_end(store);
             self.history.halves.push(again);
         } else {
-            hold(self.history.half_at(copy).is_some(), "T12", || {
-                format!("a resend found {copy:?}, which nobody knows")
-            })?;
+            hold(known.is_some(), "T12", || format!("a resend found {copy:?}, which nobody knows"))?;
         }
         Ok(())
     }
@@ -410,29 +424,30 @@ impl Machine {
         let half = &self.history.halves[at];
         let copy = half.copies[which % half.copies.len()];
         let group = Some(half.group.clone()).filter(|group| !group.is_empty());
-        End { half: copy, kind, transaction_id: half.id.clone(), group, from_check: false }
+        End { half: copy, kind, transaction_id: half.id.clone(), group, decider: Decider::Producer }
     }
 
-    fn end(&mut self, store: &Store, which: usize, kind: EndKind) -> Held {
+    fn end(&mut self, store: &Store, which: usize, kind: EndKind, decider: Decider) -> Held {
         let Some(at) = self.pick(which, |_| true) else { return Ok(()) };
-        let end = self.end_of(at, which / 7, kind);
+        self.end_half(store, at, &End { decider, ..self.end_of(at, which / 7, kind) })
+    }
+
+    pub fn end_half(&mut self, store: &Store, at: usize, end: &End) -> Held {
         let (before, faulty) = (Self::log_end(store), self.is_faulty());
-        let place = end.half.physical_offset;
-        let ended = store.end_transaction(&end, Wait::Yes);
-        let after = Self::log_end(store);
-        self.judge_end(at, kind, place, &ended, (before, after), faulty)
+        let ended = store.end_transaction(end, Wait::Yes);
+        self.judge_end(at, end, &ended, (before, Self::log_end(store)), faulty)
     }
 
     /// T2, T6: an end decides what pends; alike again it is a success, otherwise an error; both write nothing.
     pub fn judge_end(
         &mut self,
         at: usize,
-        kind: EndKind,
-        place: u64,
+        end: &End,
         ended: &Result<txstore::store::Ended>,
         (before, after): (u64, u64),
         faulty: bool,
     ) -> Held {
+        let (kind, place) = (end.kind, end.half.physical_offset);
         let half = &self.history.halves[at];
         // What an earlier end, which failed, may have done.
         let tried = |outcome: Outcome| half.asked.iter().any(|(kind, _)| outcome_of(*kind) == outcome);
@@ -466,6 +481,9 @@ impl Machine {
                 None
             }
         };
+        if outcome.is_some() && (kind == EndKind::Discard || end.decider == Decider::Operator) {
+            self.is_durable(after);
+        }
         let half = &mut self.history.halves[at];
         half.asked.push((kind, place));
         if let Some(outcome) = outcome.filter(|_| told.is_none()) {
@@ -507,11 +525,10 @@ impl Machine {
         let faulty = self.is_faulty();
         let before = Self::log_end(store);
         let ends: Vec<End> = chosen.iter().map(|(at, kind)| self.end_of(*at, 0, *kind)).collect();
-        let places: Vec<u64> = ends.iter().map(|end| end.half.physical_offset).collect();
-        let results = store.end_together(ends);
+        let results = store.end_together(ends.clone());
         let after = Self::log_end(store);
-        for (((at, kind), place), ended) in chosen.into_iter().zip(places).zip(results) {
-            self.judge_end(at, kind, place, &ended, (before, after), faulty)?;
+        for (((at, _), end), ended) in chosen.into_iter().zip(&ends).zip(results) {
+            self.judge_end(at, end, &ended, (before, after), faulty)?;
         }
         Ok(())
     }
@@ -570,6 +587,7 @@ impl Machine {
                     due_ms: now_ms + before.immunity_ms.unwrap_or(TIMEOUT_MS),
                     ..before
                 });
+                self.is_durable(Self::log_end(store));
                 Ok(())
             }
         }

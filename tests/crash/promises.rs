@@ -12,7 +12,7 @@ use txstore::half::{HalfCopy, HalfFacts};
 use txstore::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
 use txstore::record::properties::{KEYS, REAL_QUEUE_ID, REAL_TOPIC};
 use txstore::record::{RecordCrc, RecordView, TransactionType, Verify, decode};
-use txstore::store::{End, EndKind, Store, StoredRecord, Wait};
+use txstore::store::{Decider, End, EndKind, Store, StoredRecord, Wait};
 use txstore::units::{PhysicalOffset, QueueId, QueueOffset};
 
 use crate::history::{Half, Held, History, READERS, TOPICS, broken, hold, number_of, outcome_of};
@@ -423,7 +423,8 @@ impl<'a> Look<'a> {
             for (copy, kind) in
                 one.copies.iter().zip([EndKind::Commit, EndKind::RollBack, EndKind::Discard].iter().cycle())
             {
-                let end = End { half: *copy, kind: *kind, transaction_id: None, group: None, from_check: false };
+                let end =
+                    End { half: *copy, kind: *kind, transaction_id: None, group: None, decider: Decider::Producer };
                 let same = outcome_of(*kind) == outcome;
                 let ended = self.store.end_transaction(&end, Wait::Yes);
                 let fits = match &ended {

@@ -7,7 +7,7 @@ use txstore::clock::Clock;
 use txstore::error::Error;
 use txstore::half::HalfCopy;
 use txstore::half::scan::Waiting;
-use txstore::store::{End, EndKind, Store, Wait};
+use txstore::store::{Decider, End, EndKind, Store, Wait};
 use txstore::units::{PhysicalOffset, QueueId, QueueOffset};
 
 use crate::history::{Acknowledged, Half, Held, History, READERS, TOPICS, Violation, hold, outcome_of};
@@ -55,10 +55,7 @@ impl Machine {
     }
 
     fn give_up(&mut self, store: &Store, at: usize) -> Held {
-        let end = self.end_of(at, 0, EndKind::Discard);
-        let (before, faulty, place) = (Self::log_end(store), self.is_faulty(), end.half.physical_offset);
-        let ended = store.end_transaction(&End { from_check: true, ..end }, Wait::Yes);
-        self.judge_end(at, EndKind::Discard, place, &ended, (before, Self::log_end(store)), faulty)
+        self.end_half(store, at, &End { decider: Decider::Check, ..self.end_of(at, 0, EndKind::Discard) })
     }
 
     /// T11: whatever is due is handed out, and nothing else.
@@ -135,8 +132,10 @@ impl Machine {
         let end = Self::log_end(store);
         for kind in [EndKind::Commit, EndKind::RollBack, EndKind::Discard] {
             let (copy, transaction_id, group) = (half.copies[0], half.id.clone(), Some(half.group.clone()));
-            let ended =
-                store.end_transaction(&End { half: copy, kind, transaction_id, group, from_check: false }, Wait::Yes);
+            let ended = store.end_transaction(
+                &End { half: copy, kind, transaction_id, group, decider: Decider::Producer },
+                Wait::Yes,
+            );
             let fits = match &ended {
                 Ok(ended) => ended.already && ended.outcome == told && outcome_of(kind) == told,
                 Err(Error::AlreadyEnded { outcome, .. }) => *outcome == told && outcome_of(kind) != told,
@@ -179,10 +178,7 @@ impl Machine {
     pub fn answer(&mut self, store: &Store) -> Held {
         let Some((copy, kind)) = self.history.answers.pop() else { return Ok(()) };
         let Some(at) = self.history.half_at(copy) else { return Ok(()) };
-        let end = End { half: copy, from_check: true, ..self.end_of(at, 0, kind) };
-        let (before, faulty) = (Self::log_end(store), self.is_faulty());
-        let ended = store.end_transaction(&end, Wait::Yes);
-        self.judge_end(at, kind, copy.physical_offset, &ended, (before, Self::log_end(store)), faulty)
+        self.end_half(store, at, &End { half: copy, decider: Decider::Check, ..self.end_of(at, 0, kind) })
     }
 
     /// D1: the next messages in order, none left out.

@@ -5,9 +5,10 @@
 
 use std::fmt::Write as _;
 
-use txstore::options::{FlushDiskType, StoreOptions};
+use txstore::options::FlushDiskType::{self, Async, Sync};
+use txstore::options::StoreOptions;
 use txstore::storage::memory::{CrashKeep, FaultKind};
-use txstore::store::EndKind;
+use txstore::store::{Decider, EndKind};
 
 use crate::chance::Chance;
 use crate::crash::{Origin, check_closed, check_damage, places};
@@ -68,9 +69,14 @@ const STEPS: usize = 24;
 /// Bodies, from those that share a sector to those that fill most of a file.
 const SIZES: [usize; 7] = [1, 20, 90, 200, 450, 900, 2_500];
 
+/// Everything durable, half messages and decisions (the default), as little as RocketMQ's default.
+pub const FLUSHES: [(FlushDiskType, FlushDiskType); 3] = [(Sync, Sync), (Async, Sync), (Async, Async)];
+
 pub fn options(chance: &mut Chance) -> StoreOptions {
+    let (flush_disk_type, transaction_flush_disk_type) = chance.pick(&FLUSHES);
     StoreOptions {
-        flush_disk_type: if chance.one_in(2) { FlushDiskType::Sync } else { FlushDiskType::Async },
+        flush_disk_type,
+        transaction_flush_disk_type,
         commit_log_file_size: Some(4_096 * (1 + chance.below(2))),
         consume_queue_file_size: Some(20 * (3 + chance.below(8))),
         max_hash_slot_num: Some(4 + chance.below(12) as u32),
@@ -85,6 +91,10 @@ pub fn options(chance: &mut Chance) -> StoreOptions {
 
 fn kind(chance: &mut Chance) -> EndKind {
     chance.pick(&[EndKind::Commit, EndKind::Commit, EndKind::RollBack, EndKind::RollBack, EndKind::Discard])
+}
+
+fn decider(chance: &mut Chance) -> Decider {
+    chance.pick(&[Decider::Producer, Decider::Producer, Decider::Producer, Decider::Operator])
 }
 
 pub fn step(chance: &mut Chance) -> Step {
@@ -103,7 +113,7 @@ pub fn step(chance: &mut Chance) -> Step {
             immunity: chance.one_in(6),
         },
         21..=23 => Step::Resend { which, queue },
-        24..=36 => Step::End { which, kind: kind(chance) },
+        24..=36 => Step::End { which, kind: kind(chance), decider: decider(chance) },
         37 => Step::WrongEnd { which },
         38..=40 => {
             Step::Together { ends: (0..2 + chance.index(4)).map(|_| (chance.index(64), kind(chance))).collect() }
@@ -219,8 +229,9 @@ impl Run {
             }
             _ => (None, false),
         };
-        let StoreOptions { flush_disk_type, append_prop_crc, .. } = &self.machine().options;
-        let options = format!("{flush_disk_type:?}, CRC {append_prop_crc:?}");
+        let StoreOptions { flush_disk_type: flush, transaction_flush_disk_type: of_halves, append_prop_crc, .. } =
+            &self.machine().options;
+        let options = format!("{flush:?} (halves {of_halves:?}), CRC {append_prop_crc:?}");
         self.story.clear();
         self.tell(format_args!("life {life} of {options}: {kind:?} in call {moment}, sticky {sticky}"));
         let machine = self.machine();

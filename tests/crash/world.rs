@@ -11,7 +11,7 @@ use txstore::half::HalfCopy;
 use txstore::message::{Envelope, Parts};
 use txstore::options::{FlushDiskType, StoreOptions};
 use txstore::storage::memory::Memory;
-use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store, Unacknowledged, Wait};
+use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Unacknowledged, Wait};
 use txstore::units::{PhysicalOffset, QueueId, TimestampMs};
 
 pub const GROUP: &str = "services";
@@ -146,7 +146,7 @@ impl World {
             kind,
             transaction_id: Some(half.id.clone()),
             group: Some(GROUP.into()),
-            from_check: false,
+            decider: Decider::Producer,
         };
         match store.end_transaction(&end, Wait::Yes) {
             Ok(ended) => self.known.halves[at].outcome = Some(ended.outcome),

@@ -9,7 +9,7 @@ use txstore::half::HalfCopy;
 use txstore::message::{Envelope, Parts};
 use txstore::options::{FlushDiskType, StoreOptions};
 use txstore::storage::memory::{CrashKeep, Memory};
-use txstore::store::{End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
+use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
 use txstore::units::{QueueId, QueueOffset, TimestampMs};
 
 use crate::model::{Model, Step, TOPICS, outcome};
@@ -86,7 +86,7 @@ impl System {
             kind,
             transaction_id: Some(format!("id{}", model.transactions[which].id)),
             group: Some(GROUP.into()),
-            from_check: false,
+            decider: Decider::Producer,
         };
         let expected = model.transactions[which].outcome.unwrap();
         let again = std::mem::replace(&mut self.ended[which], true);

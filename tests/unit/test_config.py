@@ -24,11 +24,18 @@ def test_defaults_are_rocketmqs() -> None:
     assert config.flush_interval_commit_log == timedelta(milliseconds=500)
 
 
+def test_half_messages_are_durable_by_default_where_rocketmqs_are_not() -> None:
+    assert BrokerConfig().transaction_flush_disk_type is FlushDiskType.SYNC_FLUSH
+    config = BrokerConfig.from_options({"transaction_flush_disk_type": "ASYNC_FLUSH"})
+    assert config.transaction_flush_disk_type is FlushDiskType.ASYNC_FLUSH
+
+
 @pytest.mark.parametrize(
     ("wrong", "meant"),
     [
         ("transaction_timeout", "transaction_time_out"),
         ("flushDiskType", "flush_disk_type"),
+        ("transactionFlushDiskType", "transaction_flush_disk_type"),
         ("check_thread", "check_threads"),
     ],
 )
@@ -47,6 +54,8 @@ def test_an_option_like_no_other_gets_no_guess() -> None:
     [
         {"flush_disk_type": "MAYBE_FLUSH"},
         {"flush_disk_type": None},
+        {"transaction_flush_disk_type": "MAYBE_FLUSH"},
+        {"transaction_flush_disk_type": None},
         {"transaction_check_max": 0},
         {"transaction_check_max": 1.5},
         {"transaction_check_max": True},

@@ -387,6 +387,41 @@ def test_T5_an_outcome_and_a_pending_one_are_there_after_a_restart(
     assert sorted(read_all(broker, "t")) == [b"done", b"open"]
 
 
+def test_T5_what_is_durable_when_a_call_returns_with_the_default_settings(open_store: Any) -> None:
+    # No background sync covers what a call should have synced itself.
+    broker = open_store(flush_interval_commit_log=3600)
+
+    def is_durable() -> bool:
+        stat = broker.stat()
+        return bool(stat.durable_physical_offset == stat.max_physical_offset)
+
+    producer = broker.transaction_producer("g", check_listener=lambda _: UNKNOWN)
+    with producer.transaction(Message("t", b"1")) as tx:
+        assert is_durable(), "the half message, before the local transaction begins"
+    assert state_of(broker, tx.transaction_id) == "committed"
+    assert not is_durable(), "a producer's end, which a check would repeat"
+    with pytest.raises(AlreadyEndedError):
+        broker.end_transaction(tx.transaction_id, ROLLBACK)
+    assert is_durable(), "an outcome that an operator was told"
+    broker.producer("g").send(Message("t", b"2"))
+    assert not is_durable(), "an ordinary message"
+    for number, state in enumerate((COMMIT, ROLLBACK)):
+        half = broker.prepare(Message("t", b"%d" % number), 0, "g")
+        broker.end_transaction(half.message_id, state)
+        assert is_durable(), "an end by hand"
+    half = broker.prepare(Message("t", b"3"), 0, "g")
+    broker.discard(half.message_id)
+    assert is_durable(), "a discard"
+    broker.resume(half.message_id)
+    assert is_durable(), "a resume"
+
+
+def test_T5_a_half_is_not_synced_where_rocketmqs_default_is_asked_for(open_store: Any) -> None:
+    broker = open_store(flush_interval_commit_log=3600, transaction_flush_disk_type="ASYNC_FLUSH")
+    broker.prepare(Message("t", b"1"), 0, "g")
+    assert broker.stat().durable_physical_offset < broker.stat().max_physical_offset
+
+
 def test_transactions_are_listed_by_group_topic_age_and_state(broker: Broker, scripted: Any) -> None:
     a = broker.transaction_producer("a", scripted())
     b = broker.transaction_producer("b", scripted(execute=ROLLBACK))

@@ -197,7 +197,9 @@ def explain(path: StorePath, transaction_id: TransactionId, as_json: AsJson = Fa
 def commit(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
     """Commit a pending transaction by hand."""
     with writing(path) as store:
-        end = store.end_transaction(*_half(store, transaction_id), commit=True, transaction_id=transaction_id)
+        end = store.end_transaction(
+            *_half(store, transaction_id), commit=True, transaction_id=transaction_id, by_hand=True
+        )
     _print_end(transaction_id, end, as_json=as_json)
 
 
@@ -205,7 +207,9 @@ def commit(path: StorePath, transaction_id: TransactionId, as_json: AsJson = Fal
 def rollback(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
     """Roll a pending transaction back by hand."""
     with writing(path) as store:
-        end = store.end_transaction(*_half(store, transaction_id), commit=False, transaction_id=transaction_id)
+        end = store.end_transaction(
+            *_half(store, transaction_id), commit=False, transaction_id=transaction_id, by_hand=True
+        )
     _print_end(transaction_id, end, as_json=as_json)
 
 

@@ -2,7 +2,7 @@
 
 ::
 
-    enter   session begins, or is joined │ half stored │ row (id, committed) inserted
+    enter   session begins, or is joined │ half synced │ row (id, committed) inserted
     leave   the session commits           the message commits
     raised  the session rolls back        the row is asked for as a check does: (id, rolled_back) is written if absent;
                                           the message ends by what is found; if that fails, a check does it later

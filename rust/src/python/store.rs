@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::half::HalfCopy;
 use crate::half::scan::{Waiting, alike};
 use crate::options::{FlushDiskType, StoreOptions};
-use crate::store::{Copy, End, EndKind, NewHalfMessage, NewMessage, StoredRecord, Unacknowledged, Wait};
+use crate::store::{Copy, Decider, End, EndKind, NewHalfMessage, NewMessage, StoredRecord, Unacknowledged, Wait};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 
 /// One store directory, open.
@@ -33,7 +33,7 @@ pub(super) struct Store {
 impl Store {
     #[staticmethod]
     #[pyo3(signature = (
-        path, *, read_only=false, flush_disk_type="ASYNC_FLUSH", mapped_file_size_commit_log=None,
+        path, *, read_only=false, flush_disk_type="ASYNC_FLUSH", transaction_flush_disk_type="SYNC_FLUSH", mapped_file_size_commit_log=None,
         mapped_file_size_consume_queue=None, max_hash_slot_num=None, max_index_num=None, max_message_size=4_194_304,
         flush_interval_commit_log_ms=500, transaction_op_msg_max_size=4_096, enabled_append_prop_crc=None,
         transaction_timeout_ms=6_000, reject_late_end=false, pending_transactions_max=10_000_000,
@@ -45,6 +45,7 @@ impl Store {
         path: PathBuf,
         read_only: bool,
         flush_disk_type: &str,
+        transaction_flush_disk_type: &str,
         mapped_file_size_commit_log: Option<i128>,
         mapped_file_size_consume_queue: Option<i128>,
         max_hash_slot_num: Option<i128>,
@@ -63,7 +64,9 @@ impl Store {
         let host = std::net::SocketAddr::new(host.or_raise(py)?, broker_port);
         let options = StoreOptions {
             read_only,
-            flush_disk_type: flush_type(flush_disk_type).or_raise(py)?,
+            flush_disk_type: flush_type(flush_disk_type, "flush_disk_type").or_raise(py)?,
+            transaction_flush_disk_type: flush_type(transaction_flush_disk_type, "transaction_flush_disk_type")
+                .or_raise(py)?,
             commit_log_file_size: size(mapped_file_size_commit_log, "mapped_file_size_commit_log").or_raise(py)?,
             consume_queue_file_size: size(mapped_file_size_consume_queue, "mapped_file_size_consume_queue")
                 .or_raise(py)?,
@@ -179,9 +182,9 @@ impl Store {
 
     #[pyo3(signature = (
         half_queue_offset, prepared_transaction_offset, *, commit, transaction_id=None, producer_group=None,
-        from_check=false
+        from_check=false, by_hand=false
     ))]
-    #[allow(clippy::too_many_arguments)] // Each is a keyword of the Python call.
+    #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)] // Each is a keyword of the Python call.
     fn end_transaction(
         &self,
         py: Python<'_>,
@@ -191,13 +194,19 @@ impl Store {
         transaction_id: Option<String>,
         producer_group: Option<String>,
         from_check: bool,
+        by_hand: bool,
     ) -> PyResult<EndResult> {
+        let decider = match (by_hand, from_check) {
+            (true, _) => Decider::Operator,
+            (false, true) => Decider::Check,
+            (false, false) => Decider::Producer,
+        };
         let end = End {
             half: half(half_queue_offset, prepared_transaction_offset).or_raise(py)?,
             kind: if commit { EndKind::Commit } else { EndKind::RollBack },
             transaction_id,
             group: producer_group,
-            from_check,
+            decider,
         };
         self.end(py, &end)
     }
@@ -209,7 +218,7 @@ impl Store {
         prepared_transaction_offset: i128,
     ) -> PyResult<EndResult> {
         let half = half(half_queue_offset, prepared_transaction_offset).or_raise(py)?;
-        self.end(py, &End { half, kind: EndKind::Discard, transaction_id: None, group: None, from_check: false })
+        self.end(py, &End { half, kind: EndKind::Discard, transaction_id: None, group: None, decider: Decider::Check })
     }
 
     fn resume(&self, py: Python<'_>, transaction_id: &str) -> PyResult<SendResult> {
@@ -490,11 +499,11 @@ fn invalid(option: &str, what: String) -> Error {
     Error::InvalidOption { option: option.to_owned(), what }
 }
 
-fn flush_type(name: &str) -> Result<FlushDiskType, Error> {
+fn flush_type(name: &str, option: &'static str) -> Result<FlushDiskType, Error> {
     match name {
         "ASYNC_FLUSH" => Ok(FlushDiskType::Async),
         "SYNC_FLUSH" => Ok(FlushDiskType::Sync),
-        _ => Err(invalid("flush_disk_type", format!("{name:?} is neither ASYNC_FLUSH nor SYNC_FLUSH"))),
+        _ => Err(invalid(option, format!("{name:?} is neither ASYNC_FLUSH nor SYNC_FLUSH"))),
     }
 }
 

@@ -93,3 +93,6 @@ fn finish(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,7 @@ use super::fields::{Refusal, is_true, number, text};
 use super::server::Service;
 use crate::error::{Error, Result as EngineResult};
 use crate::half::HalfCopy;
-use crate::store::{End, EndKind, Ended, Wait};
+use crate::store::{Decider, End, EndKind, Ended, Wait};
 
 const UNKNOWN: i32 = 0;
 const COMMIT: i32 = 8;
@@ -47,7 +47,7 @@ pub(super) async fn end(service: &Service, request: &Command) -> Result<Command,
         kind,
         transaction_id: request.ext_fields.get("transactionId").filter(|id| !id.is_empty()).map(str::to_owned),
         group: Some(text(request, "producerGroup")?.to_owned()),
-        from_check,
+        decider: if from_check { Decider::Check } else { Decider::Producer },
     };
     match write(service, end).await {
         Ok(ended) => {

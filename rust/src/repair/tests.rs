@@ -11,7 +11,7 @@ use crate::message::{Envelope, Parts};
 use crate::options::{FlushDiskType, StoreOptions};
 use crate::storage::memory::{CrashKeep, FaultKind, Memory};
 use crate::storage::{OpenMode, Storage};
-use crate::store::{End, EndKind, NewHalfMessage, NewMessage, Sent, Store, Wait};
+use crate::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Sent, Store, Wait};
 use crate::units::{PhysicalOffset, to_usize};
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ fn prepare(store: &Store) -> Sent {
 fn end(store: &Store, half: &Sent, kind: EndKind) {
     let half = HalfCopy { queue_offset: half.queue_offset.0, physical_offset: half.physical_offset.0 };
     store
-        .end_transaction(&End { half, kind, transaction_id: None, group: None, from_check: false }, Wait::Yes)
+        .end_transaction(&End { half, kind, transaction_id: None, group: None, decider: Decider::Producer }, Wait::Yes)
         .unwrap();
 }
 
@@ -284,7 +284,7 @@ fn lost_halves_and_ops_are_not_guessed() {
             kind: EndKind::Commit,
             transaction_id: None,
             group: None,
-            from_check: false,
+            decider: Decider::Producer,
         },
         Wait::Yes,
     );
@@ -319,7 +319,7 @@ fn a_decision_that_is_lost_is_not_taken_for_a_rollback_by_the_op_that_is_left() 
         mended(&memory);
         let ended = |store: &Store, half: &Sent| {
             let half = HalfCopy { queue_offset: half.queue_offset.0, physical_offset: half.physical_offset.0 };
-            let end = End { half, kind: EndKind::Discard, transaction_id: None, group: None, from_check: true };
+            let end = End { half, kind: EndKind::Discard, transaction_id: None, group: None, decider: Decider::Check };
             match store.end_transaction(&end, Wait::Yes) {
                 Err(Error::AlreadyEnded { outcome, .. }) => outcome,
                 other => panic!("{kind:?}: {other:?}"),

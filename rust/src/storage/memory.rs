@@ -5,6 +5,7 @@
 //! they were written last if they are given a clock.
 
 mod content;
+mod held;
 mod random;
 mod sparse;
 mod tree;
@@ -23,6 +24,8 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::sync::unmodelled::Mutex;
 use crate::units::{TimestampMs, to_usize};
+pub use held::HeldSyncs;
+use held::SyncGate;
 use random::Random;
 use sparse::wide;
 use tree::{Inode, Node, Tree, parent};
@@ -85,6 +88,7 @@ struct Shared {
     opens: AtomicU64,
     /// Tells when a file was written last; without it that is not known.
     clock: Mutex<Option<Arc<dyn Clock>>>,
+    gate: Arc<SyncGate>,
 }
 
 /// Files in memory. A clone is another handle of the same files.
@@ -156,6 +160,12 @@ impl Memory {
     /// What was noted: so a test knows where a call can be torn.
     pub fn noted_writes(&self) -> Vec<usize> {
         self.shared.faults.lock().writes.clone().unwrap_or_default()
+    }
+
+    /// Makes every sync of a file wait, as a slow disk does, until the value is dropped.
+    #[must_use]
+    pub fn hold_syncs(&self) -> HeldSyncs {
+        HeldSyncs::of(&self.shared.gate)
     }
 
     /// How many calls were counted.
@@ -504,6 +514,7 @@ impl File for MemoryFile {
     }
 
     fn sync(&self) -> Result<()> {
+        self.shared.gate.pass();
         let Some(fault) = self.shared.next(false) else {
             self.inode.lock().sync();
             return Ok(());

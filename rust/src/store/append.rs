@@ -110,9 +110,9 @@ impl Store {
     pub fn prepare(&self, half: &NewHalfMessage<'_>, wait: Wait) -> Result<Unacknowledged<'_, Sent>> {
         self.shared.check_prepare(half)?;
         let mut inner = self.shared.lock_to_send(wait)?;
-        let sent = self.shared.prepare_in(&mut inner, half, wait)?;
+        let (sent, end) = self.shared.prepare_in(&mut inner, half, wait)?;
         // Also where the half was found: the write that stored it may still wait for its sync.
-        Ok(self.shared.unacknowledged(inner, Purpose::Half, sent))
+        Ok(self.shared.unacknowledged_up_to(inner, Purpose::Half, end, sent))
     }
 }
 
@@ -186,15 +186,16 @@ impl Shared {
         Ok(())
     }
 
-    fn prepare_in(&self, inner: &mut Inner, half: &NewHalfMessage<'_>, wait: Wait) -> Result<Sent> {
+    /// Where the half is, and the physical offset after its record.
+    fn prepare_in(&self, inner: &mut Inner, half: &NewHalfMessage<'_>, wait: Wait) -> Result<(Sent, PhysicalOffset)> {
         let mut batch = Batch::begin(self, inner, Purpose::Half)?;
         let NewMessage { envelope, body, queue_id } = half.message;
         let generated = self.ids.next(batch.now());
         let unique_id = half.unique_id.unwrap_or_else(|| generated.as_str());
         let body_crc = crc32(body);
         let identity = Identity::new(half.group, unique_id, &envelope.topic, body_crc);
-        if let Some(sent) = self.resent(batch.inner, half, unique_id, identity)? {
-            return Ok(sent);
+        if let Some(resent) = self.resent(batch.inner, half, unique_id, identity)? {
+            return Ok(resent);
         }
         let pending = batch.inner.state.table.len();
         if pending >= self.options.pending_transactions_max {
@@ -215,7 +216,7 @@ impl Shared {
         let placed = self.store_half(&mut batch, &pending, wait)?;
         batch.inner.scratch = text;
         let unique_id = half.unique_id.map_or(MessageId::Unique(generated), |given| MessageId::Text(given.into()));
-        Ok(Sent::new(unique_id, placed, queue_id))
+        Ok((Sent::new(unique_id, placed, queue_id), placed.physical_offset.plus(placed.size.into())))
     }
 
     /// Writes the record of a half message and lets it pend: what sending one and resuming one share.
@@ -248,23 +249,25 @@ impl Shared {
         half: &NewHalfMessage<'_>,
         unique_id: &str,
         identity: Identity,
-    ) -> Result<Option<Sent>> {
+    ) -> Result<Option<(Sent, PhysicalOffset)>> {
         if half.unique_id.is_none() || mutated(Mutant::NoDedupe) {
             return Ok(None);
         }
         let found = inner.state.table.find_identity(identity).and_then(|key: Key| inner.state.table.get(key));
         let Some(pending) = found else { return Ok(None) };
         let place = PhysicalOffset(pending.newest.physical_offset);
-        let same = self.log.read(place, self.log.appended(), |view, _| {
-            view.unique_id() == Some(unique_id) && view.body == half.message.body
+        let size = self.log.read(place, self.log.appended(), |view, _| {
+            let same = view.unique_id() == Some(unique_id) && view.body == half.message.body;
+            same.then_some(view.size)
         })?;
-        Ok(same.then(|| Sent {
+        let sent = Sent {
             unique_id: MessageId::Text(unique_id.into()),
             physical_offset: place,
             queue_offset: QueueOffset(pending.newest.queue_offset),
             queue_id: half.message.queue_id,
             size: 0,
-        }))
+        };
+        Ok(size.map(|size| (sent, place.plus(size.into()))))
     }
 
     fn draft<'a>(

@@ -43,6 +43,8 @@ pub(super) enum Purpose {
     Resume,
     /// Transactions that a producer or a check ends; ops that recovery adds.
     End,
+    /// Transactions that an operator ends.
+    EndByHand,
     /// Transactions that a policy or an operator gives up.
     Discard,
 }
@@ -50,10 +52,14 @@ pub(super) enum Purpose {
 impl Purpose {
     /// Whether such a write is acknowledged only after a sync.
     const fn is_synced(self, options: &StoreOptions) -> bool {
+        let all_are = matches!(options.flush_disk_type, FlushDiskType::Sync);
         match self {
-            Self::Message | Self::Half | Self::Resume | Self::End | Self::Discard => {
-                matches!(options.flush_disk_type, FlushDiskType::Sync)
-            }
+            // If lost power takes an end, its half is there and a check decides again.
+            Self::Message | Self::End => all_are,
+            // The local transaction, which may sync a database, begins when its half is acknowledged.
+            Self::Half => all_are || matches!(options.transaction_flush_disk_type, FlushDiskType::Sync),
+            // Nobody would decide this again.
+            Self::Resume | Self::EndByHand | Self::Discard => true,
         }
     }
 }
@@ -108,7 +114,13 @@ impl Store {
 impl Shared {
     /// Whether writes for this purpose are acknowledged only after a sync.
     pub(super) fn is_synced(&self, purpose: Purpose) -> bool {
-        purpose.is_synced(&self.options) && !mutated(Mutant::AcknowledgeBeforeSync)
+        let too_early = mutated(Mutant::AcknowledgeBeforeSync)
+            || match purpose {
+                Purpose::Half => mutated(Mutant::HalfBeforeSync),
+                Purpose::Resume | Purpose::EndByHand | Purpose::Discard => mutated(Mutant::DecisionBeforeSync),
+                Purpose::Message | Purpose::End => false,
+            };
+        purpose.is_synced(&self.options) && !too_early
     }
 
     /// Takes the put lock for sending; a sender that is too far ahead of the background thread first does its work.
@@ -134,9 +146,21 @@ impl Shared {
         purpose: Purpose,
         value: T,
     ) -> Unacknowledged<'_, T> {
-        let end = self.log.appended();
+        let end = PhysicalOffset(self.log.appended());
+        self.unacknowledged_up_to(inner, purpose, end, value)
+    }
+
+    /// As `unacknowledged`, of what lies before `end`.
+    #[inline]
+    pub(super) fn unacknowledged_up_to<T>(
+        &self,
+        inner: MutexGuard<'_, Inner>,
+        purpose: Purpose,
+        end: PhysicalOffset,
+        value: T,
+    ) -> Unacknowledged<'_, T> {
         drop(inner);
-        let durable_first = self.is_synced(purpose).then_some(PhysicalOffset(end));
+        let durable_first = (self.is_synced(purpose) && self.log.durable() < end.0).then_some(end);
         if durable_first.is_none() {
             self.announce();
         }
@@ -268,7 +292,7 @@ impl<'a> Batch<'a> {
         };
         let pending_bytes = state.table.pending_bytes();
         let urgency = match purpose {
-            Purpose::End | Purpose::Discard => Urgency::End,
+            Purpose::End | Purpose::EndByHand | Purpose::Discard => Urgency::End,
             Purpose::Message => Urgency::Send { pending_bytes },
             // What this half takes now, its end may need again.
             Purpose::Half | Purpose::Resume => Urgency::Send { pending_bytes: pending_bytes + u64::from(last.size) },

@@ -35,13 +35,6 @@ pub enum EndKind {
 }
 
 impl EndKind {
-    const fn purpose(self) -> Purpose {
-        match self {
-            Self::Commit | Self::RollBack => Purpose::End,
-            Self::Discard => Purpose::Discard,
-        }
-    }
-
     pub(super) const fn outcome(self) -> Outcome {
         match self {
             Self::Commit => Outcome::Committed,
@@ -62,8 +55,29 @@ pub struct End {
     pub transaction_id: Option<String>,
     /// The producer group, to be compared if given.
     pub group: Option<String>,
-    /// Whether a check asked for it.
-    pub from_check: bool,
+    /// Who decided it.
+    pub decider: Decider,
+}
+
+/// Who decided how a transaction ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decider {
+    /// The producer that sent it.
+    Producer,
+    /// A check that was answered, or that gets no answer any more.
+    Check,
+    /// An operator, by hand.
+    Operator,
+}
+
+impl End {
+    const fn purpose(&self) -> Purpose {
+        match (self.kind, self.decider) {
+            (EndKind::Discard, _) => Purpose::Discard,
+            (_, Decider::Operator) => Purpose::EndByHand,
+            (_, Decider::Producer | Decider::Check) => Purpose::End,
+        }
+    }
 }
 
 /// What an end did.
@@ -129,7 +143,7 @@ impl Store {
 
     /// Whether an end is acknowledged only after a sync.
     pub fn is_end_synced(&self, end: &End) -> bool {
-        self.shared.is_synced(end.kind.purpose())
+        self.shared.is_synced(end.purpose())
     }
 
     /// Ends transactions as one group, as threads that wait together do: one write, one sync.
@@ -137,14 +151,23 @@ impl Store {
         if let Err(error) = self.shared.check_writable("ending a transaction") {
             return ends.iter().map(|_| Err(error.repeat())).collect();
         }
-        let _turn = self.shared.ends.turn.lock();
-        self.shared.end_all(ends)
+        let purpose = self.shared.purpose_of(ends.iter());
+        let turn = self.shared.ends.turn.lock();
+        let results = self.shared.end_all(ends);
+        drop(turn);
+        results.into_iter().map(|result| self.shared.confirm(purpose, result)).collect()
     }
 }
 
 impl Shared {
     /// Waits for a turn; who has it ends all that wait. While one group is synced the next one gathers.
     fn end_in_group(&self, end: End) -> Result<Ended> {
+        let purpose = end.purpose();
+        let result = self.take_turn(end);
+        self.confirm(purpose, result)
+    }
+
+    fn take_turn(&self, end: End) -> Result<Ended> {
         let ticket = Arc::new(Ticket { end, result: Mutex::new(None) });
         self.ends.waiting.lock().push(Arc::clone(&ticket));
         let turn = self.ends.turn.lock();
@@ -161,14 +184,14 @@ impl Shared {
 
     /// Ends a transaction where nothing has to be waited for.
     fn end_at_once(&self, end: &End) -> Result<Ended> {
-        if self.is_synced(end.kind.purpose()) {
+        if self.is_synced(end.purpose()) {
             return Err(Error::WouldWait);
         }
         let Some(_turn) = self.ends.turn.try_lock() else { return Err(Error::WouldWait) };
         let Some(mut inner) = self.inner.try_lock() else { return Err(Error::WouldWait) };
         let mut results = Vec::with_capacity(1);
         self.write_group(&mut inner, &[end], &mut results, Wait::No)?;
-        self.unacknowledged(inner, end.kind.purpose(), ()).acknowledged()?;
+        self.unacknowledged(inner, Purpose::End, ()).acknowledged()?;
         results.pop().unwrap_or(Err(Error::StoreClosed))
     }
 
@@ -177,7 +200,7 @@ impl Shared {
         let mut inner = self.inner.lock();
         let ends: Vec<&End> = group.iter().map(|ticket| &ticket.end).collect();
         let written = self.write_group(&mut inner, &ends, &mut results, Wait::Yes);
-        let written = written.and_then(|()| self.unacknowledged(inner, self.purpose_of(&ends), ()).acknowledged());
+        let written = written.and_then(|()| self.unacknowledged(inner, Purpose::End, ()).acknowledged());
         let failed = written.err().filter(|_| !mutated(Mutant::FailedGroupAcknowledged));
         for (ticket, result) in group.iter().zip(results) {
             // What an end was told of an outcome may rest on the group's own decisions, or on one whose sync failed
@@ -191,9 +214,20 @@ impl Shared {
         }
     }
 
+    /// Waits for the sync of what nobody would decide again, where a group as such needs none. Its turn is over by now, so
+    /// that no other end waits for the disk.
+    fn confirm(&self, purpose: Purpose, result: Result<Ended>) -> Result<Ended> {
+        // An outcome that was there before may not be durable either.
+        let tells = matches!(result, Ok(_) | Err(Error::AlreadyEnded { .. }));
+        if tells && self.is_synced(purpose) && !self.is_synced(Purpose::End) {
+            self.wait_durable(self.log.appended())?;
+        }
+        result
+    }
+
     /// Of a group's purposes the one that asks most: a sync, if any asks for one.
-    fn purpose_of(&self, ends: &[&End]) -> Purpose {
-        let mut purposes = ends.iter().map(|end| end.kind.purpose());
+    fn purpose_of<'e>(&self, ends: impl Iterator<Item = &'e End>) -> Purpose {
+        let mut purposes = ends.map(End::purpose);
         purposes.find(|purpose| self.is_synced(*purpose)).unwrap_or(Purpose::End)
     }
 
@@ -228,7 +262,7 @@ impl Shared {
         wait: Wait,
         group: &mut Group,
     ) -> Result<()> {
-        let mut batch = Batch::begin(self, inner, self.purpose_of(ends))?;
+        let mut batch = Batch::begin(self, inner, self.purpose_of(ends.iter().copied()))?;
         #[cfg(txstore_mutants)]
         let early = self.push_ops_early(&mut batch, ends)?;
         for end in ends {
@@ -398,7 +432,9 @@ impl Shared {
     }
 
     fn check_late(&self, inner: &Inner, key: Key, end: &End) -> Result<()> {
-        let Some(entry) = inner.state.table.get(key).filter(|_| self.options.reject_late_end && !end.from_check) else {
+        let Some(entry) =
+            inner.state.table.get(key).filter(|_| self.options.reject_late_end && end.decider != Decider::Check)
+        else {
             return Ok(());
         };
         // As in RocketMQ only a message with an immunity time of its own can be late: once that has passed, a check

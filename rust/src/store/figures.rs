@@ -9,7 +9,7 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use super::end_transaction::Decision;
-use super::{End, Ended, Inner, Shared, Store};
+use super::{Decider, End, Ended, Inner, Shared, Store};
 use crate::error::{Outcome, Result};
 use crate::half::counts::Counts;
 use crate::half::{HalfCopy, HalfFacts};
@@ -87,7 +87,7 @@ impl Inner {
         for (end, result) in group.iter().zip(results) {
             match result {
                 Ok(Ended { already: true, .. }) => self.counts.repeated += 1,
-                Ok(ended) if end.from_check => self.counts.check_ended(ended.outcome),
+                Ok(ended) if end.decider == Decider::Check => self.counts.check_ended(ended.outcome),
                 Ok(_) => {}
                 Err(error) => self.counts.refused(error),
             }

@@ -5,7 +5,7 @@
 
 use super::append::{NewHalfMessage, NewMessage};
 use super::batch::Wait;
-use super::{End, EndKind, Store};
+use super::{Decider, End, EndKind, Store};
 use crate::consume_queue::Entry;
 use crate::error::Result;
 use crate::half::HalfCopy;
@@ -36,7 +36,7 @@ impl Store {
             .acknowledged()?;
         let half = HalfCopy { queue_offset: half.queue_offset.0, physical_offset: half.physical_offset.0 };
         let (kind, group) = (EndKind::RollBack, Some(REPAIR_TOPIC.into()));
-        self.end_transaction(&End { half, kind, transaction_id: None, group, from_check: false }, Wait::Yes)?;
+        self.end_transaction(&End { half, kind, transaction_id: None, group, decider: Decider::Producer }, Wait::Yes)?;
         Ok(())
     }
 }

@@ -29,7 +29,7 @@ pub use append::{NewHalfMessage, NewMessage, Sent};
 pub use batch::{Unacknowledged, Wait};
 pub use copy::Copy;
 pub use deliver::Delivered;
-pub use end_transaction::{End, EndKind, Ended};
+pub use end_transaction::{Decider, End, EndKind, Ended};
 pub use expire::Expired;
 pub use figures::PendingRow;
 pub use history::TransactionRow;
@@ -224,11 +224,6 @@ impl Store {
     /// Whether `close` was called.
     pub fn is_closed(&self) -> bool {
         self.shared.closed.load(Ordering::Acquire)
-    }
-
-    /// Whether appends must wait until they are durable.
-    pub fn is_sync(&self) -> bool {
-        self.shared.options.flush_disk_type == FlushDiskType::Sync
     }
 
     /// Writes all that is buffered, hands the store over, lets go of the locks. Again: nothing.

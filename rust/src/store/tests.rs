@@ -6,6 +6,7 @@ mod delays;
 mod deleted_by_broker;
 mod deletion;
 mod derived;
+mod durable;
 mod ends;
 mod foreign;
 #[cfg(loom)]
@@ -148,7 +149,7 @@ fn end_of(sent: &Sent, kind: EndKind) -> End {
         kind,
         transaction_id: Some(sent.unique_id.to_string()),
         group: Some(GROUP.into()),
-        from_check: false,
+        decider: Decider::Producer,
     }
 }
 

@@ -59,6 +59,11 @@ impl Store {
         self.shared.wait_durable(self.shared.log.appended())
     }
 
+    /// Whether the log is durable up to `end`.
+    pub fn is_durable(&self, end: u64) -> bool {
+        self.shared.log.durable() >= end
+    }
+
     /// Syncs all that is derived and writes a snapshot.
     pub fn snapshot(&self) -> Result<()> {
         self.shared.check_writable("a snapshot")?;

@@ -227,6 +227,7 @@ class Topics:
             "flushDiskType": config.flush_disk_type,
             "maxMessageSize": config.max_message_size,
             "transactionCheckMax": config.transaction_check_max,
+            "transactionFlushDiskType": config.transaction_flush_disk_type,
         }
         lines = "".join(f"{name}={value}\n" for name, value in settings.items())
         return Reply(fields={"version": '{"counter":0}'}, body=lines.encode())

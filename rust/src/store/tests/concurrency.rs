@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::super::{End, EndKind, Unacknowledged, Wait};
+use super::super::{Decider, End, EndKind, Unacknowledged, Wait};
 use super::recovery::{envelope, half, new, open, options};
 use crate::error::Error;
 use crate::options::{FlushDiskType, StoreOptions};
@@ -18,7 +18,7 @@ fn t5_twin_of_an_end_that_was_not_written_is_no_success() {
     let memory = Memory::new();
     let store = Arc::new(open(&memory, options(FlushDiskType::Sync)).unwrap());
     let place = half(&store, "a");
-    let end = End { half: place, kind: EndKind::Commit, transaction_id: None, group: None, from_check: false };
+    let end = End { half: place, kind: EndKind::Commit, transaction_id: None, group: None, decider: Decider::Producer };
     let turn = store.shared.ends.turn.lock();
     let ends: Vec<_> = (0..2)
         .map(|_| {

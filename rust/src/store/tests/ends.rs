@@ -309,7 +309,7 @@ fn a_late_end_is_refused_where_that_is_asked_for() {
     let refused = end(&store, &half, EndKind::Commit).unwrap_err();
     assert!(matches!(refused, Error::LateEnd { immunity_ms: 5_000, .. }), "{refused}");
     assert_eq!(pending(&store), [0]);
-    let from_check = End { from_check: true, ..end_of(&half, EndKind::Commit) };
+    let from_check = End { decider: Decider::Check, ..end_of(&half, EndKind::Commit) };
     assert_eq!(store.end_transaction(&from_check, Wait::Yes).unwrap().outcome, Outcome::Committed);
 }
 

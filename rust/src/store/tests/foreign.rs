@@ -94,7 +94,7 @@ fn t3_a_half_that_names_no_possible_topic_is_not_committed() {
         kind,
         transaction_id: None,
         group: None,
-        from_check: false,
+        decider: Decider::Producer,
     };
     let before = appended(&store);
     let refused = store.end_transaction(&end(EndKind::Commit), Wait::Yes).unwrap_err();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::{End, EndKind, GUARD, NewHalfMessage, NewMessage, Store, Unacknowledged, Wait};
+use super::super::{Decider, End, EndKind, GUARD, NewHalfMessage, NewMessage, Store, Unacknowledged, Wait};
 use crate::clock::ManualClock;
 use crate::error::{Error, Result};
 use crate::half::HalfCopy;
@@ -53,7 +53,7 @@ pub(super) fn half(store: &Store, body: &str) -> HalfCopy {
 }
 
 fn end(half: HalfCopy, kind: EndKind) -> End {
-    End { half, kind, transaction_id: None, group: None, from_check: false }
+    End { half, kind, transaction_id: None, group: None, decider: Decider::Producer }
 }
 
 fn bodies(store: &Store) -> Vec<Vec<u8>> {
