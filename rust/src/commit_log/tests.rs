@@ -43,7 +43,7 @@ fn append(appender: &mut Appender, bodies: &[Vec<u8>]) -> Result<Vec<Appended>> 
     appender.begin(TimestampMs(1));
     let placed = bodies.iter().map(|body| appender.push(&draft(body), QueueOffset(0))).collect::<Result<_>>()?;
     appender.make_room(URGENCY)?;
-    appender.write()?;
+    appender.write(false)?;
     Ok(placed)
 }
 
@@ -233,4 +233,32 @@ fn eventually(holds: impl Fn() -> bool) -> bool {
         std::thread::sleep(std::time::Duration::from_millis(5));
         holds()
     })
+}
+
+/// How many of 200 syncs meet space that is written for the first time, with 20 records of 1 KiB before each synced one.
+fn syncs_that_meet_new_space(synced_soon: bool) -> usize {
+    let memory = Memory::new();
+    let storage: Arc<dyn Storage> = Arc::new(memory.clone());
+    memory.create_dir(DIRECTORY).unwrap();
+    let log = Arc::new(CommitLog::new(SegmentQueue::open(storage, DIRECTORY, 32 << 20, false).unwrap()));
+    let mut appender = Appender::new(log, true, false, TimestampMs(5));
+    let mut found = 0;
+    for _ in 0..200 {
+        memory.note_writes();
+        for number in 0..21 {
+            appender.begin(TimestampMs(1));
+            appender.push(&draft(&[7; 1024]), QueueOffset(0)).unwrap();
+            appender.make_room(URGENCY).unwrap();
+            appender.write(synced_soon && number == 20).unwrap();
+        }
+        // Zeros are written in larger pieces than records.
+        found += usize::from(memory.noted_writes().iter().any(|bytes| *bytes > 4_096));
+    }
+    found
+}
+
+#[test]
+fn what_is_synced_soon_writes_space_ahead_so_that_few_syncs_meet_new_space() {
+    assert!(syncs_that_meet_new_space(false) > 60);
+    assert!(syncs_that_meet_new_space(true) < 10);
 }

@@ -303,7 +303,7 @@ impl<'a> Batch<'a> {
             }
             appender.make_room(urgency).map_err(|error| shared.judge(error))?;
         }
-        appender.write().map_err(|error| shared.judge(error))?;
+        appender.write(shared.is_synced(*purpose)).map_err(|error| shared.judge(error))?;
         if shared.options.flush_disk_type == FlushDiskType::Async || mutated(Mutant::VisibleBeforeSync) {
             shared.publish_visible(shared.log.appended());
         }
