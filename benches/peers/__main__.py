@@ -22,7 +22,7 @@ from benches.peers.table import Row, as_json, heading, machine, markdown, scale_
 from benches.python.measure import Scale
 
 _ROOT = Path(__file__).resolve().parents[2]
-_COMPARED = ("engine", "wire", "others", "outbox")
+_COMPARED = ("engine", "durable", "wire", "others", "outbox")
 PARTS = (*_COMPARED, "growth")
 
 

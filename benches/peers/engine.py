@@ -15,7 +15,7 @@ from typing import Any
 import txstore
 from benches.peers.table import Row, against, alone
 from benches.python import rounds, states
-from benches.python.loads import Commits, in_threads
+from benches.python.loads import NOT_SYNCED, Commits, in_threads
 from benches.python.measure import Figure, Scale, in_turns, per_second, scratch
 from tests.peer import rocketmq
 from txstore import Message
@@ -96,17 +96,17 @@ def send(count: int, size: int, threads: int, flush_disk_type: str) -> float:
         return per_second(count // threads * threads, lambda: in_threads(threads, work))
 
 
-def transact(count: int, size: int) -> float:
+def transact(count: int, size: int, threads: int = 1, **options: Any) -> float:
     """`producer.send_in_transaction` with a listener that commits at once."""
     body = bytes(size)
-    with scratch() as folder, txstore.open(folder / "store") as broker:
+    with scratch() as folder, txstore.open(folder / "store", **options) as broker:
         producer = broker.transaction_producer(GROUP, Commits())
 
         def work() -> None:
-            for _ in range(count):
+            for _ in range(count // threads):
                 producer.send_in_transaction(Message(TOPIC, body))
 
-        return per_second(count, work)
+        return per_second(count // threads * threads, lambda: in_threads(threads, work))
 
 
 def read(count: int, size: int) -> float:
@@ -175,10 +175,10 @@ def appends(theirs: Theirs, scale: Scale) -> Iterator[Row]:
 def transactions(theirs: Theirs, scale: Scale) -> Iterator[Row]:
     count = scale.count(200_000)
     works = {
-        OURS: lambda: transact(count, 1024),
+        OURS: lambda: transact(count, 1024, **NOT_SYNCED),
         THEIRS: lambda: theirs.run("transact", count, body_bytes=1024),
     }
-    yield from _compared("whole transaction 1024 B, 1 thread", scale, works)
+    yield from _compared("whole transaction 1024 B, 1 thread, ASYNC_FLUSH", scale, works)
 
 
 def reads(theirs: Theirs, scale: Scale) -> Iterator[Row]:

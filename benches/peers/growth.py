@@ -21,7 +21,7 @@ from typing import Any
 import txstore
 from benches.peers.engine import send
 from benches.python import rounds, states
-from benches.python.loads import BATCH, GROUP, TOPIC, record_bytes
+from benches.python.loads import BATCH, GROUP, NOT_SYNCED, TOPIC, record_bytes
 from benches.python.measure import disk_bytes, scratch
 from txstore import LocalTransactionState, Message
 
@@ -37,7 +37,7 @@ _MIB = 1 << 20
 _HOUR_MS = 3_600_000
 _PAGE = 50_000
 # Nothing is due by itself, nothing is written that was not asked for.
-_ALONE: dict[str, Any] = {"transaction_time_out": timedelta(0), "pending_transactions_max": 20_000_000}
+_ALONE: dict[str, Any] = {"transaction_time_out": timedelta(0), "pending_transactions_max": 20_000_000, **NOT_SYNCED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,8 @@ def _beside(broker: txstore.Broker) -> Iterator[tuple[str, float, str]]:
 
     def transactions() -> None:
         for _ in range(count):
-            broker.end_transaction(broker.prepare(message, 0, GROUP), LocalTransactionState.COMMIT)
+            sent = broker.prepare(message, 0, GROUP)
+            broker.end_transaction(sent, LocalTransactionState.COMMIT, producer_group=GROUP)
 
     yield "append, 128 B", median(lambda: _per_second(count, appends)), "/s"
     yield "half and commit, 128 B", median(lambda: _per_second(count, transactions)), "/s"

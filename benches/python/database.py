@@ -21,7 +21,7 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session
 
 import txstore
-from benches.python.loads import BODY, GROUP, TOPIC
+from benches.python.loads import BODY, GROUP, NOT_SYNCED, TOPIC
 from benches.python.measure import Scale, in_turns, per_second, scratch
 from benches.python.ratios import DEFAULT, QUICK, Row, against
 from tests.database.server import Postgres, running_postgres
@@ -102,10 +102,10 @@ def _with_session(engine: Engine, folder: Path) -> Iterator[Place]:
 
 
 def block(place: Place, count: int) -> float:
-    """A row and its message, by txstore."""
+    """A row and its message, by txstore; as little synced as the row."""
     database = Database(place.source)
     database.create_table()
-    with txstore.open(place.folder / "store") as broker:
+    with txstore.open(place.folder / "store", **NOT_SYNCED) as broker:
         producer = broker.transaction_producer(GROUP, database=database)
 
         def work() -> None:

@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import txstore
-from benches.python.loads import BATCH, BODY, GROUP, TOPIC
+from benches.python.loads import BATCH, BODY, GROUP, NOT_SYNCED, TOPIC
 from benches.python.measure import anonymous_bytes
 from txstore import LocalTransactionState, Message
 
@@ -68,7 +68,7 @@ def copied(store: Path, to: Path) -> None:
 def _fill(path: str, messages: int, halves: int, pending: int) -> None:
     day = timedelta(days=1)
     # However long it takes, no snapshot comes between the opening and the end.
-    broker = txstore.open(path, transaction_time_out=day, snapshot_interval=day)
+    broker = txstore.open(path, transaction_time_out=day, snapshot_interval=day, **NOT_SYNCED)
     broker.create_topic(TOPIC)
     batch, queues = [Message(TOPIC, BODY)] * BATCH, [0] * BATCH
     for _ in range(messages // BATCH):
