@@ -14,7 +14,7 @@ fn assert_no_end(store: &Store, half: HalfCopy, about: &str) {
     for kind in KINDS {
         for group in [None, Some(GROUP.to_owned())] {
             let before = appended(store);
-            let end = End { half, kind, transaction_id: None, group, from_check: false };
+            let end = End { half, kind, transaction_id: None, group, decider: Decider::Producer };
             match store.end_transaction(&end, Wait::Yes) {
                 Err(Error::AlreadyEnded { outcome: Outcome::FinishedUnknown, .. }) => {}
                 Err(Error::TransactionNotFound { .. }) => {}
@@ -101,7 +101,7 @@ fn t3_offsets_that_a_broker_left_out_are_not_answered_as_committed() {
         let store = bench.open();
         let last = store.halves_waiting(None, usize::MAX).unwrap().last().unwrap().newest;
         let rolled_back =
-            End { half: last, kind: EndKind::RollBack, transaction_id: None, group: None, from_check: false };
+            End { half: last, kind: EndKind::RollBack, transaction_id: None, group: None, decider: Decider::Producer };
         store.end_transaction(&rolled_back, Wait::Yes).unwrap();
         store.close().unwrap();
         let missing: Vec<HalfCopy> = (0..first).chain([first + 1, first + 2]).map(copy).collect();
