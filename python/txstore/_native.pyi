@@ -790,7 +790,16 @@ class _Limits(Protocol):
     @property
     def connections_max(self) -> int: ...
     @property
+    def memory_max(self) -> int:
+        """Bytes."""
+    @property
     def idle_time_out(self) -> float: ...
+    @property
+    def first_frame_time_out(self) -> float: ...
+    @property
+    def frame_time_out(self) -> float: ...
+    @property
+    def unread_time_out(self) -> float: ...
 
 @final
 class RemotingServer:
@@ -847,7 +856,7 @@ class RemotingServer:
     def set_orderly(self, group: str, orderly: bool) -> None:
         """Whether a group locks its queues."""
     def counters(self) -> dict[str, int]:
-        """What has happened so far; `connections`, `pulls_held`, `requests_waiting`: now."""
+        """What has happened so far; `connections`, `pulls_held`, `requests_waiting`, `memory_held` (bytes): now."""
     def sent(self) -> list[tuple[str, str, int, int, list[tuple[int | None, int]]]]:
         """What clients sent: (topic, kind, messages, bytes, messages by size: (at most so many bytes, how many))."""
     def handed_out(self) -> list[tuple[str, str, int, int]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from txstore._native import validate_group
+from txstore._native import validate_group, validate_topic
 from txstore.errors import InvalidNameError, InvalidOptionError, MessageNotFoundError
 from txstore.message import (
     ConsumeFromWhere,
@@ -131,7 +131,7 @@ class Backlog:
         times = message.reconsume_times
         properties = message.properties
         origin = properties.get("ORIGIN_MESSAGE_ID", message.offset_message_id)
-        topic = properties.get("RETRY_TOPIC", message.topic)
+        topic = _origin(properties.get("RETRY_TOPIC"), message.topic)
         if delay_level < 0 or times >= max_reconsume_times:
             dead = dead_letter_topic(group)
             self._make_topic(dead)
@@ -349,6 +349,15 @@ class Backlog:
             raise InvalidNameError(
                 f"there is no consumer group {group}\nhint: the groups are {', '.join(known) or 'none'}"
             )
+
+
+def _origin(said: str | None, topic: str) -> str:
+    """The topic that a message came from first: as its property says, if that names one."""
+    try:
+        validate_topic(said or "")
+    except InvalidNameError:
+        return topic
+    return said or topic
 
 
 def _dead_letter(group: str, message: Any) -> DeadLetter:

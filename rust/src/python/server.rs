@@ -157,14 +157,23 @@ impl Secrets {
 #[derive(FromPyObject)]
 struct Limits {
     connections_max: u32,
+    memory_max: usize,
     idle_time_out: f64,
+    first_frame_time_out: f64,
+    frame_time_out: f64,
+    unread_time_out: f64,
 }
 
 impl Limits {
     fn times(&self) -> TimeLimits {
         let usual = TimeLimits::default();
         let time = |seconds, otherwise| Duration::try_from_secs_f64(seconds).unwrap_or(otherwise);
-        TimeLimits { idle: time(self.idle_time_out, usual.idle) }
+        TimeLimits {
+            idle: time(self.idle_time_out, usual.idle),
+            first_frame: time(self.first_frame_time_out, usual.first_frame),
+            frame: time(self.frame_time_out, usual.frame),
+            unread: time(self.unread_time_out, usual.unread),
+        }
     }
 }
 
@@ -202,6 +211,7 @@ impl RemotingServer {
             unix,
             io_threads,
             connections_max: limits.connections_max,
+            memory_max: limits.memory_max,
             limits: limits.times(),
             host: store.get().host,
             tls,
@@ -319,6 +329,7 @@ impl RemotingServer {
             *counters.entry("messages_out").or_insert(0) += read.messages;
             *counters.entry("bytes_out").or_insert(0) += read.bytes;
         }
+        counters.insert("memory_held", crate::units::to_u64(service.memory_held()));
         counters.insert("requests_waiting", crate::units::to_u64(service.policy.waiting()));
         counters
     }

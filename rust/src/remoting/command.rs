@@ -117,6 +117,12 @@ impl Command {
         Self { flag, remark, serialize_type: self.serialize_type, ..Self::request(code, self.opaque) }
     }
 
+    /// Bytes of memory that it takes, nearly.
+    pub fn memory(&self) -> usize {
+        let fields: usize = self.ext_fields.iter().map(|(name, value)| name.len() + value.len()).sum();
+        self.body.len() + fields + self.remark.as_ref().map_or(0, String::len)
+    }
+
     /// Whether it answers another.
     pub const fn is_response(&self) -> bool {
         self.flag & FLAG_RESPONSE != 0

@@ -14,10 +14,11 @@ use tokio::io::Interest;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::budget::{Charge, WAITING_COST};
 use super::codes::response;
 use super::command::Command;
 use super::counters::Counters;
-use super::deadlines::Deadlines;
+use super::deadlines::{Deadlines, Missed};
 use super::frame::FrameReader;
 use super::outbox::OUT_PAUSE;
 use super::server::{Service, Session};
@@ -45,6 +46,8 @@ pub(super) struct Connection {
     reader: FrameReader,
     tasks: JoinSet<()>,
     deadlines: Deadlines,
+    /// The memory of `reader`.
+    buffer: Charge,
 }
 
 /// Why a connection ends.
@@ -59,7 +62,8 @@ impl Connection {
     pub(super) fn new(service: Arc<Service>, session: Arc<Session>, stream: Stream) -> Self {
         stream.set_no_delay();
         let (reader, tasks, deadlines) = (FrameReader::default(), JoinSet::new(), Deadlines::new(service.limits));
-        Self { service, session, stream, reader, tasks, deadlines }
+        let buffer = session.account.charge(0);
+        Self { service, session, stream, reader, tasks, deadlines, buffer }
     }
 
     pub(super) async fn run(mut self, stopping: watch::Receiver<bool>) {
@@ -74,7 +78,8 @@ impl Connection {
     async fn serve(&mut self, mut stopping: watch::Receiver<bool>) -> End {
         let session = Arc::clone(&self.session);
         loop {
-            let Ok(left) = session.outbox.write_to(&self.stream) else { return End::Dropped };
+            let Ok((left, took_some)) = session.outbox.write_to(&self.stream) else { return End::Dropped };
+            self.deadlines.written(took_some, left > 0);
             let stops = *stopping.borrow();
             // What was left in hand while the client did not read.
             match self.take_whole() {
@@ -108,8 +113,10 @@ impl Connection {
                 Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => {}
                 _ = stopping.changed(), if !stops => {}
                 () = tokio::time::sleep(self.deadlines.next()) => {
-                    if self.deadlines.is_silent() {
-                        return End::Quiet;
+                    match self.deadlines.missed() {
+                        None => {}
+                        Some(Missed::Silent) => return End::Quiet,
+                        Some(Missed::Frame | Missed::Unread) => return End::Dropped,
                     }
                 }
             }
@@ -127,6 +134,11 @@ impl Connection {
                         self.deadlines.heard();
                         self.reader.feed(buffer.get(..length).unwrap_or_default());
                         taken += self.take_whole()?;
+                        self.buffer.set(self.reader.memory());
+                        if self.session.account.is_too_much() {
+                            Counters::count(&self.service.counters.connections_over_budget);
+                            return Err(End::Dropped);
+                        }
                         if taken >= COMMANDS_MAX || self.session.outbox.is_full() {
                             return Ok(true);
                         }
@@ -154,6 +166,9 @@ impl Connection {
             }
             taken += 1;
         }
+        // Where the client is to read first, or others have their turn, the rest of the frame may be here already.
+        let is_client_awaited = taken < COMMANDS_MAX && !self.session.outbox.is_full();
+        self.deadlines.frames(taken, is_client_awaited && self.reader.buffered() > 0);
         Ok(taken)
     }
 
@@ -175,6 +190,7 @@ impl Connection {
             return;
         }
         let (service, session) = (Arc::clone(&self.service), Arc::clone(&self.session));
+        let bytes = command.memory() + WAITING_COST;
         let mut handling: Handling = Box::pin(async move { service.handle(&session, command).await });
         // Most requests need no waiting: they are answered here, in order, without a task of their own.
         match handling.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -185,7 +201,9 @@ impl Connection {
             }
             Poll::Pending => {
                 let session = Arc::clone(&self.session);
+                let charge = session.account.charge(bytes);
                 self.tasks.spawn(async move {
+                    let _charge = charge;
                     if let Some(answer) = handling.await {
                         session.outbox.put(&answer);
                     }

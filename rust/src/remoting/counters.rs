@@ -36,6 +36,8 @@ counters! {
     connections_refused,
     /// Connections that were closed for what they sent or did not read.
     connections_dropped,
+    /// Connections among them that held more memory than there was for each.
+    connections_over_budget,
     /// Connections that did not come to TLS where they had to: plain ones, handshakes that failed or took too long.
     handshakes_failed,
     /// Commands that arrived.

@@ -1,4 +1,4 @@
-//! Deadlines: until when a client must have sent something.
+//! Deadlines: until when a client must have sent or read something.
 //!
 //! In: what a connection sees. Out: how long it may wait, and whether a deadline has passed. Always: what is sent to a
 //! client is no sign that it lives.
@@ -12,11 +12,22 @@ use crate::clock::{Clock, SystemClock};
 pub struct TimeLimits {
     /// To send something; live clients send heartbeats every 30 s.
     pub idle: Duration,
+    /// To send the rest of its first frame.
+    pub first_frame: Duration,
+    /// To send the rest of a later frame.
+    pub frame: Duration,
+    /// To read something of what waits for it.
+    pub unread: Duration,
 }
 
 impl Default for TimeLimits {
     fn default() -> Self {
-        Self { idle: Duration::from_mins(2) }
+        Self {
+            idle: Duration::from_mins(2),
+            first_frame: Duration::from_secs(10),
+            frame: Duration::from_secs(30),
+            unread: Duration::from_mins(1),
+        }
     }
 }
 
@@ -25,11 +36,28 @@ impl Default for TimeLimits {
 pub(super) struct Deadlines {
     limits: TimeLimits,
     heard_ms: i64,
+    /// Whether a whole frame has come.
+    had_frame: bool,
+    /// Since when a frame is not whole.
+    frame_began_ms: Option<i64>,
+    /// Since when the client reads nothing of what waits for it.
+    unread_since_ms: Option<i64>,
+}
+
+/// What a client did not do in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Missed {
+    /// It sent nothing.
+    Silent,
+    /// It did not send the rest of a frame.
+    Frame,
+    /// It did not read.
+    Unread,
 }
 
 impl Deadlines {
     pub(super) fn new(limits: TimeLimits) -> Self {
-        Self { limits, heard_ms: now_ms() }
+        Self { limits, heard_ms: now_ms(), had_frame: false, frame_began_ms: None, unread_since_ms: None }
     }
 
     /// Bytes have arrived.
@@ -37,14 +65,44 @@ impl Deadlines {
         self.heard_ms = now_ms();
     }
 
-    /// How long until the next deadline.
-    pub(super) fn next(&self) -> Duration {
-        left(self.heard_ms, self.limits.idle)
+    /// Whole frames have come, and whether the next one has begun.
+    pub(super) fn frames(&mut self, whole: usize, next_began: bool) {
+        self.had_frame |= whole > 0;
+        if !next_began {
+            self.frame_began_ms = None;
+        } else if whole > 0 || self.frame_began_ms.is_none() {
+            self.frame_began_ms = Some(now_ms());
+        }
     }
 
-    /// Whether the client has sent nothing for too long.
-    pub(super) fn is_silent(&self) -> bool {
-        left(self.heard_ms, self.limits.idle).is_zero()
+    /// Whether the client has read something, and whether something still waits for it.
+    pub(super) fn written(&mut self, some: bool, waits: bool) {
+        if !waits {
+            self.unread_since_ms = None;
+        } else if some || self.unread_since_ms.is_none() {
+            self.unread_since_ms = Some(now_ms());
+        }
+    }
+
+    /// How long until the next deadline.
+    pub(super) fn next(&self) -> Duration {
+        self.all().map(|(left, _)| left).min().unwrap_or(self.limits.idle)
+    }
+
+    /// The deadline that has passed, if one has.
+    pub(super) fn missed(&self) -> Option<Missed> {
+        self.all().find(|(left, _)| left.is_zero()).map(|(_, missed)| missed)
+    }
+
+    fn all(&self) -> impl Iterator<Item = (Duration, Missed)> {
+        let frame = if self.had_frame { self.limits.frame } else { self.limits.first_frame };
+        [
+            (Some(self.heard_ms), self.limits.idle, Missed::Silent),
+            (self.frame_began_ms, frame, Missed::Frame),
+            (self.unread_since_ms, self.limits.unread, Missed::Unread),
+        ]
+        .into_iter()
+        .filter_map(|(since_ms, limit, missed)| since_ms.map(|since_ms| (left(since_ms, limit), missed)))
     }
 }
 

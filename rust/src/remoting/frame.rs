@@ -157,6 +157,11 @@ impl FrameReader {
         self.buffer.len() - self.taken
     }
 
+    /// Bytes of memory that it takes.
+    pub fn memory(&self) -> usize {
+        self.buffer.capacity()
+    }
+
     fn give_back(&mut self) {
         if self.taken == self.buffer.len() {
             self.taken = 0;

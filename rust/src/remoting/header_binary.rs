@@ -57,7 +57,7 @@ pub(super) fn read(header: &[u8]) -> Result<Command, FrameError> {
     command.opaque = i32::from_be_bytes(chunk(&mut rest, "opaque")?);
     command.flag = i32::from_be_bytes(chunk(&mut rest, "flag")?);
     let remark = read_long(&mut rest, "remark")?;
-    command.remark = (!remark.is_empty()).then(|| text(remark, "remark")).transpose()?;
+    command.remark = (!remark.is_empty()).then(|| text(remark));
     command.ext_fields = read_fields(read_long(&mut rest, "ext fields")?)?;
     Ok(command)
 }
@@ -66,8 +66,8 @@ fn read_fields(mut rest: &[u8]) -> Result<ExtFields, FrameError> {
     let mut fields = ExtFields::default();
     while !rest.is_empty() {
         let length = i16::from_be_bytes(chunk(&mut rest, "ext field name")?);
-        let name = text(bytes(&mut rest, i32::from(length), "ext field name")?, "ext field name")?;
-        let value = text(read_long(&mut rest, "ext field value")?, "ext field value")?;
+        let name = text(bytes(&mut rest, i32::from(length), "ext field name")?);
+        let value = text(read_long(&mut rest, "ext field value")?);
         fields.set(name, value);
         if fields.len() > EXT_FIELDS_MAX {
             return Err(FrameError::Field { field: "ext fields", what: "are more than 1000" });
@@ -94,8 +94,9 @@ fn chunk<const N: usize>(rest: &mut &[u8], field: &'static str) -> Result<[u8; N
     Ok(*taken)
 }
 
-fn text(bytes: &[u8], field: &'static str) -> Result<String, FrameError> {
-    std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| bad(field, "is not UTF-8"))
+/// As RocketMQ does: bytes that are not UTF-8 are no reason to lose the connection with all its requests.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 const fn bad(field: &'static str, what: &'static str) -> FrameError {

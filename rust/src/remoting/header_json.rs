@@ -5,8 +5,7 @@
 
 use std::fmt::{self, Formatter};
 
-use serde_core::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
-use serde_json::Value;
+use serde_core::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::command::{Command, EXT_FIELDS_MAX, ExtFields, LANGUAGE_OTHER};
 use super::frame::FrameError;
@@ -71,46 +70,116 @@ fn split_special(text: &str) -> Option<(&str, char, &str)> {
 }
 
 pub(super) fn read(header: &[u8]) -> Result<Command, FrameError> {
-    let read: Header = serde_json::from_slice(header).map_err(|error| FrameError::Json { what: error.to_string() })?;
+    // As RocketMQ does: bytes that are not UTF-8 are no reason to lose the connection with all its requests.
+    let text = String::from_utf8_lossy(header);
+    let read: Header = serde_json::from_str(&text).map_err(|error| FrameError::Json { what: error.to_string() })?;
     let code = number(&read.code, "code")?.ok_or(FrameError::Field { field: "code", what: "is missing" })?;
     let opaque = number(&read.opaque, "opaque")?.unwrap_or_default();
     Ok(Command {
         language: language(&read.language),
         version: number(&read.version, "version")?.unwrap_or_default(),
         flag: number(&read.flag, "flag")?.unwrap_or_default(),
-        remark: read.remark.as_str().map(str::to_owned),
+        remark: read.remark.text().map(str::to_owned),
         ext_fields: read.ext_fields.0,
         ..Command::request(code, opaque)
     })
 }
 
-fn number(value: &Value, field: &'static str) -> Result<Option<i32>, FrameError> {
+fn number(value: &Scalar, field: &'static str) -> Result<Option<i32>, FrameError> {
     let what = "is no whole number of 32 bits";
     match value {
-        Value::Null => Ok(None),
-        value => {
-            let fits = value.as_i64().and_then(|number| i32::try_from(number).ok());
-            fits.map(Some).ok_or(FrameError::Field { field, what })
-        }
+        Scalar::Null => Ok(None),
+        Scalar::Number(number) => i32::try_from(*number).map(Some).map_err(|_| FrameError::Field { field, what }),
+        Scalar::Text(_) | Scalar::Other => Err(FrameError::Field { field, what }),
     }
 }
 
-fn language(value: &Value) -> u8 {
-    let name = value.as_str().unwrap_or_default();
+fn language(value: &Scalar) -> u8 {
+    let name = value.text().unwrap_or_default();
     let place = LANGUAGES.iter().position(|known| *known == name);
     place.and_then(|place| u8::try_from(place).ok()).unwrap_or(LANGUAGE_OTHER)
+}
+
+/// A value that is no object and no list: those are passed over without being kept, since a few bytes of JSON can take
+/// a hundred times as much memory.
+#[derive(Default)]
+enum Scalar {
+    #[default]
+    Null,
+    Number(i64),
+    Text(String),
+    /// An object, a list, or a number that is not whole.
+    Other,
+}
+
+impl Scalar {
+    fn text(&self) -> Option<&str> {
+        if let Self::Text(text) = self { Some(text) } else { None }
+    }
+}
+
+impl<'de> Deserialize<'de> for Scalar {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any;
+        impl<'de> Visitor<'de> for Any {
+            type Value = Scalar;
+
+            fn expecting(&self, to: &mut Formatter<'_>) -> fmt::Result {
+                to.write_str("a value")
+            }
+
+            fn visit_unit<E>(self) -> Result<Scalar, E> {
+                Ok(Scalar::Null)
+            }
+
+            fn visit_bool<E>(self, value: bool) -> Result<Scalar, E> {
+                Ok(Scalar::Text(value.to_string()))
+            }
+
+            fn visit_i64<E>(self, value: i64) -> Result<Scalar, E> {
+                Ok(Scalar::Number(value))
+            }
+
+            fn visit_u64<E>(self, value: u64) -> Result<Scalar, E> {
+                Ok(i64::try_from(value).map_or_else(|_| Scalar::Text(value.to_string()), Scalar::Number))
+            }
+
+            fn visit_f64<E>(self, value: f64) -> Result<Scalar, E> {
+                Ok(Scalar::Text(value.to_string()))
+            }
+
+            fn visit_str<E>(self, value: &str) -> Result<Scalar, E> {
+                Ok(Scalar::Text(value.to_owned()))
+            }
+
+            fn visit_string<E>(self, value: String) -> Result<Scalar, E> {
+                Ok(Scalar::Text(value))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Scalar, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Scalar::Other)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Scalar, A::Error> {
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Scalar::Other)
+            }
+        }
+        deserializer.deserialize_any(Any)
+    }
 }
 
 /// The object's fields that count. The named values, which are nearly all of it, go where they belong without a map
 /// between.
 #[derive(Default)]
 struct Header {
-    code: Value,
-    language: Value,
-    version: Value,
-    opaque: Value,
-    flag: Value,
-    remark: Value,
+    code: Scalar,
+    language: Scalar,
+    version: Scalar,
+    opaque: Scalar,
+    flag: Scalar,
+    remark: Scalar,
     ext_fields: Fields,
 }
 
@@ -169,8 +238,10 @@ impl<'de> Deserialize<'de> for Fields {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
                 let mut fields = ExtFields::default();
                 while let Some(name) = map.next_key::<String>()? {
-                    if let Text(Some(text)) = map.next_value()? {
-                        fields.set(name, text);
+                    match map.next_value()? {
+                        Scalar::Text(text) => fields.set(name, text),
+                        Scalar::Number(number) => fields.set(name, number.to_string()),
+                        Scalar::Null | Scalar::Other => {}
                     }
                     if fields.len() > EXT_FIELDS_MAX {
                         return Err(A::Error::custom(format!("extFields are more than {EXT_FIELDS_MAX}")));
@@ -184,18 +255,5 @@ impl<'de> Deserialize<'de> for Fields {
             }
         }
         deserializer.deserialize_any(Object)
-    }
-}
-
-/// A value as text; `None`: null.
-struct Text(Option<String>);
-
-impl<'de> Deserialize<'de> for Text {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Self(match Value::deserialize(deserializer)? {
-            Value::Null => None,
-            Value::String(text) => Some(text),
-            other => Some(other.to_string()),
-        }))
     }
 }

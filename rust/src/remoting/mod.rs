@@ -18,6 +18,8 @@ pub mod accounts;
 #[cfg(feature = "server")]
 mod arrivals;
 #[cfg(feature = "server")]
+pub mod budget;
+#[cfg(feature = "server")]
 pub mod check;
 #[cfg(feature = "server")]
 pub mod codes;

@@ -4,9 +4,11 @@
 //! client that does not read is cut off. Not here: reading.
 
 use std::io;
+use std::sync::Arc;
 
 use tokio::sync::Notify;
 
+use super::budget::{Account, Charge};
 use super::command::Command;
 use super::frame::encode;
 use super::stream::Stream;
@@ -18,22 +20,31 @@ pub(super) const OUT_MAX: usize = 32 << 20;
 pub(super) const OUT_PAUSE: usize = 1 << 20;
 const KEPT_MAX: usize = 64 << 10;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Outbox {
     waiting: Mutex<Waiting>,
     /// Something is to be written, or the connection is to be closed.
     pub(super) changed: Notify,
+    account: Arc<Account>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Waiting {
     bytes: Vec<u8>,
     written: usize,
     closed: bool,
     overfull: bool,
+    /// The memory of `bytes`.
+    charge: Charge,
 }
 
 impl Outbox {
+    pub(super) fn new(account: Arc<Account>) -> Self {
+        let charge = account.charge(0);
+        let waiting = Waiting { bytes: Vec::new(), written: 0, closed: false, overfull: false, charge };
+        Self { waiting: Mutex::new(waiting), changed: Notify::new(), account }
+    }
+
     /// Adds a command; false where the connection is closed, or what waits would be too much.
     pub(super) fn put(&self, command: &Command) -> bool {
         let mut waiting = self.waiting.lock();
@@ -52,23 +63,37 @@ impl Outbox {
                 return false;
             }
         }
+        let bytes = waiting.bytes.capacity();
+        waiting.charge.set(bytes);
+        let too_much = self.account.is_too_much();
+        if too_much {
+            // The connection ends; the others have the memory at once.
+            waiting.overfull = true;
+            (waiting.bytes, waiting.written) = (Vec::new(), 0);
+            waiting.charge.set(0);
+        }
         drop(waiting);
-        if was_empty {
+        if was_empty || too_much {
             self.changed.notify_one();
         }
-        true
+        !too_much
     }
 
-    /// Writes as much as the socket takes; gives how many bytes are left at least. An error: the connection is done.
-    pub(super) fn write_to(&self, stream: &Stream) -> io::Result<usize> {
+    /// Writes as much as the socket takes; gives how many bytes are left at least, and whether it took some. An error: the
+    /// connection is done.
+    pub(super) fn write_to(&self, stream: &Stream) -> io::Result<(usize, bool)> {
         let mut waiting = self.waiting.lock();
         if waiting.overfull {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read"));
         }
+        let mut took_some = false;
         while waiting.written < waiting.bytes.len() {
             match stream.try_write(waiting.bytes.get(waiting.written..).unwrap_or_default()) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => waiting.written += written,
+                Ok(written) => {
+                    waiting.written += written;
+                    took_some = true;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -81,11 +106,13 @@ impl Outbox {
             if waiting.bytes.capacity() > KEPT_MAX {
                 waiting.bytes = Vec::new();
             }
+            let bytes = waiting.bytes.capacity();
+            waiting.charge.set(bytes);
         } else if waiting.written > OUT_PAUSE {
             let written = std::mem::take(&mut waiting.written);
             waiting.bytes.drain(..written);
         }
-        Ok(if stream.flush()? { left } else { left.max(1) })
+        Ok((if stream.flush()? { left } else { left.max(1) }, took_some))
     }
 
     /// Whether so much waits that the client is to read first.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::oneshot;
 
+use super::budget::Charge;
 use super::codes::{request, response};
 use super::command::{Command, ExtFields};
 use super::fields::Refusal;
@@ -35,6 +36,8 @@ pub struct Request {
     pub address: String,
     /// What is asked.
     pub command: Command,
+    /// The memory of what nobody waits for; what somebody waits for is counted there.
+    _charge: Option<Charge>,
 }
 
 /// What Python says to a request.
@@ -74,13 +77,20 @@ impl Policy {
     pub(super) async fn ask(&self, connection: u64, address: &str, command: Command) -> Result<Answer, Refusal> {
         let (sender, receiver) = oneshot::channel();
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
-        self.put(Request { number, connection, address: address.to_owned(), command }, Some(sender))?;
+        let address = address.to_owned();
+        self.put(Request { number, connection, address, command, _charge: None }, Some(sender))?;
         receiver.await.map_err(|_| Refusal::new(response::SERVICE_NOT_AVAILABLE, "the server is stopping"))
     }
 
     /// Asks for something that nobody waits for.
-    pub(super) fn tell(&self, connection: u64, address: &str, command: Command) -> Result<(), Refusal> {
-        self.put(Request { number: 0, connection, address: address.to_owned(), command }, None)
+    pub(super) fn tell(
+        &self,
+        connection: u64,
+        address: &str,
+        command: Command,
+        charge: Option<Charge>,
+    ) -> Result<(), Refusal> {
+        self.put(Request { number: 0, connection, address: address.to_owned(), command, _charge: charge }, None)
     }
 
     fn put(&self, asked: Request, sender: Option<oneshot::Sender<Answer>>) -> Result<(), Refusal> {
@@ -105,7 +115,8 @@ impl Policy {
     pub(super) fn note(&self, connection: u64, address: &str, command: Command) {
         let mut state = self.state.lock();
         if !state.closed && state.own(NOTES) < NOTES_MAX {
-            state.push(NOTES, Request { number: 0, connection, address: address.to_owned(), command });
+            let address = address.to_owned();
+            state.push(NOTES, Request { number: 0, connection, address, command, _charge: None });
             drop(state);
             self.came.notify_all();
         }

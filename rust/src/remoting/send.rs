@@ -14,6 +14,7 @@ use super::tables::TopicEntry;
 use super::traffic::Kind;
 use crate::message::{Envelope, Origin};
 use crate::names::{DEAD_LETTER_PREFIX, RETRY_PREFIX};
+use crate::record::layout::{SYS_PREPARED, SYS_TRANSACTION_MASK};
 use crate::record::offset_message_id;
 use crate::record::properties::{PRODUCER_GROUP, Properties, SHARDING_KEY, TRANSACTION_PREPARED};
 use crate::store::{NewHalfMessage, NewMessage, Sent, Wait};
@@ -82,7 +83,13 @@ pub(super) async fn send(service: &Service, session: &Session, request: &Command
     }
     let part = Part { flag: header.flag, properties: header.properties, body: &request.body };
     let properties = Properties(header.properties.as_bytes());
-    if properties.get_str(TRANSACTION_PREPARED) == Some("true") && header.reconsume_times == 0 {
+    let is_half = says_half(properties) && header.reconsume_times == 0;
+    if !is_half && header.sys_flag & SYS_TRANSACTION_MASK == SYS_PREPARED {
+        // Stored as it is, it would be visible at once.
+        let remark = "sysFlag says that the message is a half message, its property TRAN_MSG does not";
+        return Err(Refusal::new(response::MESSAGE_ILLEGAL, remark));
+    }
+    if is_half {
         return send_half(service, session, request, &header, &part).await;
     }
     let dead = gives_up(service, &header);
@@ -98,6 +105,11 @@ pub(super) async fn send(service: &Service, session: &Session, request: &Command
     let sent = [service.acknowledged(written).await?];
     count(&entry, kind_of(&envelope), &sent);
     Ok(stored(service, request, &sent))
+}
+
+/// Whether the properties say that it is a half message, in capitals or not, as RocketMQ reads it.
+fn says_half(properties: Properties<'_>) -> bool {
+    properties.get_str(TRANSACTION_PREPARED).is_some_and(|said| said.eq_ignore_ascii_case("true"))
 }
 
 fn kind_of(envelope: &Envelope) -> Kind {
@@ -161,7 +173,7 @@ async fn send_batch(
     let parts = parts_of(&request.body)?;
     let mut envelopes = Vec::with_capacity(parts.len());
     for part in &parts {
-        if Properties(part.properties.as_bytes()).get_str(TRANSACTION_PREPARED) == Some("true") {
+        if says_half(Properties(part.properties.as_bytes())) {
             return Err(illegal("a batch cannot hold half messages"));
         }
         let envelope = header.envelope(&entry, session, part)?;

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use super::access::{self, Denied, Need, Place};
 use super::accounts::{ACCESS_KEY, Accounts};
 use super::arrivals::Arrivals;
+use super::budget::{Account, Budget, WAITING_COST};
 use super::codes::{request as codes, response};
 use super::command::{Command, ExtFields};
 use super::connection::Connection;
@@ -42,6 +43,11 @@ use crate::units::{PhysicalOffset, QueueOffset};
 /// After an `accept` that failed, mostly since no file handles are left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
+/// Bytes of the body of a request that is no message: a heartbeat with a thousand groups has less.
+const CONTROL_BODY_MAX: usize = 1 << 20;
+/// Bytes of what a client answers an operator's question; longer answers are dropped.
+const ANSWER_BODY_MAX: usize = 4 << 20;
+
 /// Questions that one client may leave without an answer; more are not asked.
 const ASKED_MAX: usize = 1_000;
 
@@ -55,6 +61,8 @@ pub struct ServerOptions {
     pub io_threads: usize,
     /// Connections that may be open; what comes then is closed at once.
     pub connections_max: u32,
+    /// Bytes that all clients together may hold: buffers, answers that wait to be read, requests that wait.
+    pub memory_max: usize,
     /// How long clients may take; then their connections are closed.
     pub limits: TimeLimits,
     /// The address that offset ids of messages name: the store's.
@@ -79,6 +87,7 @@ pub(super) struct Session {
     pub(super) address: String,
     pub(super) born_host: SocketAddr,
     pub(super) outbox: Outbox,
+    pub(super) account: Arc<Account>,
     /// Numbers among the living producers, by producer group and by the account that sent for it.
     producers: Mutex<HashMap<(String, Option<String>), u32>>,
     /// Whether Python has heard of it, and so must hear of its end.
@@ -110,6 +119,7 @@ pub struct Service {
     next_session: AtomicU64,
     connections_max: u32,
     pub(super) limits: TimeLimits,
+    budget: Arc<Budget>,
 }
 
 /// A server that listens until it is stopped.
@@ -131,6 +141,13 @@ impl Service {
         }
         let one_way = request.is_one_way();
         let blank = request.response(response::SUCCESS, None);
+        // Before anything is read of it, the signature included: only messages are long.
+        if !is_message(request.code) && request.body.len() > CONTROL_BODY_MAX {
+            let remark = format!("a request {} has {CONTROL_BODY_MAX} bytes at most", request.code);
+            Counters::count(&self.counters.requests_refused);
+            let refused = Refusal::new(response::INVALID_PARAMETER, remark).response(&blank);
+            return (!one_way).then_some(refused);
+        }
         let done = match self.admit(session, &request) {
             Ok(()) => self.obey(session, request).await,
             Err(refusal) => Err(refusal),
@@ -199,7 +216,8 @@ impl Service {
         let blank = request.response(response::SUCCESS, None);
         session.known.store(true, Relaxed);
         if request.is_one_way() {
-            self.policy.tell(session.id, &session.address, request)?;
+            let charge = session.account.charge(request.memory() + WAITING_COST);
+            self.policy.tell(session.id, &session.address, request, Some(charge))?;
             return Ok(blank);
         }
         let Answer { code, remark, ext_fields, body } = self.policy.ask(session.id, &session.address, request).await?;
@@ -276,6 +294,11 @@ impl Service {
         Ok(())
     }
 
+    /// Bytes that clients hold.
+    pub fn memory_held(&self) -> usize {
+        self.budget.held()
+    }
+
     /// Sends a command to a client; false where its connection is gone or does not take it.
     pub fn send(&self, connection: u64, command: &Command) -> bool {
         let session = self.sessions.lock().get(&connection).cloned();
@@ -291,11 +314,12 @@ impl Service {
 
     /// Hands a client's answer to Python; one to what it was not asked is nobody's.
     fn answered(&self, session: &Session, answer: Command) {
-        if session.asked.lock().remove(&answer.opaque) {
+        if session.asked.lock().remove(&answer.opaque) && answer.body.len() <= ANSWER_BODY_MAX {
             let fields = [("opaque", answer.opaque.to_string()), ("code", answer.code.to_string())];
             let told = Command { code: codes::ANSWERED, ext_fields: ExtFields::from_iter(fields), ..answer };
             // Where the line is full it is as if the client had not answered.
-            let _ = self.policy.tell(session.id, &session.address, told);
+            let charge = session.account.charge(told.memory() + WAITING_COST);
+            let _ = self.policy.tell(session.id, &session.address, told, Some(charge));
         }
     }
 
@@ -316,11 +340,13 @@ impl Service {
         self.counters.connections.fetch_add(1, Relaxed);
         let id = self.next_session.fetch_add(1, Relaxed) + 1;
         let peer = stream.peer();
+        let account = Account::new(&self.budget);
         let session = Arc::new(Session {
             id,
             address: peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string()),
             born_host: peer.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)),
-            outbox: Outbox::default(),
+            outbox: Outbox::new(Arc::clone(&account)),
+            account,
             producers: Mutex::default(),
             known: AtomicBool::new(false),
             denied: AtomicBool::new(false),
@@ -335,7 +361,7 @@ impl Service {
             self.counters.connections.fetch_sub(1, Relaxed);
             if session.known.load(Relaxed) {
                 // Refused only where the server has stopped.
-                let _ = self.policy.tell(session.id, &session.address, Command::request(codes::CLOSED, 0));
+                let _ = self.policy.tell(session.id, &session.address, Command::request(codes::CLOSED, 0), None);
             }
         }
     }
@@ -350,6 +376,10 @@ impl Service {
         told.remark = Some(what);
         self.policy.note(session.id, &session.address, told);
     }
+}
+
+const fn is_message(code: i32) -> bool {
+    matches!(code, codes::SEND_MESSAGE | codes::SEND_MESSAGE_V2 | codes::SEND_BATCH_MESSAGE)
 }
 
 fn succeeded(answer: Answer) -> Result<Answer, Refusal> {
@@ -378,6 +408,7 @@ impl Server {
             next_session: AtomicU64::new(0),
             connections_max: options.connections_max,
             limits: options.limits,
+            budget: Budget::new(options.memory_max),
         });
         let threads = options.io_threads.max(1);
         let runtime =

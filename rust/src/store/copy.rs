@@ -8,7 +8,7 @@ use super::append::{Sent, check_queue};
 use super::batch::{Batch, IndexKeys, Purpose, Wait};
 use super::{Inner, Shared, Store, StoredRecord};
 use crate::delay;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::java;
 use crate::names::{self, SCHEDULE_TOPIC};
 use crate::record::layout::SYS_TRANSACTION_MASK;
@@ -39,6 +39,10 @@ impl Store {
         names::validate_topic(copy.topic)?;
         check_queue(copy.queue_id)?;
         let source = self.read_at(physical_offset)?;
+        if names::is_system_topic(source.view()?.topic) {
+            let what = format!("the record at {physical_offset} is the system's own, no message that could be copied");
+            return Err(Error::MessageNotFound { what });
+        }
         let mut inner = self.shared.lock_to_send(Wait::Yes)?;
         let sent = self.shared.append_copy_in(&mut inner, &source, copy)?;
         self.shared.unacknowledged(inner, Purpose::Message, sent).acknowledged()

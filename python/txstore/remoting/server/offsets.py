@@ -114,6 +114,9 @@ class Offsets:
         """To a moment; -1: to the end. Consumers that are connected are told, and go on there."""
         fields = request.fields
         topic, group, moment = text(fields, "topic"), text(fields, "group"), number(fields, "timestamp")
+        if number(fields, "queueId", -1) >= 0 or number(fields, "offset", -1) >= 0:
+            remark = "a reset of one queue, or to an offset, is not served\nhint: all queues to a time, or to their end"
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
         places = self._broker.reset_offsets(group, topic, utc(moment) if moment >= 0 else ConsumeFromWhere.LAST)
         rows = {(topic, queue_id): place for queue_id, place in places.items()}
         body = b"{" + queue_table("offsetTable", self._broker.config.broker_name, rows) + b"}"

@@ -4,7 +4,7 @@ In: requests 36 and 323. Out: the message again after a delay, or among the grou
 pends. Always: the broker's own rules, the same that embedded consumers have. Not here: those rules.
 """
 
-from txstore._native import validate_group
+from txstore._native import is_system_topic, validate_group
 from txstore.broker import Broker
 from txstore.message import dead_letter_topic
 from txstore.remoting.codes import ResponseCode
@@ -31,6 +31,9 @@ class Retries:
         if not self._broker.has_group(group):
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no consumer group {group}")
         message = self._broker.store.read_at(number(fields, "offset"))
+        if is_system_topic(message.topic):
+            # A half message is nobody's before it is committed, and stays so if it is rolled back.
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, "no message of a client stands there")
         if message.topic == dead_letter_topic(group):
             return OK  # Given up already.
         times = number(fields, "maxReconsumeTimes", _TIMES_MAX)

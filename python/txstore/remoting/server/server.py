@@ -87,6 +87,15 @@ class ServerConfig:
     """Whether a consumer's heartbeat makes its group; if not, operators do (autoCreateSubscriptionGroup)."""
     idle_time_out: float = 120.0
     """Seconds after which a connection is closed whose client sends nothing. What is sent to it does not count."""
+    first_frame_time_out: float = 10.0
+    """Seconds that a connection's first frame may take from its first byte to its last."""
+    frame_time_out: float = 30.0
+    """Seconds that a later frame may take."""
+    unread_time_out: float = 60.0
+    """Seconds after which a connection is closed whose client reads nothing of what waits for it."""
+    memory_max: int = 512 << 20
+    """Bytes that all clients together may hold: frames that are not whole, answers that wait to be read, requests that
+    wait. Above half of it, a connection is closed that holds more than its equal part of that half."""
     tls_cert: str | os.PathLike[str] | None = None
     """A PEM file: the server's certificate, then those that vouch for it. With it, TCP speaks TLS."""
     tls_key: str | os.PathLike[str] | None = None

@@ -29,6 +29,7 @@ __all__ = ["Topics"]
 
 _GROUP_TOPICS = ("%RETRY%", "%DLQ%")
 _READ, _WRITE = 4, 2
+_SETTINGS_OF_GROUPS = ("consumeEnable", "consumeBroadcastEnable", "consumeMessageOrderly", "retryMaxTimes")
 
 
 class _Tables(Protocol):
@@ -78,9 +79,16 @@ class Topics:
     # Topics
 
     def update(self, request: Request) -> Reply:
+        """17: makes a topic, or gives it more queues. Refuses what is not kept here."""
         fields = request.fields
-        wanted = max(number(fields, "readQueueNums"), number(fields, "writeQueueNums"))
-        self._broker.create_topic(text(fields, "topic"), wanted)
+        reading, writing = number(fields, "readQueueNums"), number(fields, "writeQueueNums")
+        if reading != writing:
+            raise Refused(ResponseCode.INVALID_PARAMETER, "readQueueNums and writeQueueNums differ: not served")
+        perm = number(fields, "perm", _READ | _WRITE)
+        if perm & (_READ | _WRITE) != _READ | _WRITE:
+            remark = f"perm {perm} is not served\nhint: 6; accounts say who may send and read (--accounts)"
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        self._broker.create_topic(text(fields, "topic"), reading)
         return OK
 
     def delete(self, request: Request) -> Reply:
@@ -143,8 +151,17 @@ class Topics:
     # Groups
 
     def update_group(self, request: Request) -> Reply:
-        """200: makes a group known; its other settings are each consumer's own here."""
-        self._broker.create_group(str(json_body(request).get("groupName")))
+        """200: makes a group known. Refuses settings that are not kept here: consumers have their own."""
+        said = json_body(request)
+        group = said.get("groupName")
+        if not isinstance(group, str) or not group:
+            raise Refused(ResponseCode.INVALID_PARAMETER, "the group has no groupName")
+        usual = _group(group)
+        for name in _SETTINGS_OF_GROUPS:
+            if name in said and said[name] != usual[name]:
+                remark = f"{name}={said[name]!r} is not served: {usual[name]!r} always, or as the consumers say"
+                raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        self._broker.create_group(group)
         return OK
 
     def delete_group(self, request: Request) -> Reply:

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::budget::BUDGET_DEFAULT;
 use super::super::codes::{request as codes, response};
 use super::super::command::{Command, ExtFields};
 use super::super::deadlines::TimeLimits;
@@ -43,6 +44,7 @@ impl Served {
             host: anywhere,
             tls: None,
             accounts: None,
+            memory_max: BUDGET_DEFAULT,
             limits: TimeLimits::default(),
         };
         let server = Arc::new(Server::start(Arc::new(store), &options).unwrap());

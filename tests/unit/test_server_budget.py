@@ -1,0 +1,124 @@
+"""The story: clients together hold no more memory than the server allows, and none stays in the middle of something.
+
+Frames that never get whole, answers that nobody reads, requests that wait, by hand, against a small budget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.frames import Wire, frame, json_header
+from tests.remoting_requests import PULL, SEND_V2, heartbeat, pulling, sending
+from tests.waiting import eventually
+from txstore import Broker, Message, Server, ServerConfig
+
+MIB = 1 << 20
+HEARTBEAT, ROUTE = 34, 105
+SMALL = ServerConfig(listen="127.0.0.1:0", name_server=None, memory_max=16 * MIB)
+
+
+def connect(server: Server, **options: Any) -> Wire:
+    assert server.address is not None
+    return Wire(server.address, **options)
+
+
+@pytest.fixture
+def server(broker: Broker) -> Iterator[Server]:
+    with Server(broker, SMALL) as server:
+        yield server
+
+
+def held(server: Server) -> int:
+    return server.native.counters()["memory_held"]
+
+
+def test_frames_that_never_get_whole_do_not_fill_the_memory(server: Server) -> None:
+    with contextlib.ExitStack() as stack, connect(server) as bystander:
+        assert bystander.call(SEND_V2, sending(), b"x").code == 0
+        for _ in range(40):
+            wire = stack.enter_context(connect(server))
+            with contextlib.suppress(OSError):
+                wire.socket.sendall(struct.pack(">II", 8 * MIB, 100) + b"{" * MIB)
+            assert held(server) <= 16 * MIB
+        eventually(lambda: server.native.counters()["connections_over_budget"] > 20)
+        assert held(server) <= 16 * MIB
+        assert bystander.call(SEND_V2, sending(), b"y").code == 0
+        assert bystander.call(PULL, pulling()).code == 0
+    eventually(lambda: server.native.counters()["connections"] == 0)
+    eventually(lambda: held(server) == 0)
+
+
+def test_answers_that_nobody_reads_do_not_fill_the_memory(server: Server, broker: Broker) -> None:
+    broker.create_topic("orders", 1)
+    for _ in range(20):
+        broker.append(Message("orders", b"x" * 60_000), 0)
+    with contextlib.ExitStack() as stack, connect(server) as bystander:
+        for _ in range(40):
+            wire = stack.enter_context(connect(server))
+            with contextlib.suppress(OSError):
+                wire.socket.sendall(frame(json_header(PULL, pulling(), 1)) * 30)
+        eventually(lambda: server.native.counters()["connections_dropped"] > 5)
+        assert held(server) <= 16 * MIB
+        assert bystander.call(PULL, pulling(maxMsgNums=1)).code == 0
+    eventually(lambda: server.native.counters()["connections"] == 0)
+    eventually(lambda: held(server) == 0)
+
+
+def test_requests_that_wait_are_counted(server: Server, broker: Broker) -> None:
+    """Held pulls, and what waits for Python."""
+    broker.create_topic("orders", 1)
+    with connect(server) as wire:
+        for _ in range(100):
+            wire.write(PULL, pulling(sysFlag=6, suspendTimeoutMillis=30_000))
+        eventually(lambda: server.native.counters()["pulls_held"] == 100)
+        assert held(server) > 400_000
+    eventually(lambda: server.native.counters()["connections"] == 0)
+    eventually(lambda: held(server) == 0)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
+def test_a_frame_is_whole_in_time(broker: Broker, first: bool) -> None:
+    config = replace(SMALL, first_frame_time_out=0.3) if first else replace(SMALL, frame_time_out=0.3)
+    with Server(broker, config) as server, connect(server, timeout=20) as wire:
+        if not first:
+            assert wire.call(SEND_V2, sending(), b"x").code == 0
+        wire.socket.sendall(frame(json_header(SEND_V2, sending(), 9), b"never whole")[:-1])
+        assert wire.closed()
+        eventually(lambda: server.native.counters()["connections_dropped"] == 1)
+
+
+def test_a_connection_without_a_frame_may_be_idle(broker: Broker) -> None:
+    """The time of a frame begins with its first byte."""
+    config = ServerConfig("127.0.0.1:0", name_server=None, first_frame_time_out=0.05, frame_time_out=0.05)
+    with Server(broker, config) as server, connect(server) as idle, connect(server) as other:
+        for _ in range(50):
+            assert other.call(ROUTE, {"topic": "TBW102"}).code == 0
+        other.socket.sendall(b"\0")
+        assert other.closed()
+        assert idle.call(ROUTE, {"topic": "TBW102"}).code == 0
+
+
+def test_who_reads_nothing_in_time_is_closed(broker: Broker) -> None:
+    broker.create_topic("orders", 1)
+    for _ in range(20):
+        broker.append(Message("orders", b"x" * 60_000), 0)
+    config = ServerConfig("127.0.0.1:0", name_server=None, unread_time_out=0.3)
+    with Server(broker, config) as server, connect(server) as wire:
+        wire.socket.sendall(frame(json_header(PULL, pulling(), 1)) * 20)
+        eventually(lambda: server.native.counters()["connections_dropped"] == 1)
+
+
+def test_a_request_that_is_no_message_is_short(server: Server) -> None:
+    said = json.loads(heartbeat("c1", "c")) | {"more": "x" * MIB}
+    with connect(server) as wire:
+        refused = wire.call(HEARTBEAT, {}, json.dumps(said).encode())
+        assert (refused.code, "at most" in (refused.remark or "")) == (29, True)
+        assert server.counters()["consumers"] == 0
+        assert wire.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0

@@ -1,0 +1,114 @@
+"""The story: what a server says is so.
+
+Nobody sees a half message before it is committed; odd requests are understood as
+RocketMQ understands them, and a server that can take nothing more says it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.frames import Wire, binary_header, frame, json_header
+from tests.remoting_requests import END, PULL, ROLLBACK, SEND_V2, ending, half, heartbeat, properties, pulling, sending
+from txstore import Broker, Server, ServerConfig, errors
+
+ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
+HEARTBEAT, BACK, UPDATE_TOPIC, UPDATE_GROUP, RESET = 34, 36, 17, 200, 222
+ILLEGAL, INVALID, NOT_FOUND = 13, 29, 22
+
+
+@pytest.fixture
+def server(broker: Broker) -> Iterator[Server]:
+    with Server(broker, ANY) as server:
+        yield server
+
+
+@pytest.mark.parametrize("level", [-1, 1])
+def test_a_half_message_cannot_be_handed_back(wire: Wire, broker: Broker, level: int) -> None:
+    """Handed back by its place it would be read by a group before it is committed, and even if it is rolled back."""
+    wire.call(HEARTBEAT, {}, heartbeat("c1", "spy"))
+    sent = wire.call(SEND_V2, half(), b"UNCOMMITTED")
+    place = int(sent.fields["msgId"][-16:], 16)
+    assert wire.call(BACK, {"offset": place, "group": "spy", "delayLevel": level}).code == NOT_FOUND
+    assert broker.dead_letters("spy") == []
+    assert len(broker.store.scan(0, 100)[0]) == 1
+    with pytest.raises(errors.MessageNotFoundError):
+        broker.store.append_copy(place, "%RETRY%spy", 0)
+    assert wire.call(END, ending(sent, ROLLBACK)).code == 0
+
+
+@pytest.mark.parametrize("said", ["true", "True", "TRUE"])
+def test_a_half_message_is_one_however_it_says_so(wire: Wire, broker: Broker, said: str) -> None:
+    text = properties(TRAN_MSG=said, PGROUP="g", UNIQ_KEY="ID1")
+    assert wire.call(SEND_V2, sending(text=text, f=4), b"tx").code == 0
+    assert broker.read("orders", 0, 0)[0] == []
+    assert len(broker.transactions()) == 1
+
+
+def test_a_message_that_says_two_things_is_refused(wire: Wire, broker: Broker) -> None:
+    """By its sysFlag it is a half message, by its properties a plain one, which would be visible at once."""
+    assert wire.call(SEND_V2, sending(f=4), b"x").code == ILLEGAL
+    assert wire.call(SEND_V2, sending(f=4, text=properties(TRAN_MSG="false")), b"x").code == ILLEGAL
+    assert broker.store.scan(0, 100)[0] == []
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
+def test_a_property_that_is_not_utf8_ends_no_connection(wire: Wire, broker: Broker, binary: bool) -> None:
+    make = binary_header if binary else json_header
+    header = make(SEND_V2, sending(text="mine\x01ABCD\x02"), 7).replace(b"ABCD", b"\xff\xfe\xfd\xfc")
+    wire.socket.sendall(frame(header, b"x", kind=int(binary)))
+    answer = wire.read()
+    assert (answer.opaque, answer.code) == (7, 0)
+    (message,), _ = broker.read("orders", 0, 0)
+    assert message.properties["mine"] == "\ufffd" * 4
+    assert wire.call(PULL, pulling()).code == 0
+
+
+def test_values_of_a_header_are_text_or_numbers(wire: Wire) -> None:
+    """Lists and objects would take a hundred times their bytes in memory, before a signature is looked at."""
+    many = b"[" + b"[]," * 300_000 + b"[]]"
+    header = b'{"code":105,"opaque":5,"flag":0,"remark":' + many + b',"extFields":{"topic":' + many + b',"n":7}}'
+    wire.socket.sendall(frame(header))
+    answer = wire.read()
+    assert (answer.opaque, answer.code, "topic" in (answer.remark or "")) == (5, INVALID, True)
+
+
+# Operators ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_setting_that_is_not_kept_is_refused(wire: Wire, broker: Broker) -> None:
+    """mqadmin is told that a topic was made read-only, or a group disabled, only where it was."""
+    made = {"topic": "orders", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
+    assert wire.call(UPDATE_TOPIC, made).code == 0
+    for perm in (2, 4):
+        assert wire.call(UPDATE_TOPIC, made | {"perm": perm}).code == INVALID
+    assert wire.call(UPDATE_TOPIC, made | {"readQueueNums": 8}).code == INVALID
+    assert len(broker.read_queues("orders")) == 4
+    bodies: list[dict[str, Any]] = [
+        {},
+        {"groupName": ""},
+        {"groupName": "c", "consumeEnable": False},
+        {"groupName": "c", "retryMaxTimes": 3},
+        {"groupName": "c", "consumeMessageOrderly": True},
+    ]
+    for body in bodies:
+        assert wire.call(UPDATE_GROUP, {}, json.dumps(body).encode()).code == INVALID, body
+    assert broker.groups() == []
+    usual = {"groupName": "c", "consumeEnable": True, "retryMaxTimes": 16, "retryQueueNums": 1, "brokerId": 0}
+    assert wire.call(UPDATE_GROUP, {}, json.dumps(usual).encode()).code == 0
+    assert broker.groups() == ["c"]
+
+
+def test_a_reset_of_one_queue_skips_no_other(wire: Wire, broker: Broker) -> None:
+    for queue_id in range(4):
+        wire.call(SEND_V2, sending(queue_id=queue_id), b"x")
+    wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
+    asked = {"topic": "orders", "group": "c", "timestamp": -1, "isForce": "true"}
+    assert wire.call(RESET, asked | {"queueId": 2, "offset": 1}).code == INVALID
+    assert broker.store.consumer_offsets() == []
+    assert wire.call(RESET, asked | {"queueId": -1}).code == 0
+    assert {offset for _, _, _, offset in broker.store.consumer_offsets()} == {1}
