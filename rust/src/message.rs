@@ -21,8 +21,9 @@ use crate::units::TimestampMs;
 /// The highest of RocketMQ's delay levels.
 pub const DELAY_LEVEL_MAX: u8 = 18;
 
-/// What the engine sets by itself, and adds again where it belongs.
-const ENGINES_OWN: &[&str] = &[
+/// What the engine sets by itself, and adds again where it belongs. A half message that came with one of these would be
+/// taken for a broker's copy of a half message.
+pub(crate) const ENGINES_OWN: &[&str] = &[
     UNIQUE_KEY,
     TRANSACTION_PREPARED,
     PRODUCER_GROUP,
@@ -130,9 +131,9 @@ impl Envelope {
             add(&mut text, SHARDING_KEY, group)?;
         }
         for (name, value) in parts.properties {
-            if properties::is_reserved(name) {
+            if properties::is_reserved(name) || ENGINES_OWN.contains(name) {
                 return Err(invalid(format!(
-                    "property {name:?} is RocketMQ's own\nhint: tags, keys, delay_level and message_group are arguments; else choose another name"
+                    "property {name:?} is RocketMQ's own\nhint: tags, keys, delay_level and message_group are arguments; where a message is forwarded, leave it out; else choose another name"
                 )));
             }
             add(&mut text, name, value)?;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::commit_log::{Appended, CommitLog, Scanner, Tail, verified_ahead};
+use crate::commit_log::{Appended, CommitLog, EndsToCome, Scanner, Tail, verified_ahead};
 use crate::consume_queue::{ConsumeQueue, Entry, QueueFiles, Slot};
 use crate::delay::{DelayProgress, is_delivery_of};
 use crate::dispatch::{DispatchRequest, Dispatcher};
@@ -106,6 +106,12 @@ impl Recovered {
         if self.warnings.len() < WARNINGS_MAX {
             self.warnings.push(warning);
         }
+    }
+
+    /// What the ends of all that pends may take of the log.
+    pub fn ends_to_come(&self) -> EndsToCome {
+        let sizes = self.table.sizes();
+        EndsToCome { bytes: sizes.bytes(), count: sizes.count(), largest: sizes.largest() }
     }
 
     /// Notes the record that was appended last, for the next snapshot.

@@ -347,7 +347,8 @@ impl Machine {
         Ok(())
     }
 
-    /// T12: it finds the pending one and writes nothing; behind its end it begins a new transaction.
+    /// T12: it finds the pending one and writes nothing; after its end it is refused for some minutes, then
+    /// it begins a new transaction.
     fn resend(&mut self, store: &Store, which: usize, queue: i32) -> Held {
         let Some(at) = self.pick(which, |half| half.id.is_some() && !half.foreign) else { return Ok(()) };
         let before = self.history.halves[at].clone();
@@ -372,6 +373,13 @@ impl Machine {
             ..before.clone()
         };
         let pending = self.pending_like(&before);
+        if let Err(txstore::error::Error::AlreadyEnded { outcome, .. }) = &sent {
+            // It ended in the last minutes. Where nobody was told so, somebody must have asked for an end.
+            let may_have_ended = |half: usize| faulty || !self.history.halves[half].asked.is_empty();
+            return hold(pending.is_none_or(may_have_ended), "T12", || {
+                format!("a resend of what pends was refused as {outcome}")
+            });
+        }
         let Some(sent) = self.note(sent)? else {
             if pending.is_none() {
                 self.history.halves.push(again);

@@ -70,7 +70,15 @@ impl System {
         let message = NewMessage { envelope: &envelope, body: &body(id), queue_id: QUEUE };
         let id = format!("id{id}");
         let half = NewHalfMessage { message, group: GROUP, unique_id: Some(&id), owner: 0 };
-        let sent = self.store.prepare(&half, Wait::Yes).unwrap().acknowledged().unwrap();
+        let sent = match self.store.prepare(&half, Wait::Yes) {
+            Err(Error::AlreadyEnded { .. }) => {
+                // It ended in the last minutes; later the id is free again.
+                self.clock.advance(11 * 60_000);
+                self.store.prepare(&half, Wait::Yes)
+            }
+            sent => sent,
+        };
+        let sent = sent.unwrap().acknowledged().unwrap();
         HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 }
     }
 

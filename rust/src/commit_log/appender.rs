@@ -24,17 +24,42 @@ const WRITTEN_MAX: u64 = 1 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Bytes of the log that are kept in memory behind their writing.
 const RECENT_MAX: usize = 256 << 10;
-/// Ends may still use this much when sends find the disk full, beside the pending halves' own sizes.
+/// Ends may still use this much when sends find the disk full, beside what each of them may need.
 const END_RESERVE: u64 = 1 << 20;
+/// What an end may write beside a copy of its half message: an op message of its own (about 165 bytes), a longer topic.
+const END_EXTRA: u64 = 192;
+
+/// The half messages that pend: each may be copied by its end, when no more space can be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndsToCome {
+    /// Bytes of their records.
+    pub bytes: u64,
+    /// How many.
+    pub count: u64,
+    /// At least the largest record.
+    pub largest: u32,
+}
+
+impl EndsToCome {
+    /// The same with one more.
+    #[must_use]
+    pub fn with(self, size: u32) -> Self {
+        Self { bytes: self.bytes + u64::from(size), count: self.count + 1, largest: self.largest.max(size) }
+    }
+
+    /// How much of the log they may take: where a copy does not fit into the rest of a file, that rest is lost.
+    fn room(self, file_size: u64) -> u64 {
+        let records = self.bytes + self.count * END_EXTRA;
+        let lost = u64::from(self.largest) + END_EXTRA + FILE_TAIL;
+        records + (records / file_size.saturating_sub(lost).max(1) + 1) * lost
+    }
+}
 
 /// Whether a batch may use the space that is kept for ending transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
-    /// No: it leaves room for ends, of as many pending bytes.
-    Send {
-        /// What the pending halves take.
-        pending_bytes: u64,
-    },
+    /// No: it leaves room for the ends of what pends.
+    Send(EndsToCome),
     /// Yes.
     End,
 }
@@ -276,7 +301,8 @@ impl Appender {
         // Small files (of tests) would otherwise be made many ahead.
         let reserve = END_RESERVE.min(self.log.segments.file_size() / 4);
         match urgency {
-            Urgency::Send { pending_bytes } => self.cursor + reserve + pending_bytes,
+            Urgency::Send(ends) if ends.count == 0 => self.cursor + reserve,
+            Urgency::Send(ends) => self.cursor + reserve + ends.room(self.log.segments.file_size()),
             Urgency::End => self.cursor,
         }
     }

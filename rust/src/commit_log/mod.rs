@@ -10,7 +10,7 @@ mod scanner;
 mod tests;
 mod verifier;
 
-pub use appender::{Appended, Appender, Urgency};
+pub use appender::{Appended, Appender, EndsToCome, Urgency};
 pub use scanner::{Scan, Scanner, Step, Tail, step};
 pub use verifier::verified_ahead;
 

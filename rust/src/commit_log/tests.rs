@@ -37,7 +37,7 @@ fn draft(body: &[u8]) -> Draft<'_> {
     }
 }
 
-const URGENCY: Urgency = Urgency::Send { pending_bytes: 0 };
+const URGENCY: Urgency = Urgency::Send(EndsToCome { bytes: 0, count: 0, largest: 0 });
 
 fn append(appender: &mut Appender, bodies: &[Vec<u8>]) -> Result<Vec<Appended>> {
     appender.begin(TimestampMs(1));

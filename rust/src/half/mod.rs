@@ -16,8 +16,10 @@ pub mod convert;
 pub mod counts;
 pub mod op;
 pub mod outcome;
+pub mod recent;
 pub mod replay;
 pub mod scan;
+pub mod sizes;
 pub mod table;
 #[cfg(test)]
 mod tests;

@@ -48,6 +48,8 @@ pub struct Replay {
     /// Something in the log stands in for what was lost.
     is_repaired: bool,
     loss: Loss,
+    /// The store timestamp of the record that was applied last.
+    now_ms: i64,
 }
 
 /// Whether records were lost right in front.
@@ -77,6 +79,7 @@ impl Replay {
             named_end: 0,
             is_repaired: false,
             loss: Loss::None,
+            now_ms: 0,
         }
     }
 
@@ -94,6 +97,7 @@ impl Replay {
     /// queue offset says nothing.
     pub fn apply(&mut self, table: &mut Table, view: &RecordView<'_>) {
         self.note_loss(view);
+        self.now_ms = view.store_timestamp.0;
         match view.topic {
             _ if !view.transaction_type().is_queued() => {}
             HALF_TOPIC => self.half(table, view),
@@ -302,6 +306,7 @@ impl Replay {
             }
             self.by_physical_offset.remove(&copy.physical_offset);
         }
+        let identity = entry.identity;
         if self.keep == Keep::Identities && entry.identity != 0 {
             let identity = Identity(entry.identity);
             self.finished.insert(identity, entry.newest.queue_offset);
@@ -314,6 +319,7 @@ impl Replay {
                 self.finished_older.insert(identity, older);
             }
         }
+        table.recent.note(identity, outcome, self.now_ms);
         table.decide(key, outcome);
     }
 }

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashTable};
 
 use super::outcome::{DecidedHalves, Evidence, Op};
+use super::recent::RecentlyEnded;
+use super::sizes::Sizes;
 use super::{HalfCopy, Identity};
 use crate::error::Outcome;
 use crate::units::to_usize;
@@ -176,12 +178,14 @@ pub struct Table {
     due: BTreeSet<(i64, Key)>,
     groups: Vec<Arc<str>>,
     group_numbers: HashMap<Arc<str>, u32>,
-    pending_bytes: u64,
+    sizes: Sizes,
     lowest: u64,
     /// The outcomes of halves that are decided.
     pub decided: DecidedHalves,
     /// Op messages, for the op progress.
     pub ops: OpProgress,
+    /// How transactions ended in the last minutes.
+    pub recent: RecentlyEnded,
 }
 
 impl Table {
@@ -223,9 +227,9 @@ impl Table {
         self.live == 0
     }
 
-    /// Bytes of the pending halves' records.
-    pub const fn pending_bytes(&self) -> u64 {
-        self.pending_bytes
+    /// The sizes of the pending halves' records.
+    pub const fn sizes(&self) -> &Sizes {
+        &self.sizes
     }
 
     /// Bytes of memory, nearly.
@@ -296,7 +300,7 @@ impl Table {
             more: None,
         };
         self.live += 1;
-        self.pending_bytes += u64::from(half.size);
+        self.sizes.add(half.size);
         let key = self.place(entry);
         self.link_newest(key);
         self.link_identity(key);
@@ -369,6 +373,13 @@ impl Table {
         }
     }
 
+    /// Ends a transaction now: as `decide`, and its half message is refused if it arrives once more.
+    pub fn end(&mut self, key: Key, outcome: Outcome, now_ms: i64) {
+        let identity = self.get(key).map_or(0, |entry| entry.identity);
+        self.recent.note(identity, outcome, now_ms);
+        self.decide(key, outcome);
+    }
+
     /// Takes a transaction out of the table.
     pub fn remove(&mut self, key: Key) -> Option<Pending> {
         let entry = self.get(key)?.clone();
@@ -383,7 +394,7 @@ impl Table {
         }
         self.free.push(key.0);
         self.live -= 1;
-        self.pending_bytes -= u64::from(entry.size);
+        self.sizes.remove(entry.size);
         Some(entry)
     }
 
@@ -521,6 +532,7 @@ impl Table {
 
     /// Ends the reading: ages go by the monotonic clock from here on, and each is due `due_in_ms` behind its age's start.
     pub fn start(&mut self, wall_ms: i64, monotonic_ms: i64, due_in_ms: impl Fn(&Pending) -> i64) {
+        self.recent.start(wall_ms, monotonic_ms);
         let mut due: Vec<(i64, Key)> = self.iter().map(|(key, _)| (0, key)).collect();
         for (due_ms, key) in &mut due {
             if let Some(entry) = self.get_mut(*key) {

@@ -199,3 +199,51 @@ fn ends_of_topics_beyond_the_bound_are_counted_together() {
     assert_eq!((&**topic, ends.committed, ends.latency_ms), ("(other)", 3, 183_000));
     assert_eq!(ends.latency, [0, 0, 3, 0, 0, 0, 0]);
 }
+
+#[test]
+fn the_largest_pending_size_is_never_underrated_and_at_most_doubled() {
+    let (mut sizes, mut kept, mut seed) = (sizes::Sizes::default(), Vec::new(), 42_u64);
+    for _ in 0..10_000 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let size = u32::try_from(seed >> 32).unwrap() >> (seed % 29);
+        if seed % 5 < 3 || kept.is_empty() {
+            sizes.add(size);
+            kept.push(size);
+        } else {
+            let gone = kept.swap_remove(usize::try_from(seed >> 40).unwrap() % kept.len());
+            sizes.remove(gone);
+        }
+        let largest = kept.iter().copied().max().unwrap_or(0);
+        assert_eq!(sizes.bytes(), kept.iter().map(|size| u64::from(*size)).sum::<u64>());
+        assert_eq!(sizes.count(), crate::units::to_u64(kept.len()));
+        let bound = sizes.largest();
+        assert!(bound >= largest && u64::from(bound) <= 2 * u64::from(largest), "{bound} for {largest}");
+    }
+}
+
+#[test]
+fn what_ended_is_remembered_for_five_to_ten_minutes() {
+    let minute = 60_000;
+    for offset in 0..11 {
+        let mut recent = recent::RecentlyEnded::default();
+        recent.note(9, Outcome::Committed, 0);
+        recent.note(1, Outcome::Committed, offset * minute);
+        recent.note(0, Outcome::Committed, offset * minute);
+        let at = |recent: &mut recent::RecentlyEnded, ms| recent.outcome(Identity(1), offset * minute + ms);
+        assert_eq!(at(&mut recent, 0), Some(Outcome::Committed));
+        assert_eq!(at(&mut recent, 5 * minute - 1), Some(Outcome::Committed), "{offset}");
+        assert_eq!(at(&mut recent, 10 * minute), None, "{offset}");
+        assert_eq!(recent.outcome(Identity(0), offset * minute), None, "a half without an identity");
+    }
+    // After a roll back a producer may try again, also where an earlier transaction of the id ended otherwise.
+    let mut recent = recent::RecentlyEnded::default();
+    recent.note(1, Outcome::Discarded, 0);
+    recent.note(1, Outcome::RolledBack, 1);
+    assert_eq!(recent.outcome(Identity(1), 2), None);
+    // What recovery read on the wall clock keeps its age on the monotonic one.
+    let mut recent = recent::RecentlyEnded::default();
+    recent.note(1, Outcome::Discarded, 1_700_000_000_000);
+    recent.start(1_700_000_000_000 + 4 * minute, 7);
+    assert_eq!(recent.outcome(Identity(1), 8), Some(Outcome::Discarded));
+    assert_eq!(recent.outcome(Identity(1), 8 + 6 * minute), None);
+}

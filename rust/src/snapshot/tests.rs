@@ -108,7 +108,7 @@ proptest! {
         prop_assert_eq!(&back.table.decided, &live.decided);
         prop_assert_eq!(&back.table.ops, &live.ops);
         prop_assert_eq!(back.table.half_progress(120), half_progress);
-        prop_assert_eq!(back.table.pending_bytes(), live.pending_bytes());
+        prop_assert_eq!(back.table.sizes().bytes(), live.sizes().bytes());
     }
 
     #[test]

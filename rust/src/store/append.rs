@@ -3,20 +3,22 @@
 //! In: envelopes with bodies. Out: where each went. Always: all of a batch or nothing; when it returns the messages are
 //! visible, in `SYNC_FLUSH` durable. Not here: ends of transactions.
 
+use std::collections::BTreeSet;
+
 use super::batch::{Batch, IndexKeys, Placed, Purpose, Unacknowledged, Wait};
 use super::{Inner, Shared, Store};
 use crate::delay;
 use crate::error::{Error, Result};
 use crate::half::convert::half_properties;
 use crate::half::table::{Key, NewHalf};
-use crate::half::{HALF_QUEUE, HalfCopy, Identity, immunity_ms};
+use crate::half::{HALF_QUEUE, HalfCopy, HalfFacts, Identity, immunity_ms};
 use crate::java;
-use crate::message::{Envelope, check_body};
+use crate::message::{ENGINES_OWN, Envelope, check_body};
 use crate::mutant::{Mutant, mutated};
 use crate::names::{self, HALF_TOPIC, SCHEDULE_TOPIC};
 use crate::record::message_id::MessageId;
-use crate::record::properties::{self, Properties, UNIQUE_KEY};
-use crate::record::{Draft, crc32};
+use crate::record::properties::{self, CLUSTER, MSG_REGION, Properties, TRACE_ON, UNIQUE_KEY, WAIT};
+use crate::record::{Draft, RecordView, crc32};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 
 /// A message to be stored.
@@ -242,10 +244,12 @@ impl Shared {
         Ok(placed)
     }
 
-    /// The pending half that a resend repeats (T12); the record itself is compared, hashes may collide.
+    /// The pending half message that a resend repeats (T12). Recovery takes all half messages of one identity for one
+    /// transaction, so another message of that identity is refused while it pends; and a resend that arrives after its
+    /// own end is refused, since a check would end it once more.
     fn resent(
         &self,
-        inner: &Inner,
+        inner: &mut Inner,
         half: &NewHalfMessage<'_>,
         unique_id: &str,
         identity: Identity,
@@ -253,21 +257,26 @@ impl Shared {
         if half.unique_id.is_none() || mutated(Mutant::NoDedupe) {
             return Ok(None);
         }
-        let found = inner.state.table.find_identity(identity).and_then(|key: Key| inner.state.table.get(key));
-        let Some(pending) = found else { return Ok(None) };
-        let place = PhysicalOffset(pending.newest.physical_offset);
-        let size = self.log.read(place, self.log.appended(), |view, _| {
-            let same = view.unique_id() == Some(unique_id) && view.body == half.message.body;
-            same.then_some(view.size)
-        })?;
-        let sent = Sent {
-            unique_id: MessageId::Text(unique_id.into()),
-            physical_offset: place,
-            queue_offset: QueueOffset(pending.newest.queue_offset),
-            queue_id: half.message.queue_id,
-            size: 0,
+        let table = &mut inner.state.table;
+        let Some(pending) = table.find_identity(identity).and_then(|key: Key| table.get(key)) else {
+            return match table.recent.outcome(identity, self.clock.monotonic_ms()) {
+                Some(outcome) => Err(Error::AlreadyEnded { transaction: unique_id.to_owned(), outcome }),
+                None => Ok(None),
+            };
         };
-        Ok(size.map(|size| (sent, place.plus(size.into()))))
+        let place = PhysicalOffset(pending.newest.physical_offset);
+        let queue_offset = QueueOffset(pending.newest.queue_offset);
+        let same = |view: &RecordView<'_>, _: &[u8]| Ok((difference(view, half, unique_id)?, view.size));
+        let same: std::result::Result<_, &str> = self.log.read(place, self.log.appended(), same)?;
+        let (queue_id, size) = same.map_err(|what| Error::InvalidMessage {
+            what: format!(
+                "transaction {unique_id:?} of group {:?} is pending with another message (half queue offset {queue_offset}): {what}\nhint: give each message an id of its own, or end the pending one first",
+                half.group
+            ),
+        })?;
+        let unique_id = MessageId::Text(unique_id.into());
+        let sent = Sent { unique_id, physical_offset: place, queue_offset, queue_id, size: 0 };
+        Ok(Some((sent, place.plus(size.into()))))
     }
 
     fn draft<'a>(
@@ -305,3 +314,36 @@ pub(super) fn check_queue(queue_id: QueueId) -> Result<()> {
     }
     Ok(())
 }
+
+/// What differs between a stored half message and one that is sent under its id; else the queue that the stored one is for.
+fn difference(
+    stored: &RecordView<'_>,
+    half: &NewHalfMessage<'_>,
+    unique_id: &str,
+) -> std::result::Result<QueueId, &'static str> {
+    let NewMessage { envelope, body, .. } = half.message;
+    let facts = HalfFacts::of(stored);
+    if (facts.group, facts.unique_id, facts.real_topic) != (half.group, Some(unique_id), &*envelope.topic) {
+        return Err("group, id or topic differ");
+    }
+    if stored.body != body {
+        return Err("its body differs");
+    }
+    if stored.flag != envelope.flag {
+        return Err("its flag differs");
+    }
+    if own_properties(stored.properties) != own_properties(Properties(&envelope.properties)) {
+        return Err("its keys, tags or properties differ");
+    }
+    Ok(facts.real_queue_id)
+}
+
+/// A message's properties without those that the engine, a broker or the way of sending sets, in no particular order: a
+/// broker that puts a half message back writes them in another one.
+fn own_properties(properties: Properties<'_>) -> BTreeSet<(&[u8], &[u8])> {
+    let is_own = |name: &[u8]| !ENGINES_OWN.iter().chain(SET_ON_THE_WAY).any(|other| other.as_bytes() == name);
+    properties.iter().filter(|(name, _)| is_own(name)).collect()
+}
+
+/// Properties that a broker or a client's way of sending adds or removes.
+const SET_ON_THE_WAY: &[&str] = &[WAIT, MSG_REGION, TRACE_ON, CLUSTER];

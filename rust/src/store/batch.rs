@@ -290,12 +290,12 @@ impl<'a> Batch<'a> {
         let (appender, Some(last)) = (appender.as_mut().ok_or_else(no_writer)?, staged.last.take()) else {
             return Ok(());
         };
-        let pending_bytes = state.table.pending_bytes();
+        let pending = state.ends_to_come();
         let urgency = match purpose {
             Purpose::End | Purpose::EndByHand | Purpose::Discard => Urgency::End,
-            Purpose::Message => Urgency::Send { pending_bytes },
+            Purpose::Message => Urgency::Send(pending),
             // What this half takes now, its end may need again.
-            Purpose::Half | Purpose::Resume => Urgency::Send { pending_bytes: pending_bytes + u64::from(last.size) },
+            Purpose::Half | Purpose::Resume => Urgency::Send(pending.with(last.size)),
         };
         if !appender.is_ready(urgency) {
             if wait == Wait::No {

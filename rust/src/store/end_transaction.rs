@@ -290,7 +290,7 @@ impl Shared {
         for decision in &group.decisions {
             inner.count_decision(decision, now_ms);
             if !mutated(Mutant::EndWithoutState) {
-                inner.state.table.decide(decision.key, decision.outcome);
+                inner.state.table.end(decision.key, decision.outcome, now_ms);
             }
         }
         inner.note_ops(&group.ops);

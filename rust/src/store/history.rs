@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 
 use super::append::{PendingHalf, Sent};
 use super::batch::{Batch, Purpose, Wait};
-use super::{Shared, Store};
+use super::{Inner, Shared, Store};
 use crate::commit_log::Scanner;
+use crate::consume_queue::Entry;
 use crate::error::{Error, Outcome, Result};
 use crate::half::convert::resume_draft;
 use crate::half::replay::{Keep, Replay};
@@ -54,6 +55,13 @@ pub struct TransactionRow {
     pub ended_ms: Option<i64>,
     /// What a broker counted in its newest half.
     pub checks: u16,
+}
+
+/// The parked copy of a discarded transaction, and where the half queue ended before it was looked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parked {
+    place: PhysicalOffset,
+    half_queue_end: u64,
 }
 
 impl Store {
@@ -115,27 +123,45 @@ impl Store {
     /// Stores a discarded transaction's half again: a new, pending transaction.
     pub fn resume(&self, transaction_id: &str) -> Result<Sent> {
         self.shared.check_writable("resuming a transaction")?;
+        loop {
+            let discarded = self.look_for_discarded(transaction_id)?;
+            if let Some(sent) = self.resume_looked_up(transaction_id, discarded)? {
+                return Ok(sent);
+            }
+        }
+    }
+
+    /// Finds the parked copy of a discarded transaction.
+    pub(super) fn look_for_discarded(&self, transaction_id: &str) -> Result<Parked> {
+        let half_queue_end = {
+            let inner = self.shared.inner.lock();
+            inner.state.dispatcher.queues.next(inner.half_slot)
+        };
         let row = match self.transaction(transaction_id) {
-            Err(Error::TransactionNotFound { .. }) => return self.resume_parked(transaction_id),
+            Err(Error::TransactionNotFound { .. }) => {
+                // Its half is gone with the front of the log, its parked copy is not.
+                let parked = self.query(DISCARD_TOPIC, transaction_id, 1)?;
+                let newest = parked.first().ok_or_else(|| unknown(transaction_id))?;
+                return Ok(Parked { place: newest.view()?.physical_offset, half_queue_end });
+            }
             row => row?,
         };
         match (row.outcome, row.discards.last()) {
-            (Some(Outcome::Discarded), Some(place)) => self.resume_at(transaction_id, PhysicalOffset(*place)),
+            (Some(Outcome::Discarded), Some(parked)) => Ok(Parked { place: PhysicalOffset(*parked), half_queue_end }),
             (Some(outcome), _) => Err(Error::AlreadyEnded { transaction: transaction_id.to_owned(), outcome }),
             (None, _) => Err(Error::StillPending { transaction: transaction_id.to_owned() }),
         }
     }
 
-    /// Its half is gone with the front of the log, its parked copy is not.
-    fn resume_parked(&self, transaction_id: &str) -> Result<Sent> {
-        let parked = self.query(DISCARD_TOPIC, transaction_id, 1)?;
-        let newest = parked.first().ok_or_else(|| unknown(transaction_id))?;
-        self.resume_at(transaction_id, newest.view()?.physical_offset)
-    }
-
-    fn resume_at(&self, transaction_id: &str, place: PhysicalOffset) -> Result<Sent> {
+    /// Stores the half of a parked copy again. `None` where a half message of this id was stored since it was looked for:
+    /// another resume may have been faster, and its transaction may even have ended.
+    pub(super) fn resume_looked_up(&self, transaction_id: &str, parked: Parked) -> Result<Option<Sent>> {
         let shared = &self.shared;
+        let Parked { place, half_queue_end } = parked;
         let mut inner = shared.inner.lock();
+        if shared.has_half_since(&inner, half_queue_end, transaction_id)? {
+            return Ok(None);
+        }
         let sent = shared.log.read(place, shared.log.appended(), |view, _| {
             let facts = HalfFacts::of(view);
             let mut batch = Batch::begin(shared, &mut inner, Purpose::Resume)?;
@@ -157,7 +183,7 @@ impl Store {
             let placed = shared.store_half(&mut batch, &pending, Wait::Yes)?;
             Ok(Sent::new(MessageId::Text(transaction_id.into()), placed, facts.real_queue_id))
         })??;
-        shared.unacknowledged(inner, Purpose::Resume, sent).acknowledged()
+        shared.unacknowledged(inner, Purpose::Resume, sent).acknowledged().map(Some)
     }
 
     /// The op messages after the oldest of `halves` that name one of them.
@@ -205,6 +231,22 @@ impl Store {
 }
 
 impl Shared {
+    /// Whether the half queue has a half message of this id at or after an offset.
+    fn has_half_since(&self, inner: &Inner, from: u64, transaction_id: &str) -> Result<bool> {
+        let queue = inner.state.dispatcher.queues.get(inner.half_slot).ok_or(Error::StoreClosed)?;
+        for at in from..queue.next() {
+            let Some(entry) = Entry::from_bytes(&self.entry_bytes(queue, at)?).filter(|entry| !entry.is_padding())
+            else {
+                continue;
+            };
+            let same = |view: &RecordView<'_>, _: &[u8]| view.unique_id() == Some(transaction_id);
+            if self.log.read(entry.physical_offset, self.log.appended(), same)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     fn replay_all(&self) -> Replay {
         // Only a broker's progress says that a half without a trace is finished. The table keeps it where its file is lost.
         let ours = self.settings.lock().is_all_ours(self.log.segments.first(), self.log.appended());

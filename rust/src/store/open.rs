@@ -333,10 +333,10 @@ impl Shared {
 impl Shared {
     /// Space for ending what pends, before a full disk can refuse it; if it does already, sends will say so.
     fn take_reserve(&self, inner: &mut Inner) -> Result<()> {
-        let pending_bytes = inner.state.table.pending_bytes();
-        if let Some(appender) = inner.appender.as_mut().filter(|_| pending_bytes > 0) {
+        let pending = inner.state.ends_to_come();
+        if let Some(appender) = inner.appender.as_mut().filter(|_| pending.count > 0) {
             appender.begin(self.clock.wall());
-            if let Err(error @ Error::StorePoisoned { .. }) = appender.make_room(Urgency::Send { pending_bytes }) {
+            if let Err(error @ Error::StorePoisoned { .. }) = appender.make_room(Urgency::Send(pending)) {
                 return Err(error);
             }
         }

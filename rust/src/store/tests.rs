@@ -9,6 +9,7 @@ mod derived;
 mod durable;
 mod ends;
 mod foreign;
+mod identities;
 #[cfg(loom)]
 mod interleavings;
 mod log;

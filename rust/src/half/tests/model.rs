@@ -101,7 +101,7 @@ fn apply(table: &mut Table, model: &mut Model, step: &Step) {
 
 fn compare(table: &mut Table, model: &Model) {
     assert_eq!(table.len(), crate::units::to_u64(model.pending.len()));
-    assert_eq!(table.pending_bytes(), 10 * table.len());
+    assert_eq!(table.sizes().bytes(), 10 * table.len());
     assert_eq!(table.next_due_ms(), model.pending.iter().map(|kept| kept.due_ms).min());
     for kept in &model.pending {
         let newest = *kept.copies.last().unwrap();

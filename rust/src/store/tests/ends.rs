@@ -129,11 +129,55 @@ fn ends_still_work_when_sends_get_disk_full() {
     for (n, half) in halves.iter().enumerate() {
         end(&store, half, if n % 2 == 0 { EndKind::Commit } else { EndKind::Discard }).unwrap();
     }
-    assert!(matches!(send(&store, "orders", &[1; 500]), Err(Error::DiskFull { .. })));
+    // Nothing pends any more, so what was kept for ends is free for sends.
+    let error = loop {
+        match send(&store, "orders", &[1; 500]) {
+            Ok(_) => sent += 1,
+            Err(error) => break error,
+        }
+        assert!(sent < 2_000, "the disk is still full");
+    };
+    assert!(matches!(error, Error::DiskFull { .. }), "{error}");
     full.set(false);
     send(&store, "orders", &[1; 500]).unwrap();
     assert_eq!(bodies(&store, "orders", 1).len(), 15);
     assert_eq!(bodies(&bench.killed().open(), "orders", 0).len(), sent + 1);
+}
+
+/// Wherever the log's end is in its file: a large half that does not fit into the file's rest is ended in the next file.
+#[test]
+fn a_large_half_is_ended_on_a_full_disk_at_every_place_of_a_file() {
+    let mut refused = Vec::new();
+    for left in (1..140).map(|n| n * 1_000) {
+        let (_, full, store) = on_a_disk_that_fills(64 << 10);
+        let half = prepare(&store, &[b'b'; 40_000]);
+        full.leave(left);
+        while send(&store, "orders", &[b'x'; 700]).is_ok() {}
+        while send(&store, "orders", b"x").is_ok() {}
+        if let Err(error) = end(&store, &half, EndKind::Commit) {
+            refused.push((left, error.to_string()));
+        }
+    }
+    assert!(refused.is_empty(), "{} of 139: {:?}", refused.len(), refused.first());
+}
+
+/// Each is ended alone, so each has an op message of its own, which is larger than a small half message.
+#[test]
+fn many_small_halves_are_ended_one_by_one_on_a_full_disk() {
+    let (_, full, store) = on_a_disk_that_fills(64 << 10);
+    let halves: Vec<Sent> = (0..1_000_u32).map(|n| prepare(&store, &n.to_be_bytes())).collect();
+    full.set(true);
+    while send(&store, "orders", &[b'x'; 700]).is_ok() {}
+    let ended = halves.iter().take_while(|half| end(&store, half, EndKind::Discard).is_ok()).count();
+    assert_eq!(ended, halves.len());
+}
+
+fn on_a_disk_that_fills(file_size: u64) -> (Bench, full::Full, Store) {
+    let bench = Bench::new(FlushDiskType::Async).with(|options| options.commit_log_file_size = Some(file_size));
+    let full = full::Full::over(bench.memory.clone());
+    let storage: Arc<dyn Storage> = Arc::new(full.clone());
+    let store = Store::open_with(storage, bench.clock.clone(), bench.options.clone()).unwrap();
+    (bench, full, store)
 }
 
 mod full {
@@ -141,7 +185,7 @@ mod full {
 
     use std::ops::Range;
     use std::path::Path;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
     use crate::storage::{File, ReadMap, SharedMap};
@@ -149,18 +193,21 @@ mod full {
     #[derive(Clone, Debug)]
     pub(super) struct Full {
         memory: Memory,
-        is_full: Arc<AtomicBool>,
+        /// Bytes that are left; `u64::MAX`: no end.
+        left: Arc<AtomicU64>,
     }
 
     #[derive(Debug)]
     struct FullFile {
         file: Box<dyn File>,
-        is_full: Arc<AtomicBool>,
+        /// Bytes that are left; `u64::MAX`: no end.
+        left: Arc<AtomicU64>,
         path: String,
     }
 
-    fn no_space(is_full: &AtomicBool, path: &str) -> Result<()> {
-        if is_full.load(Ordering::SeqCst) {
+    fn take(left: &AtomicU64, bytes: u64, path: &str) -> Result<()> {
+        let rest = |left: u64| if left == u64::MAX { Some(left) } else { left.checked_sub(bytes) };
+        if left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, rest).is_err() {
             return Err(Error::from_io("reserve space for", path, std::io::ErrorKind::StorageFull.into()));
         }
         Ok(())
@@ -168,11 +215,16 @@ mod full {
 
     impl Full {
         pub(super) fn over(memory: Memory) -> Self {
-            Self { memory, is_full: Arc::default() }
+            Self { memory, left: Arc::new(AtomicU64::new(u64::MAX)) }
         }
 
         pub(super) fn set(&self, is_full: bool) {
-            self.is_full.store(is_full, Ordering::SeqCst);
+            self.leave(if is_full { 0 } else { u64::MAX });
+        }
+
+        /// So many bytes can still be taken.
+        pub(super) fn leave(&self, bytes: u64) {
+            self.left.store(bytes, Ordering::SeqCst);
         }
     }
 
@@ -182,10 +234,10 @@ mod full {
         }
         fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>> {
             if mode == OpenMode::Create && self.memory.len(path)?.is_none() {
-                no_space(&self.is_full, path)?;
+                take(&self.left, 1, path)?;
             }
             let file = self.memory.open(path, mode)?;
-            Ok(Box::new(FullFile { file, is_full: Arc::clone(&self.is_full), path: path.to_owned() }))
+            Ok(Box::new(FullFile { file, left: Arc::clone(&self.left), path: path.to_owned() }))
         }
         fn list(&self, dir: &str) -> Result<Option<Vec<DirEntry>>> {
             self.memory.list(dir)
@@ -227,7 +279,7 @@ mod full {
             self.file.set_len(len)
         }
         fn allocate(&self, range: Range<u64>) -> Result<()> {
-            no_space(&self.is_full, &self.path)?;
+            take(&self.left, range.end - range.start, &self.path)?;
             self.file.allocate(range)
         }
         fn punch(&self, range: Range<u64>) -> Result<()> {

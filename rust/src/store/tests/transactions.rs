@@ -272,7 +272,7 @@ fn t12_a_resent_half_is_one_half_while_it_pends() {
     assert_eq!(copy_of(&prepare_as(&store, b"body", Some("id-1")).unwrap()), copy_of(&first), "also after a crash");
     end(&store, &first, EndKind::RollBack).unwrap();
     let next = prepare_as(&store, b"body", Some("id-1")).unwrap();
-    assert_ne!(copy_of(&next), copy_of(&first), "ended is ended: this is a new one");
+    assert_ne!(copy_of(&next), copy_of(&first), "rolled back, it may be tried again: this is a new one");
     assert_eq!(pending(&after.killed().open()), [1, 2]);
 }
 
