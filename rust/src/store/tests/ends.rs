@@ -150,7 +150,7 @@ fn a_large_half_is_ended_on_a_full_disk_at_every_place_of_a_file() {
     let mut refused = Vec::new();
     for left in (1..140).map(|n| n * 1_000) {
         let (_, full, store) = on_a_disk_that_fills(64 << 10);
-        let half = prepare(&store, &[b'b'; 40_000]);
+        let half = prepare(&store, &vec![b'b'; 40_000]);
         full.leave(left);
         while send(&store, "orders", &[b'x'; 700]).is_ok() {}
         while send(&store, "orders", b"x").is_ok() {}
