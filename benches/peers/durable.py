@@ -1,8 +1,8 @@
 """Durable: transactions that lost power does not take, beside RocketMQ's, and what they cost the sends beside them.
 
 In: `python -m benches.peers.durable [--quick]`. Out: rows. Always: as in `engine`, RocketMQ's store is called within
-its warm Java process and txstore from Python, and each turn of both writes a new store of its own. Not here: what is not
-synced (`engine`).
+its warm Java process and txstore from Python, and each turn of both writes a new store of its own. Not here: what is
+not synced (`engine`).
 
 - *half synced*: txstore's default (a check would repeat an end that lost power takes), beside RocketMQ's `SYNC_FLUSH`.
 - *everything synced*: `flush_disk_type="SYNC_FLUSH"`, beside RocketMQ's `SYNC_FLUSH`.
@@ -29,6 +29,8 @@ _HALF_SYNCED: dict[str, Any] = {}
 """The default settings."""
 _ALL_SYNCED: dict[str, Any] = {"flush_disk_type": "SYNC_FLUSH"}
 _PAUSE_SECONDS = 0.001
+_BESIDE_PAUSE_SECONDS = 0.05
+"""Of each thread after a transaction: both rows have the same load beside them, which fills no disk."""
 
 
 def _transactions(theirs: Theirs, scale: Scale) -> Iterator[Row]:
@@ -55,6 +57,7 @@ def slow_send_ms(sends: int, **options: Any) -> float:
         def transactions() -> None:
             while not over.is_set():
                 checked.send_in_transaction(Message(TOPIC, body))
+                time.sleep(_BESIDE_PAUSE_SECONDS)
 
         beside = [threading.Thread(target=transactions) for _ in range(_BESIDE)]
         for thread in beside:
