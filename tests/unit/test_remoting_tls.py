@@ -312,3 +312,18 @@ def test_a_client_says_what_is_wrong_with_its_file(tmp_path: Path) -> None:
         with pytest.raises(errors.InvalidOptionError, match=told) as caught:
             txstore.connect("127.0.0.1:9", tls=given)
         assert caught.value.option == "tls"
+
+
+def test_an_account_is_revoked_though_a_certificate_is_bad(
+    broker: Broker, authority: Authority, tmp_path: Path
+) -> None:
+    """A certificate that is half renewed keeps no account alive."""
+    pair, accounts = authority.pair(), tmp_path / "accounts.toml"
+    accounts.touch(0o600)
+    accounts.write_text('[shop-app]\nsecret_key = "secret-of-the-shop"\nadmin = true\n')
+    with serving(broker, pair, accounts=accounts) as server:
+        pair.certificate.write_bytes(b"half a certificate")
+        accounts.write_text('[operator]\nsecret_key = "secret-of-the-operator"\nadmin = true\n')
+        server._reload_if_changed()
+        assert not server.native.may_send("shop-app", "orders")
+        assert server.native.may_send("operator", "orders")

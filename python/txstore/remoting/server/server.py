@@ -255,11 +255,15 @@ class Server:
         version = accounts_version(self._config.accounts)
         if version == self._secrets_at:
             return
-        self._secrets_at = version
         try:
-            self.reload()
+            # Not the files of TLS: an account that was struck out must not live on since one of them is no good.
+            accounts, version = read_accounts(self._config.accounts)
+            self._native.set_secrets(Secrets(None, accounts, version))
+            _log.info("read the accounts again", extra={"path": self._broker.path})
         except TxStoreError as error:
             _log.error("the accounts stay as they were: %s", error, extra={"path": self._broker.path})
+        finally:
+            self._secrets_at = version
 
     # What the rooms may tell clients and the engine
 
