@@ -5,7 +5,7 @@
 //! message that waits hold their file. Not here: how old is too old (Python), removing (store/expire.rs).
 
 use crate::commit_log::CommitLog;
-use crate::consume_queue::QueueFiles;
+use crate::consume_queue::{ConsumeQueue, QueueFiles};
 use crate::delay::DelayProgress;
 use crate::error::Result;
 use crate::mutant::{Mutant, mutated};
@@ -39,22 +39,47 @@ pub struct Needed {
     pub unread: u64,
 }
 
-impl Needed {
-    /// Looks through what pends and what is read.
-    pub fn of(
-        state: &mut Recovered,
-        half_queue_end: u64,
-        queue_files: &QueueFiles,
-        offsets: &ConsumerOffsets,
-    ) -> Result<Self> {
+/// What pends and where the slowest reader of each queue goes on, as far as that is known without reading files.
+#[derive(Debug)]
+pub struct Unread {
+    pending: u64,
+    queues: Vec<UnreadQueue>,
+}
+
+/// A queue with unread messages.
+#[derive(Debug)]
+struct UnreadQueue {
+    /// As far as it is in files.
+    settled: ConsumeQueue,
+    next_read: u64,
+    /// Its first unread message that is only in memory.
+    in_memory: Option<u64>,
+}
+
+impl Unread {
+    /// Looks through what pends and what is read. Reads no file: this runs under the put lock.
+    pub fn of(state: &mut Recovered, half_queue_end: u64, offsets: &ConsumerOffsets) -> Self {
         let pending = state.table.lowest_place(half_queue_end).unwrap_or(u64::MAX);
-        let mut needed = Self { held: pending, unread: u64::MAX };
-        for (_, queue) in state.dispatcher.queues.iter() {
-            let delayed = &*queue.topic == SCHEDULE_TOPIC;
-            let Some(next) = next_read(&state.delays, offsets, &queue.topic, queue.queue_id) else { continue };
-            let place = queue_files.message_from(queue, next)?.map(|(_, entry)| entry.physical_offset.0);
+        let unread = |queue: &ConsumeQueue| {
+            let next_read = next_read(&state.delays, offsets, &queue.topic, queue.queue_id)?;
+            let next_read = Some(next_read.max(queue.first)).filter(|next_read| *next_read < queue.next())?;
+            let in_memory = (next_read.max(queue.settled())..queue.next()).filter_map(|at| queue.in_memory(at));
+            let in_memory = in_memory.filter(|entry| !entry.is_padding()).map(|entry| entry.physical_offset.0).next();
+            Some(UnreadQueue { settled: queue.without_tail(), next_read, in_memory })
+        };
+        Self { pending, queues: state.dispatcher.queues.iter().filter_map(|(_, queue)| unread(queue)).collect() }
+    }
+}
+
+impl Needed {
+    /// The lowest places of what is unread; reads queue files.
+    pub fn of(unread: &Unread, queue_files: &QueueFiles) -> Result<Self> {
+        let mut needed = Self { held: unread.pending, unread: u64::MAX };
+        for UnreadQueue { settled, next_read, in_memory } in &unread.queues {
+            let in_files = queue_files.message_from(settled, *next_read)?.map(|(_, entry)| entry.physical_offset.0);
+            let delayed = &*settled.topic == SCHEDULE_TOPIC;
             let lowest = if delayed { &mut needed.held } else { &mut needed.unread };
-            *lowest = place.unwrap_or(u64::MAX).min(*lowest);
+            *lowest = in_files.or(*in_memory).unwrap_or(u64::MAX).min(*lowest);
         }
         if mutated(Mutant::PendingFileRemoved) {
             needed.held = u64::MAX;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use crate::config_file::replace_file;
 use crate::error::Result;
 use crate::half::outcome::DecidedHalves;
-use crate::half::table::{NewHalf, OpProgress, Pending, Table};
+use crate::half::table::{Frozen, NewHalf, OpProgress, Pending, Table};
 use crate::half::{HalfCopy, Identity};
 use crate::index::IndexMark;
 use crate::storage::{OpenMode, Storage};
@@ -70,8 +70,9 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The bytes of a snapshot of a live table, whose ages go by the monotonic clock.
-    pub fn encode(&self, table: &Table, wall_ms: i64, monotonic_ms: i64) -> Vec<u8> {
+    /// The bytes of a snapshot of a live table, whose ages go by the monotonic clock: `to_wall_ms` added to its time
+    /// gives wall time.
+    pub fn encode(&self, table: &Frozen, to_wall_ms: i64) -> Vec<u8> {
         let mut out = Writer(vec![0; HEADER]);
         out.u64(self.position);
         out.i64(self.newest_store_ms);
@@ -87,7 +88,7 @@ impl Snapshot {
         }
         out.text(self.index.as_ref().map_or("", |mark| &mark.file));
         out.u32(self.index.as_ref().map_or(0, |mark| mark.count));
-        write_table(&mut out, table, wall_ms, monotonic_ms);
+        write_table(&mut out, table, to_wall_ms);
         let mut bytes = out.0;
         let crc = crc32fast::hash(bytes.get(HEADER..).unwrap_or_default());
         for (slot, byte) in
@@ -160,13 +161,13 @@ fn payload(bytes: &[u8]) -> Option<Reader<'_>> {
     (magic == MAGIC && version == VERSION && crc32fast::hash(input.0) == crc).then_some(input)
 }
 
-fn write_table(out: &mut Writer, table: &Table, wall_ms: i64, monotonic_ms: i64) {
+fn write_table(out: &mut Writer, table: &Frozen, to_wall_ms: i64) {
     out.u64(table.lowest());
     let (base, count, bits) = table.decided.parts();
     out.u64(base);
     out.u64(count);
-    out.u64(to_u64(bits.len()));
-    out.0.extend_from_slice(bits);
+    out.u64(to_u64(table.decided.bytes()));
+    bits.for_each(|piece| out.0.extend_from_slice(piece));
     let (op_end, runs) = table.ops.parts();
     let runs: Vec<_> = runs.collect();
     out.u64(op_end);
@@ -180,11 +181,12 @@ fn write_table(out: &mut Writer, table: &Table, wall_ms: i64, monotonic_ms: i64)
     for group in groups {
         out.text(group);
     }
-    let mut pending: Vec<_> = table.iter().map(|(_, entry)| entry).collect();
+    let mut pending: Vec<_> = table.iter().collect();
     pending.sort_unstable_by_key(|entry| entry.newest.queue_offset);
     out.u64(to_u64(pending.len()));
+    out.0.reserve(pending.len() * PENDING_SIZE_MIN);
     for entry in pending {
-        write_pending(out, entry, wall_ms - monotonic_ms);
+        write_pending(out, entry, to_wall_ms);
     }
 }
 
@@ -213,7 +215,7 @@ fn write_pending(out: &mut Writer, entry: &Pending, to_wall_ms: i64) {
 fn read_table(input: &mut Reader<'_>) -> Option<Table> {
     let lowest = input.u64()?;
     let (base, count, length) = (input.u64()?, input.u64()?, input.u64()?);
-    let bits = input.take(to_usize(length))?.to_vec();
+    let bits = input.take(to_usize(length))?;
     let mut table = Table::new(lowest);
     table.decided = DecidedHalves::from_parts(base, count, bits);
     let op_end = input.u64()?;

@@ -24,6 +24,8 @@ const WRITTEN_MAX: u64 = 1 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Bytes of the log that are kept in memory behind their writing.
 const RECENT_MAX: usize = 256 << 10;
+/// Bytes of memory that the buffer keeps after a large batch.
+const BUFFER_MAX: usize = 8 << 20;
 /// Ends may still use this much when sends find the disk full, beside what each of them may need.
 const END_RESERVE: u64 = 1 << 20;
 /// What an end may write beside a copy of its half message: an op message of its own (about 165 bytes), a longer topic.
@@ -134,7 +136,12 @@ impl Appender {
         if self.written > RECENT_MAX {
             (self.written, self.buffer_start) = (0, self.cursor);
         }
+        // The batch before was small: what a large one took before it is given back.
+        let is_too_large = self.buffer.capacity() > BUFFER_MAX && self.buffer.len() < self.buffer.capacity() / 8;
         self.buffer.truncate(self.written);
+        if is_too_large {
+            self.buffer.shrink_to(2 * RECENT_MAX);
+        }
         self.parts.clear();
         self.store_timestamp = if mutated(Mutant::StoreTimeGoesBack) { wall } else { self.store_timestamp.max(wall) };
         self.parts.push(Part { offset: self.cursor, start: self.written });
@@ -144,6 +151,12 @@ impl Appender {
     pub fn recent(&self, physical_offset: PhysicalOffset) -> Option<&[u8]> {
         let from = to_usize(physical_offset.0.checked_sub(self.buffer_start)?);
         self.buffer.get(from..self.written).filter(|bytes| !bytes.is_empty())
+    }
+
+    /// Bytes of memory that are taken for batches.
+    #[cfg(test)]
+    pub(super) const fn memory(&self) -> usize {
+        self.buffer.capacity()
     }
 
     /// The store timestamp that records of this batch get.

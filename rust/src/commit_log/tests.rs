@@ -262,3 +262,21 @@ fn what_is_synced_soon_writes_space_ahead_so_that_few_syncs_meet_new_space() {
     assert!(syncs_that_meet_new_space(false) > 60);
     assert!(syncs_that_meet_new_space(true) < 10);
 }
+
+/// A large batch's memory is given back once batches are small again, and not while they stay large.
+#[test]
+fn what_a_large_batch_took_is_given_back() {
+    let memory = Memory::new();
+    memory.create_dir(DIRECTORY).unwrap();
+    let segments = SegmentQueue::open(Arc::new(memory), DIRECTORY, 128 << 20, false).unwrap();
+    let mut appender = appender(&Arc::new(CommitLog::new(segments)));
+    let large = vec![vec![0; 1 << 20]; 16];
+    append(&mut appender, &large).unwrap();
+    let most = appender.memory();
+    assert!(most > 16 << 20);
+    append(&mut appender, &large).unwrap();
+    assert!(appender.memory() >= most, "large batches follow each other");
+    append(&mut appender, &[vec![0; 100]]).unwrap();
+    append(&mut appender, &[vec![0; 100]]).unwrap();
+    assert!(appender.memory() < 1 << 20, "{}", appender.memory());
+}

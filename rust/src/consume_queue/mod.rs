@@ -48,6 +48,11 @@ impl ConsumeQueue {
         Self { topic, queue_id, first, settled: base, tail: padding, unsynced_from: None }
     }
 
+    /// The same queue, as far as it is in files.
+    pub fn without_tail(&self) -> Self {
+        Self { topic: Arc::clone(&self.topic), tail: Vec::new(), ..*self }
+    }
+
     /// The queue offset that the next message gets.
     pub fn next(&self) -> u64 {
         self.settled + to_u64(self.tail.len() / ENTRY_SIZE)

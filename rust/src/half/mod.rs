@@ -14,12 +14,15 @@
 
 pub mod convert;
 pub mod counts;
+mod identity_map;
+mod offset_map;
 pub mod op;
 pub mod outcome;
 pub mod recent;
 pub mod replay;
 pub mod scan;
 pub mod sizes;
+mod slab;
 pub mod table;
 #[cfg(test)]
 mod tests;

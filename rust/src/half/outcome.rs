@@ -4,14 +4,27 @@
 //! discarded copy, that outweighs an op; so the decision is one record (docs/transactions.md); a queue offset of which
 //! nothing was noted is finished, outcome unknown. Not here: where records are.
 
+use std::sync::Arc;
+
 use crate::error::Outcome;
+use crate::units::{to_u64, to_usize};
+
+/// Bytes of one block.
+const BLOCK: usize = 16 << 10;
 
 /// Two bits for each half queue offset that is decided. Offsets between them that no record has (a repair, or a broker that
 /// lost records, leaves such gaps) are zeros, so zero means what is known of them: nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+///
+/// They are kept in blocks: a clone shares them, and the first change of a shared block copies that block alone.
+#[derive(Clone, Debug, Default)]
 pub struct DecidedHalves {
+    /// The first queue offset that is kept.
     base: u64,
-    bits: Vec<u8>,
+    /// Bytes of the first block that are before `base`.
+    skipped: usize,
+    /// Bytes from the first block's beginning on.
+    length: usize,
+    blocks: Vec<Arc<[u8; BLOCK]>>,
     count: u64,
 }
 
@@ -54,22 +67,39 @@ impl Evidence {
 impl DecidedHalves {
     /// None yet, for halves from queue offset `base` on.
     pub const fn from(base: u64) -> Self {
-        Self { base, bits: Vec::new(), count: 0 }
+        Self { base, skipped: 0, length: 0, blocks: Vec::new(), count: 0 }
     }
 
-    /// As a snapshot holds them: the first queue offset, how many are decided, four to a byte.
-    pub fn parts(&self) -> (u64, u64, &[u8]) {
-        (self.base, self.count, &self.bits)
+    /// As a snapshot holds them: the first queue offset, how many are decided, and four to a byte, in pieces.
+    pub fn parts(&self) -> (u64, u64, impl Iterator<Item = &[u8]>) {
+        let pieces = (0..).zip(&self.blocks).map(|(number, block)| {
+            let from = if number == 0 { self.skipped } else { 0 };
+            let to = self.length.saturating_sub(number * BLOCK).min(BLOCK);
+            block.get(from..to).unwrap_or_default()
+        });
+        (self.base, self.count, pieces)
     }
 
     /// Back from a snapshot.
-    pub const fn from_parts(base: u64, count: u64, bits: Vec<u8>) -> Self {
-        Self { base, bits, count }
+    pub fn from_parts(base: u64, count: u64, bits: &[u8]) -> Self {
+        let blocks = bits.chunks(BLOCK).map(|chunk| {
+            let mut block = [0; BLOCK];
+            for (to, from) in block.iter_mut().zip(chunk) {
+                *to = *from;
+            }
+            Arc::new(block)
+        });
+        Self { base, skipped: 0, length: bits.len(), blocks: blocks.collect(), count }
     }
 
     /// Whether nothing was noted yet.
     pub const fn is_untouched(&self) -> bool {
-        self.bits.is_empty()
+        self.length == self.skipped
+    }
+
+    /// Bytes that hold outcomes.
+    pub const fn bytes(&self) -> usize {
+        self.length - self.skipped
     }
 
     /// How many are decided.
@@ -79,15 +109,16 @@ impl DecidedHalves {
 
     /// Bytes in memory.
     pub fn memory(&self) -> usize {
-        self.bits.capacity()
+        self.blocks.len() * BLOCK
     }
 
     /// Notes an outcome; below the first queue offset nothing is kept.
     pub fn set(&mut self, queue_offset: u64, outcome: Outcome) {
         let Some(place) = queue_offset.checked_sub(self.base) else { return };
-        let (byte, shift) = (crate::units::to_usize(place / 4), place % 4 * 2);
-        if self.bits.len() <= byte {
-            self.bits.resize(byte + 1, 0);
+        let (byte, shift) = (self.skipped + to_usize(place / 4), place % 4 * 2);
+        self.length = self.length.max(byte + 1);
+        while self.blocks.len() * BLOCK < self.length {
+            self.blocks.push(Arc::new([0; BLOCK]));
         }
         let code: u8 = match outcome {
             Outcome::FinishedUnknown => 0,
@@ -95,7 +126,8 @@ impl DecidedHalves {
             Outcome::Discarded => 2,
             Outcome::Committed => 3,
         };
-        if let Some(bits) = self.bits.get_mut(byte) {
+        let block = self.blocks.get_mut(byte / BLOCK).map(Arc::make_mut);
+        if let Some(bits) = block.and_then(|block| block.get_mut(byte % BLOCK)) {
             *bits = (*bits & !(3 << shift)) | (code << shift);
         }
         self.count += 1;
@@ -103,24 +135,33 @@ impl DecidedHalves {
 
     /// Forgets those below a queue offset, four at a time.
     pub fn forget_below(&mut self, queue_offset: u64) {
-        let bytes = queue_offset.saturating_sub(self.base) / 4;
-        let gone = crate::units::to_usize(bytes).min(self.bits.len());
-        self.bits.drain(..gone);
-        self.bits.shrink_to_fit();
-        let gone = crate::units::to_u64(gone) * 4;
-        self.base += gone;
-        self.count = self.count.saturating_sub(gone);
+        let gone = to_usize(queue_offset.saturating_sub(self.base) / 4).min(self.bytes());
+        self.skipped += gone;
+        self.base += to_u64(gone) * 4;
+        self.count = self.count.saturating_sub(to_u64(gone) * 4);
+        let blocks = self.skipped / BLOCK;
+        self.blocks.drain(..blocks);
+        self.skipped -= blocks * BLOCK;
+        self.length -= blocks * BLOCK;
     }
 
     /// The outcome at a queue offset; `None` outside of what is kept. The caller knows that it does not pend.
     pub fn get(&self, queue_offset: u64) -> Option<Outcome> {
         let place = queue_offset.checked_sub(self.base)?;
-        let bits = self.bits.get(crate::units::to_usize(place / 4))?;
+        let byte = Some(self.skipped + to_usize(place / 4)).filter(|byte| *byte < self.length)?;
+        let bits = self.blocks.get(byte / BLOCK)?.get(byte % BLOCK)?;
         Some(match bits >> (place % 4 * 2) & 3 {
             0 => Outcome::FinishedUnknown,
             1 => Outcome::RolledBack,
             2 => Outcome::Discarded,
             _ => Outcome::Committed,
         })
+    }
+}
+
+impl PartialEq for DecidedHalves {
+    fn eq(&self, other: &Self) -> bool {
+        let bytes = |of: &Self| of.parts().2.flatten().copied().collect::<Vec<_>>();
+        (self.base, self.count) == (other.base, other.count) && bytes(self) == bytes(other)
     }
 }

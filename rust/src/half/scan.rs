@@ -97,17 +97,9 @@ pub fn due(table: &Table, now_ms: i64, limit: usize) -> Vec<Waiting> {
     facts(table, table.due(now_ms, limit), now_ms)
 }
 
-/// What waits behind a half queue offset, in the order of the half queue.
+/// The pending transactions after a half queue offset, in the order of the half queue.
 pub fn waiting_after(table: &Table, after: Option<u64>, limit: usize, now_ms: i64) -> Vec<Waiting> {
-    let behind = |entry: &Pending| after.is_none_or(|after| entry.newest.queue_offset > after);
-    let mut keys: Vec<_> =
-        table.iter().filter(|(_, entry)| behind(entry)).map(|(key, entry)| (entry.newest.queue_offset, key)).collect();
-    if keys.len() > limit && limit > 0 {
-        keys.select_nth_unstable(limit - 1);
-    }
-    keys.truncate(limit);
-    keys.sort_unstable();
-    facts(table, keys.into_iter().map(|(_, key)| key), now_ms)
+    facts(table, table.after(after).take(limit), now_ms)
 }
 
 fn facts(table: &Table, keys: impl IntoIterator<Item = Key>, now_ms: i64) -> Vec<Waiting> {

@@ -7,18 +7,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use hashbrown::{HashMap, HashTable};
+use hashbrown::HashMap;
 
+use super::identity_map::IdentityMap;
+use super::offset_map::OffsetMap;
 use super::outcome::{DecidedHalves, Evidence, Op};
 use super::recent::RecentlyEnded;
 use super::sizes::Sizes;
+pub use super::slab::Key;
+use super::slab::{Block, Slab};
 use super::{HalfCopy, Identity};
 use crate::error::Outcome;
 use crate::units::to_usize;
-
-/// Where a transaction is kept in the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(u32);
 
 /// No check yet.
 const NEVER: u32 = u32::MAX;
@@ -28,8 +28,6 @@ const AGE_MAX_MS: i64 = 1_000 * 366 * 24 * 3_600_000;
 const NO_IMMUNITY: i32 = -1;
 /// No time was set; far in the past, where sums with it are still numbers.
 const NOT_DUE: i64 = i64::MIN / 4;
-/// Entries of one block of the slab: growing never copies what is there.
-const BLOCK: usize = 4_096;
 
 /// A transaction that pends, or one that recovery is still reading about.
 #[derive(Clone, Debug)]
@@ -168,12 +166,10 @@ impl Pending {
 /// The state of all halves.
 #[derive(Debug, Default)]
 pub struct Table {
-    blocks: Vec<Vec<Pending>>,
-    free: Vec<u32>,
-    length: u32,
+    slab: Slab,
     live: u64,
-    by_queue_offset: HashTable<u32>,
-    by_identity: HashTable<u32>,
+    by_queue_offset: OffsetMap,
+    by_identity: IdentityMap,
     older: HashMap<u64, Key>,
     due: BTreeSet<(i64, Key)>,
     groups: Vec<Arc<str>>,
@@ -201,11 +197,7 @@ impl Table {
 
     /// Takes memory for as many transactions at once.
     pub fn reserve(&mut self, transactions: usize) {
-        let blocks = &self.blocks;
-        let hash_of = |index: &u32| hash(at(blocks, *index).map_or(0, |entry| entry.newest.queue_offset));
-        self.by_queue_offset.reserve(transactions, hash_of);
-        let hash_of = |index: &u32| hash(at(blocks, *index).map_or(0, |entry| entry.identity));
-        self.by_identity.reserve(transactions, hash_of);
+        self.by_identity.reserve(&self.slab, transactions);
     }
 
     /// Notes where the first half stands that the log still has: of those in front of it nothing is known, which is
@@ -234,35 +226,28 @@ impl Table {
 
     /// Bytes of memory, nearly.
     pub fn memory(&self) -> usize {
-        let entries = self.blocks.len() * BLOCK * size_of::<Pending>();
-        let hashes = (self.by_queue_offset.capacity() + self.by_identity.capacity()) * 8 / 7 * 5;
         // A B-tree's nodes are about two thirds full.
-        entries + hashes + self.due.len() * size_of::<(i64, Key)>() * 3 / 2 + self.decided.memory()
+        let due = self.due.len() * size_of::<(i64, Key)>() * 3 / 2;
+        self.slab.memory() + self.by_queue_offset.memory() + self.by_identity.memory() + due + self.decided.memory()
     }
 
     /// A transaction.
     pub fn get(&self, key: Key) -> Option<&Pending> {
-        let index = to_usize(u64::from(key.0));
-        self.blocks.get(index / BLOCK)?.get(index % BLOCK)
+        self.slab.get(key)
     }
 
     fn get_mut(&mut self, key: Key) -> Option<&mut Pending> {
-        let index = to_usize(u64::from(key.0));
-        self.blocks.get_mut(index / BLOCK)?.get_mut(index % BLOCK)
+        self.slab.get_mut(key)
     }
 
     /// The transaction with a copy at that queue offset.
     pub fn find(&self, queue_offset: u64) -> Option<Key> {
-        let found = self.by_queue_offset.find(hash(queue_offset), |index| {
-            self.get(Key(*index)).is_some_and(|entry| entry.newest.queue_offset == queue_offset)
-        });
-        found.map(|index| Key(*index)).or_else(|| self.older.get(&queue_offset).copied())
+        self.by_queue_offset.get(queue_offset).or_else(|| self.older.get(&queue_offset).copied())
     }
 
     /// The newest transaction of that identity.
     pub fn find_identity(&self, identity: Identity) -> Option<Key> {
-        let same = |index: &u32| self.get(Key(*index)).is_some_and(|entry| entry.identity == identity.0);
-        self.by_identity.find(hash(identity.0), same).map(|index| Key(*index))
+        self.by_identity.find(&self.slab, identity)
     }
 
     /// The name of a transaction's producer group.
@@ -277,7 +262,24 @@ impl Table {
 
     /// All transactions, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &Pending)> {
-        self.by_queue_offset.iter().filter_map(|index| Some((Key(*index), self.get(Key(*index))?)))
+        self.slab.iter()
+    }
+
+    /// The transactions whose newest copy is after a queue offset (`None`: all), in the order of the half queue.
+    pub fn after(&self, queue_offset: Option<u64>) -> impl Iterator<Item = Key> + '_ {
+        let from = queue_offset.map_or(0, |queue_offset| queue_offset.saturating_add(1));
+        self.by_queue_offset.from(from).map(|(_, key)| key)
+    }
+
+    /// The table as it is now. Takes no copy of a transaction: what changes later is copied then.
+    pub fn freeze(&self) -> Frozen {
+        Frozen {
+            blocks: self.slab.share(),
+            groups: self.groups.clone(),
+            lowest: self.lowest,
+            decided: self.decided.clone(),
+            ops: self.ops.clone(),
+        }
     }
 
     /// Adds a transaction.
@@ -301,16 +303,16 @@ impl Table {
         };
         self.live += 1;
         self.sizes.add(half.size);
-        let key = self.place(entry);
-        self.link_newest(key);
-        self.link_identity(key);
+        let key = self.slab.insert(entry);
+        self.by_queue_offset.insert(half.copy.queue_offset, key);
+        self.by_identity.link(&self.slab, key);
         key
     }
 
     /// Adds a copy behind a transaction's newest.
     pub fn join(&mut self, key: Key, half: &NewHalf<'_>) {
         let Some(before) = self.get(key).map(|entry| entry.newest.queue_offset) else { return };
-        self.unlink_newest(key, before);
+        self.by_queue_offset.remove(before, key);
         self.older.insert(before, key);
         if let Some(entry) = self.get_mut(key) {
             let older = (entry.newest, entry.newest_sent);
@@ -319,7 +321,7 @@ impl Table {
             entry.newest_sent = half.sent;
             entry.checks = entry.checks.max(half.checks);
         }
-        self.link_newest(key);
+        self.by_queue_offset.insert(half.copy.queue_offset, key);
     }
 
     /// Sets the time at which a transaction is handed out.
@@ -382,17 +384,13 @@ impl Table {
 
     /// Takes a transaction out of the table.
     pub fn remove(&mut self, key: Key) -> Option<Pending> {
-        let entry = self.get(key)?.clone();
-        self.unlink_newest(key, entry.newest.queue_offset);
-        self.unlink_identity(key, entry.identity);
+        let entry = self.slab.remove(key)?;
+        self.by_queue_offset.remove(entry.newest.queue_offset, key);
+        self.by_identity.unlink(&self.slab, key, entry.identity);
         self.due.remove(&(entry.due_ms, key));
         for (copy, _) in entry.more.iter().flat_map(|more| &more.older) {
             self.older.remove(&copy.queue_offset);
         }
-        if let Some(slot) = self.get_mut(key) {
-            slot.more = None;
-        }
-        self.free.push(key.0);
         self.live -= 1;
         self.sizes.remove(entry.size);
         Some(entry)
@@ -426,61 +424,7 @@ impl Table {
     }
 
     fn is_newest(&self, queue_offset: u64) -> bool {
-        let same = |index: &u32| self.get(Key(*index)).is_some_and(|entry| entry.newest.queue_offset == queue_offset);
-        self.by_queue_offset.find(hash(queue_offset), same).is_some()
-    }
-
-    fn place(&mut self, entry: Pending) -> Key {
-        if let Some(index) = self.free.pop() {
-            if let Some(slot) = self.get_mut(Key(index)) {
-                *slot = entry;
-            }
-            return Key(index);
-        }
-        let index = self.length;
-        if self.blocks.last().is_none_or(|block| block.len() == BLOCK) {
-            self.blocks.push(Vec::with_capacity(BLOCK));
-        }
-        if let Some(block) = self.blocks.last_mut() {
-            block.push(entry);
-        }
-        self.length += 1;
-        Key(index)
-    }
-
-    fn link_newest(&mut self, key: Key) {
-        let blocks = &self.blocks;
-        let hash_of = |index: &u32| hash(at(blocks, *index).map_or(0, |entry| entry.newest.queue_offset));
-        self.by_queue_offset.insert_unique(hash_of(&key.0), key.0, hash_of);
-    }
-
-    fn unlink_newest(&mut self, key: Key, queue_offset: u64) {
-        if let Ok(found) = self.by_queue_offset.find_entry(hash(queue_offset), |index| *index == key.0) {
-            found.remove();
-        }
-    }
-
-    /// The newest transaction of an identity is the one that is found.
-    fn link_identity(&mut self, key: Key) {
-        let blocks = &self.blocks;
-        let identity = at(blocks, key.0).map_or(0, |entry| entry.identity);
-        if identity == 0 {
-            return;
-        }
-        let same = |index: &u32| at(blocks, *index).is_some_and(|entry| entry.identity == identity);
-        let hash_of = |index: &u32| hash(at(blocks, *index).map_or(0, |entry| entry.identity));
-        match self.by_identity.find_mut(hash(identity), same) {
-            Some(index) => *index = key.0,
-            None => {
-                self.by_identity.insert_unique(hash(identity), key.0, hash_of);
-            }
-        }
-    }
-
-    fn unlink_identity(&mut self, key: Key, identity: u64) {
-        if let Ok(found) = self.by_identity.find_entry(hash(identity), |index| *index == key.0) {
-            found.remove();
-        }
+        self.by_queue_offset.get(queue_offset).is_some()
     }
 
     fn group_number(&mut self, group: &str) -> u32 {
@@ -492,6 +436,35 @@ impl Table {
         self.groups.push(Arc::clone(&name));
         self.group_numbers.insert(name, number);
         number
+    }
+}
+
+/// A table at one moment: what a snapshot is made of while the live one goes on.
+#[derive(Debug)]
+pub struct Frozen {
+    blocks: Vec<Arc<Block>>,
+    groups: Vec<Arc<str>>,
+    lowest: u64,
+    /// The outcomes of halves that are decided.
+    pub decided: DecidedHalves,
+    /// Op messages, for the op progress.
+    pub ops: OpProgress,
+}
+
+impl Frozen {
+    /// All transactions, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Pending> {
+        self.blocks.iter().flat_map(|block| block.entries())
+    }
+
+    /// The producer groups by their numbers.
+    pub fn groups(&self) -> &[Arc<str>] {
+        &self.groups
+    }
+
+    /// Below it no newest copy of a pending transaction stands.
+    pub const fn lowest(&self) -> u64 {
+        self.lowest
     }
 }
 
@@ -568,23 +541,40 @@ pub struct OpProgress {
     /// First op queue offset of a run → the highest half that the run names.
     runs: BTreeMap<u64, u64>,
     end: u64,
+    /// How often runs were joined in pairs, so that each covers twice as many ops.
+    doublings: u32,
 }
 
 /// Ops that share one run: a coarse answer is a lower, safe one.
 const OPS_PER_RUN: u64 = 64;
+/// Runs that are kept: behind a transaction that is pending for long they would grow without end.
+const RUNS_MAX: usize = 1 << 14;
 
 impl OpProgress {
     /// Notes an op message.
     pub fn note(&mut self, op_queue_offset: u64, highest_half: u64) {
         self.end = op_queue_offset.saturating_add(1);
         match self.runs.last_entry() {
-            Some(mut run) if op_queue_offset < run.key().saturating_add(OPS_PER_RUN) => {
+            Some(mut run) if op_queue_offset < run.key().saturating_add(OPS_PER_RUN << self.doublings) => {
                 let highest = run.get_mut();
                 *highest = highest_half.max(*highest);
             }
             _ => {
                 self.runs.insert(op_queue_offset, highest_half);
+                self.join_runs();
             }
+        }
+    }
+
+    fn join_runs(&mut self) {
+        while self.runs.len() > RUNS_MAX && self.doublings < 32 {
+            let all: Vec<_> = std::mem::take(&mut self.runs).into_iter().collect();
+            let joined = all.chunks(2).filter_map(|pair| {
+                let highest = pair.iter().map(|(_, highest)| *highest).max()?;
+                pair.first().map(|(first, _)| (*first, highest))
+            });
+            self.runs = joined.collect();
+            self.doublings += 1;
         }
     }
 
@@ -603,17 +593,8 @@ impl OpProgress {
 
     /// Back from a snapshot.
     pub fn from_parts(end: u64, runs: impl IntoIterator<Item = (u64, u64)>) -> Self {
-        Self { runs: runs.into_iter().collect(), end }
+        let mut progress = Self { runs: runs.into_iter().collect(), end, doublings: 0 };
+        progress.join_runs();
+        progress
     }
-}
-
-fn at(blocks: &[Vec<Pending>], index: u32) -> Option<&Pending> {
-    let index = to_usize(u64::from(index));
-    blocks.get(index / BLOCK)?.get(index % BLOCK)
-}
-
-/// Spreads consecutive numbers over all bits (the fractional part of the golden ratio, as Fibonacci hashing does).
-fn hash(number: u64) -> u64 {
-    let mixed = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    mixed ^ (mixed >> 32)
 }

@@ -1,5 +1,6 @@
 //! Tests of half messages: the rule of docs/transactions.md record by record; the table against a naive model.
 
+mod frozen;
 mod model;
 mod replay;
 
@@ -41,7 +42,7 @@ fn decided_halves_keep_two_bits_each() {
         assert_eq!(decided.get(number), Some(all[usize::try_from(number * 7 % 4).unwrap()]), "{number}");
     }
     assert_eq!(decided.get(1_000), None);
-    assert!(decided.parts().2.len() == 250);
+    assert_eq!(decided.bytes(), 250);
 }
 
 #[test]
@@ -112,6 +113,28 @@ fn t9_the_op_progress_passes_only_ops_that_name_nothing_above() {
         before = passed;
     }
     assert_eq!(before, 1_000, "all are done");
+}
+
+/// Behind one transaction that stays pending, the memory for op progress is bounded, and the answer stays safe.
+#[test]
+fn t9_the_op_progress_has_bounded_memory() {
+    let mut ops = OpProgress::default();
+    for op in 0..3_000_000_u64 {
+        ops.note(op, op + 1);
+    }
+    let (end, runs) = ops.parts();
+    let runs: Vec<_> = runs.collect();
+    assert!(end == 3_000_000 && runs.len() <= 1 << 14, "{} runs", runs.len());
+    let mut again = OpProgress::from_parts(end, runs);
+    let mut before = 0;
+    for progress in [0, 1, 1_000_000, 2_999_999, 3_000_001] {
+        let passed = ops.pass(progress);
+        assert!(passed == 0 || passed < progress, "op {passed} names a half at or above {progress}");
+        assert!(passed >= before);
+        assert_eq!(again.pass(progress), passed);
+        before = passed;
+    }
+    assert_eq!(before, 3_000_000);
 }
 
 /// Of equal names the last one counts, also where it is no text: both ways of reading an identity must agree, or a final

@@ -78,10 +78,21 @@ struct Faults {
 /// Decides what lost power leaves: a number from 0 to the one given.
 type Choose<'c> = dyn FnMut(usize) -> usize + 'c;
 
+/// Is told of each call before it happens.
+#[derive(Default)]
+struct Watcher(Option<Arc<dyn Fn() + Send + Sync>>);
+
+impl std::fmt::Debug for Watcher {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.write_str(if self.0.is_some() { "Watcher" } else { "no Watcher" })
+    }
+}
+
 #[derive(Debug, Default)]
 struct Shared {
     tree: Mutex<Tree>,
     faults: Mutex<Faults>,
+    watcher: Mutex<Watcher>,
     /// Held locks, by file and byte.
     locks: Mutex<HashSet<(usize, u64)>>,
     /// How often a store was opened here, also before a crash.
@@ -152,6 +163,11 @@ impl Memory {
         self.shared.faults.lock().with_reads = with_reads;
     }
 
+    /// Calls `watch` before each call that reads or changes something.
+    pub fn watch(&self, watch: impl Fn() + Send + Sync + 'static) {
+        self.shared.watcher.lock().0 = Some(Arc::new(watch));
+    }
+
     /// Notes from here on how many bytes each counted call is to write; 0: it is no write.
     pub fn note_writes(&self) {
         self.shared.faults.lock().writes = Some(Vec::new());
@@ -220,6 +236,10 @@ impl Memory {
 impl Shared {
     /// Counts a call, and gives the fault it meets.
     fn next(&self, only_reads: bool) -> Option<FaultKind> {
+        let watch = self.watcher.lock().0.clone();
+        if let Some(watch) = watch {
+            watch();
+        }
         let mut faults = self.faults.lock();
         if only_reads && !faults.with_reads {
             return None;

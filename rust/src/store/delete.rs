@@ -65,7 +65,10 @@ impl Shared {
         if !mutated(Mutant::DeletionForgotten) {
             settings.store(self.storage.as_ref())?;
         }
-        self.inner.lock().state.begin_deleted(&settings);
+        let mut inner = self.inner.lock();
+        inner.state.begin_deleted(&settings);
+        inner.unlogged_changes += 1;
+        drop(inner);
         *self.settings.lock() = settings;
         for queue in &queues {
             self.queue_files.remove_below(topic, queue.queue_id, queue.below)?;

@@ -64,6 +64,7 @@ impl Store {
         }
         let mut inner = shared.lock_to_send(Wait::Yes)?;
         let delivered = shared.deliver_in(&mut inner, &due)?;
+        inner.unlogged_changes += 1;
         let (messages, passed_over) = shared.unacknowledged(inner, Purpose::Message, delivered).acknowledged()?;
         Ok(Delivered { messages, passed_over, next_in_ms })
     }

@@ -17,9 +17,9 @@ use crate::half::table::Key;
 use crate::half::{HALF_QUEUE, HalfCopy, HalfFacts};
 use crate::java;
 use crate::mutant::{Mutant, mutated};
-use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use crate::names::OP_TOPIC;
+use crate::record::Draft;
 use crate::record::decode::{Scanned, Verify, decode};
-use crate::record::{Draft, TransactionType};
 use crate::sync::Mutex;
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, to_usize};
 
@@ -173,13 +173,14 @@ impl Shared {
         let turn = self.ends.turn.lock();
         let done = ticket.result.lock().take();
         if let Some(result) = done {
-            return result;
+            drop(turn);
+            return self.look_for_gone(&ticket.end, result);
         }
         let group = std::mem::take(&mut *self.ends.waiting.lock());
         self.end_group(&group);
         drop(turn);
         let result = ticket.result.lock().take();
-        result.unwrap_or(Err(Error::StoreClosed))
+        self.look_for_gone(&ticket.end, result.unwrap_or(Err(Error::StoreClosed)))
     }
 
     /// Ends a transaction where nothing has to be waited for.
@@ -191,6 +192,11 @@ impl Shared {
         let Some(mut inner) = self.inner.try_lock() else { return Err(Error::WouldWait) };
         let mut results = Vec::with_capacity(1);
         self.write_group(&mut inner, &[end], &mut results, Wait::No)?;
+        if let Some(Err(Error::TransactionNotFound { .. })) = results.first() {
+            // The call that may wait looks in files for what is left of it, and counts it.
+            inner.counts.not_found -= 1;
+            return Err(Error::WouldWait);
+        }
         self.unacknowledged(inner, Purpose::End, ()).acknowledged()?;
         results.pop().unwrap_or(Err(Error::StoreClosed))
     }
@@ -236,7 +242,8 @@ impl Shared {
         let ticket = |end| Arc::new(Ticket { end, result: Mutex::new(None) });
         let group: Vec<_> = ends.into_iter().map(ticket).collect();
         self.end_group(&group);
-        group.iter().map(|ticket| ticket.result.lock().take().unwrap_or(Err(Error::StoreClosed))).collect()
+        let result = |ticket: &Arc<Ticket>| ticket.result.lock().take().unwrap_or(Err(Error::StoreClosed));
+        group.iter().map(|ticket| self.look_for_gone(&ticket.end, result(ticket))).collect()
     }
 
     /// Decides all ends, then writes all that is decided: finals and parked copies, then ops.
@@ -380,7 +387,7 @@ impl Shared {
         let bytes = self.entry_bytes(queue, wanted)?;
         let entry = Entry::from_bytes(&bytes).filter(|entry| !entry.is_padding());
         let Some(entry) = entry.filter(|entry| entry.physical_offset.0 >= self.log.segments.first()) else {
-            return self.compare_with_gone(inner, end);
+            return Err(not_found(end, "its half message is gone, and nothing is known of it"));
         };
         if entry.physical_offset.0 != end.half.physical_offset {
             return Err(not_found(end, "no half message stands there"));
@@ -392,43 +399,6 @@ impl Shared {
         })??;
         let found = inner.state.table.outcome(wanted).ok_or_else(|| not_found(end, "nothing is known of it"))?;
         already(end, end.kind.outcome(), found)
-    }
-
-    /// An end whose half retention has removed: what it left tells; a roll back leaves nothing.
-    fn compare_with_gone(&self, inner: &Inner, end: &End) -> Result<Ended> {
-        let found = self.outcome_left(inner, end)?.or_else(|| inner.state.table.outcome(end.half.queue_offset));
-        let found = found.ok_or_else(|| not_found(end, "its half message is gone, and nothing is known of it"))?;
-        already(end, end.kind.outcome(), found)
-    }
-
-    /// What the final message or the discarded copy of a half that is gone says: both name its place.
-    fn outcome_left(&self, inner: &Inner, end: &End) -> Result<Option<Outcome>> {
-        let Some(id) = end.transaction_id.as_deref() else { return Ok(None) };
-        let queues = inner.state.dispatcher.queues.iter().map(|(_, queue)| Arc::clone(&queue.topic));
-        let topics: std::collections::BTreeSet<_> =
-            queues.filter(|topic| ![HALF_TOPIC, OP_TOPIC].contains(&&**topic)).collect();
-        for topic in topics {
-            for place in self.candidates_in(inner, &topic, id)? {
-                let found = self.log.read(place, self.log.appended(), |view, _| {
-                    let parked = view.topic == DISCARD_TOPIC;
-                    let named = view.prepared_transaction_offset.0;
-                    // A broker's discarded copy names no place.
-                    let names_it = named == end.half.physical_offset || (parked && named == 0);
-                    let ends = parked || view.transaction_type() == TransactionType::Commit;
-                    if view.topic != &*topic || view.unique_id() != Some(id) || !names_it || !ends {
-                        return Ok(None);
-                    }
-                    check_group(end, HalfFacts::of(view).group)?;
-                    Ok(Some(if parked { Outcome::Discarded } else { Outcome::Committed }))
-                });
-                match found {
-                    Ok(Ok(None)) | Err(Error::OffsetTooOld { .. } | Error::MessageNotFound { .. }) => {}
-                    Ok(found) => return found,
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        Ok(None)
     }
 
     fn check_late(&self, inner: &Inner, key: Key, end: &End) -> Result<()> {
@@ -516,7 +486,7 @@ fn check_real(draft: &Draft<'_>) -> Result<()> {
     })
 }
 
-fn check_group(end: &End, expected: &str) -> Result<()> {
+pub(super) fn check_group(end: &End, expected: &str) -> Result<()> {
     match end.group.as_deref().filter(|given| *given != expected) {
         Some(given) => {
             Err(Error::WrongGroup { transaction: name(end), expected: expected.to_owned(), given: given.to_owned() })
@@ -532,7 +502,7 @@ fn check_id(end: &End, found: Option<&str>) -> Result<()> {
     }
 }
 
-fn already(end: &End, wanted: Outcome, found: Outcome) -> Result<Ended> {
+pub(super) fn already(end: &End, wanted: Outcome, found: Outcome) -> Result<Ended> {
     if wanted == found || mutated(Mutant::AnyEndAgrees) {
         return Ok(Ended { outcome: wanted, already: true, place: None });
     }

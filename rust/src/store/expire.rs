@@ -8,10 +8,10 @@
 use std::sync::Arc;
 
 use super::{Inner, PoisonOnPanic, Shared, Store};
-use crate::consume_queue::Slot;
+use crate::consume_queue::{ConsumeQueue, Slot};
 use crate::error::Result;
 use crate::mutant::{Mutant, mutated};
-use crate::retention::{LogFile, Needed, log_files, removable_end};
+use crate::retention::{LogFile, Needed, Unread, log_files, removable_end};
 use crate::units::{PhysicalOffset, QueueId, TimestampMs};
 
 /// What a removal did.
@@ -37,8 +37,9 @@ impl Store {
         if end <= shared.log.segments.first() {
             return Ok(Vec::new());
         }
-        let needed = shared.needed(&mut inner)?;
+        let unread = shared.unread(&mut inner);
         drop(inner);
+        let needed = Needed::of(&unread, &shared.queue_files)?;
         let now_ms = shared.clock.monotonic_ms();
         let mut seen_full = shared.seen_full.lock();
         seen_full.retain(|base, _| *base >= shared.log.segments.first());
@@ -62,19 +63,23 @@ impl Shared {
         TimestampMs(passed.min(self.clock.wall().0))
     }
 
-    fn needed(&self, inner: &mut Inner) -> Result<Needed> {
+    fn unread(&self, inner: &mut Inner) -> Unread {
         let half_end = inner.state.dispatcher.queues.next(inner.half_slot);
-        Needed::of(&mut inner.state, half_end, &self.queue_files, &self.offsets.lock())
+        Unread::of(&mut inner.state, half_end, &self.offsets.lock())
     }
 
-    /// How far files may go: a file's beginning.
-    fn expirable(&self, inner: &mut Inner, below: u64, keep_unread: bool) -> Result<u64> {
+    /// How far files may go: a file's beginning. Queue files are read without the put lock: what is needed only becomes
+    /// less meanwhile, or is at the log's end.
+    fn expirable(&self, below: u64, keep_unread: bool) -> Result<u64> {
+        let mut inner = self.inner.lock();
         let most = below.min(removable_end(&self.log, &inner.state));
         let first = self.log.segments.first();
         if most <= first {
             return Ok(first);
         }
-        let most = most.min(self.needed(inner)?.lowest(keep_unread));
+        let unread = self.unread(&mut inner);
+        drop(inner);
+        let most = most.min(Needed::of(&unread, &self.queue_files)?.lowest(keep_unread));
         Ok(self.log.segments.at(most).map_or(first, |segment| segment.base()))
     }
 
@@ -85,20 +90,22 @@ impl Shared {
         let first = self.log.segments.first();
         let nothing = Expired { minimum: first, ..Expired::default() };
         // What follows writes much: not where nothing may go.
-        if self.expirable(&mut self.inner.lock(), below, keep_unread)? <= first {
+        if self.expirable(below, keep_unread)? <= first {
             return Ok(nothing);
         }
         if !mutated(Mutant::RemovedBeforeSnapshot) {
             self.snapshot_alone()?;
         }
         self.write_progress_alone()?;
-        let mut inner = self.inner.lock();
-        let minimum = self.expirable(&mut inner, below, keep_unread)?;
+        let minimum = self.expirable(below, keep_unread)?;
         if minimum <= first {
             return Ok(nothing);
         }
+        let settled = settled_queues(&self.inner.lock());
+        let firsts = self.firsts_left(&settled, minimum)?;
+        let mut inner = self.inner.lock();
         let before: Vec<_> = first_entries(&inner);
-        self.begin_queues_at(&mut inner, minimum)?;
+        begin_queues(&mut inner, firsts, minimum);
         drop(inner);
         if !mutated(Mutant::RemovedBeforePublished) {
             self.publish_minimum(minimum)?;
@@ -135,17 +142,20 @@ impl Shared {
         self.synced(published.sync())
     }
 
-    /// From here on no queue leads below `minimum`.
+    /// From here on no queue leads below `minimum`. Reads files: for a reader's follow and for an error's path.
     pub(super) fn begin_queues_at(&self, inner: &mut Inner, minimum: u64) -> Result<()> {
-        let queues = &inner.state.dispatcher.queues;
-        let first_left = |(slot, queue)| Ok((slot, self.queue_files.first_left(queue, minimum)?));
-        let firsts = queues.iter().map(first_left).collect::<Result<Vec<_>>>()?;
-        for (slot, first) in firsts {
-            if let Some(queue) = inner.state.dispatcher.queues.get_mut(slot) {
-                queue.first = first.max(queue.first);
-            }
-        }
+        let firsts = self.firsts_left(&settled_queues(inner), minimum)?;
+        begin_queues(inner, firsts, minimum);
         Ok(())
+    }
+
+    /// The first entry of each queue's files that leads to `minimum` or after it.
+    fn firsts_left(&self, settled: &[(Slot, ConsumeQueue)], minimum: u64) -> Result<Vec<(Slot, u64)>> {
+        let first_left = |(slot, queue): &(Slot, ConsumeQueue)| {
+            let queue_files = &self.queue_files;
+            Ok((*slot, queue_files.first_left(queue, minimum)?))
+        };
+        settled.iter().map(first_left).collect()
     }
 
     /// A file that its writer is about to remove, or has removed: this reader goes on without it.
@@ -154,6 +164,24 @@ impl Shared {
         self.log.segments.forget_below(minimum);
         inner.state.dispatcher.index.retain(|entry| entry.physical_offset.0 >= minimum);
         Ok(())
+    }
+}
+
+/// The queues as far as they are in files.
+fn settled_queues(inner: &Inner) -> Vec<(Slot, ConsumeQueue)> {
+    inner.state.dispatcher.queues.iter().map(|(slot, queue)| (slot, queue.without_tail())).collect()
+}
+
+/// Lets queues begin at the entries that were found in their files, or after them in memory.
+fn begin_queues(inner: &mut Inner, firsts: Vec<(Slot, u64)>, minimum: u64) {
+    inner.unlogged_changes += 1;
+    for (slot, first) in firsts {
+        if let Some(queue) = inner.state.dispatcher.queues.get_mut(slot) {
+            let is_gone = |at: &u64| queue.in_memory(*at).is_some_and(|entry| entry.physical_offset.0 < minimum);
+            let in_memory = (first.max(queue.settled())..queue.next()).find(|at| !is_gone(at)).unwrap_or(queue.next());
+            let first = if first < queue.settled() { first } else { in_memory };
+            queue.first = first.max(queue.first);
+        }
     }
 }
 

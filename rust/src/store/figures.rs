@@ -43,12 +43,11 @@ impl Store {
         self.shared.refresh()?;
         let now_ms = self.shared.clock.monotonic_ms();
         let mut topics = self.shared.pending_topics.lock();
-        let (groups, pending) = {
-            let inner = self.shared.inner.lock();
-            let table = &inner.state.table;
-            let pending = table.iter().map(|(_, entry)| (entry.newest, entry.group_number(), now_ms - entry.stored_ms));
-            (table.groups().to_vec(), pending.collect::<Vec<_>>())
-        };
+        // Frozen, so that the put lock is not held while all are looked through.
+        let frozen = self.shared.inner.lock().state.table.freeze();
+        let pending = frozen.iter().map(|entry| (entry.newest, entry.group_number(), now_ms - entry.stored_ms));
+        let (groups, pending) = (frozen.groups().to_vec(), pending.collect::<Vec<_>>());
+        drop(frozen);
         let (mut known, mut names) = (PendingTopics::with_capacity(pending.len()), HashSet::new());
         let mut rows: BTreeMap<(Arc<str>, u32), PendingRow> = BTreeMap::new();
         for (half, group, age_ms) in pending {

@@ -12,6 +12,7 @@ mod end_transaction;
 mod expire;
 mod figures;
 mod follow;
+mod gone;
 mod half_floor;
 mod history;
 mod inspect;
@@ -19,6 +20,7 @@ mod inspect;
 mod mutants;
 mod open;
 mod read;
+mod snapshot;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -116,6 +118,8 @@ struct Shared {
     arrival: Wake,
     arrival_waiters: AtomicUsize,
     snapshot_position: AtomicU64,
+    /// The state that the snapshot file holds; `None`: not known.
+    stored_snapshot: Mutex<Option<snapshot::StateMark>>,
     /// A queue's file was found damaged: the next opening is to build all queues again.
     queues_damaged: AtomicBool,
     closed: AtomicBool,
@@ -140,6 +144,8 @@ struct Inner {
     op_slot: Slot,
     /// Index entries that the background writer has taken but not written yet.
     index_in_flight: Arc<Vec<IndexEntry>>,
+    /// Changes of what a snapshot holds that no record of the log tells: counts of checks, queues' beginnings.
+    unlogged_changes: u64,
     /// The half progress that consumerOffset.json holds.
     stored_half_progress: u64,
     /// Reused for properties.

@@ -282,6 +282,7 @@ fn open_with(
         arrival: Wake::default(),
         arrival_waiters: AtomicUsize::new(0),
         snapshot_position: AtomicU64::new(report.scanned_from),
+        stored_snapshot: Mutex::new(None),
         queues_damaged: AtomicBool::new(false),
         closed: AtomicBool::new(false),
         poisoned: AtomicBool::new(false),
@@ -384,6 +385,7 @@ pub(super) fn inner(
         half_slot,
         op_slot,
         index_in_flight: Arc::default(),
+        unlogged_changes: 0,
         // One that lost power left ahead of the queue would keep new halves out of op messages.
         stored_half_progress: half_progress.min(half_end),
         scratch: Vec::new(),

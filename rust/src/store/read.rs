@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Inner, Shared, Store};
+use super::{Inner, Shared, Store, Wait};
 use crate::commit_log::{LogReader, Scanner};
 use crate::consume_queue::{ConsumeQueue, ENTRY_SIZE, Entry};
 use crate::error::{Error, Result};
@@ -24,6 +24,8 @@ use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to
 /// Bytes that one `read` returns at most, beyond its first message: RocketMQ's `maxTransferBytesOnMessageInMemory` is
 /// 256 KiB; a reader in the process is not sent anything, so it may have more.
 const READ_BYTES_MAX: usize = 4 << 20;
+/// Bytes at the log's end that are taken to be in memory still.
+const WARM_BYTES: u64 = 64 << 20;
 /// Records so far ahead are asked for from memory, which is slow to answer.
 const AHEAD: usize = 2;
 /// Candidates of one hash that a query looks at.
@@ -145,6 +147,20 @@ impl Store {
         entries_max: u64,
     ) -> Result<(Vec<StoredRecord>, QueueOffset)> {
         self.shared.refresh()?;
+        self.read_in((topic, queue_id), queue_offset, max_messages, tags, entries_max, Wait::Yes)
+    }
+
+    /// The same without following a writer.
+    pub(super) fn read_in(
+        &self,
+        (topic, queue_id): (&str, QueueId),
+        queue_offset: QueueOffset,
+        max_messages: usize,
+        tags: Option<&[String]>,
+        entries_max: u64,
+        wait: Wait,
+    ) -> Result<(Vec<StoredRecord>, QueueOffset)> {
+        self.shared.check_open()?;
         let last = queue_offset.0.saturating_add(entries_max);
         let codes: Option<Vec<i64>> = tags.map(|tags| tags.iter().map(|tag| java::tags_code(Some(tag))).collect());
         let mut next = queue_offset.0;
@@ -152,7 +168,7 @@ impl Store {
         let mut bytes = 0;
         while found.len() < max_messages && bytes < READ_BYTES_MAX && next < last {
             let most = to_u64(max_messages - found.len()).max(32);
-            let entries = match self.shared.entries(topic, queue_id, next, most) {
+            let entries = match self.shared.entries_if(topic, queue_id, next, most, wait) {
                 Ok(entries) if entries.is_empty() => break,
                 Ok(entries) => entries,
                 Err(error) if found.is_empty() => return Err(error),
@@ -410,7 +426,14 @@ impl Shared {
 
     /// Visible entries of a queue from an offset on.
     pub(super) fn entries(&self, topic: &str, queue_id: QueueId, from: u64, most: u64) -> Result<Vec<Entry>> {
-        let inner = self.inner.lock();
+        self.entries_if(topic, queue_id, from, most, Wait::Yes)
+    }
+
+    fn entries_if(&self, topic: &str, queue_id: QueueId, from: u64, most: u64, wait: Wait) -> Result<Vec<Entry>> {
+        let inner = match wait {
+            Wait::Yes => self.inner.lock(),
+            Wait::No => self.inner.try_lock().ok_or(Error::WouldWait)?,
+        };
         let queues = &inner.state.dispatcher.queues;
         let Some(queue) = queues.find(topic, queue_id).and_then(|slot| queues.get(slot)) else {
             return Ok(Vec::new());
@@ -439,6 +462,11 @@ impl Shared {
         let whole = |entry: &Entry| entry.is_padding() || entry.end() <= appended;
         let mut entries: Vec<Entry> =
             entries.iter().map_while(|entry| Entry::from_bytes(entry).filter(whole)).collect();
+        // Old records are probably not in memory, and an error is told by the call that may wait.
+        let is_old = |first: &Entry| first.physical_offset.0 + WARM_BYTES < appended;
+        if wait == Wait::No && entries.first().is_none_or(is_old) {
+            return Err(Error::WouldWait);
+        }
         if entries.is_empty() {
             if self.is_removed(topic, queue_id, from)? {
                 return Err(self.too_old(topic, queue_id, from));
@@ -476,13 +504,16 @@ impl Shared {
     }
 
     fn range(&self, topic: &str, queue_id: QueueId) -> Result<(u64, u64)> {
-        let inner = self.inner.lock();
+        self.range_in(&self.inner.lock(), topic, queue_id)
+    }
+
+    pub(super) fn range_in(&self, inner: &Inner, topic: &str, queue_id: QueueId) -> Result<(u64, u64)> {
         let queues = &inner.state.dispatcher.queues;
         let Some(queue) = queues.find(topic, queue_id).and_then(|slot| queues.get(slot)) else { return Ok((0, 0)) };
         let (first, mut end) = (queue.first, queue.next());
         let visible = self.visible_end();
-        // Only in SYNC_FLUSH a few last entries may stand behind the visible end.
-        while end > first {
+        // Only in SYNC_FLUSH a few last entries may be after the visible end.
+        while end > first && visible < self.log.appended() {
             let bytes = self.entry_bytes(queue, end - 1)?;
             if Entry::from_bytes(&bytes).is_none_or(|entry| entry.is_padding() || entry.end() <= visible) {
                 break;
@@ -492,17 +523,15 @@ impl Shared {
         Ok((first, end))
     }
 
-    /// Where records with a key may stand, the newest first: entries in memory, then in files.
-    fn candidates(&self, topic: &str, key: &str) -> Result<Vec<PhysicalOffset>> {
-        self.candidates_in(&self.inner.lock(), topic, key)
-    }
-
-    /// The same, for who holds the put lock.
-    pub(super) fn candidates_in(&self, inner: &Inner, topic: &str, key: &str) -> Result<Vec<PhysicalOffset>> {
+    /// Where records with a key may be, the newest first: entries in memory, then in files.
+    pub(super) fn candidates(&self, topic: &str, key: &str) -> Result<Vec<PhysicalOffset>> {
         let hash = java::index_hash(topic, key);
+        let inner = self.inner.lock();
         let in_memory = inner.state.dispatcher.index.iter().chain(inner.index_in_flight.iter());
         let mut places: BTreeSet<PhysicalOffset> =
             in_memory.filter(|entry| entry.hash == hash).map(|entry| entry.physical_offset).collect();
+        // In this order: an entry is in the files before it is gone from memory.
+        drop(inner);
         let everywhere = PhysicalOffset(0)..PhysicalOffset(u64::MAX);
         places.extend(self.index_files.lock().query(hash, CANDIDATES_MAX, everywhere)?);
         Ok(places.into_iter().rev().collect())

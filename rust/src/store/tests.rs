@@ -12,11 +12,13 @@ mod foreign;
 mod identities;
 #[cfg(loom)]
 mod interleavings;
+mod locks;
 mod log;
 mod lost_halves;
 mod readers;
 mod recovery;
 mod retention;
+mod snapshots;
 mod transactions;
 
 use std::sync::Arc;

@@ -1,24 +1,22 @@
-//! Upkeep: what a store does beside appends: derived files, syncs, snapshots, progress, the clean close.
+//! Upkeep: what a store does beside appends: derived files, syncs, progress, the clean close.
 //!
 //! In: a background thread, or a caller. Out: files that are as new as they need to be. Always: data is synced before
-//! what points to it; the log never waits for a queue or the index. Not here: when a snapshot is due (Python).
+//! what points to it; the log never waits for a queue or the index. Not here: snapshots.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use super::{Inner, PoisonOnPanic, Shared, Store};
-use crate::checkpoint::Checkpoint;
 use crate::commit_log;
 use crate::config_file;
-use crate::consume_queue::Slot;
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
 use crate::java;
 use crate::log_view::{ABORT, GUARD};
 use crate::mutant::{Mutant, mutated};
 use crate::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
-use crate::snapshot::{Anchor, QueueExtent, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::units::PhysicalOffset;
 
 /// Bytes of queue entries in memory from which the background thread is woken.
@@ -64,12 +62,6 @@ impl Store {
         self.shared.log.durable() >= end
     }
 
-    /// Syncs all that is derived and writes a snapshot.
-    pub fn snapshot(&self) -> Result<()> {
-        self.shared.check_writable("a snapshot")?;
-        self.shared.snapshot()
-    }
-
     /// The offset up to which a group has acknowledged a queue.
     pub fn consumer_offset(&self, topic: &str, group: &str, queue_id: crate::units::QueueId) -> Result<Option<u64>> {
         self.shared.refresh_offsets()?;
@@ -85,16 +77,7 @@ impl Store {
         queue_offset: u64,
     ) -> Result<()> {
         self.shared.check_writable("acknowledging")?;
-        let inner = self.shared.inner.lock();
-        let queues = &inner.state.dispatcher.queues;
-        let next = queues.find(topic, queue_id).map_or(0, |slot| queues.next(slot));
-        drop(inner);
-        if queue_offset > next {
-            return Err(Error::InvalidOption {
-                option: "queue_offset".into(),
-                what: format!("{queue_offset} is behind the end of {topic}/{queue_id}, which is {next}"),
-            });
-        }
+        check_acknowledged(&self.shared.inner.lock(), topic, queue_id, queue_offset)?;
         self.shared.offsets.lock().set(topic, group, queue_id, queue_offset);
         Ok(())
     }
@@ -177,8 +160,15 @@ impl Shared {
     }
 
     pub(super) fn write_derived_alone(&self) -> Result<()> {
+        self.write_derived_up_to(|_| ())
+    }
+
+    /// Writes what is only in memory now, and returns what `capture` takes at the same moment: when this returns, the
+    /// files of queues and index end where the capture ends, because only the holder of `upkeep` writes them.
+    pub(super) fn write_derived_up_to<T>(&self, capture: impl FnOnce(&Inner) -> T) -> Result<T> {
         let _guard = PoisonOnPanic(self);
         let mut inner = self.inner.lock();
+        let captured = capture(&inner);
         let blocks = inner.state.dispatcher.queues.blocks();
         let entries = Arc::new(std::mem::take(&mut inner.state.dispatcher.index));
         inner.index_in_flight = Arc::clone(&entries);
@@ -198,7 +188,7 @@ impl Shared {
         if let Some(published) = self.published.get() {
             published.set_dispatched(PhysicalOffset(end));
         }
-        Ok(())
+        Ok(captured)
     }
 
     fn write_blocks(&self, blocks: &[crate::consume_queue::Block]) -> Result<()> {
@@ -221,93 +211,12 @@ impl Shared {
         })
     }
 
-    /// Syncs log, queues and index, then writes the state at that position.
-    pub(super) fn snapshot(&self) -> Result<()> {
-        let _guard = PoisonOnPanic(self);
-        let _one = self.upkeep.lock();
-        self.check_writable("a snapshot")?;
-        self.snapshot_alone()
-    }
-
-    pub(super) fn snapshot_alone(&self) -> Result<()> {
-        self.write_derived_alone()?;
-        let mut inner = self.inner.lock();
-        // Little has come since; with the lock held nothing more does, so that all stand at one position.
-        for block in inner.state.dispatcher.queues.blocks() {
-            let written = self.queue_files.write(&block.topic, block.queue_id, block.from, &block.bytes);
-            written.map_err(|error| self.judge(error))?;
-            inner.state.dispatcher.queues.settle(&block);
-        }
-        self.write_index(&inner.state.dispatcher.index).map_err(|error| self.judge(error))?;
-        inner.state.dispatcher.index.clear();
-        let (bytes, newest, position) = self.encode_snapshot(&inner)?;
-        let delays = inner.state.delays.clone();
-        let unsynced: Vec<_> = unsynced_queues(&inner).collect();
-        drop(inner);
-        if mutated(Mutant::CheckpointAhead) {
-            self.store_checkpoint(newest)?;
-        }
-        if !mutated(Mutant::SnapshotAhead) {
-            self.wait_durable(position)?;
-        }
-        for (slot, topic, queue_id, from, to) in unsynced {
-            self.synced(self.queue_files.sync(&topic, queue_id, from, to))?;
-            if let Some(queue) = self.inner.lock().state.dispatcher.queues.get_mut(slot) {
-                queue.unsynced_from = Some(to).filter(|to| queue.settled() > *to);
-            }
-        }
-        let indexed = self.index_files.lock().sync();
-        self.synced(indexed)?;
-        // In front of the snapshot: what is delivered below its position is not looked for in the log again.
-        self.delay_offsets.lock().write(self.storage.as_ref(), delays, self.clock.wall())?;
-        Snapshot::store(self.storage.as_ref(), &bytes)?;
-        self.snapshot_position.store(position, Ordering::Release);
-        self.store_checkpoint(newest)
-    }
-
-    fn store_checkpoint(&self, newest: i64) -> Result<()> {
-        let before = Checkpoint::load(self.storage.as_ref())?.unwrap_or_default();
-        Checkpoint::store(
-            self.storage.as_ref(),
-            &Checkpoint { physic_ms: newest, logics_ms: newest, index_ms: newest, ..before },
-        )
-    }
-
     /// A sync that failed is never tried again on the same data: the second one would succeed without it.
     pub(super) fn synced(&self, result: Result<()>) -> Result<()> {
         result.map_err(|error| match error {
             Error::TooManyFiles { .. } => error,
             error => self.judge(Error::StorePoisoned { why: error.to_string() }),
         })
-    }
-
-    fn encode_snapshot(&self, inner: &Inner) -> Result<(Vec<u8>, i64, u64)> {
-        let position = self.log.appended();
-        let anchor = match inner.state.anchor {
-            Some(last) => Some(Anchor { crc: self.crc_at(last.physical_offset)?, ..last }),
-            None => None,
-        };
-        let extent = |queue: &crate::consume_queue::ConsumeQueue| QueueExtent {
-            topic: Arc::clone(&queue.topic),
-            queue_id: queue.queue_id,
-            first: queue.first,
-            next: queue.next(),
-        };
-        let snapshot = Snapshot {
-            position,
-            anchor,
-            newest_store_ms: inner.state.newest.0,
-            queues: inner.state.dispatcher.queues.iter().map(|(_, queue)| extent(queue)).collect(),
-            index: self.index_files.lock().mark(),
-            table: crate::half::table::Table::default(),
-        };
-        let wall_ms = self.clock.wall().0.max(inner.state.newest.0);
-        let bytes = snapshot.encode(&inner.state.table, wall_ms, self.clock.monotonic_ms());
-        Ok((bytes, inner.state.newest.0, position))
-    }
-
-    fn crc_at(&self, physical_offset: u64) -> Result<u32> {
-        self.log.read(PhysicalOffset(physical_offset), self.log.appended(), |_, bytes| crc32fast::hash(bytes))
     }
 
     /// Writes the progress of transactions and delayed messages, and the consumers' offsets, after the sync that they depend on (T9).
@@ -382,6 +291,24 @@ impl Shared {
     }
 }
 
+/// Refuses an offset past the end of its queue.
+pub(super) fn check_acknowledged(
+    inner: &Inner,
+    topic: &str,
+    queue_id: crate::units::QueueId,
+    queue_offset: u64,
+) -> Result<()> {
+    let queues = &inner.state.dispatcher.queues;
+    let next = queues.find(topic, queue_id).map_or(0, |slot| queues.next(slot));
+    if queue_offset <= next {
+        return Ok(());
+    }
+    Err(Error::InvalidOption {
+        option: "queue_offset".into(),
+        what: format!("{queue_offset} is past the end of {topic}/{queue_id}, which is {next}"),
+    })
+}
+
 /// A plain file name; consumer offsets have calls of their own.
 fn check_config_name(name: &str) -> Result<()> {
     let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
@@ -391,11 +318,4 @@ fn check_config_name(name: &str) -> Result<()> {
         });
     }
     Ok(())
-}
-
-fn unsynced_queues(inner: &Inner) -> impl Iterator<Item = (Slot, Arc<str>, crate::units::QueueId, u64, u64)> + '_ {
-    inner.state.dispatcher.queues.iter().filter_map(|(slot, queue)| {
-        let from = queue.unsynced_from?;
-        Some((slot, Arc::clone(&queue.topic), queue.queue_id, from, queue.settled()))
-    })
 }

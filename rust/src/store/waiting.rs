@@ -3,7 +3,7 @@
 //! In: the table. Out: facts; and what was decided goes back in: look again then, a check was sent. Always: writes no
 //! byte to disk (T14).
 
-use super::Store;
+use super::{Inner, Shared, Store};
 use crate::error::{Error, Result};
 use crate::half::HalfCopy;
 use crate::half::scan::{self, Waiting};
@@ -28,20 +28,7 @@ impl Store {
     /// Hands a transaction out again in `in_ms`; `asked`: a check is sent, and counts. Whether it pends still.
     pub fn look_again(&self, half_queue_offset: u64, in_ms: i64, asked: bool) -> Result<bool> {
         self.shared.check_open()?;
-        let now_ms = self.shared.clock.monotonic_ms();
-        let mut inner = self.shared.inner.lock();
-        let Some(key) = inner.state.table.find(half_queue_offset) else { return Ok(false) };
-        if asked || mutated(Mutant::LookCounts) {
-            let answered = inner.state.table.checked(key, now_ms);
-            inner.counts.checks_sent += 1;
-            inner.counts.checks_unanswered += u64::from(!answered);
-        }
-        #[cfg(txstore_mutants)]
-        if asked {
-            self.shared.put_back(&mut inner, half_queue_offset)?;
-        }
-        inner.state.table.set_due(key, now_ms.saturating_add(in_ms.max(0)));
-        Ok(true)
+        self.shared.look_again_in(&mut self.shared.inner.lock(), half_queue_offset, in_ms, asked)
     }
 
     /// Hands transactions out again in `in_ms`; those that do not pend any more are passed over.
@@ -76,13 +63,7 @@ impl Store {
     /// The local transaction of a half has ended here: its age counts from now.
     pub fn local_transaction_ended(&self, half_queue_offset: u64) -> Result<()> {
         self.shared.check_open()?;
-        let now_ms = self.shared.clock.monotonic_ms();
-        let mut inner = self.shared.inner.lock();
-        let Some(key) = inner.state.table.find(half_queue_offset) else { return Ok(()) };
-        inner.state.table.local_ended(key, now_ms);
-        let immunity_ms = inner.state.table.get(key).and_then(crate::half::table::Pending::immunity_ms);
-        let due_ms = now_ms + immunity_ms.unwrap_or(self.shared.options.transaction_timeout_ms);
-        inner.state.table.set_due(key, due_ms);
+        self.shared.local_transaction_ended_in(&mut self.shared.inner.lock(), half_queue_offset);
         Ok(())
     }
 
@@ -112,5 +93,39 @@ impl Store {
             what: format!("no half message stands at half queue offset {half_queue_offset}"),
         })?;
         self.read_at(PhysicalOffset(place))
+    }
+}
+
+impl Shared {
+    pub(super) fn look_again_in(
+        &self,
+        inner: &mut Inner,
+        half_queue_offset: u64,
+        in_ms: i64,
+        asked: bool,
+    ) -> Result<bool> {
+        let now_ms = self.clock.monotonic_ms();
+        let Some(key) = inner.state.table.find(half_queue_offset) else { return Ok(false) };
+        if asked || mutated(Mutant::LookCounts) {
+            let answered = inner.state.table.checked(key, now_ms);
+            inner.unlogged_changes += 1;
+            inner.counts.checks_sent += 1;
+            inner.counts.checks_unanswered += u64::from(!answered);
+        }
+        #[cfg(txstore_mutants)]
+        if asked {
+            self.put_back(inner, half_queue_offset)?;
+        }
+        inner.state.table.set_due(key, now_ms.saturating_add(in_ms.max(0)));
+        Ok(true)
+    }
+
+    pub(super) fn local_transaction_ended_in(&self, inner: &mut Inner, half_queue_offset: u64) {
+        let now_ms = self.clock.monotonic_ms();
+        let Some(key) = inner.state.table.find(half_queue_offset) else { return };
+        inner.state.table.local_ended(key, now_ms);
+        let immunity_ms = inner.state.table.get(key).and_then(crate::half::table::Pending::immunity_ms);
+        let due_ms = now_ms + immunity_ms.unwrap_or(self.options.transaction_timeout_ms);
+        inner.state.table.set_due(key, due_ms);
     }
 }

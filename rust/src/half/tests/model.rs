@@ -6,7 +6,7 @@ use super::*;
 use crate::half::scan;
 
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     Prepare { identity: u64, due_ms: i64 },
     Join { which: usize },
     End { which: usize, outcome: usize },
@@ -14,7 +14,7 @@ enum Step {
     Due { now_ms: i64, limit: usize },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+pub(super) fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (1..30_u64, 0..1_000_i64).prop_map(|(identity, due_ms)| Step::Prepare { identity, due_ms }),
         1 => any::<usize>().prop_map(|which| Step::Join { which }),
@@ -26,7 +26,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 #[derive(Clone, Debug)]
-struct Kept {
+pub(super) struct Kept {
     copies: Vec<u64>,
     identity: u64,
     due_ms: i64,
@@ -34,7 +34,7 @@ struct Kept {
 }
 
 #[derive(Debug, Default)]
-struct Model {
+pub(super) struct Model {
     pending: Vec<Kept>,
     decided: BTreeMap<u64, Outcome>,
     next: u64,
@@ -42,7 +42,7 @@ struct Model {
 
 const OUTCOMES: [Outcome; 3] = [Outcome::Committed, Outcome::RolledBack, Outcome::Discarded];
 
-fn half(number: u64, identity: u64) -> NewHalf<'static> {
+pub(super) fn half(number: u64, identity: u64) -> NewHalf<'static> {
     NewHalf {
         copy: HalfCopy { queue_offset: number, physical_offset: number * 100 },
         identity: Some(Identity(identity)),
@@ -56,7 +56,7 @@ fn half(number: u64, identity: u64) -> NewHalf<'static> {
     }
 }
 
-fn apply(table: &mut Table, model: &mut Model, step: &Step) {
+pub(super) fn apply(table: &mut Table, model: &mut Model, step: &Step) {
     let pick = |model: &Model, which: usize| (!model.pending.is_empty()).then(|| which % model.pending.len());
     match *step {
         Step::Prepare { identity, due_ms } => {

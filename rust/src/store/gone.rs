@@ -1,0 +1,88 @@
+//! Answers the end of a transaction whose half message retention has removed.
+//!
+//! In:     an end that found no half message.
+//! Out:    what became of the transaction, as far as its final message or its discarded copy tells.
+//! Always: files are read without the put lock, and only so many: anybody may send such an end.
+
+use std::sync::Arc;
+
+use super::end_transaction::{already, check_group};
+use super::{End, Ended, Inner, Shared};
+use crate::consume_queue::Entry;
+use crate::error::{Error, Outcome, Result};
+use crate::half::HalfFacts;
+use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use crate::record::TransactionType;
+
+/// Slots of index files that one end may look at: one for each topic in each file.
+const SLOTS_MAX: usize = 1 << 16;
+
+impl Shared {
+    /// Where an end found nothing: what the transaction left, if its half message is gone; else the same error.
+    pub(super) fn look_for_gone(&self, end: &End, result: Result<Ended>) -> Result<Ended> {
+        if !matches!(result, Err(Error::TransactionNotFound { .. })) {
+            return result;
+        }
+        let inner = self.inner.lock();
+        if !self.is_gone(&inner, end)? {
+            return result;
+        }
+        let known = inner.state.table.outcome(end.half.queue_offset);
+        let queues = inner.state.dispatcher.queues.iter();
+        let topics: Vec<_> = queues.map(|(_, queue)| Arc::clone(&queue.topic)).collect();
+        drop(inner);
+        let found = self.outcome_left(end, topics).map(|left| left.or(known));
+        let again = match found {
+            Ok(None) => return result,
+            Ok(Some(found)) => already(end, end.kind.outcome(), found),
+            Err(error) => Err(error),
+        };
+        let mut inner = self.inner.lock();
+        // It was counted as not found.
+        inner.counts.not_found -= 1;
+        inner.count_ends(&[end], std::slice::from_ref(&again));
+        again
+    }
+
+    fn is_gone(&self, inner: &Inner, end: &End) -> Result<bool> {
+        let Some(queue) = inner.state.dispatcher.queues.get(inner.half_slot) else { return Ok(false) };
+        let wanted = end.half.queue_offset;
+        if wanted >= queue.next() || inner.state.table.find(wanted).is_some() {
+            return Ok(false);
+        }
+        let entry = Entry::from_bytes(&self.entry_bytes(queue, wanted)?).filter(|entry| !entry.is_padding());
+        Ok(entry.is_none_or(|entry| entry.physical_offset.0 < self.log.segments.first()))
+    }
+
+    /// What the final message or the discarded copy of a half that is gone says: both name its place.
+    fn outcome_left(&self, end: &End, mut topics: Vec<Arc<str>>) -> Result<Option<Outcome>> {
+        let Some(id) = end.transaction_id.as_deref() else { return Ok(None) };
+        topics.retain(|topic| ![HALF_TOPIC, OP_TOPIC].contains(&&**topic));
+        // The topic of discarded copies first.
+        topics.sort_by(|one, other| (&**one != DISCARD_TOPIC, one).cmp(&(&**other != DISCARD_TOPIC, other)));
+        topics.dedup();
+        let files = self.index_files.lock().len().max(1);
+        for topic in topics.iter().take(SLOTS_MAX / files) {
+            for place in self.candidates(topic, id)? {
+                let found = self.log.read(place, self.log.appended(), |view, _| {
+                    let parked = view.topic == DISCARD_TOPIC;
+                    let named = view.prepared_transaction_offset.0;
+                    // A broker's discarded copy names no place.
+                    let names_it = named == end.half.physical_offset || (parked && named == 0);
+                    let ends = parked || view.transaction_type() == TransactionType::Commit;
+                    if view.topic != &**topic || view.unique_id() != Some(id) || !names_it || !ends {
+                        return Ok(None);
+                    }
+                    check_group(end, HalfFacts::of(view).group)?;
+                    Ok(Some(if parked { Outcome::Discarded } else { Outcome::Committed }))
+                });
+                match found {
+                    Ok(Ok(None)) | Err(Error::OffsetTooOld { .. } | Error::MessageNotFound { .. }) => {}
+                    Ok(found) => return found,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,162 @@
+//! Writes snapshots: the state at one position of the log, taken in passing and encoded while sends go on.
+//!
+//! In:     a caller, every minute and at the close.
+//! Out:    the snapshot file and the checkpoint; nothing where they hold the current state already.
+//! Always: everything derived from the log below the position is synced first. The put lock is held to share the table's
+//!         blocks and to copy the queues' ends, not to copy, encode or write transactions.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Inner, PoisonOnPanic, Shared, Store};
+use crate::checkpoint::Checkpoint;
+use crate::consume_queue::{ConsumeQueue, Slot};
+use crate::delay::DelayProgress;
+use crate::error::Result;
+use crate::half::table::{Frozen, Table};
+use crate::mutant::{Mutant, mutated};
+use crate::snapshot::{Anchor, QueueExtent, Snapshot};
+use crate::units::{PhysicalOffset, QueueId, TimestampMs};
+
+/// A snapshot holds ages as wall times. It is written again when the wall clock has been set by more than this.
+const CLOCK_STEP_MS: i64 = 1_000;
+
+/// What tells one state from another without looking at all of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StateMark {
+    position: u64,
+    /// See `Inner::unlogged_changes`.
+    unlogged_changes: u64,
+    is_pending: bool,
+    /// Wall time minus monotonic time.
+    to_wall_ms: i64,
+}
+
+impl StateMark {
+    /// Whether a snapshot of the state `self` is one of the state `other`, too.
+    fn is_same(&self, other: &Self) -> bool {
+        let clock_step_ms = self.to_wall_ms.abs_diff(other.to_wall_ms);
+        self.position == other.position
+            && self.unlogged_changes == other.unlogged_changes
+            && (!self.is_pending || clock_step_ms <= CLOCK_STEP_MS.unsigned_abs())
+    }
+}
+
+/// The state at one position.
+struct Captured {
+    mark: StateMark,
+    last: Option<Anchor>,
+    newest: TimestampMs,
+    queues: Vec<QueueExtent>,
+    delays: DelayProgress,
+    table: Frozen,
+}
+
+impl Store {
+    /// Syncs everything that is derived from the log and writes a snapshot, unless the last one holds the same state.
+    pub fn snapshot(&self) -> Result<()> {
+        self.shared.check_writable("a snapshot")?;
+        self.shared.snapshot()
+    }
+}
+
+impl Shared {
+    fn snapshot(&self) -> Result<()> {
+        let _guard = PoisonOnPanic(self);
+        let _one = self.upkeep.lock();
+        self.check_writable("a snapshot")?;
+        self.snapshot_alone()
+    }
+
+    /// The same, for the holder of `upkeep`.
+    pub(super) fn snapshot_alone(&self) -> Result<()> {
+        let mark = self.state_mark(&self.inner.lock());
+        if self.stored_snapshot.lock().is_some_and(|stored| stored.is_same(&mark)) {
+            return Ok(());
+        }
+        let captured = self.write_derived_up_to(|inner| self.capture(inner))?;
+        let (mark, newest, delays) = (captured.mark, captured.newest.0, captured.delays.clone());
+        let bytes = self.encode(captured)?;
+        let unsynced: Vec<_> = unsynced_queues(&self.inner.lock()).collect();
+        if mutated(Mutant::CheckpointAhead) {
+            self.store_checkpoint(newest)?;
+        }
+        if !mutated(Mutant::SnapshotAhead) {
+            self.wait_durable(mark.position)?;
+        }
+        for (slot, topic, queue_id, from, to) in unsynced {
+            self.synced(self.queue_files.sync(&topic, queue_id, from, to))?;
+            if let Some(queue) = self.inner.lock().state.dispatcher.queues.get_mut(slot) {
+                queue.unsynced_from = Some(to).filter(|to| queue.settled() > *to);
+            }
+        }
+        let indexed = self.index_files.lock().sync();
+        self.synced(indexed)?;
+        // Before the snapshot: what is delivered below its position is not looked for in the log again.
+        self.delay_offsets.lock().write(self.storage.as_ref(), delays, self.clock.wall())?;
+        Snapshot::store(self.storage.as_ref(), &bytes)?;
+        self.snapshot_position.store(mark.position, Ordering::Release);
+        self.store_checkpoint(newest)?;
+        *self.stored_snapshot.lock() = Some(mark);
+        Ok(())
+    }
+
+    fn state_mark(&self, inner: &Inner) -> StateMark {
+        let wall_ms = self.clock.wall().0.max(inner.state.newest.0);
+        StateMark {
+            position: self.log.appended(),
+            unlogged_changes: inner.unlogged_changes,
+            is_pending: !inner.state.table.is_empty(),
+            to_wall_ms: wall_ms - self.clock.monotonic_ms(),
+        }
+    }
+
+    fn capture(&self, inner: &Inner) -> Captured {
+        let extent = |(_, queue): (Slot, &ConsumeQueue)| QueueExtent {
+            topic: Arc::clone(&queue.topic),
+            queue_id: queue.queue_id,
+            first: queue.first,
+            next: queue.next(),
+        };
+        Captured {
+            mark: self.state_mark(inner),
+            last: inner.state.anchor,
+            newest: inner.state.newest,
+            queues: inner.state.dispatcher.queues.iter().map(extent).collect(),
+            delays: inner.state.delays.clone(),
+            table: inner.state.table.freeze(),
+        }
+    }
+
+    fn encode(&self, captured: Captured) -> Result<Vec<u8>> {
+        let crc_of = |last: Anchor| {
+            let place = PhysicalOffset(last.physical_offset);
+            let crc = self.log.read(place, self.log.appended(), |_, bytes| crc32fast::hash(bytes))?;
+            Ok(Anchor { crc, ..last })
+        };
+        let snapshot = Snapshot {
+            position: captured.mark.position,
+            anchor: captured.last.map(crc_of).transpose()?,
+            newest_store_ms: captured.newest.0,
+            queues: captured.queues,
+            index: self.index_files.lock().mark(),
+            table: Table::default(),
+        };
+        Ok(snapshot.encode(&captured.table, captured.mark.to_wall_ms))
+    }
+
+    fn store_checkpoint(&self, newest: i64) -> Result<()> {
+        let before = Checkpoint::load(self.storage.as_ref())?.unwrap_or_default();
+        Checkpoint::store(
+            self.storage.as_ref(),
+            &Checkpoint { physic_ms: newest, logics_ms: newest, index_ms: newest, ..before },
+        )
+    }
+}
+
+fn unsynced_queues(inner: &Inner) -> impl Iterator<Item = (Slot, Arc<str>, QueueId, u64, u64)> + '_ {
+    inner.state.dispatcher.queues.iter().filter_map(|(slot, queue)| {
+        let from = queue.unsynced_from?;
+        Some((slot, Arc::clone(&queue.topic), queue.queue_id, from, queue.settled()))
+    })
+}

@@ -1,0 +1,114 @@
+//! Guards the put lock: files are read and written in number only while nobody holds it.
+
+use std::sync::Mutex as Guarded;
+
+use super::*;
+use crate::error::Outcome;
+
+/// Topics, and so queues: what is done for each of them under the put lock shows.
+const TOPICS: usize = 30;
+const EVERYTHING: PhysicalOffset = PhysicalOffset(u64::MAX);
+
+/// Counts calls of the file system: all, and those made while the put lock was held.
+struct Watch(Arc<Guarded<(u64, u64)>>);
+
+impl Watch {
+    fn over(bench: &Bench, store: &Store) -> Self {
+        let counts = Arc::new(Guarded::new((0, 0)));
+        let (counted, shared) = (Arc::clone(&counts), Arc::downgrade(&store.shared));
+        bench.memory.watch(move || {
+            let Some(shared) = shared.upgrade() else { return };
+            let mut counts = counted.lock().unwrap();
+            counts.0 += 1;
+            // One thread alone is at work: who holds the lock is the caller.
+            counts.1 += u64::from(shared.inner.try_lock().is_none());
+        });
+        Self(counts)
+    }
+
+    /// What came since the last look.
+    fn since(&self) -> (u64, u64) {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+fn many_queues(store: &Store) {
+    for number in 0..TOPICS {
+        send(store, &format!("topic-{number}"), b"x").unwrap();
+        store.set_consumer_offset(&format!("topic-{number}"), "readers", QUEUE, 0).unwrap();
+    }
+    store.flush_round().unwrap();
+}
+
+#[test]
+fn a_snapshot_reads_and_writes_no_file_under_the_put_lock() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    many_queues(&store);
+    send(&store, "more", b"not in a file yet").unwrap();
+    let watch = Watch::over(&bench, &store);
+    store.snapshot().unwrap();
+    let (all, held) = watch.since();
+    assert!(all > 10, "{all}");
+    assert_eq!(held, 0);
+}
+
+#[test]
+fn a_query_reads_no_file_under_the_put_lock() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    many_queues(&store);
+    let watch = Watch::over(&bench, &store);
+    assert_eq!(store.query("topic-3", "k", 9).unwrap().len(), 1);
+    let (all, held) = watch.since();
+    assert!(all > 1, "{all}");
+    assert_eq!(held, 0);
+}
+
+#[test]
+fn retention_looks_at_queues_without_the_put_lock() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    many_queues(&store);
+    while store.log_files(9).unwrap().len() < 3 {
+        send(&store, "last", &[7; 400]).unwrap();
+    }
+    let watch = Watch::over(&bench, &store);
+    assert!(store.log_files(9).unwrap()[0].is_unread);
+    let (all, held) = watch.since();
+    assert!(all >= TOPICS as u64, "{all}");
+    assert_eq!(held, 0);
+    assert!(store.remove_log_files(EVERYTHING, false).unwrap().log_files > 0);
+    let (all, held) = watch.since();
+    assert!(all >= TOPICS as u64, "{all}");
+    assert_eq!(held, 0);
+}
+
+/// Anybody may send an end of what is long gone: it costs other callers no more than a look at one queue entry.
+#[test]
+fn the_end_of_a_half_that_is_gone_is_looked_for_without_the_put_lock() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    let half = prepare(&store, b"x");
+    end(&store, &half, EndKind::Commit).unwrap();
+    while store.log_files(9).unwrap().is_empty() {
+        send(&store, "filler", &[7; 400]).unwrap();
+    }
+    // Its final message comes again behind the file that goes, as a broker commits twice.
+    many_queues(&store);
+    store.remove_log_files(EVERYTHING, false).unwrap();
+    let watch = Watch::over(&bench, &store);
+    let counts = |store: &Store| store.transaction_counts().unwrap();
+    let before = counts(&store);
+    let ended = end(&store, &half, EndKind::Commit);
+    let (all, held) = watch.since();
+    assert!(all > TOPICS as u64, "{all}: each topic was asked for");
+    assert!(held <= 2, "{held} of {all} calls with the lock held");
+    assert!(matches!(ended, Err(Error::TransactionNotFound { .. }) | Ok(Ended { outcome: Outcome::Committed, .. })));
+    let after = counts(&store);
+    let told = u64::from(ended.is_ok());
+    assert_eq!((after.repeated, after.not_found), (before.repeated + told, before.not_found + 1 - told));
+    let at_once = store.end_transaction(&end_of(&half, EndKind::Commit), Wait::No);
+    assert!(matches!(at_once, Err(Error::WouldWait)), "left to the call that may wait: {at_once:?}");
+    assert_eq!(counts(&store).not_found, after.not_found, "and counted there");
+}

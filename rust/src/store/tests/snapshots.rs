@@ -1,0 +1,106 @@
+//! Guards snapshots: written only where something changed, and of one moment while threads change the table.
+
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+use crate::error::Outcome;
+
+/// A store that stands still writes nothing, however often a snapshot is due; each kind of change is written once.
+#[test]
+fn a_snapshot_writes_only_what_is_not_in_the_last_one() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    let half = prepare(&store, b"x");
+    let writes = |what: &str, expected: bool| {
+        for expected in [expected, false] {
+            let before = bench.memory.calls();
+            store.snapshot().unwrap();
+            assert_eq!(bench.memory.calls() > before, expected, "{what}");
+        }
+    };
+    writes("a half", true);
+    send(&store, "t", b"x").unwrap();
+    writes("a message", true);
+    assert!(store.look_again(half.queue_offset.0, 10, true).unwrap());
+    writes("a check, which no record tells", true);
+    assert!(store.look_again(half.queue_offset.0, 10, false).unwrap());
+    writes("a look without a check", false);
+    store.delete_queues("t").unwrap();
+    writes("a deleted topic", true);
+    bench.clock.jump_wall(3_600_000);
+    writes("a wall clock that was set: ages are kept as wall times", true);
+    end(&store, &half, EndKind::Commit).unwrap();
+    writes("an end", true);
+    store.close().unwrap();
+}
+
+/// What a close finds already written it does not write again, and the next opening has all of it.
+#[test]
+fn a_close_after_a_snapshot_keeps_what_the_snapshot_holds() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    let half = prepare(&store, b"x");
+    store.look_again(half.queue_offset.0, 10, true).unwrap();
+    store.snapshot().unwrap();
+    let written = bench.files().into_iter().find(|(path, _)| path == "txstore/snapshot").unwrap();
+    store.close().unwrap();
+    assert!(bench.files().contains(&written));
+    let again = bench.open();
+    assert!(again.open_report().clean);
+    assert_eq!(again.open_report().scanned_bytes, 0);
+    assert_eq!(again.halves_waiting(None, 9).unwrap()[0].checks, 1);
+}
+
+/// Of each half queue offset: that it pends, or its outcome.
+fn outcomes(store: &Store) -> Vec<Option<Outcome>> {
+    let inner = store.shared.inner.lock();
+    let table = &inner.state.table;
+    let end = inner.state.dispatcher.queues.next(inner.half_slot);
+    (0..end).map(|half| table.outcome(half).filter(|_| table.find(half).is_none())).collect()
+}
+
+/// Beside threads that prepare and end, each snapshot tells what the log tells up to its position, no more and no less.
+#[test]
+fn a_snapshot_beside_senders_is_of_one_moment() {
+    let bench = Bench::new(FlushDiskType::Async).with(|options| options.commit_log_file_size = Some(1 << 20));
+    let (store, done) = (Arc::new(bench.open()), Arc::new(AtomicBool::new(false)));
+    // How far the senders may go on with the log before the next snapshot: a file in memory has no other bound.
+    let room = Arc::new(AtomicU64::new(0));
+    let senders: Vec<_> = (0..2)
+        .map(|_| {
+            let (store, done, room) = (Arc::clone(&store), Arc::clone(&done), Arc::clone(&room));
+            std::thread::spawn(move || {
+                let mut pending = std::collections::VecDeque::new();
+                while !done.load(Ordering::SeqCst) {
+                    if appended(&store) > room.load(Ordering::SeqCst) {
+                        std::thread::yield_now();
+                        continue;
+                    }
+                    pending.push_back(prepare(&store, b"x"));
+                    if pending.len() > 40 {
+                        let half = pending.pop_front().unwrap();
+                        let kind = [EndKind::Commit, EndKind::RollBack, EndKind::Discard][pending.len() % 3];
+                        end(&store, &half, kind).unwrap();
+                    }
+                }
+            })
+        })
+        .collect();
+    for _ in 0..20 {
+        let before = appended(&store);
+        room.store(before + (100 << 10), Ordering::SeqCst);
+        while appended(&store) == before {
+            std::thread::yield_now();
+        }
+        store.snapshot().unwrap();
+        let with = bench.killed();
+        let without = with.killed();
+        without.memory.unlink("txstore/snapshot").unwrap();
+        let (with, without) = (with.open(), without.open());
+        assert!(with.open_report().scanned_from > 0);
+        assert_eq!(without.open_report().scanned_from, 0);
+        assert_eq!(outcomes(&with), outcomes(&without));
+    }
+    done.store(true, Ordering::SeqCst);
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
+}
