@@ -181,6 +181,20 @@ def python_names_only_at_the_border(path: str, text: str) -> list[str]:
     ]
 
 
+def python_waits_only_in_call_rs(path: str, text: str) -> list[str]:
+    """What may wait or panic is a closure that `call.rs` runs; the rest of the border asks only for facts."""
+    if not path.startswith("rust/src/python/") or path == "rust/src/python/call.rs":
+        return []
+    facts = r"(?:is_closed|is_read_only|is_sync|path|open_report|get)\("
+    complaints, before = [], ""
+    for line in rust_code(text).splitlines():
+        if re.search(rf"\bstore\.(?!store\b)(?!{facts})\w+\(", line) and "||" not in line + before:
+            complaints.append(f"{path}: `{line.strip()}`; hand a closure to call.rs")
+        complaints += [f"{path}: `{name}` belongs to call.rs" for name in re.findall(r"\bcatch_unwind\b", line)]
+        before = line
+    return complaints
+
+
 def only_the_command_line_prints(path: str, text: str) -> list[str]:
     if is_rust_source(path):
         return [f"{path}: `{name}`" for name in re.findall(r"\b(?:e?print(?:ln)?|dbg)!", rust_code(text))]
@@ -257,6 +271,11 @@ BROKEN: dict[str, tuple[Rule, str, str]] = {
     "monotonic clock": (time_only_from_clock, "rust/src/flush.rs", "let now = std::time::Instant::now();"),
     "python's name": (python_names_only_at_the_border, "rust/src/store/mod.rs", "fn f(py: Python, m: PyMessage) {}"),
     "pyo3": (python_names_only_at_the_border, "rust/src/error.rs", "use pyo3::prelude::*;"),
+    "python waits": (
+        python_waits_only_in_call_rs,
+        "rust/src/python/store.rs",
+        "fn f(&self, py: Python<'_>) {\n    self.store.flush().or_raise(py)\n}",
+    ),
     "rust print": (only_the_command_line_prints, "rust/src/flush.rs", 'fn f() { println!("x"); }'),
     "python print": (only_the_command_line_prints, "python/txstore/broker.py", 'def f():\n    print("x")\n'),
     "too long": (not_too_long, "python/txstore/broker.py", "x = 1\n" * (LINES_MAX + 1)),
@@ -278,6 +297,8 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (unsafe_only_in_its_rooms, "rust/src/storage/disk.rs", "unsafe { map() }"),
     (unsafe_only_in_its_rooms, "rust/src/index.rs", "// no unsafe here\n#![deny(unsafe_code)]"),
     (files_only_in_storage, "rust/src/index.rs", "use crate::storage::File;\n#[cfg(test)]\nmod tests { use std::fs; }"),
+    (python_waits_only_in_call_rs, "rust/src/python/store.rs", "detached(py, || self.store.flush())"),
+    (python_waits_only_in_call_rs, "rust/src/python/store.rs", "fn f(&self) -> bool {\n self.store.is_closed()\n}"),
     (only_the_command_line_prints, "python/txstore/cli/main.py", "print(1)"),
     (names_no_strangers, "README.md", "#!/usr/bin/env bash\nhttps://example.org/home/page rust/src/store/tmp/x"),
 ]

@@ -14,7 +14,8 @@ use arrow_schema::ffi::FFI_ArrowSchema;
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyCapsule};
 
-use super::error::{OrRaise, guarded, into_py};
+use super::call::detached;
+use super::error::{OrRaise, into_py};
 use crate::arrow::options::{Topics, topics_matching, types_named};
 use crate::arrow::schema::schema;
 use crate::arrow::{BadRecords, Counts, Log, ScanOptions, View};
@@ -115,7 +116,7 @@ impl Scan {
     #[pyo3(signature = (start, *, rows=None, bytes=None))]
     fn advance(&self, py: Python<'_>, start: u64, rows: Option<u64>, bytes: Option<u64>) -> PyResult<u64> {
         let advance = || Log::open(&self.path)?.advance(&self.options, start, rows, bytes);
-        py.detach(|| guarded(advance)).or_raise(py)
+        detached(py, advance)
     }
 
     #[getter]
@@ -146,7 +147,7 @@ impl Scan {
 impl Scan {
     fn stream(&self, py: Python<'_>) -> PyResult<crate::arrow::Scan> {
         let open = || crate::arrow::Scan::open(&self.path, Arc::clone(&self.options), Arc::clone(&self.counts));
-        py.detach(|| guarded(open)).or_raise(py)
+        detached(py, open)
     }
 }
 
@@ -165,27 +166,27 @@ pub(super) fn log_range(py: Python<'_>, path: PathBuf, known: Option<u64>) -> Py
         let log = Log::open(&path)?;
         Ok((log.first(), log.visible_end(known)?))
     };
-    py.detach(|| guarded(find)).or_raise(py)
+    detached(py, find)
 }
 
 /// Cuts a range of the log into about so many even ones, each from a record's beginning to another's.
 #[pyfunction]
 pub(super) fn log_cut(py: Python<'_>, path: PathBuf, start: u64, end: u64, parts: u64) -> PyResult<Vec<(u64, u64)>> {
     let cut = || Log::open(&path)?.cut(start..end, parts);
-    let cuts = py.detach(|| guarded(cut)).or_raise(py)?;
+    let cuts = detached(py, cut)?;
     Ok(cuts.into_iter().map(|range| (range.start, range.end)).collect())
 }
 
 /// The topics that the store has queues of.
 #[pyfunction]
 pub(super) fn log_topics(py: Python<'_>, path: PathBuf) -> PyResult<Vec<String>> {
-    py.detach(|| guarded(|| Log::open(&path)?.topics())).or_raise(py)
+    detached(py, || Log::open(&path)?.topics())
 }
 
 /// How far a broker finished the half queue; 0 in a log that txstore alone wrote.
 #[pyfunction]
 pub(super) fn log_half_progress(py: Python<'_>, path: PathBuf) -> PyResult<u64> {
-    py.detach(|| guarded(|| Log::open(&path)?.half_progress())).or_raise(py)
+    detached(py, || Log::open(&path)?.half_progress())
 }
 
 /// The first place at or behind `at` where a record begins; the visible end if there is none.
@@ -195,7 +196,7 @@ pub(super) fn log_boundary(py: Python<'_>, path: PathBuf, at: u64) -> PyResult<u
         let log = Log::open(&path)?;
         log.boundary(at, log.visible_end(None)?)
     };
-    py.detach(|| guarded(find)).or_raise(py)
+    detached(py, find)
 }
 
 /// What tells a record from any other that could be at its offset.
@@ -227,20 +228,20 @@ impl RecordName {
 /// The store's id; `None` in a store that no txstore with ids has opened for writing.
 #[pyfunction]
 pub(super) fn log_store_id(py: Python<'_>, path: PathBuf) -> PyResult<Option<String>> {
-    let id = py.detach(|| guarded(|| Ok(Log::open(&path)?.store_id()))).or_raise(py)?;
+    let id = detached(py, || Ok(Log::open(&path)?.store_id()))?;
     Ok(id.map(|id| id.to_string()))
 }
 
 /// The record that begins at `at`, `None` if there is none.
 #[pyfunction]
 pub(super) fn log_record(py: Python<'_>, path: PathBuf, at: u64) -> PyResult<Option<RecordName>> {
-    let name = py.detach(|| guarded(|| Log::open(&path)?.record_at(at))).or_raise(py)?;
+    let name = detached(py, || Log::open(&path)?.record_at(at))?;
     Ok(name.map(RecordName))
 }
 
 /// The last record that begins before `end`; `None` if retention has left none.
 #[pyfunction]
 pub(super) fn log_last_record(py: Python<'_>, path: PathBuf, end: u64) -> PyResult<Option<RecordName>> {
-    let name = py.detach(|| guarded(|| Log::open(&path)?.last_before(end))).or_raise(py)?;
+    let name = detached(py, || Log::open(&path)?.last_before(end))?;
     Ok(name.map(RecordName))
 }

@@ -29,15 +29,6 @@ impl<T> OrRaise<T> for crate::error::Result<T> {
     }
 }
 
-/// Runs a call of the engine; a panic, which is a bug, comes back as an error like any other.
-pub(super) fn guarded<T>(call: impl FnOnce() -> crate::error::Result<T>) -> crate::error::Result<T> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
-        Err(Error::StorePoisoned { why: format!("a panic in the engine, which is a bug: {text}") })
-    })
-}
-
 fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let facts = PyDict::new(py);
     let class = match error {

@@ -7,6 +7,7 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod arrow;
+mod call;
 mod error;
 mod message;
 mod remoting;

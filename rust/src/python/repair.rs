@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 
-use super::error::{OrRaise, guarded};
+use super::call::detached;
 use crate::error::{Error, Result};
 use crate::repair::{Damage, Examination, Lost, mend, report};
 use crate::storage::Storage;
@@ -22,7 +22,7 @@ impl Examiner {
     #[new]
     fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
         let begun = || Disk::open(&path).and_then(|disk| crate::repair::Examiner::begin(Arc::new(disk)));
-        py.detach(|| guarded(begun)).map(|examiner| Self(Mutex::new(Some(examiner)))).or_raise(py)
+        detached(py, begun).map(|examiner| Self(Mutex::new(Some(examiner))))
     }
 
     #[getter]
@@ -32,7 +32,7 @@ impl Examiner {
 
     fn step(&self, py: Python<'_>) -> PyResult<bool> {
         let step = || self.0.lock().as_mut().map_or(Ok(false), crate::repair::Examiner::step);
-        py.detach(|| guarded(step)).or_raise(py)
+        detached(py, step)
     }
 
     fn facts(&self, py: Python<'_>) -> PyResult<String> {
@@ -40,7 +40,7 @@ impl Examiner {
             let examiner = self.0.lock().take().ok_or(Error::StoreClosed)?;
             Ok(facts(&examiner.finish()?).to_string())
         };
-        py.detach(|| guarded(finish)).or_raise(py)
+        detached(py, finish)
     }
 }
 
@@ -59,7 +59,7 @@ pub(super) fn mend_store(py: Python<'_>, path: PathBuf, copies: PathBuf, copies_
         report(&copies, copies_below, &json!({"found": facts(&found), "done": done}).to_string())?;
         Ok(done.to_string())
     };
-    py.detach(|| guarded(mended)).or_raise(py)
+    detached(py, mended)
 }
 
 fn facts(found: &Examination) -> Value {

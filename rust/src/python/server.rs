@@ -12,7 +12,8 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::error::{OrRaise, guarded};
+use super::call::detached;
+use super::error::OrRaise;
 use super::store::Store;
 use crate::error::Error;
 use crate::half::HalfFacts;
@@ -218,7 +219,7 @@ impl RemotingServer {
             accounts: accounts.map(Arc::new),
         };
         let store = Arc::clone(&store.get().store);
-        let server = py.detach(|| guarded(|| Server::start(store, &options))).or_raise(py)?;
+        let server = detached(py, || Server::start(store, &options))?;
         Ok(Self { server, opaque: AtomicI32::new(0) })
     }
 
@@ -276,7 +277,8 @@ impl RemotingServer {
         half_queue_offset: u64,
         broker_name: &str,
     ) -> PyResult<bool> {
-        let half = guarded(|| store.get().store.half(QueueOffset(half_queue_offset))).or_raise(py)?;
+        let store = &store.get().store;
+        let half = detached(py, || store.half(QueueOffset(half_queue_offset)))?;
         let topic = HalfFacts::of(&half.view().or_raise(py)?).real_topic.to_owned();
         if !self.server.service().may_send(account, &topic) {
             return Ok(false);

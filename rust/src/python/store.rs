@@ -1,7 +1,7 @@
 //! `Store`: one directory, open. Calls of a few lines into `crate::store`.
 //!
-//! Always: an append into prepared space keeps the interpreter lock, because giving it away costs more than the write;
-//! whatever can wait lets it go.
+//! Always: an append into prepared space keeps the interpreter's lock, because giving it away costs more than the write;
+//! a call that has to wait gives it away first (`call.rs`).
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use super::error::{OrRaise, guarded};
+use super::call::{detached, now_or_detached, written};
+use super::error::OrRaise;
 use super::message::{Message, SendResult};
 use super::retention::{Expired, LogFile};
 use super::stored::StoredMessage;
@@ -19,7 +20,7 @@ use crate::error::Error;
 use crate::half::HalfCopy;
 use crate::half::scan::{Waiting, alike};
 use crate::options::{FlushDiskType, StoreOptions};
-use crate::store::{Copy, Decider, End, EndKind, NewHalfMessage, NewMessage, StoredRecord, Unacknowledged, Wait};
+use crate::store::{Copy, Decider, End, EndKind, NewHalfMessage, NewMessage, StoredRecord, Wait};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 
 /// One store directory, open.
@@ -82,12 +83,12 @@ impl Store {
             store_host: host,
             background: true,
         };
-        let store = py.detach(|| guarded(|| crate::store::Store::open(&path, options))).or_raise(py)?;
+        let store = detached(py, || crate::store::Store::open(&path, options))?;
         Ok(Self { store: std::sync::Arc::new(store), host })
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| guarded(|| self.store.close())).or_raise(py)
+        detached(py, || self.store.close())
     }
 
     #[getter]
@@ -111,7 +112,7 @@ impl Store {
     }
 
     fn stat(&self, py: Python<'_>) -> PyResult<StoreStat> {
-        py.detach(|| guarded(|| self.store.stat())).map(StoreStat).or_raise(py)
+        detached(py, || self.store.stat()).map(StoreStat)
     }
 
     fn append(&self, py: Python<'_>, message: &Bound<'_, Message>, queue_id: i64) -> PyResult<SendResult> {
@@ -141,7 +142,7 @@ impl Store {
             Ok(NewMessage { envelope: &message.envelope, body: message.body_bytes(py), queue_id })
         });
         let new: Vec<NewMessage<'_>> = new.collect::<Result<_, Error>>().or_raise(py)?;
-        let sent = py.detach(|| guarded(|| self.store.append(&new, Wait::Yes)?.acknowledged())).or_raise(py)?;
+        let sent = detached(py, || self.store.append(&new, Wait::Yes)?.acknowledged())?;
         let result = |(sent, message): (_, &Bound<'_, Message>)| {
             SendResult::new(sent, message.get().topic.clone_ref(py), self.host, false)
         };
@@ -149,7 +150,7 @@ impl Store {
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| guarded(|| self.store.flush())).or_raise(py)
+        detached(py, || self.store.flush())
     }
 
     #[pyo3(signature = (message, queue_id, producer_group, owner=0))]
@@ -177,7 +178,8 @@ impl Store {
     }
 
     fn local_transaction_ended(&self, py: Python<'_>, half_queue_offset: u64) -> PyResult<()> {
-        guarded(|| self.store.local_transaction_ended(half_queue_offset)).or_raise(py)
+        let now = || self.store.now().local_transaction_ended(half_queue_offset);
+        now_or_detached(py, now, || self.store.local_transaction_ended(half_queue_offset))
     }
 
     #[pyo3(signature = (
@@ -222,25 +224,26 @@ impl Store {
     }
 
     fn resume(&self, py: Python<'_>, transaction_id: &str) -> PyResult<SendResult> {
-        let sent = py.detach(|| guarded(|| self.store.resume(transaction_id))).or_raise(py)?;
-        let half = guarded(|| self.store.half(sent.queue_offset)).or_raise(py)?;
+        let sent = detached(py, || self.store.resume(transaction_id))?;
+        let half = detached(py, || self.store.half(sent.queue_offset))?;
         let topic = crate::half::HalfFacts::of(&half.view().or_raise(py)?).real_topic;
         let topic = PyString::new(py, topic).unbind();
         Ok(SendResult::new(sent, topic, self.host, true))
     }
 
     fn halves_due(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<DueHalves>> {
-        let due = py.detach(|| guarded(|| self.store.halves_due(limit)).map(alike)).or_raise(py)?;
+        let due = detached(py, || self.store.halves_due(limit).map(alike))?;
         Ok(due.into_iter().map(DueHalves).collect())
     }
 
     fn look_again_all(&self, py: Python<'_>, due: &DueHalves, in_ms: i64) -> PyResult<()> {
-        guarded(|| self.store.look_again_all(due.places(), in_ms)).or_raise(py)
+        detached(py, || self.store.look_again_all(due.places(), in_ms))
     }
 
     #[pyo3(signature = (half_queue_offset, in_ms, *, asked=false))]
     fn look_again(&self, py: Python<'_>, half_queue_offset: u64, in_ms: i64, asked: bool) -> PyResult<bool> {
-        guarded(|| self.store.look_again(half_queue_offset, in_ms, asked)).or_raise(py)
+        let now = || self.store.now().look_again(half_queue_offset, in_ms, asked);
+        now_or_detached(py, now, || self.store.look_again(half_queue_offset, in_ms, asked))
     }
 
     #[pyo3(signature = (half_queue_offset, prepared_transaction_offset, producer_group=None))]
@@ -252,17 +255,17 @@ impl Store {
         producer_group: Option<&str>,
     ) -> PyResult<bool> {
         let half = half(half_queue_offset, prepared_transaction_offset).or_raise(py)?;
-        guarded(|| self.store.check_unknown(half, producer_group)).or_raise(py)
+        detached(py, || self.store.check_unknown(half, producer_group))
     }
 
     fn transaction_counts(&self, py: Python<'_>) -> PyResult<(HashMap<&'static str, u64>, Vec<TopicEnds>)> {
-        let counts = py.detach(|| guarded(|| self.store.transaction_counts())).or_raise(py)?;
+        let counts = detached(py, || self.store.transaction_counts())?;
         let topics = counts.topics().iter().map(|(topic, ends)| TopicEnds(topic.to_string(), ends.clone()));
         Ok((counts.all().into_iter().collect(), topics.collect()))
     }
 
     fn pending(&self, py: Python<'_>) -> PyResult<Vec<(String, String, u64, i64)>> {
-        let rows = py.detach(|| guarded(|| self.store.pending())).or_raise(py)?;
+        let rows = detached(py, || self.store.pending())?;
         Ok(rows
             .into_iter()
             .map(|row| (row.topic.to_string(), row.group.to_string(), row.pending, row.oldest_ms))
@@ -270,24 +273,24 @@ impl Store {
     }
 
     fn next_due_in_ms(&self, py: Python<'_>) -> PyResult<Option<i64>> {
-        guarded(|| self.store.next_due_in_ms()).or_raise(py)
+        detached(py, || self.store.next_due_in_ms())
     }
 
     fn halves_waiting(&self, py: Python<'_>, after_half_queue_offset: i64, limit: usize) -> PyResult<Vec<WaitingHalf>> {
         let after = u64::try_from(after_half_queue_offset).ok();
-        py.detach(|| guarded(|| self.store.halves_waiting(after, limit))).map(facts).or_raise(py)
+        detached(py, || self.store.halves_waiting(after, limit)).map(facts)
     }
 
     fn half(&self, py: Python<'_>, half_queue_offset: u64) -> PyResult<StoredMessage> {
-        guarded(|| self.store.half(QueueOffset(half_queue_offset))).map(StoredMessage::new).or_raise(py)
+        detached(py, || self.store.half(QueueOffset(half_queue_offset))).map(StoredMessage::new)
     }
 
     fn transaction(&self, py: Python<'_>, transaction_id: &str) -> PyResult<TransactionRow> {
-        py.detach(|| guarded(|| self.store.transaction(transaction_id))).map(TransactionRow).or_raise(py)
+        detached(py, || self.store.transaction(transaction_id)).map(TransactionRow)
     }
 
     fn transactions(&self, py: Python<'_>) -> PyResult<Vec<TransactionRow>> {
-        let rows = py.detach(|| guarded(|| self.store.transactions())).or_raise(py)?;
+        let rows = detached(py, || self.store.transactions())?;
         Ok(rows.into_iter().map(TransactionRow).collect())
     }
 
@@ -302,9 +305,7 @@ impl Store {
         tags: Option<Vec<String>>,
     ) -> PyResult<(Vec<StoredMessage>, u64)> {
         let (queue_id, from) = (queue(queue_id).or_raise(py)?, offset(queue_offset, "queue_offset").or_raise(py)?);
-        let (records, next) =
-            guarded(|| self.store.read(topic, queue_id, QueueOffset(from), max_messages, tags.as_deref()))
-                .or_raise(py)?;
+        let (records, next) = self.records(py, (topic, queue_id, QueueOffset(from)), max_messages, tags.as_deref())?;
         Ok((messages(records), next.0))
     }
 
@@ -319,9 +320,7 @@ impl Store {
         tags: Option<Vec<String>>,
     ) -> PyResult<(Vec<StoredMessage>, u64)> {
         let (queue_id, from) = (queue(queue_id).or_raise(py)?, offset(queue_offset, "queue_offset").or_raise(py)?);
-        let (records, next) =
-            guarded(|| self.store.read(topic, queue_id, QueueOffset(from), max_messages, tags.as_deref()))
-                .or_raise(py)?;
+        let (records, next) = self.records(py, (topic, queue_id, QueueOffset(from)), max_messages, tags.as_deref())?;
         Ok((records.into_iter().map(StoredMessage::in_hand).collect(), next.0))
     }
 
@@ -340,59 +339,63 @@ impl Store {
         let place = PhysicalOffset(offset(physical_offset, "physical_offset").or_raise(py)?);
         let queue_id = queue(queue_id).or_raise(py)?;
         let copy = Copy { topic, queue_id, delay_level, reconsume_times, properties: &properties };
-        let sent = py.detach(|| guarded(|| self.store.append_copy(place, &copy))).or_raise(py)?;
+        let sent = detached(py, || self.store.append_copy(place, &copy))?;
         Ok(SendResult::new(sent, PyString::new(py, topic).unbind(), self.host, false))
     }
 
     fn search_offset(&self, py: Python<'_>, topic: &str, queue_id: i64, timestamp_ms: i64) -> PyResult<u64> {
         let search = || self.store.search_offset(topic, queue(queue_id)?, TimestampMs(timestamp_ms));
-        py.detach(|| guarded(search)).or_raise(py)
+        detached(py, search)
     }
 
     fn read_at(&self, py: Python<'_>, physical_offset: i128) -> PyResult<StoredMessage> {
         let place = PhysicalOffset(offset(physical_offset, "physical_offset").or_raise(py)?);
-        guarded(|| self.store.read_at(place)).map(StoredMessage::new).or_raise(py)
+        detached(py, || self.store.read_at(place)).map(StoredMessage::new)
     }
 
     #[pyo3(signature = (physical_offset, max_messages=1_000))]
     fn scan(&self, py: Python<'_>, physical_offset: i128, max_messages: usize) -> PyResult<(Vec<StoredMessage>, u64)> {
         let from = PhysicalOffset(offset(physical_offset, "physical_offset").or_raise(py)?);
-        let (records, next) = py.detach(|| guarded(|| self.store.scan(from, max_messages))).or_raise(py)?;
+        let (records, next) = detached(py, || self.store.scan(from, max_messages))?;
         Ok((messages(records), next.0))
     }
 
     #[pyo3(signature = (topic, key, max_messages=64))]
     fn query(&self, py: Python<'_>, topic: &str, key: &str, max_messages: usize) -> PyResult<Vec<StoredMessage>> {
-        guarded(|| self.store.query(topic, key, max_messages)).map(messages).or_raise(py)
+        detached(py, || self.store.query(topic, key, max_messages)).map(messages)
     }
 
     fn queue_range(&self, py: Python<'_>, topic: &str, queue_id: i64) -> PyResult<(u64, u64)> {
-        guarded(|| self.store.queue_range(topic, queue(queue_id)?)).or_raise(py)
+        let queue_id = queue(queue_id).or_raise(py)?;
+        let now = || self.store.now().queue_range(topic, queue_id);
+        now_or_detached(py, now, || self.store.queue_range(topic, queue_id))
     }
 
     fn queues(&self, py: Python<'_>) -> PyResult<Vec<(String, i32, u64, u64)>> {
-        let rows = guarded(|| self.store.queues()).or_raise(py)?;
+        let rows = detached(py, || self.store.queues())?;
         Ok(rows.into_iter().map(|(topic, queue_id, first, end)| (topic, queue_id.0, first, end)).collect())
     }
 
     fn wait_for_messages(&self, py: Python<'_>, physical_offset: u64, timeout_ms: i64) -> PyResult<u64> {
         let timeout_ms = u64::try_from(timeout_ms).unwrap_or(0);
-        let end = py.detach(|| guarded(|| self.store.wait_for_messages(PhysicalOffset(physical_offset), timeout_ms)));
-        end.map(|end| end.0).or_raise(py)
+        let end = detached(py, || self.store.wait_for_messages(PhysicalOffset(physical_offset), timeout_ms));
+        end.map(|end| end.0)
     }
 
     fn config_text(&self, py: Python<'_>, name: &str) -> PyResult<Option<String>> {
-        let value = guarded(|| self.store.config(name)).or_raise(py)?;
+        let value = detached(py, || self.store.config(name))?;
         Ok(value.map(|value| value.to_string()))
     }
 
     fn set_config_text(&self, py: Python<'_>, name: &str, text: &str) -> PyResult<()> {
         let value = config_file::parse_lenient(text).map_err(|why| invalid(name, why)).or_raise(py)?;
-        py.detach(|| guarded(|| self.store.set_config(name, &value))).or_raise(py)
+        detached(py, || self.store.set_config(name, &value))
     }
 
     fn consumer_offset(&self, py: Python<'_>, topic: &str, group: &str, queue_id: i64) -> PyResult<Option<u64>> {
-        guarded(|| self.store.consumer_offset(topic, group, queue(queue_id)?)).or_raise(py)
+        let queue_id = queue(queue_id).or_raise(py)?;
+        let now = || self.store.now().consumer_offset(topic, group, queue_id);
+        now_or_detached(py, now, || self.store.consumer_offset(topic, group, queue_id))
     }
 
     fn set_consumer_offset(
@@ -404,54 +407,53 @@ impl Store {
         queue_offset: i128,
     ) -> PyResult<()> {
         let (queue_id, to) = (queue(queue_id).or_raise(py)?, offset(queue_offset, "queue_offset").or_raise(py)?);
-        guarded(|| self.store.set_consumer_offset(topic, group, queue_id, to)).or_raise(py)
+        let now = || self.store.now().set_consumer_offset(topic, group, queue_id, to);
+        now_or_detached(py, now, || self.store.set_consumer_offset(topic, group, queue_id, to))
     }
 
     fn consumer_offsets(&self, py: Python<'_>) -> PyResult<Vec<(String, String, i32, u64)>> {
-        let rows = guarded(|| self.store.consumer_offsets()).or_raise(py)?;
+        let rows = detached(py, || self.store.consumer_offsets())?;
         Ok(rows.into_iter().map(|(topic, group, queue_id, to)| (topic, group, queue_id.0, to)).collect())
     }
 
     fn write_offsets(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| guarded(|| self.store.write_offsets())).or_raise(py)
+        detached(py, || self.store.write_offsets())
     }
 
     #[pyo3(signature = (max_messages=256))]
     fn deliver_delayed(&self, py: Python<'_>, max_messages: usize) -> PyResult<(usize, Vec<String>, Option<i64>)> {
-        let done = py.detach(|| guarded(|| self.store.deliver_delayed(max_messages))).or_raise(py)?;
+        let done = detached(py, || self.store.deliver_delayed(max_messages))?;
         Ok((done.messages, done.passed_over, done.next_in_ms))
     }
 
     fn log_files(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<LogFile>> {
-        let files = py.detach(|| guarded(|| self.store.log_files(limit))).or_raise(py)?;
+        let files = detached(py, || self.store.log_files(limit))?;
         Ok(files.into_iter().map(LogFile).collect())
     }
 
     #[pyo3(signature = (below, *, keep_unread))]
     fn remove_log_files(&self, py: Python<'_>, below: u64, keep_unread: bool) -> PyResult<Expired> {
-        py.detach(|| guarded(|| self.store.remove_log_files(PhysicalOffset(below), keep_unread)))
-            .map(Expired)
-            .or_raise(py)
+        detached(py, || self.store.remove_log_files(PhysicalOffset(below), keep_unread)).map(Expired)
     }
 
     fn delete_queues(&self, py: Python<'_>, topic: &str) -> PyResult<u64> {
-        py.detach(|| guarded(|| self.store.delete_queues(topic))).or_raise(py)
+        detached(py, || self.store.delete_queues(topic))
     }
 
     fn delayed_messages(&self, py: Python<'_>, topic: &str) -> PyResult<u64> {
-        py.detach(|| guarded(|| self.store.delayed_messages(topic))).or_raise(py)
+        detached(py, || self.store.delayed_messages(topic))
     }
 
     fn remove_consumer_offsets(&self, py: Python<'_>, topic: &str, group: &str) -> PyResult<()> {
-        guarded(|| self.store.remove_consumer_offsets(topic, group)).or_raise(py)
+        detached(py, || self.store.remove_consumer_offsets(topic, group))
     }
 
     fn check_index(&self, py: Python<'_>) -> PyResult<(u64, Vec<String>)> {
-        py.detach(|| guarded(|| self.store.check_index())).or_raise(py)
+        detached(py, || self.store.check_index())
     }
 
     fn snapshot(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| guarded(|| self.store.snapshot())).or_raise(py)
+        detached(py, || self.store.snapshot())
     }
 
     fn heal(&self) -> OpenReport {
@@ -466,25 +468,20 @@ impl Store {
 impl Store {
     fn end(&self, py: Python<'_>, end: &End) -> PyResult<EndResult> {
         // Alone and without a sync an end never waits; else other ends or the disk may be before it.
-        let ended = match guarded(|| self.store.end_transaction(end, Wait::No)) {
-            Err(Error::WouldWait) => py.detach(|| guarded(|| self.store.end_transaction(end, Wait::Yes))),
-            ended => ended,
-        };
-        ended.map(EndResult).or_raise(py)
+        let now = || self.store.end_transaction(end, Wait::No);
+        now_or_detached(py, now, || self.store.end_transaction(end, Wait::Yes)).map(EndResult)
     }
-}
 
-/// Writes at once where nothing has to be waited for; waits without Python's lock.
-fn written<'s, T: Send>(
-    py: Python<'_>,
-    write: impl Fn(Wait) -> Result<Unacknowledged<'s, T>, Error> + Sync,
-) -> PyResult<T> {
-    let written = match guarded(|| write(Wait::No)) {
-        Err(Error::WouldWait) => py.detach(|| guarded(|| write(Wait::Yes)?.acknowledged())),
-        Ok(written) if written.needs_sync() => py.detach(|| guarded(|| written.acknowledged())),
-        written => written.and_then(Unacknowledged::acknowledged),
-    };
-    written.or_raise(py)
+    fn records(
+        &self,
+        py: Python<'_>,
+        (topic, queue_id, from): (&str, QueueId, QueueOffset),
+        max_messages: usize,
+        tags: Option<&[String]>,
+    ) -> PyResult<(Vec<StoredRecord>, QueueOffset)> {
+        let now = || self.store.now().read(topic, queue_id, from, max_messages, tags);
+        now_or_detached(py, now, || self.store.read(topic, queue_id, from, max_messages, tags))
+    }
 }
 
 fn facts(waiting: Vec<Waiting>) -> Vec<WaitingHalf> {

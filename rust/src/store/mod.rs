@@ -18,6 +18,7 @@ mod history;
 mod inspect;
 #[cfg(txstore_mutants)]
 mod mutants;
+mod now;
 mod open;
 mod read;
 mod snapshot;
@@ -37,6 +38,7 @@ pub use figures::PendingRow;
 pub use history::TransactionRow;
 #[cfg(feature = "arrow")]
 pub(crate) use history::{HalfRecord, rows};
+pub use now::Now;
 pub use open::OpenReport;
 pub use read::{StoreStat, StoredRecord};
 

@@ -1,0 +1,53 @@
+//! Calls the engine from Python so that other Python threads never wait with the caller.
+//!
+//! In:     a call of the engine.
+//! Out:    its result; an error, or a panic, as an exception.
+//! Always: while the interpreter's lock is held, the engine waits for nothing. Every call of the engine that can fail
+//!         goes through here (`tests/unit/test_tidy.py`).
+
+use pyo3::prelude::*;
+
+use super::error::OrRaise;
+use crate::error::{Error, Result};
+use crate::store::{Unacknowledged, Wait};
+
+/// Runs a call that may wait, without the interpreter's lock.
+pub(super) fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+    py.detach(|| guarded(call)).or_raise(py)
+}
+
+/// Runs a call that seldom has to wait and is then over sooner than the interpreter's lock is given away and taken back.
+///
+/// `now` waits for nothing: it fails with `WouldWait` where it would have to. Only then `waiting` runs, without the
+/// interpreter's lock.
+pub(super) fn now_or_detached<T: Send>(
+    py: Python<'_>,
+    now: impl FnOnce() -> Result<T>,
+    waiting: impl FnOnce() -> Result<T> + Send,
+) -> PyResult<T> {
+    match guarded(now) {
+        Err(Error::WouldWait) => detached(py, waiting),
+        done => done.or_raise(py),
+    }
+}
+
+/// Writes at once where nothing has to be waited for; waits without the interpreter's lock.
+pub(super) fn written<'s, T: Send>(
+    py: Python<'_>,
+    write: impl Fn(Wait) -> Result<Unacknowledged<'s, T>> + Sync,
+) -> PyResult<T> {
+    match guarded(|| write(Wait::No)) {
+        Err(Error::WouldWait) => detached(py, || write(Wait::Yes)?.acknowledged()),
+        Ok(written) if written.needs_sync() => detached(py, || written.acknowledged()),
+        written => written.and_then(Unacknowledged::acknowledged).or_raise(py),
+    }
+}
+
+/// Runs a call of the engine; a panic, which is a bug, comes back as an error like any other.
+fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+        Err(Error::StorePoisoned { why: format!("a panic in the engine, which is a bug: {text}") })
+    })
+}
