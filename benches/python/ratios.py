@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import txstore
-from benches.python import loads, peers, rounds, states
+from benches.python import loads, peers, rounds, states, stops
 from benches.python.measure import Figure, Scale, disk_bytes, in_turns, scratch
 
 QUICK = Scale("quick", turns=1, part=0.05)
@@ -250,6 +250,14 @@ def scans(scale: Scale) -> list[Row]:
     ]
 
 
+def stopped(scale: Scale) -> list[Row]:
+    pending = scale.count(1_000_000)
+    with scratch() as folder:
+        found = stops.longest_sends_ms(folder, pending)
+    what = f"longest send with {pending:,} pending, beside"
+    return [below(f"{what} {work}", longest_ms, "ms", 20) for work, longest_ms in found.items()]
+
+
 def spark(scale: Scale) -> list[Row]:
     from benches.python import tables
 
@@ -303,6 +311,7 @@ def main() -> None:
         "reads": reads,
         "keys": lambda scale: keys(scale, large=arguments.large),
         "scans": scans,
+        "stops": stopped,
         "spark": spark,
     }
     start, load = time.perf_counter(), os.getloadavg()[0]
