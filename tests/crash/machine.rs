@@ -352,7 +352,10 @@ impl Machine {
     fn resend(&mut self, store: &Store, which: usize, queue: i32) -> Held {
         let Some(at) = self.pick(which, |half| half.id.is_some() && !half.foreign) else { return Ok(()) };
         let before = self.history.halves[at].clone();
-        let mut envelope = Envelope::new(&Parts { topic: &before.topic, keys: "h", ..Parts::default() }).unwrap();
+        // The same message again: what a broker stored has a tag (broker.rs).
+        let tags = before.id.as_deref().filter(|id| id.starts_with("BROKER-")).map(|_| "t");
+        let parts = Parts { topic: &before.topic, keys: "h", tags, ..Parts::default() };
+        let mut envelope = Envelope::new(&parts).unwrap();
         if let Some(immunity_ms) = before.immunity_ms {
             let (name, seconds) = (txstore::record::properties::CHECK_IMMUNITY_TIME, immunity_ms / 1_000);
             txstore::record::properties::push(&mut envelope.properties, name, &seconds.to_string());
