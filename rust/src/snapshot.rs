@@ -209,7 +209,9 @@ fn write_pending(out: &mut Writer, entry: &Pending, to_wall_ms: i64) {
     }
     let named: Vec<_> = entry.more().into_iter().flat_map(|more| &more.named).collect();
     out.u32(u32::try_from(named.len()).unwrap_or(u32::MAX));
-    named.into_iter().for_each(|queue_offset| out.u64(*queue_offset));
+    for queue_offset in named {
+        out.u64(*queue_offset);
+    }
 }
 
 fn read_table(input: &mut Reader<'_>) -> Option<Table> {

@@ -20,8 +20,8 @@ LINES_MAX = 700
 
 RUST_ROOMS = (
     "mutant units error clock panics sync options names java record message storage segment commit_log consume_queue "
-    "index checkpoint published config_file offsets settings delay dispatch flush half snapshot log_view recovery retention "
-    "store repair arrow remoting python"
+    "index checkpoint published config_file offsets settings delay dispatch flush half snapshot log_view recovery "
+    "retention store repair arrow remoting python"
 ).split()
 PYTHON_ROOMS = (
     "errors config message listener local_transaction interface _native arrow topics backlog producer consumer queries "

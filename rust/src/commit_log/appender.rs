@@ -270,9 +270,10 @@ impl Appender {
             let bytes_end = part.offset + to_u64(bytes.len());
             // A sync that finds space written for the first time waits for the file system's journal, too, so what is
             // synced soon writes more of it at once (docs/performance.md).
-            let (wanted, ahead) = match synced_soon {
-                true => (bytes_end + block, bytes_end + WRITTEN_MAX),
-                false => (bytes_end, (bytes_end / block + 1) * block),
+            let (wanted, ahead) = if synced_soon {
+                (bytes_end + block, bytes_end + WRITTEN_MAX)
+            } else {
+                (bytes_end, (bytes_end / block + 1) * block)
             };
             let to = ahead.min(self.space_end).min(segment.end());
             if self.zeros_end < wanted.min(to) && bytes.len() <= ZEROS.len() / 2 {

@@ -49,6 +49,7 @@ impl ConsumeQueue {
     }
 
     /// The same queue, as far as it is in files.
+    #[must_use]
     pub fn without_tail(&self) -> Self {
         Self { topic: Arc::clone(&self.topic), tail: Vec::new(), ..*self }
     }
@@ -82,12 +83,11 @@ impl ConsumeQueue {
     /// Drops the entries from `at` on: the next one is `at`.
     fn begin_again(&mut self, at: u64) {
         self.first = self.first.min(at);
-        match at.checked_sub(self.settled) {
-            Some(kept) => self.tail.truncate(to_usize(kept) * ENTRY_SIZE),
-            None => {
-                self.tail.clear();
-                self.settled = at;
-            }
+        if let Some(kept) = at.checked_sub(self.settled) {
+            self.tail.truncate(to_usize(kept) * ENTRY_SIZE);
+        } else {
+            self.tail.clear();
+            self.settled = at;
         }
         self.unsynced_from = self.unsynced_from.map(|from| from.min(at));
     }

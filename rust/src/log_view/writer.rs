@@ -5,6 +5,7 @@
 //! Always: takes no lock and makes no file.
 
 use crate::error::Result;
+#[cfg(feature = "arrow")]
 use crate::published::Published;
 use crate::storage::Storage;
 
@@ -20,6 +21,7 @@ pub(crate) const WRITER_BYTE: u64 = 0;
 pub(crate) const PUBLISHER_BYTE: u64 = 1;
 
 /// Who is known to write the store.
+#[cfg(feature = "arrow")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writer {
     /// A txstore process, at this epoch.
@@ -32,6 +34,7 @@ pub(crate) enum Writer {
     Crashed,
 }
 
+#[cfg(feature = "arrow")]
 impl Writer {
     /// Asks the locks and marks.
     pub(crate) fn find(storage: &dyn Storage, published: Option<&Published>) -> Result<Self> {

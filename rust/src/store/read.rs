@@ -261,10 +261,9 @@ impl Store {
                 !wanted || take(view, bytes)
             });
             match more {
-                Ok(true) => {}
-                Ok(false) => break,
                 // The index may still name what retention removed.
-                Err(Error::OffsetTooOld { .. } | Error::MessageNotFound { .. }) => {}
+                Ok(true) | Err(Error::OffsetTooOld { .. } | Error::MessageNotFound { .. }) => {}
+                Ok(false) => break,
                 Err(error) => return Err(error),
             }
         }

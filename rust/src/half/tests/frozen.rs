@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::model::{Model, Step, apply, half, step};
+use super::model::{Model, apply, half, step};
 use super::*;
 use crate::half::slab::Slab;
 use crate::half::table::{Frozen, Pending};
@@ -22,11 +22,15 @@ proptest! {
         after in proptest::collection::vec(step(), 1..80),
     ) {
         let (mut table, mut model) = (Table::new(0), Model::default());
-        before.iter().for_each(|step: &Step| apply(&mut table, &mut model, step));
+        for step in &before {
+            apply(&mut table, &mut model, step);
+        }
         let frozen = table.freeze();
         let then = facts(&frozen);
         prop_assert_eq!(then.0.len(), usize::try_from(table.len()).unwrap());
-        after.iter().for_each(|step| apply(&mut table, &mut model, step));
+        for step in &after {
+            apply(&mut table, &mut model, step);
+        }
         prop_assert_eq!(facts(&frozen), then);
     }
 }

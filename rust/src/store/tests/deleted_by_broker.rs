@@ -134,7 +134,7 @@ fn a_queue_that_a_broker_began_again_after_our_snapshot_has_its_new_messages_alo
     }
 }
 
-/// Queues that are not in files (RocksDB has them, or they were removed): the log alone tells.
+/// Queues that are not in files (`RocksDB` has them, or they were removed): the log alone tells.
 #[test]
 fn without_queue_files_a_queue_begins_again_at_its_newest_first_message() {
     for is_clean in [true, false] {

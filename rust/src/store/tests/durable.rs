@@ -89,9 +89,9 @@ fn what_nobody_would_decide_again_is_durable() {
             assert!(matches!(at_once, Err(Error::WouldWait)), "it waits for the disk");
             store.end_transaction(&by_hand, Wait::Yes).unwrap();
             let after = after_power_cut(&bench);
-            assert_eq!(after.transaction(&half.unique_id.to_string()).unwrap().outcome, Some(kind.outcome()));
+            assert_eq!(after.transaction(&half.unique_id).unwrap().outcome, Some(kind.outcome()));
         }
-        let resumed = store.resume(&halves[2].unique_id.to_string()).unwrap();
+        let resumed = store.resume(&halves[2].unique_id).unwrap();
         assert_eq!(pending(&after_power_cut(&bench)), [resumed.queue_offset.0]);
     }
 }

@@ -16,8 +16,9 @@ fn assert_no_end(store: &Store, half: HalfCopy, about: &str) {
             let before = appended(store);
             let end = End { half, kind, transaction_id: None, group, decider: Decider::Producer };
             match store.end_transaction(&end, Wait::Yes) {
-                Err(Error::AlreadyEnded { outcome: Outcome::FinishedUnknown, .. }) => {}
-                Err(Error::TransactionNotFound { .. }) => {}
+                Err(
+                    Error::AlreadyEnded { outcome: Outcome::FinishedUnknown, .. } | Error::TransactionNotFound { .. },
+                ) => {}
                 other => panic!("{about}: {kind:?} of {half:?} is answered {other:?}"),
             }
             assert_eq!(appended(store), before, "{about}");
@@ -28,7 +29,9 @@ fn assert_no_end(store: &Store, half: HalfCopy, about: &str) {
 /// And so it stays after a snapshot, a kill and a close.
 fn assert_no_end_ever(bench: &Bench, halves: &[HalfCopy], about: &str) {
     let assert_none = |store: &Store, when: &str| {
-        halves.iter().for_each(|half| assert_no_end(store, *half, &format!("{about}, {when}")));
+        for half in halves {
+            assert_no_end(store, *half, &format!("{about}, {when}"));
+        }
     };
     let store = bench.open();
     assert_none(&store, "opened");

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn would_wait<T>(called: Result<T>) -> bool {
+fn would_wait<T>(called: &Result<T>) -> bool {
     matches!(called, Err(Error::WouldWait))
 }
 
@@ -21,14 +21,14 @@ fn with_the_put_lock_taken_no_call_waits() {
     let at = half.queue_offset.0;
 
     let taken = store.shared.inner.lock();
-    assert!(would_wait(store.append_one(&message, Wait::No)));
-    assert!(would_wait(store.prepare(&new_half, Wait::No)));
-    assert!(would_wait(store.end_transaction(&end, Wait::No)));
-    assert!(would_wait(now.read("t", QUEUE, QueueOffset(0), 9, None)));
-    assert!(would_wait(now.queue_range("t", QUEUE)));
-    assert!(would_wait(now.set_consumer_offset("t", GROUP, QUEUE, 1)));
-    assert!(would_wait(now.look_again(at, 10, true)));
-    assert!(would_wait(now.local_transaction_ended(at)));
+    assert!(would_wait(&store.append_one(&message, Wait::No)));
+    assert!(would_wait(&store.prepare(&new_half, Wait::No)));
+    assert!(would_wait(&store.end_transaction(&end, Wait::No)));
+    assert!(would_wait(&now.read("t", QUEUE, QueueOffset(0), 9, None)));
+    assert!(would_wait(&now.queue_range("t", QUEUE)));
+    assert!(would_wait(&now.set_consumer_offset("t", GROUP, QUEUE, 1)));
+    assert!(would_wait(&now.look_again(at, 10, true)));
+    assert!(would_wait(&now.local_transaction_ended(at)));
     drop(taken);
     assert_eq!(store.transaction_counts().unwrap().checks_sent, 0, "what was refused changed something");
 
@@ -40,8 +40,8 @@ fn with_the_put_lock_taken_no_call_waits() {
     assert!(matches!(refused, Err(Error::InvalidOption { .. })), "past the end: {refused:?}");
     now.set_consumer_offset("t", GROUP, QUEUE, 1).unwrap();
     let offsets = store.shared.offsets.lock();
-    assert!(would_wait(now.set_consumer_offset("t", GROUP, QUEUE, 0)));
-    assert!(would_wait(now.consumer_offset("t", GROUP, QUEUE)));
+    assert!(would_wait(&now.set_consumer_offset("t", GROUP, QUEUE, 0)));
+    assert!(would_wait(&now.consumer_offset("t", GROUP, QUEUE)));
     drop(offsets);
     assert_eq!(now.consumer_offset("t", GROUP, QUEUE).unwrap(), Some(1));
     store.append_one(&message, Wait::No).unwrap().acknowledged().unwrap();
@@ -59,7 +59,7 @@ fn what_is_old_is_not_read_without_waiting() {
         send(&store, "t", &body).unwrap();
     }
     let read = |from: u64| store.now().read("t", QUEUE, QueueOffset(from), 1, None);
-    assert!(would_wait(read(0)));
+    assert!(would_wait(&read(0)));
     assert_eq!(read(17).unwrap().0.len(), 1);
     assert_eq!(store.read("t", QUEUE, QueueOffset(0), 1, None).unwrap().0.len(), 1);
 }
@@ -72,7 +72,7 @@ fn a_reader_of_another_process_store_always_may_wait() {
     send(&store, "t", b"x").unwrap();
     store.close().unwrap();
     let reader = bench.read_only();
-    assert!(would_wait(reader.now().read("t", QUEUE, QueueOffset(0), 9, None)));
-    assert!(would_wait(reader.now().queue_range("t", QUEUE)));
-    assert!(would_wait(reader.now().consumer_offset("t", GROUP, QUEUE)));
+    assert!(would_wait(&reader.now().read("t", QUEUE, QueueOffset(0), 9, None)));
+    assert!(would_wait(&reader.now().queue_range("t", QUEUE)));
+    assert!(would_wait(&reader.now().consumer_offset("t", GROUP, QUEUE)));
 }

@@ -380,7 +380,9 @@ impl Storage for Hooked {
     fn len(&self, path: &str) -> Result<Option<u64>> {
         if path.starts_with(self.path) {
             let hook = self.hook.lock().unwrap().take();
-            hook.into_iter().for_each(|hook| hook());
+            if let Some(hook) = hook {
+                hook();
+            }
         }
         self.memory.len(path)
     }
@@ -421,7 +423,8 @@ fn a_read_beside_retention_finds_its_message_too_old() {
             send(&store, "orders", &[7; 400]).unwrap();
         }
         store.snapshot().unwrap();
-        let hooked = Hooked { memory: bench.memory.clone(), path: "consumequeue/orders/0/0", hook: Default::default() };
+        let hooked =
+            Hooked { memory: bench.memory.clone(), path: "consumequeue/orders/0/0", hook: std::sync::Mutex::default() };
         let hooked = Arc::new(hooked);
         let open = |read_only| {
             let options = StoreOptions { read_only, ..bench.options.clone() };

@@ -102,5 +102,7 @@ fn a_snapshot_beside_senders_is_of_one_moment() {
         assert_eq!(outcomes(&with), outcomes(&without));
     }
     done.store(true, Ordering::SeqCst);
-    senders.into_iter().for_each(|sender| sender.join().unwrap());
+    for sender in senders {
+        sender.join().unwrap();
+    }
 }
