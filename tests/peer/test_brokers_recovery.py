@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,7 +95,8 @@ def live(home: Home, rocketmq: Peer, store: Path, life: Life) -> None:
         found = ours.stat().max_physical_offset
     assert hashes(store) == before, "a read-only opening changed a file"
     assert pa.table(txstore.scan(store, view="commitlog", columns=["size"])).num_rows == count(store)
-    with txstore.open(store, **SIZES) as broker:
+    sizes: dict[str, Any] = dict(SIZES)
+    with txstore.open(store, **sizes) as broker:
         assert broker.stat().max_physical_offset >= found
         producer = broker.producer("go-on")
         for number in range(20):
