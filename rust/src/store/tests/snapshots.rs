@@ -93,7 +93,10 @@ fn a_snapshot_beside_senders_is_of_one_moment() {
             std::thread::yield_now();
         }
         store.snapshot().unwrap();
+        // The files are copied one after another: no write may come between them.
+        let put_lock = store.shared.inner.lock();
         let with = bench.killed();
+        drop(put_lock);
         let without = with.killed();
         without.memory.unlink("txstore/snapshot").unwrap();
         let (with, without) = (with.open(), without.open());
