@@ -107,7 +107,9 @@ impl Counts {
     pub fn check_ended(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Committed => self.checks_committed += 1,
-            _ => self.checks_rolled_back += 1,
+            Outcome::RolledBack => self.checks_rolled_back += 1,
+            // Nobody answered: the policy gave the transaction up.
+            Outcome::Discarded | Outcome::FinishedUnknown => {}
         }
     }
 

@@ -24,7 +24,8 @@ pub struct DecidedHalves {
     skipped: usize,
     /// Bytes from the first block's beginning on.
     length: usize,
-    blocks: Vec<Arc<[u8; BLOCK]>>,
+    /// Slices of `BLOCK` bytes: an array would be made on the stack first.
+    blocks: Vec<Arc<[u8]>>,
     count: u64,
 }
 
@@ -83,11 +84,9 @@ impl DecidedHalves {
     /// Back from a snapshot.
     pub fn from_parts(base: u64, count: u64, bits: &[u8]) -> Self {
         let blocks = bits.chunks(BLOCK).map(|chunk| {
-            let mut block = [0; BLOCK];
-            for (to, from) in block.iter_mut().zip(chunk) {
-                *to = *from;
-            }
-            Arc::new(block)
+            let mut block = chunk.to_vec();
+            block.resize(BLOCK, 0);
+            Arc::from(block)
         });
         Self { base, skipped: 0, length: bits.len(), blocks: blocks.collect(), count }
     }
@@ -118,7 +117,7 @@ impl DecidedHalves {
         let (byte, shift) = (self.skipped + to_usize(place / 4), place % 4 * 2);
         self.length = self.length.max(byte + 1);
         while self.blocks.len() * BLOCK < self.length {
-            self.blocks.push(Arc::new([0; BLOCK]));
+            self.blocks.push(Arc::from(vec![0; BLOCK]));
         }
         let code: u8 = match outcome {
             Outcome::FinishedUnknown => 0,

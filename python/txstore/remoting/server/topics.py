@@ -29,7 +29,8 @@ __all__ = ["Topics"]
 
 _GROUP_TOPICS = ("%RETRY%", "%DLQ%")
 _READ, _WRITE = 4, 2
-_SETTINGS_OF_GROUPS = ("consumeEnable", "consumeBroadcastEnable", "consumeMessageOrderly", "retryMaxTimes")
+# Not consumeBroadcastEnable: mqadmin sends false for it where its user says nothing.
+_SETTINGS_OF_GROUPS = ("consumeEnable", "consumeMessageOrderly", "retryMaxTimes")
 
 
 class _Tables(Protocol):

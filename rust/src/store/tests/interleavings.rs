@@ -116,8 +116,9 @@ impl SharedMap for Values {
         self.0[index].load(Ordering::Acquire)
     }
 
-    fn store(&self, index: usize, to: u64) {
+    fn store(&self, index: usize, to: u64) -> Result<()> {
         self.0[index].store(to, Ordering::Release);
+        Ok(())
     }
 
     fn values(&self) -> &[std::sync::atomic::AtomicU64] {
