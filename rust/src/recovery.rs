@@ -418,7 +418,7 @@ impl<'a> Run<'a> {
         match verdict.tail {
             log_view::Tail::End | log_view::Tail::NotYet => return Ok(()),
             log_view::Tail::Torn => {
-                self.out.warn(format!("a torn record at {end} behind the durable end was cut off: {why}"));
+                self.out.warn(format!("a torn record at {end} after the durable end was cut off: {why}"));
             }
             log_view::Tail::Stale => {
                 self.out.stale = true;

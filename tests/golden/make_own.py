@@ -1,4 +1,4 @@
-"""Writes the golden stores that txstore itself left behind: `txstore-closed` and `txstore-killed`.
+"""Writes the golden stores that txstore itself wrote: `txstore-closed` and `txstore-killed`.
 
     git worktree add ../old COMMIT                    # the commit whose engine is to write them; build it there
     python -m tests.golden.make_own ../old/python COMMIT OUT

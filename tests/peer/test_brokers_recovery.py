@@ -45,7 +45,7 @@ SECTOR = 512
 
 @dataclass
 class Life:
-    """What happened to one store, for whoever reads of a failure."""
+    """What happened to one store, for a reader of a failure."""
 
     seed: int
     loss: str = ""

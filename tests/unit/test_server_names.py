@@ -61,7 +61,7 @@ def rows(broker: Broker) -> set[tuple[str, str]]:
         pytest.param(update(group="c%" + "x" * 10_000), NO_GROUP, id="a long name of a group's progress"),
         pytest.param(update(group="c%\n"), NO_GROUP, id="a progress that cannot be"),
         pytest.param(update(topic="%RETRY%c", group="c%"), INVALID, id="the base of a retry topic's progress"),
-        pytest.param(update(offset=2), INVALID, id="behind the queue's end"),
+        pytest.param(update(offset=2), INVALID, id="beyond the queue's end"),
     ],
 )
 def test_an_offset_is_of_a_queue_and_a_group_that_are_there(

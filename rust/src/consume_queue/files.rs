@@ -122,7 +122,7 @@ impl QueueFiles {
         Ok(bytes)
     }
 
-    /// The first entry that a queue's files have, with its number, behind padding.
+    /// The first entry that a queue's files have, with its number, after padding.
     pub fn first_entry(&self, topic: &Arc<str>, queue_id: QueueId) -> Result<Option<(u64, Entry)>> {
         let files = SegmentQueue::files(self.storage.as_ref(), &directory(topic, queue_id)?)?;
         let Some((base, _)) = files.iter().find(|(_, file)| file.len == self.file_size) else { return Ok(None) };

@@ -413,7 +413,7 @@ impl Table {
         entry.copies().find(|(copy, _)| copy.queue_offset == lowest).map(|(copy, _)| copy.physical_offset)
     }
 
-    /// Below it no newest copy of a pending transaction stands.
+    /// No newest copy of a pending transaction is below it.
     pub const fn lowest(&self) -> u64 {
         self.lowest
     }
@@ -462,7 +462,7 @@ impl Frozen {
         &self.groups
     }
 
-    /// Below it no newest copy of a pending transaction stands.
+    /// No newest copy of a pending transaction is below it.
     pub const fn lowest(&self) -> u64 {
         self.lowest
     }
@@ -547,7 +547,7 @@ pub struct OpProgress {
 
 /// Ops that share one run: a coarse answer is a lower, safe one.
 const OPS_PER_RUN: u64 = 64;
-/// Runs that are kept: behind a transaction that is pending for long they would grow without end.
+/// Runs that are kept: after a transaction that is pending for long they would grow without end.
 const RUNS_MAX: usize = 1 << 14;
 
 impl OpProgress {

@@ -26,7 +26,7 @@ pub(crate) fn look(storage: &dyn Storage) -> Result<bool> {
             "a DLedger store keeps its log elsewhere; only ordinary stores are read",
         ));
     }
-    // What an opening that crashed at its very beginning leaves behind.
+    // What an opening that crashed at its very beginning leaves.
     let ours = ["lock", ABORT, "txstore", "config", "checkpoint", "index", consume_queue::DIRECTORY];
     match entries.iter().find(|entry| !ours.contains(&entry.name.as_str())) {
         Some(other) => Err(foreign(

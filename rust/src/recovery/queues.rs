@@ -80,7 +80,7 @@ impl Run<'_> {
         if view.queue_offset.0 > most {
             return Err(self.damage(
                 view.physical_offset.0,
-                &format!("the queue offset {} is far behind all others of {}", view.queue_offset, view.topic),
+                &format!("the queue offset {} is far beyond all others of {}", view.queue_offset, view.topic),
             ));
         }
         let slot = match known {

@@ -46,7 +46,7 @@ class Queries:
         found = self._broker.store.read_at(number(request.fields, "offset"))
         # What was given up is shown: RocketMQ's tools look at it before they have it resumed.
         if is_system_topic(found.topic) and found.topic != DISCARD_TOPIC:
-            raise Refused(ResponseCode.QUERY_NOT_FOUND, "no message of a client stands there")
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, "no message of a client begins there")
         return Reply(body=found.record)
 
 

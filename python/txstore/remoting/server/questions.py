@@ -139,7 +139,7 @@ class Questions:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"msgId {message_id[:60]!r} names no place") from None
         found = self._broker.store.read_at(place)
         if is_system_topic(found.topic):
-            raise Refused(ResponseCode.QUERY_NOT_FOUND, "no message of a client stands there")
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, "no message of a client begins there")
         return found.record
 
 

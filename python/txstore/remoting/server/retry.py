@@ -33,7 +33,7 @@ class Retries:
         message = self._broker.store.read_at(number(fields, "offset"))
         if is_system_topic(message.topic):
             # A half message is nobody's before it is committed, and stays so if it is rolled back.
-            raise Refused(ResponseCode.QUERY_NOT_FOUND, "no message of a client stands there")
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, "no message of a client begins there")
         if message.topic == dead_letter_topic(group):
             return OK  # Given up already.
         times = number(fields, "maxReconsumeTimes", _TIMES_MAX)

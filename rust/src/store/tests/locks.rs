@@ -94,7 +94,7 @@ fn the_end_of_a_half_that_is_gone_is_looked_for_without_the_put_lock() {
     while store.log_files(9).unwrap().is_empty() {
         send(&store, "filler", &[7; 400]).unwrap();
     }
-    // Its final message comes again behind the file that goes, as a broker commits twice.
+    // Its final message comes again after the file that goes, as a broker commits twice.
     many_queues(&store);
     store.remove_log_files(EVERYTHING, false).unwrap();
     let watch = Watch::over(&bench, &store);

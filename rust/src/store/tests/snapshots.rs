@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use super::*;
 use crate::error::Outcome;
 
-/// A store that stands still writes nothing, however often a snapshot is due; each kind of change is written once.
+/// An idle store writes nothing, however often a snapshot is due; each kind of change is written once.
 #[test]
 fn a_snapshot_writes_only_what_is_not_in_the_last_one() {
     let bench = Bench::new(FlushDiskType::Async);
