@@ -291,11 +291,17 @@ impl Appender {
         self.clear(from, self.cursor)
     }
 
+    /// Makes a range zeros, the last file first. A file that only the failed batch began is durable without its record before
+    /// the file before it loses its end: lost power would otherwise leave the record after a hole.
     fn clear(&self, from: u64, to: u64) -> Result<()> {
+        let appended = self.log.appended();
         for segment in self.log.segments.all().iter().rev() {
             let range = from.max(segment.base())..to.min(segment.end());
             if range.start < range.end {
                 segment.punch(range)?;
+                if segment.base() > appended {
+                    segment.sync()?;
+                }
             }
         }
         Ok(())
