@@ -50,6 +50,8 @@ pub struct Known {
     pub limit: u64,
     /// A bad record at the end means that a writer is just writing it.
     pub live: bool,
+    /// A writer's next records will be read with the same replay.
+    pub followed: bool,
     /// The stored progress of the half queue.
     pub half_progress: u64,
     /// The stored progress of the delayed messages.
@@ -448,8 +450,8 @@ impl<'a> Run<'a> {
         self.add_silent_queues()?;
         self.out.stale |= self.has_stale_entries()?;
         self.clamp_delays();
-        // A reader goes on with the replay, so for it what is decided stays until its op is read.
-        if !self.known.live {
+        // A reader that follows a writer goes on with the replay: there, what is decided stays until its op is read.
+        if !self.known.followed {
             self.out.unnamed = self.out.replay.finish(&mut self.out.table);
         }
         if let Some(anchor) = &mut self.out.anchor {

@@ -103,6 +103,7 @@ impl Sight {
             end,
             limit: self.limit,
             live: self.writer != LiveWriter::Nobody || self.limit < u64::MAX,
+            followed: true,
             half_progress,
             delays: DelayProgress::new(),
         }

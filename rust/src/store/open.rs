@@ -179,6 +179,7 @@ fn open_with(
         end: known_end,
         limit,
         live: live || foreign_writer || limit < u64::MAX,
+        followed: live || foreign_writer,
         half_progress: offsets.get(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE).unwrap_or(0),
         delays: delay_offsets.progress().clone(),
     };
