@@ -48,14 +48,19 @@ pub struct Known {
     pub(crate) end: KnownEnd,
     /// Where to stop: what a live writer has published, or `u64::MAX`.
     pub limit: u64,
-    /// A bad record at the end means that a writer is just writing it.
-    pub live: bool,
     /// A writer's next records will be read with the same replay.
     pub followed: bool,
     /// The stored progress of the half queue.
     pub half_progress: u64,
     /// The stored progress of the delayed messages.
     pub delays: DelayProgress,
+}
+
+impl Known {
+    /// Whether records can follow those that are read: a writer lives, or published an end that was not reached.
+    pub(crate) fn may_grow(&self) -> bool {
+        self.followed || self.limit < u64::MAX
+    }
 }
 
 /// The state after recovery.
@@ -376,7 +381,7 @@ impl<'a> Run<'a> {
     fn note_delivery(&mut self, view: &RecordView<'_>) {
         let place = view.prepared_transaction_offset;
         let is_late = view.transaction_type() != TransactionType::None || place >= view.physical_offset;
-        if is_late || self.known.live || (place.0 == 0 && !self.delayed_at_zero()) {
+        if is_late || self.known.may_grow() || (place.0 == 0 && !self.delayed_at_zero()) {
             return;
         }
         // Records in front of this one were read before; what is gone or bad is no delayed message that still waits.

@@ -102,7 +102,6 @@ impl Sight {
             clean: end.is_clean,
             end,
             limit: self.limit,
-            live: self.writer != LiveWriter::Nobody || self.limit < u64::MAX,
             followed: true,
             half_progress,
             delays: DelayProgress::new(),

@@ -178,7 +178,6 @@ fn open_with(
         clean: clean && !foreign_writer,
         end: known_end,
         limit,
-        live: live || foreign_writer || limit < u64::MAX,
         followed: live || foreign_writer,
         half_progress: offsets.get(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE).unwrap_or(0),
         delays: delay_offsets.progress().clone(),
@@ -245,7 +244,7 @@ fn open_with(
         forget_deleted(&mut settings, &log, &recovered.dispatcher.queues);
         settings.store(storage.as_ref())?;
     }
-    if read_only && !known.live && !clean {
+    if read_only && !known.may_grow() && !clean {
         // A killed writer may have left what no sync covered; what is shown must not be taken back by lost power.
         if let Some(ours) = settings.ranges.last().filter(|range| range.end.is_none() && known.end.durable < end) {
             log.segments.sync(known.end.durable.max(ours.start), end)?;
