@@ -155,7 +155,7 @@ class Client:
 
     async def _ask_route(self, topic: str) -> Route | None:
         answer = await self._ask_names(
-            RequestCode.GET_ROUTE_INFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
         )
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None

@@ -1,11 +1,10 @@
-"""Codes of RocketMQ's protocol that client and server speak, and what a refusal means to its caller.
+"""The codes of RocketMQ's protocol, and the exception that a refusal becomes.
 
-In: a response. Out: nothing if it is well, else an exception that says what, where and what to do. Not here: frames.
+In: a response. Out: an exception that says what was refused, by whom and what to do. Not here: the table of the codes,
+which is the engine's.
 """
 
-import enum
-
-from txstore._native import RemotingCommand
+from txstore._native import RemotingCommand, RequestCode, ResponseCode
 from txstore.errors import (
     BrokerBusyError,
     BrokerRefusedError,
@@ -16,62 +15,6 @@ from txstore.errors import (
 )
 
 __all__ = ["RequestCode", "ResponseCode", "refusal"]
-
-
-class RequestCode(enum.IntEnum):
-    """What is asked for."""
-
-    PULL_MESSAGE = 11
-    QUERY_CONSUMER_OFFSET = 14
-    UPDATE_CONSUMER_OFFSET = 15
-    SEARCH_OFFSET_BY_TIMESTAMP = 29
-    GET_MAX_OFFSET = 30
-    GET_MIN_OFFSET = 31
-    HEART_BEAT = 34
-    UNREGISTER_CLIENT = 35
-    CONSUMER_SEND_MSG_BACK = 36
-    END_TRANSACTION = 37
-    GET_CONSUMER_LIST_BY_GROUP = 38
-    CHECK_TRANSACTION_STATE = 39
-    NOTIFY_CONSUMER_IDS_CHANGED = 40
-    LOCK_BATCH_MQ = 41
-    UNLOCK_BATCH_MQ = 42
-    GET_ROUTE_INFO_BY_TOPIC = 105
-    GET_BROKER_CLUSTER_INFO = 106
-    RESET_CONSUMER_CLIENT_OFFSET = 220
-    GET_CONSUMER_STATUS_FROM_CLIENT = 221
-    GET_CONSUMER_RUNNING_INFO = 307
-    CONSUME_MESSAGE_DIRECTLY = 309
-    SEND_MESSAGE_V2 = 310
-    SEND_BATCH_MESSAGE = 320
-
-
-class ResponseCode(enum.IntEnum):
-    """What came of it."""
-
-    SUCCESS = 0
-    SYSTEM_ERROR = 1
-    SYSTEM_BUSY = 2
-    REQUEST_CODE_NOT_SUPPORTED = 3
-    TRANSACTION_FAILED = 4
-    FLUSH_DISK_TIMEOUT = 10
-    SLAVE_NOT_AVAILABLE = 11
-    FLUSH_SLAVE_TIMEOUT = 12
-    MESSAGE_ILLEGAL = 13
-    SERVICE_NOT_AVAILABLE = 14
-    NO_PERMISSION = 16
-    TOPIC_NOT_EXIST = 17
-    PULL_NOT_FOUND = 19
-    PULL_RETRY_IMMEDIATELY = 20
-    PULL_OFFSET_MOVED = 21
-    QUERY_NOT_FOUND = 22
-    SUBSCRIPTION_PARSE_FAILED = 23
-    SUBSCRIPTION_GROUP_NOT_EXIST = 26
-    INVALID_PARAMETER = 29
-    CONSUMER_NOT_ONLINE = 206
-    CONSUME_MSG_TIMEOUT = 207
-    FLOW_CONTROL = 215
-    ILLEGAL_OPERATION = 604
 
 
 _BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL)

@@ -8,6 +8,7 @@
 
 mod arrow;
 mod call;
+mod codes;
 mod error;
 mod message;
 mod remoting;
@@ -34,6 +35,8 @@ mod _native {
         log_store_id, log_topics,
     };
     #[pymodule_export]
+    use super::codes::{RequestRule, request_rules};
+    #[pymodule_export]
     use super::message::{Message, SendResult};
     #[pymodule_export]
     use super::remoting::{FrameReader, RemotingCommand, batch_body, decode_records, encode_request, properties_text};
@@ -57,11 +60,12 @@ mod _native {
 
     use pyo3::prelude::*;
 
-    /// Sets the version, and has a forked child tell the engine that it is one.
+    /// Sets the version and the codes' enums, and has a forked child tell the engine that it is one.
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("__debug_build__", cfg!(debug_assertions))?;
+        super::codes::add_enums(module)?;
         let py = module.py();
         let note = pyo3::types::PyCFunction::new_closure(py, None, None, |_args, _kwargs| crate::store::note_fork())?;
         let options = pyo3::types::PyDict::new(py);

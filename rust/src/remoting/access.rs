@@ -1,8 +1,8 @@
 //! Access: what an account needs so that a request of its is done.
 //!
-//! In: a request, accounts. Out: it may go on, or why not. Always: what is not listed here is for administrators; a body
-//! that cannot be read is, too; where a request names a place of the log, the topic of what stands there counts, not the
-//! one that it names. Not here: what an account may do (`accounts`).
+//! In: a request, accounts. Out: it may go on, or why not. Always: the table of codes says what a request needs; a code
+//! that is not in it, and a body that cannot be read, are for administrators; if a request names a record, the topic of
+//! that record counts, not the one that the request names. Not here: what an account may do (`accounts`).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::fmt;
 use serde_json::Value;
 
 use super::accounts::Accounts;
-use super::codes::request as codes;
+use super::codes::{AccessRule, RequestCode};
 use super::command::Command;
 use crate::names::{DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic};
 
@@ -79,38 +79,28 @@ fn needs(request: &Command, topic_of: impl Fn(Place) -> Option<String>) -> Vec<N
         Ok(offset) => topic_of(place(offset)).map(need).into_iter().collect(),
         Err(_) => vec![Need::Admin],
     };
-    match request.code {
-        codes::SEND_MESSAGE => vec![send(field("topic"))],
-        codes::SEND_MESSAGE_V2 | codes::SEND_BATCH_MESSAGE => vec![send(field("b"))],
-        codes::PULL_MESSAGE
-        | codes::LITE_PULL_MESSAGE
-        | codes::QUERY_CONSUMER_OFFSET
-        | codes::UPDATE_CONSUMER_OFFSET => vec![read(field("topic")), group(field("consumerGroup"))],
-        codes::QUERY_MESSAGE => vec![read(field("topic"))],
-        codes::SEARCH_OFFSET_BY_TIMESTAMP
-        | codes::GET_MAX_OFFSET
-        | codes::GET_MIN_OFFSET
-        | codes::GET_EARLIEST_MSG_STORETIME => vec![send_or_read(field("topic"))],
-        codes::VIEW_MESSAGE_BY_ID => at("offset", Place::Record, |topic| read(&topic).owned()),
-        codes::CONSUMER_SEND_MSG_BACK => {
+    let rule = RequestCode::of(request.code).map_or(AccessRule::Admin, |row| row.access);
+    match rule {
+        AccessRule::SendTo(topic) => vec![send(field(topic))],
+        AccessRule::EndHalf => at("tranStateTableOffset", Place::Half, |topic| send(&topic).owned()),
+        AccessRule::Read => vec![read(field("topic"))],
+        AccessRule::ReadInGroup => vec![read(field("topic")), group(field("consumerGroup"))],
+        AccessRule::SendOrRead => vec![send_or_read(field("topic"))],
+        AccessRule::ReadRecord => at("offset", Place::Record, |topic| read(&topic).owned()),
+        AccessRule::HandBack => {
             let mut needs: Vec<Need<'_>> = at("offset", Place::Record, |topic| read(&topic).owned());
             needs.push(group(field("group")));
             needs
         }
-        codes::END_TRANSACTION => at("tranStateTableOffset", Place::Half, |topic| send(&topic).owned()),
-        codes::HEART_BEAT => of_body(request, heartbeat),
-        codes::UNREGISTER_CLIENT => {
+        AccessRule::Heartbeat => of_body(request, heartbeat),
+        AccessRule::Leave => {
             let name = field("consumerGroup");
             if name.is_empty() { Vec::new() } else { vec![group(name)] }
         }
-        codes::GET_CONSUMER_LIST_BY_GROUP => vec![group(field("consumerGroup"))],
-        codes::LOCK_BATCH_MQ | codes::UNLOCK_BATCH_MQ => of_body(request, locks),
-        // Whoever has an account may ask where things are.
-        codes::CHECK_CLIENT_CONFIG
-        | codes::GET_KV_CONFIG
-        | codes::GET_ROUTEINFO_BY_TOPIC
-        | codes::GET_BROKER_CLUSTER_INFO => Vec::new(),
-        _ => vec![Need::Admin],
+        AccessRule::Group => vec![group(field("consumerGroup"))],
+        AccessRule::Lock => of_body(request, locks),
+        AccessRule::Signature => Vec::new(),
+        AccessRule::Admin => vec![Need::Admin],
     }
 }
 

@@ -1,7 +1,9 @@
 //! Check: what a producer is sent when it is asked about its transaction.
 //!
-//! In: a pending half message. Out: request 39, with the message as its producer knows it. Not here: who is asked, when.
+//! In: a pending half message. Out: `CHECK_TRANSACTION_STATE`, with the message as its producer knows it. Not here: who
+//! is asked, when.
 
+use super::codes::request;
 use super::command::{Command, ExtFields, FLAG_ONE_WAY};
 use crate::error::Result;
 use crate::half::HalfFacts;
@@ -9,17 +11,14 @@ use crate::names::HALF_TOPIC;
 use crate::record::{Draft, Place, encode};
 use crate::store::StoredRecord;
 
-/// `CHECK_TRANSACTION_STATE`.
-const CHECK_TRANSACTION_STATE: i32 = 39;
-
 /// The request that asks what became of a half message's transaction.
 pub fn check_request(half: &StoredRecord, broker_name: &str) -> Result<Command> {
     let view = half.view()?;
     let facts = HalfFacts::of(&view);
     let id = facts.unique_id.unwrap_or_default();
-    let mut request = Command::request(CHECK_TRANSACTION_STATE, 0);
-    request.flag = FLAG_ONE_WAY;
-    request.ext_fields = ExtFields::from_iter([
+    let mut check = Command::request(request::CHECK_TRANSACTION_STATE, 0);
+    check.flag = FLAG_ONE_WAY;
+    check.ext_fields = ExtFields::from_iter([
         ("topic", HALF_TOPIC),
         ("tranStateTableOffset", &view.queue_offset.to_string()),
         ("commitLogOffset", &view.physical_offset.to_string()),
@@ -47,6 +46,6 @@ pub fn check_request(half: &StoredRecord, broker_name: &str) -> Result<Command> 
         queue_offset: view.queue_offset,
         store_timestamp: view.store_timestamp,
     };
-    encode(&draft, place, false, &mut request.body)?;
-    Ok(request)
+    encode(&draft, place, false, &mut check.body)?;
+    Ok(check)
 }

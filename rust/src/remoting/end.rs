@@ -1,7 +1,8 @@
 //! End: transactions that clients commit or roll back.
 //!
-//! In: request 37, mostly one-way. Out: outcomes, also of what had ended otherwise. Always: place and group must be the half's own, so that a forged end
-//! changes nothing; the same again is a success; the engine's rules decide, there are none here. Not here: checks.
+//! In: `END_TRANSACTION`, mostly one-way. Out: outcomes, also of what had ended otherwise. Always: offsets and group must
+//! be the half's own, so that a forged end changes nothing; the same again is a success; the engine's rules decide, there
+//! are none here. Not here: checks.
 
 use super::codes::response;
 use super::command::Command;

@@ -4,6 +4,7 @@
 //! limits are held before memory is asked for; a malformed frame is an exact error, never a panic; sending, ending and
 //! pulling never wait for Python. Not here: groups, topics and checks, which Python decides.
 
+pub mod codes;
 pub mod command;
 pub mod frame;
 mod header_binary;
@@ -21,8 +22,6 @@ mod arrivals;
 pub mod budget;
 #[cfg(feature = "server")]
 pub mod check;
-#[cfg(feature = "server")]
-pub mod codes;
 #[cfg(feature = "server")]
 mod connection;
 #[cfg(feature = "server")]

@@ -1,6 +1,6 @@
 //! Offset: how far a group says that it has come.
 //!
-//! In: request 15, and the offsets that pulls bear. Out: the store's table of offsets. Always: of both ways of one
+//! In: `UPDATE_CONSUMER_OFFSET`, and the offsets in pulls. Out: the store's table of offsets. Always: of both ways of one
 //! connection the later request counts, so both end here, in the order of arrival; only groups with members and queues
 //! that are there have offsets. Not here: retry topics and groups without members, which Python knows.
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::oneshot;
 
 use super::budget::Charge;
-use super::codes::{request, response};
+use super::codes::{event, response};
 use super::command::{Command, ExtFields};
 use super::fields::Refusal;
 use crate::sync::unmodelled::{Condvar, Mutex};
@@ -99,7 +99,7 @@ impl Policy {
             return Err(Refusal::new(response::SERVICE_NOT_AVAILABLE, "the server is stopping"));
         }
         // That a connection has ended must be known, however many requests wait.
-        if asked.command.code != request::CLOSED && state.is_full_for(asked.connection) {
+        if asked.command.code != event::CLOSED && state.is_full_for(asked.connection) {
             return Err(Refusal::new(response::SYSTEM_BUSY, "too many requests wait to be decided; try again"));
         }
         if let Some(sender) = sender {

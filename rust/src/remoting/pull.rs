@@ -1,6 +1,6 @@
 //! Pull: messages of a queue, at once or when there are some.
 //!
-//! In: requests 11 and 361. Out: whole records back to back, and where to go on. Always: nothing behind the visible end;
+//! In: requests that pull. Out: whole records back to back, and where to go on. Always: nothing behind the visible end;
 //! a held pull costs no thread; no system topic is handed out. Not here: who of a group reads which queue.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Send: messages, batches and half messages of clients.
 //!
-//! In: requests 10, 310 and 320. Out: where each message went. Always: a system topic is refused; a batch is stored whole
+//! In: requests that send. Out: where each message went. Always: a system topic is refused; a batch is stored whole
 //! or not at all; an answer goes out when the store may acknowledge. Not here: which topics there may be.
 
 use std::sync::atomic::Ordering::Relaxed;

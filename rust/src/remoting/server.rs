@@ -20,7 +20,7 @@ use super::access::{self, Denied, Need, Place};
 use super::accounts::{ACCESS_KEY, Accounts};
 use super::arrivals::Arrivals;
 use super::budget::{Account, Budget, WAITING_COST};
-use super::codes::{request as codes, response};
+use super::codes::{Handler, RequestCode, event, request as codes, response};
 use super::command::{Command, ExtFields};
 use super::connection::Connection;
 use super::counters::Counters;
@@ -160,16 +160,18 @@ impl Service {
     }
 
     async fn obey(&self, session: &Session, request: Command) -> Result<Command, Refusal> {
-        match request.code {
-            codes::SEND_MESSAGE | codes::SEND_MESSAGE_V2 | codes::SEND_BATCH_MESSAGE => {
-                send::send(self, session, &request).await
+        let row = RequestCode::of(request.code);
+        match row.map_or(Handler::Refused, |row| row.handler) {
+            Handler::Send => send::send(self, session, &request).await,
+            Handler::Pull => pull::pull(self, session, &request).await,
+            Handler::End => end::end(self, &request).await,
+            Handler::Offset if offset::is_plain(self, &request) => offset::update(self, &request),
+            Handler::Offset | Handler::Python => self.decide(session, request).await,
+            Handler::Client | Handler::Refused => {
+                let name = row.map_or("no request of RocketMQ 5.4", |row| row.name);
+                let remark = format!("request code {} ({name}) is not served", request.code);
+                Err(Refusal::new(response::REQUEST_CODE_NOT_SUPPORTED, remark))
             }
-            codes::PULL_MESSAGE | codes::LITE_PULL_MESSAGE => pull::pull(self, session, &request).await,
-            codes::UPDATE_CONSUMER_OFFSET if offset::is_plain(self, &request) => offset::update(self, &request),
-            codes::END_TRANSACTION => end::end(self, &request).await,
-            // Numbers below 0 are between the server and Python.
-            ..0 => Err(Refusal::new(response::REQUEST_CODE_NOT_SUPPORTED, format!("code {} is none", request.code))),
-            _ => self.decide(session, request).await,
         }
     }
 
@@ -186,7 +188,7 @@ impl Service {
         };
         Counters::count(counter);
         if !session.denied.swap(true, Relaxed) {
-            self.note(session, codes::DENIED, format!("request {}: {remark}", request.code));
+            self.note(session, event::DENIED, format!("request {}: {remark}", request.code));
         }
         Err(Refusal::new(response::NO_PERMISSION, remark))
     }
@@ -234,7 +236,7 @@ impl Service {
             return Err(Refusal::new(response::NO_PERMISSION, remark));
         }
         names::validate_topic(name).map_err(|error| Refusal::of(&error))?;
-        let mut asked = Command::request(codes::TOPIC, 0);
+        let mut asked = Command::request(event::TOPIC, 0);
         let make = if wanted == Use::Send { "true" } else { "false" };
         asked.ext_fields = ExtFields::from_iter([("topic", name), ("make", make)]);
         succeeded(self.policy.ask(session.id, &session.address, asked).await?)?;
@@ -253,7 +255,7 @@ impl Service {
             return Ok(*number);
         }
         names::validate_group(group).map_err(|error| Refusal::of(&error))?;
-        let mut asked = Command::request(codes::PRODUCER, 0);
+        let mut asked = Command::request(event::PRODUCER, 0);
         asked.ext_fields = ExtFields::from_iter([("group", group)]);
         if let Some(account) = account {
             asked.ext_fields.set(ACCESS_KEY, account);
@@ -316,7 +318,7 @@ impl Service {
     fn answered(&self, session: &Session, answer: Command) {
         if session.asked.lock().remove(&answer.opaque) && answer.body.len() <= ANSWER_BODY_MAX {
             let fields = [("opaque", answer.opaque.to_string()), ("code", answer.code.to_string())];
-            let told = Command { code: codes::ANSWERED, ext_fields: ExtFields::from_iter(fields), ..answer };
+            let told = Command { code: event::ANSWERED, ext_fields: ExtFields::from_iter(fields), ..answer };
             // Where the line is full it is as if the client had not answered.
             let charge = session.account.charge(told.memory() + WAITING_COST);
             let _ = self.policy.tell(session.id, &session.address, told, Some(charge));
@@ -361,14 +363,14 @@ impl Service {
             self.counters.connections.fetch_sub(1, Relaxed);
             if session.known.load(Relaxed) {
                 // Refused only where the server has stopped.
-                let _ = self.policy.tell(session.id, &session.address, Command::request(codes::CLOSED, 0), None);
+                let _ = self.policy.tell(session.id, &session.address, Command::request(event::CLOSED, 0), None);
             }
         }
     }
 
     /// Has Python log why a connection is ended: a frame that was none, a handshake that failed.
     pub(super) fn refused(&self, session: &Session, why: String) {
-        self.note(session, codes::MALFORMED, why);
+        self.note(session, event::MALFORMED, why);
     }
 
     fn note(&self, session: &Session, code: i32, what: String) {

@@ -26,7 +26,7 @@ from txstore.broker import Broker
 from txstore.broker import open as open_store
 from txstore.config import BrokerConfig
 from txstore.errors import InvalidOptionError, ReadOnlyError, StoreIOError, TxStoreError
-from txstore.remoting.codes import ResponseCode
+from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.remoting.server.clients import Clients, GroupLimits
 from txstore.remoting.server.metrics import MetricsServer
 from txstore.remoting.server.offsets import Locks, Offsets
@@ -304,52 +304,52 @@ class Server:
         at_once: dict[int, Handler] = {
             _TOPIC: topics.known,
             _PRODUCER: self._producer,
-            14: offsets.query,
-            15: offsets.update,
-            29: offsets.search,
-            30: offsets.maximum,
-            31: offsets.minimum,
-            32: offsets.earliest,
-            34: clients.heartbeat,
-            35: clients.unregister,
-            36: retries.send_back,
-            38: clients.consumer_ids,
-            41: locks.lock,
-            42: locks.unlock,
-            46: clients.check_config,
-            101: routes.key_value,
-            105: routes.route,
-            106: routes.cluster,
-            203: clients.consumer_connections,
-            204: clients.producer_connections,
-            223: questions.status,
-            307: questions.running_info,
-            309: questions.consume_directly,
+            RequestCode.QUERY_CONSUMER_OFFSET: offsets.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search,
+            RequestCode.GET_MAX_OFFSET: offsets.maximum,
+            RequestCode.GET_MIN_OFFSET: offsets.minimum,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: offsets.earliest,
+            RequestCode.HEART_BEAT: clients.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: clients.unregister,
+            RequestCode.CONSUMER_SEND_MSG_BACK: retries.send_back,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: clients.consumer_ids,
+            RequestCode.LOCK_BATCH_MQ: locks.lock,
+            RequestCode.UNLOCK_BATCH_MQ: locks.unlock,
+            RequestCode.CHECK_CLIENT_CONFIG: clients.check_config,
+            RequestCode.GET_KV_CONFIG: routes.key_value,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: routes.route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: routes.cluster,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: clients.consumer_connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: clients.producer_connections,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: questions.status,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: questions.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: questions.consume_directly,
         }
         slow: dict[int, Handler] = {
-            12: queries.by_key,
-            17: topics.update,
-            21: topics.all,
-            25: topics.update_properties,
-            26: topics.properties,
-            28: topics.runtime,
-            33: queries.by_place,
-            200: topics.update_group,
-            201: topics.all_groups,
-            202: topics.status,
-            206: topics.names,
-            207: topics.delete_group,
-            208: topics.progress,
-            215: topics.delete,
-            216: topics.delete_route,
-            222: offsets.reset,
-            224: topics.of_cluster,
-            300: topics.groups_of,
-            304: topics.system_names,
-            323: retries.resume,
-            343: topics.topics_of,
-            351: topics.config,
-            352: topics.group,
+            RequestCode.QUERY_MESSAGE: queries.by_key,
+            RequestCode.UPDATE_AND_CREATE_TOPIC: topics.update,
+            RequestCode.GET_ALL_TOPIC_CONFIG: topics.all,
+            RequestCode.UPDATE_BROKER_CONFIG: topics.update_properties,
+            RequestCode.GET_BROKER_CONFIG: topics.properties,
+            RequestCode.GET_BROKER_RUNTIME_INFO: topics.runtime,
+            RequestCode.VIEW_MESSAGE_BY_ID: queries.by_place,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: topics.update_group,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: topics.all_groups,
+            RequestCode.GET_TOPIC_STATS_INFO: topics.status,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics.names,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: topics.delete_group,
+            RequestCode.GET_CONSUME_STATS: topics.progress,
+            RequestCode.DELETE_TOPIC_IN_BROKER: topics.delete,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: topics.delete_route,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: offsets.reset,
+            RequestCode.GET_TOPICS_BY_CLUSTER: topics.of_cluster,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: topics.groups_of,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: topics.system_names,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: retries.resume,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: topics.topics_of,
+            RequestCode.GET_TOPIC_CONFIG: topics.config,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: topics.group,
         }
         return at_once, slow
 
@@ -382,7 +382,7 @@ class Server:
         elif request.code == _DENIED:
             _log.warning("denied: %s", request.remark, extra={"client": request.address, "reason": request.remark})
         elif request.code not in self._slow_handlers:
-            self._answer(request, self._handlers.get(request.code, _unknown))
+            self._answer(request, self._handlers)
         elif self._may_wait(request.connection):
             self._slow.submit(self._answer_slowly, request)
         else:
@@ -399,15 +399,15 @@ class Server:
 
     def _answer_slowly(self, request: RemotingRequest) -> None:
         try:
-            self._answer(request, self._slow_handlers[request.code])
+            self._answer(request, self._slow_handlers)
         finally:
             with self._lock:
                 self._slow_waiting -= Counter([request.connection])
 
-    def _answer(self, request: RemotingRequest, handler: Handler) -> None:
+    def _answer(self, request: RemotingRequest, handlers: dict[int, Handler]) -> None:
         reply: Reply | None
         try:
-            reply = handler(request)
+            reply = handlers[request.code](request)
         except Refused as refused:
             reply = Reply(refused.code, str(refused))
         except TxStoreError as error:
@@ -457,10 +457,6 @@ def _place(address: str) -> tuple[str, int]:
         return str(ipaddress.ip_address(host.strip("[]"))), int(port)
     except ValueError:
         return "127.0.0.1", int(port) if port.isascii() and port.isdigit() else 0
-
-
-def _unknown(request: Request) -> Reply:
-    return Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {request.code} is not served")
 
 
 def _listen(broker: Broker, config: ServerConfig, secrets: Secrets) -> RemotingServer:

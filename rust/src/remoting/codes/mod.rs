@@ -1,0 +1,73 @@
+//! The codes of RocketMQ's remoting protocol: numbers, names, who answers, who may ask.
+//!
+//! In:  a number, or an error of the engine.
+//! Out: a row of the table, or the response code that tells a client what to do about the error.
+
+pub mod request;
+pub mod response;
+
+use crate::error::{Error, ErrorKind};
+
+pub use request::{AccessRule, Handler, RequestCode};
+
+/// What the engine asks of Python or tells it, as the code of a request.
+pub mod event {
+    /// Asks whether there is this topic, and may be made.
+    pub const TOPIC: i32 = -1;
+    /// Asks which number a producer group has on this connection.
+    pub const PRODUCER: i32 = -2;
+    /// Tells that a connection has ended.
+    pub const CLOSED: i32 = -3;
+    /// Tells that a frame was malformed, for the reason in the remark; the connection ends.
+    pub const MALFORMED: i32 = -4;
+    /// Tells that a request was denied, for the reason in the remark; the first of its connection.
+    pub const DENIED: i32 = -5;
+    /// Tells a client's answer to what it was asked; fields `opaque` and `code`.
+    pub const ANSWERED: i32 = -6;
+}
+
+/// The response code that tells a client what to do about an error.
+pub fn of_error(error: &Error) -> i32 {
+    match error {
+        Error::InvalidMessage { .. } | Error::InvalidName { .. } => response::MESSAGE_ILLEGAL,
+        Error::LateEnd { .. } => response::ILLEGAL_OPERATION,
+        Error::AlreadyEnded { .. } => response::TRANSACTION_FAILED,
+        Error::TooManyPending { .. } => response::FLOW_CONTROL,
+        Error::OffsetTooOld { .. } => response::PULL_OFFSET_MOVED,
+        other => match other.kind() {
+            ErrorKind::Invalid => response::INVALID_PARAMETER,
+            ErrorKind::NotFound => response::QUERY_NOT_FOUND,
+            ErrorKind::Unavailable | ErrorKind::Poisoned | ErrorKind::Closed => response::SERVICE_NOT_AVAILABLE,
+            ErrorKind::IllegalState | ErrorKind::Corrupted | ErrorKind::System => response::SYSTEM_ERROR,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_and_each_name_stand_once_in_order() {
+        assert!(request::ALL.is_sorted_by(|one, next| one.number < next.number));
+        assert!(response::ALL.is_sorted_by(|one, next| one.0 < next.0));
+        let names: std::collections::HashSet<_> = request::ALL.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), request::ALL.len());
+    }
+
+    #[test]
+    fn a_number_finds_its_row() {
+        for row in request::ALL {
+            assert_eq!(RequestCode::of(row.number), Some(row));
+        }
+        assert_eq!(RequestCode::of(-1), None);
+        assert_eq!(RequestCode::of(16), None);
+    }
+
+    #[test]
+    fn only_administrators_may_ask_for_what_is_not_served() {
+        for row in request::ALL.iter().filter(|row| matches!(row.handler, Handler::Client | Handler::Refused)) {
+            assert_eq!(row.access, AccessRule::Admin, "{}", row.name);
+        }
+    }
+}

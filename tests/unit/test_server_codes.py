@@ -1,0 +1,46 @@
+"""The story: one table says of every request of RocketMQ 5.4 who answers it, and all parts of the server keep to it.
+
+The router, a live server that is sent each code once, and the errors that clients show.
+"""
+
+from __future__ import annotations
+
+from tests.frames import Wire
+from txstore import Broker, Server, ServerConfig
+from txstore._native import RequestCode, ResponseCode, request_rules
+
+ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
+RULES = {rule.code: rule for rule in request_rules()}
+BY_PYTHON = ("Python", "engine or Python")
+# The settings of a server do not change while it runs; the answer says where to give them.
+REFUSED_BY_PYTHON = {RequestCode.UPDATE_BROKER_CONFIG}
+
+
+def test_the_enum_is_the_table() -> None:
+    assert {code.value: code.name for code in RequestCode} == {rule.code: rule.name for rule in request_rules()}
+    assert len(RULES) == 159
+
+
+def test_python_has_a_handler_for_exactly_what_it_answers(broker: Broker) -> None:
+    with Server(broker, ANY) as server:
+        handlers = [*server._handlers, *server._slow_handlers]
+    assert sorted(code for code in handlers if code > 0) == [
+        code for code, rule in RULES.items() if rule.answered_by in BY_PYTHON
+    ]
+    assert all(isinstance(code, RequestCode) for code in handlers if code > 0)
+
+
+def test_a_server_refuses_exactly_what_the_table_says(broker: Broker) -> None:
+    unknown = [-6, -1, 0, 16, 999, 200_057]
+    with Server(broker, ANY) as server, Wire(str(server.address)) as client:
+        answers = {code: client.call(code, {"topic": "t", "group": "g", "b": "t"}) for code in [*unknown, *RULES]}
+    refused = {code for code, answer in answers.items() if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
+    not_served = {code for code, rule in RULES.items() if rule.answered_by in (None, "client")}
+    assert refused == {*unknown, *not_served, *REFUSED_BY_PYTHON}
+
+
+def test_a_refusal_names_the_request(broker: Broker) -> None:
+    with Server(broker, ANY) as server, Wire(str(server.address)) as client:
+        named, unknown = client.call(RequestCode.POP_MESSAGE, {}), client.call(999, {})
+    assert named.remark == "request code 200050 (POP_MESSAGE) is not served"
+    assert unknown.remark == "request code 999 (no request of RocketMQ 5.4) is not served"
