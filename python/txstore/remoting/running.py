@@ -1,8 +1,8 @@
 """Running: what an operator is told of the consumers here, by way of a broker.
 
-In: requests 221 and 307 (mqadmin consumerStatus). Out: what they subscribe to, which queues are theirs, and how far
-they are. Always: looking changes nothing. Not here: 309, a message dealt with out of turn, which a consumer that polls
-cannot be made to do; it is answered as not supported.
+In: what a server asks for mqadmin's consumerStatus. Out: what they subscribe to, which queues are theirs, and how far
+they are. Always: looking changes nothing. Not here: CONSUME_MESSAGE_DIRECTLY, a message handled out of turn, which
+a consumer that polls cannot be made to do; it is answered as not supported.
 """
 
 import json

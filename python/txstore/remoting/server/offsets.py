@@ -1,7 +1,7 @@
 """Offsets: how far groups have read, where queues begin and end, who holds a queue.
 
-In: requests 14, 15, 29 to 32, 41, 42 and 222. Out: offsets; locks. Always: the same offsets that embedded consumers
-have; a lock lives 60 s unless it is renewed. Not here: which member reads what.
+In: requests about offsets and locks. Out: offsets; locks. Always: the same offsets that embedded consumers have; a
+lock lives 60 s unless it is renewed. Not here: which member reads what.
 """
 
 import string

@@ -1,6 +1,6 @@
 """Queries: messages by key, by unique id and by place.
 
-In: requests 12 and 33. Out: whole records, as they stand in the log. Always: no message of a system topic. Not here:
+In: a key, or a record's offset. Out: whole records as stored. Always: no message of a system topic. Not here:
 the index.
 """
 

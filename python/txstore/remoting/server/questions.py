@@ -1,8 +1,8 @@
 """Questions: what an operator wants to know of a consumer, who alone can tell.
 
-In: requests 223, 307 and 309. Out: the consumer's own answer, handed back. Always: nobody waits in a thread; who does
-not answer within ten seconds, or has gone, is said so; what signed the operator's request stays here. Not here: what
-the answers mean.
+In: operators' requests about one consumer. Out: the consumer's own answer, handed back. Always: no thread waits; the
+operator is told when the consumer has gone or does not answer within ten seconds; what signed the operator's request
+stays here. Not here: what the answers mean.
 """
 
 import re

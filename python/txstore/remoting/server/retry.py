@@ -1,7 +1,8 @@
 """Retry: messages that a consumer hands back, and transactions that an operator takes up again.
 
-In: requests 36 and 323. Out: the message again after a delay, or among the group's dead letters; the transaction
-pends. Always: the broker's own rules, the same that embedded consumers have. Not here: those rules.
+In: CONSUMER_SEND_MSG_BACK and RESUME_CHECK_HALF_MESSAGE. Out: the message again after a delay, or among the group's
+dead letters; the transaction is pending again. Always: the broker's own rules, the same that embedded consumers have.
+Not here: those rules.
 """
 
 from txstore._native import is_system_topic, validate_group
@@ -41,7 +42,7 @@ class Retries:
         return OK
 
     def resume(self, request: Request) -> Reply:
-        """323: the transaction whose parked copy has this offset id pends again, and is asked about."""
+        """Makes the transaction pending again whose parked copy has this offset id; its producer is asked again."""
         place = text(request.fields, "msgId")[-16:]
         try:
             parked = self._broker.store.read_at(int(place, 16))

@@ -80,7 +80,7 @@ class Topics:
     # Topics
 
     def update(self, request: Request) -> Reply:
-        """17: makes a topic, or gives it more queues. Refuses what is not kept here."""
+        """Creates a topic, or gives it more queues. Refuses settings that are not stored."""
         fields = request.fields
         reading, writing = number(fields, "readQueueNums"), number(fields, "writeQueueNums")
         if reading != writing:
@@ -93,7 +93,7 @@ class Topics:
         return OK
 
     def delete(self, request: Request) -> Reply:
-        """215: by the broker's rules; nobody here may read it either."""
+        """Deletes a topic by the broker's rules. Refuses one that connected clients read."""
         topic = text(request.fields, "topic")
         if readers := self._clients.readers(topic):
             raise Refused(
@@ -108,19 +108,19 @@ class Topics:
         return OK
 
     def delete_route(self, request: Request) -> Reply:
-        """216: the name server's half of it, which is the same table."""
+        """Deletes the topic from the name server, which shares the broker's table."""
         return OK
 
     def names(self, request: Request) -> Reply:
         return Reply(body=json_of({"topicList": self._broker.topics()}))
 
     def all(self, request: Request) -> Reply:
-        """21: every topic with its settings."""
+        """Returns the settings of all topics."""
         table = {topic: self._config(topic) for topic in self._broker.topics()}
         return Reply(body=json_of({"dataVersion": _version(), "topicConfigTable": table}))
 
     def config(self, request: Request) -> Reply:
-        """351: one topic's settings."""
+        """Returns the settings of one topic."""
         topic = text(request.fields, "topic")
         if not self._broker.has_topic(topic):
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic}")
@@ -140,7 +140,7 @@ class Topics:
         }
 
     def status(self, request: Request) -> Reply:
-        """202: where a topic's queues begin and end."""
+        """Returns the first and last offset of each queue of a topic."""
         described = self._broker.describe_topic(text(request.fields, "topic"))
         rows: dict[tuple[str, int], object] = {}
         for queue in described.queues:
@@ -152,7 +152,7 @@ class Topics:
     # Groups
 
     def update_group(self, request: Request) -> Reply:
-        """200: makes a group known. Refuses settings that are not kept here: consumers have their own."""
+        """Creates a consumer group. Refuses settings that are not stored: consumers have their own."""
         said = json_body(request)
         group = said.get("groupName")
         if not isinstance(group, str) or not group:
@@ -166,7 +166,7 @@ class Topics:
         return OK
 
     def delete_group(self, request: Request) -> Reply:
-        """207: by the broker's rules."""
+        """Deletes a consumer group by the broker's rules. Refuses one with connected consumers."""
         group = text(request.fields, "groupName")
         if self._clients.counts(group)["consumers"]:
             raise Refused(
@@ -176,19 +176,19 @@ class Topics:
         return OK
 
     def all_groups(self, request: Request) -> Reply:
-        """201: every group with its settings."""
+        """Returns the settings of all groups."""
         table = {group: _group(group) for group in self._broker.groups()}
         return Reply(body=json_of({"dataVersion": _version(), "subscriptionGroupTable": table}))
 
     def group(self, request: Request) -> Reply:
-        """352: one group's settings."""
+        """Returns the settings of one group."""
         group = text(request.fields, "group")
         if group not in self._broker.groups():
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no consumer group {group}")
         return Reply(body=json_of(_group(group)))
 
     def progress(self, request: Request) -> Reply:
-        """208: how far a group is behind."""
+        """Returns the progress of a group in each queue."""
         group = text(request.fields, "consumerGroup")
         only = request.fields.get("topic")
         rows: dict[tuple[str, int], object] = {}
@@ -206,19 +206,19 @@ class Topics:
         return Reply(body=b'{"consumeTps":0.0,' + table + b"}")
 
     def topics_of(self, request: Request) -> Reply:
-        """343: what a group reads."""
+        """Returns the topics that a group reads."""
         group = text(request.fields, "group")
         names = sorted({row.topic for row in self._broker.lag(group)} - {retry_topic(group)})
         return Reply(body=json_of({"topicList": names}))
 
     def groups_of(self, request: Request) -> Reply:
-        """300: who reads a topic."""
+        """Returns the groups that read a topic."""
         return Reply(body=json_of({"groupList": self._broker.describe_topic(text(request.fields, "topic")).groups}))
 
     # The broker
 
     def runtime(self, request: Request) -> Reply:
-        """28: figures, all of them text."""
+        """Returns the broker's statistics, all of them as text."""
         stat, counters = self._broker.stat(), self._tables.counters()
         figures: dict[str, object] = {
             "bootTimestamp": self._began_ms,
@@ -235,7 +235,7 @@ class Topics:
         return Reply(body=json_of({"table": {name: str(value) for name, value in figures.items()}}))
 
     def properties(self, request: Request) -> Reply:
-        """26: the settings, as a properties file."""
+        """Returns the settings as a properties file."""
         config = self._broker.config
         settings = {
             "autoCreateTopicEnable": str(config.auto_create_topic_enable).lower(),
@@ -256,11 +256,11 @@ class Topics:
         )
 
     def system_names(self, request: Request) -> Reply:
-        """304: none is shown to clients."""
+        """Returns an empty list: system topics are not shown to clients."""
         return Reply(body=json_of({"brokerAddr": self._address(), "topicList": []}))
 
     def of_cluster(self, request: Request) -> Reply:
-        """224: the topics of a cluster, of which there is one."""
+        """Returns the topics of a cluster; there is only one cluster."""
         return self.names(request)
 
 
