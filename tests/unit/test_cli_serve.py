@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -147,3 +147,31 @@ def test_it_reads_its_files_again_when_it_is_told(tmp_path: Path) -> None:
         _, log = process.communicate(timeout=20)
     assert process.returncode == 0
     assert "-secret" not in log
+
+
+def test_connections_leave_file_handles_for_the_store(tmp_path: Path) -> None:
+    """With few handles connections are refused, and the store still opens the files that its sends need."""
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200)); "
+    command = [sys.executable, "-c", code + _ENTRY[2], "serve", str(tmp_path / "store"), *_FREE, "--log", "json"]
+    command += ["--set", "mapped_file_size_commit_log=1048576", "--set", "max_message_size=65536"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            places = json.loads(process.stdout.readline())
+            with ExitStack() as stack, Wire(places["broker"]) as wire:
+                assert wire.call(SEND_V2, FIELDS, b"x").code == 0
+                for _ in range(250):
+                    stack.enter_context(Wire(places["broker"]))
+                with Wire(places["broker"]) as refused:
+                    assert refused.closed()
+                for number in range(40):
+                    sent = wire.call(SEND_V2, FIELDS | {"b": f"orders-{number}"}, b"x" * 60_000)
+                    assert (sent.code, sent.remark) == (0, None)
+            process.send_signal(signal.SIGTERM)
+            _, log = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    (warning,) = [json.loads(line) for line in log.splitlines() if '"warning"' in line]
+    assert "may open 200 files" in warning["message"]
+    assert 50 < warning["connections_max"] < 150

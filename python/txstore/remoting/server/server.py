@@ -28,6 +28,7 @@ from txstore.config import BrokerConfig
 from txstore.errors import InvalidOptionError, ReadOnlyError, StoreIOError, TxStoreError
 from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.remoting.server.clients import Clients, GroupLimits
+from txstore.remoting.server.file_handles import connections_within_limit
 from txstore.remoting.server.metrics import MetricsServer
 from txstore.remoting.server.offsets import Locks, Offsets
 from txstore.remoting.server.queries import Queries
@@ -78,7 +79,7 @@ class ServerConfig:
     io_threads: int = 2
     """Threads for connections."""
     connections_max: int = 10_000
-    """Connections that may be open at a time."""
+    """Connections that may be open at a time. Fewer where the process may not open so many files (`ulimit -n`)."""
     groups_max: int = 10_000
     """Consumer groups of the store; clients make no more."""
     topics_max: int = 10_000
@@ -475,7 +476,7 @@ def _listen(broker: Broker, config: ServerConfig, secrets: Secrets) -> RemotingS
     native = RemotingServer.start(
         broker.store,
         listen=wanted,
-        limits=config,
+        limits=dataclasses.replace(config, connections_max=connections_within_limit(config.connections_max)),
         unix=unix,
         io_threads=config.io_threads,
         secrets=secrets,
