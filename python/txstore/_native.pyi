@@ -437,6 +437,8 @@ class Store:
         """Stores several as one write (and one sync): all or none."""
     def flush(self) -> None:
         """Makes everything appended so far durable."""
+    def check_room(self) -> None:
+        """Checks that a large message could be sent now. Raises what the send would: StorePoisonedError, DiskFullError."""
 
     # Transactions
     def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int = 0) -> SendResult:

@@ -27,22 +27,7 @@ from tests.crash.zygote import Life, Zygote
 
 pytestmark = [pytest.mark.kill, pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a tmpfs")]
 FULL_DISKS = count("FULL_DISKS", 20)
-BYTES = 16 << 20
 SMALL = {**SIZES, "max_index_num": 2_000}
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a few megabytes, empty."""
-    directory = tmp_path / "small"
-    directory.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={BYTES}", "txstore-test", str(directory)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"nothing can be mounted here: {mounted.stderr.strip()}")
-    yield directory
-    gc.collect()  # A closed store keeps its maps until it is collected.
-    subprocess.run(["umount", str(directory)], check=True)
 
 
 @pytest.fixture(params=["ext4", "xfs", "btrfs"])

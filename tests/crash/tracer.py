@@ -64,6 +64,11 @@ class Tracer:
         """Until the traced process is gone."""
         self._process.communicate(timeout=_ATTACHED_SECONDS)
 
+    def stop(self) -> None:
+        """Lets go of the process, whose calls succeed from then on."""
+        self._process.terminate()
+        self._process.communicate(timeout=_ATTACHED_SECONDS)
+
     def calls(self) -> Counter[str]:
         """How often the process's first thread made each call."""
         found = re.findall(rf"^{self._pid} +(\w+)\(", self._log.read_text(), flags=re.MULTILINE)

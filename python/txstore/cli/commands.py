@@ -24,7 +24,7 @@ __all__ = ["run"]
 
 _EPILOG = (
     "Exit codes: 0 done, 1 a finding or nothing found, 2 wrong usage, 3 the store cannot be had now, 4 the store is "
-    "damaged."
+    "damaged, 5 the store must be opened again."
 )
 # Each is a module beside this one, with its `app`; named here so that `--help` loads none of them.
 _NOUNS = {

@@ -1,8 +1,9 @@
 """The entry of the command line: what `txstore` calls, and what errors mean to a shell.
 
 In: arguments. Out: an exit code: 0 done, 1 a finding or nothing found, 2 wrong usage, 3 the store cannot be had now,
-4 the store is damaged. Always: an error is shown as `txstore: error: …` with its hints, never as a traceback; without
-the extra `cli` one line says what to install. Not here: the commands; each noun has a file, `commands` has them all.
+4 the store is damaged, 5 the store must be opened again. Always: an error is shown as `txstore: error: …` with its
+hints, never as a traceback; without the extra `cli` one line says what to install. Not here: the commands; each noun
+has a file, `commands` has them all.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from txstore import errors
 
 __all__ = ["exit_code", "main"]
 
-EXIT_OK, EXIT_FINDING, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_DAMAGED = 0, 1, 2, 3, 4
+EXIT_OK, EXIT_FINDING, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_DAMAGED, EXIT_REOPEN = 0, 1, 2, 3, 4, 5
 
 # The first class that fits decides; what is in none is a store that cannot be had now.
 _EXIT_CODES: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
     ((errors.StoreCorruptError, errors.MissingFileError, errors.ForeignStoreError), EXIT_DAMAGED),
+    ((errors.StorePoisonedError,), EXIT_REOPEN),
     ((errors.InvalidMessageError, errors.InvalidNameError, errors.InvalidOptionError), EXIT_USAGE),
     ((errors.MessageNotFoundError, errors.TransactionNotFoundError, errors.OffsetTooOldError), EXIT_FINDING),
     ((errors.AlreadyEndedError, errors.StillPendingError, errors.WrongGroupError, errors.InUseError), EXIT_FINDING),

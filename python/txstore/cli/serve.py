@@ -26,6 +26,8 @@ from txstore.cli.logs import errors_logged, log_to_stderr, usage_errors_logged
 
 __all__ = ["app"]
 
+_log = logging.getLogger("txstore.serve")
+
 app = noun()
 
 
@@ -101,13 +103,25 @@ def _serve(path: str, config: ServerConfig, options: dict[str, object], log: str
         }
         _say({what: where for what, where in places.items() if where is not None}, log)
         _notify("READY=1")
+        failure: errors.TxStoreError | None = None
         while not stopped.wait(1.0):
             if again.is_set():
                 again.clear()
                 _reload(server)
-            if not server.ready:
-                raise errors.StoreClosedError("the server has stopped by itself\nhint: its log says why")
+            failure = _watch(server, failure)
         _notify("STOPPING=1")
+
+
+def _watch(server: txstore.Server, before: errors.TxStoreError | None) -> errors.TxStoreError | None:
+    """Logs when the store stops taking messages, and when it takes them again. Raises where only a restart helps."""
+    failure = server.failure()
+    if isinstance(failure, errors.StorePoisonedError | errors.StoreClosedError):
+        raise failure
+    if failure is not None and type(failure) is not type(before):
+        _log.error("the store takes no messages: %s", failure, extra={"error": type(failure).__name__})
+    elif failure is None and before is not None:
+        _log.info("the store takes messages again")
+    return failure
 
 
 def _reload(server: txstore.Server) -> None:
@@ -115,7 +129,7 @@ def _reload(server: txstore.Server) -> None:
     try:
         server.reload()
     except errors.TxStoreError as error:
-        logging.getLogger("txstore.remoting").error("the files were not read again: %s", error)
+        _log.error("the files were not read again: %s", error)
 
 
 def _say(places: dict[str, str], form: str) -> None:

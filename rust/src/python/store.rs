@@ -153,6 +153,10 @@ impl Store {
         detached(py, || self.store.flush())
     }
 
+    fn check_room(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, || self.store.check_room())
+    }
+
     #[pyo3(signature = (message, queue_id, producer_group, owner=0))]
     fn prepare(
         &self,

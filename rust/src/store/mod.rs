@@ -21,6 +21,7 @@ mod mutants;
 mod now;
 mod open;
 mod read;
+mod room;
 mod snapshot;
 mod survey;
 #[cfg(test)]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from txstore._native import is_system_topic
+from txstore.errors import DiskFullError, StorePoisonedError
 
 if TYPE_CHECKING:
     from txstore.remoting.server.server import Server
@@ -29,6 +30,10 @@ _COUNTERS = {
     "connections_accepted": ("txstore_connections_accepted", "Connections that were accepted."),
     "connections_refused": ("txstore_connections_refused", "Connections beyond connections_max."),
     "connections_dropped": ("txstore_connections_dropped", "Connections closed for what they sent or did not read."),
+    "connections_over_budget": (
+        "txstore_connections_over_budget",
+        "Connections among those dropped that held more memory than there was for each.",
+    ),
     "handshakes_failed": ("txstore_handshakes_failed", "Connections that did not come to TLS where they had to."),
     "frames_malformed": ("txstore_frames_malformed", "Frames that were none."),
     "requests_refused": ("txstore_requests_refused", "Requests answered with an error."),
@@ -37,9 +42,15 @@ _COUNTERS = {
 }
 _GAUGES = {
     "connections": ("txstore_connections", "Connections that are open."),
+    "memory_held": (
+        "txstore_memory_held_bytes",
+        "Bytes of frames that are not whole, answers that wait to be read and requests that wait.",
+    ),
     "pulls_held": ("txstore_pulls_held", "Pulls that wait for messages."),
     "requests_waiting": ("txstore_requests_waiting", "Requests that wait to be decided."),
 }
+_FAILURES = ((DiskFullError, "disk_full"), (StorePoisonedError, "poisoned"))
+_REASONS = ("disk_full", "poisoned", "other")
 _ENDS = "committed rolled_back discarded repeated contrary late wrong_group not_found failed unknown".split()
 _CHECKS = {
     "sent": "checks_sent",
@@ -83,7 +94,7 @@ class _Collector:
         yield from self._handed_out()
         yield from self._ended(counters)
         yield from self._pending()
-        yield from self._kept()
+        yield from self._stored()
 
     # What went in and out
 
@@ -165,7 +176,12 @@ class _Collector:
 
     # The store
 
-    def _kept(self) -> Iterator[Any]:
+    def _stored(self) -> Iterator[Any]:
+        failure = self._server.failure()
+        found = next((reason for kind, reason in _FAILURES if isinstance(failure, kind)), "other")
+        reasons = [((reason,), int(failure is not None and reason == found)) for reason in _REASONS]
+        text = "1: the store takes no messages now, for this reason."
+        yield self._gauge("txstore_store_unavailable", text, reasons, ("reason",))
         broker = self._server.broker
         stat = broker.stat()
         size = stat.max_physical_offset - stat.min_physical_offset

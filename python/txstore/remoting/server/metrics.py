@@ -1,13 +1,17 @@
-"""Metrics: a server's health and figures over HTTP, for Prometheus and for whoever restarts it.
+"""Answers over HTTP: a server's health and metrics, for Prometheus and for what restarts it.
 
-In: GET /healthz, /readyz, /metrics. Out: 200 or 503, and figures. Always: a listener of its own, so that looking never
-stands in a client's way. Not here: the figures.
+In:     GET /healthz, /readyz, /metrics.
+Out:    200 or 503, and metrics.
+Always: a listener and threads of its own, a bounded number, so that asking delays no client.
 """
 
+import contextlib
 import logging
+import socket
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from txstore.errors import InvalidOptionError, StoreIOError, TxStoreError
 from txstore.remoting.server.figures import exporter
@@ -19,6 +23,8 @@ __all__ = ["MetricsServer"]
 
 _log = logging.getLogger("txstore.remoting")
 
+_CONNECTIONS_MAX = 32
+
 
 class MetricsServer:
     """Answers over HTTP until it is closed. Raises InvalidOptionError, StoreIOError (the address)."""
@@ -28,12 +34,10 @@ class MetricsServer:
         if not host or not port.isascii() or not port.isdigit():
             raise InvalidOptionError(f"metrics {address!r} is no address\nhint: 127.0.0.1:9100", option="metrics")
         try:
-            self._http = ThreadingHTTPServer((host.strip("[]"), int(port)), _handler_of(server))
+            self._http = _HttpServer(host.strip("[]"), int(port), server)
         except (OSError, OverflowError) as error:
             raise StoreIOError(f"cannot listen at {address}: {error}\nhint: give another address") from error
-        self._http.daemon_threads = True
-        bound = self._http.server_address
-        self.address = f"{host}:{bound[1]}"
+        self.address = f"{host}:{self._http.server_address[1]}"
         self._thread = threading.Thread(target=self._http.serve_forever, name="txstore-metrics", daemon=True)
         self._thread.start()
 
@@ -43,41 +47,85 @@ class MetricsServer:
         self._http.server_close()
 
 
-def _handler_of(server: "Server") -> type[BaseHTTPRequestHandler]:
-    metrics_text = exporter(server)
+class _HttpServer(ThreadingHTTPServer):
+    """A thread for each connection. Closes the oldest one where too many are open, so that a new one is answered."""
 
-    class Handler(BaseHTTPRequestHandler):
-        """One request."""
+    daemon_threads = True
+    request_queue_size = 128
 
-        timeout = 10
+    def __init__(self, host: str, port: int, server: "Server") -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.failure: Callable[[], TxStoreError | None] = server.failure
+        self.metrics_text = exporter(server)
+        self._open: dict[Any, None] = {}
+        self._lock = threading.Lock()
+        super().__init__((host, port), _Handler)
 
-        def do_GET(self) -> None:
-            if self.path == "/healthz":
-                self._say(200, b"alive\n")
-            elif self.path == "/readyz":
-                self._say(200, b"ready\n") if server.ready else self._say(503, b"not ready\n")
-            elif self.path.partition("?")[0] != "/metrics":
-                self._say(404, b"there are /healthz, /readyz and /metrics\n")
-            elif metrics_text is None:
-                self._say(501, b"prometheus-client is missing: pip install 'txstore[serve]'\n")
-            else:
-                self._metrics()
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            oldest = next(iter(self._open)) if len(self._open) >= _CONNECTIONS_MAX else None
+            if oldest is not None:
+                del self._open[oldest]
+                _hang_up(oldest)
+            self._open[request] = None
+        super().process_request(request, client_address)
 
-        def _metrics(self) -> None:
-            assert metrics_text is not None
-            try:
-                self._say(200, metrics_text(), "text/plain; version=0.0.4; charset=utf-8")
-            except TxStoreError as error:
-                self._say(503, f"{error}\n".encode())
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
 
-        def _say(self, code: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Logs quietly: mostly the other side hung up."""
+        _log.debug("a request for metrics was not answered", exc_info=True)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # The name of the class above.
-            _log.debug(format, *args)
 
-    return Handler
+def _hang_up(connection: socket.socket) -> None:
+    """Has the thread that reads from a connection find its end."""
+    with contextlib.suppress(OSError):  # The other side may have been faster.
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    timeout = 60
+    server: _HttpServer
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/healthz":
+            self._say(200, b"alive\n")
+        elif path == "/readyz":
+            self._ready()
+        elif path == "/metrics":
+            self._metrics()
+        else:
+            self._say(404, b"there are /healthz, /readyz and /metrics\n")
+
+    def _ready(self) -> None:
+        failure = self.server.failure()
+        if failure is None:
+            self._say(200, b"ready\n")
+        else:
+            # Its text, which names files, is for the log alone: anybody may ask here.
+            self._say(503, f"not ready: {type(failure).__name__}\n".encode())
+
+    def _metrics(self) -> None:
+        if self.server.metrics_text is None:
+            self._say(501, b"prometheus-client is missing: pip install 'txstore[serve]'\n")
+            return
+        try:
+            self._say(200, self.server.metrics_text(), "text/plain; version=0.0.4; charset=utf-8")
+        except TxStoreError as error:
+            self._say(503, f"{error}\n".encode())
+
+    def _say(self, code: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # The name of the class above.
+        _log.debug(format, *args)

@@ -25,7 +25,7 @@ from txstore._native import RemotingRequest, RemotingServer
 from txstore.broker import Broker
 from txstore.broker import open as open_store
 from txstore.config import BrokerConfig
-from txstore.errors import InvalidOptionError, ReadOnlyError, StoreIOError, TxStoreError
+from txstore.errors import InvalidOptionError, ReadOnlyError, StoreClosedError, StoreIOError, TxStoreError
 from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.remoting.server.clients import Clients, GroupLimits
 from txstore.remoting.server.file_handles import connections_within_limit
@@ -202,8 +202,22 @@ class Server:
 
     @property
     def ready(self) -> bool:
-        """Whether it takes requests and the store takes messages."""
-        return not self._closed and not self._broker.closed and self._thread.is_alive()
+        """Whether it answers requests and the store takes messages."""
+        return self.failure() is None
+
+    def failure(self) -> TxStoreError | None:
+        """Returns why the server takes no messages now, None if it takes them.
+
+        DiskFullError and TooManyFilesError pass by themselves. After StorePoisonedError the store must be opened
+        again, after StoreClosedError served again.
+        """
+        if self._closed or self._broker.closed or not self._thread.is_alive():
+            return StoreClosedError("the server has stopped by itself\nhint: its log says why")
+        try:
+            self._broker.store.check_room()
+        except TxStoreError as error:
+            return error
+        return None
 
     def counters(self) -> dict[str, int]:
         """What has happened so far (of transactions: since the store was opened), and how much is connected now."""

@@ -103,6 +103,7 @@ fn t5_a_sync_that_fails_acknowledges_no_end_and_poisons() {
         assert!(results.iter().all(|result| matches!(result, Err(Error::StorePoisoned { .. }))), "{results:?}");
     }
     assert!(matches!(send(&store, "orders", b"no"), Err(Error::StorePoisoned { .. })));
+    assert!(matches!(store.check_room(), Err(Error::StorePoisoned { .. })));
     assert!(bodies(&store, "orders", 1).is_empty(), "reads go on");
     let after = bench.killed().open();
     end(&after, &half, EndKind::Commit).unwrap();
@@ -116,6 +117,7 @@ fn ends_still_work_when_sends_get_disk_full() {
     let storage: Arc<dyn Storage> = Arc::new(full.clone());
     let store = Store::open_with(storage, bench.clock.clone(), bench.options.clone()).unwrap();
     let halves: Vec<Sent> = (0..30_u8).map(|n| prepare(&store, &[n; 300])).collect();
+    store.check_room().unwrap();
     full.set(true);
     let mut sent = 0;
     let error = loop {
@@ -126,6 +128,7 @@ fn ends_still_work_when_sends_get_disk_full() {
         assert!(sent < 1_000, "a full disk is met");
     };
     assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+    assert!(matches!(store.check_room(), Err(Error::DiskFull { .. })));
     for (n, half) in halves.iter().enumerate() {
         end(&store, half, if n % 2 == 0 { EndKind::Commit } else { EndKind::Discard }).unwrap();
     }
@@ -139,6 +142,7 @@ fn ends_still_work_when_sends_get_disk_full() {
     };
     assert!(matches!(error, Error::DiskFull { .. }), "{error}");
     full.set(false);
+    store.check_room().unwrap();
     send(&store, "orders", &[1; 500]).unwrap();
     assert_eq!(bodies(&store, "orders", 1).len(), 15);
     assert_eq!(bodies(&bench.killed().open(), "orders", 0).len(), sent + 1);
