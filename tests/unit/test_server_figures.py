@@ -5,7 +5,9 @@ The text is read by Prometheus's own parser, after messages and transactions ove
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -250,3 +252,33 @@ def test_names_that_clients_invent_are_bounded(server: Server, wire: Wire, monke
     assert pending[labels(producer_group="g2")] == 2
     assert pending[labels(producer_group=figures.OTHER)] == 3
     assert sum(pending.values()) == 6
+
+
+def test_memory_of_clients_is_told(server: Server, wire: Wire, broker: Broker) -> None:
+    broker.create_topic("orders", 1)
+    wire.write(PULL, pulling(sysFlag=6, suspendTimeoutMillis=30_000))
+    eventually(lambda: server.native.counters()["pulls_held"] == 1)
+    seen = Seen(server)
+    assert seen.one("txstore_memory_held_bytes") > 1_000
+    assert seen.one("txstore_connections_over_budget_total") == 0
+
+
+def test_slow_requests_for_metrics_take_no_more_threads(server: Server) -> None:
+    """Who asks for metrics and says nothing more is hung up on when many do; a request that is whole is answered."""
+    assert server.metrics is not None
+    host, _, port = server.metrics.rpartition(":")
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(socket.create_connection((host, int(port)), 20)) for _ in range(100)]
+        for connection in slow[:68]:
+            assert connection.recv(1) == b""
+        assert Seen(server).one("txstore_connections") == 0
+
+
+def test_metrics_listen_by_ipv6(broker: Broker) -> None:
+    config = ServerConfig("127.0.0.1:0", name_server=None, metrics="[::1]:0")
+    with Server(broker, config) as server:
+        assert server.metrics is not None
+        assert server.metrics.startswith("[::1]:")
+        connection = http.client.HTTPConnection("::1", int(server.metrics.rpartition(":")[2]), timeout=20)
+        connection.request("GET", "/readyz")
+        assert connection.getresponse().status == 200
