@@ -24,6 +24,7 @@ __all__ = ["Puller", "QueueReader"]
 _log = logging.getLogger("txstore.remoting")
 _SUSPEND = 2  # RocketMQ's PullSysFlag.
 _SUBSCRIPTION = 4
+_DECODED_TIMES_MAX = 5
 
 
 GoBack: TypeAlias = Callable[[str, int, int], None]
@@ -56,6 +57,10 @@ class QueueReader:
         self._ahead: deque[tuple[list[StoredMessage], int]] = deque()
         self._ahead_count = 0
         self._nothing_there = False
+        self._one_by_one = 0
+        """How many more messages are pulled each on its own, since one among them cannot be decoded."""
+        self._undecoded = 0
+        """How often the message at the next queue offset could not be decoded."""
         self._stopped = False
         self._failed: TxStoreError | None = None
         self._room = asyncio.Event()
@@ -138,7 +143,7 @@ class QueueReader:
             "topic": self._topic,
             "queueId": str(queue.queue_id),
             "queueOffset": str(self._next_pulled),
-            "maxMsgNums": str(options.pull_batch_size),
+            "maxMsgNums": "1" if self._one_by_one else str(options.pull_batch_size),
             "sysFlag": str(_SUBSCRIPTION | (_SUSPEND if suspend else 0)),
             "commitOffset": "0",
             "suspendTimeoutMillis": str(round(options.seconds("broker_suspend_max_time") * 1000) if suspend else 0),
@@ -164,13 +169,37 @@ class QueueReader:
         except (KeyError, ValueError) as error:
             raise ProtocolError(f"a pull of {self._topic} is answered without a good {error}") from error
         if code == ResponseCode.SUCCESS:
-            self._add(self._wanted(decode_records(answer.body, in_hand=True)), behind)
+            self._decode(answer.body, behind)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             self._moved(behind)
         elif code == ResponseCode.PULL_RETRY_IMMEDIATELY and behind > self._next_pulled:
             self._add([], behind)
         else:
             self._tell_nothing_there()
+
+    def _decode(self, body: bytes, behind: int) -> None:
+        """Takes the messages of an answer. Passes over one that cannot be decoded, after it was pulled some times."""
+        try:
+            messages = decode_records(body, in_hand=True)
+        except ProtocolError as error:
+            if self._one_by_one:
+                self._undecoded += 1
+            else:
+                self._one_by_one = self._client.options.pull_batch_size
+            if self._undecoded < _DECODED_TIMES_MAX:
+                raise
+            self._pass_over(error, max(behind, self._next_pulled + 1))
+        else:
+            self._one_by_one = max(0, self._one_by_one - 1)
+            self._undecoded = 0
+            self._add(self._wanted(messages), behind)
+
+    def _pass_over(self, error: ProtocolError, there: int) -> None:
+        place = {"topic": self._topic, "group": self._group, "queue_offset": self._next_pulled}
+        text = "%s of group %s: the message at queue offset %d cannot be decoded and is passed over: %s"
+        _log.error(text, self._topic, self._group, self._next_pulled, error, extra=place)
+        self._undecoded = 0
+        self._add([], there)
 
     def _wanted(self, messages: list[StoredMessage]) -> list[StoredMessage]:
         """A broker chooses by the tags' hashes, which different tags may share."""
