@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import txstore
+from tests.frames import Wire
+from tests.remoting_requests import heartbeat
 from tests.unit.conftest import SMALL
 
 pytest.importorskip("typer")
@@ -110,3 +114,63 @@ def test_what_keeps_it_from_serving_is_an_object(
     with txstore.open(tmp_path / "store", **SMALL):
         found, lines = run(_PLAIN, tmp_path / "store", *options)
     assert (found, lines[-1]["level"], lines[-1]["error"]) == (code, "critical", error)
+
+
+def text_log(path: Path, talk: Callable[[str], None]) -> list[str]:
+    """The lines that a server logs as text while clients talk to it."""
+    command = [sys.executable, "-c", _PLAIN, "serve", str(path), *_SERVE[:4]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            talk(process.stdout.readline().split()[-1])
+            process.terminate()
+            return process.communicate(timeout=60)[1].splitlines()
+        finally:
+            process.kill()
+
+
+def test_a_client_cannot_write_a_line_of_the_log(tmp_path: Path) -> None:
+    """Its id and its topics are told, but they begin no line, and bring no control characters to a terminal."""
+    forged = "2026-01-01 00:00:00,000 CRITICAL the disk is on fire"
+    names = [f"c\n{forged}", f"c\r\x1b[2J{forged}", f"c\u2028{forged}", f"c\x85{forged}"]
+
+    def talk(address: str) -> None:
+        with Wire(address) as wire:
+            for name in names:
+                assert wire.call(34, {}, heartbeat(name, "g")).code == 0
+            kind = {"topic": "t\n" + forged, "subString": "*", "expressionType": forged}
+            consumer = {"groupName": "h", "subscriptionDataSet": [kind]}
+            wire.call(34, {}, json.dumps({"clientID": "d", "consumerDataSet": [consumer]}).encode())
+
+    lines = text_log(tmp_path / "store", talk)
+    assert sum("on fire" in line for line in lines) >= 2 * len(names)
+    assert [line for line in lines if line.startswith("2026-01-01")] == []
+    assert [line for line in lines if not line.isprintable()] == []
+
+
+def test_clients_cannot_fill_the_log(tmp_path: Path) -> None:
+    """Many that come and go, and many connections that are closed, are some lines; the counters know of all."""
+
+    def talk(address: str) -> None:
+        for _ in range(200):
+            with Wire(address) as broken:
+                broken.socket.sendall(b"\xff" * 100)
+                assert broken.closed()
+        with Wire(address) as wire:
+            for number in range(200):
+                assert wire.call(34, {}, heartbeat(f"c{number}" + "x" * 900, "g")).code == 0
+
+    lines = text_log(tmp_path / "store", talk)
+    kinds = Counter(line.split()[3] for line in lines if line[:1].isdigit())
+    assert 1 <= kinds["consumer"] <= 100
+    assert 1 <= kinds["a"] <= 100
+
+
+def test_a_line_is_limited_in_length(capfd: pytest.CaptureFixture[str]) -> None:
+    code = "import logging; from txstore.cli.logs import log_to_stderr; log_to_stderr({!r}); "
+    code += "logging.getLogger('txstore.remoting').warning('%s', 'y' * 100_000, extra={{'client': 'z' * 100_000}})"
+    for form in ("text", "json"):
+        subprocess.run([sys.executable, "-c", code.format(form)], check=True, timeout=60)
+        line = capfd.readouterr().err
+        assert 4_000 < len(line) < 10_000
+        assert "(100000 characters)" in line

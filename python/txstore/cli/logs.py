@@ -1,7 +1,10 @@
-"""Logs: what a server tells on stderr, as text or as one JSON object a line.
+"""Writes a server's log to stderr, as text or as one JSON object a line.
 
-In: the log's records, warnings, what no one caught, usage errors. Out: lines. Always: as JSON, every line is an object,
-whatever goes wrong in Python or in the engine. Not here: what is logged.
+In:     log records, warnings, uncaught exceptions, usage errors.
+Out:    lines.
+Always: as JSON, every line is an object, whatever goes wrong in Python or in the engine. As text, only the server
+        begins a line: what clients say is escaped. Clients cannot fill the log: equal lines are limited in number,
+        each line in length.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import typer
 
@@ -26,14 +30,19 @@ __all__ = ["errors_logged", "log_to_stderr", "usage_errors_logged"]
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _log = logging.getLogger("txstore.serve")
 
+_CHARACTERS_MAX = 4_000
+_LINES_MAX = 20
+"""Of one kind in a period."""
+_PERIOD_SECONDS = 10.0
+
 
 def log_to_stderr(form: str) -> None:
     """Raises InvalidOptionError for what is neither text nor json."""
     if form not in ("text", "json"):
         raise errors.InvalidOptionError(f"--log {form!r} is neither text nor json", option="log")
     handler = logging.StreamHandler(sys.stderr)
-    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
-    handler.setFormatter(_JsonLines() if form == "json" else plain)
+    handler.setFormatter(_JsonLines() if form == "json" else _TextLines("%(asctime)s %(levelname)-7s %(message)s"))
+    handler.addFilter(_LineLimit())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.captureWarnings(True)
     if form == "json":
@@ -66,6 +75,44 @@ def usage_errors_logged(arguments: Sequence[str]) -> Iterator[None]:
         raise typer.Exit(error.exit_code) from None
 
 
+class _LineLimit(logging.Filter):
+    """Leaves out lines that clients cause, where there are many of one kind; the next one says how many."""
+
+    def __init__(self) -> None:
+        super().__init__("txstore.remoting")
+        self._kinds: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not super().filter(record):
+            return True  # Not about a client.
+        kind = str(record.msg)
+        began, count = self._kinds.get(kind, (record.created, 0))
+        if record.created - began >= _PERIOD_SECONDS:
+            left_out = max(0, count - _LINES_MAX)
+            began, count = record.created, 0
+            if left_out > 0:
+                record.msg, record.args = f"%s (left out before: {left_out} lines like this)", (_message(record),)
+        self._kinds[kind] = began, count + 1
+        return count < _LINES_MAX
+
+
+class _TextLines(logging.Formatter):
+    """A record as text: its lines after the first are indented, other control characters are escaped."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # The name of the class above.
+        record.message = _escaped(_message(record))
+        return super().formatMessage(record)
+
+    def formatException(self, info: Any) -> str:  # noqa: N802  # The name of the class above.
+        return "  " + _escaped(super().formatException(info))
+
+
+def _escaped(text: str) -> str:
+    """Text that cannot be taken for lines of the log, and does not change a terminal."""
+    lines = (line if line.isprintable() else repr(line)[1:-1] for line in text.split("\n"))
+    return "\n  ".join(lines)
+
+
 class _JsonLines(logging.Formatter):
     """A record as one JSON object."""
 
@@ -85,14 +132,20 @@ class _JsonLines(logging.Formatter):
 def _message(record: logging.LogRecord) -> str:
     """A record whose arguments do not fit its text is told all the same."""
     try:
-        return record.getMessage()
+        text = record.getMessage()
     except Exception:
-        return f"{record.msg} {record.args!r}"
+        text = f"{record.msg} {record.args!r}"
+    return _short(text)
 
 
 def _plain(value: object) -> object:
     """What JSON knows as it is, all else as text."""
-    return value if value is None or isinstance(value, str | bool | int) else str(value)
+    return value if value is None or isinstance(value, bool | int) else _short(str(value))
+
+
+def _short(text: str) -> str:
+    """A long text's begin."""
+    return text if len(text) <= _CHARACTERS_MAX else f"{text[:_CHARACTERS_MAX]}… ({len(text)} characters)"
 
 
 def _catch_the_rest() -> None:

@@ -392,8 +392,8 @@ class Server:
         elif request.code == _ANSWERED:
             self._questions.answered(request)
         elif request.code == _MALFORMED:
-            what = f"a connection was closed: {request.remark}"
-            _log.warning(what, extra={"client": request.address, "reason": request.remark})
+            fields = {"client": request.address, "reason": request.remark}
+            _log.warning("a connection was closed: %s", request.remark, extra=fields)
         elif request.code == _DENIED:
             _log.warning("denied: %s", request.remark, extra={"client": request.address, "reason": request.remark})
         elif request.code not in self._slow_handlers:
