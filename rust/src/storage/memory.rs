@@ -78,13 +78,34 @@ struct Faults {
 /// Decides what lost power leaves: a number from 0 to the one given.
 type Choose<'c> = dyn FnMut(usize) -> usize + 'c;
 
-/// Is told of each call before it happens.
+type Watch = dyn Fn(&Path) + Send + Sync;
+
+/// Is told the path of each call before it happens.
 #[derive(Default)]
-struct Watcher(Option<Arc<dyn Fn() + Send + Sync>>);
+struct Watcher(Option<Arc<Watch>>);
 
 impl std::fmt::Debug for Watcher {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         to.write_str(if self.0.is_some() { "Watcher" } else { "no Watcher" })
+    }
+}
+
+/// Bytes that can still be allocated; `u64::MAX`: without a bound.
+#[derive(Debug)]
+struct Space(u64);
+
+impl Default for Space {
+    fn default() -> Self {
+        Self(u64::MAX)
+    }
+}
+
+impl Space {
+    fn take(&mut self, bytes: u64) -> io::Result<()> {
+        if self.0 < u64::MAX {
+            self.0 = self.0.checked_sub(bytes).ok_or(io::ErrorKind::StorageFull)?;
+        }
+        Ok(())
     }
 }
 
@@ -93,6 +114,7 @@ struct Shared {
     tree: Mutex<Tree>,
     faults: Mutex<Faults>,
     watcher: Mutex<Watcher>,
+    space: Mutex<Space>,
     /// Held locks, by file and byte.
     locks: Mutex<HashSet<(usize, u64)>>,
     /// How often a store was opened here, also before a crash.
@@ -163,9 +185,26 @@ impl Memory {
         self.shared.faults.lock().with_reads = with_reads;
     }
 
-    /// Calls `watch` before each call that reads or changes something.
-    pub fn watch(&self, watch: impl Fn() + Send + Sync + 'static) {
+    /// Calls `watch` with the path before each call that reads or changes something. It may use these files itself.
+    pub fn watch(&self, watch: impl Fn(&Path) + Send + Sync + 'static) {
         self.shared.watcher.lock().0 = Some(Arc::new(watch));
+    }
+
+    /// Calls `hook` once, before the next call on a path below the root that begins with `prefix`.
+    pub fn once_before(&self, prefix: &str, hook: impl FnOnce() + Send + 'static) {
+        let (prefix, hook) = (self.root.join(prefix), Mutex::new(Some(hook)));
+        self.watch(move |path| {
+            let is_it = path.as_os_str().as_encoded_bytes().starts_with(prefix.as_os_str().as_encoded_bytes());
+            let hook = if is_it { hook.lock().take() } else { None };
+            if let Some(hook) = hook {
+                hook();
+            }
+        });
+    }
+
+    /// Leaves so many bytes that can be allocated (each new file takes one); `u64::MAX`, the default, sets no bound.
+    pub fn leave_space(&self, bytes: u64) {
+        *self.shared.space.lock() = Space(bytes);
     }
 
     /// Notes from here on how many bytes each counted call is to write; 0: it is no write.
@@ -194,11 +233,15 @@ impl Memory {
     }
 
     fn changes(&self, operation: &'static str, path: &str) -> Result<()> {
-        self.shared.next(false).map_or(Ok(()), |fault| Err(self.error(operation, path, fault.error())))
+        self.shared
+            .next(&self.root.join(path), false)
+            .map_or(Ok(()), |fault| Err(self.error(operation, path, fault.error())))
     }
 
     fn reads(&self, operation: &'static str, path: &str) -> Result<()> {
-        self.shared.next(true).map_or(Ok(()), |fault| Err(self.error(operation, path, fault.error())))
+        self.shared
+            .next(&self.root.join(path), true)
+            .map_or(Ok(()), |fault| Err(self.error(operation, path, fault.error())))
     }
 
     /// The path in one spelling, and what stands there.
@@ -224,6 +267,7 @@ impl Memory {
             Some(Node::File(inode)) => Ok(inode),
             Some(Node::Dir) => Err(self.error(operation, path, io::ErrorKind::IsADirectory)),
             None if make && tree.find(parent(path)).is_ok_and(|above| above.is_some()) => {
+                self.shared.space.lock().take(1).map_err(|e| self.error(operation, path, e))?;
                 let inode = Inode::default();
                 tree.put(path, Node::File(Arc::clone(&inode)));
                 Ok(inode)
@@ -235,10 +279,10 @@ impl Memory {
 
 impl Shared {
     /// Counts a call, and gives the fault it meets.
-    fn next(&self, only_reads: bool) -> Option<FaultKind> {
+    fn next(&self, path: &Path, only_reads: bool) -> Option<FaultKind> {
         let watch = self.watcher.lock().0.clone();
         if let Some(watch) = watch {
-            watch();
+            watch(path);
         }
         let mut faults = self.faults.lock();
         if only_reads && !faults.with_reads {
@@ -389,7 +433,7 @@ impl Storage for Memory {
     }
 
     fn sync_file_system(&self) -> Result<()> {
-        let fault = self.shared.next(false);
+        let fault = self.shared.next(&self.root, false);
         let mut tree = self.shared.tree.lock();
         let Some(fault) = fault else {
             tree.files().iter().for_each(|file| file.lock().sync());
@@ -457,12 +501,12 @@ impl MemoryFile {
     }
 
     fn reads(&self, operation: &'static str) -> Result<()> {
-        self.shared.next(true).map_or(Ok(()), |fault| Err(self.error(operation, fault.error())))
+        self.shared.next(&self.path, true).map_or(Ok(()), |fault| Err(self.error(operation, fault.error())))
     }
 
     /// Counts a change up to `end`; the fault that it meets is the caller's.
     fn changes(&self, operation: &'static str, end: Option<u64>) -> Result<Option<FaultKind>> {
-        let fault = self.shared.next(false);
+        let fault = self.shared.next(&self.path, false);
         if !self.writable {
             return Err(self.error(operation, rustix::io::Errno::BADF));
         }
@@ -490,7 +534,8 @@ impl File for MemoryFile {
     }
 
     fn allocate(&self, range: Range<u64>) -> Result<()> {
-        self.changes_or_fails("reserve space for", range.end)
+        self.changes_or_fails("reserve space for", range.end)?;
+        self.shared.space.lock().take(range.end - range.start).map_err(|e| self.error("reserve space for", e))
     }
 
     fn punch(&self, range: Range<u64>) -> Result<()> {
@@ -535,7 +580,7 @@ impl File for MemoryFile {
 
     fn sync(&self) -> Result<()> {
         self.shared.gate.pass();
-        let Some(fault) = self.shared.next(false) else {
+        let Some(fault) = self.shared.next(&self.path, false) else {
             self.inode.lock().sync();
             return Ok(());
         };

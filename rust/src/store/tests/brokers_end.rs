@@ -4,7 +4,7 @@
 use super::*;
 use crate::checkpoint::Checkpoint;
 use crate::repair::{DamageKind, Examination, Examiner, mend};
-use crate::storage::{Opener, Storage};
+use crate::storage::Storage;
 use crate::units::to_u64;
 
 const LOG: &str = "commitlog/00000000000000000000";
@@ -181,69 +181,6 @@ fn l3_a_repair_does_not_bring_back_what_a_broker_has_cut() {
     assert_eq!(texts(&store), ["ours", "ours", "ours", "b1", "b2"]);
 }
 
-type Hook = Box<dyn FnOnce() + Send>;
-
-/// Storage that does something when a path is first looked at.
-struct Hooked {
-    memory: Memory,
-    path: &'static str,
-    hook: std::sync::Mutex<Option<Hook>>,
-}
-
-impl std::fmt::Debug for Hooked {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Hooked")
-    }
-}
-
-impl Storage for Hooked {
-    fn root(&self) -> &std::path::Path {
-        self.memory.root()
-    }
-    fn opener(&self) -> Opener {
-        self.memory.opener()
-    }
-    fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn crate::storage::File>> {
-        self.memory.open(path, mode)
-    }
-    fn list(&self, dir: &str) -> Result<Option<Vec<DirEntry>>> {
-        self.memory.list(dir)
-    }
-    fn len(&self, path: &str) -> Result<Option<u64>> {
-        if path.starts_with(self.path) {
-            let hook = self.hook.lock().unwrap().take();
-            if let Some(hook) = hook {
-                hook();
-            }
-        }
-        self.memory.len(path)
-    }
-    fn create_dir(&self, dir: &str) -> Result<()> {
-        self.memory.create_dir(dir)
-    }
-    fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.memory.rename(from, to)
-    }
-    fn unlink(&self, path: &str) -> Result<()> {
-        self.memory.unlink(path)
-    }
-    fn remove_dir(&self, dir: &str) -> Result<()> {
-        self.memory.remove_dir(dir)
-    }
-    fn sync_dir(&self, dir: &str) -> Result<()> {
-        self.memory.sync_dir(dir)
-    }
-    fn sync_file_system(&self) -> Result<()> {
-        self.memory.sync_file_system()
-    }
-    fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn crate::storage::Lock>>> {
-        self.memory.lock(path, byte)
-    }
-    fn is_locked(&self, path: &str, byte: u64) -> Result<bool> {
-        self.memory.is_locked(path, byte)
-    }
-}
-
 /// While a reader opens a closed store a writer opens it, stores a record, and is in the middle of the next one.
 #[test]
 fn a_reader_that_opens_while_a_writer_opens_reads_what_the_writer_shows() {
@@ -254,7 +191,7 @@ fn a_reader_that_opens_while_a_writer_opens_reads_what_the_writer_shows() {
     let writer: Arc<std::sync::Mutex<Option<Store>>> = Arc::default();
     let (kept, memory, clock) = (Arc::clone(&writer), bench.memory.clone(), Arc::clone(&bench.clock));
     let options = bench.options.clone();
-    let hook: Hook = Box::new(move || {
+    bench.memory.once_before("checkpoint", move || {
         let store = Store::open_with(Arc::new(memory.clone()), clock, options).unwrap();
         send(&store, "orders", b"new").unwrap();
         let file = memory.open(LOG, OpenMode::Write).unwrap();
@@ -263,10 +200,8 @@ fn a_reader_that_opens_while_a_writer_opens_reads_what_the_writer_shows() {
         file.write_at(&head, appended(&store)).unwrap();
         *kept.lock().unwrap() = Some(store);
     });
-    let hook = std::sync::Mutex::new(Some(hook));
-    let hooked = Arc::new(Hooked { memory: bench.memory.clone(), path: "checkpoint", hook });
     let options = StoreOptions { read_only: true, ..bench.options.clone() };
-    let reader = Store::open_with(hooked, bench.clock.clone(), options).unwrap();
+    let reader = Store::open_with(Arc::new(bench.memory.clone()), bench.clock.clone(), options).unwrap();
     assert!(writer.lock().unwrap().is_some(), "the writer opened meanwhile");
     assert_eq!(texts(&reader), ["old", "new"]);
 }

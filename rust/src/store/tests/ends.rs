@@ -113,12 +113,10 @@ fn t5_a_sync_that_fails_acknowledges_no_end_and_poisons() {
 #[test]
 fn ends_still_work_when_sends_get_disk_full() {
     let bench = Bench::sync().with(|options| options.commit_log_file_size = Some(64 << 10));
-    let full = full::Full::over(bench.memory.clone());
-    let storage: Arc<dyn Storage> = Arc::new(full.clone());
-    let store = Store::open_with(storage, bench.clock.clone(), bench.options.clone()).unwrap();
+    let store = bench.open();
     let halves: Vec<Sent> = (0..30_u8).map(|n| prepare(&store, &[n; 300])).collect();
     store.check_room().unwrap();
-    full.set(true);
+    bench.memory.leave_space(0);
     let mut sent = 0;
     let error = loop {
         match send(&store, "orders", &[1; 500]) {
@@ -141,7 +139,7 @@ fn ends_still_work_when_sends_get_disk_full() {
         assert!(sent < 2_000, "the disk is still full");
     };
     assert!(matches!(error, Error::DiskFull { .. }), "{error}");
-    full.set(false);
+    bench.memory.leave_space(u64::MAX);
     store.check_room().unwrap();
     send(&store, "orders", &[1; 500]).unwrap();
     assert_eq!(bodies(&store, "orders", 1).len(), 15);
@@ -153,9 +151,9 @@ fn ends_still_work_when_sends_get_disk_full() {
 fn a_large_half_is_ended_on_a_full_disk_at_every_place_of_a_file() {
     let mut refused = Vec::new();
     for left in (1..140).map(|n| n * 1_000) {
-        let (_, full, store) = on_a_disk_that_fills(64 << 10);
+        let (bench, store) = with_small_files();
         let half = prepare(&store, &vec![b'b'; 40_000]);
-        full.leave(left);
+        bench.memory.leave_space(left);
         while send(&store, "orders", &[b'x'; 700]).is_ok() {}
         while send(&store, "orders", b"x").is_ok() {}
         if let Err(error) = end(&store, &half, EndKind::Commit) {
@@ -168,146 +166,18 @@ fn a_large_half_is_ended_on_a_full_disk_at_every_place_of_a_file() {
 /// Each is ended alone, so each has an op message of its own, which is larger than a small half message.
 #[test]
 fn many_small_halves_are_ended_one_by_one_on_a_full_disk() {
-    let (_, full, store) = on_a_disk_that_fills(64 << 10);
+    let (bench, store) = with_small_files();
     let halves: Vec<Sent> = (0..1_000_u32).map(|n| prepare(&store, &n.to_be_bytes())).collect();
-    full.set(true);
+    bench.memory.leave_space(0);
     while send(&store, "orders", &[b'x'; 700]).is_ok() {}
     let ended = halves.iter().take_while(|half| end(&store, half, EndKind::Discard).is_ok()).count();
     assert_eq!(ended, halves.len());
 }
 
-fn on_a_disk_that_fills(file_size: u64) -> (Bench, full::Full, Store) {
-    let bench = Bench::new(FlushDiskType::Async).with(|options| options.commit_log_file_size = Some(file_size));
-    let full = full::Full::over(bench.memory.clone());
-    let storage: Arc<dyn Storage> = Arc::new(full.clone());
-    let store = Store::open_with(storage, bench.clock.clone(), bench.options.clone()).unwrap();
-    (bench, full, store)
-}
-
-mod full {
-    //! Storage whose disk can be full.
-
-    use std::ops::Range;
-    use std::path::Path;
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    use super::*;
-    use crate::storage::{File, ReadMap, SharedMap};
-
-    #[derive(Clone, Debug)]
-    pub(super) struct Full {
-        memory: Memory,
-        /// Bytes that are left; `u64::MAX`: no end.
-        left: Arc<AtomicU64>,
-    }
-
-    #[derive(Debug)]
-    struct FullFile {
-        file: Box<dyn File>,
-        /// Bytes that are left; `u64::MAX`: no end.
-        left: Arc<AtomicU64>,
-        path: String,
-    }
-
-    fn take(left: &AtomicU64, bytes: u64, path: &str) -> Result<()> {
-        let rest = |left: u64| if left == u64::MAX { Some(left) } else { left.checked_sub(bytes) };
-        if left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, rest).is_err() {
-            return Err(Error::from_io("reserve space for", path, std::io::ErrorKind::StorageFull.into()));
-        }
-        Ok(())
-    }
-
-    impl Full {
-        pub(super) fn over(memory: Memory) -> Self {
-            Self { memory, left: Arc::new(AtomicU64::new(u64::MAX)) }
-        }
-
-        pub(super) fn set(&self, is_full: bool) {
-            self.leave(if is_full { 0 } else { u64::MAX });
-        }
-
-        /// So many bytes can still be taken.
-        pub(super) fn leave(&self, bytes: u64) {
-            self.left.store(bytes, Ordering::SeqCst);
-        }
-    }
-
-    impl Storage for Full {
-        fn root(&self) -> &Path {
-            self.memory.root()
-        }
-        fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>> {
-            if mode == OpenMode::Create && self.memory.len(path)?.is_none() {
-                take(&self.left, 1, path)?;
-            }
-            let file = self.memory.open(path, mode)?;
-            Ok(Box::new(FullFile { file, left: Arc::clone(&self.left), path: path.to_owned() }))
-        }
-        fn list(&self, dir: &str) -> Result<Option<Vec<DirEntry>>> {
-            self.memory.list(dir)
-        }
-        fn len(&self, path: &str) -> Result<Option<u64>> {
-            Storage::len(&self.memory, path)
-        }
-        fn create_dir(&self, dir: &str) -> Result<()> {
-            self.memory.create_dir(dir)
-        }
-        fn rename(&self, from: &str, to: &str) -> Result<()> {
-            self.memory.rename(from, to)
-        }
-        fn unlink(&self, path: &str) -> Result<()> {
-            self.memory.unlink(path)
-        }
-        fn remove_dir(&self, dir: &str) -> Result<()> {
-            self.memory.remove_dir(dir)
-        }
-        fn sync_dir(&self, dir: &str) -> Result<()> {
-            self.memory.sync_dir(dir)
-        }
-        fn sync_file_system(&self) -> Result<()> {
-            self.memory.sync_file_system()
-        }
-        fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn Lock>>> {
-            self.memory.lock(path, byte)
-        }
-        fn is_locked(&self, path: &str, byte: u64) -> Result<bool> {
-            self.memory.is_locked(path, byte)
-        }
-    }
-
-    impl File for FullFile {
-        fn len(&self) -> Result<u64> {
-            self.file.len()
-        }
-        fn set_len(&self, len: u64) -> Result<()> {
-            self.file.set_len(len)
-        }
-        fn allocate(&self, range: Range<u64>) -> Result<()> {
-            take(&self.left, range.end - range.start, &self.path)?;
-            self.file.allocate(range)
-        }
-        fn punch(&self, range: Range<u64>) -> Result<()> {
-            self.file.punch(range)
-        }
-        fn read_at(&self, buf: &mut [u8], position: u64) -> Result<()> {
-            self.file.read_at(buf, position)
-        }
-        fn write_at(&self, buf: &[u8], position: u64) -> Result<()> {
-            self.file.write_at(buf, position)
-        }
-        fn sync(&self) -> Result<()> {
-            self.file.sync()
-        }
-        fn map_read(&self) -> Result<Box<dyn ReadMap>> {
-            self.file.map_read()
-        }
-        fn map_range(&self, range: std::ops::Range<u64>) -> Result<Box<dyn ReadMap>> {
-            self.file.map_range(range)
-        }
-        fn map_shared(&self, values: usize) -> Result<Box<dyn SharedMap>> {
-            self.file.map_shared(values)
-        }
-    }
+fn with_small_files() -> (Bench, Store) {
+    let bench = Bench::new(FlushDiskType::Async).with(|options| options.commit_log_file_size = Some(64 << 10));
+    let store = bench.open();
+    (bench, store)
 }
 
 /// What needs no waiting is done at once; what does is left to the call that waits, and nothing has changed.

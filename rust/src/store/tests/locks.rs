@@ -16,7 +16,7 @@ impl Watch {
     fn over(bench: &Bench, store: &Store) -> Self {
         let counts = Arc::new(Guarded::new((0, 0)));
         let (counted, shared) = (Arc::clone(&counts), Arc::downgrade(&store.shared));
-        bench.memory.watch(move || {
+        bench.memory.watch(move |_| {
             let Some(shared) = shared.upgrade() else { return };
             let mut counts = counted.lock().unwrap();
             counts.0 += 1;

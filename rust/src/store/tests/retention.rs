@@ -1,9 +1,11 @@
 //! Retention: whole files go from the log's front; what pends, waits or is unread keeps its file.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::*;
 use crate::error::Outcome;
+use crate::storage::Storage;
 use crate::storage::memory::FaultKind;
-use crate::storage::{File, Lock, Opener, Storage};
 use crate::store::Expired;
 use crate::units::to_usize;
 
@@ -349,69 +351,6 @@ fn t13_a_file_of_which_every_clock_was_ahead_grows_old_too() {
     assert_eq!(ages_in_days(&store), [4, 4, 4]);
 }
 
-type Hook = Box<dyn FnOnce() + Send>;
-
-/// Files in memory, and something that happens right before a file of that path is looked for.
-struct Hooked {
-    memory: Memory,
-    path: &'static str,
-    hook: std::sync::Mutex<Option<Hook>>,
-}
-
-impl std::fmt::Debug for Hooked {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Hooked").finish_non_exhaustive()
-    }
-}
-
-impl Storage for Hooked {
-    fn root(&self) -> &std::path::Path {
-        self.memory.root()
-    }
-    fn opener(&self) -> Opener {
-        self.memory.opener()
-    }
-    fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>> {
-        self.memory.open(path, mode)
-    }
-    fn list(&self, dir: &str) -> Result<Option<Vec<DirEntry>>> {
-        self.memory.list(dir)
-    }
-    fn len(&self, path: &str) -> Result<Option<u64>> {
-        if path.starts_with(self.path) {
-            let hook = self.hook.lock().unwrap().take();
-            if let Some(hook) = hook {
-                hook();
-            }
-        }
-        self.memory.len(path)
-    }
-    fn create_dir(&self, dir: &str) -> Result<()> {
-        self.memory.create_dir(dir)
-    }
-    fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.memory.rename(from, to)
-    }
-    fn unlink(&self, path: &str) -> Result<()> {
-        self.memory.unlink(path)
-    }
-    fn remove_dir(&self, dir: &str) -> Result<()> {
-        self.memory.remove_dir(dir)
-    }
-    fn sync_dir(&self, dir: &str) -> Result<()> {
-        self.memory.sync_dir(dir)
-    }
-    fn sync_file_system(&self) -> Result<()> {
-        self.memory.sync_file_system()
-    }
-    fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn Lock>>> {
-        self.memory.lock(path, byte)
-    }
-    fn is_locked(&self, path: &str, byte: u64) -> Result<bool> {
-        self.memory.is_locked(path, byte)
-    }
-}
-
 /// Retention removes a queue's file between a reader's look at the queue and its read of the file: the message is too old,
 /// nothing is damaged, and the snapshot stays.
 #[test]
@@ -423,12 +362,9 @@ fn a_read_beside_retention_finds_its_message_too_old() {
             send(&store, "orders", &[7; 400]).unwrap();
         }
         store.snapshot().unwrap();
-        let hooked =
-            Hooked { memory: bench.memory.clone(), path: "consumequeue/orders/0/0", hook: std::sync::Mutex::default() };
-        let hooked = Arc::new(hooked);
         let open = |read_only| {
             let options = StoreOptions { read_only, ..bench.options.clone() };
-            Arc::new(Store::open_with(hooked.clone(), bench.clock.clone(), options).unwrap())
+            Arc::new(Store::open_with(Arc::new(bench.memory.clone()), bench.clock.clone(), options).unwrap())
         };
         let (writer, reader) = if is_other_process {
             (Arc::new(store), open(true))
@@ -438,13 +374,13 @@ fn a_read_beside_retention_finds_its_message_too_old() {
             (Arc::clone(&both), both)
         };
         reader.shared.queue_files.close_handles();
-        let removing = Arc::clone(&writer);
-        *hooked.hook.lock().unwrap() = Some(Box::new(move || {
-            let removed = removing.remove_log_files(EVERYTHING, false).unwrap();
-            assert!(removed.queue_files > 0, "{removed:?}");
-        }));
+        let (removing, is_removed) = (Arc::clone(&writer), Arc::new(AtomicBool::new(false)));
+        let removed = Arc::clone(&is_removed);
+        bench.memory.once_before("consumequeue/orders/0/0", move || {
+            removed.store(removing.remove_log_files(EVERYTHING, false).unwrap().queue_files > 0, Ordering::SeqCst);
+        });
         let read = reader.read("orders", QUEUE, QueueOffset(0), 1, None);
-        assert!(hooked.hook.lock().unwrap().is_none(), "the read met the removal");
+        assert!(is_removed.load(Ordering::SeqCst), "the read met the removal");
         assert!(matches!(read, Err(Error::OffsetTooOld { minimum, .. }) if minimum > 0), "{read:?}");
         drop(reader);
         Arc::into_inner(writer).unwrap().close().unwrap();
