@@ -56,6 +56,7 @@ macro_rules! locks {
 }
 
 /// For what no model runs through, under loom too.
+#[cfg_attr(loom, allow(dead_code))] // The rest of it is for builds without loom.
 pub(crate) mod unmodelled {
     use std::sync::{RwLockReadGuard, RwLockWriteGuard};
     use std::time::Duration;

@@ -13,8 +13,15 @@ use crate::storage::{File, ReadMap, SharedMap};
 
 /// At most so many times a thread is stopped where it could go on: more finds little, and takes very long.
 const PREEMPTIONS: usize = 2;
+/// Words on the stack of a thread of a model: opening a store takes more than the 4,096 that loom gives by itself.
+const STACK_WORDS: usize = 1 << 17;
+
+fn spawn<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+    thread::Builder::new().stack_size(STACK_WORDS).spawn(run).unwrap()
+}
 
 fn explore(run: impl Fn() + Send + Sync + 'static) {
+    let run = Arc::new(run);
     let mut builder = Builder::new();
     builder.preemption_bound = Some(PREEMPTIONS);
     builder.max_branches = 100_000;
@@ -22,7 +29,9 @@ fn explore(run: impl Fn() + Send + Sync + 'static) {
     let tried = Arc::clone(&orders);
     builder.check(move || {
         tried.fetch_add(1, Ordering::Relaxed);
-        run();
+        let run = Arc::clone(&run);
+        // The stack of a model's first thread cannot be chosen.
+        spawn(move || run()).join().unwrap();
     });
     let orders = orders.load(Ordering::Relaxed);
     eprintln!("{orders} orders");
@@ -41,7 +50,7 @@ fn group_commit_acknowledges_only_what_is_durable() {
     explore(|| {
         let (_bench, store) = open(FlushDiskType::Sync);
         let other = Arc::clone(&store);
-        let thread = thread::spawn(move || {
+        let thread = spawn(move || {
             let sent = send(&other, "t", b"a").unwrap();
             assert!(other.shared.log.durable() > sent.physical_offset.0);
         });
@@ -58,7 +67,7 @@ fn an_append_beside_a_close_is_kept_or_refused() {
     explore(|| {
         let (bench, store) = open(FlushDiskType::Async);
         let other = Arc::clone(&store);
-        let thread = thread::spawn(move || send(&other, "t", b"a").is_ok());
+        let thread = spawn(move || send(&other, "t", b"a").is_ok());
         store.close().unwrap();
         let sent = thread.join().unwrap();
         let again = bench.open();
@@ -74,7 +83,7 @@ fn two_ends_have_one_outcome() {
         let (_bench, store) = open(FlushDiskType::Sync);
         let half = prepare(&store, b"x");
         let (other, same) = (Arc::clone(&store), half.clone());
-        let thread = thread::spawn(move || end(&other, &same, EndKind::RollBack).is_ok());
+        let thread = spawn(move || end(&other, &same, EndKind::RollBack).is_ok());
         let committed = end(&store, &half, EndKind::Commit).is_ok();
         let rolled_back = thread.join().unwrap();
         assert!(committed != rolled_back, "committed: {committed}, rolled back: {rolled_back}");
@@ -88,7 +97,7 @@ fn a_waiting_reader_misses_no_message() {
     explore(|| {
         let (_bench, store) = open(FlushDiskType::Async);
         let other = Arc::clone(&store);
-        let thread = thread::spawn(move || send(&other, "t", b"a").unwrap());
+        let thread = spawn(move || send(&other, "t", b"a").unwrap());
         let end = store.wait_for_messages(PhysicalOffset(0), 1_000).unwrap();
         assert!(end.0 > 0);
         thread.join().unwrap();
@@ -101,7 +110,7 @@ fn a_waiting_reader_hears_of_a_close() {
     explore(|| {
         let (_bench, store) = open(FlushDiskType::Async);
         let other = Arc::clone(&store);
-        let thread = thread::spawn(move || other.close().unwrap());
+        let thread = spawn(move || other.close().unwrap());
         assert!(matches!(store.wait_for_messages(PhysicalOffset(0), 1_000), Err(Error::StoreClosed)));
         thread.join().unwrap();
     });
@@ -170,7 +179,7 @@ fn a_reader_believes_only_what_one_epoch_holds() {
         // Two bytes of the log, that a change which is no append writes one behind the other.
         let log = Arc::new((Cell::new(0), Cell::new(0)));
         let written = Arc::clone(&log);
-        let thread = thread::spawn(move || {
+        let thread = spawn(move || {
             writer.begin_change().unwrap();
             written.0.store(1, Ordering::Relaxed);
             written.1.store(1, Ordering::Relaxed);
