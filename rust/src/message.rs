@@ -5,6 +5,7 @@
 //! is borrowed at each call.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -52,6 +53,8 @@ pub struct Envelope {
     pub topic_hash: i32,
     /// What a client elsewhere said of it; `None`: it is made here and now.
     pub origin: Option<Origin>,
+    /// Where in the properties its keys are.
+    keys: Option<Range<usize>>,
 }
 
 /// What a message brings that was made in another process.
@@ -149,6 +152,7 @@ impl Envelope {
             topic: topic.name,
             tags_code: java::tags_code(parts.tags),
             topic_hash: topic.hash,
+            keys: Properties(&text).range_of(KEYS),
             properties: text,
             flag: parts.flag,
             delay_level: parts.delay_level,
@@ -179,6 +183,7 @@ impl Envelope {
             topic: topic.name,
             tags_code: java::tags_code(Properties(&text).get_str(TAGS)),
             topic_hash: topic.hash,
+            keys: Properties(&text).range_of(KEYS),
             // Above the highest a broker takes the highest.
             delay_level: u8::try_from(level.max(0)).unwrap_or(u8::MAX).min(DELAY_LEVEL_MAX),
             properties: text,
@@ -194,7 +199,7 @@ impl Envelope {
 
     /// Its keys, separated by spaces.
     pub fn keys(&self) -> Option<&str> {
-        Properties(&self.properties).get_str(KEYS)
+        std::str::from_utf8(self.properties.get(self.keys.clone()?)?).ok()
     }
 }
 

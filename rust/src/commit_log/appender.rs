@@ -119,7 +119,8 @@ impl Appender {
             write_space,
             store_timestamp: newest,
             cursor: end,
-            buffer: Vec::new(),
+            // It grows to this anyway.
+            buffer: Vec::with_capacity(2 * RECENT_MAX),
             written: 0,
             buffer_start: end,
             parts: Vec::new(),

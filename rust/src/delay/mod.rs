@@ -48,7 +48,7 @@ pub fn queue_of(level: u8) -> QueueId {
 /// Notes in a message's properties where it is to be delivered.
 pub fn hide(topic: &str, queue_id: QueueId, text: &mut Vec<u8>) {
     properties::push(text, REAL_TOPIC, topic);
-    properties::push(text, REAL_QUEUE_ID, &queue_id.to_string());
+    properties::push(text, REAL_QUEUE_ID, itoa::Buffer::new().format(queue_id.0));
 }
 
 /// How long the messages of a queue wait, in milliseconds; `None` for a level that only a broker knows.

@@ -34,7 +34,7 @@ pub fn half_properties(
     properties::push(text, TRANSACTION_PREPARED, "true");
     properties::push(text, PRODUCER_GROUP, group);
     properties::push(text, REAL_TOPIC, &envelope.topic);
-    properties::push(text, REAL_QUEUE_ID, &queue_id.to_string());
+    properties::push(text, REAL_QUEUE_ID, itoa::Buffer::new().format(queue_id.0));
     properties::push(text, TRANSACTION_ID, unique_id);
     let most = PROPERTIES_MAX - PUT_BACK_ROOM - CRC_PROPERTY_LEN;
     if text.len() > most {

@@ -31,8 +31,7 @@ pub(super) struct OffsetMap {
 impl OffsetMap {
     /// The transaction at a queue offset.
     pub(super) fn get(&self, queue_offset: u64) -> Option<Key> {
-        let page = self.pages.get(&(queue_offset / PAGE))?;
-        (page.used & bit(queue_offset) != 0).then(|| page.key(queue_offset % PAGE)).flatten()
+        self.pages.get(&(queue_offset / PAGE))?.get(queue_offset)
     }
 
     /// Adds a transaction.
@@ -51,15 +50,14 @@ impl OffsetMap {
 
     /// Removes a transaction.
     pub(super) fn remove(&mut self, queue_offset: u64, key: Key) {
-        if self.get(queue_offset) != Some(key) {
+        let page = self.pages.get_mut(&(queue_offset / PAGE)).filter(|page| page.get(queue_offset) == Some(key));
+        let Some(page) = page else {
             self.more.retain(|other| *other != (queue_offset, key));
             return;
-        }
-        if let Some(page) = self.pages.get_mut(&(queue_offset / PAGE)) {
-            page.used &= !bit(queue_offset);
-            if page.used == 0 {
-                self.pages.remove(&(queue_offset / PAGE));
-            }
+        };
+        page.used &= !bit(queue_offset);
+        if page.used == 0 {
+            self.pages.remove(&(queue_offset / PAGE));
         }
         if let Some(at) = self.more.iter().position(|(other, _)| *other == queue_offset) {
             let (_, key) = self.more.swap_remove(at);
@@ -82,6 +80,10 @@ impl OffsetMap {
 }
 
 impl Page {
+    fn get(&self, queue_offset: u64) -> Option<Key> {
+        (self.used & bit(queue_offset) != 0).then(|| self.key(queue_offset % PAGE)).flatten()
+    }
+
     fn key(&self, at: u64) -> Option<Key> {
         self.keys.get(to_usize(at)).copied().map(Key::from_number)
     }

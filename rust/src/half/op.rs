@@ -3,8 +3,6 @@
 //! In: half queue offsets. Out: op bodies: the offsets in decimal, each followed by a comma (`0,4,5,`).
 //! Always: a body is at most as long as the option says and names at least one half. Not here: who finished and how.
 
-use std::fmt::Write as _;
-
 /// The tag of an op message (`TransactionalMessageUtil.REMOVE_TAG`).
 pub const REMOVE_TAG: &str = "d";
 
@@ -16,7 +14,8 @@ pub fn fill_op_body(half_queue_offsets: &[u64], size_max: usize, body: &mut Stri
     body.clear();
     for (count, offset) in half_queue_offsets.iter().enumerate() {
         let before = body.len();
-        let _ = write!(body, "{offset},"); // Writing to a string cannot fail.
+        body.push_str(itoa::Buffer::new().format(*offset));
+        body.push(',');
         if body.len() > size_max && count > 0 {
             body.truncate(before);
             return count;

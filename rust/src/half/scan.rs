@@ -3,6 +3,7 @@
 //! In: the table and the monotonic clock. Out: `Waiting`, one for each pending transaction asked for; what is due, put
 //! together by what is alike. Always: ages come from the monotonic clock. Not here: whether to ask, discard or wait.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::HalfCopy;
@@ -66,10 +67,10 @@ pub struct Alike {
 }
 
 impl Alike {
-    fn of(halves: &[Waiting]) -> Option<Self> {
+    fn of(halves: Vec<Waiting>) -> Option<Self> {
         let mut youngest = halves.first()?.clone();
         let mut oldest = youngest.clone();
-        for half in halves {
+        for half in &halves {
             youngest.age_ms = youngest.age_ms.min(half.age_ms);
             youngest.stored_age_ms = youngest.stored_age_ms.min(half.stored_age_ms);
             youngest.last_check_age_ms = youngest.last_check_age_ms.min(half.last_check_age_ms);
@@ -77,7 +78,7 @@ impl Alike {
             oldest.stored_age_ms = oldest.stored_age_ms.max(half.stored_age_ms);
             oldest.last_check_age_ms = oldest.last_check_age_ms.max(half.last_check_age_ms);
         }
-        Some(Self { halves: halves.to_vec(), youngest, oldest })
+        Some(Self { halves, youngest, oldest })
     }
 }
 
@@ -87,9 +88,17 @@ pub fn alike(mut halves: Vec<Waiting>) -> Vec<Alike> {
         let checked = half.last_check_age_ms.is_some();
         (half.owner, half.checks, half.running, half.immunity_ms, checked, half.answered)
     };
-    halves.sort_by(|one, other| kind(one).cmp(&kind(other)).then_with(|| one.group.cmp(&other.group)));
     let same = |one: &Waiting, other: &Waiting| kind(one) == kind(other) && one.group == other.group;
-    halves.chunk_by(same).filter_map(Alike::of).collect()
+    halves.sort_by(|one, other| {
+        // Mostly all are alike, and that is told sooner than an order.
+        if same(one, other) {
+            return Ordering::Equal;
+        }
+        kind(one).cmp(&kind(other)).then_with(|| one.group.cmp(&other.group))
+    });
+    let lengths: Vec<usize> = halves.chunk_by(same).map(<[Waiting]>::len).collect();
+    let mut halves = halves.into_iter();
+    lengths.into_iter().filter_map(|length| Alike::of(halves.by_ref().take(length).collect())).collect()
 }
 
 /// What is due, the longest due first.

@@ -4,6 +4,8 @@
 //! Always: read as leniently as RocketMQ does: what has no name or no value is not there, of equal names the last counts.
 //! Not here: what a property means.
 
+use std::ops::Range;
+
 use super::layout::{NAME_END, VALUE_END};
 
 /// The application's keys, separated by spaces.
@@ -164,12 +166,18 @@ pub struct Properties<'a>(pub &'a [u8]);
 impl<'a> Properties<'a> {
     /// The value of this name; of equal names the last.
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
+        self.0.get(self.range_of(name)?)
+    }
+
+    /// Where in the text the value of this name is; of equal names the last.
+    pub fn range_of(&self, name: &str) -> Option<Range<usize>> {
         // From the end, so that the first one found is the last one set.
         let mut rest = self.0;
         loop {
             let (before, entry) = split_last_entry(rest);
             match value_of(entry, name.as_bytes()) {
-                Some(value) => return Some(value),
+                // An entry ends with its value.
+                Some(value) => return Some(rest.len() - value.len()..rest.len()),
                 None => rest = before?,
             }
         }

@@ -274,9 +274,8 @@ impl<'a> Batch<'a> {
         let Appended { physical_offset, size, store_timestamp } = appended;
         staged.entries.push((slot, queue_offset, Entry { physical_offset, size, tags_code }));
         if let Some(IndexKeys { topic_hash, unique_id, keys }) = keys {
-            for hash in index_hashes(*topic_hash, *unique_id, *keys) {
-                staged.index.push(IndexEntry { hash, physical_offset, store_timestamp });
-            }
+            index_hashes(*topic_hash, *unique_id, *keys)
+                .for_each(|hash| staged.index.push(IndexEntry { hash, physical_offset, store_timestamp }));
         }
         staged.last = Some(appended);
         Ok(Placed { physical_offset, queue_offset, size })

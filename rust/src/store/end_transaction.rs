@@ -113,6 +113,8 @@ pub(super) struct Group {
     /// The half queue offsets that the op messages name.
     named: Vec<u64>,
     op_body: String,
+    /// The result of an end that is a group of its own.
+    results: Vec<Result<Ended>>,
 }
 
 impl Group {
@@ -190,15 +192,18 @@ impl Shared {
         }
         let Some(_turn) = self.ends.turn.try_lock() else { return Err(Error::WouldWait) };
         let Some(mut inner) = self.inner.try_lock() else { return Err(Error::WouldWait) };
-        let mut results = Vec::with_capacity(1);
+        let mut results = std::mem::take(&mut inner.group.results);
+        results.clear();
         self.write_group(&mut inner, &[end], &mut results, Wait::No)?;
         if let Some(Err(Error::TransactionNotFound { .. })) = results.first() {
             // The call that may wait looks in files for what is left of it, and counts it.
             inner.counts.not_found -= 1;
             return Err(Error::WouldWait);
         }
+        let result = results.pop().unwrap_or(Err(Error::StoreClosed));
+        inner.group.results = results;
         self.unacknowledged(inner, Purpose::End, ()).acknowledged()?;
-        results.pop().unwrap_or(Err(Error::StoreClosed))
+        result
     }
 
     fn end_group(&self, group: &[Arc<Ticket>]) {
