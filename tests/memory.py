@@ -1,0 +1,50 @@
+"""Memory of another process.
+
+In:  a process's id.
+Out: its anonymous bytes, now or at most while it is watched. Maps of files do not count: the system may take them back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+__all__ = ["Watch", "anonymous_bytes"]
+
+_EVERY_SECONDS = 0.02
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Returns 0 for a process that has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon")), 0)
+
+
+class Watch:
+    """Keeps the peak of a process's memory, inside `with`. The process may be replaced meanwhile."""
+
+    def __init__(self, pid: Callable[[], int]) -> None:
+        self.peak_bytes = 0
+        self._pid = pid
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_EVERY_SECONDS):
+            self.peak_bytes = max(self.peak_bytes, anonymous_bytes(self._pid()))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        self._thread.join()
