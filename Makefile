@@ -50,7 +50,7 @@ lint: $(NATIVE) ## formats, lints and types, in Rust and in Python
 	$(call step,ruff format,$(BIN)/ruff format --check --quiet)
 	$(call step,mypy,$(BIN)/mypy $(TYPED))
 
-torture: $(NATIVE) cargo-fuzz ## the long form of the fault tests: an hour and more; each step says how far it is
+torture: $(NATIVE) cargo-fuzz ## the long form of the fault tests: two hours and more; each step says how far it is
 	$(call step,simulation,TXSTORE_CRASHES=$${TXSTORE_CRASHES:-1000000} TXSTORE_THREADS=$${TXSTORE_THREADS:-2} cargo test --locked --quiet --release --features testing --test crash simulation_keeps -- --nocapture)
 	$(call step,exhaustive points,TXSTORE_POINTS=every cargo test --locked --quiet --release --features testing --test crash exhaustive -- --nocapture)
 	$(call step,mutants,$(BIN)/python tests/crash/mutants.py)
@@ -64,7 +64,7 @@ torture: $(NATIVE) cargo-fuzz ## the long form of the fault tests: an hour and m
 	$(call step,full disks,TXSTORE_FULL_DISKS=500 $(BIN)/python -m pytest -q -s tests/crash/test_full_disk.py)
 	$(call step,malformed stores,TXSTORE_MALFORMED=1500 $(BIN)/python -m pytest -q -s tests/crash/test_malformed.py)
 	$(call step,processes,TXSTORE_PROCESSES_SECONDS=120 TXSTORE_FORKS=200 $(BIN)/python -m pytest -q -s tests/crash/test_processes.py)
-	$(call step,histories,TXSTORE_HISTORIES=30 TXSTORE_HISTORY_SECONDS=60 $(BIN)/python -m pytest -q -s tests/histories)
+	$(call step,histories,TXSTORE_HISTORIES=30 TXSTORE_HISTORY_SECONDS=60 TXSTORE_HOSTILE_SECONDS=3600 $(BIN)/python -m pytest -q -s tests/histories)
 	$(call step,streams,TXSTORE_SPARK_KILLS=5 $(BIN)/python -m pytest -q -s tests/spark -k kill)
 
 bench: $(NATIVE) ## how fast: Rust benches, then Python's

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ import txstore
 from tests.histories.checker import Anomaly, History, anomalies, events_of
 from tests.histories.clients import TOPIC
 from tests.histories.proxy import FaultyProxy
+from tests.memory import Watch
 from tests.peer.rocketmq import Peer
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -125,8 +127,11 @@ class Clients:
             self._process.communicate()
 
 
-def run_history(folder: Path, seed: int, seconds: float, clients: int, restarts: int) -> Report:
-    """One run in a folder of its own. `restarts`: by turns the server is killed and stopped well."""
+def run_history(
+    folder: Path, seed: int, seconds: float, clients: int, restarts: int, *, hostile: bool = False
+) -> Report:
+    """One run in a folder of its own. `restarts`: by turns the server is killed and stopped well; `hostile`: another
+    client floods it, in each way for two seconds."""
     chance = random.Random(seed)
     store = folder / "store"
     with txstore.open(store, **_SETTINGS) as broker:
@@ -151,6 +156,9 @@ def run_history(folder: Path, seed: int, seconds: float, clients: int, restarts:
         for group in groups:
             group.ready()
         proxy.faults = 0.02
+        memory = stack.enter_context(Watch(lambda: server.process.pid))
+        if hostile:
+            stack.enter_context(_flooding(f"127.0.0.1:{port}", folder / "hostile.err"))
         for turn in range(restarts):
             time.sleep(seconds / (restarts + 1))
             server.end(kill=turn % 2 == 0)
@@ -166,7 +174,22 @@ def run_history(folder: Path, seed: int, seconds: float, clients: int, restarts:
         server.end(kill=False)
     history = _history(store, [group.log for group in groups], proxy.delivered)
     figures = _figures(history) | dict(sorted(proxy.happened.items())) | {"seconds to settle": round(waited)}
+    figures |= {"MiB at most": memory.peak_bytes >> 20}
     return Report(seed, anomalies(history), figures)
+
+
+@contextmanager
+def _flooding(address: str, errors: Path) -> Iterator[None]:
+    """A process of hostile clients, until the end."""
+    command = [sys.executable, "-m", "tests.hostile", address, "1e9"]
+    with errors.open("w") as file:
+        process = subprocess.Popen(command, stderr=file, cwd=_ROOT)
+    try:
+        yield
+        assert process.poll() is None, errors.read_text()[-4_000:]
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _settle(store: Path, groups: list[Clients]) -> float:

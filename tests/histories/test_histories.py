@@ -2,7 +2,7 @@
 stopped and comes back. What each client was told and read is written down, and nobody was told anything untrue.
 
 TXSTORE_HISTORIES runs of TXSTORE_HISTORY_SECONDS each, with TXSTORE_HISTORY_CLIENTS; the seed of each is printed, and
-TXSTORE_HISTORY_SEED repeats the first.
+TXSTORE_HISTORY_SEED repeats the first. One more run of TXSTORE_HOSTILE_SECONDS has a hostile client beside them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from tests.histories.run import run_history
 RUNS = int(os.environ.get("TXSTORE_HISTORIES", "1"))
 SECONDS = float(os.environ.get("TXSTORE_HISTORY_SECONDS", "8"))
 CLIENTS = int(os.environ.get("TXSTORE_HISTORY_CLIENTS", "64"))
+HOSTILE_SECONDS = float(os.environ.get("TXSTORE_HOSTILE_SECONDS", "8"))
+MEMORY_MIB_MAX = 768  # What clients may hold, and what the server needs itself.
 SEED = int(os.environ.get("TXSTORE_HISTORY_SEED", random.randrange(1 << 30)))
 
 
@@ -34,4 +36,14 @@ def test_nobody_is_told_anything_untrue(number: int, tmp_path: Path) -> None:
     assert report.figures["rolled_back"] > 0
     for fault in ("cuts", "delays", "doubles", "splits"):
         assert report.figures[fault] > 3
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.kill
+def test_nobody_is_told_anything_untrue_while_a_client_floods(tmp_path: Path) -> None:
+    report = run_history(tmp_path, SEED, HOSTILE_SECONDS, CLIENTS, round(HOSTILE_SECONDS / 60), hostile=True)
+    print(report)
+    assert report.anomalies == []
+    assert report.figures["sends acknowledged"] > CLIENTS
+    assert 0 < report.figures["MiB at most"] < MEMORY_MIB_MAX
     shutil.rmtree(tmp_path)
