@@ -36,7 +36,8 @@ spark-demo: $(NATIVE) ## a store of 200,000 transactions, Spark's report on it, 
 test: lint ## everything that must hold: lint, then the tests in Rust and in Python
 	$(call step,cargo test,cargo test --locked --quiet --features testing$(comma)arrow$(comma)server)
 	$(call step,stubtest,cd python && ../$(BIN)/python -m mypy.stubtest txstore._native --mypy-config-file ../pyproject.toml --concise --allowlist ../tests/stubtest_allowlist.txt --ignore-unused-allowlist)
-	$(call step,pytest,$(BIN)/python -m pytest)
+	$(call step,wheel,rm -rf target/wheels && $(BIN)/maturin build --release --locked --quiet --out target/wheels)
+	$(call step,pytest,TXSTORE_WHEEL=$$(echo target/wheels/*.whl) $(BIN)/python -m pytest)
 
 peer: $(NATIVE) ## a real RocketMQ and txstore continue each other's stores: 40 each way (needs Java 17 and Maven)
 	$(call step,remote,TXSTORE_REMOTE_SECONDS=$${TXSTORE_REMOTE_SECONDS:-20} $(BIN)/python -m pytest tests/remoting_client -ra)

@@ -1,8 +1,9 @@
 """Pages as programs: what stands in a page's blocks is written, run and compared as a reader would do it.
 
-In: a page, an empty folder. Out: nothing, or an assertion that shows the block. Always: a block of `python` that begins
-with `# name.py` is that file, other ones are one program in their order; in a block of `console` each line behind `$ `
-is a command and what follows its output, where `…` stands for any text. Not here: which pages there are.
+In:     a page, an empty folder, the interpreter that runs what the page says.
+Out:    what the page's program printed, or an assertion that shows the block.
+Always: a block of `python` that begins with `# name.py` is that file; the other ones are one program, in their order.
+        In a block of `console` each line after `$ ` is a command, and its output follows; `…` stands for any text.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return [(found[1], found[2]) for found in BLOCK.finditer(page.read_text())]
 
 
-def follow(page: Path, folder: Path) -> str:
-    """Does what the page says, in order; what its program printed."""
+def follow(page: Path, folder: Path, python: Path = Path(sys.executable)) -> str:
+    """Does what the page says, in order, and returns what its program printed."""
     program: list[str] = []
     for language, text in blocks(page):
         name = FILE.match(text)
@@ -34,12 +35,12 @@ def follow(page: Path, folder: Path) -> str:
             program.append(text)
         elif language == "console":
             for command, expected in commands(text):
-                shown = shell(command, folder)
+                shown = shell(command, folder, python)
                 assert matches(expected, shown), f"{page.name}: $ {command}\nexpected:\n{expected}\nshown:\n{shown}"
     if not program:
         return ""
     done = subprocess.run(
-        [sys.executable, "-c", "\n".join(program)], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        [python, "-c", "\n".join(program)], cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, ""), f"{page.name}:\n{done.stderr}"
     return done.stdout
@@ -51,9 +52,10 @@ def commands(text: str) -> list[tuple[str, str]]:
     return list(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def shell(command: str, folder: Path) -> str:
-    """What a command shows, with the interpreter and the scripts of this environment in front."""
-    path = f"{sysconfig.get_path('scripts')}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+def shell(command: str, folder: Path, python: Path = Path(sys.executable)) -> str:
+    """Returns what a command shows. The interpreter and the scripts of its environment come first on the path."""
+    scripts = [sysconfig.get_path("scripts")] if python == Path(sys.executable) else []
+    path = os.pathsep.join([*scripts, str(python.parent), os.environ["PATH"]])
     done = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,

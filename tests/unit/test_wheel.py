@@ -1,0 +1,46 @@
+"""The story: a stranger installs the wheel into an empty environment and follows the tutorial there.
+
+`make test` builds the wheel and names it in TXSTORE_WHEEL. The installed package must hold all that it needs: the tests
+beside this one run on the checkout, where nothing can be missing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.pages import follow
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(
+    "TXSTORE_WHEEL" not in os.environ, reason="TXSTORE_WHEEL names no wheel of this tree (make build)"
+)
+
+
+@pytest.fixture
+def empty_python(tmp_path: Path) -> Path:
+    """The interpreter of an environment that holds only pip."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True, timeout=300)
+    return tmp_path / "venv" / "bin" / "python"
+
+
+def test_the_core_needs_no_other_package(empty_python: Path, tmp_path: Path) -> None:
+    wheel = Path(os.environ["TXSTORE_WHEEL"]).resolve()
+    install = [str(empty_python), "-m", "pip", "install", "--quiet", "--no-index", str(wheel)]
+    subprocess.run(install, check=True, timeout=300)
+    (tmp_path / "readme").mkdir()
+    for _ in range(2):
+        assert follow(ROOT / "README.md", tmp_path / "readme", empty_python) == "b'order 17 is paid'\n"
+
+
+def test_the_tutorial_runs_on_the_installed_wheel(empty_python: Path, tmp_path: Path) -> None:
+    wheel = Path(os.environ["TXSTORE_WHEEL"]).resolve()
+    (extras,) = re.findall(r"pip install 'txstore(\[\w+\])'", (ROOT / "docs" / "tutorial.md").read_text())
+    subprocess.run([empty_python, "-m", "pip", "install", "--quiet", f"{wheel}{extras}"], check=True, timeout=600)
+    (tmp_path / "tutorial").mkdir()
+    assert follow(ROOT / "docs" / "tutorial.md", tmp_path / "tutorial", empty_python) == ""
