@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::mutant::{Mutant, mutated};
 use crate::names::{SCHEDULE_TOPIC, is_system_topic};
 use crate::offsets::ConsumerOffsets;
-use crate::recovery::Recovered;
+use crate::recovery::Derived;
 use crate::units::{PhysicalOffset, TimestampMs};
 
 /// Facts about one file of the log.
@@ -58,16 +58,16 @@ struct UnreadQueue {
 
 impl Unread {
     /// Looks through what pends and what is read. Reads no file: this runs under the put lock.
-    pub fn of(state: &mut Recovered, half_queue_end: u64, offsets: &ConsumerOffsets) -> Self {
-        let pending = state.table.lowest_place(half_queue_end).unwrap_or(u64::MAX);
+    pub fn of(derived: &mut Derived, half_queue_end: u64, offsets: &ConsumerOffsets) -> Self {
+        let pending = derived.table.lowest_place(half_queue_end).unwrap_or(u64::MAX);
         let unread = |queue: &ConsumeQueue| {
-            let next_read = next_read(&state.delays, offsets, &queue.topic, queue.queue_id)?;
+            let next_read = next_read(&derived.delays, offsets, &queue.topic, queue.queue_id)?;
             let next_read = Some(next_read.max(queue.first)).filter(|next_read| *next_read < queue.next())?;
             let in_memory = (next_read.max(queue.settled())..queue.next()).filter_map(|at| queue.in_memory(at));
             let in_memory = in_memory.filter(|entry| !entry.is_padding()).map(|entry| entry.physical_offset.0).next();
             Some(UnreadQueue { settled: queue.without_tail(), next_read, in_memory })
         };
-        Self { pending, queues: state.dispatcher.queues.iter().filter_map(|(_, queue)| unread(queue)).collect() }
+        Self { pending, queues: derived.dispatcher.queues.iter().filter_map(|(_, queue)| unread(queue)).collect() }
     }
 }
 
@@ -110,8 +110,8 @@ fn next_read(
 }
 
 /// One past the files that may go at all: the one that holds the last record stays.
-pub fn removable_end(log: &CommitLog, state: &Recovered) -> u64 {
-    let last = state.anchor.and_then(|anchor| log.segments.at(anchor.physical_offset));
+pub fn removable_end(log: &CommitLog, derived: &Derived) -> u64 {
+    let last = derived.anchor.and_then(|anchor| log.segments.at(anchor.physical_offset));
     last.map_or(log.segments.first(), |segment| segment.base())
 }
 

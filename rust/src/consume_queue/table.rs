@@ -13,6 +13,11 @@ use crate::units::QueueId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(usize);
 
+impl Slot {
+    /// The slot of no queue.
+    pub const NONE: Self = Self(usize::MAX);
+}
+
 /// Entries of one queue that are to be written.
 #[derive(Debug)]
 pub struct Block {

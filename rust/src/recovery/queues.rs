@@ -8,15 +8,13 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 
-use super::{Recovered, Run};
-use crate::consume_queue::{ConsumeQueue, Entry, QUEUE_OFFSET_MAX, QueueFiles, QueueRoom, Slot};
-use crate::dispatch::{DispatchRequest, Dispatcher};
+use super::run::Run;
+use crate::consume_queue::{ConsumeQueue, Entry, QUEUE_OFFSET_MAX, QueueRoom, Slot};
+use crate::dispatch::DispatchRequest;
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
-use crate::mutant::{Mutant, mutated};
 use crate::names::{HALF_TOPIC, is_system_topic};
 use crate::record::RecordView;
-use crate::settings::{DeletedQueue, Settings};
 use crate::units::QueueId;
 
 /// Bytes of queue entries that recovery keeps in memory before it compares them with the files.
@@ -45,24 +43,6 @@ impl QueueFacts {
     }
 }
 
-impl Recovered {
-    /// Whether a broker has deleted and begun a queue again since we deleted it: then our mark says nothing any more.
-    pub fn is_begun_again(&self, deleted: &DeletedQueue) -> bool {
-        let slot = self.dispatcher.queues.find(&deleted.topic, deleted.queue_id);
-        slot.and_then(|slot| self.begun_again.get(&slot)).is_some_and(|place| *place >= deleted.log_end)
-    }
-
-    /// Queues that were deleted begin after what they had then.
-    pub fn begin_deleted(&mut self, settings: &Settings) {
-        for deleted in settings.deleted.iter().filter(|deleted| !self.is_begun_again(deleted)).collect::<Vec<_>>() {
-            let slot = self.dispatcher.queues.find(&deleted.topic, deleted.queue_id);
-            if let Some(queue) = slot.and_then(|slot| self.dispatcher.queues.get_mut(slot)) {
-                queue.first = deleted.below.min(queue.next()).max(queue.first);
-            }
-        }
-    }
-}
-
 impl Run<'_> {
     pub(super) fn enqueue(&mut self, view: &RecordView<'_>, request: &DispatchRequest<'_>) -> Result<()> {
         if view.topic == HALF_TOPIC && view.queue_id != HALF_QUEUE && !self.known.read_only {
@@ -76,7 +56,8 @@ impl Run<'_> {
         }
         let known = self.find_queue(view);
         // What is between is held in memory, so a number that no queue reaches must not decide how much that is.
-        let most = known.map_or(QUEUE_OFFSET_MAX, |slot| self.out.dispatcher.queues.next(slot).saturating_add(GAP_MAX));
+        let most =
+            known.map_or(QUEUE_OFFSET_MAX, |slot| self.derived.dispatcher.queues.next(slot).saturating_add(GAP_MAX));
         if view.queue_offset.0 > most {
             return Err(self.damage(
                 view.physical_offset.0,
@@ -90,11 +71,11 @@ impl Run<'_> {
         if self.queues.begun_at.get(&slot).is_some_and(|begun_at| view.physical_offset.0 < *begun_at) {
             return Ok(());
         }
-        let next = self.out.dispatcher.queues.next(slot);
+        let next = self.derived.dispatcher.queues.next(slot);
         if view.queue_offset.0 < next && self.begins_again(slot, view)? {
             self.begin_again(slot, view.queue_offset.0, view.physical_offset.0);
         } else if view.queue_offset.0 != next {
-            self.out.warn(format!(
+            self.report.warn(format!(
                 "the record at {} says queue offset {} of {}/{}, where {next} comes next",
                 view.physical_offset, view.queue_offset, view.topic, view.queue_id
             ));
@@ -102,16 +83,16 @@ impl Run<'_> {
                 return Ok(());
             }
             for _ in next..view.queue_offset.0 {
-                self.out.dispatcher.queues.push(slot, Entry::PADDING);
+                self.derived.dispatcher.queues.push(slot, Entry::PADDING);
             }
         }
-        self.out.dispatcher.enqueue(slot, request);
+        self.derived.dispatcher.enqueue(slot, request);
         Ok(())
     }
 
     /// The queue of a record, which is often that of the record before.
     fn find_queue(&mut self, view: &RecordView<'_>) -> Option<Slot> {
-        let queues = &self.out.dispatcher.queues;
+        let queues = &self.derived.dispatcher.queues;
         let is_it = |queue: &ConsumeQueue| queue.queue_id == view.queue_id && *queue.topic == *view.topic;
         let again = self.queues.last.filter(|slot| queues.get(*slot).is_some_and(is_it));
         self.queues.last = again.or_else(|| queues.find(view.topic, view.queue_id));
@@ -129,13 +110,13 @@ impl Run<'_> {
             .filter(|(first, entry)| self.is_brokers(view, *first, *entry));
         if let Some((first, entry)) = begun_again {
             let queue = ConsumeQueue::new(topic, view.queue_id, first, first);
-            let slot = self.out.dispatcher.queues.insert(queue);
+            let slot = self.derived.dispatcher.queues.insert(queue);
             self.queues.begun_at.insert(slot, entry.physical_offset.0);
-            self.out.begun_again.insert(slot, entry.physical_offset.0);
+            self.derived.begun_again.insert(slot, entry.physical_offset.0);
             return Ok(slot);
         }
         let queue = self.first_of_queue(topic, view)?;
-        let slot = self.out.dispatcher.queues.insert(queue);
+        let slot = self.derived.dispatcher.queues.insert(queue);
         if may_begin_again && in_file.is_none() {
             self.queues.fileless.insert(slot);
         }
@@ -170,7 +151,7 @@ impl Run<'_> {
         if is_system_topic(view.topic) || self.settings.wrote(view.physical_offset.0) {
             return Ok(false);
         }
-        let Some(queue) = self.out.dispatcher.queues.get(slot) else { return Ok(false) };
+        let Some(queue) = self.derived.dispatcher.queues.get(slot) else { return Ok(false) };
         // What was open may be the deleted file.
         self.queue_files.close_queue(&queue.topic, queue.queue_id);
         let in_file = self.queue_files.read(&queue.topic, queue.queue_id, view.queue_offset.0, 1)?;
@@ -183,17 +164,17 @@ impl Run<'_> {
 
     /// Drops a queue's entries from `queue_offset` on; the record at `physical_offset` comes next.
     fn begin_again(&mut self, slot: Slot, queue_offset: u64, physical_offset: u64) {
-        self.out.dispatcher.queues.begin_again(slot, queue_offset);
-        self.out.begun_again.insert(slot, physical_offset);
+        self.derived.dispatcher.queues.begin_again(slot, queue_offset);
+        self.derived.begun_again.insert(slot, physical_offset);
     }
 
     /// Compares entries in memory with the files now and then.
     pub(super) fn settle_if_much(&mut self) -> Result<()> {
-        let is_much = self.out.dispatcher.queues.buffered() > self.queues.settle_from;
-        if is_much || (!self.known.read_only && self.out.dispatcher.index.len() > INDEX_MAX) {
+        let is_much = self.derived.dispatcher.queues.buffered() > self.queues.settle_from;
+        if is_much || (!self.known.read_only && self.derived.dispatcher.index.len() > INDEX_MAX) {
             self.settle()?;
             // What a reader could not find in the files stays in memory: it looks again only after as much has come.
-            self.queues.settle_from = self.out.dispatcher.queues.buffered() + BUFFERED_MAX;
+            self.queues.settle_from = self.derived.dispatcher.queues.buffered() + BUFFERED_MAX;
         }
         Ok(())
     }
@@ -203,25 +184,25 @@ impl Run<'_> {
         if self.known.read_only {
             return self.settle_found();
         }
-        for block in self.out.dispatcher.queues.blocks() {
+        for block in self.derived.dispatcher.queues.blocks() {
             // After a crash equal bytes may be in the page cache only, where a failed sync left them: they are written.
             let is_there =
                 self.known.clean && self.queue_files.holds(&block.topic, block.queue_id, block.from, &block.bytes)?;
             if !is_there {
                 self.queue_files.write(&block.topic, block.queue_id, block.from, &block.bytes)?;
             }
-            self.out.dispatcher.queues.settle(&block);
+            self.derived.dispatcher.queues.settle(&block);
         }
         if let Some(index) = self.index.as_deref_mut() {
-            index.append(&self.out.dispatcher.index)?;
-            self.out.dispatcher.index.clear();
+            index.append(&self.derived.dispatcher.index)?;
+            self.derived.dispatcher.index.clear();
         }
         Ok(())
     }
 
     /// Lets go of entries that the files have: of each queue those before the first that differs.
     fn settle_found(&mut self) -> Result<()> {
-        let queues = &mut self.out.dispatcher.queues;
+        let queues = &mut self.derived.dispatcher.queues;
         let mut found = Vec::new();
         for (slot, queue) in queues.iter().filter(|(_, queue)| !queue.tail().is_empty()) {
             found.push((slot, self.queue_files.held(queue)?));
@@ -234,7 +215,7 @@ impl Run<'_> {
 
     /// Message queues that have no file, in a topic of which a broker began another one again, were deleted with it.
     pub(super) fn forget_deleted_queues(&mut self) {
-        let queues = &mut self.out.dispatcher.queues;
+        let queues = &mut self.derived.dispatcher.queues;
         let mut topics: HashMap<Arc<str>, u64> = HashMap::new();
         for (slot, begun_at) in &self.queues.begun_at {
             if let Some(queue) = queues.get(*slot) {
@@ -244,9 +225,9 @@ impl Run<'_> {
         }
         for slot in &self.queues.fileless {
             let begun_at = queues.get(*slot).and_then(|queue| topics.get(&queue.topic).copied());
-            if let Some(begun_at) = begun_at.filter(|_| !self.out.begun_again.contains_key(slot)) {
+            if let Some(begun_at) = begun_at.filter(|_| !self.derived.begun_again.contains_key(slot)) {
                 queues.begin_again(*slot, 0);
-                self.out.begun_again.insert(*slot, begun_at);
+                self.derived.begun_again.insert(*slot, begun_at);
             }
         }
     }
@@ -254,12 +235,12 @@ impl Run<'_> {
     /// Queues whose messages are all gone keep their offsets: the next message must not get a used one.
     pub(super) fn add_silent_queues(&mut self) -> Result<()> {
         for QueueRoom { topic, queue_id, first, room } in self.queue_files.list()? {
-            if self.out.dispatcher.queues.find(&topic, queue_id).is_some() {
+            if self.derived.dispatcher.queues.find(&topic, queue_id).is_some() {
                 continue;
             }
             let limit = self.log.segments.first();
             let next = self.last_below(&topic, queue_id, first, room, limit)?;
-            self.out.dispatcher.queues.insert(ConsumeQueue::new(topic, queue_id, next, next));
+            self.derived.dispatcher.queues.insert(ConsumeQueue::new(topic, queue_id, next, next));
         }
         Ok(())
     }
@@ -277,24 +258,4 @@ impl Run<'_> {
         }
         Ok(low)
     }
-}
-
-/// Makes the queues' files end where the queues end, and stay where they are; then all files of the store durable, with one
-/// sync of the file system.
-pub fn cut_queues(queue_files: &QueueFiles, dispatcher: &Dispatcher) -> Result<()> {
-    queue_files.remove_empty()?;
-    for (_, queue) in dispatcher.queues.iter().filter(|_| !mutated(Mutant::QueuesNotCut)) {
-        queue_files.cut(&queue.topic, queue.queue_id, queue.next())?;
-    }
-    queue_files.sync_all()
-}
-
-/// The same for those queues alone that a broker deleted and began again: what was written of them before is cut.
-pub fn cut_begun_again(queue_files: &QueueFiles, recovered: &Recovered) -> Result<()> {
-    for slot in recovered.begun_again.keys() {
-        if let Some(queue) = recovered.dispatcher.queues.get(*slot) {
-            queue_files.cut(&queue.topic, queue.queue_id, queue.next())?;
-        }
-    }
-    if recovered.begun_again.is_empty() { Ok(()) } else { queue_files.sync_all() }
 }

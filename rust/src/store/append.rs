@@ -199,7 +199,7 @@ impl Shared {
         if let Some(resent) = self.resent(batch.inner, half, unique_id, identity)? {
             return Ok(resent);
         }
-        let pending = batch.inner.state.table.len();
+        let pending = batch.inner.derived.table.len();
         if pending >= self.options.pending_transactions_max {
             return Err(Error::TooManyPending { option: "pending_transactions_max", pending });
         }
@@ -225,10 +225,10 @@ impl Shared {
     pub(super) fn store_half(&self, batch: &mut Batch<'_>, half: &PendingHalf<'_>, wait: Wait) -> Result<Placed> {
         let PendingHalf { draft, tags_code, unique_id, keys, .. } = *half;
         let keys = IndexKeys { topic_hash: self.half_topic_hash(), unique_id, keys };
-        let placed = batch.push_to(batch.inner.half_slot, draft, tags_code, Some(&keys))?;
+        let placed = batch.push_to(batch.inner.derived.half_slot, draft, tags_code, Some(&keys))?;
         batch.write(wait)?;
         let monotonic_ms = if mutated(Mutant::WallClockAges) { self.clock.wall().0 } else { self.clock.monotonic_ms() };
-        let table = &mut batch.inner.state.table;
+        let table = &mut batch.inner.derived.table;
         let key = table.insert(&NewHalf {
             copy: HalfCopy { queue_offset: placed.queue_offset.0, physical_offset: placed.physical_offset.0 },
             identity: half.identity,
@@ -257,7 +257,7 @@ impl Shared {
         if half.unique_id.is_none() || mutated(Mutant::NoDedupe) {
             return Ok(None);
         }
-        let table = &mut inner.state.table;
+        let table = &mut inner.derived.table;
         let Some(pending) = table.find_identity(identity).and_then(|key: Key| table.get(key)) else {
             return match table.recent.outcome(identity, self.clock.monotonic_ms()) {
                 Some(outcome) => Err(Error::AlreadyEnded { transaction: unique_id.to_owned(), outcome }),

@@ -234,7 +234,7 @@ impl<'a> Batch<'a> {
     /// Adds a record to the batch, at the end of the queue that its draft names.
     #[inline]
     pub(super) fn push(&mut self, draft: &Draft<'_>, tags_code: i64, keys: Option<&IndexKeys<'_>>) -> Result<Placed> {
-        let slot = self.inner.state.dispatcher.queues.find_or_insert(draft.topic, draft.queue_id);
+        let slot = self.inner.derived.dispatcher.queues.find_or_insert(draft.topic, draft.queue_id);
         self.push_to(slot, draft, tags_code, keys)
     }
 
@@ -263,11 +263,11 @@ impl<'a> Batch<'a> {
         tags_code: i64,
         keys: Option<&IndexKeys<'_>>,
     ) -> Result<Placed> {
-        let Inner { appender, state, staged, .. } = &mut *self.inner;
+        let Inner { appender, derived, staged, .. } = &mut *self.inner;
         let before =
             staged.entries.iter().rev().find(|(other, ..)| *other == slot && !mutated(Mutant::StaleQueueOffset));
         let queue_offset = before.map_or_else(
-            || QueueOffset(state.dispatcher.queues.next(slot)),
+            || QueueOffset(derived.dispatcher.queues.next(slot)),
             |(_, queue_offset, _)| queue_offset.plus(1),
         );
         let appended = appender.as_mut().ok_or_else(no_writer)?.push(draft, queue_offset)?;
@@ -285,11 +285,11 @@ impl<'a> Batch<'a> {
     pub(super) fn write(&mut self, wait: Wait) -> Result<()> {
         // Asked again under the put lock: `close` hands the files over, and another process may have them by now.
         self.shared.check_writable("sending")?;
-        let Self { shared, inner: Inner { appender, state, staged, .. }, purpose, .. } = self;
+        let Self { shared, inner: Inner { appender, derived, staged, .. }, purpose, .. } = self;
         let (appender, Some(last)) = (appender.as_mut().ok_or_else(no_writer)?, staged.last.take()) else {
             return Ok(());
         };
-        let pending = state.ends_to_come();
+        let pending = derived.ends_to_come();
         let urgency = match purpose {
             Purpose::End | Purpose::EndByHand | Purpose::Discard => Urgency::End,
             Purpose::Message => Urgency::Send(pending),
@@ -306,13 +306,13 @@ impl<'a> Batch<'a> {
         if shared.options.flush_disk_type == FlushDiskType::Async || mutated(Mutant::VisibleBeforeSync) {
             shared.publish_visible(shared.log.appended());
         }
-        let dispatcher = &mut state.dispatcher;
+        let dispatcher = &mut derived.dispatcher;
         for (slot, _, entry) in &staged.entries {
             dispatcher.queues.push(*slot, *entry);
         }
         dispatcher.index.extend_from_slice(&staged.index);
         shared.ask_for_upkeep(dispatcher.queues.buffered(), dispatcher.index.len());
-        state.note_last(last);
+        derived.note_last(last);
         Ok(())
     }
 }

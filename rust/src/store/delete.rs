@@ -66,7 +66,7 @@ impl Shared {
             settings.store(self.storage.as_ref())?;
         }
         let mut inner = self.inner.lock();
-        inner.state.begin_deleted(&settings);
+        inner.derived.begin_deleted(&settings);
         inner.unlogged_changes += 1;
         drop(inner);
         *self.settings.lock() = settings;
@@ -81,7 +81,7 @@ impl Shared {
         let inner = self.inner.lock();
         let log_end = self.log.appended();
         let (mut queues, mut messages) = (Vec::new(), 0);
-        for (_, queue) in inner.state.dispatcher.queues.iter().filter(|(_, queue)| &*queue.topic == topic) {
+        for (_, queue) in inner.derived.dispatcher.queues.iter().filter(|(_, queue)| &*queue.topic == topic) {
             let below = queue.next();
             messages += below - queue.first;
             // One without messages, too: else what its log still has from before would come again.
@@ -97,11 +97,11 @@ impl Shared {
         }
         let mut now = Settings::load(self.storage.as_ref())?.map(|settings| settings.deleted).unwrap_or_default();
         let mut inner = self.inner.lock();
-        now.retain(|deleted| !inner.state.is_begun_again(deleted));
+        now.retain(|deleted| !inner.derived.is_begun_again(deleted));
         let mut settings = self.settings.lock();
         if settings.deleted != now {
             settings.deleted = now;
-            inner.state.begin_deleted(&settings);
+            inner.derived.begin_deleted(&settings);
         }
         Ok(())
     }

@@ -119,9 +119,9 @@ impl Shared {
     /// The queues of the schedule topic, and where to go on in each.
     pub(super) fn waiting_queues(&self) -> DelayProgress {
         let inner = self.inner.lock();
-        let queues = inner.state.dispatcher.queues.iter().map(|(_, queue)| queue);
+        let queues = inner.derived.dispatcher.queues.iter().map(|(_, queue)| queue);
         let waiting = queues.filter(|queue| &*queue.topic == SCHEDULE_TOPIC).map(|queue| {
-            let progress = inner.state.delays.get(&queue.queue_id).copied().unwrap_or(0);
+            let progress = inner.derived.delays.get(&queue.queue_id).copied().unwrap_or(0);
             (queue.queue_id, progress.max(queue.first))
         });
         waiting.collect()
@@ -152,7 +152,7 @@ impl Shared {
         batch.inner.scratch = text;
         batch.write(Wait::Yes)?;
         for one in due {
-            batch.inner.state.delays.insert(one.queue_id, one.queue_offset + 1);
+            batch.inner.derived.delays.insert(one.queue_id, one.queue_offset + 1);
             batch.inner.due_times.forget_below(one.queue_id, one.queue_offset + 1);
         }
         Ok((messages, passed_over))

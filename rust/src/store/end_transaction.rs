@@ -302,7 +302,7 @@ impl Shared {
         for decision in &group.decisions {
             inner.count_decision(decision, now_ms);
             if !mutated(Mutant::EndWithoutState) {
-                inner.state.table.end(decision.key, decision.outcome, now_ms);
+                inner.derived.table.end(decision.key, decision.outcome, now_ms);
             }
         }
         inner.note_ops(&group.ops);
@@ -373,18 +373,18 @@ impl Shared {
 
     /// The pending transaction that an end names, after comparing place and group.
     pub(super) fn pending(inner: &Inner, end: &End) -> Result<Option<Key>> {
-        let Some(key) = inner.state.table.find(end.half.queue_offset) else { return Ok(None) };
-        let Some(entry) = inner.state.table.get(key) else { return Ok(None) };
+        let Some(key) = inner.derived.table.find(end.half.queue_offset) else { return Ok(None) };
+        let Some(entry) = inner.derived.table.get(key) else { return Ok(None) };
         if !entry.copies().any(|(copy, _)| copy == end.half) {
             return Err(not_found(end, "no copy of a half message stands there"));
         }
-        check_group(end, inner.state.table.group(entry))?;
+        check_group(end, inner.derived.table.group(entry))?;
         Ok(Some(key))
     }
 
     /// An end of what does not pend: the same again is a success, anything else an error.
     fn compare_with_decided(&self, inner: &Inner, end: &End) -> Result<Ended> {
-        let queue = inner.state.dispatcher.queues.get(inner.half_slot).ok_or(Error::StoreClosed)?;
+        let queue = inner.derived.dispatcher.queues.get(inner.derived.half_slot).ok_or(Error::StoreClosed)?;
         let wanted = end.half.queue_offset;
         if wanted >= queue.next() {
             return Err(not_found(end, "the half queue does not reach that far"));
@@ -402,13 +402,13 @@ impl Shared {
             check_group(end, facts.group)?;
             check_id(end, facts.unique_id)
         })??;
-        let found = inner.state.table.outcome(wanted).ok_or_else(|| not_found(end, "nothing is known of it"))?;
+        let found = inner.derived.table.outcome(wanted).ok_or_else(|| not_found(end, "nothing is known of it"))?;
         already(end, end.kind.outcome(), found)
     }
 
     fn check_late(&self, inner: &Inner, key: Key, end: &End) -> Result<()> {
         let Some(entry) =
-            inner.state.table.get(key).filter(|_| self.options.reject_late_end && end.decider != Decider::Check)
+            inner.derived.table.get(key).filter(|_| self.options.reject_late_end && end.decider != Decider::Check)
         else {
             return Ok(());
         };
@@ -423,9 +423,9 @@ impl Shared {
 
     /// Adds the op messages that name every copy of what is decided, from the stored progress on.
     pub(super) fn push_ops(&self, batch: &mut Batch<'_>, group: &mut Group) -> Result<()> {
-        let progress = batch.inner.stored_half_progress;
+        let progress = batch.inner.derived.stored_half_progress;
         let Group { decisions, named, .. } = group;
-        for entry in decisions.iter().filter_map(|decision| batch.inner.state.table.get(decision.key)) {
+        for entry in decisions.iter().filter_map(|decision| batch.inner.derived.table.get(decision.key)) {
             named.extend(entry.copies().map(|(copy, _)| copy.queue_offset).filter(|offset| *offset >= progress));
         }
         named.sort_unstable();
@@ -454,7 +454,7 @@ impl Shared {
                 body_crc: None,
                 properties: OP_PROPERTIES,
             };
-            let placed = batch.push_to(batch.inner.op_slot, &draft, java::tags_code(Some(REMOVE_TAG)), None)?;
+            let placed = batch.push_to(batch.inner.derived.op_slot, &draft, java::tags_code(Some(REMOVE_TAG)), None)?;
             ops.push((placed.queue_offset.0, highest));
         }
     }
@@ -476,7 +476,7 @@ impl Shared {
 impl Inner {
     fn note_ops(&mut self, ops: &[(u64, u64)]) {
         for (queue_offset, highest) in ops {
-            self.state.table.ops.note(*queue_offset, *highest);
+            self.derived.table.ops.note(*queue_offset, *highest);
         }
     }
 }

@@ -33,7 +33,7 @@ impl Store {
         let shared = &self.shared;
         shared.refresh()?;
         let mut inner = shared.inner.lock();
-        let end = removable_end(&shared.log, &inner.state);
+        let end = removable_end(&shared.log, &inner.derived);
         if end <= shared.log.segments.first() {
             return Ok(Vec::new());
         }
@@ -64,15 +64,15 @@ impl Shared {
     }
 
     fn unread(&self, inner: &mut Inner) -> Unread {
-        let half_end = inner.state.dispatcher.queues.next(inner.half_slot);
-        Unread::of(&mut inner.state, half_end, &self.offsets.lock())
+        let half_end = inner.derived.dispatcher.queues.next(inner.derived.half_slot);
+        Unread::of(&mut inner.derived, half_end, &self.offsets.lock())
     }
 
     /// How far files may go: a file's beginning. Queue files are read without the put lock: what is needed only becomes
     /// less meanwhile, or is at the log's end.
     fn expirable(&self, below: u64, keep_unread: bool) -> Result<u64> {
         let mut inner = self.inner.lock();
-        let most = below.min(removable_end(&self.log, &inner.state));
+        let most = below.min(removable_end(&self.log, &inner.derived));
         let first = self.log.segments.first();
         if most <= first {
             return Ok(first);
@@ -115,13 +115,13 @@ impl Shared {
         if removed.is_err() {
             // What could not be removed is there, and its queues begin with it.
             for (slot, _, _, first) in before {
-                inner.state.dispatcher.queues.get_mut(slot).into_iter().for_each(|queue| queue.first = first);
+                inner.derived.dispatcher.queues.get_mut(slot).into_iter().for_each(|queue| queue.first = first);
             }
             self.begin_queues_at(&mut inner, self.log.segments.first())?;
         }
         let log_files = removed?;
-        let half_first = inner.state.dispatcher.queues.get(inner.half_slot).map_or(0, |queue| queue.first);
-        inner.state.table.decided.forget_below(half_first);
+        let half_first = inner.derived.dispatcher.queues.get(inner.derived.half_slot).map_or(0, |queue| queue.first);
+        inner.derived.table.decided.forget_below(half_first);
         let queues: Vec<_> = first_entries(&inner);
         drop(inner);
         let mut queue_files = 0;
@@ -162,21 +162,21 @@ impl Shared {
     pub(super) fn let_go_of_the_front(&self, inner: &mut Inner, minimum: u64) -> Result<()> {
         self.begin_queues_at(inner, minimum)?;
         self.log.segments.forget_below(minimum);
-        inner.state.dispatcher.index.retain(|entry| entry.physical_offset.0 >= minimum);
+        inner.derived.dispatcher.index.retain(|entry| entry.physical_offset.0 >= minimum);
         Ok(())
     }
 }
 
 /// The queues as far as they are in files.
 fn settled_queues(inner: &Inner) -> Vec<(Slot, ConsumeQueue)> {
-    inner.state.dispatcher.queues.iter().map(|(slot, queue)| (slot, queue.without_tail())).collect()
+    inner.derived.dispatcher.queues.iter().map(|(slot, queue)| (slot, queue.without_tail())).collect()
 }
 
 /// Lets queues begin at the entries that were found in their files, or after them in memory.
 fn begin_queues(inner: &mut Inner, firsts: Vec<(Slot, u64)>, minimum: u64) {
     inner.unlogged_changes += 1;
     for (slot, first) in firsts {
-        if let Some(queue) = inner.state.dispatcher.queues.get_mut(slot) {
+        if let Some(queue) = inner.derived.dispatcher.queues.get_mut(slot) {
             let is_gone = |at: &u64| queue.in_memory(*at).is_some_and(|entry| entry.physical_offset.0 < minimum);
             let in_memory = (first.max(queue.settled())..queue.next()).find(|at| !is_gone(at)).unwrap_or(queue.next());
             let first = if first < queue.settled() { first } else { in_memory };
@@ -186,6 +186,6 @@ fn begin_queues(inner: &mut Inner, firsts: Vec<(Slot, u64)>, minimum: u64) {
 }
 
 fn first_entries(inner: &Inner) -> Vec<(Slot, Arc<str>, QueueId, u64)> {
-    let queues = inner.state.dispatcher.queues.iter();
+    let queues = inner.derived.dispatcher.queues.iter();
     queues.map(|(slot, queue)| (slot, Arc::clone(&queue.topic), queue.queue_id, queue.first)).collect()
 }

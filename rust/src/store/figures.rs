@@ -44,7 +44,7 @@ impl Store {
         let now_ms = self.shared.clock.monotonic_ms();
         let mut topics = self.shared.pending_topics.lock();
         // Frozen, so that the put lock is not held while all are looked through.
-        let frozen = self.shared.inner.lock().state.table.freeze();
+        let frozen = self.shared.inner.lock().derived.table.freeze();
         let pending = frozen.iter().map(|entry| (entry.newest, entry.group_number(), now_ms - entry.stored_ms));
         let (groups, pending) = (frozen.groups().to_vec(), pending.collect::<Vec<_>>());
         drop(frozen);
@@ -95,7 +95,7 @@ impl Inner {
 
     /// Counts a transaction that ends now, while the table still has it.
     pub(super) fn count_decision(&mut self, decision: &Decision, now_ms: i64) {
-        let Some(entry) = self.state.table.get(decision.key) else { return };
+        let Some(entry) = self.derived.table.get(decision.key) else { return };
         if decision.outcome == Outcome::Discarded {
             self.counts.checks_unanswered += u64::from(!entry.is_answered());
         }

@@ -29,7 +29,7 @@ use crate::index::IndexFiles;
 use crate::log_view::{KnownEnd, LOCK, PUBLISHER_BYTE, WRITER_BYTE, is_clean, known_durable};
 use crate::offsets::ConsumerOffsets;
 use crate::published::Published;
-use crate::recovery::{Known, follow, recover};
+use crate::recovery::{Known, Recovered, follow, recover};
 use crate::settings::Settings;
 use crate::snapshot::Snapshot;
 use crate::storage::Storage;
@@ -180,12 +180,12 @@ impl Shared {
 
     /// Reads on from the reader's end.
     fn read_on(&self, inner: &mut Inner, sight: &Sight) -> Result<Look> {
-        let known = sight.known(KnownEnd::default(), inner.stored_half_progress);
+        let known = sight.known(KnownEnd::default(), inner.derived.stored_half_progress);
         let settings = self.settings.lock().clone();
         let before = self.log.appended();
         let (followed, is_cut_off) = loop {
-            let followed = follow(&self.log, &self.queue_files, &settings, &mut inner.state, &known);
-            let end = inner.state.end;
+            let followed = follow(&self.log, &self.queue_files, &settings, &mut inner.derived, &known);
+            let end = inner.derived.end;
             if followed.is_err() || end >= sight.limit || self.log.segments.at(end).is_some() {
                 break (followed, false);
             }
@@ -193,7 +193,7 @@ impl Shared {
                 break (followed, self.log.segments.is_continued()?);
             }
         };
-        let end = inner.state.end.max(before);
+        let end = inner.derived.end.max(before);
         self.sync_shown(sight, before, end)?;
         self.log.set_appended(end);
         self.log.set_durable(end);
@@ -238,15 +238,16 @@ impl Shared {
         let mut end = KnownEnd::find(self.storage.as_ref(), Some(&settings), published, position, is_clean, !is_free)?;
         end.durable = end.durable.max(sight.floor);
         let durable = end.durable;
-        let known = sight.known(end, inner.stored_half_progress);
+        let known = sight.known(end, inner.derived.stored_half_progress);
         let mut files = self.index_files.lock();
         *files = IndexFiles::open(Arc::clone(&self.storage), files.geometry(), false)?;
-        let recovered = recover(&self.log, &self.queue_files, Some(&mut files), &settings, snapshot, &known)?;
-        self.sync_shown(sight, durable, recovered.end)?;
-        self.log.set_appended(recovered.end);
-        self.log.set_durable(recovered.end);
-        self.log.segments.forget_above(recovered.end);
-        *inner = super::open::inner(recovered, None, known.half_progress, self.clock.as_ref(), &self.options);
+        let Recovered { derived, .. } =
+            recover(&self.log, &self.queue_files, Some(&mut files), &settings, snapshot, &known)?;
+        self.sync_shown(sight, durable, derived.end)?;
+        self.log.set_appended(derived.end);
+        self.log.set_durable(derived.end);
+        self.log.segments.forget_above(derived.end);
+        *inner = super::open::inner(derived, None, self.clock.as_ref(), &self.options);
         Ok(())
     }
 
@@ -289,7 +290,7 @@ impl Shared {
         if !damaged.is_empty() {
             return Ok(()); // What was read before stays.
         }
-        clamp_offsets(&mut offsets, &self.inner.lock().state.dispatcher.queues, &mut Vec::new());
+        clamp_offsets(&mut offsets, &self.inner.lock().derived.dispatcher.queues, &mut Vec::new());
         *self.offsets.lock() = offsets;
         Ok(())
     }
@@ -297,10 +298,10 @@ impl Shared {
     /// Lets go of index entries that the writer has put into files.
     fn prune_index(&self, inner: &mut Inner) -> Result<()> {
         let dispatched = self.published.get().map_or(0, |published| published.dispatched().0);
-        if inner.state.dispatcher.index.len() > READER_INDEX_MAX {
+        if inner.derived.dispatcher.index.len() > READER_INDEX_MAX {
             let mut files = self.index_files.lock();
             *files = IndexFiles::open(Arc::clone(&self.storage), files.geometry(), false)?;
-            inner.state.dispatcher.index.retain(|entry| entry.physical_offset.0 >= dispatched);
+            inner.derived.dispatcher.index.retain(|entry| entry.physical_offset.0 >= dispatched);
         }
         Ok(())
     }

@@ -27,8 +27,8 @@ impl Shared {
         if !self.is_gone(&inner, end)? {
             return result;
         }
-        let known = inner.state.table.outcome(end.half.queue_offset);
-        let queues = inner.state.dispatcher.queues.iter();
+        let known = inner.derived.table.outcome(end.half.queue_offset);
+        let queues = inner.derived.dispatcher.queues.iter();
         let topics: Vec<_> = queues.map(|(_, queue)| Arc::clone(&queue.topic)).collect();
         drop(inner);
         let found = self.outcome_left(end, topics).map(|left| left.or(known));
@@ -45,9 +45,9 @@ impl Shared {
     }
 
     fn is_gone(&self, inner: &Inner, end: &End) -> Result<bool> {
-        let Some(queue) = inner.state.dispatcher.queues.get(inner.half_slot) else { return Ok(false) };
+        let Some(queue) = inner.derived.dispatcher.queues.get(inner.derived.half_slot) else { return Ok(false) };
         let wanted = end.half.queue_offset;
-        if wanted >= queue.next() || inner.state.table.find(wanted).is_some() {
+        if wanted >= queue.next() || inner.derived.table.find(wanted).is_some() {
             return Ok(false);
         }
         let entry = Entry::from_bytes(&self.entry_bytes(queue, wanted)?).filter(|entry| !entry.is_padding());

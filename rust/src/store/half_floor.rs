@@ -20,13 +20,13 @@ impl Store {
     /// A transaction that is rolled back at once takes the last offset that is named.
     pub(super) fn begin_halves_behind_ops(&self) -> Result<()> {
         let mut inner = self.shared.inner.lock();
-        let slot = inner.half_slot;
-        let (next, floor) = (inner.state.dispatcher.queues.next(slot), inner.state.replay.named_end());
+        let slot = inner.derived.half_slot;
+        let (next, floor) = (inner.derived.dispatcher.queues.next(slot), inner.derived.replay.named_end());
         if self.shared.options.read_only || next >= floor || floor - next > LOST_MAX {
             return Ok(());
         }
         for _ in next + 1..floor {
-            inner.state.dispatcher.queues.push(slot, Entry::PADDING);
+            inner.derived.dispatcher.queues.push(slot, Entry::PADDING);
         }
         drop(inner);
         let envelope = Envelope::new(&Parts { topic: REPAIR_TOPIC, ..Parts::default() })?;

@@ -135,7 +135,7 @@ impl Store {
     pub(super) fn look_for_discarded(&self, transaction_id: &str) -> Result<Parked> {
         let half_queue_end = {
             let inner = self.shared.inner.lock();
-            inner.state.dispatcher.queues.next(inner.half_slot)
+            inner.derived.dispatcher.queues.next(inner.derived.half_slot)
         };
         let row = match self.transaction(transaction_id) {
             Err(Error::TransactionNotFound { .. }) => {
@@ -166,7 +166,7 @@ impl Store {
             let facts = HalfFacts::of(view);
             let mut batch = Batch::begin(shared, &mut inner, Purpose::Resume)?;
             let identity = facts.identity();
-            if identity.is_some_and(|identity| batch.inner.state.table.find_identity(identity).is_some()) {
+            if identity.is_some_and(|identity| batch.inner.derived.table.find_identity(identity).is_some()) {
                 return Err(Error::StillPending { transaction: transaction_id.to_owned() });
             }
             let mut text = std::mem::take(&mut batch.inner.scratch);
@@ -233,7 +233,7 @@ impl Store {
 impl Shared {
     /// Whether the half queue has a half message of this id at or after an offset.
     fn has_half_since(&self, inner: &Inner, from: u64, transaction_id: &str) -> Result<bool> {
-        let queue = inner.state.dispatcher.queues.get(inner.half_slot).ok_or(Error::StoreClosed)?;
+        let queue = inner.derived.dispatcher.queues.get(inner.derived.half_slot).ok_or(Error::StoreClosed)?;
         for at in from..queue.next() {
             let Some(entry) = Entry::from_bytes(&self.entry_bytes(queue, at)?).filter(|entry| !entry.is_padding())
             else {
@@ -251,8 +251,8 @@ impl Shared {
         // Only a broker's progress says that a half without a trace is finished. The table keeps it where its file is lost.
         let ours = self.settings.lock().is_all_ours(self.log.segments.first(), self.log.appended());
         let mut inner = self.inner.lock();
-        let half_end = inner.state.dispatcher.queues.next(inner.half_slot);
-        let progress = inner.stored_half_progress.max(inner.state.table.half_progress(half_end));
+        let half_end = inner.derived.dispatcher.queues.next(inner.derived.half_slot);
+        let progress = inner.derived.stored_half_progress.max(inner.derived.table.half_progress(half_end));
         Replay::new(Keep::All, self.log.segments.first(), if ours { 0 } else { progress })
     }
 

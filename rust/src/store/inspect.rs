@@ -36,7 +36,7 @@ impl Store {
         )?;
         let mut found = shared.index_files.lock().chained()?;
         let inner = shared.inner.lock();
-        let in_memory = inner.state.dispatcher.index.iter().chain(inner.index_in_flight.iter());
+        let in_memory = inner.derived.dispatcher.index.iter().chain(inner.derived.index_in_flight.iter());
         found.extend(in_memory.map(|entry| (entry.physical_offset, entry.hash)));
         drop(inner);
         // The index may still name what retention removed, and in front of recovery what a crash took.

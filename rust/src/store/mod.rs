@@ -50,18 +50,18 @@ use std::thread::JoinHandle;
 
 use crate::clock::{Clock, SystemClock};
 use crate::commit_log::{Appender, CommitLog};
-use crate::consume_queue::{QueueFiles, Slot};
+use crate::consume_queue::QueueFiles;
 use crate::delay::{DelayOffsets, DueTimes};
 use crate::error::{Error, Result};
 use crate::flush::GroupCommit;
 use crate::half::counts::Counts;
-use crate::index::{IndexEntry, IndexFiles};
+use crate::index::IndexFiles;
 pub use crate::log_view::GUARD;
 use crate::offsets::ConsumerOffsets;
 use crate::options::{FlushDiskType, StoreOptions};
 use crate::published::Published;
 use crate::record::message_id::UniqueIds;
-use crate::recovery::Recovered;
+use crate::recovery::Derived;
 use crate::settings::Settings;
 use crate::storage::disk::{Disk, close_in_child};
 use crate::storage::{Lock, Storage};
@@ -142,15 +142,9 @@ struct Inner {
     /// `None` in a reader.
     appender: Option<Appender>,
     /// Everything derived from the log.
-    state: Recovered,
-    half_slot: Slot,
-    op_slot: Slot,
-    /// Index entries that the background writer has taken but not written yet.
-    index_in_flight: Arc<Vec<IndexEntry>>,
+    derived: Derived,
     /// Changes of what a snapshot holds that no record of the log tells: counts of checks, queues' beginnings.
     unlogged_changes: u64,
-    /// The half progress that consumerOffset.json holds.
-    stored_half_progress: u64,
     /// Reused for properties.
     scratch: Vec<u8>,
     /// Reused for a half's record.

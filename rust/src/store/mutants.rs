@@ -18,14 +18,14 @@ impl Shared {
         if !mutated(Mutant::AppendOnCheck) {
             return Ok(());
         }
-        let found = inner.state.table.find(half_queue_offset).and_then(|key| inner.state.table.get(key));
+        let found = inner.derived.table.find(half_queue_offset).and_then(|key| inner.derived.table.get(key));
         let Some(place) = found.map(|entry| PhysicalOffset(entry.newest.physical_offset)) else { return Ok(()) };
         self.log.read(place, self.log.appended(), |view, _| {
             let mut batch = Batch::begin(self, inner, Purpose::End)?;
             let mut text = Vec::new();
             let draft = resume_draft(view, self.options.store_host, &mut text);
             let tags_code = java::tags_code(view.properties.get_str(TAGS));
-            batch.push_to(batch.inner.half_slot, &draft, tags_code, None)?;
+            batch.push_to(batch.inner.derived.half_slot, &draft, tags_code, None)?;
             batch.write(Wait::Yes)
         })?
     }

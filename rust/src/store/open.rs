@@ -22,12 +22,12 @@ use crate::half::HALF_QUEUE;
 use crate::index::IndexFiles;
 use crate::log_view::{ABORT, GUARD, KnownEnd, LOCK, PUBLISHER_BYTE, WRITER_BYTE, foreign, is_clean, look, no_store};
 use crate::mutant::{Mutant, mutated};
-use crate::names::{HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP};
+use crate::names::{HALF_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP};
 use crate::offsets::ConsumerOffsets;
 use crate::options::{FlushDiskType, StoreOptions};
 use crate::published::Published;
 use crate::record::message_id::UniqueIds;
-use crate::recovery::{Known, Recovered, cut_begun_again, cut_log, cut_queues, recover, rewrite_log};
+use crate::recovery::{Derived, Known, Recovered, cut_begun_again, cut_log, cut_queues, recover, rewrite_log};
 use crate::segment::SegmentQueue;
 use crate::settings::{Settings, StoreId};
 use crate::snapshot::Snapshot;
@@ -191,22 +191,23 @@ fn open_with(
     let queue_files = QueueFiles::new(Arc::clone(&storage), geometry.consume_queue, read_only);
     let open_index = if settings.index_slots.is_some() { IndexFiles::open_own } else { IndexFiles::open };
     let mut index = open_index(Arc::clone(&storage), geometry.index, !read_only)?;
-    let recovered = recover_or_rebuild(&log, &queue_files, &mut index, &settings, snapshot, &known)?;
-    let end = recovered.end;
+    let Recovered { derived, report: found } =
+        recover_or_rebuild(&log, &queue_files, &mut index, &settings, snapshot, &known)?;
+    let end = derived.end;
     log.set_appended(end);
     log.set_durable(if read_only { end } else { known.end.durable.min(end) });
-    warnings.extend(recovered.warnings.iter().cloned());
+    warnings.extend(found.warnings);
     let mut report = OpenReport {
         clean,
-        scanned_from: recovered.scanned_from,
-        scanned_bytes: end - recovered.scanned_from,
-        truncated_bytes: recovered.torn_bytes,
-        healed_ops: u64::try_from(recovered.unnamed.len()).unwrap_or(u64::MAX),
+        scanned_from: found.scanned_from,
+        scanned_bytes: end - found.scanned_from,
+        truncated_bytes: found.torn_bytes,
+        healed_ops: u64::try_from(found.unnamed.len()).unwrap_or(u64::MAX),
         milliseconds: 0,
         warnings,
     };
-    clamp_offsets(&mut offsets, &recovered.dispatcher.queues, &mut report.warnings);
-    settings.deleted.retain(|deleted| !recovered.is_begun_again(deleted));
+    clamp_offsets(&mut offsets, &derived.dispatcher.queues, &mut report.warnings);
+    settings.deleted.retain(|deleted| !derived.is_begun_again(deleted));
     let sync = options.flush_disk_type == FlushDiskType::Sync;
     if let Some(claim) = claim.as_mut() {
         claim.changed = true;
@@ -221,9 +222,9 @@ fn open_with(
                 rewrite_log(&log, known.end.durable.max(ours.start), end)?;
             }
         }
-        if !clean || recovered.stale {
+        if !clean || found.stale {
             cut_log(&log, end)?;
-            cut_queues(&queue_files, &recovered.dispatcher)?;
+            cut_queues(&queue_files, &derived.dispatcher)?;
             if let Some(published) = &published {
                 // That synced the log, too. What the page says of it may be older than what was acknowledged: should a sync
                 // fail from here on, readers would be shown no more than that.
@@ -231,7 +232,7 @@ fn open_with(
                 published.set_durable(PhysicalOffset(end));
             }
         } else {
-            cut_begun_again(&queue_files, &recovered)?;
+            cut_begun_again(&queue_files, &derived)?;
         }
         settings.append_prop_crc = options.append_prop_crc.unwrap_or(settings.append_prop_crc);
         settings.commit_log_file_size = Some(geometry.commit_log);
@@ -241,7 +242,7 @@ fn open_with(
         // A new store gets its id here, and an older one or a broker's at its first opening for writing.
         settings.id = settings.id.or_else(|| opener.random.map(StoreId::new));
         settings.begin_range(end);
-        forget_deleted(&mut settings, &log, &recovered.dispatcher.queues);
+        forget_deleted(&mut settings, &log, &derived.dispatcher.queues);
         settings.store(storage.as_ref())?;
     }
     if read_only && !known.may_grow() && !clean {
@@ -255,10 +256,10 @@ fn open_with(
     }
     verify_by(&log, &settings);
     let appender =
-        (!read_only).then(|| Appender::new(Arc::clone(&log), settings.append_prop_crc, sync, recovered.newest));
-    let opened_at = (clock.wall().max(recovered.newest), clock.monotonic_ms());
+        (!read_only).then(|| Appender::new(Arc::clone(&log), settings.append_prop_crc, sync, derived.newest));
+    let opened_at = (clock.wall().max(derived.newest), clock.monotonic_ms());
     let shared = Shared {
-        inner: Mutex::new(inner(recovered, appender, known.half_progress, clock.as_ref(), &options)),
+        inner: Mutex::new(inner(derived, appender, clock.as_ref(), &options)),
         opened_at,
         seen_full: Mutex::default(),
         process: opener.process,
@@ -295,7 +296,7 @@ fn open_with(
     };
     shared.inner.lock().seen = sight;
     if !read_only {
-        shared.begin_writing(&report)?;
+        shared.begin_writing(&report, &found.unnamed)?;
     }
     report.milliseconds = u64::try_from(shared.clock.monotonic_ms() - began_ms).unwrap_or(0);
     Ok(Shared { report, ..shared })
@@ -303,12 +304,10 @@ fn open_with(
 
 impl Shared {
     /// The last steps of a writer's opening: missing ops, sync, progress, and readers may read.
-    fn begin_writing(&self, report: &OpenReport) -> Result<()> {
+    fn begin_writing(&self, report: &OpenReport, unnamed: &[u64]) -> Result<()> {
         let mut inner = self.inner.lock();
         self.take_reserve(&mut inner)?;
-        let unnamed = std::mem::take(&mut inner.state.unnamed);
-        debug_assert_eq!(unnamed.len(), to_usize(report.healed_ops));
-        self.heal(&mut inner, &unnamed)?;
+        self.heal(&mut inner, unnamed)?;
         drop(inner);
         let end = self.log.appended();
         self.wait_durable(end)?;
@@ -334,7 +333,7 @@ impl Shared {
 impl Shared {
     /// Space for ending what pends, before a full disk can refuse it; if it does already, sends will say so.
     fn take_reserve(&self, inner: &mut Inner) -> Result<()> {
-        let pending = inner.state.ends_to_come();
+        let pending = inner.derived.ends_to_come();
         if let Some(appender) = inner.appender.as_mut().filter(|_| pending.count > 0) {
             appender.begin(self.clock.wall());
             if let Err(error @ Error::StorePoisoned { .. }) = appender.make_room(Urgency::Send(pending)) {
@@ -362,38 +361,25 @@ fn recover_or_rebuild(
     recover(log, queue_files, Some(index), settings, snapshot, known)
 }
 
+/// The write path of a store that begins with what recovery derived.
 pub(super) fn inner(
-    mut recovered: Recovered,
+    mut derived: Derived,
     appender: Option<Appender>,
-    half_progress: u64,
     clock: &dyn Clock,
     options: &StoreOptions,
 ) -> Inner {
-    let queues = &mut recovered.dispatcher.queues;
-    let half_slot = queues.find_or_insert(HALF_TOPIC, HALF_QUEUE);
-    let op_slot = queues.find_or_insert(OP_TOPIC, HALF_QUEUE);
-    let half_end = queues.next(half_slot);
-    // Where the log has no half any more, nothing is known of those that it had.
-    recovered.table.begin_at(half_end);
-    // A wall clock behind the newest record would make every half younger than it is: time goes on from the later.
-    let wall_ms = clock.wall().0.max(recovered.newest.0);
-    let timeout_ms = options.transaction_timeout_ms;
-    recovered.table.start(wall_ms, clock.monotonic_ms(), |entry| entry.immunity_ms().unwrap_or(timeout_ms));
+    let now = Moment { wall: clock.wall(), monotonic_ms: clock.monotonic_ms() };
+    derived.start(now, options.transaction_timeout_ms);
     Inner {
         appender,
-        state: recovered,
-        half_slot,
-        op_slot,
-        index_in_flight: Arc::default(),
+        derived,
         unlogged_changes: 0,
-        // One that lost power left ahead of the queue would keep new halves out of op messages.
-        stored_half_progress: half_progress.min(half_end),
         scratch: Vec::new(),
         record: Vec::new(),
         staged: super::batch::Staged::default(),
         group: Group::default(),
         counts: crate::half::counts::Counts::default(),
-        due_times: DueTimes::new(Moment { wall: clock.wall(), monotonic_ms: clock.monotonic_ms() }),
+        due_times: DueTimes::new(now),
         seen: None,
     }
 }

@@ -310,8 +310,13 @@ impl Store {
         self.shared.refresh_deleted()?;
         let settings = self.shared.settings.lock().clone();
         let inner = self.shared.inner.lock();
-        let mut names: Vec<_> =
-            inner.state.dispatcher.queues.iter().map(|(_, queue)| (queue.topic.to_string(), queue.queue_id)).collect();
+        let mut names: Vec<_> = inner
+            .derived
+            .dispatcher
+            .queues
+            .iter()
+            .map(|(_, queue)| (queue.topic.to_string(), queue.queue_id))
+            .collect();
         drop(inner);
         names.sort();
         let range = |(topic, queue_id): (String, QueueId)| {
@@ -378,9 +383,9 @@ impl Store {
             max_index_num: geometry.entries,
             queues,
             index_files,
-            pending_transactions: inner.state.table.len(),
-            pending_table_bytes: inner.state.table.memory(),
-            decided_halves: inner.state.table.decided.count(),
+            pending_transactions: inner.derived.table.len(),
+            pending_table_bytes: inner.derived.table.memory(),
+            decided_halves: inner.derived.table.decided.count(),
         })
     }
 
@@ -418,7 +423,7 @@ impl Shared {
     /// The error of a message that retention removed since its entry was read: what is left of the queue, in its terms.
     fn too_old(&self, topic: &str, queue_id: QueueId, requested: u64) -> Error {
         let inner = self.inner.lock();
-        let queues = &inner.state.dispatcher.queues;
+        let queues = &inner.derived.dispatcher.queues;
         let first = queues.find(topic, queue_id).and_then(|slot| queues.get(slot)).map_or(0, |queue| queue.first);
         Error::OffsetTooOld { place: format!("{topic}/{queue_id}"), requested, minimum: first.max(requested + 1) }
     }
@@ -433,7 +438,7 @@ impl Shared {
             Wait::Yes => self.inner.lock(),
             Wait::No => self.inner.try_lock().ok_or(Error::WouldWait)?,
         };
-        let queues = &inner.state.dispatcher.queues;
+        let queues = &inner.derived.dispatcher.queues;
         let Some(queue) = queues.find(topic, queue_id).and_then(|slot| queues.get(slot)) else {
             return Ok(Vec::new());
         };
@@ -483,7 +488,7 @@ impl Shared {
         self.refresh()?;
         self.refresh_deleted()?;
         let inner = self.inner.lock();
-        let queues = &inner.state.dispatcher.queues;
+        let queues = &inner.derived.dispatcher.queues;
         let queue = queues.find(topic, queue_id).and_then(|slot| queues.get(slot));
         Ok(queue.is_some_and(|queue| queue_offset < queue.first))
     }
@@ -507,7 +512,7 @@ impl Shared {
     }
 
     pub(super) fn range_in(&self, inner: &Inner, topic: &str, queue_id: QueueId) -> Result<(u64, u64)> {
-        let queues = &inner.state.dispatcher.queues;
+        let queues = &inner.derived.dispatcher.queues;
         let Some(queue) = queues.find(topic, queue_id).and_then(|slot| queues.get(slot)) else { return Ok((0, 0)) };
         let (first, mut end) = (queue.first, queue.next());
         let visible = self.visible_end();
@@ -526,7 +531,7 @@ impl Shared {
     pub(super) fn candidates(&self, topic: &str, key: &str) -> Result<Vec<PhysicalOffset>> {
         let hash = java::index_hash(topic, key);
         let inner = self.inner.lock();
-        let in_memory = inner.state.dispatcher.index.iter().chain(inner.index_in_flight.iter());
+        let in_memory = inner.derived.dispatcher.index.iter().chain(inner.derived.index_in_flight.iter());
         let mut places: BTreeSet<PhysicalOffset> =
             in_memory.filter(|entry| entry.hash == hash).map(|entry| entry.physical_offset).collect();
         // In this order: an entry is in the files before it is gone from memory.

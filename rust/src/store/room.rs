@@ -21,7 +21,7 @@ impl Store {
         let mut inner = shared.lock_to_send(Wait::Yes)?;
         let part = shared.log.segments.file_size() / FILE_PART;
         let size = u64::from(shared.options.max_message_size).min(part);
-        let urgency = Urgency::Send(inner.state.ends_to_come().with(u32::try_from(size).unwrap_or(u32::MAX)));
+        let urgency = Urgency::Send(inner.derived.ends_to_come().with(u32::try_from(size).unwrap_or(u32::MAX)));
         let appender = inner.appender.as_mut().ok_or(Error::ReadOnly { what: "sending" })?;
         appender.begin(shared.clock.wall());
         if appender.is_ready(urgency) {

@@ -86,7 +86,7 @@ impl Shared {
         }
         for (slot, topic, queue_id, from, to) in unsynced {
             self.synced(self.queue_files.sync(&topic, queue_id, from, to))?;
-            if let Some(queue) = self.inner.lock().state.dispatcher.queues.get_mut(slot) {
+            if let Some(queue) = self.inner.lock().derived.dispatcher.queues.get_mut(slot) {
                 queue.unsynced_from = Some(to).filter(|to| queue.settled() > *to);
             }
         }
@@ -102,11 +102,11 @@ impl Shared {
     }
 
     fn state_mark(&self, inner: &Inner) -> StateMark {
-        let wall_ms = self.clock.wall().0.max(inner.state.newest.0);
+        let wall_ms = self.clock.wall().0.max(inner.derived.newest.0);
         StateMark {
             position: self.log.appended(),
             unlogged_changes: inner.unlogged_changes,
-            is_pending: !inner.state.table.is_empty(),
+            is_pending: !inner.derived.table.is_empty(),
             to_wall_ms: wall_ms - self.clock.monotonic_ms(),
         }
     }
@@ -120,11 +120,11 @@ impl Shared {
         };
         Captured {
             mark: self.state_mark(inner),
-            last: inner.state.anchor,
-            newest: inner.state.newest,
-            queues: inner.state.dispatcher.queues.iter().map(extent).collect(),
-            delays: inner.state.delays.clone(),
-            table: inner.state.table.freeze(),
+            last: inner.derived.anchor,
+            newest: inner.derived.newest,
+            queues: inner.derived.dispatcher.queues.iter().map(extent).collect(),
+            delays: inner.derived.delays.clone(),
+            table: inner.derived.table.freeze(),
         }
     }
 
@@ -155,7 +155,7 @@ impl Shared {
 }
 
 fn unsynced_queues(inner: &Inner) -> impl Iterator<Item = (Slot, Arc<str>, QueueId, u64, u64)> + '_ {
-    inner.state.dispatcher.queues.iter().filter_map(|(slot, queue)| {
+    inner.derived.dispatcher.queues.iter().filter_map(|(slot, queue)| {
         let from = queue.unsynced_from?;
         Some((slot, Arc::clone(&queue.topic), queue.queue_id, from, queue.settled()))
     })

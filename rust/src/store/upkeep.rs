@@ -169,18 +169,18 @@ impl Shared {
         let _guard = PoisonOnPanic(self);
         let mut inner = self.inner.lock();
         let captured = capture(&inner);
-        let blocks = inner.state.dispatcher.queues.blocks();
-        let entries = Arc::new(std::mem::take(&mut inner.state.dispatcher.index));
-        inner.index_in_flight = Arc::clone(&entries);
+        let blocks = inner.derived.dispatcher.queues.blocks();
+        let entries = Arc::new(std::mem::take(&mut inner.derived.dispatcher.index));
+        inner.derived.index_in_flight = Arc::clone(&entries);
         let end = self.log.appended();
         drop(inner);
         let queues = self.write_blocks(&blocks).map_err(|error| self.judge(error));
         let indexed = self.write_index(&entries).map_err(|error| self.judge(error));
         let mut inner = self.inner.lock();
-        inner.index_in_flight = Arc::default();
+        inner.derived.index_in_flight = Arc::default();
         if indexed.is_err() {
-            let newer = std::mem::replace(&mut inner.state.dispatcher.index, entries.to_vec());
-            inner.state.dispatcher.index.extend(newer);
+            let newer = std::mem::replace(&mut inner.derived.dispatcher.index, entries.to_vec());
+            inner.derived.dispatcher.index.extend(newer);
         }
         drop(inner);
         queues?;
@@ -194,7 +194,7 @@ impl Shared {
     fn write_blocks(&self, blocks: &[crate::consume_queue::Block]) -> Result<()> {
         for block in blocks {
             self.queue_files.write(&block.topic, block.queue_id, block.from, &block.bytes)?;
-            self.inner.lock().state.dispatcher.queues.settle(block);
+            self.inner.lock().derived.dispatcher.queues.settle(block);
         }
         Ok(())
     }
@@ -228,10 +228,10 @@ impl Shared {
 
     pub(super) fn write_progress_alone(&self) -> Result<()> {
         let mut inner = self.inner.lock();
-        let half_end = inner.state.dispatcher.queues.next(inner.half_slot);
-        let half_progress = inner.state.table.half_progress(half_end);
-        let op_progress = inner.state.table.ops.pass(half_progress);
-        let delays = inner.state.delays.clone();
+        let half_end = inner.derived.dispatcher.queues.next(inner.derived.half_slot);
+        let half_progress = inner.derived.table.half_progress(half_end);
+        let op_progress = inner.derived.table.ops.pass(half_progress);
+        let delays = inner.derived.delays.clone();
         let end = self.log.appended();
         drop(inner);
         if !mutated(Mutant::ProgressFirst) {
@@ -249,7 +249,7 @@ impl Shared {
             offsets.write(self.storage.as_ref(), self.clock.wall())?;
         }
         drop(offsets);
-        self.inner.lock().stored_half_progress = half_progress;
+        self.inner.lock().derived.stored_half_progress = half_progress;
         Ok(())
     }
 
@@ -298,7 +298,7 @@ pub(super) fn check_acknowledged(
     queue_id: crate::units::QueueId,
     queue_offset: u64,
 ) -> Result<()> {
-    let queues = &inner.state.dispatcher.queues;
+    let queues = &inner.derived.dispatcher.queues;
     let next = queues.find(topic, queue_id).map_or(0, |slot| queues.next(slot));
     if queue_offset <= next {
         return Ok(());

@@ -15,14 +15,14 @@ impl Store {
     pub fn halves_due(&self, limit: usize) -> Result<Vec<Waiting>> {
         self.shared.refresh()?;
         let now_ms = self.shared.clock.monotonic_ms();
-        Ok(scan::due(&self.shared.inner.lock().state.table, now_ms, limit))
+        Ok(scan::due(&self.shared.inner.lock().derived.table, now_ms, limit))
     }
 
     /// Pending transactions behind a half queue offset (`None`: from the first), at most `limit`.
     pub fn halves_waiting(&self, after: Option<u64>, limit: usize) -> Result<Vec<Waiting>> {
         self.shared.refresh()?;
         let now_ms = self.shared.clock.monotonic_ms();
-        Ok(scan::waiting_after(&self.shared.inner.lock().state.table, after, limit, now_ms))
+        Ok(scan::waiting_after(&self.shared.inner.lock().derived.table, after, limit, now_ms))
     }
 
     /// Hands a transaction out again in `in_ms`; `asked`: a check is sent, and counts. Whether it pends still.
@@ -35,7 +35,7 @@ impl Store {
     pub fn look_again_all(&self, half_queue_offsets: impl Iterator<Item = u64>, in_ms: i64) -> Result<()> {
         self.shared.check_open()?;
         let due_ms = self.shared.clock.monotonic_ms().saturating_add(in_ms.max(0));
-        let table = &mut self.shared.inner.lock().state.table;
+        let table = &mut self.shared.inner.lock().derived.table;
         for half_queue_offset in half_queue_offsets {
             if let Some(key) = table.find(half_queue_offset) {
                 table.set_due(key, due_ms);
@@ -48,7 +48,7 @@ impl Store {
     pub fn check_unknown(&self, half: HalfCopy, group: Option<&str>) -> Result<bool> {
         self.shared.check_open()?;
         let mut inner = self.shared.inner.lock();
-        let table = &mut inner.state.table;
+        let table = &mut inner.derived.table;
         let Some(key) = table.find(half.queue_offset) else { return Ok(false) };
         let is_it = table.get(key).is_some_and(|entry| {
             entry.has_copy_at(half.physical_offset) && group.is_none_or(|group| group == table.group(entry))
@@ -70,7 +70,7 @@ impl Store {
     /// Milliseconds until the first pending transaction is due; `None`: nothing pends.
     pub fn next_due_in_ms(&self) -> Result<Option<i64>> {
         self.shared.check_open()?;
-        let due_ms = self.shared.inner.lock().state.table.next_due_ms();
+        let due_ms = self.shared.inner.lock().derived.table.next_due_ms();
         Ok(due_ms.map(|due_ms| due_ms - self.shared.clock.monotonic_ms()))
     }
 
@@ -78,12 +78,12 @@ impl Store {
     pub fn half(&self, half_queue_offset: QueueOffset) -> Result<super::StoredRecord> {
         self.shared.refresh()?;
         let inner = self.shared.inner.lock();
-        let pending = inner.state.table.find(half_queue_offset.0).and_then(|key| inner.state.table.get(key));
+        let pending = inner.derived.table.find(half_queue_offset.0).and_then(|key| inner.derived.table.get(key));
         let place = if let Some(entry) = pending {
             let copy = entry.copies().find(|(copy, _)| copy.queue_offset == half_queue_offset.0);
             copy.map(|(copy, _)| copy.physical_offset)
         } else {
-            let queue = inner.state.dispatcher.queues.get(inner.half_slot).ok_or(Error::StoreClosed)?;
+            let queue = inner.derived.dispatcher.queues.get(inner.derived.half_slot).ok_or(Error::StoreClosed)?;
             let known = half_queue_offset.0 < queue.next();
             let bytes = if known { self.shared.entry_bytes(queue, half_queue_offset.0)? } else { Vec::new() };
             crate::consume_queue::Entry::from_bytes(&bytes).map(|entry| entry.physical_offset.0)
@@ -106,9 +106,9 @@ impl Shared {
         asked: bool,
     ) -> Result<bool> {
         let now_ms = self.clock.monotonic_ms();
-        let Some(key) = inner.state.table.find(half_queue_offset) else { return Ok(false) };
+        let Some(key) = inner.derived.table.find(half_queue_offset) else { return Ok(false) };
         if asked || mutated(Mutant::LookCounts) {
-            let answered = inner.state.table.checked(key, now_ms);
+            let answered = inner.derived.table.checked(key, now_ms);
             inner.unlogged_changes += 1;
             inner.counts.checks_sent += 1;
             inner.counts.checks_unanswered += u64::from(!answered);
@@ -117,16 +117,16 @@ impl Shared {
         if asked {
             self.put_back(inner, half_queue_offset)?;
         }
-        inner.state.table.set_due(key, now_ms.saturating_add(in_ms.max(0)));
+        inner.derived.table.set_due(key, now_ms.saturating_add(in_ms.max(0)));
         Ok(true)
     }
 
     pub(super) fn local_transaction_ended_in(&self, inner: &mut Inner, half_queue_offset: u64) {
         let now_ms = self.clock.monotonic_ms();
-        let Some(key) = inner.state.table.find(half_queue_offset) else { return };
-        inner.state.table.local_ended(key, now_ms);
-        let immunity_ms = inner.state.table.get(key).and_then(crate::half::table::Pending::immunity_ms);
+        let Some(key) = inner.derived.table.find(half_queue_offset) else { return };
+        inner.derived.table.local_ended(key, now_ms);
+        let immunity_ms = inner.derived.table.get(key).and_then(crate::half::table::Pending::immunity_ms);
         let due_ms = now_ms + immunity_ms.unwrap_or(self.options.transaction_timeout_ms);
-        inner.state.table.set_due(key, due_ms);
+        inner.derived.table.set_due(key, due_ms);
     }
 }

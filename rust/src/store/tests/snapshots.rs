@@ -54,8 +54,8 @@ fn a_close_after_a_snapshot_keeps_what_the_snapshot_holds() {
 /// Of each half queue offset: that it pends, or its outcome.
 fn outcomes(store: &Store) -> Vec<Option<Outcome>> {
     let inner = store.shared.inner.lock();
-    let table = &inner.state.table;
-    let end = inner.state.dispatcher.queues.next(inner.half_slot);
+    let table = &inner.derived.table;
+    let end = inner.derived.dispatcher.queues.next(inner.derived.half_slot);
     (0..end).map(|half| table.outcome(half).filter(|_| table.find(half).is_none())).collect()
 }
 

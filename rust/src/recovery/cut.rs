@@ -1,0 +1,64 @@
+//! Cut: what a crash left after the end of the log and of the queues is removed, and what stays becomes durable.
+//!
+//! In:     the recovered end and queues.
+//! Out:    files that end where the log and the queues end.
+//! Always: repeatable. What was cut never comes back.
+
+use super::Derived;
+use crate::commit_log::CommitLog;
+use crate::consume_queue::QueueFiles;
+use crate::dispatch::Dispatcher;
+use crate::error::Result;
+use crate::mutant::{Mutant, mutated};
+
+/// Bytes that are written again in one call.
+const REWRITTEN_AT_ONCE: u64 = 1 << 20;
+
+/// Writes a range of the log once more, unchanged. After a sync that failed the page cache shows bytes that the
+/// disk does not have and that no later sync would write; written again, they are durable with the next one.
+pub fn rewrite_log(log: &CommitLog, from: u64, end: u64) -> Result<()> {
+    for segment in log.segments.all() {
+        if segment.end() > from && segment.base() <= end {
+            segment.renew_length()?;
+        }
+        let (mut at, stop) = (from.max(segment.base()), end.min(segment.end()));
+        while at < stop && !mutated(Mutant::NoRewrite) {
+            let next = stop.min(at + REWRITTEN_AT_ONCE);
+            let bytes = segment.bytes(at..next)?.into_owned();
+            segment.write(&bytes, at)?;
+            at = next;
+        }
+    }
+    Ok(())
+}
+
+/// Zeroes the log's last file after `end` and removes the files after it (L3: what was cut never comes back).
+pub fn cut_log(log: &CommitLog, end: u64) -> Result<()> {
+    if let Some(segment) = log.segments.at(end) {
+        if !mutated(Mutant::NoZeroing) {
+            segment.punch(end..segment.end())?;
+        }
+        segment.sync()?;
+    }
+    log.segments.remove_from(end + 1)
+}
+
+/// Makes the queues' files end where the queues end, then makes all files of the store durable with one sync of the file
+/// system.
+pub fn cut_queues(queue_files: &QueueFiles, dispatcher: &Dispatcher) -> Result<()> {
+    queue_files.remove_empty()?;
+    for (_, queue) in dispatcher.queues.iter().filter(|_| !mutated(Mutant::QueuesNotCut)) {
+        queue_files.cut(&queue.topic, queue.queue_id, queue.next())?;
+    }
+    queue_files.sync_all()
+}
+
+/// Cuts only the queues that a broker deleted and began again: recovery may have written entries of their earlier life.
+pub fn cut_begun_again(queue_files: &QueueFiles, derived: &Derived) -> Result<()> {
+    for slot in derived.begun_again.keys() {
+        if let Some(queue) = derived.dispatcher.queues.get(*slot) {
+            queue_files.cut(&queue.topic, queue.queue_id, queue.next())?;
+        }
+    }
+    if derived.begun_again.is_empty() { Ok(()) } else { queue_files.sync_all() }
+}
