@@ -20,17 +20,15 @@
 
 use std::sync::Arc;
 
-use super::open::{clamp_offsets, shown_until};
+use super::open::shown_until;
 use super::{Inner, Shared};
 use crate::commit_log::Tail;
 use crate::delay::DelayProgress;
 use crate::error::{Error, Result};
 use crate::index::IndexFiles;
 use crate::log_view::{KnownEnd, LOCK, PUBLISHER_BYTE, WRITER_BYTE, is_clean, known_durable};
-use crate::offsets::ConsumerOffsets;
 use crate::published::Published;
 use crate::recovery::{Known, Recovered, follow, recover};
-use crate::settings::Settings;
 use crate::snapshot::Snapshot;
 use crate::storage::Storage;
 
@@ -260,14 +258,6 @@ impl Shared {
         self.log.segments.sync(from.max(sight.floor), end)
     }
 
-    fn reload_settings(&self) -> Result<()> {
-        if let Some(settings) = Settings::load(self.storage.as_ref())? {
-            super::open::verify_by(&self.log, &settings);
-            *self.settings.lock() = settings;
-        }
-        Ok(())
-    }
-
     fn damaged(&self, end: u64, tail: &Tail) -> Error {
         let why = match tail {
             Tail::Bad(why) => why.clone(),
@@ -277,22 +267,6 @@ impl Shared {
             Some(segment) => segment.corrupt(end, why),
             None => self.log.segments.missing(end, end + self.log.segments.file_size()),
         }
-    }
-
-    /// Reads what groups have acknowledged since, as far as the writer has written it; nothing in a writer.
-    pub(super) fn refresh_offsets(&self) -> Result<()> {
-        if !self.options.read_only {
-            return self.check_open();
-        }
-        // Before the queues' ends, so that no offset is above them that was right when it was written.
-        let (mut offsets, damaged) = ConsumerOffsets::load(self.storage.as_ref())?;
-        self.refresh()?;
-        if !damaged.is_empty() {
-            return Ok(()); // What was read before stays.
-        }
-        clamp_offsets(&mut offsets, &self.inner.lock().derived.dispatcher.queues, &mut Vec::new());
-        *self.offsets.lock() = offsets;
-        Ok(())
     }
 
     /// Lets go of index entries that the writer has put into files.

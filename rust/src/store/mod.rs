@@ -5,6 +5,7 @@
 
 mod append;
 mod batch;
+mod configuration;
 mod copy;
 mod delete;
 mod deliver;

@@ -57,7 +57,7 @@ impl Now<'_> {
         shared.check_writable("acknowledging")?;
         let inner = shared.inner.try_lock().ok_or(Error::WouldWait)?;
         let mut offsets = shared.offsets.try_lock().ok_or(Error::WouldWait)?;
-        super::upkeep::check_acknowledged(&inner, topic, queue_id, queue_offset)?;
+        super::configuration::check_acknowledged(&inner, topic, queue_id, queue_offset)?;
         offsets.set(topic, group, queue_id, queue_offset);
         Ok(())
     }

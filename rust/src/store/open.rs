@@ -8,6 +8,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
+use super::configuration::{clamp_offsets, verify_by};
 use super::end_transaction::Group;
 use super::follow::{LiveWriter, Sight};
 use super::survey::{Geometry, geometry, refuse};
@@ -21,7 +22,6 @@ use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
 use crate::index::IndexFiles;
 use crate::log_view::{ABORT, GUARD, KnownEnd, LOCK, PUBLISHER_BYTE, WRITER_BYTE, foreign, is_clean, look, no_store};
-use crate::mutant::{Mutant, mutated};
 use crate::names::{HALF_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP};
 use crate::offsets::ConsumerOffsets;
 use crate::options::{FlushDiskType, StoreOptions};
@@ -125,12 +125,6 @@ fn read_once(
         return Err(foreign(storage.as_ref(), commit_log::DIRECTORY, what));
     }
     open_with(storage, clock, options, opener, &geometry, settings, None)
-}
-
-/// Says how records are verified: those that txstore wrote by their own CRC, too.
-pub(super) fn verify_by(log: &CommitLog, settings: &Settings) {
-    let settings = settings.clone();
-    log.set_verify(Box::new(move |offset| settings.verify(offset)));
 }
 
 fn open_with(
@@ -452,17 +446,6 @@ pub(super) fn shown_until(published: &Published, live: bool) -> u64 {
 /// Whether there were delayed messages. Without their progress the whole log has to tell which were delivered.
 fn has_delayed(snapshot: &Snapshot) -> bool {
     snapshot.queues.iter().any(|queue| &*queue.topic == SCHEDULE_TOPIC && queue.next > 0)
-}
-
-/// An offset beyond its queue's end, as lost power can leave it, is brought back and reported (D2).
-pub(super) fn clamp_offsets(offsets: &mut ConsumerOffsets, queues: &QueueTable, warnings: &mut Vec<String>) {
-    for (topic, group, queue_id, offset) in offsets.all() {
-        let next = queues.find(&topic, queue_id).map_or(0, |slot| queues.next(slot));
-        if offset > next && !mutated(Mutant::OffsetsNotClamped) {
-            warnings.push(format!("the offset of {group} in {topic}/{queue_id} was {offset}, behind the end {next}"));
-            offsets.set(&topic, &group, queue_id, next);
-        }
-    }
 }
 
 fn unique_ids(opener: Opener, clock: &dyn Clock, options: &StoreOptions) -> UniqueIds {

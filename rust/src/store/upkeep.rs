@@ -9,13 +9,10 @@ use std::thread::JoinHandle;
 
 use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::commit_log;
-use crate::config_file;
 use crate::error::{Error, Result};
-use crate::half::HALF_QUEUE;
 use crate::java;
 use crate::log_view::{ABORT, GUARD};
-use crate::mutant::{Mutant, mutated};
-use crate::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use crate::names::HALF_TOPIC;
 use crate::snapshot::Snapshot;
 use crate::units::PhysicalOffset;
 
@@ -60,61 +57,6 @@ impl Store {
     /// Whether the log is durable up to `end`.
     pub fn is_durable(&self, end: u64) -> bool {
         self.shared.log.durable() >= end
-    }
-
-    /// The offset up to which a group has acknowledged a queue.
-    pub fn consumer_offset(&self, topic: &str, group: &str, queue_id: crate::units::QueueId) -> Result<Option<u64>> {
-        self.shared.refresh_offsets()?;
-        Ok(self.shared.offsets.lock().get(topic, group, queue_id))
-    }
-
-    /// Sets it, in memory; `write_offsets` writes.
-    pub fn set_consumer_offset(
-        &self,
-        topic: &str,
-        group: &str,
-        queue_id: crate::units::QueueId,
-        queue_offset: u64,
-    ) -> Result<()> {
-        self.shared.check_writable("acknowledging")?;
-        check_acknowledged(&self.shared.inner.lock(), topic, queue_id, queue_offset)?;
-        self.shared.offsets.lock().set(topic, group, queue_id, queue_offset);
-        Ok(())
-    }
-
-    /// Forgets how far a group has read a topic, in memory; `write_offsets` writes.
-    pub fn remove_consumer_offsets(&self, topic: &str, group: &str) -> Result<()> {
-        self.shared.check_writable("removing offsets")?;
-        self.shared.offsets.lock().remove(topic, group);
-        Ok(())
-    }
-
-    /// All groups' offsets: topic, group, queue, offset.
-    pub fn consumer_offsets(&self) -> Result<Vec<(String, String, crate::units::QueueId, u64)>> {
-        self.shared.refresh_offsets()?;
-        Ok(self.shared.offsets.lock().all())
-    }
-
-    /// A file of `config/`, as a broker or we wrote it; a damaged one falls back to its `.bak`.
-    pub fn config(&self, name: &str) -> Result<Option<serde_json::Value>> {
-        self.shared.check_open()?;
-        check_config_name(name)?;
-        Ok(config_file::load(self.shared.storage.as_ref(), name)?.value)
-    }
-
-    /// Replaces a file of `config/`.
-    pub fn set_config(&self, name: &str, value: &serde_json::Value) -> Result<()> {
-        check_config_name(name)?;
-        // Asked under the lock that a close takes, too: nothing is written once the store is handed over.
-        let _one = self.shared.upkeep.lock();
-        self.shared.check_writable("writing a configuration")?;
-        config_file::replace(self.shared.storage.as_ref(), name, &config_file::to_text(value))
-    }
-
-    /// Writes consumerOffset.json if an offset changed, with the transactions' progress.
-    pub fn write_offsets(&self) -> Result<()> {
-        self.shared.check_writable("writing offsets")?;
-        self.shared.write_progress()
     }
 }
 
@@ -219,40 +161,6 @@ impl Shared {
         })
     }
 
-    /// Writes the progress of transactions and delayed messages, and the consumers' offsets, after the sync that they depend on (T9).
-    pub(super) fn write_progress(&self) -> Result<()> {
-        let _one = self.upkeep.lock();
-        self.check_writable("writing offsets")?;
-        self.write_progress_alone()
-    }
-
-    pub(super) fn write_progress_alone(&self) -> Result<()> {
-        let mut inner = self.inner.lock();
-        let half_end = inner.derived.dispatcher.queues.next(inner.derived.half_slot);
-        let half_progress = inner.derived.table.half_progress(half_end);
-        let op_progress = inner.derived.table.ops.pass(half_progress);
-        let delays = inner.derived.delays.clone();
-        let end = self.log.appended();
-        drop(inner);
-        if !mutated(Mutant::ProgressFirst) {
-            self.wait_durable(end)?;
-        }
-        self.delay_offsets.lock().write(self.storage.as_ref(), delays, self.clock.wall())?;
-        let mut offsets = self.offsets.lock();
-        // Queues that do not exist yet have no progress.
-        for (topic, progress) in [(HALF_TOPIC, half_progress), (OP_TOPIC, op_progress)] {
-            if progress > 0 || offsets.get(topic, TRANSACTION_GROUP, HALF_QUEUE).is_some() {
-                offsets.set(topic, TRANSACTION_GROUP, HALF_QUEUE, progress);
-            }
-        }
-        if offsets.is_dirty() {
-            offsets.write(self.storage.as_ref(), self.clock.wall())?;
-        }
-        drop(offsets);
-        self.inner.lock().derived.stored_half_progress = half_progress;
-        Ok(())
-    }
-
     /// The clean close: everything synced, the log without space ahead, our marks gone, the guard last.
     pub(super) fn hand_over(&self) -> Result<()> {
         if self.options.read_only {
@@ -289,33 +197,4 @@ impl Shared {
         self.storage.unlink(GUARD)?;
         self.storage.sync_dir(commit_log::DIRECTORY)
     }
-}
-
-/// Refuses an offset past the end of its queue.
-pub(super) fn check_acknowledged(
-    inner: &Inner,
-    topic: &str,
-    queue_id: crate::units::QueueId,
-    queue_offset: u64,
-) -> Result<()> {
-    let queues = &inner.derived.dispatcher.queues;
-    let next = queues.find(topic, queue_id).map_or(0, |slot| queues.next(slot));
-    if queue_offset <= next {
-        return Ok(());
-    }
-    Err(Error::InvalidOption {
-        option: "queue_offset".into(),
-        what: format!("{queue_offset} is past the end of {topic}/{queue_id}, which is {next}"),
-    })
-}
-
-/// A plain file name; consumer offsets have calls of their own.
-fn check_config_name(name: &str) -> Result<()> {
-    let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
-    if !plain || name.starts_with('.') || name.is_empty() || name == "consumerOffset.json" {
-        return Err(Error::InvalidName {
-            what: format!("{name:?} is no file of config/ that may be read or replaced"),
-        });
-    }
-    Ok(())
 }

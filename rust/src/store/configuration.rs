@@ -1,0 +1,171 @@
+//! Configuration: what a store keeps in its small JSON files: consumers' offsets, progress, settings, topics and groups.
+//!
+//! In:     offsets that groups acknowledge, files of `config/` as a broker writes them.
+//! Out:    the same, from memory; files that are written after what they depend on.
+//! Always: an offset never passes the end of its queue. Progress is written after the sync of what it covers (T9).
+
+use super::{Inner, Shared, Store};
+use crate::commit_log::CommitLog;
+use crate::config_file;
+use crate::consume_queue::QueueTable;
+use crate::error::{Error, Result};
+use crate::half::HALF_QUEUE;
+use crate::mutant::{Mutant, mutated};
+use crate::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use crate::offsets::ConsumerOffsets;
+use crate::settings::Settings;
+use crate::units::QueueId;
+
+impl Store {
+    /// The offset up to which a group has acknowledged a queue.
+    pub fn consumer_offset(&self, topic: &str, group: &str, queue_id: QueueId) -> Result<Option<u64>> {
+        self.shared.refresh_offsets()?;
+        Ok(self.shared.offsets.lock().get(topic, group, queue_id))
+    }
+
+    /// Sets the offset up to which a group has acknowledged a queue, in memory; `write_offsets` writes it.
+    pub fn set_consumer_offset(&self, topic: &str, group: &str, queue_id: QueueId, queue_offset: u64) -> Result<()> {
+        self.shared.check_writable("acknowledging")?;
+        check_acknowledged(&self.shared.inner.lock(), topic, queue_id, queue_offset)?;
+        self.shared.offsets.lock().set(topic, group, queue_id, queue_offset);
+        Ok(())
+    }
+
+    /// Removes a group's offsets of a topic, in memory; `write_offsets` writes that.
+    pub fn remove_consumer_offsets(&self, topic: &str, group: &str) -> Result<()> {
+        self.shared.check_writable("removing offsets")?;
+        self.shared.offsets.lock().remove(topic, group);
+        Ok(())
+    }
+
+    /// All groups' offsets: topic, group, queue, offset.
+    pub fn consumer_offsets(&self) -> Result<Vec<(String, String, QueueId, u64)>> {
+        self.shared.refresh_offsets()?;
+        Ok(self.shared.offsets.lock().all())
+    }
+
+    /// Writes consumerOffset.json if an offset changed, with the transactions' progress.
+    pub fn write_offsets(&self) -> Result<()> {
+        self.shared.check_writable("writing offsets")?;
+        self.shared.write_progress()
+    }
+
+    /// Reads a file of `config/`, as a broker or we wrote it. A damaged one falls back to its `.bak`.
+    pub fn config(&self, name: &str) -> Result<Option<serde_json::Value>> {
+        self.shared.check_open()?;
+        check_config_name(name)?;
+        Ok(config_file::load(self.shared.storage.as_ref(), name)?.value)
+    }
+
+    /// Replaces a file of `config/`.
+    pub fn set_config(&self, name: &str, value: &serde_json::Value) -> Result<()> {
+        check_config_name(name)?;
+        // Asked under the lock that a close takes, too: nothing is written once the store is handed over.
+        let _one = self.shared.upkeep.lock();
+        self.shared.check_writable("writing a configuration")?;
+        config_file::replace(self.shared.storage.as_ref(), name, &config_file::to_text(value))
+    }
+}
+
+impl Shared {
+    /// Writes the progress of transactions and delayed messages, and the consumers' offsets.
+    pub(super) fn write_progress(&self) -> Result<()> {
+        let _one = self.upkeep.lock();
+        self.check_writable("writing offsets")?;
+        self.write_progress_alone()
+    }
+
+    /// The same, for the holder of `upkeep`.
+    pub(super) fn write_progress_alone(&self) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let half_end = inner.derived.dispatcher.queues.next(inner.derived.half_slot);
+        let half_progress = inner.derived.table.half_progress(half_end);
+        let op_progress = inner.derived.table.ops.pass(half_progress);
+        let delays = inner.derived.delays.clone();
+        let end = self.log.appended();
+        drop(inner);
+        if !mutated(Mutant::ProgressFirst) {
+            self.wait_durable(end)?;
+        }
+        self.delay_offsets.lock().write(self.storage.as_ref(), delays, self.clock.wall())?;
+        let mut offsets = self.offsets.lock();
+        // Queues that do not exist yet have no progress.
+        for (topic, progress) in [(HALF_TOPIC, half_progress), (OP_TOPIC, op_progress)] {
+            if progress > 0 || offsets.get(topic, TRANSACTION_GROUP, HALF_QUEUE).is_some() {
+                offsets.set(topic, TRANSACTION_GROUP, HALF_QUEUE, progress);
+            }
+        }
+        if offsets.is_dirty() {
+            offsets.write(self.storage.as_ref(), self.clock.wall())?;
+        }
+        drop(offsets);
+        self.inner.lock().derived.stored_half_progress = half_progress;
+        Ok(())
+    }
+
+    /// Reads what groups have acknowledged since, as far as the writer has written it; nothing in a writer.
+    pub(super) fn refresh_offsets(&self) -> Result<()> {
+        if !self.options.read_only {
+            return self.check_open();
+        }
+        // Read before the queues' ends, so that no offset is above them that was right when it was written.
+        let (mut offsets, damaged) = ConsumerOffsets::load(self.storage.as_ref())?;
+        self.refresh()?;
+        if !damaged.is_empty() {
+            return Ok(()); // What was read before stays.
+        }
+        clamp_offsets(&mut offsets, &self.inner.lock().derived.dispatcher.queues, &mut Vec::new());
+        *self.offsets.lock() = offsets;
+        Ok(())
+    }
+
+    /// Reads the settings again, which say what txstore wrote.
+    pub(super) fn reload_settings(&self) -> Result<()> {
+        if let Some(settings) = Settings::load(self.storage.as_ref())? {
+            verify_by(&self.log, &settings);
+            *self.settings.lock() = settings;
+        }
+        Ok(())
+    }
+}
+
+/// Refuses an offset past the end of its queue.
+pub(super) fn check_acknowledged(inner: &Inner, topic: &str, queue_id: QueueId, queue_offset: u64) -> Result<()> {
+    let queues = &inner.derived.dispatcher.queues;
+    let next = queues.find(topic, queue_id).map_or(0, |slot| queues.next(slot));
+    if queue_offset <= next {
+        return Ok(());
+    }
+    Err(Error::InvalidOption {
+        option: "queue_offset".into(),
+        what: format!("{queue_offset} is past the end of {topic}/{queue_id}, which is {next}"),
+    })
+}
+
+/// Brings offsets beyond their queue's end, as lost power can leave them, back to the end, with a warning (D2).
+pub(super) fn clamp_offsets(offsets: &mut ConsumerOffsets, queues: &QueueTable, warnings: &mut Vec<String>) {
+    for (topic, group, queue_id, offset) in offsets.all() {
+        let next = queues.find(&topic, queue_id).map_or(0, |slot| queues.next(slot));
+        if offset > next && !mutated(Mutant::OffsetsNotClamped) {
+            warnings.push(format!("the offset of {group} in {topic}/{queue_id} was {offset}, behind the end {next}"));
+            offsets.set(&topic, &group, queue_id, next);
+        }
+    }
+}
+
+/// Lets the log verify records by the rule of who wrote them: those that txstore wrote by their own CRC, too.
+pub(super) fn verify_by(log: &CommitLog, settings: &Settings) {
+    let settings = settings.clone();
+    log.set_verify(Box::new(move |offset| settings.verify(offset)));
+}
+
+/// Refuses what is no plain file name, and consumerOffset.json, which has calls of its own.
+fn check_config_name(name: &str) -> Result<()> {
+    let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    if !plain || name.starts_with('.') || name.is_empty() || name == "consumerOffset.json" {
+        return Err(Error::InvalidName {
+            what: format!("{name:?} is no file of config/ that may be read or replaced"),
+        });
+    }
+    Ok(())
+}
