@@ -20,92 +20,20 @@
 
 use std::sync::Arc;
 
-use super::open::shown_until;
+use super::sight::{LiveWriter, Sight};
 use super::{Inner, Shared};
 use crate::commit_log::Tail;
-use crate::delay::DelayProgress;
 use crate::error::{Error, Result};
 use crate::index::IndexFiles;
-use crate::log_view::{KnownEnd, LOCK, PUBLISHER_BYTE, WRITER_BYTE, is_clean, known_durable};
+use crate::log_view::{KnownEnd, is_clean};
 use crate::published::Published;
-use crate::recovery::{Known, Recovered, follow, recover};
+use crate::recovery::{Recovered, follow, recover};
 use crate::snapshot::Snapshot;
-use crate::storage::Storage;
 
 /// Index entries that a reader keeps before it looks whether the writer's files have them.
 const READER_INDEX_MAX: usize = 1 << 20;
 /// Looks at a store whose writers change all the time, before the reader leaves it for its next call.
 const LOOKS_MAX: usize = 8;
-
-/// Who writes a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LiveWriter {
-    /// A txstore process. It publishes how far the log may be read.
-    Ours,
-    /// A txstore process that is opening the store: the end of the log may change in any way.
-    Opening,
-    /// A broker, which publishes nothing: the log itself is asked.
-    Broker,
-    /// Nobody.
-    Nobody,
-}
-
-/// A store as a reader finds it at one moment.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sight {
-    pub(super) writer: LiveWriter,
-    /// `None`: nothing was published yet.
-    epoch: Option<u64>,
-    /// How far the log may be read; `u64::MAX`: to its last whole record.
-    pub(super) limit: u64,
-    /// Records below this end must be there.
-    pub(super) floor: u64,
-    /// Where the log begins, as far as it was published.
-    minimum: u64,
-}
-
-impl Sight {
-    pub(super) fn of(storage: &dyn Storage, published: Option<&Published>) -> Result<Self> {
-        // The epoch comes first, so that a change after it is noticed by `is_same`.
-        let epoch = published.map(Published::epoch);
-        let writer = if storage.is_locked(LOCK, PUBLISHER_BYTE)? {
-            // A page that cannot be read yet belongs to a writer that has only begun.
-            if epoch.is_some_and(|epoch| epoch.is_multiple_of(2)) { LiveWriter::Ours } else { LiveWriter::Opening }
-        } else if storage.is_locked(LOCK, WRITER_BYTE)? {
-            LiveWriter::Broker
-        } else {
-            LiveWriter::Nobody
-        };
-        let is_ours = matches!(writer, LiveWriter::Ours | LiveWriter::Opening);
-        let limit =
-            published.filter(|_| writer != LiveWriter::Broker).map_or(u64::MAX, |page| shown_until(page, is_ours));
-        let floor = match writer {
-            LiveWriter::Ours => limit,
-            LiveWriter::Nobody => known_durable(None, published, 0).min(limit),
-            LiveWriter::Opening | LiveWriter::Broker => 0,
-        };
-        let minimum = published.map_or(0, |published| published.minimum().0);
-        Ok(Self { writer, epoch, limit, floor, minimum })
-    }
-
-    /// Whether nothing but appends and retention came between two sights.
-    pub(super) fn is_same(&self, other: &Self) -> bool {
-        (self.writer, self.epoch) == (other.writer, other.epoch)
-    }
-
-    /// What recovery needs to know of the store.
-    fn known(&self, end: KnownEnd, half_progress: u64) -> Known {
-        Known {
-            read_only: true,
-            clean: end.is_clean,
-            end,
-            limit: self.limit,
-            followed: true,
-            half_progress,
-            delays: DelayProgress::new(),
-        }
-    }
-}
 
 /// What came of a look.
 enum Look {
@@ -245,7 +173,7 @@ impl Shared {
         self.log.set_appended(derived.end);
         self.log.set_durable(derived.end);
         self.log.segments.forget_above(derived.end);
-        *inner = super::open::inner(derived, None, self.clock.as_ref(), &self.options);
+        *inner = Inner::new(derived, None, self.clock.as_ref(), &self.options);
         Ok(())
     }
 

@@ -23,6 +23,7 @@ mod now;
 mod open;
 mod read;
 mod room;
+mod sight;
 mod snapshot;
 mod survey;
 #[cfg(test)]
@@ -52,7 +53,7 @@ use std::thread::JoinHandle;
 use crate::clock::{Clock, SystemClock};
 use crate::commit_log::{Appender, CommitLog};
 use crate::consume_queue::QueueFiles;
-use crate::delay::{DelayOffsets, DueTimes};
+use crate::delay::{DelayOffsets, DueTimes, Moment};
 use crate::error::{Error, Result};
 use crate::flush::GroupCommit;
 use crate::half::counts::Counts;
@@ -158,7 +159,27 @@ struct Inner {
     /// When this process first saw the entries of delayed messages.
     due_times: DueTimes,
     /// The store as a reader found it last.
-    seen: Option<follow::Sight>,
+    seen: Option<sight::Sight>,
+}
+
+impl Inner {
+    /// Begins with what recovery derived; a reader has no appender.
+    fn new(mut derived: Derived, appender: Option<Appender>, clock: &dyn Clock, options: &StoreOptions) -> Self {
+        let now = Moment { wall: clock.wall(), monotonic_ms: clock.monotonic_ms() };
+        derived.start(now, options.transaction_timeout_ms);
+        Self {
+            appender,
+            derived,
+            unlogged_changes: 0,
+            scratch: Vec::new(),
+            record: Vec::new(),
+            staged: batch::Staged::default(),
+            group: end_transaction::Group::default(),
+            counts: Counts::default(),
+            due_times: DueTimes::new(now),
+            seen: None,
+        }
+    }
 }
 
 /// A count to wait on: a flag would be taken down by one thread before another has seen it.

@@ -1,0 +1,64 @@
+//! Claim: the locks and marks of a writer.
+//!
+//! In:     a directory.
+//! Out:    locks that no other writer gets, and marks that tell the next opening and a broker of a crash.
+//! Always: a store that was closed and is not changed keeps no mark.
+
+use crate::commit_log;
+use crate::config_file::replace_file;
+use crate::error::{Error, Result};
+use crate::log_view::{ABORT, GUARD, LOCK, PUBLISHER_BYTE, WRITER_BYTE, is_clean};
+use crate::storage::{Lock, OpenMode, Opener, Storage};
+use crate::units::to_usize;
+
+/// The claim of a writer.
+pub(super) struct Claim {
+    locks: Vec<Box<dyn Lock>>,
+    /// Neither mark was there before.
+    pub(super) is_clean: bool,
+    /// More than derived files may have changed since: from here on only a close makes the store clean.
+    pub(super) has_changes: bool,
+}
+
+impl Claim {
+    /// Takes the locks and sets the marks.
+    pub(super) fn take(storage: &dyn Storage, opener: Opener) -> Result<Self> {
+        let held = || {
+            let pid = abort_pid(storage);
+            let is_gone = pid.is_some_and(|pid| !storage.is_running(pid));
+            Error::StoreLocked { path: storage.root().to_owned(), pid, is_gone }
+        };
+        // Readers take a locked writer's byte alone for a broker, so it is locked last.
+        let publisher = storage.lock(LOCK, PUBLISHER_BYTE)?.ok_or_else(held)?;
+        let writer = storage.lock(LOCK, WRITER_BYTE)?.ok_or_else(held)?;
+        let is_clean = is_clean(storage)?;
+        storage.create_dir(commit_log::DIRECTORY)?;
+        let guard = storage.open(GUARD, OpenMode::Create)?;
+        guard.write_at(b"!", 0)?;
+        guard.sync()?;
+        storage.sync_dir(commit_log::DIRECTORY)?;
+        replace_file(storage, ABORT, opener.process.to_string().as_bytes(), false)?;
+        Ok(Self { locks: vec![writer, publisher], is_clean, has_changes: false })
+    }
+
+    /// Takes the marks back after an opening that failed. Where the store was closed and nothing but what is derived was
+    /// touched, it is clean again. The locks are still held.
+    pub(super) fn withdraw(&self, storage: &dyn Storage) {
+        if self.is_clean && !self.has_changes {
+            let _ = storage.unlink(ABORT).and_then(|()| storage.unlink(GUARD));
+        }
+    }
+
+    /// Hands the locks to the open store.
+    pub(super) fn take_locks(&mut self) -> Vec<Box<dyn Lock>> {
+        std::mem::take(&mut self.locks)
+    }
+}
+
+/// The process that the abort file names.
+fn abort_pid(storage: &dyn Storage) -> Option<u32> {
+    let length = storage.len(ABORT).ok()??.min(16);
+    let mut text = vec![0; to_usize(length)];
+    storage.open(ABORT, OpenMode::Read).ok()?.read_at(&mut text, 0).ok()?;
+    std::str::from_utf8(&text).ok()?.trim().parse().ok()
+}

@@ -1,0 +1,85 @@
+//! Files: the log, the queues and the index, opened, and what is derived from the log.
+//!
+//! In:     the sizes of the files, what is known before the log is read.
+//! Out:    open files whose ends are set, and the recovered state.
+//! Always: a log whose front somebody removed is refused where only txstore wrote.
+
+use std::sync::Arc;
+
+use super::Opening;
+use super::stored::{Marks, Stored};
+use crate::commit_log::{self, CommitLog};
+use crate::consume_queue::QueueFiles;
+use crate::error::Result;
+use crate::index::IndexFiles;
+use crate::published::Published;
+use crate::recovery::{Known, Recovered, recover};
+use crate::segment::SegmentQueue;
+use crate::settings::Settings;
+use crate::snapshot::Snapshot;
+use crate::store::survey::Geometry;
+
+/// The large files of a store.
+pub(super) struct Files {
+    pub(super) log: Arc<CommitLog>,
+    pub(super) queue_files: QueueFiles,
+    pub(super) index: IndexFiles,
+}
+
+impl Files {
+    pub(super) fn open(opening: &Opening, geometry: &Geometry, marks: &Marks, stored: &mut Stored) -> Result<Self> {
+        let (storage, read_only) = (&opening.storage, opening.options.read_only);
+        let segments = SegmentQueue::open(Arc::clone(storage), commit_log::DIRECTORY, geometry.commit_log, read_only)?;
+        stored.warnings.extend(check_front(marks.published.as_ref(), &segments, &stored.settings)?);
+        let log = Arc::new(CommitLog::new(segments));
+        let queue_files = QueueFiles::new(Arc::clone(storage), geometry.consume_queue, read_only);
+        let open_index = if stored.settings.index_slots.is_some() { IndexFiles::open_own } else { IndexFiles::open };
+        let index = open_index(Arc::clone(storage), geometry.index, !read_only)?;
+        Ok(Self { log, queue_files, index })
+    }
+
+    /// Recovers what is derived from the log, and sets the log's ends.
+    pub(super) fn recover(
+        &mut self,
+        settings: &Settings,
+        snapshot: Option<Snapshot>,
+        known: &Known,
+    ) -> Result<Recovered> {
+        self.log.set_appended(u64::MAX); // Recovery reads what is there and tells where it ends.
+        let recovered = self.recover_or_rebuild(settings, snapshot, known)?;
+        let end = recovered.derived.end;
+        self.log.set_appended(end);
+        self.log.set_durable(if known.read_only { end } else { known.end.durable.min(end) });
+        Ok(recovered)
+    }
+
+    /// Recovers; index files that a crash damaged are built again from nothing.
+    fn recover_or_rebuild(
+        &mut self,
+        settings: &Settings,
+        snapshot: Option<Snapshot>,
+        known: &Known,
+    ) -> Result<Recovered> {
+        let Self { log, queue_files, index } = self;
+        let mark = snapshot.as_ref().and_then(|snapshot| snapshot.index.as_ref());
+        if !known.clean && !known.read_only && mark.is_some() && index.roll_back(mark).is_err() {
+            index.roll_back(None)?;
+            return recover(log, queue_files, Some(index), settings, None, known);
+        }
+        recover(log, queue_files, Some(index), settings, snapshot, known)
+    }
+}
+
+/// Checks that the log begins where a writer of ours had its beginning last. Nobody may remove files while the store is
+/// ours. A broker's retention may remove them otherwise, which is a warning.
+fn check_front(published: Option<&Published>, segments: &SegmentQueue, settings: &Settings) -> Result<Option<String>> {
+    let Some(published) = published.filter(|published| published.appended().0 > 0) else { return Ok(None) };
+    let (known, first) = (published.minimum().0, segments.first());
+    if known >= first {
+        return Ok(None);
+    }
+    if settings.ranges.last().is_some_and(|range| range.end.is_none()) {
+        return Err(segments.missing(known, first));
+    }
+    Ok(Some(format!("the log begins at {first}, and began at {known} before: files were removed from its front")))
+}

@@ -1,0 +1,67 @@
+//! Reader: opening for reading, while writers in other processes come and go.
+//!
+//! In:     a store that another process may write.
+//! Out:    the store as it was between two equal sights.
+//! Always: takes no lock and writes nothing. What is shown was synced.
+
+use super::stored::Marks;
+use super::{Opening, open_as};
+use crate::commit_log::{self, CommitLog};
+use crate::error::Result;
+use crate::log_view::foreign;
+use crate::published::Published;
+use crate::recovery::Known;
+use crate::segment::SegmentQueue;
+use crate::settings::Settings;
+use crate::store::Shared;
+use crate::store::sight::Sight;
+use crate::store::survey::geometry;
+
+/// How often a reader starts again because a writer came or went while it read.
+const TRIES_MAX: u32 = 8;
+
+/// Opens for reading. Whether a process writes is asked before the log is read, and decides how it is read, so it is asked
+/// again afterwards. Where a writer came or went meanwhile, reading starts again.
+pub(super) fn open(opening: &Opening) -> Result<Shared> {
+    let storage = opening.storage.as_ref();
+    let sight = || Sight::of(storage, Published::open(storage)?.as_ref());
+    let mut tries = 0;
+    loop {
+        let before = sight()?;
+        let opened = open_once(opening);
+        tries += 1;
+        if tries == TRIES_MAX || sight()?.is_same(&before) {
+            return opened;
+        }
+    }
+}
+
+fn open_once(opening: &Opening) -> Result<Shared> {
+    let storage = opening.storage.as_ref();
+    let settings = Settings::load(storage)?;
+    let geometry = geometry(storage, &opening.options, settings.as_ref())?;
+    if settings.is_none() && SegmentQueue::files(storage, commit_log::DIRECTORY)?.is_empty() {
+        // A reader that guessed the sizes would see nothing of what comes.
+        let what = "its log has no file yet, so how large they will be is not known\nhint: open it again when its writer has begun";
+        return Err(foreign(storage, commit_log::DIRECTORY, what));
+    }
+    open_as(opening, &geometry, settings, None)
+}
+
+/// Syncs what this reader shows, and lets the log end there.
+pub(super) fn keep_what_is_shown(
+    marks: &Marks,
+    settings: &Settings,
+    log: &CommitLog,
+    known: &Known,
+    end: u64,
+) -> Result<()> {
+    if !known.may_grow() && !marks.is_clean {
+        // A killed writer may have left what no sync covered. Lost power must not take back what is shown.
+        if let Some(ours) = settings.ranges.last().filter(|range| range.end.is_none() && known.end.durable < end) {
+            log.segments.sync(known.end.durable.max(ours.start), end)?;
+        }
+    }
+    log.segments.forget_above(end);
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! Stored: what the small files of a store say before its log is read.
+//!
+//! In:     the published page, marks of the last writer, settings, offsets, the snapshot.
+//! Out:    what recovery needs to know; settings and offsets that agree with what it found.
+//! Always: a writer tells readers to wait before it loads anything that it may change.
+
+use super::Opening;
+use super::claim::Claim;
+use crate::commit_log::{self, CommitLog};
+use crate::consume_queue::QueueTable;
+use crate::delay::DelayOffsets;
+use crate::error::Result;
+use crate::half::HALF_QUEUE;
+use crate::log_view::{KnownEnd, is_clean};
+use crate::names::{HALF_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP};
+use crate::offsets::ConsumerOffsets;
+use crate::published::Published;
+use crate::recovery::{Derived, Known, Recovered};
+use crate::segment::SegmentQueue;
+use crate::settings::{Settings, StoreId};
+use crate::snapshot::Snapshot;
+use crate::store::configuration::clamp_offsets;
+use crate::store::sight::{LiveWriter, Sight};
+use crate::store::survey::Geometry;
+
+/// The marks of writers.
+pub(super) struct Marks {
+    /// The page in which a writer publishes; `None` in a reader before any writer has made it.
+    pub(super) published: Option<Published>,
+    /// A reader's view of who writes.
+    pub(super) sight: Option<Sight>,
+    /// The last writer closed the store.
+    pub(super) is_clean: bool,
+}
+
+impl Marks {
+    /// Reads the marks; a writer also begins a new epoch, so that readers wait from here on.
+    pub(super) fn read(opening: &Opening, claim: Option<&Claim>) -> Result<Self> {
+        let storage = opening.storage.as_ref();
+        if let Some(claim) = claim {
+            let published = Published::create(storage)?;
+            published.begin_change()?;
+            return Ok(Self { published: Some(published), sight: None, is_clean: claim.is_clean });
+        }
+        let published = Published::open(storage)?;
+        let sight = Sight::of(storage, published.as_ref())?;
+        Ok(Self { published, sight: Some(sight), is_clean: is_clean(storage)? })
+    }
+
+    /// Whether a process writes whose next records a reader will follow.
+    fn has_live_writer(&self) -> bool {
+        self.sight.is_some_and(|sight| sight.writer != LiveWriter::Nobody)
+    }
+
+    /// Whether the last writer closed the store and none writes to it without publishing.
+    fn is_closed(&self) -> bool {
+        self.is_clean && self.sight.is_none_or(|sight| sight.writer != LiveWriter::Broker)
+    }
+}
+
+/// The small files.
+pub(super) struct Stored {
+    pub(super) offsets: ConsumerOffsets,
+    pub(super) delay_offsets: DelayOffsets,
+    pub(super) settings: Settings,
+    /// `None` where recovery must not begin with it.
+    pub(super) snapshot: Option<Snapshot>,
+    /// Where the snapshot ends, used or not; 0 without one.
+    snapshot_position: u64,
+    /// What a person should know.
+    pub(super) warnings: Vec<String>,
+}
+
+impl Stored {
+    /// Loads offsets and snapshot; a store without settings is new or a broker's.
+    pub(super) fn load(opening: &Opening, settings: Option<Settings>) -> Result<Self> {
+        let storage = opening.storage.as_ref();
+        let (offsets, mut warnings) = ConsumerOffsets::load(storage)?;
+        let (delay_offsets, damaged) = DelayOffsets::load(storage)?;
+        let are_delays_lost = delay_offsets.is_none() || !damaged.is_empty();
+        warnings.extend(damaged);
+        let snapshot = Snapshot::load(storage)?;
+        let is_new = settings.is_none() && SegmentQueue::files(storage, commit_log::DIRECTORY)?.is_empty();
+        Ok(Self {
+            offsets,
+            delay_offsets: delay_offsets.unwrap_or_default(),
+            settings: settings.unwrap_or_else(|| Settings { append_prop_crc: is_new, ..Settings::default() }),
+            snapshot_position: snapshot.as_ref().map_or(0, |snapshot| snapshot.position),
+            snapshot: snapshot.filter(|snapshot| !(are_delays_lost && has_delayed(snapshot))),
+            warnings,
+        })
+    }
+
+    /// Returns what recovery needs to know before it reads the log.
+    pub(super) fn known(&self, opening: &Opening, marks: &Marks) -> Result<Known> {
+        let (is_closed, followed) = (marks.is_closed(), marks.has_live_writer());
+        let published = marks.published.as_ref();
+        let settings = Some(&self.settings);
+        let storage = opening.storage.as_ref();
+        let mut end = KnownEnd::find(storage, settings, published, self.snapshot_position, is_closed, followed)?;
+        end.durable = marks.sight.map_or(0, |sight| sight.floor).max(end.durable);
+        Ok(Known {
+            read_only: opening.options.read_only,
+            clean: is_closed,
+            end,
+            limit: marks.sight.map_or(u64::MAX, |sight| sight.limit),
+            followed,
+            half_progress: self.offsets.get(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE).unwrap_or(0),
+            delays: self.delay_offsets.progress().clone(),
+        })
+    }
+
+    /// Makes offsets and deleted queues agree with what recovery found.
+    pub(super) fn reconcile(&mut self, recovered: &Recovered) {
+        let Recovered { derived, report } = recovered;
+        self.warnings.extend(report.warnings.iter().cloned());
+        clamp_offsets(&mut self.offsets, &derived.dispatcher.queues, &mut self.warnings);
+        self.settings.deleted.retain(|deleted| !derived.is_begun_again(deleted));
+    }
+
+    /// Remembers sizes and id of the store, and that txstore writes the log from its end on.
+    pub(super) fn begin_range(
+        &mut self,
+        opening: &Opening,
+        geometry: &Geometry,
+        log: &CommitLog,
+        derived: &Derived,
+    ) -> Result<()> {
+        let settings = &mut self.settings;
+        settings.append_prop_crc = opening.options.append_prop_crc.unwrap_or(settings.append_prop_crc);
+        settings.commit_log_file_size = Some(geometry.commit_log);
+        settings.consume_queue_file_size = Some(geometry.consume_queue);
+        settings.index_slots = Some(geometry.index.slots);
+        settings.index_entries = Some(geometry.index.entries);
+        // A new store gets its id here, and an older one or a broker's at its first opening for writing.
+        settings.id = settings.id.or_else(|| opening.opener.random.map(StoreId::new));
+        settings.begin_range(derived.end);
+        forget_deleted(settings, log, &derived.dispatcher.queues);
+        settings.store(opening.storage.as_ref())
+    }
+}
+
+/// Whether there were delayed messages. Without their progress the whole log has to tell which were delivered.
+fn has_delayed(snapshot: &Snapshot) -> bool {
+    snapshot.queues.iter().any(|queue| &*queue.topic == SCHEDULE_TOPIC && queue.next > 0)
+}
+
+/// Forgets queues that were deleted so long ago that the log has no record of them any more. Where lost power took the
+/// newest records, a queue continues before the offset at which it was deleted: what comes there now is not deleted.
+fn forget_deleted(settings: &mut Settings, log: &CommitLog, queues: &QueueTable) {
+    let first = log.segments.first();
+    settings.deleted.retain_mut(|deleted| {
+        let next = queues.find(&deleted.topic, deleted.queue_id).map_or(0, |slot| queues.next(slot));
+        deleted.below = deleted.below.min(next);
+        deleted.below > 0 && deleted.log_end > first
+    });
+}
