@@ -12,7 +12,7 @@ import sys
 from collections import defaultdict
 
 ENGINE_MIN, CAREFUL_MIN = 90.0, 95.0
-CAREFUL = ("recovery.rs", "half/", "store/end_transaction.rs")
+CAREFUL = ("recovery.rs", "recovery/", "half/", "store/end_transaction.rs")
 BORDERS = ("python/", "arrow/", "remoting/")
 
 

@@ -224,7 +224,7 @@ impl Shared {
     /// Writes the record of a half message and lets it pend: what sending one and resuming one share.
     pub(super) fn store_half(&self, batch: &mut Batch<'_>, half: &PendingHalf<'_>, wait: Wait) -> Result<Placed> {
         let PendingHalf { draft, tags_code, unique_id, keys, .. } = *half;
-        let keys = IndexKeys { topic_hash: self.half_topic_hash(), unique_id, keys };
+        let keys = IndexKeys { topic_hash: self.half_topic_hash, unique_id, keys };
         let placed = batch.push_to(batch.inner.derived.half_slot, draft, tags_code, Some(&keys))?;
         batch.write(wait)?;
         let monotonic_ms = if mutated(Mutant::WallClockAges) { self.clock.wall().0 } else { self.clock.monotonic_ms() };

@@ -96,7 +96,7 @@ impl<T> Unacknowledged<'_, T> {
     pub fn acknowledged(self) -> Result<T> {
         if let Some(end) = self.durable_first {
             self.shared.wait_durable(end.0)?;
-            self.shared.announce();
+            self.shared.readers.announce();
         }
         Ok(self.value)
     }
@@ -106,7 +106,7 @@ impl Store {
     /// Waits until the log is durable up to `end`, for all writes that lie before it.
     pub fn wait_durable(&self, end: PhysicalOffset) -> Result<()> {
         self.shared.wait_durable(end.0)?;
-        self.shared.announce();
+        self.shared.readers.announce();
         Ok(())
     }
 }
@@ -132,7 +132,7 @@ impl Shared {
                 Ok(self.inner.lock())
             }
             Wait::No => match self.inner.try_lock() {
-                Some(inner) if !self.is_overfull() => Ok(inner),
+                Some(inner) if !self.maintenance.is_overfull() => Ok(inner),
                 _ => Err(Error::WouldWait),
             },
         }
@@ -162,7 +162,7 @@ impl Shared {
         drop(inner);
         let durable_first = (self.is_synced(purpose) && self.log.durable() < end.0).then_some(end);
         if durable_first.is_none() {
-            self.announce();
+            self.readers.announce();
         }
         Unacknowledged { shared: self, value, durable_first }
     }
@@ -300,18 +300,18 @@ impl<'a> Batch<'a> {
             if wait == Wait::No {
                 return Err(Error::WouldWait);
             }
-            appender.make_room(urgency).map_err(|error| shared.judge(error))?;
+            appender.make_room(urgency).map_err(|error| shared.poison_on(error))?;
         }
-        appender.write(shared.is_synced(*purpose)).map_err(|error| shared.judge(error))?;
+        appender.write(shared.is_synced(*purpose)).map_err(|error| shared.poison_on(error))?;
         if shared.options.flush_disk_type == FlushDiskType::Async || mutated(Mutant::VisibleBeforeSync) {
-            shared.publish_visible(shared.log.appended());
+            shared.readers.publish_visible(shared.log.appended());
         }
         let dispatcher = &mut derived.dispatcher;
         for (slot, _, entry) in &staged.entries {
             dispatcher.queues.push(*slot, *entry);
         }
         dispatcher.index.extend_from_slice(&staged.index);
-        shared.ask_for_upkeep(dispatcher.queues.buffered(), dispatcher.index.len());
+        shared.maintenance.ask(dispatcher.queues.buffered(), dispatcher.index.len());
         derived.note_last(last);
         Ok(())
     }

@@ -8,40 +8,59 @@ use super::{Inner, Shared, Store};
 use crate::commit_log::CommitLog;
 use crate::config_file;
 use crate::consume_queue::QueueTable;
+use crate::delay::DelayOffsets;
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
 use crate::mutant::{Mutant, mutated};
 use crate::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
 use crate::offsets::ConsumerOffsets;
 use crate::settings::Settings;
+use crate::sync::Mutex;
 use crate::units::QueueId;
+
+/// The small files, in memory.
+#[derive(Debug)]
+pub(super) struct Configuration {
+    /// Up to where groups have acknowledged.
+    pub(super) offsets: Mutex<ConsumerOffsets>,
+    /// How far delayed messages are delivered.
+    pub(super) delay_offsets: Mutex<DelayOffsets>,
+    /// What txstore remembers of the store.
+    pub(super) settings: Mutex<Settings>,
+}
+
+impl Configuration {
+    pub(super) fn new(offsets: ConsumerOffsets, delay_offsets: DelayOffsets, settings: Settings) -> Self {
+        Self { offsets: Mutex::new(offsets), delay_offsets: Mutex::new(delay_offsets), settings: Mutex::new(settings) }
+    }
+}
 
 impl Store {
     /// The offset up to which a group has acknowledged a queue.
     pub fn consumer_offset(&self, topic: &str, group: &str, queue_id: QueueId) -> Result<Option<u64>> {
         self.shared.refresh_offsets()?;
-        Ok(self.shared.offsets.lock().get(topic, group, queue_id))
+        Ok(self.shared.configuration.offsets.lock().get(topic, group, queue_id))
     }
 
     /// Sets the offset up to which a group has acknowledged a queue, in memory; `write_offsets` writes it.
     pub fn set_consumer_offset(&self, topic: &str, group: &str, queue_id: QueueId, queue_offset: u64) -> Result<()> {
         self.shared.check_writable("acknowledging")?;
         check_acknowledged(&self.shared.inner.lock(), topic, queue_id, queue_offset)?;
-        self.shared.offsets.lock().set(topic, group, queue_id, queue_offset);
+        self.shared.configuration.offsets.lock().set(topic, group, queue_id, queue_offset);
         Ok(())
     }
 
     /// Removes a group's offsets of a topic, in memory; `write_offsets` writes that.
     pub fn remove_consumer_offsets(&self, topic: &str, group: &str) -> Result<()> {
         self.shared.check_writable("removing offsets")?;
-        self.shared.offsets.lock().remove(topic, group);
+        self.shared.configuration.offsets.lock().remove(topic, group);
         Ok(())
     }
 
     /// All groups' offsets: topic, group, queue, offset.
     pub fn consumer_offsets(&self) -> Result<Vec<(String, String, QueueId, u64)>> {
         self.shared.refresh_offsets()?;
-        Ok(self.shared.offsets.lock().all())
+        Ok(self.shared.configuration.offsets.lock().all())
     }
 
     /// Writes consumerOffset.json if an offset changed, with the transactions' progress.
@@ -61,7 +80,7 @@ impl Store {
     pub fn set_config(&self, name: &str, value: &serde_json::Value) -> Result<()> {
         check_config_name(name)?;
         // Asked under the lock that a close takes, too: nothing is written once the store is handed over.
-        let _one = self.shared.upkeep.lock();
+        let _one = self.shared.maintenance.turn.lock();
         self.shared.check_writable("writing a configuration")?;
         config_file::replace(self.shared.storage.as_ref(), name, &config_file::to_text(value))
     }
@@ -70,12 +89,12 @@ impl Store {
 impl Shared {
     /// Writes the progress of transactions and delayed messages, and the consumers' offsets.
     pub(super) fn write_progress(&self) -> Result<()> {
-        let _one = self.upkeep.lock();
+        let _one = self.maintenance.turn.lock();
         self.check_writable("writing offsets")?;
         self.write_progress_alone()
     }
 
-    /// The same, for the holder of `upkeep`.
+    /// The same, for the holder of the maintenance lock.
     pub(super) fn write_progress_alone(&self) -> Result<()> {
         let mut inner = self.inner.lock();
         let half_end = inner.derived.dispatcher.queues.next(inner.derived.half_slot);
@@ -87,8 +106,8 @@ impl Shared {
         if !mutated(Mutant::ProgressFirst) {
             self.wait_durable(end)?;
         }
-        self.delay_offsets.lock().write(self.storage.as_ref(), delays, self.clock.wall())?;
-        let mut offsets = self.offsets.lock();
+        self.configuration.delay_offsets.lock().write(self.storage.as_ref(), delays, self.clock.wall())?;
+        let mut offsets = self.configuration.offsets.lock();
         // Queues that do not exist yet have no progress.
         for (topic, progress) in [(HALF_TOPIC, half_progress), (OP_TOPIC, op_progress)] {
             if progress > 0 || offsets.get(topic, TRANSACTION_GROUP, HALF_QUEUE).is_some() {
@@ -115,7 +134,7 @@ impl Shared {
             return Ok(()); // What was read before stays.
         }
         clamp_offsets(&mut offsets, &self.inner.lock().derived.dispatcher.queues, &mut Vec::new());
-        *self.offsets.lock() = offsets;
+        *self.configuration.offsets.lock() = offsets;
         Ok(())
     }
 
@@ -123,7 +142,7 @@ impl Shared {
     pub(super) fn reload_settings(&self) -> Result<()> {
         if let Some(settings) = Settings::load(self.storage.as_ref())? {
             verify_by(&self.log, &settings);
-            *self.settings.lock() = settings;
+            *self.configuration.settings.lock() = settings;
         }
         Ok(())
     }

@@ -52,7 +52,7 @@ impl Shared {
 
     fn delete_queues(&self, topic: &str) -> Result<u64> {
         let _guard = PoisonOnPanic(self);
-        let _one = self.upkeep.lock();
+        let _one = self.maintenance.turn.lock();
         self.check_writable("deleting a topic")?;
         self.write_derived_alone()?;
         let (queues, messages, log_end) = self.queues_of(topic);
@@ -60,7 +60,7 @@ impl Shared {
         if !mutated(Mutant::DeletedBeforeDurable) {
             self.wait_durable(log_end)?;
         }
-        let mut settings = self.settings.lock().clone();
+        let mut settings = self.configuration.settings.lock().clone();
         queues.iter().cloned().for_each(|queue| settings.delete_queue(queue));
         if !mutated(Mutant::DeletionForgotten) {
             settings.store(self.storage.as_ref())?;
@@ -69,7 +69,7 @@ impl Shared {
         inner.derived.begin_deleted(&settings);
         inner.unlogged_changes += 1;
         drop(inner);
-        *self.settings.lock() = settings;
+        *self.configuration.settings.lock() = settings;
         for queue in &queues {
             self.queue_files.remove_below(topic, queue.queue_id, queue.below)?;
         }
@@ -98,7 +98,7 @@ impl Shared {
         let mut now = Settings::load(self.storage.as_ref())?.map(|settings| settings.deleted).unwrap_or_default();
         let mut inner = self.inner.lock();
         now.retain(|deleted| !inner.derived.is_begun_again(deleted));
-        let mut settings = self.settings.lock();
+        let mut settings = self.configuration.settings.lock();
         if settings.deleted != now {
             settings.deleted = now;
             inner.derived.begin_deleted(&settings);

@@ -5,13 +5,16 @@
 //! durably, where the log begins; the log's files go, one by one; then files of queues and index. Not here: which are old
 //! (Python).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::consume_queue::{ConsumeQueue, Slot};
+use crate::delay::Moment;
 use crate::error::Result;
 use crate::mutant::{Mutant, mutated};
 use crate::retention::{LogFile, Needed, Unread, log_files, removable_end};
+use crate::sync::Mutex;
 use crate::units::{PhysicalOffset, QueueId, TimestampMs};
 
 /// What a removal did.
@@ -25,6 +28,21 @@ pub struct Expired {
     pub queue_files: usize,
     /// Files of the index that were removed.
     pub index_files: usize,
+}
+
+/// How old the files of the log are.
+#[derive(Debug)]
+pub(super) struct LogAges {
+    /// The wall clock, no earlier than the newest record, and the monotonic one when the store was opened.
+    opened_at: Moment,
+    /// When this process first saw that a file of the log was full, by its first byte: the monotonic clock.
+    seen_full: Mutex<BTreeMap<u64, i64>>,
+}
+
+impl LogAges {
+    pub(super) fn new(opened_at: Moment) -> Self {
+        Self { opened_at, seen_full: Mutex::default() }
+    }
 }
 
 impl Store {
@@ -41,7 +59,7 @@ impl Store {
         drop(inner);
         let needed = Needed::of(&unread, &shared.queue_files)?;
         let now_ms = shared.clock.monotonic_ms();
-        let mut seen_full = shared.seen_full.lock();
+        let mut seen_full = shared.ages.seen_full.lock();
         seen_full.retain(|base, _| *base >= shared.log.segments.first());
         let seen_full_ms = |base| now_ms - *seen_full.entry(base).or_insert(now_ms);
         log_files(&shared.log, end, needed, shared.store_time(), limit, seen_full_ms)
@@ -58,14 +76,14 @@ impl Store {
 impl Shared {
     /// The time in the sense of store timestamps: what a jump of the wall clock says only where things are younger by it.
     fn store_time(&self) -> TimestampMs {
-        let (wall, monotonic_ms) = self.opened_at;
+        let Moment { wall, monotonic_ms } = self.ages.opened_at;
         let passed = wall.0.saturating_add(self.clock.monotonic_ms() - monotonic_ms);
         TimestampMs(passed.min(self.clock.wall().0))
     }
 
     fn unread(&self, inner: &mut Inner) -> Unread {
         let half_end = inner.derived.dispatcher.queues.next(inner.derived.half_slot);
-        Unread::of(&mut inner.derived, half_end, &self.offsets.lock())
+        Unread::of(&mut inner.derived, half_end, &self.configuration.offsets.lock())
     }
 
     /// How far files may go: a file's beginning. Queue files are read without the put lock: what is needed only becomes
@@ -85,7 +103,7 @@ impl Shared {
 
     fn remove_log_files(&self, below: u64, keep_unread: bool) -> Result<Expired> {
         let _guard = PoisonOnPanic(self);
-        let _one = self.upkeep.lock();
+        let _one = self.maintenance.turn.lock();
         self.check_writable("removing files of the log")?;
         let first = self.log.segments.first();
         let nothing = Expired { minimum: first, ..Expired::default() };
@@ -137,7 +155,7 @@ impl Shared {
 
     /// A log that begins behind what is published last would look as if somebody had removed its front.
     fn publish_minimum(&self, minimum: u64) -> Result<()> {
-        let Some(published) = self.published.get() else { return Ok(()) };
+        let Some(published) = self.readers.page() else { return Ok(()) };
         published.set_minimum(PhysicalOffset(minimum));
         self.synced(published.sync())
     }

@@ -45,13 +45,12 @@ enum Look {
 /// Readers follow writers in other processes.
 impl Shared {
     fn sight(&self) -> Result<Sight> {
-        if self.published.get().is_none()
-            && let Some(published) = Published::open(self.storage.as_ref())?
+        if self.readers.page().is_none()
+            && let Some(page) = Published::open(self.storage.as_ref())?
         {
-            // Another thread may have opened it, too: one of the two is kept.
-            let _ = self.published.set(published);
+            self.readers.set_page(page);
         }
-        Sight::of(self.storage.as_ref(), self.published.get())
+        Sight::of(self.storage.as_ref(), self.readers.page())
     }
 
     /// Reads what writers have appended since the last call. In a writer it does nothing.
@@ -107,7 +106,7 @@ impl Shared {
     /// Reads on from the reader's end.
     fn read_on(&self, inner: &mut Inner, sight: &Sight) -> Result<Look> {
         let known = sight.known(KnownEnd::default(), inner.derived.stored_half_progress);
-        let settings = self.settings.lock().clone();
+        let settings = self.configuration.settings.lock().clone();
         let before = self.log.appended();
         let (followed, is_cut_off) = loop {
             let followed = follow(&self.log, &self.queue_files, &settings, &mut inner.derived, &known);
@@ -157,10 +156,10 @@ impl Shared {
         self.reload_settings()?;
         self.queue_files.forget_handles();
         self.log.segments.open_again()?;
-        let (published, position) = (self.published.get(), snapshot.as_ref().map_or(0, |snapshot| snapshot.position));
+        let (published, position) = (self.readers.page(), snapshot.as_ref().map_or(0, |snapshot| snapshot.position));
         let is_free = sight.writer == LiveWriter::Nobody;
         let is_clean = is_free && is_clean(self.storage.as_ref())?;
-        let settings = self.settings.lock().clone();
+        let settings = self.configuration.settings.lock().clone();
         let mut end = KnownEnd::find(self.storage.as_ref(), Some(&settings), published, position, is_clean, !is_free)?;
         end.durable = end.durable.max(sight.floor);
         let durable = end.durable;
@@ -169,6 +168,7 @@ impl Shared {
         *files = IndexFiles::open(Arc::clone(&self.storage), files.geometry(), false)?;
         let Recovered { derived, .. } =
             recover(&self.log, &self.queue_files, Some(&mut files), &settings, snapshot, &known)?;
+        drop(files);
         self.sync_shown(sight, durable, derived.end)?;
         self.log.set_appended(derived.end);
         self.log.set_durable(derived.end);
@@ -179,7 +179,7 @@ impl Shared {
 
     /// A killed writer may have left what no sync covered: what is shown must not be taken back by lost power.
     fn sync_shown(&self, sight: &Sight, from: u64, end: u64) -> Result<()> {
-        let is_ours = || self.settings.lock().ranges.last().is_some_and(|range| range.end.is_none());
+        let is_ours = || self.configuration.settings.lock().ranges.last().is_some_and(|range| range.end.is_none());
         if sight.writer != LiveWriter::Nobody || end <= from.max(sight.floor) || !is_ours() {
             return Ok(());
         }
@@ -199,7 +199,7 @@ impl Shared {
 
     /// Lets go of index entries that the writer has put into files.
     fn prune_index(&self, inner: &mut Inner) -> Result<()> {
-        let dispatched = self.published.get().map_or(0, |published| published.dispatched().0);
+        let dispatched = self.readers.page().map_or(0, |published| published.dispatched().0);
         if inner.derived.dispatcher.index.len() > READER_INDEX_MAX {
             let mut files = self.index_files.lock();
             *files = IndexFiles::open(Arc::clone(&self.storage), files.geometry(), false)?;

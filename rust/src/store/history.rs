@@ -71,7 +71,7 @@ impl Store {
         let shared = &self.shared;
         let mut table = Table::new(0);
         let mut replay = shared.replay_all();
-        let settings = shared.settings.lock().clone();
+        let settings = shared.configuration.settings.lock().clone();
         let from = PhysicalOffset(shared.log.segments.first());
         let end = shared.visible_end();
         let scan = Scanner::new(&shared.log, from, end).run(
@@ -249,7 +249,7 @@ impl Shared {
 
     fn replay_all(&self) -> Replay {
         // Only a broker's progress says that a half without a trace is finished. The table keeps it where its file is lost.
-        let ours = self.settings.lock().is_all_ours(self.log.segments.first(), self.log.appended());
+        let ours = self.configuration.settings.lock().is_all_ours(self.log.segments.first(), self.log.appended());
         let mut inner = self.inner.lock();
         let half_end = inner.derived.dispatcher.queues.next(inner.derived.half_slot);
         let progress = inner.derived.stored_half_progress.max(inner.derived.table.half_progress(half_end));

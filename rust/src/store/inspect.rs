@@ -22,7 +22,7 @@ impl Store {
         shared.refresh()?;
         let (first, end) = (shared.log.segments.first(), shared.visible_end());
         let (mut expected, mut tags): (Vec<(PhysicalOffset, u32)>, Vec<_>) = (Vec::new(), Vec::new());
-        let settings = shared.settings.lock().clone();
+        let settings = shared.configuration.settings.lock().clone();
         Scanner::new(&shared.log, PhysicalOffset(first), end).run(
             |offset| settings.verify(offset),
             |view, _| {

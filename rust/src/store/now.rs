@@ -48,7 +48,7 @@ impl Now<'_> {
     pub fn consumer_offset(self, topic: &str, group: &str, queue_id: QueueId) -> Result<Option<u64>> {
         self.check_writer()?;
         self.0.shared.check_open()?;
-        Ok(self.0.shared.offsets.try_lock().ok_or(Error::WouldWait)?.get(topic, group, queue_id))
+        Ok(self.0.shared.configuration.offsets.try_lock().ok_or(Error::WouldWait)?.get(topic, group, queue_id))
     }
 
     /// Sets the offset up to which a group has acknowledged a queue, in memory.
@@ -56,7 +56,7 @@ impl Now<'_> {
         let shared = &self.0.shared;
         shared.check_writable("acknowledging")?;
         let inner = shared.inner.try_lock().ok_or(Error::WouldWait)?;
-        let mut offsets = shared.offsets.try_lock().ok_or(Error::WouldWait)?;
+        let mut offsets = shared.configuration.offsets.try_lock().ok_or(Error::WouldWait)?;
         super::configuration::check_acknowledged(&inner, topic, queue_id, queue_offset)?;
         offsets.set(topic, group, queue_id, queue_offset);
         Ok(())

@@ -19,25 +19,34 @@ mod leftovers;
 mod reader;
 mod stored;
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use self::claim::Claim;
 use self::files::Files;
 use self::stored::{Marks, Stored};
-use super::configuration::verify_by;
+use super::configuration::{Configuration, verify_by};
+use super::end_transaction::EndQueue;
+use super::expire::LogAges;
+use super::lifecycle::Lifecycle;
+use super::readers::Readers;
+use super::snapshot::SnapshotState;
 use super::survey::{Geometry, geometry, refuse};
-use super::{FORKS, Inner, Shared, Wake};
+use super::upkeep::Maintenance;
+use super::{Inner, Shared};
 use crate::clock::Clock;
 use crate::commit_log::{Appender, CommitLog, Urgency};
+use crate::delay::Moment;
 use crate::error::{Error, Result};
+use crate::flush::GroupCommit;
+use crate::java;
 use crate::log_view::{look, no_store};
+use crate::names::HALF_TOPIC;
 use crate::options::{FlushDiskType, StoreOptions};
 use crate::record::message_id::UniqueIds;
 use crate::recovery::{Derived, Recovered};
 use crate::settings::Settings;
 use crate::storage::{Opener, Storage};
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex};
+use crate::sync::Mutex;
 use crate::units::{PhysicalOffset, TimestampMs, to_u64};
 
 /// What opening found and did.
@@ -145,46 +154,33 @@ fn assemble(
     report: OpenReport,
 ) -> Shared {
     let Opening { storage, clock, options, opener } = opening;
-    let Files { log, queue_files, index } = files;
+    let Files { log, queues, index } = files;
     verify_by(&log, &stored.settings);
-    let opened_at = (clock.wall().max(derived.newest), clock.monotonic_ms());
+    let wall = clock.wall().max(derived.newest);
+    let ages = LogAges::new(Moment { wall, monotonic_ms: clock.monotonic_ms() });
     let appender = appender(opening, &log, &stored.settings, derived.newest);
     let mut inner = Inner::new(derived, appender, clock.as_ref(), options);
     inner.seen = marks.sight;
     Shared {
-        inner: Mutex::new(inner),
-        opened_at,
-        seen_full: Mutex::default(),
-        process: opener.process,
-        forks: FORKS.load(Ordering::SeqCst),
-        ids: unique_ids(*opener, clock.as_ref(), options),
-        index_files: Mutex::new(index),
-        offsets: Mutex::new(stored.offsets),
-        delay_offsets: Mutex::new(stored.delay_offsets),
-        delivering: Mutex::new(()),
-        settings: Mutex::new(stored.settings),
-        pending_topics: Mutex::default(),
-        locks: Mutex::new(claim.map(Claim::take_locks).unwrap_or_default()),
-        ends: super::end_transaction::EndQueue::default(),
-        commit: crate::flush::GroupCommit::default(),
-        upkeep: Mutex::new(()),
-        upkeep_asked: AtomicBool::new(false),
-        overfull: AtomicBool::new(false),
-        half_topic_hash: OnceLock::new(),
-        wake: Wake::default(),
-        arrival: Wake::default(),
-        arrival_waiters: AtomicUsize::new(0),
-        snapshot_position: AtomicU64::new(report.scanned_from),
-        stored_snapshot: Mutex::new(None),
-        queues_damaged: AtomicBool::new(false),
-        closed: AtomicBool::new(false),
-        poisoned: AtomicBool::new(false),
         options: options.clone(),
         storage: Arc::clone(storage),
         clock: Arc::clone(clock),
+        ids: unique_ids(*opener, clock.as_ref(), options),
+        half_topic_hash: java::topic_hash(HALF_TOPIC),
         log,
-        queue_files,
-        published: marks.published.map(OnceLock::from).unwrap_or_default(),
+        queue_files: queues,
+        index_files: Mutex::new(index),
+        inner: Mutex::new(inner),
+        ends: EndQueue::default(),
+        commit: GroupCommit::default(),
+        configuration: Configuration::new(stored.offsets, stored.delay_offsets, stored.settings),
+        readers: Readers::new(marks.published),
+        maintenance: Maintenance::default(),
+        snapshots: SnapshotState::new(report.scanned_from),
+        delivering: Mutex::new(()),
+        pending_topics: Mutex::default(),
+        ages,
+        lifecycle: Lifecycle::new(*opener, claim.map(Claim::take_locks).unwrap_or_default()),
         report,
     }
 }
@@ -208,7 +204,7 @@ impl Shared {
         // Also where the snapshot reaches the end: a crash may have come between it and the progress. It writes only
         // what has changed.
         self.write_progress()?;
-        if let Some(published) = self.published.get() {
+        if let Some(published) = self.readers.page() {
             published.set_appended(PhysicalOffset(end));
             published.set_durable(PhysicalOffset(end));
             published.set_minimum(PhysicalOffset(self.log.segments.first()));

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 
@@ -18,7 +17,6 @@ use crate::record::RecordView;
 use crate::record::decode::{DecodeError, Scanned, Verify, body_of, decode};
 use crate::record::layout::PHYSICAL_OFFSET_AT;
 use crate::record::properties::{KEYS, TAGS, UNIQUE_KEY};
-use crate::sync::fence;
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
 
 /// Bytes that one `read` returns at most, beyond its first message: RocketMQ's `maxTransferBytesOnMessageInMemory` is
@@ -215,7 +213,7 @@ impl Store {
             return Err(Error::OffsetTooOld { place: "the commit log".into(), requested: from.0, minimum: first });
         }
         let (mut found, mut bytes) = (Vec::new(), 0);
-        let settings = self.shared.settings.lock().clone();
+        let settings = self.shared.configuration.settings.lock().clone();
         let end = self.shared.visible_end();
         let scan = Scanner::new(&self.shared.log, from, end).run(
             |offset| settings.verify(offset),
@@ -254,7 +252,7 @@ impl Store {
     ) -> Result<()> {
         self.shared.refresh()?;
         self.shared.refresh_deleted()?;
-        let settings = self.shared.settings.lock().clone();
+        let settings = self.shared.configuration.settings.lock().clone();
         for place in self.shared.candidates(topic, key)? {
             let more = self.shared.log.read(place, self.shared.visible_end(), |view, bytes| {
                 let wanted = view.topic == topic && has_key(view, key) && !settings.has_deleted(view);
@@ -308,7 +306,7 @@ impl Store {
     pub fn queues(&self) -> Result<Vec<(String, QueueId, u64, u64)>> {
         self.shared.refresh()?;
         self.shared.refresh_deleted()?;
-        let settings = self.shared.settings.lock().clone();
+        let settings = self.shared.configuration.settings.lock().clone();
         let inner = self.shared.inner.lock();
         let mut names: Vec<_> = inner
             .derived
@@ -333,36 +331,6 @@ impl Store {
         names.into_iter().map(range).filter(kept).collect()
     }
 
-    /// Waits until something behind `physical_offset` is visible, or the time is over. Returns the visible end.
-    pub fn wait_for_messages(&self, physical_offset: PhysicalOffset, timeout_ms: u64) -> Result<PhysicalOffset> {
-        let shared = &self.shared;
-        shared.refresh()?;
-        let until = shared.clock.monotonic_ms().saturating_add(i64::try_from(timeout_ms).unwrap_or(i64::MAX));
-        shared.arrival_waiters.fetch_add(1, Ordering::SeqCst);
-        // The other half of the fence in `announce`: without it a processor may look at the end before it is counted.
-        fence(Ordering::SeqCst);
-        let result = loop {
-            let seen = shared.arrival.seen();
-            // Asked behind `seen`: a close that came before it wakes nobody any more.
-            if let Err(error) = shared.check_open() {
-                break Err(error);
-            }
-            let end = shared.visible_end();
-            let left = until - shared.clock.monotonic_ms();
-            if end > physical_offset.0 || left <= 0 {
-                break shared.check_open().map(|()| PhysicalOffset(end));
-            }
-            // A reader of another process's store is told by nobody: it looks again now and then.
-            let nap = if shared.options.read_only { left.min(20) } else { left };
-            shared.arrival.wait_ms(seen, u64::try_from(nap).unwrap_or(0));
-            if let Err(error) = shared.refresh() {
-                break Err(error);
-            }
-        };
-        shared.arrival_waiters.fetch_sub(1, Ordering::SeqCst);
-        result
-    }
-
     /// Figures.
     pub fn stat(&self) -> Result<StoreStat> {
         self.shared.refresh()?;
@@ -376,7 +344,7 @@ impl Store {
             max_physical_offset: shared.log.appended(),
             durable_physical_offset: shared.log.durable(),
             visible_physical_offset: shared.visible_end(),
-            snapshot_physical_offset: shared.snapshot_position.load(Ordering::Acquire),
+            snapshot_physical_offset: shared.snapshots.position(),
             commit_log_file_size: shared.log.segments.file_size(),
             consume_queue_file_size: shared.queue_files.file_size(),
             max_hash_slot_num: geometry.slots,
@@ -495,7 +463,7 @@ impl Shared {
 
     /// The error of an entry that cannot be. The next opening builds all queues again: this one writes no snapshot.
     fn damaged_entry(&self, topic: &str, queue_id: QueueId, queue_offset: u64, what: &str) -> Error {
-        self.queues_damaged.store(true, Ordering::Release);
+        self.snapshots.distrust_queues();
         self.queue_files.damaged(topic, queue_id, queue_offset, what)
     }
 

@@ -27,6 +27,6 @@ impl Store {
         if appender.is_ready(urgency) {
             return Ok(());
         }
-        appender.make_room(urgency).map_err(|error| shared.judge(error))
+        appender.make_room(urgency).map_err(|error| shared.poison_on(error))
     }
 }

@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::half::table::{Frozen, Table};
 use crate::mutant::{Mutant, mutated};
 use crate::snapshot::{Anchor, QueueExtent, Snapshot};
+use crate::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::units::{PhysicalOffset, QueueId, TimestampMs};
 
 /// A snapshot holds ages as wall times. It is written again when the wall clock has been set by more than this.
@@ -23,7 +24,7 @@ const CLOCK_STEP_MS: i64 = 1_000;
 
 /// What tells one state from another without looking at all of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StateMark {
+struct StateMark {
     position: u64,
     /// See `Inner::unlogged_changes`.
     unlogged_changes: u64,
@@ -39,6 +40,43 @@ impl StateMark {
         self.position == other.position
             && self.unlogged_changes == other.unlogged_changes
             && (!self.is_pending || clock_step_ms <= CLOCK_STEP_MS.unsigned_abs())
+    }
+}
+
+/// What the snapshot file holds.
+#[derive(Debug)]
+pub(super) struct SnapshotState {
+    /// The end of the log that it covers.
+    position: AtomicU64,
+    /// The state that it holds; `None`: not known.
+    stored: Mutex<Option<StateMark>>,
+    /// A queue's file was found damaged: the next opening is to build all queues again, without a snapshot.
+    are_queues_damaged: AtomicBool,
+}
+
+impl SnapshotState {
+    /// Of a store that was opened with a snapshot up to `position`.
+    pub(super) fn new(position: u64) -> Self {
+        Self {
+            position: AtomicU64::new(position),
+            stored: Mutex::new(None),
+            are_queues_damaged: AtomicBool::new(false),
+        }
+    }
+
+    /// The end of the log that the snapshot covers.
+    pub(super) fn position(&self) -> u64 {
+        self.position.load(Ordering::Acquire)
+    }
+
+    /// Notes that a queue's file is damaged, so that a close leaves no snapshot.
+    pub(super) fn distrust_queues(&self) {
+        self.are_queues_damaged.store(true, Ordering::Release);
+    }
+
+    /// Whether a queue's file was found damaged.
+    pub(super) fn are_queues_damaged(&self) -> bool {
+        self.are_queues_damaged.load(Ordering::Acquire)
     }
 }
 
@@ -63,15 +101,15 @@ impl Store {
 impl Shared {
     fn snapshot(&self) -> Result<()> {
         let _guard = PoisonOnPanic(self);
-        let _one = self.upkeep.lock();
+        let _one = self.maintenance.turn.lock();
         self.check_writable("a snapshot")?;
         self.snapshot_alone()
     }
 
-    /// The same, for the holder of `upkeep`.
+    /// The same, for the holder of the maintenance lock.
     pub(super) fn snapshot_alone(&self) -> Result<()> {
         let mark = self.state_mark(&self.inner.lock());
-        if self.stored_snapshot.lock().is_some_and(|stored| stored.is_same(&mark)) {
+        if self.snapshots.stored.lock().is_some_and(|stored| stored.is_same(&mark)) {
             return Ok(());
         }
         let captured = self.write_derived_up_to(|inner| self.capture(inner))?;
@@ -93,11 +131,11 @@ impl Shared {
         let indexed = self.index_files.lock().sync();
         self.synced(indexed)?;
         // Before the snapshot: what is delivered below its position is not looked for in the log again.
-        self.delay_offsets.lock().write(self.storage.as_ref(), delays, self.clock.wall())?;
+        self.configuration.delay_offsets.lock().write(self.storage.as_ref(), delays, self.clock.wall())?;
         Snapshot::store(self.storage.as_ref(), &bytes)?;
-        self.snapshot_position.store(mark.position, Ordering::Release);
+        self.snapshots.position.store(mark.position, Ordering::Release);
         self.store_checkpoint(newest)?;
-        *self.stored_snapshot.lock() = Some(mark);
+        *self.snapshots.stored.lock() = Some(mark);
         Ok(())
     }
 

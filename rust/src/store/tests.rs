@@ -26,11 +26,13 @@ use std::sync::Arc;
 
 use super::*;
 use crate::clock::ManualClock;
+use crate::error::Error;
 use crate::half::HalfCopy;
 use crate::message::{Envelope, Parts};
+use crate::options::FlushDiskType;
 use crate::storage::memory::{CrashKeep, Memory};
 use crate::storage::{DirEntry, OpenMode};
-use crate::units::{QueueId, QueueOffset, TimestampMs};
+use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 
 const QUEUE: QueueId = QueueId(0);
 const GROUP: &str = "services";

@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
+use super::readers::Wake;
 use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::commit_log;
 use crate::error::{Error, Result};
-use crate::java;
 use crate::log_view::{ABORT, GUARD};
-use crate::names::HALF_TOPIC;
 use crate::snapshot::Snapshot;
+use crate::sync::{AtomicBool, Mutex};
 use crate::units::PhysicalOffset;
 
 /// Bytes of queue entries in memory from which the background thread is woken.
@@ -23,6 +23,36 @@ const INDEX_WAKE: usize = 1 << 15;
 /// Bytes of queue entries, or index entries, in memory from which a sender writes them itself.
 const BUFFERED_MAX: usize = 32 << 20;
 const INDEX_MAX: usize = 1 << 20;
+
+/// What asks for maintenance, and who does it.
+#[derive(Debug, Default)]
+pub(super) struct Maintenance {
+    /// One thread at a time writes what is derived.
+    pub(super) turn: Mutex<()>,
+    /// The background thread sleeps here.
+    pub(super) wake: Wake,
+    /// The background thread was woken for what is buffered.
+    is_asked: AtomicBool,
+    /// So much is buffered that the next sender writes it.
+    is_overfull: AtomicBool,
+}
+
+impl Maintenance {
+    /// Wakes the background thread when much is buffered: bytes of queue entries, and index entries.
+    #[inline]
+    pub(super) fn ask(&self, buffered_bytes: usize, index_entries: usize) {
+        let much = buffered_bytes > BUFFERED_WAKE || index_entries > INDEX_WAKE;
+        if much && !self.is_asked.swap(true, Ordering::AcqRel) {
+            self.wake.set();
+        }
+        self.is_overfull.store(buffered_bytes > BUFFERED_MAX || index_entries > INDEX_MAX, Ordering::Relaxed);
+    }
+
+    /// Whether the next sender has to do the background thread's work first.
+    pub(super) fn is_overfull(&self) -> bool {
+        self.is_overfull.load(Ordering::Relaxed)
+    }
+}
 
 /// Starts the background thread. It ends with the store, also with one that was never closed.
 pub(super) fn spawn(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
@@ -36,8 +66,8 @@ pub(super) fn spawn(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
 fn run(weak: &Weak<Shared>) {
     let mut seen = 0;
     while let Some(shared) = weak.upgrade() {
-        seen = shared.wake.wait_ms(seen, shared.options.flush_interval_ms);
-        if shared.closed.load(Ordering::Acquire) {
+        seen = shared.maintenance.wake.wait_ms(seen, shared.options.flush_interval_ms);
+        if shared.lifecycle.is_closed() {
             return;
         }
         // A panic outside of what is guarded anyway would end this thread, and nothing would be synced any more.
@@ -61,34 +91,16 @@ impl Store {
 }
 
 impl Shared {
-    pub(super) fn half_topic_hash(&self) -> i32 {
-        *self.half_topic_hash.get_or_init(|| java::topic_hash(HALF_TOPIC))
-    }
-
-    /// Wakes the background thread when much is buffered.
-    #[inline]
-    pub(super) fn ask_for_upkeep(&self, buffered: usize, index: usize) {
-        let much = buffered > BUFFERED_WAKE || index > INDEX_WAKE;
-        if much && !self.upkeep_asked.swap(true, Ordering::AcqRel) {
-            self.wake.set();
-        }
-        self.overfull.store(buffered > BUFFERED_MAX || index > INDEX_MAX, Ordering::Relaxed);
-    }
-
-    /// A sender that is too far ahead of the background thread does its work.
+    /// Does the background thread's work in a sender that is too far ahead of it.
     pub(super) fn relieve(&self) -> Result<()> {
-        if self.overfull.swap(false, Ordering::Relaxed) { self.write_derived() } else { Ok(()) }
-    }
-
-    pub(super) fn is_overfull(&self) -> bool {
-        self.overfull.load(Ordering::Relaxed)
+        if self.maintenance.is_overfull.swap(false, Ordering::Relaxed) { self.write_derived() } else { Ok(()) }
     }
 
     /// Writes what is derived, syncs the log.
     pub(super) fn flush_round(&self) -> Result<()> {
-        self.upkeep_asked.store(false, Ordering::Release);
+        self.maintenance.is_asked.store(false, Ordering::Release);
         let derived = self.write_derived();
-        if !self.poisoned.load(Ordering::Acquire) {
+        if !self.lifecycle.is_poisoned() {
             self.wait_durable(self.log.appended())?;
         }
         derived
@@ -96,7 +108,7 @@ impl Shared {
 
     /// Writes the queue entries and index entries that are only in memory.
     pub(super) fn write_derived(&self) -> Result<()> {
-        let _one = self.upkeep.lock();
+        let _one = self.maintenance.turn.lock();
         self.check_writable("writing queues")?;
         self.write_derived_alone()
     }
@@ -106,7 +118,7 @@ impl Shared {
     }
 
     /// Writes what is only in memory now, and returns what `capture` takes at the same moment: when this returns, the
-    /// files of queues and index end where the capture ends, because only the holder of `upkeep` writes them.
+    /// files of queues and index end where the capture ends, because only the holder of the maintenance lock writes them.
     pub(super) fn write_derived_up_to<T>(&self, capture: impl FnOnce(&Inner) -> T) -> Result<T> {
         let _guard = PoisonOnPanic(self);
         let mut inner = self.inner.lock();
@@ -116,8 +128,8 @@ impl Shared {
         inner.derived.index_in_flight = Arc::clone(&entries);
         let end = self.log.appended();
         drop(inner);
-        let queues = self.write_blocks(&blocks).map_err(|error| self.judge(error));
-        let indexed = self.write_index(&entries).map_err(|error| self.judge(error));
+        let queues = self.write_blocks(&blocks).map_err(|error| self.poison_on(error));
+        let indexed = self.write_index(&entries).map_err(|error| self.poison_on(error));
         let mut inner = self.inner.lock();
         inner.derived.index_in_flight = Arc::default();
         if indexed.is_err() {
@@ -127,7 +139,7 @@ impl Shared {
         drop(inner);
         queues?;
         indexed?;
-        if let Some(published) = self.published.get() {
+        if let Some(published) = self.readers.page() {
             published.set_dispatched(PhysicalOffset(end));
         }
         Ok(captured)
@@ -157,7 +169,7 @@ impl Shared {
     pub(super) fn synced(&self, result: Result<()>) -> Result<()> {
         result.map_err(|error| match error {
             Error::TooManyFiles { .. } => error,
-            error => self.judge(Error::StorePoisoned { why: error.to_string() }),
+            error => self.poison_on(Error::StorePoisoned { why: error.to_string() }),
         })
     }
 
@@ -166,29 +178,29 @@ impl Shared {
         if self.options.read_only {
             return Ok(());
         }
-        if self.poisoned.load(Ordering::Acquire) {
+        if self.lifecycle.is_poisoned() {
             // What is on disk is not known; the guard stays, and the next opening recovers.
             return Ok(());
         }
         // Whoever comes behind this lock finds the store closed: nothing is written once it is handed over.
-        let _one = self.upkeep.lock();
+        let _one = self.maintenance.turn.lock();
         // First of all, so that a full disk, which fails what comes next, does not keep the log from being durable.
         self.wait_durable(self.log.appended())?;
         self.snapshot_alone()?;
-        if self.queues_damaged.load(Ordering::Acquire) {
+        if self.snapshots.are_queues_damaged() {
             Snapshot::remove(self.storage.as_ref())?;
         }
         // A broker that the guard turned away has put back the offsets that it read when it came.
-        self.offsets.lock().distrust_file();
+        self.configuration.offsets.lock().distrust_file();
         self.write_progress_alone()?;
         let end = self.log.appended();
         crate::recovery::cut_log(&self.log, end)?;
-        if let Some(published) = self.published.get() {
+        if let Some(published) = self.readers.page() {
             published.set_appended(PhysicalOffset(end));
             published.set_dispatched(PhysicalOffset(end));
             published.sync()?;
         }
-        let mut settings = self.settings.lock();
+        let mut settings = self.configuration.settings.lock();
         settings.end_range(end);
         settings.store(self.storage.as_ref())?;
         drop(settings);

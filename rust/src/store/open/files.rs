@@ -22,7 +22,7 @@ use crate::store::survey::Geometry;
 /// The large files of a store.
 pub(super) struct Files {
     pub(super) log: Arc<CommitLog>,
-    pub(super) queue_files: QueueFiles,
+    pub(super) queues: QueueFiles,
     pub(super) index: IndexFiles,
 }
 
@@ -32,10 +32,10 @@ impl Files {
         let segments = SegmentQueue::open(Arc::clone(storage), commit_log::DIRECTORY, geometry.commit_log, read_only)?;
         stored.warnings.extend(check_front(marks.published.as_ref(), &segments, &stored.settings)?);
         let log = Arc::new(CommitLog::new(segments));
-        let queue_files = QueueFiles::new(Arc::clone(storage), geometry.consume_queue, read_only);
+        let queues = QueueFiles::new(Arc::clone(storage), geometry.consume_queue, read_only);
         let open_index = if stored.settings.index_slots.is_some() { IndexFiles::open_own } else { IndexFiles::open };
         let index = open_index(Arc::clone(storage), geometry.index, !read_only)?;
-        Ok(Self { log, queue_files, index })
+        Ok(Self { log, queues, index })
     }
 
     /// Recovers what is derived from the log, and sets the log's ends.
@@ -60,13 +60,13 @@ impl Files {
         snapshot: Option<Snapshot>,
         known: &Known,
     ) -> Result<Recovered> {
-        let Self { log, queue_files, index } = self;
+        let Self { log, queues, index } = self;
         let mark = snapshot.as_ref().and_then(|snapshot| snapshot.index.as_ref());
         if !known.clean && !known.read_only && mark.is_some() && index.roll_back(mark).is_err() {
             index.roll_back(None)?;
-            return recover(log, queue_files, Some(index), settings, None, known);
+            return recover(log, queues, Some(index), settings, None, known);
         }
-        recover(log, queue_files, Some(index), settings, snapshot, known)
+        recover(log, queues, Some(index), settings, snapshot, known)
     }
 }
 

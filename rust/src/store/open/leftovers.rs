@@ -27,10 +27,10 @@ pub(super) fn remove(
         confirm(opening, settings, files, known, derived.end)?;
     }
     if marks.is_clean && !report.stale {
-        return cut_begun_again(&files.queue_files, derived);
+        return cut_begun_again(&files.queues, derived);
     }
     cut_log(&files.log, derived.end)?;
-    cut_queues(&files.queue_files, &derived.dispatcher)?;
+    cut_queues(&files.queues, &derived.dispatcher)?;
     if let Some(published) = &marks.published {
         // That synced the log, too. The page may be older than what was acknowledged: should a sync fail from here on,
         // readers would be shown no more than the page says.

@@ -50,11 +50,11 @@ fn l2_send_that_meets_close_writes_nothing() {
         })
     };
     std::thread::sleep(Duration::from_millis(50));
-    store.shared.closed.store(true, Ordering::SeqCst);
+    store.shared.lifecycle.close();
     drop(inner);
     assert!(matches!(sender.join().unwrap(), Err(Error::StoreClosed)));
     assert_eq!(store.shared.log.appended(), 0);
-    store.shared.closed.store(false, Ordering::SeqCst);
+    store.shared.lifecycle.reopen();
 }
 
 /// D1: what one thread's reader does to catch up never shows another thread more than is visible.

@@ -39,7 +39,7 @@ fn with_the_put_lock_taken_no_call_waits() {
     let refused = now.set_consumer_offset("t", GROUP, QUEUE, 2);
     assert!(matches!(refused, Err(Error::InvalidOption { .. })), "past the end: {refused:?}");
     now.set_consumer_offset("t", GROUP, QUEUE, 1).unwrap();
-    let offsets = store.shared.offsets.lock();
+    let offsets = store.shared.configuration.offsets.lock();
     assert!(would_wait(&now.set_consumer_offset("t", GROUP, QUEUE, 0)));
     assert!(would_wait(&now.consumer_offset("t", GROUP, QUEUE)));
     drop(offsets);

@@ -1,6 +1,6 @@
 //! Guards snapshots: written only where something changed, and of one moment while threads change the table.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::*;
 use crate::error::Outcome;

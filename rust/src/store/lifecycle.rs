@@ -1,0 +1,139 @@
+//! Lifecycle: whether this handle may be used: open or closed, in the process that opened it, writable or poisoned.
+//!
+//! In:     forks, closes, errors that leave files unknown.
+//! Out:    errors for calls that are refused.
+//! Always: a poisoned store writes nothing any more. Only a new opening recovers it.
+
+use std::sync::atomic::Ordering;
+
+use super::Shared;
+use crate::error::{Error, Result};
+use crate::options::FlushDiskType;
+use crate::storage::disk::close_in_child;
+use crate::storage::{Lock, Opener};
+use crate::sync::{AtomicBool, Mutex};
+
+/// How often this process was forked, as far as it was told (see `note_fork`).
+static FORKS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
+/// Tells the engine that this process is a forked child: handles that its parent opened refuse to work in it, and it
+/// closes its copies of the locks that its parent holds.
+pub fn note_fork() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    close_in_child();
+}
+
+/// Whether a store is in use, and by which process.
+#[derive(Debug)]
+pub(super) struct Lifecycle {
+    is_closed: AtomicBool,
+    is_poisoned: AtomicBool,
+    /// `FORKS` when the store was opened.
+    forks: u64,
+    process: u32,
+    /// The locks of a writer, until it has handed the store over.
+    file_locks: Mutex<Vec<Box<dyn Lock>>>,
+}
+
+impl Lifecycle {
+    pub(super) fn new(opener: Opener, file_locks: Vec<Box<dyn Lock>>) -> Self {
+        Self {
+            is_closed: AtomicBool::new(false),
+            is_poisoned: AtomicBool::new(false),
+            forks: FORKS.load(Ordering::SeqCst),
+            process: opener.process,
+            file_locks: Mutex::new(file_locks),
+        }
+    }
+
+    pub(super) fn is_forked(&self) -> bool {
+        self.forks != FORKS.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Closes; returns whether it was open.
+    pub(super) fn close(&self) -> bool {
+        !self.is_closed.swap(true, Ordering::SeqCst)
+    }
+
+    pub(super) fn is_poisoned(&self) -> bool {
+        self.is_poisoned.load(Ordering::Acquire)
+    }
+
+    fn poison(&self) {
+        self.is_poisoned.store(true, Ordering::Release);
+    }
+
+    /// Gives the writer's locks back, so that another process may open the store.
+    pub(super) fn unlock_files(&self) {
+        self.file_locks.lock().clear();
+    }
+
+    /// Refuses in a forked child and on a closed handle.
+    #[inline]
+    pub(super) fn check_open(&self) -> Result<()> {
+        if self.is_forked() {
+            let here = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+            return Err(Error::StoreForked { owner: self.process, here });
+        }
+        if self.is_closed() {
+            return Err(Error::StoreClosed);
+        }
+        Ok(())
+    }
+
+    /// Lets a test use a closed handle again.
+    #[cfg(test)]
+    pub(super) fn reopen(&self) {
+        self.is_closed.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Poisons the store if a panic unwinds: it leaves what a lock guards unknown, so nothing more is written.
+pub(super) struct PoisonOnPanic<'a>(pub(super) &'a Shared);
+
+impl Drop for PoisonOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.commit.poison("a panic in the engine: this is a bug");
+            self.0.lifecycle.poison();
+        }
+    }
+}
+
+impl Shared {
+    /// Refuses in a forked child and on a closed handle.
+    #[inline]
+    pub(super) fn check_open(&self) -> Result<()> {
+        self.lifecycle.check_open()
+    }
+
+    /// Refuses what a reader or a poisoned store cannot do.
+    #[inline]
+    pub(super) fn check_writable(&self, what: &'static str) -> Result<()> {
+        self.check_open()?;
+        if self.options.read_only {
+            return Err(Error::ReadOnly { what });
+        }
+        if self.lifecycle.is_poisoned() {
+            return Err(Error::StorePoisoned { why: self.commit.poisoned().unwrap_or_default() });
+        }
+        Ok(())
+    }
+
+    /// Stops all writing after an error that leaves the files unknown. Returns the error.
+    pub(super) fn poison_on(&self, error: Error) -> Error {
+        if let Error::StorePoisoned { why } = &error {
+            self.commit.poison(why);
+            self.lifecycle.poison();
+            let is_sync = self.options.flush_disk_type == FlushDiskType::Sync;
+            if let Some(published) = self.readers.page().filter(|_| is_sync) {
+                published.set_sync_failed(true);
+            }
+        }
+        error
+    }
+}

@@ -1,0 +1,125 @@
+//! State: what the threads of an open store share, each part with its own lock.
+//!
+//! In:     what opening assembles.
+//! Out:    `Shared`; its methods are in the modules that its parts belong to.
+//! Always: locks are taken downwards in this drawing. While a lock is held, only locks that its arrows reach may be taken.
+//!         Locks of the last two rows are held for a moment, and none of them is taken while another of the same row is held.
+//!
+//! ```text
+//!   ends.turn            delivering              pending_topics     one group of ends; one round of delayed
+//!       │                    │                        │             messages; one count of what is pending
+//!       │                    ▼                        │
+//!       │            maintenance.turn                 │             writes derived files, snapshots, progress;
+//!       │                    │                        │             removes files; hands the store over
+//!       ▼                    ▼                        ▼
+//!   inner: the put lock ── appends, ends, all that is derived ──    orders everything in the log
+//!       │                    │                        │
+//!       ▼                    ▼                        ▼
+//!   configuration.{settings, offsets, delay_offsets}    index_files
+//!       │                    │                        │
+//!       ▼                    ▼                        ▼
+//!   ends.waiting, a ticket's result, commit, wakes, snapshots.stored, ages.seen_full, lifecycle.file_locks
+//! ```
+//! A writer waits for a sync of the log (`commit`) under locks of the first two rows only, never under the put lock.
+
+use std::sync::Arc;
+
+use super::batch::Staged;
+use super::configuration::Configuration;
+use super::end_transaction::{EndQueue, Group};
+use super::expire::LogAges;
+use super::figures::PendingTopics;
+use super::lifecycle::Lifecycle;
+use super::open::OpenReport;
+use super::readers::Readers;
+use super::sight::Sight;
+use super::snapshot::SnapshotState;
+use super::upkeep::Maintenance;
+use crate::clock::Clock;
+use crate::commit_log::{Appender, CommitLog};
+use crate::consume_queue::QueueFiles;
+use crate::delay::{DueTimes, Moment};
+use crate::flush::GroupCommit;
+use crate::half::counts::Counts;
+use crate::index::IndexFiles;
+use crate::options::StoreOptions;
+use crate::record::message_id::UniqueIds;
+use crate::recovery::Derived;
+use crate::storage::Storage;
+use crate::sync::Mutex;
+
+/// What the store's threads share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) options: StoreOptions,
+    pub(super) storage: Arc<dyn Storage>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) report: OpenReport,
+    pub(super) ids: UniqueIds,
+    /// The hash with which keys of the half topic begin in the index.
+    pub(super) half_topic_hash: i32,
+    pub(super) log: Arc<CommitLog>,
+    pub(super) queue_files: QueueFiles,
+    pub(super) index_files: Mutex<IndexFiles>,
+    /// What the put lock guards.
+    pub(super) inner: Mutex<Inner>,
+    /// Ends that wait to be written as one group.
+    pub(super) ends: EndQueue,
+    /// Threads that wait for a sync of the log.
+    pub(super) commit: GroupCommit,
+    pub(super) configuration: Configuration,
+    pub(super) readers: Readers,
+    pub(super) maintenance: Maintenance,
+    pub(super) snapshots: SnapshotState,
+    /// One thread at a time delivers delayed messages.
+    pub(super) delivering: Mutex<()>,
+    /// Topics of pending transactions by half queue offset, kept from one call of `pending` to the next.
+    pub(super) pending_topics: Mutex<PendingTopics>,
+    pub(super) ages: LogAges,
+    pub(super) lifecycle: Lifecycle,
+}
+
+/// What the put lock guards.
+#[derive(Debug)]
+pub(super) struct Inner {
+    /// `None` in a reader.
+    pub(super) appender: Option<Appender>,
+    /// Everything derived from the log.
+    pub(super) derived: Derived,
+    /// Changes of what a snapshot holds that no record of the log tells: counts of checks, queues' beginnings.
+    pub(super) unlogged_changes: u64,
+    /// Reused for properties.
+    pub(super) scratch: Vec<u8>,
+    /// Reused for a half's record.
+    pub(super) record: Vec<u8>,
+    /// Reused for what a batch adds to queues and index.
+    pub(super) staged: Staged,
+    /// Reused for a group of ends.
+    pub(super) group: Group,
+    pub(super) counts: Counts,
+    /// When this process first saw the entries of delayed messages.
+    pub(super) due_times: DueTimes,
+    /// The store as a reader found it last.
+    pub(super) seen: Option<Sight>,
+}
+
+impl Inner {
+    /// Begins with what recovery derived; a reader has no appender.
+    pub(super) fn new(derived: Derived, appender: Option<Appender>, clock: &dyn Clock, options: &StoreOptions) -> Self {
+        let mut derived = derived;
+        let now = Moment { wall: clock.wall(), monotonic_ms: clock.monotonic_ms() };
+        derived.start(now, options.transaction_timeout_ms);
+        Self {
+            appender,
+            derived,
+            unlogged_changes: 0,
+            scratch: Vec::new(),
+            record: Vec::new(),
+            staged: Staged::default(),
+            group: Group::default(),
+            counts: Counts::default(),
+            due_times: DueTimes::new(now),
+            seen: None,
+        }
+    }
+}
