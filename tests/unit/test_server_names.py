@@ -97,6 +97,32 @@ def test_the_older_of_two_offsets_does_not_win_by_coming_late(wire: Wire, server
     assert broker.consumer_offset("orders", "c", 0) == 7
 
 
+def test_an_offset_that_waits_does_not_go_back_behind_a_pull(wire: Wire, server: Server, broker: Broker) -> None:
+    """Python decides updates in retry topics. One that waits must not replace a later one of its connection."""
+    retries = "%RETRY%c"
+    assert wire.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
+    for _ in range(4):
+        assert wire.call(SEND_V2, sending(retries), b"x").code == 0
+    committing = pulling(retries, sysFlag=7, commitOffset=4)
+
+    def noted() -> int:
+        return broker.store.consumer_offset(retries, "c", 0) or 0
+
+    with connect(server) as other:
+        with server.clients._lock:
+            other.write(HEARTBEAT, {}, heartbeat("c2", "c"))
+            eventually(lambda: server.native.counters()["requests_waiting"] == 0)
+            # Python's thread waits for the lock now, so this waits for Python.
+            wire.write(UPDATE_OFFSET, update(retries, offset=2), one_way=True)
+            assert wire.call(PULL, committing).code == 0
+            before = noted()
+        eventually(lambda: server.native.counters()["requests_waiting"] == 0)
+        assert wire.call(UPDATE_OFFSET, update(retries, group="nobody")).code == NO_GROUP
+        assert noted() >= before
+    assert wire.call(PULL, committing).code == 0
+    assert noted() == 4
+
+
 def test_a_message_is_not_handed_back_to_a_group_that_is_not_there(wire: Wire, broker: Broker) -> None:
     sent = wire.call(SEND_V2, sending(), b"x")
     place = int(sent.fields["msgId"][-16:], 16)

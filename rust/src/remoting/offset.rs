@@ -1,8 +1,10 @@
 //! Offset: how far a group says that it has come.
 //!
-//! In: `UPDATE_CONSUMER_OFFSET`, and the offsets in pulls. Out: the store's table of offsets. Always: of both ways of one
-//! connection the later request counts, so both end here, in the order of arrival; only groups with members and queues
-//! that are there have offsets. Not here: retry topics and groups without members, which Python knows.
+//! In:     request 15, and the offsets that pulls bear.
+//! Out:    the store's table of offsets.
+//! Always: of both ways of one connection the later request counts: both end here, in the order of arrival, and a pull's
+//!         offset is not noted while an update waits for Python. Only groups with members and queues that are there have
+//!         offsets. Retry topics and groups without members are Python's.
 
 use super::codes::response;
 use super::command::Command;

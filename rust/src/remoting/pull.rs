@@ -68,7 +68,7 @@ pub(super) async fn pull(service: &Service, session: &Session, request: &Command
         return Err(Refusal::new(response::INVALID_PARAMETER, remark));
     }
     let wanted = subscription(service, request, &pull)?;
-    acknowledge(service, request, &pull)?;
+    acknowledge(service, session, request, &pull)?;
     read_or_hold(service, request, &pull, &entry, &wanted).await
 }
 
@@ -103,10 +103,11 @@ pub(super) fn parse_tags(expression: &str) -> Option<Vec<String>> {
 }
 
 /// A push consumer says with its pulls how far it has come.
-fn acknowledge(service: &Service, request: &Command, pull: &Pull<'_>) -> Result<(), Refusal> {
+fn acknowledge(service: &Service, session: &Session, request: &Command, pull: &Pull<'_>) -> Result<(), Refusal> {
     let sys_flag: i32 = number_or(request, "sysFlag", 0)?;
     let Ok(place) = u64::try_from(number_or(request, "commitOffset", -1_i64)?) else { return Ok(()) };
-    if sys_flag & COMMIT_OFFSET == 0 || sys_flag & SUSPEND == 0 {
+    // While an older offset waits for Python, none is noted: the client says it again with its next pull.
+    if sys_flag & COMMIT_OFFSET == 0 || sys_flag & SUSPEND == 0 || session.has_updates_waiting() {
         return Ok(());
     }
     offset::update_with_pull(service, pull.topic, pull.group, pull.queue_id, place);

@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -96,6 +96,31 @@ pub(super) struct Session {
     denied: AtomicBool,
     /// What it was asked and has not answered, by `opaque`.
     asked: Mutex<HashSet<i32>>,
+    /// Updates of offsets that wait for Python.
+    updates_waiting: AtomicUsize,
+}
+
+impl Session {
+    /// Whether an update of an offset waits for Python. What the engine noted now would be replaced by what is older.
+    pub(super) fn has_updates_waiting(&self) -> bool {
+        self.updates_waiting.load(Relaxed) > 0
+    }
+}
+
+/// Counts an update of an offset as long as it waits, also where its connection ends first.
+struct UpdateWaiting<'a>(&'a AtomicUsize);
+
+impl<'a> UpdateWaiting<'a> {
+    fn new(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for UpdateWaiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
 }
 
 /// What all connections share.
@@ -165,14 +190,26 @@ impl Service {
             Handler::Send => send::send(self, session, &request).await,
             Handler::Pull => pull::pull(self, session, &request).await,
             Handler::End => end::end(self, &request).await,
-            Handler::Offset if offset::is_plain(self, &request) => offset::update(self, &request),
-            Handler::Offset | Handler::Python => self.decide(session, request).await,
+            Handler::Offset => self.update_offset(session, request).await,
+            Handler::Python => self.decide(session, request).await,
             Handler::Client | Handler::Refused => {
                 let name = row.map_or("no request of RocketMQ 5.4", |row| row.name);
                 let remark = format!("request code {} ({name}) is not served", request.code);
                 Err(Refusal::new(response::REQUEST_CODE_NOT_SUPPORTED, remark))
             }
         }
+    }
+
+    /// Notes how far a group has come; Python does where it must decide, or has earlier updates of the connection.
+    async fn update_offset(&self, session: &Session, request: Command) -> Result<Command, Refusal> {
+        if !session.has_updates_waiting() && offset::is_plain(self, &request) {
+            return offset::update(self, &request);
+        }
+        let _waiting = UpdateWaiting::new(&session.updates_waiting);
+        let blank = request.response(response::SUCCESS, None);
+        // Also one that wants no answer is asked for, so that it is known when it is done.
+        let Answer { code, remark, .. } = self.policy.ask(session.id, &session.address, request).await?;
+        Ok(Command { code, remark, ..blank })
     }
 
     /// Whether its account may have a request done; always where there are no accounts.
@@ -353,6 +390,7 @@ impl Service {
             known: AtomicBool::new(false),
             denied: AtomicBool::new(false),
             asked: Mutex::default(),
+            updates_waiting: AtomicUsize::new(0),
         });
         sessions.insert(id, Arc::clone(&session));
         Some(session)
