@@ -30,7 +30,7 @@ const READ_BYTES: usize = 64 << 10;
 /// Reads in a row before other connections get their turn.
 const READS_MAX: usize = 16;
 /// Commands in a row before other connections get their turn.
-const COMMANDS_MAX: usize = 256;
+const COMMANDS_MAX: usize = 64;
 
 type Handling = Pin<Box<dyn Future<Output = Option<Command>> + Send>>;
 
