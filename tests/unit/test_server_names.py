@@ -59,6 +59,7 @@ def rows(broker: Broker) -> set[tuple[str, str]]:
         pytest.param(update(group="../../etc"), NO_GROUP, id="a group that cannot be"),
         pytest.param(update(group="nobody"), NO_GROUP, id="a group that nobody was a member of"),
         pytest.param(update(group="c%" + "x" * 10_000), NO_GROUP, id="a long name of a group's progress"),
+        pytest.param(update(group="c%invented"), NO_GROUP, id="a broadcasting member that never came"),
         pytest.param(update(group="c%\n"), NO_GROUP, id="a progress that cannot be"),
         pytest.param(update(topic="%RETRY%c", group="c%"), INVALID, id="the base of a retry topic's progress"),
         pytest.param(update(offset=2), INVALID, id="beyond the queue's end"),

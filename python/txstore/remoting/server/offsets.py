@@ -4,7 +4,6 @@ In: requests about offsets and locks. Out: offsets; locks. Always: the same offs
 lock lives 60 s unless it is renewed. Not here: which member reads what.
 """
 
-import string
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,8 +29,6 @@ __all__ = ["Locks", "Offsets", "queue_table"]
 _LOCK_SECONDS = 60.0
 _QUEUES_MAX = 4_096  # Of one request.
 _CLIENT_ID_MAX = 1_024
-_PROGRESS_NAME_MAX = 512
-_NAME_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_-%|")
 _SHOWN = 100  # Characters of a name that cannot be.
 
 
@@ -71,23 +68,23 @@ class Offsets:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic[:_SHOWN]}")
         if queue_id not in self._broker.read_queues(topic):
             raise Refused(ResponseCode.INVALID_PARAMETER, f"topic {topic} has no queue {queue_id} to read")
-        if not self._is_group(name):
+        if is_retry_progress(topic, name):
+            self._must_be_progress(topic, name, queue_id)
+        elif not self._broker.has_group(name):
             remark = f"there is no consumer group {name[:_SHOWN]}"
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-        if is_retry_progress(topic, name):
-            of = name.removeprefix(topic.removeprefix("%RETRY%") + "%")
-            # The topic may have been deleted since.
-            known = self._broker.store.consumer_offset(topic, name, queue_id) is not None
-            if not of or not (known or self._broker.has_topic(of)):
-                raise Refused(ResponseCode.INVALID_PARAMETER, f"group {name} has no progress of its own in {topic}")
 
-    def _is_group(self, name: str) -> bool:
-        """Whether it is a group that is there, or one of the names under which such a group keeps more: GROUP%MORE."""
-        if self._broker.has_group(name):
-            return True
-        if len(name) > _PROGRESS_NAME_MAX or not set(name) <= _NAME_CHARACTERS:
-            return False
-        return any(self._broker.has_group(name[:at]) for at, letter in enumerate(name) if letter == "%")
+    def _must_be_progress(self, retries: str, name: str, queue_id: int) -> None:
+        """Raises Refused for what is no group's progress in its retries of one topic: GROUP%TOPIC."""
+        group = retries.removeprefix("%RETRY%")
+        if not self._broker.has_group(group):
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no consumer group {group[:_SHOWN]}")
+        of = name.removeprefix(f"{group}%")
+        # The topic may have been deleted since.
+        known = self._broker.store.consumer_offset(retries, name, queue_id) is not None
+        if not of or not (known or self._broker.has_topic(of)):
+            remark = f"group {name[:_SHOWN]} has no progress of its own in {retries}"
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
 
     def search(self, request: Request) -> Reply:
         fields = request.fields
