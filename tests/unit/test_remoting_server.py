@@ -482,6 +482,24 @@ def test_a_file_of_this_machine_is_listened_at(broker: Broker, tmp_path: Path) -
     assert place.read_text() == "somebody's notes"
 
 
+def test_the_file_is_never_open_to_others(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even before its mode is set, and in a process whose files are."""
+    place, seen, chmod = tmp_path / "socket", list[int](), Path.chmod
+
+    def looked_at(path: Path, mode: int) -> None:
+        seen.append(path.stat().st_mode & 0o077)
+        chmod(path, mode)
+
+    monkeypatch.setattr(Path, "chmod", looked_at)
+    before = os.umask(0)
+    try:
+        Server(broker, ServerConfig(listen=None, name_server=None, unix=place)).close()
+        assert os.umask(0) == 0
+    finally:
+        os.umask(before)
+    assert seen == [0]
+
+
 def test_an_address_in_use_is_said_so(server: Server, broker: Broker) -> None:
     with pytest.raises(errors.StoreIOError, match="another server listens there") as caught:
         Server(broker, ServerConfig(listen=server.address, name_server=None))

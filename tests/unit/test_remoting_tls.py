@@ -23,6 +23,8 @@ from tests.certificates import Authority, Pair
 from tests.frames import Response, Wire
 from tests.waiting import eventually
 from txstore import Broker, LocalTransactionState, Message, Server, ServerConfig, errors
+from txstore.remoting.server.secrets import Secrets, TlsFiles
+from txstore.remoting.server.server import _warn
 
 SEND_V2, PULL = 310, 11
 SENDING = {"a": "g", "b": "orders", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "j": 0}
@@ -137,6 +139,18 @@ def test_permissive_takes_plain_ones_too(broker: Broker, authority: Authority) -
             assert sends(server.address, tls).code == 0
             assert sends(server.name_server, tls).code == 0
         assert server.counters()["handshakes_failed"] == 0
+
+
+def test_permissive_is_warned_of_where_others_can_listen(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An address beyond this machine with accounts and TLS is fine, unless plain connections are served, too."""
+    pair = authority.pair()
+    for mode, warned in (("enforcing", False), ("permissive", True)):
+        config = ServerConfig("192.0.2.1:10911", name_server=None, tls=mode, **pair.options)
+        files = TlsFiles.read(config.tls_cert, config.tls_key, config.tls_ca, config.tls, 10.0)
+        _warn(config, Secrets(files, [], None))
+        assert ("plain connections are served" in caplog.text) == warned
 
 
 def test_a_socket_of_this_machine_stays_plain(broker: Broker, authority: Authority, tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ class Server:
         self._stopped.set()
         self._native.stop()
         self._thread.join()
-        self._slow.shutdown()
+        self._slow.shutdown(cancel_futures=True)
         self._clients.close()
         if self.unix is not None:
             Path(self.unix).unlink(missing_ok=True)
@@ -487,14 +487,22 @@ def _listen(broker: Broker, config: ServerConfig, secrets: Secrets) -> RemotingS
     unix = None if config.unix is None else Path(config.unix)
     if unix is not None:
         _clear(unix)
-    native = RemotingServer.start(
-        broker.store,
-        listen=wanted,
-        limits=dataclasses.replace(config, connections_max=connections_within_limit(config.connections_max)),
-        unix=unix,
-        io_threads=config.io_threads,
-        secrets=secrets,
-    )
+    limits = dataclasses.replace(config, connections_max=connections_within_limit(config.connections_max))
+    # The socket's file is never open to others, not even before its mode is set. Directories that the store makes
+    # meanwhile have this mode anyway.
+    before = os.umask(0o077) if unix is not None else None
+    try:
+        native = RemotingServer.start(
+            broker.store,
+            listen=wanted,
+            limits=limits,
+            unix=unix,
+            io_threads=config.io_threads,
+            secrets=secrets,
+        )
+    finally:
+        if before is not None:
+            os.umask(before)
     if unix is not None:
         unix.chmod(0o600)
     return native
@@ -516,6 +524,11 @@ def _warn(config: ServerConfig, secrets: Secrets) -> None:
             what, hint = "whoever reaches it may send and read", "--accounts FILE says who may do what"
         elif secrets.tls is None:
             what, hint = "whoever is on the way reads all, and may repeat it", "--tls-cert FILE and --tls-key FILE"
+        elif not secrets.tls.required:
+            what, hint = (
+                "plain connections are served, which others can read and repeat",
+                "--tls enforcing refuses them",
+            )
         else:
             continue
         _log.warning("listening at %s: %s\nhint: %s", address, what, hint, extra={"listen": address})
