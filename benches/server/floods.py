@@ -117,6 +117,7 @@ def measure(work: Work | None, how: str, seconds: float) -> tuple[Seen, int]:
         mine, its = _SPAWN.Pipe()
         honest = _SPAWN.Process(target=behave, args=(served.address, None if how == "open" else HONEST, its))
         honest.start()
+        its.close()  # So that an end of the honest client is noticed.
         assert mine.recv() == "ready"
         if work is None:
             time.sleep(seconds)
