@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,12 @@ import pytest
 import txstore
 from tests.certificates import Authority
 from tests.frames import Wire
+from tests.remoting_requests import heartbeat
+from tests.waiting import eventually
 
 pytest.importorskip("typer")
+
+from txstore.cli.serve import Watchdog  # It needs typer.
 
 _ENTRY = [sys.executable, "-c", "import sys; from txstore.cli.main import main; sys.exit(main())", "serve"]
 _FREE = ["--listen", "127.0.0.1:0", "--name-server", "none"]
@@ -71,6 +75,44 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, number: signal.Signa
     with txstore.open(tmp_path / "store") as broker:
         assert broker.open_report.clean
         assert len(broker.read("orders", 0, 0)[0]) == 2
+
+
+def test_it_tells_a_watchdog_that_it_goes_on(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        notified.bind(str(tmp_path / "notify"))
+        notified.settimeout(60)
+        environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "60000000"}
+        with serving(tmp_path / "store", **environment):
+            assert [notified.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
+
+
+def test_a_server_whose_requests_stand_still_tells_no_watchdog(
+    broker: txstore.Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "60000000")
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    config = txstore.ServerConfig(listen="127.0.0.1:0", name_server=None)
+    with txstore.Server(broker, config) as server, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        notified.bind(str(tmp_path / "notify"))
+        notified.settimeout(0.01)
+        watchdog = Watchdog(server)
+        assert server.address is not None
+        with Wire(server.address) as wire, server.clients._lock:
+            wire.write(34, {}, heartbeat("c1", "c"))
+            eventually(lambda: server.native.counters()["requests_waiting"] == 0)
+            io_beats, turns = server.beats()
+            watchdog.beat()
+            with suppress(TimeoutError):
+                notified.recv(100)  # It may have gone on until then.
+            eventually(lambda: server.beats()[0] > io_beats + 2)
+            watchdog.beat()
+            assert server.beats()[1] == turns
+            with pytest.raises(TimeoutError):
+                notified.recv(100)
+        eventually(lambda: server.beats()[1] > turns)
+        eventually(lambda: server.beats()[0] > io_beats + 4)
+        watchdog.beat()
+        assert notified.recv(100) == b"WATCHDOG=1"
 
 
 def test_a_killed_server_has_lost_nothing_that_it_acknowledged(tmp_path: Path) -> None:

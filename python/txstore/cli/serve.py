@@ -2,7 +2,7 @@
 
 In: a path, addresses, settings. Out: where it listens; log lines on stderr. Always: SIGTERM and SIGINT answer what is
 in hand and close the store well, SIGHUP reads its files again; a service manager that asks (NOTIFY_SOCKET) is told when
-it is ready. Not here: the server.
+it is ready, and that it goes on. Not here: the server.
 """
 
 from __future__ import annotations
@@ -104,12 +104,31 @@ def _serve(path: str, config: ServerConfig, options: dict[str, object], log: str
         _say({what: where for what, where in places.items() if where is not None}, log)
         _notify("READY=1")
         failure: errors.TxStoreError | None = None
+        watchdog = Watchdog(server)
         while not stopped.wait(1.0):
             if again.is_set():
                 again.clear()
                 _reload(server)
             failure = _watch(server, failure)
+            watchdog.beat()
         _notify("STOPPING=1")
+
+
+class Watchdog:
+    """Tells a service manager that asks (WATCHDOG_USEC) that every part of the server goes on."""
+
+    def __init__(self, server: txstore.Server) -> None:
+        self._server = server
+        self._told = server.beats()
+        self._asked = "WATCHDOG_USEC" in os.environ
+
+    def beat(self) -> None:
+        """Tells it, unless a part has stood still since it was told last."""
+        if self._asked:
+            now = self._server.beats()
+            if all(count > before for count, before in zip(now, self._told, strict=True)):
+                self._told = now
+                _notify("WATCHDOG=1")
 
 
 def _watch(server: txstore.Server, before: errors.TxStoreError | None) -> errors.TxStoreError | None:

@@ -40,6 +40,8 @@ counters! {
     connections_over_budget,
     /// Connections that did not come to TLS where they had to: plain ones, handshakes that failed or took too long.
     handshakes_failed,
+    /// Half seconds that the timer of the connections' threads has counted: it stands still where they do.
+    io_beats,
     /// Commands that arrived.
     commands_in,
     /// Frames that were none.

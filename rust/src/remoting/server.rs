@@ -43,6 +43,9 @@ use crate::units::{PhysicalOffset, QueueOffset};
 /// After an `accept` that failed, mostly since no file handles are left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
+/// How often the connections' threads show that they come to their turns.
+const BEAT: Duration = Duration::from_millis(500);
+
 /// Bytes of the body of a request that is no message: a heartbeat with a thousand groups has less.
 const CONTROL_BODY_MAX: usize = 1 << 20;
 /// Bytes of what a client answers an operator's question; longer answers are dropped.
@@ -459,6 +462,7 @@ impl Server {
         for listener in listeners {
             runtime.spawn(accept(Arc::clone(&service), listener, stopped.clone()));
         }
+        runtime.spawn(beat(Arc::clone(&service), stopped));
         let server =
             Self { service, addresses, stopping, runtime: Mutex::new(Some(runtime)), threads: Mutex::default() };
         server.spawn("txstore-arrivals", |service| Arc::clone(&service.arrivals).run(&service.store))?;
@@ -559,6 +563,16 @@ async fn accept(service: Arc<Service>, listener: Listener, mut stopping: watch::
                 }
             }
             Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
+        }
+    }
+}
+
+/// Shows that the connections' threads come to their turns, until the server stops.
+async fn beat(service: Arc<Service>, mut stopping: watch::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(BEAT) => Counters::count(&service.counters.io_beats),
+            _ = stopping.changed() => return,
         }
     }
 }

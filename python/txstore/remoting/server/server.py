@@ -151,6 +151,7 @@ class Server:
         self._slow = ThreadPoolExecutor(_SLOW_THREADS, "txstore-server-slow")
         self._slow_waiting = Counter[int]()
         self._stopped = threading.Event()
+        self._turns = 0
         broker.watch_topics(self.forget_topics)
         self._thread = threading.Thread(target=self._run, name="txstore-server", daemon=True)
         self._thread.start()
@@ -218,6 +219,13 @@ class Server:
         except TxStoreError as error:
             return error
         return None
+
+    def beats(self) -> tuple[int, int]:
+        """Returns counts of the connections' threads and of the deciding thread. One that does not grow stands still.
+
+        Each grows every half second; the second one not while a request takes longer than that.
+        """
+        return self._native.counters()["io_beats"], self._turns
 
     def counters(self) -> dict[str, int]:
         """What has happened so far (of transactions: since the store was opened), and how much is connected now."""
@@ -375,6 +383,7 @@ class Server:
     def _run(self) -> None:
         tick = self._monotonic() + _TICK_SECONDS
         while not self._stopped.is_set():
+            self._turns += 1
             request = self._native.next_request(_POLL_MS)
             if request is not None:
                 self._dispatch(request)
