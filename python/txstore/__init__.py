@@ -1,8 +1,8 @@
 """txstore: RocketMQ's transactional message as an embedded engine.
 
-A producer stores a half message that no consumer sees, runs its local transaction, then commits or rolls back; whoever
-dies in between, a check asks later what became of it. `txstore.open(path)` opens a store, `txstore.connect(address)`
-speaks to a broker elsewhere. This module is the one door: what is not in `__all__` is inside.
+A producer stores a half message that no consumer sees, runs its local transaction, then commits or rolls back. If the
+process crashes in between, a check asks the service later how the local transaction ended. `txstore.open(path)` opens a
+store, `txstore.connect(address)` connects to a broker elsewhere. The names in `__all__` are the public API.
 """
 
 import sys
@@ -15,10 +15,10 @@ if sys.platform != "linux":
 from txstore import _native
 from txstore._native import __version__, unique_id
 from txstore.arrow import Scan, scan
-from txstore.backlog import DeadLetter, GroupDescription, QueueLag
 from txstore.broker import Broker, open
 from txstore.config import BrokerConfig, FlushDiskType
 from txstore.consumer import Consumer
+from txstore.consumer_progress import DeadLetter, GroupDescription, QueueLag
 from txstore.errors import (
     AlreadyEndedError,
     BrokerBusyError,
@@ -158,15 +158,15 @@ __all__ = [
 
 if getattr(_native, "__debug_build__", False):
     warnings.warn(
-        "txstore._native is a debug build: slow\nhint: maturin develop --release", RuntimeWarning, stacklevel=2
+        "txstore._native is a debug build and slow\nhint: maturin develop --release", RuntimeWarning, stacklevel=2
     )
 
-_OF_THE_SERVER = ("Server", "ServerConfig", "serve")
+_SERVER_NAMES = ("Server", "ServerConfig", "serve")
 
 
 def __getattr__(name: str) -> object:
-    """The server's names: an HTTP server comes with them, and few programs serve, so they are loaded when asked for."""
-    if name not in _OF_THE_SERVER:
+    """Loads the server's names on first use: they need an HTTP server, and few programs serve a store."""
+    if name not in _SERVER_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from txstore.remoting import server
 

@@ -1,8 +1,10 @@
-"""The asyncio face of a broker elsewhere: the same producers, listeners and consumers, to be awaited.
+"""The asyncio interface to a remote broker: the same producers, listeners and consumers, with `await`.
 
-In: what `txstore.connect` takes, on the running loop. Out: coroutines over the same core as the face without asyncio.
-Always: nothing blocks the loop: a listener or handler that is no coroutine runs in a bounded pool; what is cancelled is
-not done: a transaction is left to its check, a message comes again. Not here: an embedded store, whose calls are quick.
+In:     the arguments of `txstore.connect`, on the running loop.
+Out:    coroutines over the same core as the blocking interface.
+Always: nothing blocks the loop: a listener or handler that is not a coroutine runs in a bounded pool. A cancelled call
+        takes no effect: its transaction is left to a check, its message is delivered again.
+Not here: an embedded store, whose calls are quick.
 """
 
 import asyncio
@@ -41,14 +43,16 @@ from txstore.remoting.sending import RemoteEnd, RemoteSent
 __all__ = ["Broker", "Consumer", "Handler", "Producer", "Transaction", "TransactionProducer", "connect"]
 
 Handler: TypeAlias = Callable[[ReceivedMessage], Awaitable[ConsumeResult | None] | ConsumeResult | None]
-"""Deals with one message; None is success."""
+"""Handles one message. None means success."""
 
 T = TypeVar("T")
-_SLICE_SECONDS = 0.5  # A wait in a thread does not hear of a cancellation, so it is cut into slices.
+_SLICE_SECONDS = 0.5  # A wait in a thread cannot be cancelled, so it is cut into slices.
 
 
 def connect(address: str, *, config: ConnectOptions | None = None, **options: object) -> "Broker":
-    """A broker elsewhere: `async with txstore.aio.connect("127.0.0.1:9876") as broker`. Arguments as `txstore.connect`.
+    """Connects to a remote broker: `async with txstore.aio.connect("127.0.0.1:9876") as broker`.
+
+    Takes the arguments of `txstore.connect`.
 
     Raises InvalidOptionError; entering raises BrokerUnreachableError, BrokerTimeoutError.
     """
@@ -56,7 +60,7 @@ def connect(address: str, *, config: ConnectOptions | None = None, **options: ob
 
 
 class Broker:
-    """A broker elsewhere, for one loop. Made by `txstore.aio.connect`; open inside of `async with`."""
+    """A remote broker, for one event loop. Created by `txstore.aio.connect`, and open inside `async with`."""
 
     def __init__(self, address: str, options: ConnectOptions) -> None:
         self._session = Session(address, options)
@@ -65,7 +69,7 @@ class Broker:
 
     async def __aenter__(self) -> Self:
         if self._opened is not None:
-            raise InvalidOptionError("the connection was opened before\nhint: txstore.aio.connect again")
+            raise InvalidOptionError("the connection was already opened\nhint: call txstore.aio.connect again")
         await self._session.client.start()
         self._opened = RemoteBroker(self._session, asyncio.get_running_loop(), lambda: None)
         return self
@@ -80,25 +84,27 @@ class Broker:
 
     @property
     def address(self) -> str:
+        """The address that was given to `connect`."""
         return self._session.client.address
 
     @property
     def client_id(self) -> str:
-        """What names this connection to brokers and among a group's clients."""
+        """The name of this connection at brokers and among a group's clients."""
         return self._session.client.client_id
 
     @property
     def closed(self) -> bool:
+        """Whether the connection was closed."""
         return self._opened is not None and self._opened.closed
 
     async def close(self) -> None:
-        """Waits for running checks, closes producers and consumers, and leaves. Again: nothing."""
+        """Waits for running checks, closes producers and consumers, and disconnects. Idempotent."""
         if self._opened is not None:
             await asyncio.to_thread(self._opened.close)
         self._threads.shutdown(wait=False)
 
     def producer(self, group: str) -> "Producer":
-        """A producer of plain messages. Raises InvalidNameError, StoreClosedError."""
+        """Creates a producer of plain messages. Raises InvalidNameError, StoreClosedError."""
         return Producer(self, sending.Producer(self._remote, group))
 
     def transaction_producer(
@@ -109,10 +115,10 @@ class Broker:
         check_listener: object = None,
         database: LocalDatabase | None = None,
     ) -> "TransactionProducer":
-        """A producer of transactional messages, which answers checks until it is closed.
+        """Creates a producer of transactional messages. It answers checks until it is closed.
 
-        The listener's calls may be coroutines. `database`, instead of listeners: a `txstore.database.Database`, which
-        answers them by rows. Raises InvalidNameError, InvalidOptionError, StoreClosedError.
+        The listener's methods may be coroutines. `database`, a `txstore.database.Database`, replaces the listeners and
+        answers checks from its rows. Raises InvalidNameError, InvalidOptionError, StoreClosedError.
         """
         inner = sending.TransactionProducer(
             self._remote, group, listener, check_listener=check_listener, database=database
@@ -130,9 +136,10 @@ class Broker:
         instance_name: str | None = None,
         max_reconsume_times: int | None = None,
     ) -> "Consumer":
-        """`async with broker.consumer(group, topic) as consumer`; arguments as `txstore.RemoteBroker.consumer`.
+        """Creates a consumer: `async with broker.consumer(group, topic) as consumer`. Arguments as for
+        `txstore.connect(…).consumer`.
 
-        Entering raises InvalidNameError, InvalidOptionError, and what asking a broker raises.
+        Entering raises InvalidNameError, InvalidOptionError, and the errors of requests to a broker.
         """
         remote = self._remote
 
@@ -152,13 +159,13 @@ class Broker:
     async def end_transaction(
         self, transaction: str | RemoteSent, state: LocalTransactionState, *, producer_group: str | None = None
     ) -> RemoteEnd:
-        """As `RemoteBroker.end_transaction`."""
+        """Commits or rolls back a transaction, as `RemoteBroker.end_transaction` does."""
         return await self._session.sending.end(transaction, state, producer_group)
 
     def __getattr__(self, name: str) -> NoReturn:
         if hasattr(RemoteBroker, name):
-            raise EmbeddedOnlyError(f"the asyncio face has no {name}\nhint: txstore.connect has it")
-        raise AttributeError(f"txstore.aio.Broker has no {name}")
+            raise EmbeddedOnlyError(f"the asyncio interface does not offer {name}\nhint: use txstore.connect")
+        raise AttributeError(f"txstore.aio.Broker has no attribute {name}")
 
     @property
     def _remote(self) -> RemoteBroker:
@@ -176,17 +183,17 @@ class Broker:
         selector: QueueSelector | None,
         arg: Any,
     ) -> int:
-        """The queue for a message, by the same rules as without asyncio; its topic's route is asked for before."""
+        """Returns the queue for a message, by the blocking producer's rules, after fetching the topic's route."""
         if producer.closed:
             producer._refuse()
         if not isinstance(message, Message):
-            raise sending._no_message(message)
+            raise sending._not_a_message(message)
         if message.topic not in self._session.client.routes:
             await self._session.client.write_route(message.topic)
         return producer._choose(message, queue_id, selector, arg)
 
     async def _call(self, call: Callable[..., object], *arguments: object) -> object:
-        """Calls the user's code: a coroutine on the loop, all else in the pool."""
+        """Calls the user's code: a coroutine on the loop, any other callable in the pool."""
         if inspect.iscoroutinefunction(call):
             return await call(*arguments)
         answer = await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
@@ -194,7 +201,7 @@ class Broker:
 
 
 class Producer:
-    """Sends messages. Made by `broker.producer(group)`; any number of tasks may share it."""
+    """Sends messages. Created by `broker.producer(group)`. Tasks of one loop may share it."""
 
     def __init__(self, broker: Broker, inner: sending.Producer) -> None:
         self._broker = broker
@@ -206,6 +213,7 @@ class Producer:
 
     @property
     def group(self) -> str:
+        """The name of the producer group."""
         return self._producer.group
 
     async def send(
@@ -216,12 +224,13 @@ class Producer:
         selector: QueueSelector | None = None,
         arg: Any = None,
     ) -> RemoteSent:
-        """Stores one message, as `txstore.Producer.send`; where it is tried again, perhaps twice under one id."""
+        """Stores one message, as `txstore.Producer.send`. A retry may store it twice, with the same id."""
         chosen = await self._broker._choose(self._producer, message, queue_id, selector, arg)
         return await self._sending.send(message, chosen, self.group)
 
     async def send_batch(self, messages: Sequence[Message], *, queue_id: int | None = None) -> Sequence[RemoteSent]:
-        """Stores several of one topic in one queue, all or none. Raises InvalidMessageError, and as `send`."""
+        """Stores several messages of one topic in one queue, either all or none. Raises InvalidMessageError, and as
+        `send` does."""
         if not messages:
             return []
         if queue_id is None and messages[0].message_group is None:
@@ -231,7 +240,7 @@ class Producer:
         return await self._sending.send_batch(messages, chosen, self.group)
 
     async def close(self) -> None:
-        """Leaves the group. Again: nothing."""
+        """Leaves the group. Idempotent."""
         self._producer.close()
 
     async def __aenter__(self) -> Self:
@@ -244,7 +253,7 @@ class Producer:
 
 
 class TransactionProducer(Producer):
-    """Sends transactional messages, and answers checks about those of its group, also while nobody awaits it."""
+    """Sends transactional messages and answers the checks of its group, even while no task awaits it."""
 
     _producer: sending.TransactionProducer
 
@@ -252,7 +261,7 @@ class TransactionProducer(Producer):
         super().__init__(broker, inner)
 
     def add_checker(self, checker: object, *, topic: str | None = None, tags: str | None = None) -> None:
-        """As `txstore.TransactionProducer.add_checker`; it may be a coroutine function."""
+        """Binds a checker, as `txstore.TransactionProducer.add_checker`; it may be a coroutine function."""
         self._producer.add_checker(checker, topic=topic, tags=tags)
 
     async def send_in_transaction(
@@ -264,9 +273,9 @@ class TransactionProducer(Producer):
         queue_id: int | None = None,
         selector: QueueSelector | None = None,
     ) -> TransactionSendResult:
-        """Stores a half message, runs the local transaction, and commits or rolls back by what it returned.
+        """Stores a half message, runs the local transaction, and commits or rolls back as it returned.
 
-        As `txstore.TransactionProducer.send_in_transaction`; a cancellation while the local transaction runs leaves it
+        As `txstore.TransactionProducer.send_in_transaction`. A cancellation while the local transaction runs leaves it
         UNKNOWN, and a check settles it.
         """
         execute = self._producer._executer(executer)
@@ -314,9 +323,9 @@ class TransactionProducer(Producer):
     ) -> "Transaction | AbstractAsyncContextManager[sending.Transaction]":
         """`async with producer.transaction(message) as tx`: entering stores the half message, leaving commits it.
 
-        An exception inside, a cancellation too, leaves the transaction UNKNOWN: a check decides. With `session`, an
-        async one on the producer's `database`: as `txstore.TransactionProducer.transaction`, the database's
-        transaction and the message become one. Raises InvalidOptionError for a session that is not async.
+        An exception or a cancellation inside leaves the transaction UNKNOWN, and a check decides. `session` is an async
+        session on the producer's `database`; it joins the database's transaction and the message, as in
+        `txstore.TransactionProducer.transaction`. Raises InvalidOptionError for a session that is not async.
         """
         if session is None and self._producer._database is None:
             return Transaction(self, message, queue_id, selector, arg)
@@ -326,27 +335,27 @@ class TransactionProducer(Producer):
         )
         if not isinstance(block, AbstractAsyncContextManager):
             raise InvalidOptionError(
-                f"{type(session).__name__} is not async, and would block the loop\n"
+                f"session {type(session).__name__} is not async and would block the loop\n"
                 "hint: an async session or connection, or txstore.connect in a thread",
                 option="session",
             )
         return block
 
     async def clean_database(self, before: datetime) -> None:
-        """As `txstore.TransactionProducer.clean_database`, in a thread."""
+        """Removes old rows, as `txstore.TransactionProducer.clean_database`, in a thread."""
         await asyncio.to_thread(self._producer.clean_database, before)
 
     async def _begin(
         self, message: Message, queue_id: int | None, selector: QueueSelector | None, arg: Any
     ) -> LocalTransaction[RemoteSent]:
-        """Stores the half message."""
+        """Stores the half message and returns its local transaction."""
         if isinstance(message, Message):
             message = without_delay(message, self.group, stacklevel=3)
         chosen = await self._broker._choose(self._producer, message, queue_id, selector, arg)
         return LocalTransaction(self.group, await self._sending.prepare(message, chosen, self.group), message)
 
     async def _finish(self, local: LocalTransaction[RemoteSent]) -> None:
-        """Ends it as the local transaction answered. What fails is logged, and a check settles it."""
+        """Ends the transaction as its local transaction answered. A failure is logged, and a check settles it."""
         if local.wanted is LocalTransactionState.UNKNOWN:
             return
         try:
@@ -407,15 +416,16 @@ class Transaction(TransactionBlock[RemoteSent]):
 
 
 class Consumer:
-    """Reads a topic for a group: `async with broker.consumer(group, topic) as consumer`, then `async for`; by one task.
+    """Reads a topic for a group. Used by one task.
 
-    As `txstore.Consumer`: asking for the next message acknowledges the last; leaving the block normally acknowledges
-    the one in hand; an exception, a cancellation, or a `break` out of the loop does not: it comes again.
+    `async with broker.consumer(group, topic) as consumer`, then `async for`. As in `txstore.Consumer`, asking for the
+    next message acknowledges the last one, and leaving the block normally acknowledges the current one. After an
+    exception, a cancellation, or a `break` out of the loop it is not acknowledged and will be delivered again.
     """
 
     def __init__(self, make: Callable[[], blocking.Consumer], name: str) -> None:
         self._make = make
-        # One thread: its calls wait for brokers, and their order is the order in which they were made.
+        # One thread, because its calls wait for brokers and must keep the order in which they were made.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._opened: blocking.Consumer | None = None
 
@@ -434,23 +444,26 @@ class Consumer:
 
     @property
     def group(self) -> str:
+        """The name of the consumer group."""
         return self._consumer.group
 
     @property
     def topic(self) -> str:
+        """The topic that it reads."""
         return self._consumer.topic
 
     @property
     def queue_ids(self) -> tuple[int, ...]:
-        """The queues of its topic that are its share now, sorted."""
+        """The queues of its topic that are assigned to it now, sorted."""
         return self._consumer.queue_ids
 
     @property
     def closed(self) -> bool:
+        """Whether the consumer was closed."""
         return self._consumer.closed
 
     async def poll(self, max_messages: int = 32, timeout: Duration | None = 0.0) -> list[ReceivedMessage]:
-        """Up to `max_messages`; acknowledges what the last call returned. Waits for the first as `txstore.Consumer`."""
+        """Returns up to `max_messages` and acknowledges the last ones. Waits for the first, as `txstore.Consumer`."""
         loop = asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + as_timedelta(timeout, "timeout").total_seconds()
         while True:
@@ -460,16 +473,16 @@ class Consumer:
                 return taken
 
     async def acknowledge(self) -> None:
-        """Acknowledges what is in hand now. Raises what sending back raises."""
+        """Acknowledges the messages handed out last. Raises the errors of sending a message back."""
         await self._in_thread(self._consumer.acknowledge)
 
     async def run(
         self, handler: Handler, *, threads: int = 20, orderly: bool = False, timeout: Duration | None = None
     ) -> None:
-        """Hands each message to `handler(message)`, a coroutine function or a plain one, until the consumer is closed.
+        """Calls `handler(message)`, a coroutine function or a plain one, for each message until `close`.
 
-        `threads`: how many messages are dealt with at one time. As `txstore.Consumer.run`; a cancellation closes the
-        consumer, when what has begun is done.
+        `threads` is the number of messages handled at the same time. As `txstore.Consumer.run`. A cancellation closes
+        the consumer after the handlers that have begun.
         """
         loop = asyncio.get_running_loop()
 
@@ -493,9 +506,9 @@ class Consumer:
         return _Messages(self)
 
     async def close(self) -> None:
-        """Leaves the group and tells the offsets; what is in hand is not acknowledged. Again: nothing."""
+        """Leaves the group and sends its offsets. Unacknowledged messages are delivered again. Idempotent."""
         if self._opened is not None:
-            # Not in its own thread, where a handler may run until it is closed.
+            # Not in the consumer's own thread, where a handler may run until the consumer is closed.
             await asyncio.to_thread(self._opened.close)
         self._thread.shutdown(wait=False)
 
@@ -516,34 +529,34 @@ class Consumer:
             raise
 
     def _put_back(self) -> None:
-        """What is in hand comes again, also what a cancelled call is about to take: it runs behind that."""
+        """Returns unacknowledged messages to the queue, including those that a cancelled call is about to take."""
         if self._opened is not None and not self._opened.closed:
             self._thread.submit(self._opened._put_back)
 
 
 class _Messages:
-    """One loop over a consumer's messages. CPython forgets it when the loop is left, by a break too."""
+    """One loop over a consumer's messages. CPython frees it as soon as the loop is left, also by `break`."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        self._in_hand = False
+        self._unacknowledged = False
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        self._in_hand = False
+        self._unacknowledged = False
         try:
             (message,) = await self._consumer.poll(1, None)
         except StoreClosedError:
             if self._consumer.closed:
                 raise StopAsyncIteration from None  # Closed by another task: the loop ends.
             raise
-        self._in_hand = True
+        self._unacknowledged = True
         return message
 
     def __del__(self) -> None:
-        if self._in_hand:
+        if self._unacknowledged:
             self._consumer._put_back()
 
 

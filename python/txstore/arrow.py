@@ -1,8 +1,9 @@
 """Arrow: ranges of the commit log as record batches, for pyarrow, Polars, DuckDB, pandas and Spark.
 
-In: a store's directory, what to show of it. Out: a `Scan`, which whoever speaks Arrow's C stream interface reads.
-Always: no lock and no thread; a process that writes the store is not disturbed; needs no other package. Not here:
-decoding (the engine), Spark (`txstore.spark`).
+In:     a store's directory and what to read of it.
+Out:    a `Scan`, which any consumer of Arrow's C stream interface reads.
+Always: takes no lock, starts no thread, does not disturb a process that writes the store, needs no other package.
+Not here: decoding (the engine), Spark (`txstore.spark`).
 """
 
 from __future__ import annotations
@@ -41,34 +42,34 @@ def scan(
     bad_records: Literal["fail", "skip"] = "fail",
     fail_on_data_loss: bool = True,
 ) -> Scan:
-    """A range of a store's commit log, to be read by pyarrow, Polars, DuckDB or pandas.
+    """Returns a range of a store's commit log, to be read by pyarrow, Polars, DuckDB or pandas.
 
     `polars.DataFrame(txstore.scan("orders.store"))`, `pyarrow.table(…)`, `duckdb.from_arrow(pyarrow.table(…))`; see
-    docs/spark.md. Each reading begins anew and ends at the end that is visible then.
+    docs/spark.md. Each read starts over and stops at the end that is visible then.
 
     Args:
         path: the store's directory.
         view: "messages" (what consumers can see), "commitlog" (every record), "halves", "ops" (a row for each half that
-            one names), "traces" (whatever tells of a transaction) or "transactions" (a row for each).
-        columns: names, in the order wanted; bodies and properties that are not named are not touched.
-        topics: only these; with "messages" and "commitlog".
-        topic_pattern: only those whose whole name matches a regular expression.
-        system_topics: with "messages", also half, op, delay and other topics of the system.
+            an op message names), "traces" (every record of a transaction) or "transactions" (a row for each).
+        columns: names, in the order wanted; bodies and properties that are not named are not read.
+        topics: only these topics; with "messages" and "commitlog".
+        topic_pattern: only topics whose whole name matches this regular expression.
+        system_topics: with "messages", also half, op, delay and other system topics.
         transaction_types: only these: "none", "prepared", "commit", "rollback".
-        start_physical_offset, end_physical_offset: only records that begin there, in bytes of the log; the end is
-            excluded.
-        start_time, end_time: only records that were stored then; the end is excluded. Without a zone: local time.
+        start_physical_offset, end_physical_offset: only records that begin in this range, in bytes of the commit log;
+            the end is excluded.
+        start_time, end_time: only records stored in this range; the end is excluded. Without a time zone: local time.
         batch_rows, batch_bytes: limits of a batch: 16,384 rows, 8 MiB of records; a single larger record is a batch.
-        bad_records: "fail" raises with file and offset; "skip" goes on behind it and counts it in `Scan.bad_records`.
-        fail_on_data_loss: whether it is an error that retention removed the start of the range; else the scan begins
-            behind it and counts it in `Scan.lost_bytes`.
+        bad_records: "fail" raises with file and offset; "skip" skips the record and counts it in `Scan.bad_records`.
+        fail_on_data_loss: whether it is an error that retention removed the start of the range; if not, the scan begins
+            after it and counts the bytes in `Scan.lost_bytes`.
 
     Raises:
-        StoreIOError: there is no such path. ForeignStoreError: it is no store.
+        StoreIOError: the path does not exist. ForeignStoreError: it is not a store.
         InvalidOptionError: an unknown view, column, topic or type, or a range outside the log.
         OffsetTooOldError: retention removed the start of the range.
-        While it is read the consumer raises its own error, with the engine's text; `Scan.raise_failure()` raises the
-        engine's.
+        While it is read, the consumer raises its own error with the engine's text; `Scan.raise_failure()` raises the
+        engine's error.
     """
     names = None if topics is None else _checked_topics(path, list(topics))
     if view not in _WITH_TOPICS and (names is not None or topic_pattern is not None):
@@ -81,8 +82,8 @@ def scan(
         topic_pattern=topic_pattern,
         system_topics=system_topics,
         transaction_types=None if transaction_types is None else list(transaction_types),
-        start=_place("start_physical_offset", start_physical_offset),
-        end=_place("end_physical_offset", end_physical_offset),
+        start=_physical_offset("start_physical_offset", start_physical_offset),
+        end=_physical_offset("end_physical_offset", end_physical_offset),
         start_store_ms=_milliseconds(start_time),
         end_store_ms=_milliseconds(end_time),
         batch_rows=_size("batch_rows", batch_rows),
@@ -95,7 +96,7 @@ def scan(
 
 
 def _checked_topics(path: str | os.PathLike[str], names: list[str]) -> list[str]:
-    """The names, if the store has such topics."""
+    """Returns the names. Raises InvalidOptionError if the store lacks one of these topics."""
     known = _native.log_topics(path)
     for name in names:
         if name not in known:
@@ -104,7 +105,7 @@ def _checked_topics(path: str | os.PathLike[str], names: list[str]) -> list[str]
 
 
 def unknown_topic(name: str, known: list[str]) -> str:
-    """What to say about a topic that a store does not have."""
+    """Returns the error text for a topic that a store does not have."""
     near = difflib.get_close_matches(name, known, 1)
     users = [topic for topic in known if not _native.is_system_topic(topic)]
     listed = ", ".join(users[:20]) + (", …" if len(users) > 20 else "") if users else "none yet"
@@ -116,19 +117,21 @@ def _milliseconds(time: datetime | None) -> int | None:
     return None if time is None else round(time.timestamp() * 1000)
 
 
-def _place(option: str, value: int | None) -> int | None:
+def _physical_offset(option: str, value: int | None) -> int | None:
     if value is not None and not 0 <= value < 1 << 63:
-        raise InvalidOptionError(f"option {option}: {value} is not within 0 to 9223372036854775807", option=option)
+        raise InvalidOptionError(
+            f"option {option}: must be between 0 and 9223372036854775807, got {value}", option=option
+        )
     return value
 
 
 def _size(option: str, value: int | None) -> int | None:
     if value is not None and not 0 <= value < 1 << 63:
-        raise InvalidOptionError(f"option {option}: {value} is no size", option=option)
+        raise InvalidOptionError(f"option {option}: must be 0 or more, got {value}", option=option)
     return value
 
 
 def _choice(option: str, value: str) -> str:
     if value not in ("fail", "skip"):
-        raise InvalidOptionError(f"option {option}: {value!r} is neither 'fail' nor 'skip'", option=option)
+        raise InvalidOptionError(f"option {option}: expected 'fail' or 'skip', got {value!r}", option=option)
     return value

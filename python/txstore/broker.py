@@ -1,8 +1,10 @@
-"""Broker: an open store with everything around it: topics, groups, producers, consumers, checks.
+"""Broker: an open store with its topics, groups, producers, consumers and checks.
 
-In: a path and settings. Out: producers and consumers, transactions to look at, and a store that is closed properly.
-Always: one broker a store and process; safe to use from many threads; a topic is on disk before its first message; no
-client sends to or reads a system topic. Not here: the rules of each part, which stand in its own room.
+In:     a path and settings.
+Out:    producers and consumers, transactions to inspect, and a store that is closed properly.
+Always: one broker per store and process. Thread-safe. A topic is on disk before its first message. No client sends to
+        or reads a system topic.
+Not here: the rules of each part, which are in its own module.
 """
 
 import functools
@@ -28,10 +30,10 @@ from txstore._native import (
     is_system_topic,
     validate_group,
 )
-from txstore.backlog import Backlog
 from txstore.check import Action, Answer, CheckPool, CheckRounds, CheckRules
 from txstore.config import BrokerConfig, Duration, FlushDiskType, as_timedelta, milliseconds
 from txstore.consumer import ConsumerGroups
+from txstore.consumer_progress import ConsumerProgress
 from txstore.delay import DELAYS_EVERY_SECONDS, Delays
 from txstore.deletion import Deletion
 from txstore.errors import (
@@ -44,7 +46,7 @@ from txstore.errors import (
 )
 from txstore.housekeeping import Housekeeping, Job
 from txstore.interface import ConsumerMember, ProducerMember, Pull
-from txstore.lifetime import Parts, end_forgotten
+from txstore.lifetime import Parts, close_abandoned
 from txstore.message import (
     LocalTransactionState,
     Message,
@@ -64,11 +66,11 @@ from txstore.transaction import CheckHistory, Outlook, PendingTransaction, Trans
 __all__ = ["Broker", "open"]
 
 _log = logging.getLogger("txstore.broker")
-_TOPICS_SECONDS = 5.0  # Where a write failed; else they are written when they have waited.
-_STOP_SECONDS = 60.0  # A job of housekeeping is a snapshot at most.
+_TOPICS_SECONDS = 5.0  # After a failed write. Otherwise the tables are written when their delay is over.
+_STOP_SECONDS = 60.0  # The longest housekeeping job is a snapshot.
 
 _CLEAN_SECONDS = 3600.0
-_CLOCKS_MS = 3_600_000  # A database's rows bear the times of other processes' clocks.
+_CLOCKS_MS = 3_600_000  # The times in a database's rows come from the clocks of other processes.
 
 _Pending: TypeAlias = Literal["pending", TransactionState.PENDING]
 _Finished: TypeAlias = Literal[
@@ -86,22 +88,22 @@ _Finished: TypeAlias = Literal[
 def open(
     path: str | os.PathLike[str], *, read_only: bool = False, config: BrokerConfig | None = None, **options: object
 ) -> "Broker":
-    """Opens the store at `path`; its writer makes it where there is none, and recovers and heals it.
+    """Opens the store at `path`. A writer creates it if it does not exist, recovers and heals it.
 
-    `options` are settings of `BrokerConfig`, laid over `config`. `read_only`: any number of processes, beside a writer
-    or without; nothing is written.
+    `options` are settings of `BrokerConfig` and override `config`. With `read_only`, any number of processes may open
+    the store, with or without a writer, and nothing is written.
 
-    Raises InvalidOptionError (unknown or bad option, or a size that the store does not have), StoreLockedError (another
-    process writes it), ForeignStoreError, StoreCorruptError, MissingFileError, and OSErrors of the system.
+    Raises InvalidOptionError (unknown option, invalid value, or a size that differs from the store's), StoreLockedError
+    (another process writes it), ForeignStoreError, StoreCorruptError, MissingFileError, and the system's OSErrors.
     """
     settings = BrokerConfig.from_options(options, config)
-    place = os.fspath(path)
-    if not isinstance(place, str):
+    directory = os.fspath(path)
+    if not isinstance(directory, str):
         raise InvalidOptionError("path must be a str or an os.PathLike of str", option="path")
-    if "\0" in place or not place:
-        raise InvalidOptionError(f"path {place!r} names no directory", option="path")
+    if "\0" in directory or not directory:
+        raise InvalidOptionError(f"path {directory!r} is not a valid path of a directory", option="path")
     store = Store.open(
-        place,
+        directory,
         read_only=read_only,
         flush_disk_type=FlushDiskType(settings.flush_disk_type).value,
         transaction_flush_disk_type=FlushDiskType(settings.transaction_flush_disk_type).value,
@@ -128,14 +130,14 @@ def open(
 
 
 class Broker(ConsumerGroups):
-    """An open store. Made by `txstore.open`; close it, or use it in `with`.
+    """An open store. Created by `txstore.open`; close it, or use it in `with`.
 
-    A forgotten one is closed when it is collected or the program ends. In a forked child closing is nothing, and
-    whatever needs the store raises StoreForkedError.
+    A broker that is not closed is closed when it is garbage-collected or the program exits. In a forked child `close`
+    does nothing, and calls that need the store raise StoreForkedError.
     """
 
     append: Callable[[Message, int], SendResult]
-    """Stores one message in a queue that `write_queues` names. The engine's own call, since each send makes it."""
+    """Stores one message in one of the queues of `write_queues`. The engine's own call, because each send makes it."""
 
     def __init__(
         self,
@@ -146,7 +148,7 @@ class Broker(ConsumerGroups):
         time_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         keep_house: bool = True,
     ) -> None:
-        """`keep_house`: whether checks are made, delays delivered, offsets and snapshots written by themselves."""
+        """`keep_house` tells whether background jobs run: checks, delayed delivery, retention, offsets, snapshots."""
         self._store = store
         self._config = config
         self._lock = threading.RLock()
@@ -168,8 +170,8 @@ class Broker(ConsumerGroups):
         )
         self._groups = Groups(store, time_ms, read_only=store.read_only, monotonic=monotonic, write_later=write_later)
         topics, groups = self._topics, self._groups
-        backlog = Backlog(store, topics.make_small, self.topics, self.groups, self.read_queues)
-        super().__init__(backlog, groups.add, monotonic)
+        progress = ConsumerProgress(store, topics.create_with_one_queue, self.topics, self.groups, self.read_queues)
+        super().__init__(progress, groups.add, monotonic)
         self._queries = Queries(store, self.topics)
         self._history = CheckHistory()
         time_limit = milliseconds(config.transaction_check_time_limit) / 1000
@@ -180,9 +182,9 @@ class Broker(ConsumerGroups):
         self._delays = Delays(store, monotonic)
         self._retention = Retention(store, RetentionRules.of(config), time_ms)
         self._deletion = Deletion(
-            store, topics, groups, backlog, self._transactions.is_pending, self._members.all, self._producers.all
+            store, topics, groups, progress, self._transactions.is_pending, self._members.all, self._producers.all
         )
-        # The engine's own calls: a layer of Python around them would cost as much as they do.
+        # The engine's own calls, because a Python function around them would cost as much as they do.
         self.append = store.append
         self.prepare = store.prepare
         self.pull = store.pull
@@ -190,7 +192,7 @@ class Broker(ConsumerGroups):
         self._time_limit = time_limit
         self._time_ms = time_ms
         self._parts = Parts(store, (topics, groups), housekeeping, pool, os.getpid())
-        self._finalizer = weakref.finalize(self, end_forgotten, self._parts)
+        self._finalizer = weakref.finalize(self, close_abandoned, self._parts)
         if keeps_house:
             self._keep_house()
         self._log_opening()
@@ -203,51 +205,55 @@ class Broker(ConsumerGroups):
 
     @property
     def path(self) -> str:
+        """The directory of the store."""
         return self._store.path
 
     @property
     def read_only(self) -> bool:
+        """Whether the store is open read-only."""
         return self._store.read_only
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called."""
         return self._closed
 
     @property
     def config(self) -> BrokerConfig:
+        """The settings of this broker."""
         return self._config
 
     @property
     def store(self) -> Store:
-        """The engine's own handle, for tools that look below topics and groups."""
+        """The engine's own handle, for tools that work below topics and groups."""
         return self._store
 
     @property
     def open_report(self) -> OpenReport:
-        """What opening found and did."""
+        """What opening the store found and did."""
         return self._store.open_report
 
     def heal(self) -> OpenReport:
-        """What healing did at opening; a writer's store is always healed. Raises ReadOnlyError."""
+        """Returns what healing did at opening; a writer's store is always healed. Raises ReadOnlyError."""
         return self._store.heal()
 
     def stat(self) -> StoreStat:
-        """Figures of the store."""
+        """Returns statistics of the store."""
         return self._store.stat()
 
     def flush(self) -> None:
-        """Makes everything that was sent so far durable, and the topics and groups that were made."""
+        """Makes all messages sent so far, and all changes of topics and groups, durable."""
         self._store.flush()
         self._parts.write_tables()
 
     def close(self) -> None:
-        """Stops checking, waits for running checks up to their limit, closes producers, consumers and the store.
+        """Stops checking, waits for running checks up to their time limit, closes producers, consumers and the store.
 
-        Again: nothing. Raises what closing the store raises.
+        Idempotent. Raises the errors of closing the store.
         """
         parts = self._parts
         if os.getpid() != parts.process:
-            self._closed = True  # Without the lock: a thread that the fork left behind may have held it.
+            self._closed = True  # Without the lock, which a thread of the parent may have held at the fork.
             return
         with self._lock:
             if self._closed:
@@ -262,9 +268,9 @@ class Broker(ConsumerGroups):
                 try:
                     member.close()
                 except TxStoreError as error:
-                    _log.warning("%r was not closed cleanly: %s", member, error, extra={"group": member.group})
+                    _log.warning("%r could not be closed cleanly: %s", member, error, extra={"group": member.group})
         finally:
-            parts.shut()  # Also where Ctrl-C breaks the waiting off: closing again would do nothing.
+            parts.shut()  # Even if Ctrl-C interrupts the wait, because a second close would do nothing.
 
     def __enter__(self) -> Self:
         return self
@@ -277,7 +283,7 @@ class Broker(ConsumerGroups):
     # Producers and consumers
 
     def producer(self, group: str) -> Producer:
-        """A producer of plain messages. Raises InvalidNameError, ReadOnlyError."""
+        """Creates a producer of plain messages. Raises InvalidNameError, ReadOnlyError."""
         self._must_write("a producer")
         return Producer(self, group)
 
@@ -289,189 +295,191 @@ class Broker(ConsumerGroups):
         check_listener: object = None,
         database: LocalDatabase | None = None,
     ) -> TransactionProducer:
-        """A producer of transactional messages; it answers checks until it is closed.
+        """Creates a producer of transactional messages. It answers checks until it is closed.
 
-        `listener`: a TransactionListener, or one of RocketMQ's older callbacks; `check_listener` answers checks where
-        the listener does not; `database`, instead of both, a `txstore.database.Database` that answers them by rows.
+        `listener` is a TransactionListener or one of RocketMQ's older callbacks. `check_listener` answers checks if the
+        listener does not. `database`, a `txstore.database.Database`, replaces both and answers checks from its rows.
         Raises InvalidNameError, InvalidOptionError, ReadOnlyError.
         """
         self._must_write("a producer")
         return TransactionProducer(self, group, listener, check_listener=check_listener, database=database)
 
     def register_producer(self, producer: ProducerMember) -> int:
-        """Its number. What waited for a producer of its group is looked at again."""
+        """Registers a producer and returns its id. Transactions that waited for a producer of its group become due."""
         self._must_be_open()
         number = self._producers.add(producer)
-        self._rounds.producer_came(producer.group)
+        self._rounds.producer_registered(producer.group)
         self._parts.housekeeping.wake("checks")
         return number
 
     def unregister_producer(self, producer: ProducerMember) -> None:
+        """Removes a producer from its group. Unknown producers are ignored."""
         self._producers.remove(producer)
 
     # Topics
 
     def topics(self) -> list[str]:
-        """The topics of users, sorted."""
+        """Returns the topics of users, sorted."""
         if self._store.read_only:
             self._topics.read_again([(topic, queue_id) for topic, queue_id, _, _ in self._store.queues()])
         return self._topics.names()
 
     def has_topic(self, topic: str) -> bool:
-        """Whether there is this topic of users."""
+        """Tells whether the topic exists and is not a system topic."""
         return topic in self.topics() if self._store.read_only else self._topics.has(topic)
 
     def has_group(self, group: str) -> bool:
-        """Whether there is this consumer group."""
+        """Tells whether the consumer group exists."""
         return group in self.groups() if self._store.read_only else self._groups.has(group)
 
     def groups(self) -> list[str]:
-        """The consumer groups, sorted."""
+        """Returns the consumer groups, sorted."""
         if self._store.read_only:
             self._groups.read_again()
         return self._groups.names()
 
     def create_topic(self, topic: str, queues: int | None = None) -> None:
-        """Makes a topic, or gives it more queues (default: `default_topic_queue_nums`). One that has them: nothing.
+        """Creates a topic, or adds queues to it (default: `default_topic_queue_nums`). Idempotent.
 
         Raises InvalidNameError, InvalidOptionError (fewer queues than it has), ReadOnlyError.
         """
-        self._must_write("making a topic")
+        self._must_write("creating a topic")
         self._topics.create(topic, queues)
-        self._tell_of_topics([topic])
+        self._notify_topics_changed([topic])
 
     def watch_topics(self, changed: Callable[[Sequence[str]], None]) -> None:
-        """Has `changed` called with the names of topics that were made by hand, grew or were deleted. For servers."""
+        """Calls `changed` with the names of topics that are created by hand, get queues or are deleted. For servers."""
         self._topic_watchers = (*self._topic_watchers, changed)
 
-    def _tell_of_topics(self, topics: Sequence[str]) -> None:
+    def _notify_topics_changed(self, topics: Sequence[str]) -> None:
         for producer in self._producers.all():
             producer.topics_changed()
         for changed in self._topic_watchers:
             changed(topics)
 
     def delete_topic(self, topic: str) -> int:
-        """Deletes a topic with its queues and the groups' offsets in it, durably; how many messages went.
+        """Deletes a topic durably, with its queues and the groups' offsets in it; returns the number of messages.
 
-        Their records stay in the log until retention. Made again it is empty, and its queue offsets go on. Raises
-        InvalidNameError (unknown, a system topic, one of a group), InUseError (a consumer or producer of it lives
-        here, a transaction of it pends, a delayed message waits for it), ReadOnlyError.
+        The records stay in the log until retention removes them. If the topic is created again, it is empty and its
+        queue offsets continue. Raises InvalidNameError (unknown, a system topic, a group's own topic), InUseError (a
+        consumer or producer of this process uses it, or a pending transaction or delayed message needs it),
+        ReadOnlyError.
         """
         self._must_write("deleting a topic")
         self._queries.must_know_topic(topic)
-        gone = self._deletion.topic(topic)
-        self._tell_of_topics([topic])
-        return gone
+        messages = self._deletion.topic(topic)
+        self._notify_topics_changed([topic])
+        return messages
 
     def delete_group(self, group: str, *, force: bool = False) -> int:
-        """Deletes a consumer group with its offsets, retries and dead letters, durably; how many dead letters went.
+        """Deletes a consumer group durably, with its offsets, retries and dead letters; returns their number.
 
-        Raises InvalidNameError (unknown), InUseError (a consumer of it lives here, a retry waits for it; without
-        `force`, it has dead letters), ReadOnlyError.
+        Raises InvalidNameError (unknown), InUseError (it has a consumer in this process, a retry that is not due, or,
+        without `force`, dead letters), ReadOnlyError.
         """
         self._must_write("deleting a group")
         letters = self._deletion.group(group, force=force)
-        self._tell_of_topics([retry_topic(group), dead_letter_topic(group)])
+        self._notify_topics_changed([retry_topic(group), dead_letter_topic(group)])
         return letters
 
     def describe_topic(self, topic: str) -> TopicDescription:
-        """A topic's queues, what is in them, and who reads it. Raises InvalidNameError."""
+        """Returns a topic's queues, their ranges, and the groups that read it. Raises InvalidNameError."""
         self._queries.must_know_topic(topic)
         return self._queries.topic(topic, self._topics.read_queues(topic), self._topics.write_queues(topic))
 
     def create_group(self, group: str) -> None:
-        """Makes a consumer group known; one that is there: nothing. Raises InvalidNameError, ReadOnlyError."""
-        self._must_write("making a group")
+        """Creates a consumer group. Idempotent. Raises InvalidNameError, ReadOnlyError."""
+        self._must_write("creating a group")
         validate_group(group)
         self._groups.add(group)
 
     def create_groups(self, groups: Sequence[str]) -> None:
-        """Makes consumer groups known, each with the topic of its retries; those that are there stay as they are.
+        """Creates the missing consumer groups, each with its retry topic. Idempotent.
 
-        However many they are, each table is written once. Raises InvalidNameError, ReadOnlyError.
+        Each table is written once, however many groups there are. Raises InvalidNameError, ReadOnlyError.
         """
-        self._must_write("making groups")
+        self._must_write("creating groups")
         for group in groups:
             validate_group(group)
         self._groups.add(*groups)
-        if made := self._topics.make_all_small(map(retry_topic, groups)):
-            self._tell_of_topics(made)
+        if made := self._topics.create_all_with_one_queue(map(retry_topic, groups)):
+            self._notify_topics_changed(made)
 
     def queues(self, topic: str | None = None) -> list[tuple[str, int, int, int]]:
-        """(topic, queue id, first queue offset, end) of every queue that the log has, or of one topic's."""
+        """Returns (topic, queue id, first queue offset, end) of all queues in the log, or of one topic's queues."""
         return [row for row in self._store.queues() if topic is None or row[0] == topic]
 
     def write_queues(self, topic: str) -> Sequence[int]:
-        """Queue ids that may be sent to; makes the topic where that is allowed. Raises InvalidNameError."""
+        """Returns the ids of writable queues; creates the topic if that is allowed. Raises InvalidNameError."""
         self._must_write("sending")
         return self._topics.write_queues(topic)
 
     def read_queues(self, topic: str) -> Sequence[int]:
-        """Queue ids that may be read; none of a topic that is not there."""
-        if self._store.read_only:  # The writer may have made some since.
+        """Returns the ids of readable queues; empty for an unknown topic."""
+        if self._store.read_only:  # The writer may have created queues since.
             return [queue_id for _, queue_id, _, _ in self.queues(topic)]
         return self._topics.read_queues(topic)
 
     # Messages
 
     def appender(self, producer_group: str) -> Callable[[Message, int], SendResult]:
-        """What stores a group's messages; for producers."""
+        """Returns the call that stores a group's messages. For producers."""
         return self.append
 
     def puller(self, consumer: ConsumerMember) -> Pull:
-        """What reads for a consumer."""
+        """Returns the call that reads for a consumer."""
         return self.pull
 
     def append_many(
         self, messages: Sequence[Message], queue_ids: Sequence[int], producer_group: str = ""
     ) -> list[SendResult]:
-        """Stores several as one write: all or none. A topic must exist: ask `write_queues` first."""
+        """Stores several messages in one write, either all or none. Their topics must exist: call `write_queues`."""
         return self._store.append_many(messages, queue_ids)
 
     def read(
         self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
     ) -> tuple[list[StoredMessage], int]:
-        """Visible messages of a queue in order, and the queue offset to go on from.
+        """Returns visible messages of a queue in order, and the queue offset to read next.
 
-        At or above its end: none, nor of a topic or queue that is not there yet. Raises InvalidNameError (a system
+        There are none at or after its end, and none in an unknown topic or queue. Raises InvalidNameError (a system
         topic), InvalidOptionError (a number out of range), OffsetTooOldError.
         """
-        self._not_of_the_system(topic)
+        self._must_not_be_system_topic(topic)
         _not_negative("queue_offset", queue_offset)
         _not_negative("queue_id", queue_id)
         if max_messages < 1:
-            raise InvalidOptionError(f"max_messages {max_messages} must be 1 or more", option="max_messages")
+            raise InvalidOptionError(f"max_messages must be 1 or more, got {max_messages}", option="max_messages")
         return self._store.read(topic, queue_id, queue_offset, max_messages, tags)
 
     def message(self, message_id: str, *, topic: str | None = None) -> StoredMessage:
-        """A message by its unique id or its offset id; `topic` saves looking through all of them.
+        """Finds a message by its unique id or its offset id. With `topic`, only that topic is searched.
 
-        Raises MessageNotFoundError, InvalidNameError (a topic that is not there).
+        Raises MessageNotFoundError, InvalidNameError (an unknown topic).
         """
         return self._queries.message(message_id, topic)
 
     def query(self, topic: str, key: str, max_messages: int = 64) -> list[StoredMessage]:
-        """Messages of a topic by key or unique id, newest first.
+        """Finds messages of a topic by key or unique id, newest first.
 
-        Raises InvalidNameError (a system topic, or one that is not there), InvalidOptionError.
+        Raises InvalidNameError (a system topic or an unknown one), InvalidOptionError.
         """
         return self._queries.by_key(topic, key, max_messages)
 
     def query_by_time(
         self, topic: str, begin: datetime, end: datetime | None = None, *, max_messages: int = 64
     ) -> list[StoredMessage]:
-        """Messages of a topic that were stored at `begin` or later and before `end`, the oldest first.
+        """Finds messages of a topic stored at `begin` or later and before `end`, oldest first.
 
-        The first is found by halving. Raises InvalidNameError, InvalidOptionError (a time without its zone).
+        A binary search finds the first. Raises InvalidNameError, InvalidOptionError (a time without a time zone).
         """
         return self._queries.by_time(topic, begin, end, max_messages)
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """First queue offset left, and one past the last visible."""
+        """Returns the first queue offset left, and the one after the last visible message."""
         return self._store.queue_range(topic, queue_id)
 
     def wait(self, physical_offset: int, timeout_ms: int) -> int:
-        """Waits until the visible end is above `physical_offset`, or the time is over; returns the visible end."""
+        """Waits until the visible end is above `physical_offset`, or for the timeout; returns the visible end."""
         return self._store.wait_for_messages(physical_offset, timeout_ms)
 
     def write_offsets(self) -> None:
@@ -487,34 +495,35 @@ class Broker(ConsumerGroups):
         )
 
     def local_transaction_ended(self, half: SentMessage, /) -> None:
-        """Counts the transaction's age from now on, so that it will be checked. For producers."""
+        """Starts the transaction's age now, so that it will be checked. For producers."""
         self._store.local_transaction_ended(half.queue_offset)
 
     def end_transaction(
         self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None
     ) -> EndResult:
-        """Commits or rolls back a transaction, by id or by where its half was stored.
+        """Commits or rolls back a transaction, given by its id or by what sending its half returned.
 
-        Without `producer_group` it is an end by hand, which is durable when this returns. A producer gives its group:
-        its end is as durable as `flush_disk_type` says, since a check would repeat it.
+        Without `producer_group` it is an end by hand, which is durable when this returns. A producer passes its group:
+        its end is as durable as `flush_disk_type` says, because a check would repeat it.
 
-        The same again: success, `already`, nothing written. Raises TransactionNotFoundError, AlreadyEndedError,
-        WrongGroupError (a given group that did not begin it), InvalidOptionError (a state that is no end).
+        If it has already ended the same way, nothing is written and the result has `already` set. Raises
+        TransactionNotFoundError, AlreadyEndedError, WrongGroupError (another group began it), InvalidOptionError
+        (neither COMMIT nor ROLLBACK).
         """
         return self._transactions.end(transaction, state, producer_group=producer_group)
 
     def discard(self, transaction: str | SentMessage) -> EndResult:
-        """Parks a pending transaction in TRANS_CHECK_MAX_TIME_TOPIC. Errors as `end_transaction`."""
+        """Moves a pending transaction to TRANS_CHECK_MAX_TIME_TOPIC. Raises as `end_transaction` does."""
         return self._transactions.discard(transaction)
 
     def resume(self, transaction_id: str) -> SendResult:
         """Makes a discarded transaction pending again. Raises TransactionNotFoundError, AlreadyEndedError."""
         sent = self._transactions.resume(transaction_id)
-        self._topics.create(sent.topic, None)  # Its topic may have been deleted since; one that is there: nothing.
+        self._topics.create(sent.topic, None)  # Does nothing unless the topic was deleted meanwhile.
         return sent
 
     def transaction(self, transaction_id: str) -> TransactionTrace:
-        """The whole history of a transaction, from the log; `print(….explain())`. Raises TransactionNotFoundError."""
+        """Returns the history of a transaction: `print(….explain())`. Raises TransactionNotFoundError."""
         return self._transactions.trace(transaction_id)
 
     @overload
@@ -548,10 +557,10 @@ class Broker(ConsumerGroups):
         older_than: Duration | None = None,
         limit: int | None = None,
     ) -> list[PendingTransaction] | list[TransactionRow]:
-        """Transactions by state, oldest first; pending ones with age, checks, owner, next check and why.
+        """Returns transactions by state, oldest first; pending ones with age, checks, owner, next check and reason.
 
-        Another state, or None for all, reads the whole log and returns rows of it. `older_than` is for pending ones.
-        Raises InvalidOptionError for a state that is none.
+        Any other state, or None for all states, reads the whole log and returns its rows. `older_than` applies to
+        pending transactions. Raises InvalidOptionError for an unknown state.
         """
         if state is None:
             return self._transactions.finished(None, group=group, topic=topic, limit=limit)
@@ -560,7 +569,7 @@ class Broker(ConsumerGroups):
         except ValueError:
             known = ", ".join(TransactionState)
             raise InvalidOptionError(
-                f"state {state!r} is none\nhint: {known}, or None for all", option="state"
+                f"unknown state {state!r}\nhint: {known}, or None for all", option="state"
             ) from None
         if wanted is not TransactionState.PENDING:
             return self._transactions.finished(wanted, group=group, topic=topic, limit=limit)
@@ -577,7 +586,7 @@ class Broker(ConsumerGroups):
         if self._closed:
             raise StoreClosedError("the store is closed")
         here, owner = os.getpid(), self._parts.process
-        if here != owner:  # The engine says so too, but only later, at the first call that reaches it.
+        if here != owner:  # The engine also detects this, but only at the first call that reaches it.
             raise StoreForkedError(
                 f"the store was opened by process {owner}; this is process {here}, a fork of it\n"
                 "hint: open the store after forking, in one process only"
@@ -586,28 +595,28 @@ class Broker(ConsumerGroups):
     def _must_write(self, what: str) -> None:
         self._must_be_open()
         if self._store.read_only:
-            raise ReadOnlyError(f"the store is open read-only: {what} needs a writer")
+            raise ReadOnlyError(f"{what} needs a writer, and the store is open read-only")
 
-    def _not_of_the_system(self, topic: str) -> None:
+    def _must_not_be_system_topic(self, topic: str) -> None:
         if is_system_topic(topic):
             raise InvalidNameError(
-                f"{topic} is a system topic\nhint: broker.transactions() and broker.transaction(id) show what is in it"
+                f"{topic} is a system topic\nhint: broker.transactions() and broker.transaction(id) show its content"
             )
 
     def _keep_house(self) -> None:
-        """The jobs. They know the broker weakly, so that a forgotten one can be collected."""
-        forget = weakref.ref(self)
+        """Starts the background jobs. They refer to the broker weakly, so that it can be garbage-collected."""
+        broker_ref = weakref.ref(self)
 
         def job(run: Callable[[Broker], float | None]) -> Job:
             def call() -> float | None:
-                broker = forget()
+                broker = broker_ref()
                 return None if broker is None or broker.closed else run(broker)
 
             return call
 
         config, house = self._config, self._parts.housekeeping
         seconds = {name: milliseconds(getattr(config, name)) / 1000 for name in _PERIODS}
-        # Halves that come while nothing pends are seen at the latest after their own time.
+        # A half that arrives while none is pending is seen at the latest after its own time.
         rounds_every = min(seconds["transaction_check_interval"], max(0.05, seconds["transaction_time_out"]))
         house.add("checks", job(lambda broker: broker._rounds.round()), rounds_every)
         house.add("check limits", job(lambda broker: broker._parts.pool.expire()), max(0.005, self._time_limit / 2))
@@ -623,7 +632,7 @@ class Broker(ConsumerGroups):
         house.wake("checks")
 
     def _clean_databases(self) -> None:
-        """Has old rows of local transactions removed, never of what pends. By the pool: a database may be slow."""
+        """Has old rows of local transactions removed, but none of pending ones. In the pool, as a database can hang."""
         oldest = self._store.halves_waiting(-1, 1)
         age_ms = max([milliseconds(self._config.file_reserved_time), *(half.stored_age_ms for half in oldest)])
         before = utc(self._time_ms() - age_ms - _CLOCKS_MS)
@@ -658,14 +667,14 @@ _PERIODS = (
 
 def _cleaned(answer: Answer) -> None:
     if answer.reason is not None:
-        _log.warning("a database was not cleaned: %s", answer.reason, extra={"reason": answer.reason})
+        _log.warning("a database could not be cleaned: %s", answer.reason, extra={"reason": answer.reason})
 
 
 def _outlook_of(rounds: CheckRounds) -> Callable[[WaitingHalf], Outlook]:
-    """What a round would decide now, for showing."""
+    """Returns a call that tells what a round would decide now."""
 
     def outlook(waiting: WaitingHalf) -> Outlook:
-        decision, _, _ = rounds.judge(waiting)
+        decision, _, _ = rounds.plan(waiting)
         return Outlook(decision.look_again_in_ms if decision.action is Action.WAIT else 0, decision.why)
 
     return outlook
@@ -673,4 +682,4 @@ def _outlook_of(rounds: CheckRounds) -> Callable[[WaitingHalf], Outlook]:
 
 def _not_negative(option: str, value: int) -> None:
     if not 0 <= value < 2**63:
-        raise InvalidOptionError(f"{option} {value!r} is out of range\nhint: 0 to 2**63 - 1", option=option)
+        raise InvalidOptionError(f"{option} is out of range: {value!r}\nhint: 0 to 2**63 - 1", option=option)

@@ -1,9 +1,10 @@
-"""Checks: whether a pending transaction waits, is asked about or is discarded; who is asked; the pool that asks.
+"""Checks: decides when a pending transaction is checked or discarded, and asks its producers from a thread pool.
 
-In: facts about what waits (`half/scan`), the living producers, the settings. Out: a `Decision`, and answers that end
-transactions. Always: `decide` is pure; only a check that was really handed to a checker counts; one slow or hanging
-producer delays no other; an answer that is no answer is UNKNOWN, with the reason kept. Not here: the time (passed in)
-and the thread that calls a round (`housekeeping`).
+In:     facts about pending transactions (`half/scan`), the live producers, the settings.
+Out:    a `Decision` for each transaction, and answers that end transactions.
+Always: `decide` is pure. A check counts only once it was handed to a checker. A slow or hanging producer delays no
+        other. An answer that is not a state counts as UNKNOWN, and its reason is kept.
+Not here: the clock (passed in) and the thread that calls a round (`housekeeping`).
 """
 
 import enum
@@ -19,7 +20,7 @@ from txstore._native import DueHalves
 from txstore.config import BrokerConfig, milliseconds
 from txstore.errors import AlreadyEndedError, StoreClosedError, TransactionNotFoundError, TxStoreError
 from txstore.interface import ProducerMember
-from txstore.listener import Checker, judged
+from txstore.listener import Checker, parse_answer
 from txstore.message import HalfMessage, LocalTransactionState, StoredHalf
 from txstore.producer_registry import Producers
 from txstore.transaction import CheckHistory, CheckRecord
@@ -40,12 +41,12 @@ __all__ = [
 _log = logging.getLogger("txstore.check")
 
 _THREAD_NAME = "txstore-check"
-_BATCH = 256  # Halves taken from the engine at once.
-_LONELY_PAGE = 50_000
-_ROUND_HALVES_MAX = 20_000  # Then the other jobs get their turn.
-_QUEUED_MAX = 4096  # Checks of one producer that may stand in line.
-_RUNNING_LOOK_MS = 100  # At least between two looks at one whose local transaction still runs.
-_BUSY_MS = 1000  # When to look again at one whose producer's line is full.
+_BATCH = 256  # Due groups that one call takes from the engine.
+_PENDING_PAGE = 50_000
+_ROUND_HALVES_MAX = 20_000  # A round stops here, so that the other background jobs get their turn.
+_QUEUED_MAX = 4096  # Checks that may wait for one producer.
+_RUNNING_LOOK_MS = 100  # Shortest time between two looks at a transaction whose local transaction still runs.
+_BUSY_MS = 1000  # Time until the next try for a transaction whose producer's queue is full.
 
 
 # What to do -----------------------------------------------------------------------------------------------------------
@@ -60,17 +61,17 @@ class Action(enum.Enum):
 
 
 class Decision(NamedTuple):
-    """What to do, when to look again (ms), and why, in words for a user."""
+    """What to do, after how many ms to look again, and the reason in words for a user."""
 
     action: Action
     look_again_in_ms: int
     why: str
     no_producer: bool = False
-    """Whether it waits for a producer to come."""
+    """Whether the transaction waits because its group has no live producer."""
 
 
 class Waiting(Protocol):
-    """Facts about one pending transaction; the engine's `WaitingHalf`."""
+    """Facts about one pending transaction. The engine's `WaitingHalf` satisfies it."""
 
     @property
     def running(self) -> bool: ...
@@ -87,7 +88,7 @@ class Waiting(Protocol):
 
 
 class DueHalf(Waiting, Protocol):
-    """`Waiting`, what names it, and what chooses who is asked."""
+    """The facts of `Waiting`, the transaction's identity, and what decides which producer is asked."""
 
     @property
     def answered(self) -> bool: ...
@@ -104,7 +105,7 @@ class DueHalf(Waiting, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CheckRules:
-    """The settings that `decide` goes by; times in ms."""
+    """The settings that `decide` uses. All times are in ms."""
 
     transaction_time_out_ms: int
     transaction_check_interval_ms: int
@@ -123,42 +124,43 @@ class CheckRules:
         )
 
     def interval_after_ms(self, checks: int) -> int:
-        """From the `checks`-th check (counted from 1) to the next; never beyond the retention time."""
+        """Returns the time from check number `checks` (from 1) to the next one, at most the retention time."""
         if self.transaction_check_back_off == 1.0:
             return max(1, self.transaction_check_interval_ms)
         exponent = max(0, checks - 1)
-        # In logarithms, since a power of that many checks could overflow.
+        # Logarithms, because a power with that many checks as its exponent could overflow.
         first = math.log(max(self.transaction_check_interval_ms, 1))
         log = first + exponent * math.log(self.transaction_check_back_off)
         return max(1, int(math.exp(min(log, math.log(self.file_reserved_time_ms)))))
 
 
 def decide(waiting: Waiting, rules: CheckRules, *, producers: int, asking: bool = False, group: str = "") -> Decision:
-    """Wait, ask or discard, and when to look again. Pure: the ages in `waiting` are the only time there is.
+    """Decides whether to wait, ask or discard, and when to look again.
 
-    `producers`: living ones of its group that could be asked; `asking`: a check of it is under way. The rules are
-    RocketMQ's (transactionTimeOut, CHECK_IMMUNITY_TIME_IN_SECONDS, transactionCheckInterval, transactionCheckMax,
-    fileReservedTime), with three of ours: one whose local transaction still runs is not due, waiting without a producer
-    is not counted, and one that is older than the retention time is asked once more before it is discarded.
+    Pure: the ages in `waiting` are the only clock. `producers` counts the live producers of its group that can answer;
+    `asking` says that a check is in progress. The rules are RocketMQ's (transactionTimeOut,
+    CHECK_IMMUNITY_TIME_IN_SECONDS, transactionCheckInterval, transactionCheckMax, fileReservedTime), with three
+    additions: a transaction whose local transaction still runs is not due, waiting without a producer is not counted,
+    and a transaction older than the retention time is checked once more before it is discarded.
     """
     interval = max(1, rules.transaction_check_interval_ms)
     if waiting.running:
         wait = min(interval, max(_RUNNING_LOOK_MS, rules.transaction_time_out_ms))
         return Decision(Action.WAIT, wait, "its local transaction still runs")
     if asking:
-        return Decision(Action.WAIT, interval, "a check is under way")
+        return Decision(Action.WAIT, interval, "a check is in progress")
     left = _until_due_ms(waiting, rules)
     if left > 0:
         return Decision(Action.WAIT, left, _awaited(waiting, rules))
     checks = waiting.checks
     if checks >= rules.transaction_check_max:
-        why = f"{checks} checks brought no end (transaction_check_max is {rules.transaction_check_max})"
+        why = f"{checks} checks did not end it (transaction_check_max is {rules.transaction_check_max})"
         return Decision(Action.DISCARD, interval, why)
     if _last_check_was_too_old(waiting, rules):
-        why = "it is older than the retention time (file_reserved_time), and the check since then brought no end"
+        why = "it is older than the retention time (file_reserved_time), and a check since then did not end it"
         return Decision(Action.DISCARD, interval, why)
     if producers < 1:
-        why = f"no live producer of group {group} can answer: it needs a listener or a database; waiting is not counted"
+        why = f"no live producer of group {group} can answer: it needs a listener or a database; this is not counted"
         return Decision(Action.WAIT, interval, why, no_producer=True)
     return Decision(Action.ASK, _next_after_ms(waiting, checks + 1, rules), f"due for check {checks + 1}")
 
@@ -166,10 +168,11 @@ def decide(waiting: Waiting, rules: CheckRules, *, producers: int, asking: bool 
 def decide_alike(
     youngest: Waiting, oldest: Waiting, rules: CheckRules, *, producers: int, group: str = ""
 ) -> Decision | None:
-    """What `decide` says of each of those that differ only in their ages, by their extremes; None: not the same of all.
+    """Decides once for transactions that differ only in their ages; returns None if one decision does not fit all.
 
-    Up to the retention time, growing older only shortens the wait, then ends it by a check: what is said of both
-    extremes is said of all between them. After it, when the last check was made decides, for each by itself.
+    Up to the retention time, a greater age only shortens the wait and then leads to a check, so a decision that is the
+    same for the youngest and the oldest is the same for all between them. After the retention time the decision
+    depends on when each transaction was last checked.
     """
     if _is_too_old(oldest, rules) and _last_check_age_ms(oldest) is not None:
         return None
@@ -178,19 +181,19 @@ def decide_alike(
 
 
 def _until_due_ms(waiting: Waiting, rules: CheckRules) -> int:
-    """How long until the next check is due, or until it is discarded after the last one."""
+    """Returns the ms until the next check is due, or until the discard that follows the last check."""
     last_check_age_ms = _last_check_age_ms(waiting)
     if last_check_age_ms is None:
-        # However old: before its own time a check could only find a local transaction that still runs.
+        # Even if it is old: before its immunity time ends, a check could only find a local transaction that runs.
         immunity_ms = waiting.immunity_ms
         return (rules.transaction_time_out_ms if immunity_ms is None else immunity_ms) - waiting.age_ms
     return _next_after_ms(waiting, waiting.checks, rules, last_check_age_ms)
 
 
 def _next_after_ms(waiting: Waiting, checks: int, rules: CheckRules, last_check_age_ms: int = 0) -> int:
-    """How long until something follows the `checks`-th check, sent so long ago.
+    """Returns the ms from now to the next step after check number `checks`, sent `last_check_age_ms` ago.
 
-    Past the retention time no back-off counts any more: one check follows, and one interval for its answer.
+    After the retention time the back-off no longer applies: one more check follows, with one interval for its answer.
     """
     interval = max(1, rules.transaction_check_interval_ms)
     until_too_old = rules.file_reserved_time_ms - waiting.stored_age_ms + 1
@@ -198,7 +201,7 @@ def _next_after_ms(waiting: Waiting, checks: int, rules: CheckRules, last_check_
 
 
 def _last_check_age_ms(waiting: Waiting) -> int | None:
-    """How long ago the last check was sent, None: there was none, or that is not known any more."""
+    """Returns how long ago the last check was sent; None if there was none, or if its time is unknown."""
     return waiting.last_check_age_ms if waiting.checks > 0 else None
 
 
@@ -207,15 +210,15 @@ def _is_too_old(waiting: Waiting, rules: CheckRules) -> bool:
 
 
 def _last_check_was_too_old(waiting: Waiting, rules: CheckRules) -> bool:
-    """Whether it was older than the retention time already when the last check was sent."""
+    """Tells whether the transaction was already older than the retention time when it was last checked."""
     last_check_age_ms = _last_check_age_ms(waiting)
     return last_check_age_ms is not None and waiting.stored_age_ms - last_check_age_ms > rules.file_reserved_time_ms
 
 
 def _awaited(waiting: Waiting, rules: CheckRules) -> str:
-    """What the next check waits for."""
+    """Describes what the transaction waits for, in words for a user."""
     if _last_check_age_ms(waiting) is not None:
-        return f"check {waiting.checks} was sent and brought no end yet; the next one follows"
+        return f"check {waiting.checks} was sent and did not end it; the next check follows"
     if waiting.immunity_ms is not None:
         return f"the message's own immunity time is {waiting.immunity_ms} ms"
     return f"first checked after {rules.transaction_time_out_ms} ms"
@@ -226,16 +229,16 @@ def _awaited(waiting: Waiting, rules: CheckRules) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a check brought: a state, and why it is UNKNOWN if nobody said so."""
+    """The result of a check: a state, and the reason if it counts as UNKNOWN without saying so."""
 
     state: LocalTransactionState
     reason: str | None = None
     sent: bool = False
-    """Whether the question went elsewhere: the answer comes as an end of its own."""
+    """Whether the check was sent to a remote client, whose answer arrives later as a separate end."""
 
 
 class _Check:
-    """One check in the pool. `settled`: its answer was taken, or its time was over."""
+    """One check in the pool. `settled` is set once its answer was taken or its time limit has passed."""
 
     __slots__ = ("ask", "done", "key", "producer", "settled", "started", "starting")
 
@@ -257,12 +260,12 @@ class _Check:
 
 
 class CheckPool:
-    """A bounded number of daemon threads that ask checkers, started when there is something to ask.
+    """Asks checkers from a bounded number of daemon threads, which start on demand.
 
-    Of `threads`, one producer gets half at most, so that a slow one leaves room for the others. A check that takes
-    longer than `time_limit` (seconds) is answered UNKNOWN by `expire`, its late answer is ignored, and its thread is
-    replaced, up to `hung_max` hung ones in all; the hung one still counts for its producer. `monotonic` tells seconds.
-    Nothing is asked after `stop`.
+    One producer may occupy at most half of `threads`, so that a slow one leaves threads for the others. A check that
+    runs longer than `time_limit` seconds is answered UNKNOWN by `expire`; its late answer is ignored, and its thread is
+    replaced while at most `hung_max` threads hang. A hanging check still counts towards its producer's share.
+    `monotonic` returns seconds. After `stop`, no further check starts.
     """
 
     def __init__(
@@ -273,9 +276,9 @@ class CheckPool:
         self._time_limit = time_limit
         self._hung_max = 4 * threads if hung_max is None else hung_max
         self._monotonic = monotonic
-        # Reentrant: closing a forgotten broker may happen in any thread, also in one that holds it.
+        # Reentrant, because the garbage collector may close a broker in any thread, even one that holds this lock.
         self._changed = threading.Condition(threading.RLock())
-        self._lines: OrderedDict[int, deque[_Check]] = OrderedDict()
+        self._queued: OrderedDict[int, deque[_Check]] = OrderedDict()
         self._busy: dict[int, int] = {}
         self._asking: dict[int, _Check] = {}
         self._threads = 0
@@ -292,45 +295,46 @@ class CheckPool:
         starting: Callable[[], bool],
         done: Callable[[Answer], None],
     ) -> bool:
-        """Puts a check in its producer's line.
+        """Queues a check for its producer and returns whether it was accepted.
 
-        False: the line is full, `key` stands in one already, all that the producer may occupy hangs, or it is stopped.
+        Refused if the producer's queue is full, `key` is queued or in progress, the producer's share of threads hangs,
+        or the pool is stopped.
 
-        In a thread of the pool: `starting()` right before asking (False: do not ask after all), then `ask()`, then
-        `done(answer)`, which `expire` calls instead when the time is over.
+        A thread of the pool calls `starting()` right before the check (False cancels it), then `ask()`, then
+        `done(answer)`. If the time limit passes first, `expire` calls `done` instead.
         """
         with self._changed:
-            line = self._lines.setdefault(producer, deque())
-            if self._stopped or key in self._asking or len(line) >= _QUEUED_MAX or self._hangs(producer):
+            queue = self._queued.setdefault(producer, deque())
+            if self._stopped or key in self._asking or len(queue) >= _QUEUED_MAX or self._hangs(producer):
                 return False
             check = _Check(producer, key, ask, starting, done)
             self._asking[key] = check
-            line.append(check)
+            queue.append(check)
             self._changed.notify()
             self._start_thread()
             return True
 
     def asking(self, key: int) -> bool:
-        """Whether a check of `key` stands in line or is under way."""
+        """Tells whether a check of `key` is queued or in progress."""
         return key in self._asking
 
     @property
     def is_idle(self) -> bool:
-        """Whether no check stands in line or is under way."""
+        """Whether no check is queued or in progress."""
         return not self._asking
 
     @property
     def hung(self) -> int:
-        """Threads whose check's time is over and that have not come back."""
+        """The number of threads whose check exceeded its time limit and has not returned."""
         return sum(self._hung_by.values())
 
     @property
     def threads(self) -> int:
-        """Threads that are not hung."""
+        """The number of threads that are not hung."""
         return self._threads
 
     def expire(self) -> float | None:
-        """Answers UNKNOWN for each check whose time is over; returns seconds until the next one's, None: none runs."""
+        """Answers UNKNOWN for each check over its time limit; returns seconds until the next limit, None if none."""
         now = self._monotonic()
         over: list[_Check] = []
         left: float | None = None
@@ -346,43 +350,43 @@ class CheckPool:
                     self._threads -= 1
                     over.append(check)
                     if self._hangs(check.producer):
-                        self._drop_line(check.producer)
+                        self._drop_queue(check.producer)
                 elif left is None or rest < left:
                     left = rest
-            self._start_thread()  # Also for what stands in line since the system had no thread left.
+            self._start_thread()  # Also for checks that are queued because the system had no thread left.
         for check in over:
             check.done(Answer(LocalTransactionState.UNKNOWN, f"no answer within {self._time_limit:g} s"))
         return left
 
     def stop(self, wait: float = 0.0) -> bool:
-        """Asks nothing more; waits up to `wait` seconds for what is under way. Whether all have come back."""
+        """Starts no further check and waits up to `wait` seconds for running ones; returns whether all returned."""
         with self._changed:
             self._stopped = True
-            for producer in list(self._lines):
-                self._drop_line(producer)
+            for producer in list(self._queued):
+                self._drop_queue(producer)
             self._changed.notify_all()
             if wait > 0 and threading.current_thread().name != _THREAD_NAME:  # A check must not wait for itself.
                 self._changed.wait_for(lambda: not self._asking, wait)
             return not self._asking
 
     def _hangs(self, producer: int) -> bool:
-        """Whether all that a producer may occupy hangs: others of its group should be asked instead."""
+        """Tells whether a producer's whole share of threads hangs, so that others of its group should be asked."""
         return self._hung_by.get(producer, 0) >= self._per_producer
 
-    def _drop_line(self, producer: int) -> None:
-        """Forgets what stands in a producer's line; the round looks at it again at its time."""
-        for check in self._lines.pop(producer, ()):
+    def _drop_queue(self, producer: int) -> None:
+        """Cancels the queued checks of a producer; a later round decides about them again."""
+        for check in self._queued.pop(producer, ()):
             self._asking.pop(check.key, None)
 
     def _start_thread(self) -> None:
-        """One more thread, if there is more in line than idle ones can take and the bounds allow."""
-        standing = sum(map(len, self._lines.values()))
+        """Starts one more thread if more checks are queued than idle threads can take and the bounds allow it."""
+        queued = sum(map(len, self._queued.values()))
         room = self._threads < self._threads_max and self.hung <= self._hung_max
-        if room and standing > self._idle and not self._stopped:
+        if room and queued > self._idle and not self._stopped:
             self._threads += 1
             try:
                 threading.Thread(target=self._work, name=_THREAD_NAME, daemon=True).start()
-            except RuntimeError:  # The system has no thread left, or the interpreter ends; what stands in line waits.
+            except RuntimeError:  # The system has no thread left, or the interpreter exits. The checks stay queued.
                 self._threads -= 1
 
     def _work(self) -> None:
@@ -392,20 +396,20 @@ class CheckPool:
                 return
             if not self._run(check):
                 return
-            # Nothing of the check is kept while idle: a forgotten broker could not be collected.
+            # An idle thread must not refer to the check, or a broker that is no longer used could not be collected.
             del check
 
     def _next(self) -> _Check | None:
-        """The next check of the producer whose turn it is; waits for one. None: the pool has stopped."""
+        """Waits for a check and returns it, taking producers in turn; returns None once the pool is stopped."""
         with self._changed:
             while not self._stopped:
-                for producer, line in list(self._lines.items()):
-                    if not line:
-                        del self._lines[producer]
+                for producer, queue in list(self._queued.items()):
+                    if not queue:
+                        del self._queued[producer]
                     elif self._busy.get(producer, 0) < self._per_producer:
-                        self._lines.move_to_end(producer)
+                        self._queued.move_to_end(producer)
                         self._busy[producer] = self._busy.get(producer, 0) + 1
-                        check = line.popleft()
+                        check = queue.popleft()
                         check.started = self._monotonic()
                         return check
                 self._idle += 1
@@ -417,15 +421,15 @@ class CheckPool:
             return None
 
     def _run(self, check: _Check) -> bool:
-        """Asks; whether this thread goes on (False: it was hung and has been replaced)."""
+        """Runs a check; returns False if it exceeded its time limit, so that this thread has been replaced."""
         answer: Answer | None = None
         try:
             if check.starting():
                 said = check.ask()
-                answer = said if isinstance(said, Answer) else Answer(*judged(said, "the check"))
+                answer = said if isinstance(said, Answer) else Answer(*parse_answer(said, "the check"))
         except Exception as error:
             answer = Answer(LocalTransactionState.UNKNOWN, f"the check raised {type(error).__name__}: {error}")
-        except BaseException as error:  # A SystemExit in a checker must not take the pool's thread with it.
+        except BaseException as error:  # A SystemExit in a checker must not end the pool's thread.
             answer = Answer(LocalTransactionState.UNKNOWN, f"the check raised {type(error).__name__}")
         with self._changed:
             left = self._busy.get(check.producer, 1) - 1
@@ -446,7 +450,7 @@ class CheckPool:
             if answer is not None:
                 check.done(answer)
         except Exception:
-            _log.exception("the answer of a check could not be taken", extra={"half_queue_offset": check.key})
+            _log.exception("the answer of a check could not be applied", extra={"half_queue_offset": check.key})
         finally:
             with self._changed:
                 self._asking.pop(check.key, None)
@@ -458,7 +462,7 @@ class CheckPool:
 
 
 class CheckStore(Protocol):
-    """What a round asks of the store."""
+    """The calls of the store that a round needs."""
 
     def halves_due(self, limit: int) -> Sequence[DueHalves]: ...
     def halves_waiting(self, after_half_queue_offset: int, limit: int) -> Sequence[DueHalf]: ...
@@ -484,7 +488,7 @@ class CheckStore(Protocol):
 
 
 class CheckRounds:
-    """Takes what is due from the store, decides, and has it asked, discarded or looked at again. For one thread."""
+    """Takes due transactions from the store and has each one asked, discarded or postponed. Used by one thread."""
 
     def __init__(
         self,
@@ -502,34 +506,33 @@ class CheckRounds:
         self._history = history
         self._time_ms = time_ms
         self._refused = 0
-        self._lonely: set[str] = set()
-        self._awaited: deque[str] = deque()
+        self._without_producer: set[str] = set()
+        self._registered: deque[str] = deque()
 
-    def producer_came(self, group: str) -> None:
-        """What waited for a producer of this group is due at the next round. Any thread may say so."""
-        self._awaited.append(group)
+    def producer_registered(self, group: str) -> None:
+        """Makes transactions that waited for a producer of `group` due at the next round. Thread-safe."""
+        self._registered.append(group)
 
     def round(self) -> float | None:
-        """Deals with what is due; returns seconds until more will be (0: at once), None: nothing pends."""
-        self._wake_lonely()
+        """Handles all due transactions; returns seconds until more are due (0: now), None if none is pending."""
+        self._wake_groups_with_producer()
         for _ in range(_ROUND_HALVES_MAX // _BATCH):
             due = self._store.halves_due(_BATCH)
-            for alike in due:
-                self._look_at_all(alike)
+            for group in due:
+                self._handle_all(group)
             if sum(map(len, due)) < _BATCH:
-                self._refused = 0  # Not before: what many rounds refuse in a row is spread as one.
+                self._refused = 0  # Only here: retries are spread over everything refused in consecutive rounds.
                 break
         left_ms = self._store.next_due_in_ms()
         return None if left_ms is None else max(0, left_ms) / 1000
 
-    def judge(
+    def plan(
         self, waiting: DueHalf, common: Decision | None = None
     ) -> tuple[Decision, list[tuple[int, ProducerMember, Checker]], HalfMessage | None]:
-        """The decision, who could be asked (best first), and the message. Also for showing; changes nothing.
+        """Returns the decision, the producers to ask (best first) and the message. Changes nothing.
 
-        After a check that was not answered, the next producer of the group comes first, in turn.
-
-        `common`: what was decided about all that are like it.
+        After a check without an answer, the next producer of the group in turn comes first. `common` is the decision
+        already made for all transactions that share these facts. Also used to explain a transaction to users.
         """
         group, key = waiting.producer_group, waiting.half_queue_offset
         members = self._producers.of_group(group, waiting.owner)
@@ -550,19 +553,19 @@ class CheckRounds:
             decision = decide(waiting, self._rules, producers=0, group=group)
         return decision, able, half
 
-    def _look_at_all(self, due: DueHalves) -> None:
-        """Deals with those that are alike: in one step if all of them wait as long."""
+    def _handle_all(self, due: DueHalves) -> None:
+        """Handles transactions that share their facts, in one step if all of them wait equally long."""
         common = self._common(due)
         if common is None or common.action is not Action.WAIT:
             for waiting in due.halves:
-                self._look(waiting, common)
+                self._handle(waiting, common)
             return
         if common.no_producer:
-            self._lonely.add(due.youngest.producer_group)
+            self._without_producer.add(due.youngest.producer_group)
         self._store.look_again_all(due, common.look_again_in_ms)
 
     def _common(self, due: DueHalves) -> Decision | None:
-        """What is decided about all of them, if it is the same."""
+        """Returns the decision that holds for all of them, or None."""
         youngest = due.youngest
         if youngest.running and self._producers.get(youngest.owner) is None:
             return None
@@ -572,34 +575,34 @@ class CheckRounds:
         producers = len(self._producers.of_group(group))
         return decide_alike(youngest, due.oldest, self._rules, producers=producers, group=group)
 
-    def _look(self, waiting: DueHalf, common: Decision | None) -> None:
-        """Deals with one; whatever goes wrong with it delays no other."""
+    def _handle(self, waiting: DueHalf, common: Decision | None) -> None:
+        """Handles one transaction; an error in it does not delay the others."""
         key = waiting.half_queue_offset
         try:
             if waiting.running and self._producers.get(waiting.owner) is None:
-                # Its producer was closed, or interrupted, before it could say that its local transaction has ended.
+                # Its producer was closed or interrupted before it could report the end of its local transaction.
                 self._store.local_transaction_ended(key)
                 return
-            decision, able, half = self.judge(waiting, common)
+            decision, able, half = self.plan(waiting, common)
             if decision.action is Action.DISCARD:
                 self._discard(waiting, decision.why)
             elif decision.action is Action.WAIT or half is None:
                 if decision.no_producer:
-                    self._lonely.add(waiting.producer_group)
+                    self._without_producer.add(waiting.producer_group)
                 self._store.look_again(key, decision.look_again_in_ms)
             else:
-                # Not counted yet: it is when the checker is really called. Until then no back-off: it may never be.
+                # The check counts, and its back-off starts, only when the checker is called, which may never happen.
                 self._store.look_again(key, self._rules.transaction_check_interval_ms)
                 if not self._submit(waiting, able, half, decision.look_again_in_ms):
-                    # Spread, so that a hundred thousand of them do not come up every second.
+                    # Retries are spread over time, so that 100,000 transactions do not come up every second.
                     self._refused += 1
                     self._store.look_again(key, _BUSY_MS * (1 + self._refused // _QUEUED_MAX))
         except StoreClosedError:
             raise
         except (AlreadyEndedError, TransactionNotFoundError):
-            return  # It ended while we looked.
+            return  # It ended in the meantime.
         except Exception:
-            _log.exception("a pending transaction could not be looked at", extra=_fields(waiting))
+            _log.exception("a pending transaction could not be handled", extra=_fields(waiting))
             self._store.look_again(key, self._rules.transaction_check_interval_ms)
 
     def _discard(self, waiting: DueHalf, why: str) -> None:
@@ -616,7 +619,7 @@ class CheckRounds:
     def _submit(
         self, waiting: DueHalf, able: list[tuple[int, ProducerMember, Checker]], half: HalfMessage, next_ms: int
     ) -> bool:
-        """Hands the check to the first producer that has room; home first."""
+        """Hands the check to the first producer that accepts it, beginning with the transaction's owner."""
         return any(self._ask(waiting, number, member, checker, half, next_ms) for number, member, checker in able)
 
     def _ask(
@@ -629,10 +632,10 @@ class CheckRounds:
             nonlocal asked_at
             try:
                 if self._producers.get(number) is not member:
-                    self._store.look_again(key, 0)  # It left while the check stood in line: another one is asked.
+                    self._store.look_again(key, 0)  # The producer left while the check was queued: ask another one.
                     return False
                 asked_at = self._time_ms()
-                return self._store.look_again(key, next_ms, asked=True)  # False: it ended while it stood in line.
+                return self._store.look_again(key, next_ms, asked=True)  # False if it ended while it was queued.
             except TxStoreError:
                 return False  # The store was closed.
 
@@ -658,7 +661,7 @@ class CheckRounds:
 
     def _end(self, waiting: DueHalf, half: HalfMessage, answer: Answer) -> None:
         if answer.state is LocalTransactionState.UNKNOWN:
-            if answer.reason is None:  # Somebody said so.
+            if answer.reason is None:  # The checker itself answered UNKNOWN.
                 self._store.check_unknown(waiting.half_queue_offset, waiting.prepared_transaction_offset)
             return
         self._store.end_transaction(
@@ -670,20 +673,20 @@ class CheckRounds:
             from_check=True,
         )
 
-    def _wake_lonely(self) -> None:
-        """Makes due what waited for a producer of a group that now has one."""
+    def _wake_groups_with_producer(self) -> None:
+        """Makes transactions due whose group had no producer and has one now."""
         came = set()
-        while self._awaited:
-            came.add(self._awaited.popleft())
-        came &= self._lonely
+        while self._registered:
+            came.add(self._registered.popleft())
+        came &= self._without_producer
         if not came:
             return
-        self._lonely -= came
+        self._without_producer -= came
         after = -1
-        # Each page looks through all that pends, so few large ones serve many.
-        while waiting := self._store.halves_waiting(after, _LONELY_PAGE):
+        # Each page walks all pending transactions, so a few large pages cost less than many small ones.
+        while waiting := self._store.halves_waiting(after, _PENDING_PAGE):
             for half in waiting:
-                # One whose own time has not come yet is found so by `decide`.
+                # `decide` finds those whose time has not come yet.
                 if half.producer_group in came and not half.running:
                     self._store.look_again(half.half_queue_offset, 0)
             after = waiting[-1].half_queue_offset

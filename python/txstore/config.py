@@ -1,8 +1,9 @@
 """The settings of a broker: RocketMQ's names in snake_case, with its defaults, units and ranges.
 
-In: keyword options as a user writes them. Out: one frozen `BrokerConfig`, checked. Always: a config that exists is in
-its ranges; a duration is a `timedelta`. Not here: what the settings do, and the sizes' agreement with an existing store
-(the engine checks that when it opens).
+In:     keyword options as a user writes them.
+Out:    one frozen `BrokerConfig`.
+Always: every value of a BrokerConfig is within its range. A duration is a `timedelta`.
+Not here: the effect of the settings, and whether sizes agree with an existing store (the engine checks that).
 """
 
 import dataclasses
@@ -25,21 +26,22 @@ _JAVA_INT_MAX = 2**31 - 1
 
 
 class FlushDiskType(enum.StrEnum):
-    """What is durable when a call that writes returns."""
+    """What is durable when a writing call returns."""
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
-    """In the page cache: a killed process loses nothing, lost power at most `flush_interval_commit_log`."""
+    """The data is in the page cache: a killed process loses nothing, lost power at most `flush_interval_commit_log`."""
     SYNC_FLUSH = "SYNC_FLUSH"
-    """On disk."""
+    """The data is on disk."""
 
 
 def as_timedelta(value: Duration, option: str) -> timedelta:
-    """`value` as a `timedelta`; a number counts seconds. Raises InvalidOptionError naming `option`."""
+    """Returns `value` as a `timedelta`; a number counts seconds. Raises InvalidOptionError naming `option`."""
     if isinstance(value, timedelta):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidOptionError(
-            f"option {option}: {value!r} is no duration\nhint: give a timedelta or a number of seconds", option=option
+            f"option {option}: expected a duration, got {value!r}\nhint: a timedelta or a number of seconds",
+            option=option,
         )
     try:
         return timedelta(seconds=value)
@@ -48,14 +50,14 @@ def as_timedelta(value: Duration, option: str) -> timedelta:
 
 
 def milliseconds(value: Duration) -> int:
-    """A duration in whole milliseconds."""
+    """Returns a duration in whole milliseconds."""
     span = value if isinstance(value, timedelta) else timedelta(seconds=value)
     return span // timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerConfig:
-    """Every setting of a broker. Durations accept a `timedelta` or a number of seconds, and are kept as `timedelta`.
+    """The settings of a broker. Durations accept a `timedelta` or a number of seconds and are kept as `timedelta`.
 
     Raises InvalidOptionError for a value of the wrong type or out of its range.
     """
@@ -63,67 +65,68 @@ class BrokerConfig:
     flush_disk_type: FlushDiskType | str = FlushDiskType.ASYNC_FLUSH
     """What is durable when a send or an end returns (RocketMQ's flushDiskType; default ASYNC_FLUSH).
 
-    SYNC_FLUSH makes half messages durable, too, whatever `transaction_flush_disk_type` is. An end by hand, a discard
+    SYNC_FLUSH makes half messages durable, too, whatever `transaction_flush_disk_type` says. An end by hand, a discard
     and a resume are always durable when the call returns."""
     transaction_flush_disk_type: FlushDiskType | str = FlushDiskType.SYNC_FLUSH
-    """Ours: what is durable when a half message is acknowledged, which is before its local transaction begins.
+    """txstore's own: what is durable when a half message is acknowledged, before its local transaction begins.
 
-    SYNC_FLUSH (the default): lost power never keeps a local transaction and loses its message. ASYNC_FLUSH: as RocketMQ
-    does by default."""
+    With SYNC_FLUSH (the default), lost power never keeps a local transaction and loses its message. ASYNC_FLUSH is
+    RocketMQ's default."""
     flush_interval_commit_log: Duration = timedelta(milliseconds=500)
     """How often ASYNC_FLUSH syncs the log (flushIntervalCommitLog; 1 ms to 1 h)."""
     mapped_file_size_commit_log: int | None = None
-    """Bytes of one file of the log (mappedFileSizeCommitLog); None: the store's own, else 1 GiB."""
+    """Bytes of a commit log file (mappedFileSizeCommitLog); None: as the store has it, 1 GiB for a new one."""
     mapped_file_size_consume_queue: int | None = None
-    """Bytes of one file of a queue (mappedFileSizeConsumeQueue), a multiple of 20; None: the store's own, else 6 MB."""
+    """Bytes of a queue file (mappedFileSizeConsumeQueue), a multiple of 20; None: as the store has it, 6 MB if new."""
     max_hash_slot_num: int | None = None
-    """Slots of an index file (maxHashSlotNum); None: the store's own, else 5,000,000."""
+    """Slots of an index file (maxHashSlotNum); None: as the store has it, 5,000,000 for a new one."""
     max_index_num: int | None = None
-    """Entries of an index file (maxIndexNum); None: the store's own, else 20,000,000."""
+    """Entries of an index file (maxIndexNum); None: as the store has it, 20,000,000 for a new one."""
     max_message_size: int = 4 * 1024 * 1024
     """Bytes of the largest body (maxMessageSize; 1 byte to 128 MiB)."""
     enabled_append_prop_crc: bool | None = None
-    """Whether a record's CRC covers all of it (enabledAppendPropCRC); None: on in stores made here, else as it is."""
+    """Whether a record's CRC covers all of it (enabledAppendPropCRC); None: as the store has it, on for a new one."""
     transaction_op_msg_max_size: int = 4096
     """Bytes of the largest op message's body (transactionOpMsgMaxSize; 64 to 65,536)."""
     transaction_time_out: Duration = timedelta(seconds=6)
-    """Age at which a pending transaction is checked first (transactionTimeOut; 0 to 30 days)."""
+    """Age at which a pending transaction is first checked (transactionTimeOut; 0 to 30 days)."""
     transaction_check_interval: Duration = timedelta(seconds=30)
-    """From one check of a transaction to its next (transactionCheckInterval; 1 ms to 30 days)."""
+    """Time from one check of a transaction to the next (transactionCheckInterval; 1 ms to 30 days)."""
     transaction_check_max: int = 15
-    """Checks until a pending transaction is discarded (transactionCheckMax; 1 to 10,000)."""
+    """Checks after which a pending transaction is discarded (transactionCheckMax; 1 to 10,000)."""
     transaction_check_back_off: float = 1.0
-    """Ours: each interval is this many times the one before (1.0 to 10.0; 1.0: RocketMQ's even rhythm)."""
+    """txstore's own: factor from one check interval to the next (1.0 to 10.0; 1.0 is RocketMQ's constant interval)."""
     transaction_check_time_limit: Duration = timedelta(seconds=30)
-    """Ours: how long one check may take before it counts as UNKNOWN (1 ms to 1 day)."""
+    """txstore's own: time after which a check counts as UNKNOWN (1 ms to 1 day)."""
     check_threads: int = 4
-    """Threads that ask listeners at one time (RocketMQ's checkThreadPoolMaxSize; 1 to 256)."""
+    """Threads that ask listeners at the same time (RocketMQ's checkThreadPoolMaxSize; 1 to 256)."""
     file_reserved_time: Duration = timedelta(hours=72)
-    """Age at which a file of the log is deleted, if all that is in it was read (fileReservedTime; 1 s to 100 years).
+    """Age at which a commit log file is deleted if it was read (fileReservedTime; 1 s to 100 years).
 
-    Also the age at which a pending transaction is asked about once more, and discarded if that brings no end. Where no
-    producer of its group can be asked it waits, and keeps its file."""
+    Also the age at which a pending transaction is checked once more, and discarded if that does not end it. While no
+    producer of its group can be asked, it waits and keeps its file."""
     delete_when: str | None = None
-    """Hours of the day, local time, at which age deletes, as `04` or `04;16` (deleteWhen); None: at any time."""
+    """Hours of the day, local time, in which age deletes files, as `04` or `04;16` (deleteWhen); None: at any time."""
     clean_resource_interval: Duration = timedelta(seconds=10)
-    """How often it is looked for files to delete (cleanResourceInterval, in ms there; 1 ms to 1 day)."""
+    """Time between two searches for files to delete (cleanResourceInterval, in ms there; 1 ms to 1 day)."""
     delete_unread: bool = False
-    """Ours: whether age deletes a file, too, that a consumer group has not read to its end."""
+    """txstore's own: whether age also deletes files that a consumer group has not read to the end."""
     store_bytes_max: int | None = None
-    """Ours: bytes of the log above which its oldest files go, read or not, however young; never one with a pending
-    transaction. At least two files' (`mapped_file_size_commit_log`). None: no limit."""
+    """txstore's own: size of the commit log, in bytes, above which its oldest files are deleted, read or not, whatever
+    their age, but never one with a pending transaction. At least the size of two files
+    (`mapped_file_size_commit_log`). None: no limit."""
     reject_late_end: bool = False
-    """RocketMQ's rule: an end after the message's own immunity time is refused, a check decides."""
+    """RocketMQ's rule: an end after the message's own immunity time is refused, and a check decides."""
     pending_transactions_max: int = 10_000_000
-    """Ours: pending transactions at which `prepare` raises TooManyPendingError (1 to 1,000,000,000)."""
+    """txstore's own: pending transactions at which `prepare` raises TooManyPendingError (1 to 1,000,000,000)."""
     auto_create_topic_enable: bool = True
-    """Whether sending to an unknown topic makes it (autoCreateTopicEnable)."""
+    """Whether sending to an unknown topic creates it (autoCreateTopicEnable)."""
     default_topic_queue_nums: int = 4
-    """Queues of a topic that sending makes (defaultTopicQueueNums, as RocketMQ's clients have it; 1 to 1,024)."""
+    """Queues of a topic that sending creates (defaultTopicQueueNums, as RocketMQ's clients have it; 1 to 1,024)."""
     flush_consumer_offset_interval: Duration = timedelta(seconds=5)
     """How often consumer offsets are written (flushConsumerOffsetInterval; 1 ms to 1 day)."""
     snapshot_interval: Duration = timedelta(seconds=60)
-    """Ours: how often a snapshot is written, from which the next opening starts (1 ms to 30 days)."""
+    """txstore's own: how often a snapshot is written, from which the next opening starts (1 ms to 30 days)."""
     broker_host: str = "127.0.0.1"
     """Address in offset message ids (brokerIP1)."""
     broker_port: int = 10911
@@ -156,18 +159,18 @@ class BrokerConfig:
 
     @property
     def delete_hours(self) -> tuple[int, ...]:
-        """The hours of `delete_when`; all without it."""
+        """The hours of `delete_when`; all hours if it is None."""
         return tuple(range(24)) if self.delete_when is None else _hours(self.delete_when)
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], base: "BrokerConfig | None" = None) -> "BrokerConfig":
-        """`base` (default: all defaults) with `options` laid over it.
+        """Returns `base` (default: all defaults) with `options` applied.
 
-        Raises InvalidOptionError for an unknown option, naming the nearest known one, and for a bad value.
+        Raises InvalidOptionError for an unknown option, with the nearest known name, and for an invalid value.
         """
         if base is not None and not isinstance(base, cls):
             raise InvalidOptionError(
-                f"option config: a {type(base).__name__} is no BrokerConfig\nhint: give keywords: **settings",
+                f"option config: expected a BrokerConfig, got {type(base).__name__}\nhint: pass keywords: **settings",
                 option="config",
             )
         known = [field.name for field in dataclasses.fields(cls)]
@@ -175,7 +178,7 @@ class BrokerConfig:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
                 hint = f"did you mean {near[0]}?" if near else "help(txstore.BrokerConfig) lists the options"
-                raise InvalidOptionError(f"there is no option {name}\nhint: {hint}", option=name)
+                raise InvalidOptionError(f"unknown option {name}\nhint: {hint}", option=name)
         return dataclasses.replace(base if base is not None else cls(), **options)  # type: ignore[arg-type]
 
 
@@ -231,20 +234,20 @@ def _check_number(option: str, value: object, low: int, high: int) -> None:
         return
     kinds = (int, float) if option in _MAY_BE_FLOAT else (int,)
     if isinstance(value, bool) or not isinstance(value, kinds):
-        raise _invalid(option, f"{value!r} is no number\nhint: {low} to {high}")
+        raise _invalid(option, f"expected a number, got {value!r}\nhint: {low} to {high}")
     if not low <= value <= high:
         raise _invalid(option, f"{value} is out of range\nhint: {low} to {high}")
 
 
 def _check_type(option: str, value: object, kind: type, wanted: str) -> None:
     if not isinstance(value, kind):
-        raise _invalid(option, f"{value!r} is not {wanted}")
+        raise _invalid(option, f"expected {wanted}, got {value!r}")
 
 
 def _hours(text: str) -> tuple[int, ...]:
     hours = [part.strip() for part in text.split(";") if part.strip()]
     if not hours or not all(hour.isascii() and hour.isdecimal() and int(hour) < 24 for hour in hours):
-        raise _invalid("delete_when", f"{text!r} names no hours\nhint: 00 to 23, several as 04;16")
+        raise _invalid("delete_when", f"{text!r} contains no hours\nhint: 00 to 23, several as 04;16")
     return tuple(int(hour) for hour in hours)
 
 
@@ -252,4 +255,4 @@ def _flush_disk_type(option: str, value: object) -> FlushDiskType:
     try:
         return FlushDiskType(str(value))
     except ValueError:
-        raise _invalid(option, f"{value!r} is neither ASYNC_FLUSH nor SYNC_FLUSH") from None
+        raise _invalid(option, f"expected ASYNC_FLUSH or SYNC_FLUSH, got {value!r}") from None

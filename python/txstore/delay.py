@@ -1,8 +1,9 @@
-"""Delays: delayed messages are handed to their topics when their time has come.
+"""Delays: delivers delayed messages to their topics when they are due.
 
-In: the engine's round of delivery, which does the bytes. Out: when to look again. Always: looked at so often that no
-message is late; an error is told once in a while and ends no later round. Not here: what a delivered message is, and
-how far each level is (the engine), the thread (housekeeping).
+In:     the engine's delivery round, which moves the messages.
+Out:    when to look again.
+Always: runs often enough that no message is late. An error is logged once in a while and does not end later rounds.
+Not here: the form of a delivered message and the progress of each level (the engine), the thread (`housekeeping`).
 """
 
 import logging
@@ -15,19 +16,19 @@ __all__ = ["DELAYS_EVERY_SECONDS", "DelayedMessages", "Delays"]
 
 _log = logging.getLogger("txstore.delay")
 DELAYS_EVERY_SECONDS = 0.5
-"""Below the shortest level, one second, so that a message sent right behind a round is still seen in time."""
+"""Below the shortest level of one second, so that a message sent right after a round is still delivered in time."""
 _BATCH = 256
 _RETRY_SECONDS = 5.0
 
 
 class DelayedMessages(Protocol):
-    """What delivers: the engine's store."""
+    """The call that delivers: the engine's store has it."""
 
     def deliver_delayed(self, max_messages: int = ...) -> tuple[int, Sequence[str], int | None]: ...
 
 
 class Delays:
-    """The job of housekeeping that delivers. `monotonic`: seconds that only go forward."""
+    """The housekeeping job that delivers delayed messages. `monotonic` returns seconds."""
 
     def __init__(self, store: DelayedMessages, monotonic: Callable[[], float]) -> None:
         self._store = store
@@ -35,7 +36,7 @@ class Delays:
         self._not_before = 0.0
 
     def deliver(self) -> float | None:
-        """One round; seconds until the next message is due, None: nothing waits."""
+        """Runs one round; returns seconds until the next message is due, None if no message waits."""
         if self._monotonic() < self._not_before:
             return None
         try:
@@ -43,9 +44,9 @@ class Delays:
         except StoreClosedError:
             raise
         except TxStoreError as error:
-            # A full disk, say: it stays so for a while, and the messages stay where they are.
+            # A full disk, for example, lasts a while. The messages stay where they are until then.
             self._not_before = self._monotonic() + _RETRY_SECONDS
-            _log.warning("delayed messages wait: %s", error)
+            _log.warning("delayed messages are postponed: %s", error)
             return None
         for reason in passed_over:
             _log.error("%s", reason)

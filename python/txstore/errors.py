@@ -6,14 +6,14 @@
     ├── InvalidMessageError         also ValueError    fix the call: the message cannot be stored as it is
     ├── InvalidNameError            also ValueError    fix the call: a topic, group or queue that is not allowed
     ├── InvalidOptionError          also ValueError    fix the call: an option that is unknown or out of its range
-    ├── MessageNotFoundError        also LookupError   look elsewhere
-    ├── TransactionNotFoundError    also LookupError   look elsewhere
-    ├── OffsetTooOldError           also LookupError   go on at `.minimum`: retention removed what was asked for
-    ├── RouteNotFoundError          also LookupError   look elsewhere: no broker that can be reached has the topic
-    ├── EmbeddedOnlyError           also AttributeError   ask where the store is: a remote broker cannot
-    ├── AlreadyEndedError                              look again: it ended otherwise, `.outcome` tells how
+    ├── MessageNotFoundError        also LookupError   check the id: there is no such message
+    ├── TransactionNotFoundError    also LookupError   check the id: there is no such transaction
+    ├── OffsetTooOldError           also LookupError   continue at `.minimum`: retention removed the data before it
+    ├── RouteNotFoundError          also LookupError   check the topic: no broker that can be reached has it
+    ├── EmbeddedOnlyError           also AttributeError   call it where the store is open: a remote broker cannot
+    ├── AlreadyEndedError                              look again: it ended differently, `.outcome` tells how
     ├── StillPendingError                              look again: it has not ended, so it cannot be resumed
-    ├── InUseError                                     look again: who uses it must let go of it first
+    ├── InUseError                                     look again: its users must release it first
     ├── WrongGroupError                                look again: another producer group began it
     ├── LateEndError                                   wait: a check will ask (only with `reject_late_end=True`)
     ├── StoreForkedError                               open the store in this process, after forking
@@ -22,20 +22,22 @@
     ├── DiskFullError               also OSError       retry later: sends work again when there is space
     ├── BrokerUnreachableError      also ConnectionError   retry later: `.address` does not answer, or hung up
     ├── BrokerTimeoutError          also TimeoutError  look again: no answer in time, but it may have been done
-    ├── BrokerBusyError                                retry later: the broker has no room, `.code` says which
-    ├── BrokerRefusedError                             look at `.code` and the text: the broker says no
+    ├── BrokerBusyError                                retry later: the broker is overloaded, `.code` says how
+    ├── BrokerRefusedError                             read `.code` and the text: the broker refused the request
     ├── TooManyPendingError                            retry later: end some transactions, or raise the limit
     ├── TooManyFilesError           also OSError       retry later: raise `ulimit -n`
     ├── StoreCorruptError                              stop and verify: `.file` is damaged at byte `.offset`
-    ├── MissingFileError                               stop and verify: a file of the log is not there
-    ├── ForeignStoreError                              stop and verify: no store that this engine can use
-    ├── ProtocolError                                  stop and verify: the other side does not speak RocketMQ's way
-    ├── StorePoisonedError          also OSError       reopen: a sync failed, reading goes on
+    ├── MissingFileError                               stop and verify: a commit log file is missing
+    ├── ForeignStoreError                              stop and verify: not a store that this engine can use
+    ├── ProtocolError                                  stop and verify: the peer does not speak RocketMQ's protocol
+    ├── StorePoisonedError          also OSError       reopen: a sync failed, only reading still works
     ├── StoreClosedError                               reopen: the handle was closed
-    └── StoreIOError                also OSError       what else the system refused: `.errno`, `.filename`
+    └── StoreIOError                also OSError       read `.errno`, `.filename`: another error of the system
 
-In: a text and, by keyword, facts. Out: an exception whose `str()` is the text. Always: picklable, facts as attributes,
-nobody parses a text. Not here: when each is raised (the engine's `python/error.rs` makes most of them).
+In:     a text and, by keyword, facts.
+Out:    an exception whose `str()` is the text.
+Always: exceptions can be pickled. Facts are attributes, so nobody has to parse a text.
+Not here: when each is raised (the engine's `python/error.rs` raises most of them).
 """
 
 from typing import Any
@@ -76,7 +78,7 @@ __all__ = [
 
 
 class TxStoreError(Exception):
-    """Whatever txstore raises on purpose. `str(error)` is its text: what, where, and a `hint:` if there is one."""
+    """The base of all errors that txstore raises. `str(error)` is its text: what is wrong, where, and a `hint:`."""
 
     def __init__(self, text: str = "", **facts: object) -> None:
         super().__init__(text)
@@ -89,25 +91,25 @@ class TxStoreError(Exception):
         return self._text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # OSError's own way would lose the facts, and Exception's cannot pass keywords.
+        # OSError's own method would lose the facts, and Exception's cannot pass keywords.
         return _again, (type(self), self._text, self._facts)
 
 
 def _again(cls: type[TxStoreError], text: str, facts: dict[str, object]) -> TxStoreError:
-    """The exception that a pickle describes."""
+    """Rebuilds a pickled exception."""
     return cls(text, **facts)
 
 
 class InvalidMessageError(TxStoreError, ValueError):
-    """The message cannot be stored as it is: its body, a name or value of a property, or its size."""
+    """The message cannot be stored as it is: its body, its size, or a property's name or value."""
 
 
 class InvalidNameError(TxStoreError, ValueError):
-    """A topic, group or queue number that is not allowed here."""
+    """A topic, group or queue id is not allowed here."""
 
 
 class InvalidOptionError(TxStoreError, ValueError):
-    """An option that does not exist, is out of its range, or contradicts the store."""
+    """An option is unknown, out of its range, or contradicts the store."""
 
     option: str | None = None
 
@@ -121,49 +123,49 @@ class TransactionNotFoundError(TxStoreError, LookupError):
 
 
 class OffsetTooOldError(TxStoreError, LookupError):
-    """The offset was removed by retention; `minimum` is the first one left (same unit as asked for)."""
+    """Retention removed the data at this offset; `minimum` is the first offset left, in the unit asked for."""
 
     minimum: int = 0
 
 
 class RouteNotFoundError(TxStoreError, LookupError):
-    """No broker that is known has the topic."""
+    """No known broker has the topic."""
 
 
 class EmbeddedOnlyError(TxStoreError, AttributeError):
-    """A remote broker cannot do it; the process that has the store open can."""
+    """A remote broker does not offer this call; only the process that has the store open can do it."""
 
 
 class BrokerUnreachableError(TxStoreError, ConnectionError):
-    """Nobody answers at `address`, or the connection was lost; nothing was done, unless a request was under way."""
+    """The broker at `address` does not answer, or hung up. Only a request in flight may have been executed."""
 
     address: str = ""
 
 
 class BrokerTimeoutError(TxStoreError, TimeoutError):
-    """No answer of `address` came in time. What was asked may have been done."""
+    """The broker at `address` did not answer in time. The request may have been executed."""
 
     address: str = ""
 
 
 class BrokerBusyError(TxStoreError):
-    """The broker holds requests back for now; `code` is RocketMQ's response code."""
+    """The broker is overloaded and refuses requests for now; `code` is RocketMQ's response code."""
 
     code: int = 0
 
 
 class BrokerRefusedError(TxStoreError):
-    """The broker refuses; `code` is RocketMQ's response code."""
+    """The broker refused the request; `code` is RocketMQ's response code."""
 
     code: int = 0
 
 
 class ProtocolError(TxStoreError):
-    """The other side of a connection sent what RocketMQ's protocol does not allow."""
+    """The peer sent something that RocketMQ's protocol does not allow."""
 
 
 class AlreadyEndedError(TxStoreError):
-    """The transaction has ended, otherwise than asked.
+    """The transaction has already ended in another way.
 
     `outcome`: "committed", "rolled_back", "discarded" or "finished_unknown".
     """
@@ -172,64 +174,64 @@ class AlreadyEndedError(TxStoreError):
 
 
 class StillPendingError(TxStoreError):
-    """The transaction has not ended."""
+    """The transaction has not ended yet."""
 
 
 class InUseError(TxStoreError):
-    """A topic or group cannot be deleted: something here uses it, or waits for it."""
+    """A topic or group cannot be deleted because it is in use."""
 
 
 class WrongGroupError(TxStoreError):
-    """The end comes from a producer group that did not begin the transaction."""
+    """The end comes from another producer group than the one that began the transaction."""
 
 
 class LateEndError(TxStoreError):
-    """The end came after its time, in a store opened with `reject_late_end`; a check will ask."""
+    """The end came too late for a store opened with `reject_late_end`. A check will ask."""
 
 
 class StoreForkedError(TxStoreError):
-    """The handle was opened before a fork, by another process."""
+    """The handle was opened by another process, before a fork."""
 
 
 class ReadOnlyError(TxStoreError):
-    """The store is open read-only, and this needs the writer."""
+    """The store is open read-only, and this call needs the writer."""
 
 
 class StoreLockedError(TxStoreError, OSError):
-    """Another process has the store open for writing; `pid` is its number, if known."""
+    """Another process has the store open for writing; `pid` is its process id, if known."""
 
     pid: int | None = None
 
 
 class DiskFullError(TxStoreError, OSError):
-    """No space is left; transactions can still be ended."""
+    """The disk is full. Transactions can still be ended."""
 
 
 class TooManyPendingError(TxStoreError):
-    """As many transactions are pending as the option allows."""
+    """The limit of pending transactions (`pending_transactions_max`) is reached."""
 
 
 class TooManyFilesError(TxStoreError, OSError):
-    """The process has no file handles or maps left."""
+    """The process has no file descriptors or memory maps left."""
 
 
 class StoreCorruptError(TxStoreError):
-    """A file says something that cannot be: `file` is damaged at byte `offset`."""
+    """A file is damaged: `file` is invalid at byte `offset`."""
 
     file: str = ""
     offset: int = 0
 
 
 class MissingFileError(TxStoreError):
-    """A file of the log is not there."""
+    """A commit log file is missing."""
 
 
 class ForeignStoreError(TxStoreError):
-    """The directory is no store, or one that this engine must not write."""
+    """The directory is not a store, or a store that this engine must not write."""
 
 
 class StorePoisonedError(TxStoreError, OSError):
-    """A write or sync failed, so what is on disk is not known any more; opening again recovers."""
+    """A write or sync failed, so the state on disk is unknown. Opening the store again recovers it."""
 
 
 class StoreClosedError(TxStoreError):
@@ -237,4 +239,4 @@ class StoreClosedError(TxStoreError):
 
 
 class StoreIOError(TxStoreError, OSError):
-    """Anything else that the operating system refused; `errno` and `filename` say what and where."""
+    """The operating system refused a call for another reason; `errno` and `filename` tell which."""

@@ -1,8 +1,9 @@
-"""Housekeeping: the one thread of a broker, and its list of due jobs.
+"""Housekeeping: the background thread of a broker, and its jobs.
 
-In: jobs, each a call that says when it wants to run again. Out: the calls, one after the other. Always: a job that
-raises is logged and runs again at its next time; the time is a monotonic clock that is passed in. Not here: what the
-jobs do.
+In:     jobs, each a call that returns when it wants to run again.
+Out:    the calls, one after the other.
+Always: a job that raises is logged and runs again at its next time. The monotonic clock is an argument.
+Not here: what the jobs do.
 """
 
 import logging
@@ -17,14 +18,14 @@ from txstore.errors import StoreClosedError
 __all__ = ["Housekeeping", "Job"]
 
 Job: TypeAlias = Callable[[], float | None]
-"""Runs once; returns seconds until it wants to run again, if sooner than its interval; None: at its interval."""
+"""Runs once. Returns seconds until the next run, if sooner than its interval; None for the interval."""
 
 _log = logging.getLogger("txstore.housekeeping")
 
 
 @dataclass(slots=True)
 class _Entry:
-    """One job and when it is due (monotonic seconds)."""
+    """A job and when it is due (monotonic seconds)."""
 
     name: str
     run: Job
@@ -33,24 +34,24 @@ class _Entry:
 
 
 class Housekeeping:
-    """The thread and its jobs. `start` and `stop` once each; `add` and `wake` from any thread at any time."""
+    """Runs jobs in one thread. Call `start` and `stop` once each; `add` and `wake` are thread-safe."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._entries: dict[str, _Entry] = {}
-        # Reentrant: a forgotten broker may be closed in any thread, also in one that holds it.
+        # Reentrant, because the garbage collector may close a broker in any thread, even one that holds this lock.
         self._changed = threading.Condition(threading.RLock())
         self._stopping = False
         self._thread: threading.Thread | None = None
 
     def add(self, name: str, run: Job, every: float) -> None:
-        """A job that runs at least each `every` seconds, first after that time (or when it is woken)."""
+        """Adds a job that runs at least every `every` seconds, first after that time or when it is woken."""
         with self._changed:
             self._entries[name] = _Entry(name, run, every, self._monotonic() + every)
             self._changed.notify_all()
 
     def wake(self, name: str, within: float = 0.0) -> None:
-        """Runs a job at the latest `within` seconds from now; an unknown name is nothing."""
+        """Runs a job at most `within` seconds from now. Unknown names are ignored."""
         with self._changed:
             entry = self._entries.get(name)
             if entry is None:
@@ -61,12 +62,12 @@ class Housekeeping:
                 self._changed.notify_all()
 
     def run_due(self) -> float | None:
-        """Runs each job whose time has come, once; returns seconds until the next is due, None: there is no job."""
+        """Runs each due job once; returns seconds until the next one is due, None if there are no jobs."""
         now = self._monotonic()
         with self._changed:
             due = sorted((entry for entry in self._entries.values() if entry.due <= now), key=lambda entry: entry.due)
             for entry in due:
-                # Before it runs, so that a wake during its run counts.
+                # Before the job runs, so that a wake during the run counts.
                 entry.due = now + entry.every
         for entry in due:
             if self._stopping:
@@ -76,12 +77,12 @@ class Housekeeping:
             return self._until_next()
 
     def start(self) -> None:
-        """Starts the thread; it is a daemon, so a program that forgets its broker can end."""
+        """Starts the thread. It is a daemon, so a program can exit without closing its broker."""
         self._thread = threading.Thread(target=self._work, name="txstore-housekeeping", daemon=True)
         self._thread.start()
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Lets the job in hand finish, and no other begin; whether the thread has ended. From a job: only tells it."""
+        """Stops after the current job; returns whether the thread has ended. Called from a job, it does not wait."""
         with self._changed:
             self._stopping = True
             self._entries.clear()
@@ -100,7 +101,7 @@ class Housekeeping:
                 _log.warning("%s: the store is closed", entry.name, extra={"job": entry.name})
             return
         except Exception:
-            _log.exception("%s failed; it runs again", entry.name, extra={"job": entry.name})
+            _log.exception("%s failed and will run again", entry.name, extra={"job": entry.name})
             return
         if sooner is not None:
             self.wake(entry.name, sooner)
@@ -111,13 +112,13 @@ class Housekeeping:
             with self._changed:
                 if self._stopping:
                     return
-                # Looked at again under the lock, so that no wake is missed between looking and waiting.
+                # Computed again under the lock, so that no wake is missed before the wait.
                 left = self._until_next()
                 if left is None or left > 0:
                     self._changed.wait(left)
 
     def _until_next(self) -> float | None:
-        """Seconds until the next job; None: there is none. Under the lock."""
+        """Returns seconds until the next job, None if there is none. The caller holds the lock."""
         if not self._entries:
             return None
         return max(0.0, min(entry.due for entry in self._entries.values()) - self._monotonic())

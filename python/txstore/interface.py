@@ -1,7 +1,8 @@
-"""The seam: what a producer or consumer may ask of a broker, and a broker of them.
+"""Broker interface: the calls between producers or consumers and a broker.
 
-In and out: messages, offsets, names. Always: no class of the store appears, so that a remote broker and a fake one
-fit as well as the embedded one. Not here: any behaviour.
+In and out: messages, offsets, names.
+Always: no class of the store appears, so embedded, remote and fake brokers all fit.
+Not here: any behaviour.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,16 +15,16 @@ __all__ = ["BrokerInterface", "ConsumerMember", "EndedTransaction", "ProducerMem
 
 
 class Pull(Protocol):
-    """Reads a queue for one consumer to hand out: `retry` can be asked for, and a retried message has its own topic."""
+    """Reads a queue for a consumer. Its messages support `retry`, and a retried message shows its own topic."""
 
     def __call__(
         self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
     ) -> tuple[Sequence[ReceivedMessage], int]:
-        """As `BrokerInterface.read`."""
+        """Reads as `BrokerInterface.read` does."""
 
 
 class EndedTransaction(Protocol):
-    """What ending a transaction did."""
+    """The result of ending a transaction."""
 
     @property
     def outcome(self) -> str:
@@ -31,29 +32,29 @@ class EndedTransaction(Protocol):
 
     @property
     def already(self) -> bool:
-        """Whether it had ended so before, and nothing was written."""
+        """Whether it had already ended this way, so that nothing was written."""
 
 
 class ProducerMember(Protocol):
-    """A producer as a broker knows it: a member of a group, which may be asked about the group's transactions."""
+    """A producer as a broker sees it: a member of a group that can be asked about the group's transactions."""
 
     @property
     def group(self) -> str: ...
     @property
     def number(self) -> int:
-        """What names it among the living, above 0; 0 before it is registered."""
+        """Its id at the broker, above 0; 0 before it is registered."""
 
     def checker_for(self, topic: str, tag: str | None) -> Checker | None:
-        """Who answers a check about a message of this topic and tag; None: this producer cannot."""
+        """Returns the checker for a message of this topic and tag; None if this producer has none."""
 
     def topics_changed(self) -> None:
-        """The queues of a topic are others than before."""
+        """Tells the producer that the queues of a topic have changed."""
 
     def close(self) -> None: ...
 
 
 class ConsumerMember(Protocol):
-    """A consumer as a broker knows it: a member of a group, which shares a topic's queues with the others."""
+    """A consumer as a broker sees it: a member of a group that shares a topic's queues with the others."""
 
     @property
     def group(self) -> str: ...
@@ -67,97 +68,97 @@ class ConsumerMember(Protocol):
     def instance_name(self) -> str | None: ...
     @property
     def orderly(self) -> bool:
-        """Whether it deals with a queue's messages in order, so that nobody else may have the queue meanwhile."""
+        """Whether it handles a queue's messages in order, so that no other member may have the queue meanwhile."""
 
     @property
     def number(self) -> int:
-        """What names it among the living, above 0; 0 before it is registered."""
+        """Its id at the broker, above 0; 0 before it is registered."""
 
     def members_changed(self) -> None:
-        """The queues are to be shared anew."""
+        """Tells the consumer that the group's queues must be assigned again."""
 
     def release(self, topic: str, queue_id: int) -> bool:
-        """Lets go of a queue for another member, if nothing of it is in hand; never waits."""
+        """Releases a queue for another member, if none of its messages is unacknowledged. Never waits."""
 
     def offsets_reset(self, topic: str, queue_ids: Sequence[int]) -> None:
-        """The group's offsets in these queues were set anew."""
+        """Tells the consumer that the group's offsets in these queues were reset."""
 
     def close(self) -> None: ...
 
 
 class BrokerInterface(Protocol):
-    """What producers and consumers ask of a broker. Every call may raise a TxStoreError."""
+    """The calls that producers and consumers make on a broker. Every call may raise a TxStoreError."""
 
     # Producers
     def appender(self, producer_group: str) -> Callable[[Message, int], SentMessage]:
-        """What stores a group's messages, each in a queue that `write_queues` names."""
+        """Returns the call that stores a group's messages, each in one of the queues of `write_queues`."""
 
     def append_many(
         self, messages: Sequence[Message], queue_ids: Sequence[int], producer_group: str
     ) -> Sequence[SentMessage]:
-        """All or none."""
+        """Stores several messages, either all or none."""
 
     def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int, /) -> SentMessage:
-        """Stores a half message; the result is its handle. Its local transaction runs in `owner` until it is ended."""
+        """Stores a half message and returns its handle. `owner` runs its local transaction until it is ended."""
 
     def end_transaction(
         self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None
     ) -> EndedTransaction:
-        """Commits or rolls back, by id or by what `prepare` returned."""
+        """Commits or rolls back a transaction, given by its id or by what `prepare` returned."""
 
     def end_half(self, half: SentMessage, /, *, commit: bool, producer_group: str | None = None) -> EndedTransaction:
         """Commits or rolls back the transaction whose handle `prepare` returned."""
 
     def local_transaction_ended(self, half: SentMessage, /) -> None:
-        """Counts the transaction's age from now on, so that it will be checked."""
+        """Starts the transaction's age now, so that it will be checked."""
 
     def write_queues(self, topic: str) -> Sequence[int]:
-        """Queue ids that may be sent to; makes the topic where that is allowed. Raises InvalidNameError."""
+        """Returns the ids of writable queues; creates the topic where that is allowed. Raises InvalidNameError."""
 
     def register_producer(self, producer: ProducerMember) -> int:
-        """The producer's number, above 0."""
+        """Registers the producer and returns its id (> 0). Idempotent."""
 
     def unregister_producer(self, producer: ProducerMember) -> None: ...
 
     # Consumers
     def read_queues(self, topic: str) -> Sequence[int]:
-        """Queue ids that may be read; none of a topic that is not there."""
+        """Returns the ids of readable queues; empty for an unknown topic."""
 
     def read(
         self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
     ) -> tuple[Sequence[ReceivedMessage], int]:
-        """Visible messages in order, and the queue offset to go on from. Raises OffsetTooOldError."""
+        """Returns visible messages in order, and the queue offset to read next. Raises OffsetTooOldError."""
 
     def puller(self, consumer: ConsumerMember) -> Pull:
-        """What reads for a consumer that is registered, until it is forgotten or leaves."""
+        """Returns the call that reads for a registered consumer, until it is unregistered."""
 
     def send_back(self, message: ReceivedMessage, group: str, delay_level: int, max_reconsume_times: int, /) -> object:
-        """Has a message come again to a group after a delay: 0 by how often it came, else a level; parks it with the
-        group's dead letters if it came as often as that, or for -1."""
+        """Delivers a message to a group again after a delay: by the number of deliveries for 0, otherwise the given
+        level. Moves it to the group's dead letters after `max_reconsume_times` deliveries, or for -1."""
 
     def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The first queue offset whose message was stored at that time or later; the queue's end if none was."""
+        """Returns the first queue offset stored at that time or later; the end of the queue if there is none."""
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """First queue offset left, and one past the last visible."""
+        """Returns the first queue offset left, and the one after the last visible message."""
 
     def wait(self, physical_offset: int, timeout_ms: int) -> int:
-        """Waits until something is visible above `physical_offset`, or the time is over; returns how far it is now.
+        """Waits until something above `physical_offset` is visible, or for the timeout; returns the new value.
 
-        A remote broker's client counts what came instead of bytes; 0 is below either.
+        A remote client counts arrivals instead of bytes. 0 is below either.
         """
 
     def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None: ...
     def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None: ...
     def write_offsets(self) -> None: ...
     def register_consumer(self, consumer: ConsumerMember) -> int:
-        """The consumer's number, above 0. Raises InvalidOptionError if another member wants something else."""
+        """Registers the consumer and returns its id (> 0). Raises InvalidOptionError if it disagrees with a member."""
 
     def share_of(self, consumer: ConsumerMember, topic: str) -> Sequence[int]:
-        """The queues of a topic, its own or its retry topic, that are a member's share; each has one member."""
+        """Returns the queues of a topic, or of the retry topic, assigned to this member. Each queue has one member."""
 
     def lock_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> bool:
-        """Whether the consumer may read a queue of its group: no other member holds it, or the holder let go."""
+        """Locks a queue for the consumer; returns False while another member holds it and does not release it."""
 
     def unlock_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> None: ...
 

@@ -1,8 +1,9 @@
-"""Lifetime: what must be ended with a broker, also with one that nobody closed.
+"""Lifetime: closes the parts of a broker, also when nobody called `close`.
 
-In: a broker's store, its tables, its threads. Out: a store that is closed with everything written. Always: nothing here
-knows the broker, so that a forgotten one can be collected; in a forked child nothing is ended. Not here: when a broker
-closes.
+In:     a broker's store, its tables, its threads.
+Out:    a closed store with everything written.
+Always: nothing here refers to the broker, so that the garbage collector can free it. A forked child closes nothing.
+Not here: when a broker closes.
 """
 
 import logging
@@ -15,15 +16,15 @@ from txstore.errors import ReadOnlyError
 from txstore.housekeeping import Housekeeping
 from txstore.topics import Groups, Topics
 
-__all__ = ["Parts", "end_forgotten"]
+__all__ = ["Parts", "close_abandoned"]
 
 _log = logging.getLogger("txstore.broker")
-_FORGOTTEN_STOP_SECONDS = 5.0  # The collector may run while this thread holds what the job waits for.
+_ABANDONED_STOP_SECONDS = 5.0  # Bounded: the collector may run in a thread that holds what the current job waits for.
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What must be ended with a broker."""
+    """The parts of a broker that must be closed with it."""
 
     store: Store
     tables: tuple[Topics, Groups]
@@ -32,12 +33,12 @@ class Parts:
     process: int
 
     def write_tables(self) -> None:
-        """Writes topics and groups that wait to be written."""
+        """Writes pending changes of topics and groups."""
         for table in self.tables:
             table.write()
 
     def shut(self) -> None:
-        """Writes what is left and closes the store, even where writing fails."""
+        """Writes what is left and closes the store, even if writing fails."""
         try:
             self.write_tables()
         finally:
@@ -49,14 +50,14 @@ class Parts:
                 self.store.close()
 
 
-def end_forgotten(parts: Parts) -> None:
-    """Ends a broker that nobody closed. Runs wherever it is collected, so it waits for no check and raises nothing."""
+def close_abandoned(parts: Parts) -> None:
+    """Closes a broker that was never closed. The collector calls it, so it waits for no check and raises nothing."""
     if os.getpid() != parts.process:
         return
     try:
-        parts.housekeeping.stop(_FORGOTTEN_STOP_SECONDS)
+        parts.housekeeping.stop(_ABANDONED_STOP_SECONDS)
         parts.pool.stop()
         if not parts.store.closed:
             parts.shut()
     except Exception:
-        _log.exception("a forgotten store was not closed cleanly")
+        _log.exception("a store that was never closed could not be closed cleanly")

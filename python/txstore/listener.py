@@ -1,8 +1,9 @@
-"""Listeners: the user's code that runs a local transaction, and that answers a check.
+"""Listeners: adapts the user's code that runs a local transaction or answers a check.
 
-In: whatever shape the user has: today's `TransactionListener`, RocketMQ's two older callbacks, plain functions. Out:
-one shape for each of the two questions. Always: what a checker returns is judged by the caller, nothing is guessed.
-Not here: threads and time limits (`check`), what an answer leads to (`producer`).
+In:     a `TransactionListener`, an object with one of RocketMQ's two older callbacks, or a plain function.
+Out:    one kind of callable to run a local transaction, and one to answer a check.
+Always: what a checker returns is passed on unchanged. `parse_answer` tells what it means.
+Not here: threads and time limits (`check`), the effect of an answer (`producer`).
 """
 
 import abc
@@ -23,18 +24,18 @@ __all__ = [
     "TransactionListener",
     "as_checker",
     "as_executer",
-    "judged",
+    "parse_answer",
     "parse_tags",
 ]
 
 Executer: TypeAlias = Callable[[TransactionMessage, Any], object]
 """Runs the local transaction of a message; what it returns should be a LocalTransactionState."""
 Checker: TypeAlias = Callable[[TransactionMessage], object]
-"""Tells what became of a message's local transaction; what it returns should be a LocalTransactionState."""
+"""Returns the outcome of a message's local transaction, which should be a LocalTransactionState."""
 
 
 class TransactionListener(abc.ABC):
-    """A local transaction and its check, as RocketMQ's clients have them since 4.3."""
+    """Runs a local transaction and answers its check, in the shape of RocketMQ's clients since 4.3."""
 
     @abc.abstractmethod
     def execute_local_transaction(self, message: TransactionMessage, arg: Any) -> LocalTransactionState:
@@ -42,14 +43,14 @@ class TransactionListener(abc.ABC):
 
     @abc.abstractmethod
     def check_local_transaction(self, message: TransactionMessage) -> LocalTransactionState:
-        """Tells what became of it, from what the local transaction left: look `message.transaction_id` up.
+        """Returns the outcome of the local transaction, from what it stored under `message.transaction_id`.
 
-        May be asked in another process than the one that ran it, and more than once.
+        Another process than the one that ran the local transaction may be asked, and more than once.
         """
 
 
 class LocalTransactionExecuter(abc.ABC):
-    """RocketMQ's older callback for the local transaction."""
+    """Runs a local transaction, in the shape of RocketMQ's older callback."""
 
     @abc.abstractmethod
     def execute_local_transaction_branch(self, message: TransactionMessage, arg: Any) -> LocalTransactionState:
@@ -57,11 +58,11 @@ class LocalTransactionExecuter(abc.ABC):
 
 
 class TransactionCheckListener(abc.ABC):
-    """RocketMQ's older callback for the check."""
+    """Answers a check, in the shape of RocketMQ's older callback."""
 
     @abc.abstractmethod
     def check_local_transaction_state(self, message: TransactionMessage) -> LocalTransactionState:
-        """Tells what became of the local transaction."""
+        """Returns the outcome of the local transaction."""
 
 
 _EXECUTE = (
@@ -79,17 +80,17 @@ _CHECK = (
 
 
 def as_executer(listener: object) -> Executer | None:
-    """The call that runs a local transaction: a method by one of RocketMQ's names; None if there is none.
+    """Returns the method that runs a local transaction, under any of RocketMQ's names; None if there is none.
 
-    Raises InvalidOptionError for a class that was not called.
+    Raises InvalidOptionError for a class where an instance is expected.
     """
     return _method(listener, _EXECUTE)
 
 
 def as_checker(listener: object) -> Checker | None:
-    """The call that answers a check: a method by one of RocketMQ's names; None if there is none.
+    """Returns the method that answers a check, under any of RocketMQ's names; None if there is none.
 
-    Raises InvalidOptionError for a class that was not called.
+    Raises InvalidOptionError for a class where an instance is expected.
     """
     return _method(listener, _CHECK)
 
@@ -99,7 +100,8 @@ def _method(listener: object, names: tuple[str, ...]) -> Callable[..., object] |
         method = getattr(listener, name, None)
         if isinstance(listener, type) and isinstance(inspect.getattr_static(listener, name, None), FunctionType):
             raise InvalidOptionError(
-                f"{listener.__name__} is a class, no listener yet\nhint: make one of it: {listener.__name__}()",
+                f"expected a listener, got the class {listener.__name__}\n"
+                f"hint: pass an instance: {listener.__name__}()",
                 option="listener",
             )
         if callable(method):
@@ -107,10 +109,10 @@ def _method(listener: object, names: tuple[str, ...]) -> Callable[..., object] |
     return None
 
 
-def judged(answer: object, question: str) -> tuple[LocalTransactionState, str | None]:
-    """The state that `answer` stands for, and why it is UNKNOWN if it is no state at all.
+def parse_answer(answer: object, question: str) -> tuple[LocalTransactionState, str | None]:
+    """Returns the state of `answer`, and the reason if it counts as UNKNOWN because it is not a state.
 
-    RocketMQ's rule: null is UNKNOW. `question` names the call in the reason.
+    As in RocketMQ, where null is UNKNOW. `question` names the call in the reason.
     """
     if isinstance(answer, LocalTransactionState):
         return answer, None
@@ -118,24 +120,25 @@ def judged(answer: object, question: str) -> tuple[LocalTransactionState, str | 
 
 
 def parse_tags(tags: str | None) -> tuple[str, ...] | None:
-    """The tags of a RocketMQ expression: `"a || b"` → `("a", "b")`; None, "" and "*" → None, which is every message.
+    """Parses RocketMQ's tag expression: `"a || b"` → `("a", "b")`; None, "" and "*" → None, which is every message.
 
     Raises InvalidOptionError for an expression without a tag.
     """
     if tags is not None and not isinstance(tags, str):
-        raise InvalidOptionError(f'tags {tags!r} is no str\nhint: "a || b", or "*" for all', option="tags")
+        raise InvalidOptionError(f'tags must be a str, got {tags!r}\nhint: "a || b", or "*" for all', option="tags")
     if tags is None or tags.strip() in ("", "*"):
         return None
     found = tuple(dict.fromkeys(word.strip() for word in tags.split("||") if word.strip()))
     if not found:
-        raise InvalidOptionError(f'tags {tags!r} names no tag\nhint: "a || b", or "*" for all', option="tags")
+        raise InvalidOptionError(f'tags {tags!r} contain no tag\nhint: "a || b", or "*" for all', option="tags")
     return None if "*" in found else found
 
 
 class Checkers:
-    """Who answers a check: checkers bound to a topic, a tag, both or neither; the most specific one wins.
+    """Finds who answers a check: a checker bound to the topic and tag, the topic, the tag, or to all messages.
 
-    A topic is more specific than a tag. Binding the same topic and tag again replaces the checker.
+    The most specific checker answers, and a topic is more specific than a tag. A second binding of the same topic and
+    tag replaces the first.
     """
 
     def __init__(self, default: Checker | None = None) -> None:
@@ -146,24 +149,24 @@ class Checkers:
     def add(self, checker: object, *, topic: str | None = None, tags: str | None = None) -> None:
         """Binds a callable, or an object with one of RocketMQ's check methods, to `topic` and to each of `tags`.
 
-        Raises InvalidOptionError if it can answer no check.
+        Raises InvalidOptionError if it cannot answer checks.
         """
         call = as_checker(checker)
         if call is None:
             if not callable(checker):
                 raise InvalidOptionError(
-                    f"{type(checker).__name__} can answer no check\n"
-                    "hint: give a callable or an object with check_local_transaction",
+                    f"expected a checker, got {type(checker).__name__}\n"
+                    "hint: pass a callable or an object with check_local_transaction",
                     option="checker",
                 )
             call = checker
         bound = dict(self._bound)
         for tag in parse_tags(tags) or (None,):
             bound[topic, tag] = call
-        self._bound = bound  # Replaced whole: a check in another thread sees the old or the new, never half of it.
+        self._bound = bound  # Replaced as a whole, so that a check in another thread never sees half of it.
 
     def find(self, topic: str, tag: str | None) -> Checker | None:
-        """The checker for a message of `topic` with `tag`; None if nobody answers for it."""
+        """Returns the checker for a message of `topic` with `tag`; None if there is none."""
         bound = self._bound
         for key in ((topic, tag), (topic, None), (None, tag), (None, None)):
             checker = bound.get(key)

@@ -1,9 +1,9 @@
-"""Local transactions: the state of one transaction in the process that runs it, without I/O.
+"""Local transactions: tracks one transaction in the process that runs it, without I/O.
 
 In:     what happens: the half message was stored, the local transaction answered, raised or was left, an end failed.
 Out:    what the broker must still be told, and the state and error that users see.
 Always: an answer that is not a state is UNKNOWN. A rollback that failed never becomes a commit.
-Not here: storing and ending (`producer`, `aio`), which differ by `await` alone.
+Not here: storing and ending (`producer`, `aio`), which differ only by `await`.
 """
 
 import logging
@@ -17,7 +17,7 @@ from txstore.errors import (
     TxStoreError,
     WrongGroupError,
 )
-from txstore.listener import judged
+from txstore.listener import parse_answer
 from txstore.message import (
     LocalTransactionState,
     Message,
@@ -33,30 +33,30 @@ _log = logging.getLogger("txstore.producer")
 
 
 class LocalTransaction(Generic[S]):
-    """One transaction: its half message, and what is to become of it."""
+    """One transaction: its half message and its intended outcome."""
 
     __slots__ = ("error", "group", "half", "message", "state", "transaction_id", "wanted")
 
     def __init__(self, group: str, half: S, message: Message) -> None:
-        """`message`: as it was given; `self.message` has its transaction id."""
+        """`message` is the message as it was given; `self.message` has its transaction id."""
         self.group = group
         self.half = half
         self.transaction_id = half.message_id
         self.message = message.with_transaction_id(self.transaction_id)
         self.wanted = _UNKNOWN
-        """What the broker is to be told."""
+        """The outcome to tell the broker."""
         self.state = _UNKNOWN
-        """What the broker was told."""
+        """The outcome that the broker was told."""
         self.error: str | None = None
-        """Why a check must settle it, in one line."""
+        """In one line, why a check must settle the transaction; None if it need not."""
 
     def answered(self, answer: object) -> None:
-        """Takes what the local transaction returned; anything but a state counts as UNKNOWN."""
+        """Takes the local transaction's return value. Anything but a state counts as UNKNOWN."""
         if isinstance(answer, LocalTransactionState):
             self.wanted = answer
         else:
-            self.wanted, self.error = judged(answer, "the local transaction")
-            self._warn("local transaction gave no answer", str(self.error))
+            self.wanted, self.error = parse_answer(answer, "the local transaction")
+            self._warn("local transaction returned no state", str(self.error))
 
     def raised(self, error: Exception) -> None:
         """Notes that the local transaction raised, which counts as UNKNOWN."""
@@ -72,12 +72,12 @@ class LocalTransaction(Generic[S]):
         _log.info("transaction left unknown by an exception", extra=fields)
 
     def end_failed(self, error: TxStoreError) -> None:
-        """Notes that the broker could not be told `wanted`; a check settles it."""
+        """Notes that telling the broker `wanted` failed. A check settles the transaction."""
         self.error = error_text(error)
         self._warn("transaction could not be ended", self.error, state=self.wanted.name)
 
     def result(self) -> TransactionSendResult:
-        """What `send_in_transaction` returns."""
+        """Returns the result of `send_in_transaction`."""
         return TransactionSendResult(self.half, self.wanted, self.message, self.error)
 
     def _fields(self, **more: object) -> dict[str, object]:
@@ -93,10 +93,10 @@ class LocalTransaction(Generic[S]):
 
 
 class TransactionBlock(Generic[S]):
-    """What the blocking and the asyncio block share: `with producer.transaction(message) as tx`.
+    """The common part of the blocking and the asyncio block `with producer.transaction(message) as tx`.
 
-    CONTRADICTIONS are the errors of an end that contradicts what became of the transaction. Leaving the block raises
-    them; it logs all others, keeps them in `error`, and a check settles the transaction.
+    CONTRADICTIONS are the errors of an end that contradicts how the transaction ended. Leaving the block raises them.
+    It logs all others and keeps them in `error`, and a check settles the transaction.
     """
 
     CONTRADICTIONS = (AlreadyEndedError, WrongGroupError, TransactionNotFoundError)
@@ -108,12 +108,12 @@ class TransactionBlock(Generic[S]):
 
     @property
     def transaction_id(self) -> str:
-        """The id that the local transaction should store, so that a check finds it."""
+        """The id that the local transaction should store, so that a check finds it there."""
         return self._begun.transaction_id
 
     @property
     def message(self) -> Message:
-        """The message, with its transaction id once the block was entered."""
+        """The message. It has its transaction id once the block was entered."""
         return self._message if self._local is None else self._local.message
 
     @property
@@ -123,12 +123,12 @@ class TransactionBlock(Generic[S]):
 
     @property
     def state(self) -> LocalTransactionState:
-        """What the broker was told; UNKNOWN before that."""
+        """The outcome that the broker was told; UNKNOWN before that."""
         return _UNKNOWN if self._local is None else self._local.state
 
     @property
     def error(self) -> str | None:
-        """Why a check must settle the transaction, in one line; None if nothing went wrong."""
+        """In one line, why a check must settle the transaction; None if nothing went wrong."""
         return None if self._local is None else self._local.error
 
     @property
@@ -145,7 +145,7 @@ class TransactionBlock(Generic[S]):
             raise InvalidOptionError("the transaction has begun already\nhint: one block is one transaction")
 
     def _still_to_tell(self, error: BaseException | None) -> LocalTransactionState:
-        """Notes that the block is left, and returns what the broker must still be told; UNKNOWN: nothing."""
+        """Notes that the block is left and returns what to tell the broker, UNKNOWN if nothing."""
         self._left = True
         local = self._begun
         if local.state is not _UNKNOWN:
@@ -157,7 +157,7 @@ class TransactionBlock(Generic[S]):
 
 
 def without_delay(message: Message, group: str, *, stacklevel: int) -> Message:
-    """The message without its delay level, with a warning: a transactional message cannot be delayed.
+    """Returns the message without its delay level, and warns, because a transactional message cannot be delayed.
 
     RocketMQ's producer clears it, too: the delivery of the half message itself must not be delayed.
     """
@@ -171,6 +171,6 @@ def without_delay(message: Message, group: str, *, stacklevel: int) -> Message:
 
 
 def error_text(error: BaseException) -> str:
-    """An exception in one line: its class and its text."""
+    """Returns an exception as one line: its class and its text."""
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

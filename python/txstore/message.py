@@ -1,7 +1,9 @@
-"""The nouns of messaging: messages, what a send returns, and the enums of RocketMQ's words.
+"""Messages: the messages themselves, the results of sending, and RocketMQ's enums.
 
-In: values from the engine. Out: the classes a user imports. Always: immutable; an enum where RocketMQ has one, with
-RocketMQ's own spelling as an alias. Not here: checking a message (the engine does when it is made), storing it.
+In:     values from the engine.
+Out:    the classes that users import.
+Always: immutable. Enums have RocketMQ's spelling as aliases.
+Not here: validating a message (the engine does when it is created) and storing it.
 """
 
 import enum
@@ -41,14 +43,14 @@ _HIDING = ("REAL_TOPIC", "REAL_QID")
 
 
 class LocalTransactionState(enum.Enum):
-    """What became of the local transaction: a listener's answer."""
+    """The outcome of a local transaction: what a listener returns."""
 
     COMMIT = "COMMIT"
     """It committed: deliver the message."""
     ROLLBACK = "ROLLBACK"
-    """It did not happen, and will not: drop the message."""
+    """It did not commit and never will: drop the message."""
     UNKNOWN = "UNKNOWN"
-    """Not known yet: ask again later."""
+    """The outcome is not known yet: ask again later."""
 
     COMMIT_MESSAGE = COMMIT
     ROLLBACK_MESSAGE = ROLLBACK
@@ -56,7 +58,7 @@ class LocalTransactionState(enum.Enum):
 
 
 class SendStatus(enum.Enum):
-    """How safe a sent message is. An embedded store has no slaves, so a send that returns is always SEND_OK."""
+    """How safely a message was stored. An embedded store has no slaves, so a send that returns is always SEND_OK."""
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -65,18 +67,18 @@ class SendStatus(enum.Enum):
 
 
 class TransactionState(enum.StrEnum):
-    """What the log says of a transaction. All but PENDING are final."""
+    """The state of a transaction, from the log. All but PENDING are final."""
 
     PENDING = "pending"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
     DISCARDED = "discarded"
     FINISHED_UNKNOWN = "finished_unknown"
-    """A broker finished it and left no trace of how."""
+    """A broker ended it and left no trace of how."""
 
 
 class ConsumeFromWhere(enum.Enum):
-    """Where a consumer group begins in a queue that it has no offset of."""
+    """Where a consumer group starts in a queue that it has no offset for."""
 
     CONSUME_FROM_FIRST_OFFSET = "first"
     CONSUME_FROM_LAST_OFFSET = "last"
@@ -86,35 +88,35 @@ class ConsumeFromWhere(enum.Enum):
 
 
 class ConsumeResult(enum.Enum):
-    """What a handler made of a message."""
+    """What a handler returns for a message."""
 
     SUCCESS = "SUCCESS"
-    """Done with it."""
+    """The message was processed."""
     RECONSUME_LATER = "RECONSUME_LATER"
-    """Let it come again later; orderly: in a moment, and nothing of its queue before it."""
+    """Deliver it again later. An orderly consumer gets it again soon, before anything else of its queue."""
 
     CONSUME_SUCCESS = SUCCESS
     FAILURE = RECONSUME_LATER
 
 
 class MessageModel(enum.Enum):
-    """Who of a group gets a message."""
+    """Which members of a group get a message."""
 
     CLUSTERING = "CLUSTERING"
-    """One of its members: they share the queues."""
+    """One member: the members share the queues."""
     BROADCASTING = "BROADCASTING"
-    """Every member; each keeps offsets of its own, and there are no retries."""
+    """Every member. Each keeps its own offsets, and there are no retries."""
 
 
 class MessageQueue(NamedTuple):
-    """One queue of a topic: what a selector chooses from."""
+    """One queue of a topic, for a selector to choose."""
 
     topic: str
     queue_id: int
 
 
 class SentMessage(Protocol):
-    """Where a message was stored: the engine's `SendResult`, or what a remote or fake broker gives instead."""
+    """Where a message was stored: the engine's `SendResult`, or the result of a remote or fake broker."""
 
     @property
     def message_id(self) -> str: ...
@@ -126,18 +128,18 @@ class SentMessage(Protocol):
     def queue_id(self) -> int: ...
     @property
     def queue_offset(self) -> int:
-        """In entries; of a half message: in the half queue."""
+        """In entries; for a half message, in the half queue."""
 
     @property
     def physical_offset(self) -> int:
-        """In bytes of the log."""
+        """In bytes of the commit log."""
 
     @property
     def transaction_id(self) -> str | None: ...
 
 
 class TransactionMessage(Protocol):
-    """What a listener may ask of a message, be it about to be decided (`Message`) or checked (`HalfMessage`)."""
+    """The part of a message that listeners see, before its end (`Message`) and in a check (`HalfMessage`)."""
 
     @property
     def topic(self) -> str: ...
@@ -156,7 +158,7 @@ class TransactionMessage(Protocol):
 
 
 class ReceivedMessage(TransactionMessage, Protocol):
-    """What a consumer hands out: the engine's `StoredMessage`, or what a remote or fake broker gives instead."""
+    """A message that a consumer returns: the engine's `StoredMessage`, or that of a remote or fake broker."""
 
     @property
     def queue_id(self) -> int: ...
@@ -166,7 +168,7 @@ class ReceivedMessage(TransactionMessage, Protocol):
 
     @property
     def physical_offset(self) -> int:
-        """In bytes of the log."""
+        """In bytes of the commit log."""
 
     @property
     def message_id(self) -> str: ...
@@ -179,17 +181,17 @@ class ReceivedMessage(TransactionMessage, Protocol):
     @property
     def reconsume_times(self) -> int: ...
     def retry(self, delay_level: int = 0) -> None:
-        """Asks the consumer that handed it out to hand it out again later, in place of acknowledging it.
+        """Asks for delivery again later instead of acknowledging the message.
 
-        0: longer each time, as RocketMQ does; 1 to 18: this delay level; -1: to the dead letters.
+        `delay_level` 0: longer each time, as in RocketMQ; 1 to 18: this delay level; -1: to the dead letters.
         """
 
     def settle(self) -> int | None:
-        """For consumers: the delay level that `retry` asked for, None if it did not; from now on it cannot."""
+        """Closes `retry` for this message and returns the delay level it asked for, None if none. For consumers."""
 
 
 class StoredHalf(TransactionMessage, Protocol):
-    """What `HalfMessage` needs of a half message as stored."""
+    """The part of a stored half message that `HalfMessage` needs."""
 
     @property
     def message_id(self) -> str: ...
@@ -209,7 +211,7 @@ class StoredHalf(TransactionMessage, Protocol):
 
 
 class HalfMessage:
-    """A half message as a check sees it: under its real topic and queue, the rest as stored.
+    """A half message as a checker sees it: with its real topic and queue, the rest as stored.
 
     RocketMQ hands a checker the same view.
     """
@@ -241,7 +243,7 @@ class HalfMessage:
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties, the system's too, but not those that hide the real topic."""
+        """All properties, including the system's, except those that hide the real topic."""
         return {name: value for name, value in self._stored.properties.items() if name not in _HIDING}
 
     @property
@@ -250,7 +252,7 @@ class HalfMessage:
 
     @property
     def half_queue_offset(self) -> int:
-        """Its place in the half queue, in entries."""
+        """Its queue offset in the half queue."""
         return self._stored.queue_offset
 
     @property
@@ -267,7 +269,7 @@ class HalfMessage:
 
     @property
     def born_timestamp(self) -> datetime:
-        """When the producer made it, by the producer's clock."""
+        """When the producer created it, by the producer's clock."""
         return utc(self._stored.born_timestamp_ms)
 
     @property
@@ -277,7 +279,7 @@ class HalfMessage:
 
     @property
     def check_times(self) -> int:
-        """How often a broker says it has asked; txstore itself counts elsewhere (`broker.transactions()`)."""
+        """How often brokers claim to have checked it. txstore counts checks in `broker.transactions()`."""
         return check_times(self._stored.properties)
 
     def __repr__(self) -> str:
@@ -286,14 +288,14 @@ class HalfMessage:
 
 @dataclass(slots=True)
 class TransactionSendResult:
-    """What `send_in_transaction` did: where the half was stored, what the local transaction said, what went wrong."""
+    """The result of `send_in_transaction`: where the half message is, the outcome, and the error."""
 
     send_result: SentMessage
     local_transaction_state: LocalTransactionState
     message: Message
-    """The message with its transaction id: resent, it is found and not stored twice while it pends."""
+    """The message with its transaction id. If resent while it is pending, it is recognized and not stored again."""
     error: str | None = None
-    """The text of what the local transaction, or the end behind it, raised; a check settles it then."""
+    """The error of the local transaction, or of the end after it, in one line. A check then settles the transaction."""
 
     @property
     def send_status(self) -> SendStatus:
@@ -326,43 +328,43 @@ class TransactionSendResult:
 
     @property
     def physical_offset(self) -> int:
-        """Of the half message, in bytes of the log."""
+        """Of the half message, in bytes of the commit log."""
         return self.send_result.physical_offset
 
 
 def transaction_id_of(sent: SentMessage) -> str:
-    """The id of the transaction that a half message began: its own unique id."""
+    """Returns the id of the transaction that a half message began: its own unique id."""
     return sent.transaction_id or sent.message_id
 
 
 def retry_topic(group: str) -> str:
-    """The topic in which messages come again to a consumer group."""
+    """Returns the topic in which a consumer group gets messages again."""
     return f"%RETRY%{group}"
 
 
 def dead_letter_topic(group: str) -> str:
-    """The topic in which a consumer group's dead letters are parked."""
+    """Returns the topic that holds a consumer group's dead letters."""
     return f"%DLQ%{group}"
 
 
 def retry_group(group: str, topic: str) -> str:
-    """The name under which a group's progress in its retry topic is kept, for what came from one of its topics."""
+    """Returns the name of a group's progress in its retry topic for messages that came from `topic`."""
     return f"{group}%{topic}"
 
 
 def is_retry_progress(topic: str, name: str) -> bool:
-    """Whether offsets under this name are such a progress."""
+    """Tells whether offsets under this name are such progress in a retry topic."""
     return topic.startswith("%RETRY%") and name.startswith(topic.removeprefix("%RETRY%") + "%")
 
 
 def check_times(properties: dict[str, str]) -> int:
-    """TRANSACTION_CHECK_TIMES of a half message; 0 where it is missing or no number (RocketMQ reads it so)."""
+    """Returns TRANSACTION_CHECK_TIMES of a half message; 0 if it is missing or not a number, as in RocketMQ."""
     text = properties.get(_CHECK_TIMES, "0")
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def utc(timestamp_ms: int) -> datetime:
-    """Milliseconds since the epoch as an aware datetime; one beyond what datetime can hold is cut to its nearest."""
+    """Converts milliseconds since the epoch to an aware datetime, clamped to datetime's range."""
     try:
         return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):

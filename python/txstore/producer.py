@@ -1,8 +1,9 @@
 """Producers: choose a queue, store a message, run a local transaction and end it.
 
-In: messages and the user's callbacks. Out: where each message was stored, and what became of its transaction. Always:
-a half message is stored before its local transaction runs, and an answer nobody knows is UNKNOWN. Not here: who is
-asked later (`check`), what may end how (the engine and `transaction`).
+In:     messages and the user's callbacks.
+Out:    where each message was stored, and how its transaction ended.
+Always: a half message is stored before its local transaction runs. An answer that is not a state counts as UNKNOWN.
+Not here: who is checked later (`check`), which ends are allowed (the engine and `transaction`).
 """
 
 import itertools
@@ -36,25 +37,25 @@ from txstore.message import (
 __all__ = ["LocalDatabase", "Producer", "QueueSelector", "Transaction", "TransactionProducer"]
 
 QueueSelector: TypeAlias = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue | int]
-"""Chooses one of a topic's queues for a message; the last argument is `send`'s `arg`. A queue or its id."""
+"""Chooses one of a topic's queues for a message, as a MessageQueue or its id. The last argument is `send`'s `arg`."""
 
 
 class Session(Protocol):
-    """What all connections and sessions of sync drivers have."""
+    """The methods that connections and sessions of all blocking drivers have."""
 
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
 
 
 class AsyncSession(Protocol):
-    """What those of async drivers have."""
+    """The methods that connections and sessions of all asyncio drivers have."""
 
     def commit(self) -> Coroutine[Any, Any, None]: ...
     def rollback(self) -> Coroutine[Any, Any, None]: ...
 
 
 class LocalDatabase(Protocol):
-    """Where the local transactions of a producer leave their rows: a `txstore.database.Database`."""
+    """The database that holds the rows of local transactions: a `txstore.database.Database`."""
 
     def check_local_transaction(self, message: TransactionMessage) -> LocalTransactionState: ...
     def clean(self, before: datetime) -> int: ...
@@ -68,16 +69,16 @@ class LocalDatabase(Protocol):
         selector: QueueSelector | None,
         arg: Any,
     ) -> Any:
-        """The block of `producer.transaction(message, session=session)`."""
+        """Returns the block of `producer.transaction(message, session=session)`."""
 
 
-# Looking a member up in its enum class is slow, and these are asked for at every transaction.
+# Looking up a member in its enum class is slow, and every transaction needs these two.
 _UNKNOWN, _COMMIT = LocalTransactionState.UNKNOWN, LocalTransactionState.COMMIT
 _log = logging.getLogger("txstore.producer")
 
 
 class Producer:
-    """Sends messages. Made by `broker.producer(group)`; safe to use from many threads.
+    """Sends messages. Created by `broker.producer(group)`. Thread-safe.
 
     Raises InvalidNameError for a group name that is not allowed.
     """
@@ -90,8 +91,8 @@ class Producer:
         self._append: Callable[[Message, int], SentMessage] = broker.appender(group)
         self._queues: dict[str, tuple[int, ...]] = {}
         self._topics: set[str] = set()
-        # The next queue of each topic: `itertools.cycle` steps in one C call, so threads share it without a lock, and
-        # it has no counter that could overflow.
+        # The next queue of each topic. `itertools.cycle` steps in one C call, so threads share it without a lock, and
+        # no counter can overflow.
         self._turns: dict[str | None, Callable[[], int]] = {}
         self._number = broker.register_producer(self)
 
@@ -100,14 +101,17 @@ class Producer:
 
     @property
     def group(self) -> str:
+        """The name of the producer group."""
         return self._group
 
     @property
     def number(self) -> int:
+        """The id of this producer at its broker; 0 before it is registered."""
         return getattr(self, "_number", 0)
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called."""
         return self._closed
 
     def send(
@@ -118,16 +122,16 @@ class Producer:
         selector: QueueSelector | None = None,
         arg: Any = None,
     ) -> SentMessage:
-        """Stores one message; it is visible to consumers when this returns (SYNC_FLUSH: and durable).
+        """Stores one message. It is visible to consumers, and with SYNC_FLUSH durable, when this returns.
 
-        Its queue: `queue_id`, else what `selector` chooses, else its message group's, else the next one in turn.
-        Raises InvalidNameError (topic or queue), StoreClosedError, and what storing raises.
+        Its queue is `queue_id`, otherwise the choice of `selector`, otherwise that of its message group, otherwise the
+        next queue in turn. Raises InvalidNameError for the topic or queue, StoreClosedError, and the errors of storing.
         """
         if queue_id is None and selector is None:
             try:
                 turn = self._turns.get(message.turn_topic)
             except AttributeError:
-                raise _no_message(message) from None
+                raise _not_a_message(message) from None
             if turn is not None:
                 return self._append(message, turn())
         return self._append(message, self._choose(message, queue_id, selector, arg))
@@ -140,14 +144,15 @@ class Producer:
         selector: QueueSelector | None = None,
         arg: Any = None,
     ) -> Sequence[SentMessage]:
-        """Stores several messages as one write (and one sync): all or none. Topics may differ.
+        """Stores several messages, of one or more topics, in one write and one sync: either all or none.
 
-        Messages of one topic without a group go to one queue, so that they stay in order. Errors as `send`.
+        Messages of one topic without a message group go to the same queue, so that they stay in order. Raises as
+        `send` does.
         """
         if self._closed:
             self._refuse()
         if queue_id is None and selector is None:
-            # What most batches are, in the fewest steps: one topic that was sent to before, no groups.
+            # Fast path for most batches: one topic that this producer has sent to before, and no message groups.
             topics = {message.turn_topic for message in messages}
             turn = self._turns.get(topics.pop()) if len(topics) == 1 else None
             if turn is not None:
@@ -166,20 +171,20 @@ class Producer:
 
     @property
     def topics(self) -> frozenset[str]:
-        """What it has sent to."""
+        """The topics that this producer has sent to."""
         return frozenset(self._topics)
 
     def topics_changed(self) -> None:
-        """Forgets what is known of topics; the next send asks the broker again."""
+        """Forgets the queues of all topics, so that the next send asks the broker again."""
         self._queues = {}
         self._turns = {}
 
     def checker_for(self, topic: str, tag: str | None) -> Checker | None:
-        """A plain producer began no transaction and answers for none."""
+        """Returns None: a plain producer starts no transactions and answers no checks."""
         return None
 
     def close(self) -> None:
-        """Leaves the group; sending afterwards raises StoreClosedError. Again: nothing."""
+        """Leaves the group. Sending afterwards raises StoreClosedError. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -198,60 +203,60 @@ class Producer:
         raise StoreClosedError(f"the producer of group {self._group} is closed")
 
     def _queue_ids(self, topic: str) -> tuple[int, ...]:
-        """The queues that may be sent to, from the broker the first time."""
+        """Returns the ids of the topic's writable queues; asks the broker the first time."""
         known = self._queues.get(topic)
         if known is None:
             if self._closed:
                 self._refuse()
             known = tuple(self._broker.write_queues(topic))
             if not known:
-                raise InvalidNameError(f"topic {topic} has no queue that may be sent to")
+                raise InvalidNameError(f"topic {topic} has no queue that accepts messages")
             self._queues[topic] = known
             self._topics.add(topic)
         return known
 
     def _first_turn(self, topic: str) -> int:
         turn = itertools.cycle(self._queue_ids(topic)).__next__
-        # Of two threads that come first, both go on with the same cycle.
+        # If two threads come here first, both continue with the same cycle.
         return self._turns.setdefault(topic, turn)()
 
     def _check_queue(self, topic: str, queue_id: int) -> None:
         known = self._queue_ids(topic)
         if queue_id not in known or isinstance(queue_id, bool):
             raise InvalidNameError(
-                f"topic {topic} has no queue {queue_id} that may be sent to\n"
+                f"topic {topic} has no queue {queue_id} that accepts messages\n"
                 f"hint: its queues are {', '.join(map(str, known))}"
             )
 
     def _choose(self, message: Message, queue_id: int | None, selector: QueueSelector | None, arg: Any) -> int:
-        """The queue of one message: given, selected, its group's, or the next in turn."""
+        """Returns the queue of one message: given, selected, its message group's, or the next in turn."""
         topic = message.topic
         if queue_id is None and selector is not None:
             chosen = selector([MessageQueue(topic, number) for number in self._queue_ids(topic)], message, arg)
             queue_id = chosen.queue_id if isinstance(chosen, MessageQueue) else chosen
             if not isinstance(queue_id, int):
-                raise InvalidNameError(f"the selector returned {chosen!r}, neither a MessageQueue nor a queue id")
+                raise InvalidNameError(f"the selector must return a MessageQueue or a queue id, got {chosen!r}")
         if queue_id is not None:
             self._check_queue(topic, queue_id)
             return queue_id
         group = message.message_group
         if group is not None:
             queues = self._queue_ids(topic)
-            return queues[java_hash_code(group) % len(queues)]  # Python's % of a negative hash is not negative.
+            return queues[java_hash_code(group) % len(queues)]  # In Python, % of a negative hash is not negative.
         turn = self._turns.get(topic)
         return turn() if turn is not None else self._first_turn(topic)
 
 
 class TransactionProducer(Producer):
-    """Sends transactional messages, and answers checks about those of its group.
+    """Sends transactional messages and answers the checks of its group. Thread-safe.
 
-    `listener`: runs local transactions and answers checks (today's shape, or RocketMQ's older ones); `check_listener`:
-    answers checks, if `listener` does not or is None; `database`, instead of both: a `txstore.database.Database` that
-    answers them by rows. Made by `broker.transaction_producer(group, listener)`; safe to use from many threads. It is
-    asked until it is closed, also while nobody calls it.
+    Created by `broker.transaction_producer(group, listener)`. It is asked until it is closed, even if nobody uses it.
 
-    Raises InvalidOptionError for a listener that can neither run nor answer, or one beside a database;
-    InvalidNameError for the group.
+    `listener` runs local transactions and answers checks. `check_listener` answers checks if `listener` does not, or
+    is None. `database`, a `txstore.database.Database`, replaces both and answers checks from its rows.
+
+    Raises InvalidOptionError for a listener that can neither run nor check a local transaction, and for a listener
+    together with a database; InvalidNameError for the group name.
     """
 
     def __init__(
@@ -264,42 +269,44 @@ class TransactionProducer(Producer):
         database: LocalDatabase | None = None,
     ) -> None:
         if database is not None:
-            _must_be_alone(database, listener, check_listener)
+            _must_be_only_database(database, listener, check_listener)
             check_listener = database
         self._database = database
         self._execute = as_executer(listener)
         default = as_checker(check_listener if check_listener is not None else listener)
         if listener is not None and self._execute is None and default is None:
             raise InvalidOptionError(
-                f"{type(listener).__name__} is no transaction listener\nhint: derive from txstore.TransactionListener",
+                f"expected a transaction listener, got {type(listener).__name__}\n"
+                "hint: derive it from txstore.TransactionListener",
                 option="listener",
             )
         self._checkers = Checkers(default)
         if check_listener is not None and default is None:
             self._checkers.add(check_listener)
-        # Halves whose local transactions run here, by transaction id. One dict operation is atomic in CPython: no lock.
+        # Halves whose local transactions run here, by transaction id. One dict operation is atomic in CPython.
         self._running: dict[str, SentMessage] = {}
         self._store_half: Callable[[Message, int, str, int], SentMessage] = broker.prepare
         self._end_half = broker.end_half
         super().__init__(broker, group)
 
     def add_checker(self, checker: object, *, topic: str | None = None, tags: str | None = None) -> None:
-        """Binds a checker to a topic, to tags (`"a || b"`), to both, or to all; the most specific one answers.
+        """Binds a checker to a topic, to tags (`"a || b"`), to both, or to all messages. The most specific one answers.
 
-        `checker`: a callable that takes the message, or a listener. Raises InvalidOptionError, also if the producer
-        has a database, which answers all checks.
+        `checker` is a callable that takes the message, or a listener. Raises InvalidOptionError if it is neither, or if
+        the producer has a database, which answers all checks.
         """
         if self._database is not None:
             raise InvalidOptionError(
                 f"the producer of group {self._group} has a database, which answers its checks\n"
-                "hint: a group of its own for transactions that another checker answers",
+                "hint: use another producer group for transactions that another checker answers",
                 option="checker",
             )
         self._checkers.add(checker, topic=topic, tags=tags)
-        # Transactions that nobody could answer for may have been waiting for this one.
+        # Transactions that had no checker until now may be waiting for this one.
         self._broker.register_producer(self)
 
     def checker_for(self, topic: str, tag: str | None) -> Checker | None:
+        """Returns the checker for a message of `topic` with `tag`; None if there is none, or after `close`."""
         return None if self._closed else self._checkers.find(topic, tag)
 
     def send_in_transaction(
@@ -311,12 +318,13 @@ class TransactionProducer(Producer):
         queue_id: int | None = None,
         selector: QueueSelector | None = None,
     ) -> TransactionSendResult:
-        """Stores a half message, runs the local transaction, and commits or rolls back by what it returned.
+        """Stores a half message, runs the local transaction, and commits or rolls back as it returned.
 
-        `arg` goes to the local transaction (and to `selector`); `executer` runs it instead of the listener: a callable,
-        or RocketMQ's LocalTransactionExecuter. What the local transaction raises is logged and kept in the result's
-        `error`, and counts as UNKNOWN, as in RocketMQ; so does an end that fails: a check settles both. Storing the
-        half message raises as `send` does, and then nothing has run; also raises TooManyPendingError.
+        `arg` is passed to the local transaction and to `selector`. `executer`, a callable or RocketMQ's
+        LocalTransactionExecuter, runs the local transaction instead of the listener. An exception in it is logged, kept
+        in the result's `error` and counts as UNKNOWN, as in RocketMQ. If the end itself fails, the error is kept, too.
+        A check settles both. If storing the half message fails, nothing has run: it raises as `send` does, and
+        TooManyPendingError.
         """
         execute = self._execute if executer is None else None
         if execute is None:
@@ -369,14 +377,14 @@ class TransactionProducer(Producer):
         selector: QueueSelector | None = None,
         arg: Any = None,
     ) -> Any:
-        """A block around the local transaction: entering stores the half message, leaving commits it.
+        """Returns a block around the local transaction: entering stores the half message, leaving commits it.
 
-        An exception inside leaves the transaction UNKNOWN, since the database may have committed already: a check
-        decides, and the exception goes on. `tx.rollback()` rolls back outright.
+        An exception inside leaves the transaction UNKNOWN, because the database may have committed already. A check
+        decides, and the exception is raised on. `tx.rollback()` rolls back at once.
 
-        With `session`, a connection or session on the producer's `database`: entering also begins or joins its
-        database transaction and writes a row into it; leaving commits it, then the message; an exception, or
-        `tx.rollback()`, rolls both back. `async with`, for an async session. Raises InvalidOptionError for a session
+        `session` is a connection or session on the producer's `database`. Then entering also begins or joins its
+        database transaction and inserts a row, and leaving commits the database, then the message. An exception or
+        `tx.rollback()` rolls both back. An async session needs `async with`. Raises InvalidOptionError for a session
         that cannot be used, or one without a database; AlreadyEndedError; what the driver raises.
         """
         if self._database is None and session is None:
@@ -385,7 +393,7 @@ class TransactionProducer(Producer):
             raise self._no_database()
         if session is None:
             raise InvalidOptionError(
-                f"the producer of group {self._group} answers checks by rows in a database, and was given no session\n"
+                f"the producer of group {self._group} has a database, so its transactions need a session\n"
                 "hint: producer.transaction(message, session=session)",
                 option="session",
             )
@@ -394,7 +402,7 @@ class TransactionProducer(Producer):
     def clean_database(self, before: datetime) -> LocalTransactionState:
         """Removes old rows from the producer's database, if it has one. Raises what the driver raises.
 
-        Asked like a check, so it answers like one: UNKNOWN ends nothing.
+        Runs in the pool as a check does, so it returns the answer of a check: UNKNOWN, which ends nothing.
         """
         if self._database is not None:
             self._database.clean(before)
@@ -410,7 +418,7 @@ class TransactionProducer(Producer):
         )
 
     def close(self) -> None:
-        """Leaves the group; the ages of local transactions that still run here count from now. Again: nothing."""
+        """Leaves the group. The ages of local transactions that still run here count from now. Idempotent."""
         super().close()
         self._store_half = self._refuse
         running, self._running = self._running, {}
@@ -418,7 +426,7 @@ class TransactionProducer(Producer):
             try:
                 self._broker.local_transaction_ended(half)
             except TxStoreError:
-                return  # The store is closed or broken: the next opening takes them for ended.
+                return  # The store is closed or broken. The next opening takes these transactions as no longer running.
 
     def _executer(self, executer: object) -> Callable[[Any, Any], object]:
         if self._database is not None:
@@ -439,15 +447,18 @@ class TransactionProducer(Producer):
         if found is not None:
             return found
         if not callable(executer):
-            raise InvalidOptionError(f"{type(executer).__name__} can run no local transaction", option="executer")
+            raise InvalidOptionError(
+                f"executer= must be a callable or a LocalTransactionExecuter, got {type(executer).__name__}",
+                option="executer",
+            )
         return executer
 
     def _begin(
         self, message: Message, queue_id: int | None, selector: QueueSelector | None, arg: Any
     ) -> LocalTransaction[SentMessage]:
-        """Stores the half message."""
+        """Stores the half message and returns its local transaction."""
         if not isinstance(message, Message):
-            raise _no_message(message)
+            raise _not_a_message(message)
         turn = self._turns.get(message.turn_topic) if queue_id is None and selector is None else None
         if turn is not None:
             chosen = turn()
@@ -460,7 +471,7 @@ class TransactionProducer(Producer):
         return local
 
     def _finish(self, local: LocalTransaction[SentMessage]) -> None:
-        """Ends it as the local transaction answered. What fails is logged, and a check settles it."""
+        """Ends the transaction as its local transaction answered. A failure is logged, and a check settles it."""
         if local.wanted is not _UNKNOWN:
             try:
                 self._end_half(local.half, commit=local.wanted is _COMMIT, producer_group=self._group)
@@ -476,23 +487,25 @@ class TransactionProducer(Producer):
         self._running.pop(local.transaction_id, None)
 
     def _ended(self, local: LocalTransaction[Any]) -> None:
-        """Counts the transaction's age from now on, so that it will be checked."""
+        """Starts the transaction's age now, so that it will be checked."""
         self._forget(local)
         try:
             self._broker.local_transaction_ended(local.half)
         except TxStoreError as error:
             fields = {"group": self._group, "reason": error_text(error)}
-            _log.warning("local transaction's end is not noted", extra=fields)
+            _log.warning("the end of a local transaction could not be noted", extra=fields)
 
 
 class Transaction(TransactionBlock[SentMessage]):
     """A transaction as a block: `with producer.transaction(message) as tx`.
 
-    Entering stores the half message and raises as `send_in_transaction` does. Leaving commits, unless it was ended
-    inside (a `commit()` or `rollback()` that failed there is tried again); an exception leaves it UNKNOWN. `commit()`
-    and `rollback()` end it at once and raise what fails. When the end at leaving fails: one that contradicts raises
-    (AlreadyEndedError, WrongGroupError, TransactionNotFoundError), anything else is logged and kept in `error`, and a
-    check settles it.
+    Entering stores the half message and raises as `send_in_transaction` does. Leaving commits, unless the transaction
+    was ended inside; a `commit()` or `rollback()` that failed inside is tried again. An exception inside leaves it
+    UNKNOWN. `commit()` and `rollback()` end it at once and raise what fails.
+
+    If the end on leaving fails, an error that contradicts it (AlreadyEndedError, WrongGroupError,
+    TransactionNotFoundError) is raised. Any other error is logged and kept in `error`, and a check settles the
+    transaction.
     """
 
     def __init__(
@@ -547,22 +560,25 @@ class Transaction(TransactionBlock[SentMessage]):
         self._producer._forget(local)
 
 
-def _must_be_alone(database: object, listener: object, check_listener: object) -> None:
-    """Raises InvalidOptionError for a database beside a listener, and for what is no database."""
+def _must_be_only_database(database: object, listener: object, check_listener: object) -> None:
+    """Raises InvalidOptionError for a database together with a listener, and for a value that is not a database."""
     if listener is not None or check_listener is not None:
         raise InvalidOptionError(
-            "a listener and a database are given, and both would answer the checks\n"
+            "listener and database are both given, and both would answer the checks\n"
             "hint: leave the listener out, and use producer.transaction(message, session=session)",
             option="database",
         )
     if not isinstance(database, type) and hasattr(database, "transaction") and as_checker(database) is not None:
         return
     raise InvalidOptionError(
-        f"database= is given {database.__name__ if isinstance(database, type) else type(database).__name__}\n"
-        "hint: txstore.database.Database(engine), or of a path or URL",
+        "expected a txstore.database.Database, got "
+        f"{database.__name__ if isinstance(database, type) else type(database).__name__}\n"
+        "hint: database=txstore.database.Database(engine), or of a path or URL",
         option="database",
     )
 
 
-def _no_message(given: object) -> InvalidMessageError:
-    return InvalidMessageError(f"{type(given).__name__} is no message\nhint: send txstore.Message(topic, body)")
+def _not_a_message(given: object) -> InvalidMessageError:
+    return InvalidMessageError(
+        f"expected a Message, got {type(given).__name__}\nhint: send txstore.Message(topic, body)"
+    )

@@ -1,7 +1,8 @@
-"""Producer registry: the producers that can be asked about transactions now, by number and by group.
+"""Producer registry: the live producers, by id and by group.
 
-In: producers that come and go. Out: the members of a group, the owner of a transaction first. Not here: when they are
-asked, and what about (`check`).
+In:     producers that register and leave.
+Out:    the members of a group, the owner of a transaction first.
+Not here: when they are asked, and about what (`check`).
 """
 
 import itertools
@@ -13,7 +14,7 @@ __all__ = ["Producers"]
 
 
 class Producers:
-    """The living producers by number and by group. Safe to use from many threads."""
+    """The live producers by id and by group. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -22,7 +23,7 @@ class Producers:
         self._by_group: dict[str, dict[int, ProducerMember]] = {}
 
     def add(self, producer: ProducerMember) -> int:
-        """Its number, above 0; of one that is known already the same again."""
+        """Registers a producer and returns its id (> 0). Idempotent."""
         with self._lock:
             number = producer.number
             if self._by_number.get(number) is not producer:
@@ -32,6 +33,7 @@ class Producers:
             return number
 
     def remove(self, producer: ProducerMember) -> None:
+        """Removes a producer. Unknown producers are ignored."""
         with self._lock:
             if self._by_number.get(producer.number) is producer:
                 del self._by_number[producer.number]
@@ -41,14 +43,16 @@ class Producers:
                     del self._by_group[producer.group]
 
     def get(self, number: int) -> ProducerMember | None:
+        """Returns the producer with this id; None if it has left."""
         return self._by_number.get(number)
 
     def all(self) -> list[ProducerMember]:
+        """Returns all live producers."""
         with self._lock:
             return list(self._by_number.values())
 
     def of_group(self, group: str, owner: int = 0) -> list[tuple[int, ProducerMember]]:
-        """The living of a group with their numbers; `owner` first, if it lives."""
+        """Returns the live producers of a group as (id, producer), `owner` first."""
         with self._lock:
             found = list(self._by_group.get(group, {}).items())
         return sorted(found, key=lambda member: member[0] != owner)

@@ -1,7 +1,9 @@
-"""Queries: messages found by id, key or time, and what there is to know of a topic or a group.
+"""Queries: finds messages by id, key or time, and describes topics.
 
-In: ids, keys, times, names. Out: messages as stored, pictures of topics and groups. Always: a name that is not there is
-an error that tells those that are; a system topic shows nothing. Not here: reading in order (`consumer`), transactions.
+In:     ids, keys, times, names.
+Out:    messages as stored, descriptions of topics.
+Always: an unknown name is an error that lists the known ones. System topics are not shown.
+Not here: reading in order (`consumer`), transactions.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -26,44 +28,44 @@ _BATCH = 256
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
-    """One queue of a topic: which messages it has."""
+    """The range of messages in one queue of a topic."""
 
     topic: str
     queue_id: int
     first: int
-    """Queue offset of the first message that is left."""
+    """Queue offset of the first message left."""
     end: int
-    """One past the last visible message."""
+    """Queue offset after the last visible message."""
     newest: datetime | None
-    """When the last was stored; None: there is none."""
+    """When the last message was stored; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic, as `broker.describe_topic` tells it."""
+    """A topic, as `broker.describe_topic` returns it."""
 
     topic: str
     read_queues: tuple[int, ...]
     write_queues: tuple[int, ...]
     queues: tuple[QueueRange, ...]
     messages: int
-    """In all queues, as far as they are left."""
+    """Messages left in all queues."""
     groups: tuple[str, ...]
-    """The consumer groups that have an offset in it, sorted."""
+    """The consumer groups that have an offset in the topic, sorted."""
 
 
 class Queries:
-    """Looks into one open store. `topics()`: the users' topics that are known. Safe to use from many threads."""
+    """Queries on one open store. `topics()` returns the known topics of users. Thread-safe."""
 
     def __init__(self, store: Store, topics: Callable[[], Iterable[str]]) -> None:
         self._store = store
         self._topics = topics
 
     def must_know_topic(self, topic: str) -> None:
-        """Raises InvalidNameError for a system topic, and for one that is not there."""
+        """Raises InvalidNameError for a system topic or an unknown one."""
         if is_system_topic(topic):
             raise InvalidNameError(
-                f"{topic} is a system topic\nhint: broker.transactions() and broker.transaction(id) show what is in it"
+                f"{topic} is a system topic\nhint: broker.transactions() and broker.transaction(id) show its content"
             )
         validate_topic(topic)
         if topic not in self._known():
@@ -71,51 +73,51 @@ class Queries:
             raise InvalidNameError(f"there is no topic {topic}\nhint: the topics are {known}")
 
     def _known(self) -> Iterator[str]:
-        """Topics that are configured, then those that only have messages, which takes longer to find out."""
+        """Yields configured topics, then those that only have messages, which takes longer to find out."""
         made = set(self._topics())
         yield from sorted(made)
         yield from sorted({row[0] for row in self._store.queues() if not is_system_topic(row[0])} - made)
 
     def message(self, message_id: str, topic: str | None) -> StoredMessage:
-        """By unique id or offset id. Raises MessageNotFoundError, InvalidNameError."""
+        """Finds a message by unique id or offset id. Raises MessageNotFoundError, InvalidNameError."""
         if topic is not None:
             self.must_know_topic(topic)
         for name in (topic,) if topic is not None else self._known():
             for found in self._store.query(name, message_id, _SAME_ID_MAX):
                 if found.message_id == message_id:
                     return found
-        placed = self._by_offset_id(message_id)
+        by_offset = self._by_offset_id(message_id)
         if (
-            placed is None
-            or is_system_topic(placed.topic)
-            or topic not in (None, placed.topic)
-            or self._is_gone(placed)
+            by_offset is None
+            or is_system_topic(by_offset.topic)
+            or topic not in (None, by_offset.topic)
+            or self._is_gone(by_offset)
         ):
             raise MessageNotFoundError(f"there is no message {message_id} in {topic or 'any topic'}")
-        return placed
+        return by_offset
 
     def _is_gone(self, message: StoredMessage) -> bool:
-        """Whether its queue begins behind it: its topic was deleted."""
+        """Tells whether its queue now begins after it, because its topic was deleted."""
         return message.queue_offset < self._store.queue_range(message.topic, message.queue_id)[0]
 
     def _by_offset_id(self, message_id: str) -> StoredMessage | None:
-        """Offset ids end with the physical offset, 16 hex digits."""
+        """Finds a message by offset id, which ends with the physical offset as 16 hex digits."""
         try:
-            place = int(message_id[-16:], 16) if len(message_id) in (32, 56) else -1
-            found = self._store.read_at(place) if 0 <= place < 2**63 else None
+            physical_offset = int(message_id[-16:], 16) if len(message_id) in (32, 56) else -1
+            found = self._store.read_at(physical_offset) if 0 <= physical_offset < 2**63 else None
         except (ValueError, MessageNotFoundError, OffsetTooOldError, StoreCorruptError):
-            return None  # A unique id names no place, and what it would point at need not be a record.
+            return None  # A unique id contains no offset, and the bytes at that position need not be a record.
         return found if found is not None and found.offset_message_id == message_id.upper() else None
 
     def by_key(self, topic: str, key: str, max_messages: int) -> list[StoredMessage]:
-        """Newest first. Raises InvalidNameError, InvalidOptionError."""
+        """Finds messages by key, newest first. Raises InvalidNameError, InvalidOptionError."""
         self.must_know_topic(topic)
         _at_least_one(max_messages)
         return self._store.query(topic, key, max_messages)
 
     def by_time(self, topic: str, begin: datetime, end: datetime | None, max_messages: int) -> list[StoredMessage]:
-        """Stored at `begin` or later and before `end`, in the order of the log. Raises InvalidNameError,
-        InvalidOptionError."""
+        """Finds messages stored at `begin` or later and before `end`, in the order of the log. Raises
+        InvalidNameError, InvalidOptionError."""
         self.must_know_topic(topic)
         _at_least_one(max_messages)
         begin_ms = _milliseconds("begin", begin)
@@ -131,7 +133,7 @@ class Queries:
     def _queue_between(
         self, topic: str, queue_id: int, begin_ms: int, end_ms: int | None, max_messages: int
     ) -> list[StoredMessage]:
-        """Of one queue: its place is found by halving, so nothing in front of it is read."""
+        """Returns the messages of one queue. A binary search finds its start, so nothing before it is read."""
         _, end = self._store.queue_range(topic, queue_id)
         at = self._store.search_offset(topic, queue_id, begin_ms)
         if end_ms is not None:
@@ -145,7 +147,7 @@ class Queries:
         return found
 
     def topic(self, topic: str, read_queues: Iterable[int], write_queues: Iterable[int]) -> TopicDescription:
-        """Raises InvalidNameError."""
+        """Describes a topic. Raises InvalidNameError."""
         self.must_know_topic(topic)
         ranges = {queue_id: (first, end) for name, queue_id, first, end in self._store.queues() if name == topic}
         reading, writing = tuple(read_queues), tuple(write_queues)
@@ -177,6 +179,6 @@ def _at_least_one(max_messages: int) -> None:
 def _milliseconds(option: str, moment: object) -> int:
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         raise InvalidOptionError(
-            f"{option} {moment!r} is no datetime with a time zone\nhint: datetime.now(UTC)", option=option
+            f"{option} must be a datetime with a time zone, got {moment!r}\nhint: datetime.now(UTC)", option=option
         )
     return round(moment.timestamp() * 1000)

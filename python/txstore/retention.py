@@ -1,9 +1,11 @@
-"""Retention: which files of the log are too old, too many, or still needed; the job that has them removed.
+"""Retention: decides which commit log files may be removed, and the job that has them removed.
 
-In: facts about the log's first files (the engine's), the settings. Out: how far the log's front may go. Always:
-`removable` is pure; whole files only, from the front; a pending half and a waiting delayed message keep their file
-whatever the settings say, an unread message unless they say otherwise. Not here: removing (the engine does, and looks
-again at what is needed), discarding what pends too long (`check`), the thread (`housekeeping`).
+In:     facts about the log's oldest files (from the engine), the settings.
+Out:    the physical offset below which the log may be removed.
+Always: `removable` is pure. Only whole files are removed, oldest first. A pending half or a waiting delayed message
+        keeps its file whatever the settings say; an unread message keeps it unless the settings say otherwise.
+Not here: removing (the engine, which checks again what is needed), discarding old pending transactions (`check`), the
+        thread (`housekeeping`).
 """
 
 import logging
@@ -19,11 +21,11 @@ from txstore.errors import InvalidOptionError
 __all__ = ["ExpiredFiles", "LogFiles", "Retention", "RetentionRules", "check_store_bytes_max", "removable"]
 
 _log = logging.getLogger("txstore.retention")
-_FILES_AT_ONCE = 16  # A round removes at most so many; then the other jobs get their turn.
+_FILES_AT_ONCE = 16  # A round stops here, so that the other background jobs get their turn.
 
 
 class LogFile(Protocol):
-    """Facts about one file at the log's front; the engine's `LogFile`."""
+    """Facts about one of the log's oldest files. The engine's `LogFile` satisfies it."""
 
     @property
     def first(self) -> int: ...
@@ -38,7 +40,7 @@ class LogFile(Protocol):
 
 
 class ExpiredFiles(Protocol):
-    """What a removal did; the engine's `Expired`."""
+    """The result of a removal. The engine's `Expired` satisfies it."""
 
     @property
     def minimum(self) -> int: ...
@@ -50,30 +52,30 @@ class ExpiredFiles(Protocol):
     def index_files(self) -> int: ...
 
 
-class Figures(Protocol):
-    """Where the log ends, from the engine's `StoreStat`."""
+class LogEnd(Protocol):
+    """Where the log ends. The engine's `StoreStat` satisfies it."""
 
     @property
     def max_physical_offset(self) -> int: ...
 
 
 class LogFiles(Protocol):
-    """What removes: the engine's store."""
+    """The calls that inspect and remove log files. The engine's store has them."""
 
     def log_files(self, limit: int) -> Sequence[LogFile]: ...
-    def stat(self) -> Figures: ...
+    def stat(self) -> LogEnd: ...
     def remove_log_files(self, below: int, *, keep_unread: bool) -> ExpiredFiles: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """The settings that `removable` goes by."""
+    """The settings that `removable` uses."""
 
     file_reserved_time_ms: int
     delete_unread: bool
     store_bytes_max: int | None
     hours: frozenset[int]
-    """Hours of the day (local time) in which age counts."""
+    """Hours of the day (local time) in which age deletes."""
 
     @classmethod
     def of(cls, config: BrokerConfig) -> "RetentionRules":
@@ -87,18 +89,19 @@ class RetentionRules:
 
 @dataclass(frozen=True, slots=True)
 class Removable:
-    """How far the front of the log may go, as physical offsets; 0: nothing may."""
+    """The physical offsets below which the log may be removed; 0 for nothing."""
 
     read: int = 0
-    """Below it files are too old, or too many, and hold nothing unread."""
+    """Files below it are too old, or too many, and hold nothing unread."""
     unread: int = 0
-    """Below it they may go whether they are read or not."""
+    """Files below it may be removed whether they are read or not."""
     stopped_by: str | None = None
-    """Why a file that is too old, or one too many, stays."""
+    """Why a file that is too old, or one too many, is kept."""
 
 
 def removable(files: Sequence[LogFile], end: int, hour: int, rules: RetentionRules) -> Removable:
-    """Pure: the ages in `files`, and the `hour` of the day, are the only time there is. `end`: where the log ends."""
+    """Decides what may be removed. Pure: the ages in `files` and the `hour` of the day are the only clock. `end` is
+    the physical offset at which the log ends."""
     read = unread = 0
     for file in files:
         too_old = hour in rules.hours and file.age_ms > rules.file_reserved_time_ms
@@ -106,7 +109,7 @@ def removable(files: Sequence[LogFile], end: int, hour: int, rules: RetentionRul
         if not (too_old or too_much):
             break
         if file.held:
-            return Removable(read, unread, "a transaction pends in it, or a delayed message waits")
+            return Removable(read, unread, "it holds a pending transaction or a delayed message that is not due")
         if file.unread and not (too_much or rules.delete_unread):
             return Removable(read, unread, "a group has not read it (delete_unread, store_bytes_max)")
         if file.unread:
@@ -117,7 +120,7 @@ def removable(files: Sequence[LogFile], end: int, hour: int, rules: RetentionRul
 
 
 class Retention:
-    """The job of housekeeping. `time_ms`: the wall clock, for the hours of `delete_when` alone."""
+    """The housekeeping job that removes old files. `time_ms` is the wall clock, used only for `delete_when`."""
 
     def __init__(self, store: LogFiles, rules: RetentionRules, time_ms: Callable[[], int]) -> None:
         self._store = store
@@ -126,14 +129,14 @@ class Retention:
         self._stopped_at: tuple[int, str] | None = None
 
     def round(self) -> float | None:
-        """Removes what may go; seconds until there is more to do, None: at the next interval."""
+        """Removes files; returns seconds until there is more to do, None for the next interval."""
         files = self._store.log_files(_FILES_AT_ONCE)
         if not files:
             return None
         hour = datetime.fromtimestamp(self._time_ms() / 1000).hour
         found = removable(files, self._store.stat().max_physical_offset, hour, self._rules)
-        self._tell_what_stays(files, found)
-        # What is read goes under the engine's own eye for what is not: somebody may just have reset a group.
+        self._log_kept_file(files, found)
+        # The engine itself checks that nothing unread is removed, because a group may just have been reset.
         removed = 0
         for below, keep_unread in ((found.unread, False), (found.read, True)):
             if below:
@@ -144,28 +147,28 @@ class Retention:
         expired = self._store.remove_log_files(below, keep_unread=keep_unread)
         if expired.log_files:
             fields = {"minimum": expired.minimum, "files": expired.log_files, "keep_unread": keep_unread}
-            _log.info("%d files of the log removed; it begins at %d", expired.log_files, expired.minimum, extra=fields)
+            _log.info("%d log files removed; the log begins at %d", expired.log_files, expired.minimum, extra=fields)
         return expired.log_files
 
-    def _tell_what_stays(self, files: Sequence[LogFile], found: Removable) -> None:
-        """Once for each file and reason."""
+    def _log_kept_file(self, files: Sequence[LogFile], found: Removable) -> None:
+        """Logs once for each file and reason why a file is kept."""
         if found.stopped_by is None:
             return
         at = max(found.read, found.unread) or files[0].first
         if self._stopped_at != (at, found.stopped_by):
             self._stopped_at = (at, found.stopped_by)
-            _log.warning("the log's file at %d stays: %s", at, found.stopped_by, extra={"physical_offset": at})
+            _log.warning("the log file at %d is kept: %s", at, found.stopped_by, extra={"physical_offset": at})
 
 
 def check_store_bytes_max(config: BrokerConfig, store: Store) -> None:
     """Raises InvalidOptionError if `store_bytes_max` is less than two files.
 
-    Whole files go, and never the one that is written: below two files nothing would be left.
+    Whole files are removed, but never the current one, so below two files nothing would be left.
     """
     size = store.stat().commit_log_file_size
     if config.store_bytes_max is not None and not store.read_only and config.store_bytes_max < 2 * size:
         raise InvalidOptionError(
-            f"store_bytes_max {config.store_bytes_max} is less than two files of the log, of {size} bytes each\n"
-            "hint: raise it; a new store may have smaller files, by mapped_file_size_commit_log",
+            f"store_bytes_max {config.store_bytes_max} is less than two commit log files of {size} bytes each\n"
+            "hint: raise it; a new store can have smaller files with mapped_file_size_commit_log",
             option="store_bytes_max",
         )

@@ -1,8 +1,9 @@
-"""A broker in memory and a clock turned by hand, for the tests of programs that use txstore.
+"""A broker in memory and a manual clock, for the tests of programs that use txstore.
 
-In: the calls of a producer or consumer. Out: what an embedded broker would answer, without a file or a thread. Always:
-a half message is invisible until it is committed, each transaction ends once, offsets are counted as in a store. Not
-here: the disk, the log's bytes, crashes; checks run when `run_checks()` says so.
+In:     the calls of a producer or consumer.
+Out:    the answers of an embedded broker, without files and threads.
+Always: a half message is invisible until it is committed, each transaction ends once, and offsets count as in a store.
+Not here: the disk, the bytes of the log, crashes. Checks run only when `run_checks()` is called.
 """
 
 import heapq
@@ -13,8 +14,8 @@ from types import TracebackType
 from typing import Self
 
 from txstore._native import Message, delay_level_ms, unique_id
-from txstore.backlog import Backlog
 from txstore.consumer import ConsumerGroups
+from txstore.consumer_progress import ConsumerProgress
 from txstore.errors import (
     AlreadyEndedError,
     InvalidMessageError,
@@ -25,7 +26,7 @@ from txstore.errors import (
     WrongGroupError,
 )
 from txstore.interface import ConsumerMember, ProducerMember, Pull
-from txstore.listener import judged
+from txstore.listener import parse_answer
 from txstore.message import (
     HalfMessage,
     LocalTransactionState,
@@ -39,11 +40,11 @@ from txstore.producer_registry import Producers
 __all__ = ["FakeBroker", "FakeEnd", "FakeMessage", "FakeSent", "ManualClock"]
 
 _HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-_RECORD_BYTES = 100  # Each message takes so much of the log that is not there.
+_RECORD_BYTES = 100  # Each message advances the physical offset by this much.
 
 
 class ManualClock:
-    """A clock that stands until it is told to go on."""
+    """A clock that moves only when it is told to."""
 
     def __init__(self, time_ms: int = 1_700_000_000_000) -> None:
         self._time_ms = time_ms
@@ -54,25 +55,25 @@ class ManualClock:
         return self._time_ms
 
     def monotonic(self) -> float:
-        """Seconds that only go forward."""
+        """Seconds of the monotonic clock."""
         return self._monotonic_ms / 1000
 
     def advance(self, seconds: float) -> None:
-        """Both clocks go on. Raises InvalidOptionError for going back; `jump` does that."""
+        """Advances both clocks. Raises InvalidOptionError for a negative time; see `jump`."""
         if seconds < 0:
-            raise InvalidOptionError("a monotonic clock does not go back", option="seconds")
+            raise InvalidOptionError(f"seconds must be 0 or more, got {seconds}\nhint: jump()", option="seconds")
         step = round(seconds * 1000)
         self._time_ms += step
         self._monotonic_ms += step
 
     def jump(self, seconds: float) -> None:
-        """The wall clock alone is set, forward or back."""
+        """Moves the wall clock alone, forward or back."""
         self._time_ms += round(seconds * 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class FakeSent:
-    """Where a message was stored, as `SendResult`."""
+    """Where a message was stored, like `SendResult`."""
 
     message_id: str
     topic: str
@@ -88,7 +89,7 @@ class FakeSent:
 
 @dataclass(frozen=True, slots=True)
 class FakeEnd:
-    """What ending a transaction did, as `EndResult`."""
+    """The result of ending a transaction, like `EndResult`."""
 
     outcome: str
     already: bool
@@ -98,7 +99,7 @@ class FakeEnd:
 
 @dataclass(frozen=True, slots=True)
 class FakeMessage:
-    """A stored message, as `StoredMessage` shows it to consumers and checkers."""
+    """A stored message as consumers and checkers see it, like `StoredMessage`."""
 
     source: Message
     topic: str
@@ -111,21 +112,23 @@ class FakeMessage:
     producer_group: str | None = None
     reconsume_times: int = 0
     system_properties: dict[str, str] = field(default_factory=dict)
-    in_hand: "_InHand | None" = None
+    delivery: "_Delivery | None" = None
 
     def retry(self, delay_level: int = 0) -> None:
+        """Asks for delivery again later, as `StoredMessage.retry`."""
         if not -1 <= delay_level <= 18:
-            raise InvalidOptionError(f"delay_level: {delay_level} is none", option="delay_level")
-        if self.in_hand is None or self.in_hand.settled:
-            why = "no consumer handed it out" if self.in_hand is None else "it was acknowledged already"
+            raise InvalidOptionError(f"delay_level must be between -1 and 18, got {delay_level}", option="delay_level")
+        if self.delivery is None or self.delivery.settled:
+            why = "no consumer handed it out" if self.delivery is None else "it was acknowledged already"
             raise InvalidMessageError(f"message {self.message_id} cannot be retried: {why}")
-        self.in_hand.asked = delay_level
+        self.delivery.delay_level = delay_level
 
     def settle(self) -> int | None:
-        if self.in_hand is None or self.in_hand.settled:
+        """Closes `retry` and returns the delay level it asked for, None if none. For consumers."""
+        if self.delivery is None or self.delivery.settled:
             return None
-        self.in_hand.settled = True
-        return self.in_hand.asked
+        self.delivery.settled = True
+        return self.delivery.delay_level
 
     @property
     def offset_message_id(self) -> str:
@@ -165,16 +168,16 @@ class FakeMessage:
 
 
 @dataclass(slots=True)
-class _InHand:
-    """What a consumer's user asked for."""
+class _Delivery:
+    """What the program asked for with a delivered message."""
 
-    asked: int | None = None
+    delay_level: int | None = None
     settled: bool = False
 
 
 @dataclass(slots=True)
 class _Half:
-    """One transaction."""
+    """One transaction and its state."""
 
     stored: FakeMessage
     queue_id: int
@@ -185,7 +188,7 @@ class _Half:
 
 
 class _Log:
-    """The messages of a fake broker, what waits, and offsets: what a store would hold."""
+    """The state of a fake broker: messages, delayed messages and offsets."""
 
     def __init__(self, clock: ManualClock, queues_each: int) -> None:
         self.queues: dict[str, list[list[FakeMessage]]] = {}
@@ -195,12 +198,12 @@ class _Log:
         self._at: dict[int, FakeMessage] = {}
         self._offsets: dict[tuple[str, str, int], int] = {}
         self._waiting: list[tuple[int, int, FakeMessage]] = []
-        """(due, place in the log, message), the next one first."""
+        """(due, physical offset, message), the next one first."""
 
-    def place(self) -> int:
-        place = self._end
+    def next_physical_offset(self) -> int:
+        offset = self._end
         self._end += _RECORD_BYTES
-        return place
+        return offset
 
     def make_topic(self, topic: str) -> None:
         self.queues.setdefault(topic, [[]])
@@ -228,7 +231,7 @@ class _Log:
             topic=topic,
             queue_id=queue_id,
             queue_offset=len(self.queues[topic][queue_id]),
-            physical_offset=self.place(),
+            physical_offset=self.next_physical_offset(),
             message_id=message_id,
             transaction_id=transaction_id,
             store_timestamp_ms=self._clock.time_ms(),
@@ -247,12 +250,19 @@ class _Log:
         self._at[stored.physical_offset] = stored
 
     def deliver(self) -> None:
-        """What is due stands in its queue when somebody looks."""
+        """Moves delayed messages that are due to their queues."""
         while self._waiting and self._waiting[0][0] <= self._clock.time_ms():
             _, _, waited = heapq.heappop(self._waiting)
             queue_offset = len(self.queues[waited.topic][waited.queue_id])
             now = self._clock.time_ms()
-            self._add(replace(waited, queue_offset=queue_offset, physical_offset=self.place(), store_timestamp_ms=now))
+            self._add(
+                replace(
+                    waited,
+                    queue_offset=queue_offset,
+                    physical_offset=self.next_physical_offset(),
+                    store_timestamp_ms=now,
+                )
+            )
 
     def wait(self, physical_offset: int, timeout_ms: int) -> int:
         self.deliver()
@@ -291,14 +301,14 @@ class _Log:
     ) -> tuple[list[FakeMessage], int]:
         self.deliver()
         found: list[FakeMessage] = []
-        behind = queue_offset
+        next_offset = queue_offset
         for message in self._queue(topic, queue_id)[queue_offset:]:
             if len(found) >= max_messages:
                 break
-            behind += 1
+            next_offset += 1
             if tags is None or message.tags in tags:
                 found.append(message)
-        return found, behind
+        return found, next_offset
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         self.deliver()
@@ -319,7 +329,9 @@ class _Log:
 
     def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
         if not 0 <= queue_offset <= len(self._queue(topic, queue_id)):
-            raise InvalidOptionError(f"queue offset {queue_offset} is not in {topic}/{queue_id}", option="queue_offset")
+            raise InvalidOptionError(
+                f"queue offset {queue_offset} is outside {topic}/{queue_id}", option="queue_offset"
+            )
         self._offsets[topic, group, queue_id] = queue_offset
 
     def _queue(self, topic: str, queue_id: int) -> list[FakeMessage]:
@@ -328,9 +340,9 @@ class _Log:
 
 
 class FakeBroker(ConsumerGroups):
-    """A broker in memory for unit tests: producers and consumers work on it as on a real one. For one thread.
+    """A broker in memory for unit tests: producers and consumers use it like a real one. For one thread.
 
-    `run_checks()` asks about every pending transaction whose local transaction has ended, as if its time had come.
+    `run_checks()` checks every pending transaction whose local transaction has ended, as if it were due.
     """
 
     def __init__(self, *, queues: int = 4, clock: ManualClock | None = None) -> None:
@@ -340,8 +352,8 @@ class FakeBroker(ConsumerGroups):
         self._producers = Producers()
         groups: dict[str, None] = {}
         log = self._log
-        backlog = Backlog(log, log.make_topic, lambda: log.queues, lambda: groups, log.queue_ids)
-        super().__init__(backlog, groups.setdefault, self.clock.monotonic)
+        progress = ConsumerProgress(log, log.make_topic, lambda: log.queues, lambda: groups, log.queue_ids)
+        super().__init__(progress, groups.setdefault, self.clock.monotonic)
         self._closed = False
 
     def producer(self, group: str) -> Producer:
@@ -358,20 +370,20 @@ class FakeBroker(ConsumerGroups):
         return TransactionProducer(self, group, listener, check_listener=check_listener, database=database)
 
     def messages(self, topic: str) -> list[FakeMessage]:
-        """All visible messages of a topic, in the order they were stored."""
+        """Returns all visible messages of a topic, in the order they were stored."""
         self._log.deliver()
         return sorted(itertools.chain(*self._log.queues.get(topic, [])), key=lambda message: message.physical_offset)
 
     def transaction_state(self, transaction_id: str) -> TransactionState:
-        """What became of a transaction. Raises TransactionNotFoundError."""
+        """Returns the state of a transaction. Raises TransactionNotFoundError."""
         return self._find(transaction_id).state
 
     def pending(self) -> list[str]:
-        """Ids of pending transactions, oldest first."""
+        """Returns the ids of pending transactions, oldest first."""
         return [half.stored.message_id for half in self._halves if half.state is TransactionState.PENDING]
 
     def run_checks(self) -> int:
-        """Asks about what is pending and no longer running, home first; returns how many were asked."""
+        """Checks pending transactions that no longer run, asking their owner first; returns the number of checks."""
         asked = 0
         for half in self._halves:
             if half.state is not TransactionState.PENDING or half.running:
@@ -383,7 +395,7 @@ class FakeBroker(ConsumerGroups):
                     continue
                 asked += 1
                 try:
-                    state, _ = judged(checker(view), "the check")
+                    state, _ = parse_answer(checker(view), "the check")
                 except Exception:
                     state = LocalTransactionState.UNKNOWN
                 if state is not LocalTransactionState.UNKNOWN:
@@ -392,7 +404,7 @@ class FakeBroker(ConsumerGroups):
         return asked
 
     def discard(self, transaction_id: str) -> FakeEnd:
-        """Parks a pending one. Raises TransactionNotFoundError, AlreadyEndedError."""
+        """Discards a pending transaction. Raises TransactionNotFoundError, AlreadyEndedError."""
         half = self._find(transaction_id)
         if half.state not in (TransactionState.PENDING, TransactionState.DISCARDED):
             raise _ended(half)
@@ -446,7 +458,7 @@ class FakeBroker(ConsumerGroups):
             topic=_HALF_TOPIC,
             queue_id=queue_id,
             queue_offset=len(self._halves),
-            physical_offset=self._log.place(),
+            physical_offset=self._log.next_physical_offset(),
             message_id=name,
             transaction_id=name,
             store_timestamp_ms=self.clock.time_ms(),
@@ -460,7 +472,9 @@ class FakeBroker(ConsumerGroups):
     ) -> FakeEnd:
         self._must_be_open()
         if state is LocalTransactionState.UNKNOWN:
-            raise InvalidOptionError("UNKNOWN is no end of a transaction", option="state")
+            raise InvalidOptionError(
+                "state must be LocalTransactionState.COMMIT or ROLLBACK, got UNKNOWN", option="state"
+            )
         half = self._find(transaction if isinstance(transaction, str) else transaction_id_of(transaction))
         if producer_group is not None and producer_group != half.group:
             raise WrongGroupError(
@@ -499,14 +513,14 @@ class FakeBroker(ConsumerGroups):
     def pull(
         self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
     ) -> tuple[list[FakeMessage], int]:
-        found, behind = self.read(topic, queue_id, queue_offset, max_messages, tags)
+        found, next_offset = self.read(topic, queue_id, queue_offset, max_messages, tags)
         retried = topic.startswith("%RETRY%")
 
-        def handed_out(message: FakeMessage) -> FakeMessage:
+        def delivered(message: FakeMessage) -> FakeMessage:
             own = message.system_properties.get("RETRY_TOPIC", topic) if retried else topic
-            return replace(message, topic=own, in_hand=_InHand())
+            return replace(message, topic=own, delivery=_Delivery())
 
-        return [handed_out(message) for message in found], behind
+        return [delivered(message) for message in found], next_offset
 
     def puller(self, consumer: ConsumerMember) -> Pull:
         return self.pull
@@ -518,12 +532,12 @@ class FakeBroker(ConsumerGroups):
         return self._log.queue_range(topic, queue_id)
 
     def wait(self, physical_offset: int, timeout_ms: int) -> int:
-        """Nothing can come while one thread waits, so the clock goes on by itself."""
+        """Advances the clock, because nothing can arrive while the only thread waits."""
         self._must_be_open()
         return self._log.wait(physical_offset, timeout_ms)
 
     def write_offsets(self) -> None:
-        """They are where they stay."""
+        """Does nothing: the offsets are only in memory."""
 
     # Inside
 
@@ -538,7 +552,7 @@ class FakeBroker(ConsumerGroups):
         for half in reversed(self._halves):
             if half.stored.message_id == transaction_id:
                 return half
-        raise TransactionNotFoundError(f"there is no transaction {transaction_id}")
+        raise TransactionNotFoundError(f"unknown transaction {transaction_id}")
 
     def _decide(self, half: _Half, state: LocalTransactionState) -> FakeEnd:
         commit = state is LocalTransactionState.COMMIT
@@ -571,5 +585,6 @@ def _sent(stored: FakeMessage) -> FakeSent:
 
 
 def _ended(half: _Half) -> AlreadyEndedError:
-    text = f"transaction {half.stored.message_id} has ended already: {half.state}"
+    text = f"transaction {half.stored.message_id} has already ended: {half.state}"
+
     return AlreadyEndedError(text, outcome=half.state.value)

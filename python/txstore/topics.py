@@ -1,10 +1,11 @@
-"""Topics and groups: what topics.json and subscriptionGroup.json say, in RocketMQ's shape.
+"""Topics and groups: the content of topics.json and subscriptionGroup.json, in RocketMQ's format.
 
-In: the files' text, and the queues that the log has. Out: which queues a topic has, and a new text when something was
-added. Always: unknown keys are kept and `dataVersion` rises with each write. A change is on disk when the call returns,
-but where many come in a row, they are written together after a moment: each write is of the whole file. A crash before
-that loses no topic with messages: it is found in the log. Not here: which names are allowed (the engine), reading and
-writing the files safely (the engine too).
+In:     the files' text, and the queues in the log.
+Out:    the queues of each topic, and a new text after each change.
+Always: unknown keys are kept, and `dataVersion` rises with each write. A change is on disk when the call returns, but
+        many changes in a row are written together shortly after, because each write replaces the whole file. A crash
+        before that loses no topic with messages: it is found in the log.
+Not here: the rules for names, and safe reading and writing of the files (the engine).
 """
 
 import json
@@ -24,13 +25,13 @@ _log = logging.getLogger("txstore.topics")
 _READ = 4  # RocketMQ's PermName.
 _WRITE = 2
 _QUEUES_MAX = 1024
-_WRITING_SECONDS = 0.25  # Spent on writes at once; then more is allowed as a share of the time that passes.
+_WRITING_SECONDS = 0.25  # Time that may be spent on writes at once. It refills as a share of the elapsed time.
 _WRITING_SHARE = 0.05
-_WAIT_SECONDS_MAX = 1.0  # How long a change waits to be written at most.
+_WAIT_SECONDS_MAX = 1.0  # The longest time that a change waits to be written.
 
 
 class ConfigFiles(Protocol):
-    """What reads and replaces a file of `config/`."""
+    """The calls that read and replace a file of `config/`."""
 
     def config_text(self, name: str) -> str | None: ...
     def set_config_text(self, name: str, text: str) -> None: ...
@@ -50,7 +51,7 @@ class _Table:
         monotonic: Callable[[], float] = time.monotonic,
         write_later: Callable[[float], None] | None = None,
     ) -> None:
-        """`write_later`: has `write` called after so many seconds; None: each change is written at once."""
+        """`write_later` has `write` called after so many seconds; with None each change is written at once."""
         self._files = files
         self._file = file
         self._name = table
@@ -66,28 +67,28 @@ class _Table:
         self._entries: dict[str, dict[str, Any]] = self._root[table]
 
     def _parsed(self, text: str | None) -> dict[str, Any]:
-        """The file's object; one that is no table of RocketMQ's is reported and begun anew, from what the log has."""
+        """Parses the file. Reports a file that is not RocketMQ's table and starts with an empty one, from the log."""
         root = {} if text is None else _json_object(text)
         table = root.setdefault(self._name, {}) if root is not None else None
         if root is not None and isinstance(table, dict) and all(isinstance(entry, dict) for entry in table.values()):
             return root
-        what = f"config/{self._file} is no table of RocketMQ's: it is rebuilt from the log"
+        what = f"config/{self._file} is not a valid table: it is rebuilt from the log"
         warnings.warn(what, RuntimeWarning, stacklevel=2)
         _log.warning(what, extra={"file": f"config/{self._file}"})
         return {self._name: {}}
 
     def _read_again(self) -> None:
-        """What the file says now; a writer's own table is newer than its file."""
+        """Reads the file again. For readers only: a writer's table in memory is newer than its file."""
         self._root = self._parsed(self._files.config_text(self._file))
         self._entries = self._root[self._name]
 
     def remove(self, names: Collection[str]) -> None:
-        """Entries go; those that are not there: nothing."""
+        """Removes entries. Unknown names are ignored."""
         with self._lock:
             self._replace({}, removed=[name for name in names if name in self._entries])
 
     def _replace(self, changed: dict[str, dict[str, Any]], removed: Collection[str] = ()) -> None:
-        """Changes entries, and writes the table now or a little later. A write that fails now changes nothing."""
+        """Changes entries and writes the table now or shortly after. If writing now fails, nothing is changed."""
         if not (changed or removed):
             return
         before = {name: self._entries.get(name) for name in (*changed, *removed)}
@@ -97,7 +98,7 @@ class _Table:
             return
         self._unwritten = True
         wait = self._seconds_to_wait()
-        # What was removed must not come back.
+        # A removal is written at once, because what was removed must not come back after a crash.
         if wait > 0 and self._write_later is not None and not removed:
             self._write_later(wait)
             return
@@ -115,13 +116,13 @@ class _Table:
         return min(max(0.0, -self._allowed_seconds / _WRITING_SHARE), _WAIT_SECONDS_MAX)
 
     def _put(self, changed: dict[str, dict[str, Any]], removed: Collection[str]) -> None:
-        # In place: a copy for each topic would cost as much as all topics.
+        # In place: copying the table for each topic would take time proportional to all topics.
         for name in removed:
             self._entries.pop(name, None)
         self._entries.update(changed)
 
     def write(self) -> None:
-        """Writes changes that wait to be written. Raises what writing raises; they wait on then."""
+        """Writes pending changes. Raises the errors of writing; the changes stay pending then."""
         with self._lock:
             if self._unwritten:
                 self._write()
@@ -134,16 +135,16 @@ class _Table:
         version["counter"] = counter + 1 if isinstance(counter, int) else 1
         version["timestamp"] = self._time_ms()
         root = self._root | {"dataVersion": version, self._name: self._entries}
-        # The store lays the text out; an indented one takes Python ten times as long.
+        # The store formats the text; json.dumps with an indent is ten times as slow.
         self._files.set_config_text(self._file, json.dumps(root, sort_keys=True))
         self._root, self._unwritten = root, False
         self._allowed_seconds -= self._monotonic() - began
 
 
 class Topics(_Table):
-    """The topics of a store and their queues. Safe to use from many threads.
+    """The topics of a store and their queues. Thread-safe.
 
-    `queues`: (topic, queue id) of the log; what topics.json does not know of them is added at once.
+    `queues` are the (topic, queue id) pairs in the log. Those missing in topics.json are added at once.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class Topics(_Table):
         self._add_found(queues)
 
     def read_again(self, queues: Iterable[tuple[str, int]]) -> None:
-        """For a reader: the writer may have made topics since."""
+        """Reads the file again. For readers: the writer may have created topics since."""
         with self._lock:
             self._read_again()
             self._add_found(queues)
@@ -191,29 +192,29 @@ class Topics(_Table):
         )
 
     def names(self) -> list[str]:
-        """The topics of users, sorted."""
+        """Returns the topics of users, sorted."""
         with self._lock:
             return sorted(topic for topic in self._entries if not is_system_topic(topic))
 
     def read_queues(self, topic: str) -> tuple[int, ...]:
+        """Returns the ids of readable queues; empty for an unknown topic."""
         return self._allowed(topic, "readQueueNums", _READ)
 
     def write_queues(self, topic: str) -> tuple[int, ...]:
-        """The queues to send to; makes the topic if that is allowed. Raises InvalidNameError."""
+        """Returns the ids of writable queues; creates the topic if that is allowed. Raises InvalidNameError."""
         validate_topic(topic)
         if topic not in self._entries:
             if not self._auto_create:
                 raise InvalidNameError(
-                    f"there is no topic {topic}, and auto_create_topic_enable is off\n"
-                    f"hint: broker.create_topic({topic!r})"
+                    f"unknown topic {topic}, and auto_create_topic_enable is off\nhint: broker.create_topic({topic!r})"
                 )
             self.create(topic, None)
         return self._allowed(topic, "writeQueueNums", _WRITE)
 
     def create(self, topic: str, queues: int | None) -> None:
-        """Makes a topic, or gives it more queues; None: the default number, or what it has.
+        """Creates a topic or adds queues to it. None means the default number, or the number it has.
 
-        Raises InvalidNameError, and InvalidOptionError for fewer queues than it has.
+        Raises InvalidNameError, and InvalidOptionError for fewer queues than the topic has.
         """
         validate_topic(topic)
         with self._lock:
@@ -229,11 +230,11 @@ class Topics(_Table):
                 self._replace({topic: self._entry(topic, count)})
 
     def has(self, topic: str) -> bool:
-        """Whether there is this topic of users."""
+        """Tells whether the topic exists and is not a system topic."""
         return topic in self._entries and not is_system_topic(topic)
 
-    def make_all_small(self, topics: Iterable[str]) -> list[str]:
-        """Makes topics of one queue each, by one write; those that are there stay as they are. Returns the new ones."""
+    def create_all_with_one_queue(self, topics: Iterable[str]) -> list[str]:
+        """Creates the missing topics with one queue each, in one write, and returns them."""
         with self._lock:
             fresh = [topic for topic in topics if topic not in self._entries]
             for topic in fresh:
@@ -241,13 +242,13 @@ class Topics(_Table):
             self._replace({topic: self._entry(topic, 1) for topic in fresh})
         return fresh
 
-    def make_small(self, topic: str) -> None:
-        """Makes a topic of one queue, as retries and dead letters have it; one that is there stays as it is."""
+    def create_with_one_queue(self, topic: str) -> None:
+        """Creates a topic with one queue, as retries and dead letters use it, unless it exists."""
         if not self.read_queues(topic):
             self.create(topic, 1)
 
     def _entry(self, topic: str, count: int) -> dict[str, Any]:
-        """RocketMQ's entry with at least `count` queues; what a broker put into it stays."""
+        """Returns RocketMQ's entry with at least `count` queues. Values that a broker added are kept."""
         fresh: dict[str, Any] = {
             "attributes": {},
             "order": False,
@@ -276,7 +277,7 @@ class Topics(_Table):
 
 
 class Groups(_Table):
-    """The consumer groups of a store, as a broker wants to find them. Safe to use from many threads."""
+    """The consumer groups of a store, as RocketMQ brokers expect them. Thread-safe."""
 
     def __init__(
         self,
@@ -299,26 +300,27 @@ class Groups(_Table):
         self._root.setdefault("forbiddenTable", {})
 
     def read_again(self) -> None:
-        """For a reader: the writer may have made groups since."""
+        """Reads the file again. For readers: the writer may have created groups since."""
         with self._lock:
             self._read_again()
 
     def names(self) -> list[str]:
+        """Returns all groups, sorted."""
         with self._lock:
             return sorted(self._entries)
 
     def has(self, group: str) -> bool:
-        """Whether the file knows the group."""
+        """Tells whether the file has the group."""
         return group in self._entries
 
     def add(self, *groups: str) -> None:
-        """Makes sure the file knows the groups, by one write; the names were checked."""
+        """Adds the missing groups in one write. The names must be valid."""
         with self._lock:
             self._replace({group: _fresh_group(group) for group in groups if group not in self._entries})
 
 
 def _fresh_group(group: str) -> dict[str, Any]:
-    """RocketMQ's entry of a group that has no settings of its own."""
+    """Returns RocketMQ's entry for a group without settings."""
     return {
         "attributes": {},
         "brokerId": 0,

@@ -1,8 +1,9 @@
-"""Transactions seen and ended by hand: what is pending and why, what became of one, ends, discard, resume.
+"""Transactions: lists, explains, ends, discards and resumes them.
 
-In: a transaction's id, or what `prepare` returned. Out: an end, or a picture that explains itself. Always: what is told
-comes from the log, and from memory only where it says so (checks); ending twice the same way is success. Not here: the
-rule by which the log decides (the engine's `half/outcome`), when a check is due (`check`).
+In:     a transaction's id, or what `prepare` returned.
+Out:    an end, or a description that explains itself.
+Always: facts come from the log, except checks, which come from memory. Ending twice the same way succeeds.
+Not here: the rule by which the log decides (the engine's `half/outcome`), when a check is due (`check`).
 """
 
 import enum
@@ -37,20 +38,20 @@ __all__ = [
     "trace",
 ]
 
-# Looking a member up in its enum class takes longer than all else in `end`.
+# Looking up a member in its enum class takes longer than the rest of `end`.
 _COMMIT, _ROLLBACK = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK
 _PAGE, _PAGE_MAX = 1000, 100_000
 _NEXT: dict[TransactionState, str] = {
     TransactionState.COMMITTED: "It is final: consumers see the message.",
     TransactionState.ROLLED_BACK: "It is final: no consumer sees the message.",
     TransactionState.DISCARDED: "It is parked in TRANS_CHECK_MAX_TIME_TOPIC; broker.resume(id) makes it pending again.",
-    TransactionState.FINISHED_UNKNOWN: "It is final: a broker finished it and left no trace of how.",
+    TransactionState.FINISHED_UNKNOWN: "It is final: a broker ended it and left no trace of how.",
 }
 _CAUSE: dict[TransactionState, str] = {
     TransactionState.PENDING: "neither a final message, nor a discarded copy, nor an op message names its half",
     TransactionState.COMMITTED: "a committed message in its topic names its half",
-    TransactionState.ROLLED_BACK: "an op message names its half, and no message came of it",
-    TransactionState.DISCARDED: "a copy of it stands in TRANS_CHECK_MAX_TIME_TOPIC",
+    TransactionState.ROLLED_BACK: "an op message names its half, and there is no message in its topic",
+    TransactionState.DISCARDED: "TRANS_CHECK_MAX_TIME_TOPIC has a copy of it",
     TransactionState.FINISHED_UNKNOWN: "its half lies below the progress that a broker stored, and nothing names it",
 }
 
@@ -67,18 +68,18 @@ class PendingTransaction:
     prepared_transaction_offset: int
     """The half's physical offset, in bytes of the log."""
     age: timedelta
-    """Since it was stored, or since its local transaction ended here."""
+    """Since it was stored, or since its local transaction ended in this process."""
     stored_age: timedelta
     checks: int
-    """Checks that were really sent."""
+    """Checks that were sent."""
     last_check: timedelta | None
-    """How long ago the last one was sent; None: none was, or before this opening."""
+    """How long ago the last check was sent; None if there was none since the store was opened."""
     owner: str | None
-    """The producer that began it, if it lives here."""
+    """The producer that began it, if it lives in this process."""
     running: bool
-    """Whether its local transaction still runs here."""
+    """Whether its local transaction still runs in this process."""
     next_check: timedelta | None
-    """In how long it is looked at next; zero: it is due; None: read-only, nobody looks."""
+    """Time until it is looked at next; zero if it is due; None if the store is open read-only."""
     why: str
     """What it waits for."""
 
@@ -88,18 +89,18 @@ class EventKind(enum.StrEnum):
 
     PREPARED = "prepared"
     PUT_BACK = "put back"
-    """A broker stored its half once more, as it does for each check."""
+    """A broker stored its half again, as it does for each check."""
     CHECKED = "checked"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     DISCARDED = "discarded"
     OP = "op"
-    """An op message names one of its halves: an echo of the decision, for brokers."""
+    """An op message names one of its halves: a trace of the decision, for brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """One thing that happened; `time` is None where retention removed the record that would tell."""
+    """One event of a transaction; `time` is None if retention removed the record that has it."""
 
     time: datetime | None
     kind: EventKind
@@ -114,7 +115,7 @@ class TraceEvent:
 
 @dataclass(frozen=True, slots=True)
 class TransactionTrace:
-    """The whole history of one transaction; `explain()` tells it in words."""
+    """The history of one transaction; `explain()` tells it in words."""
 
     transaction_id: str | None
     producer_group: str | None
@@ -130,12 +131,12 @@ class TransactionTrace:
     discards: tuple[int, ...]
     ops: tuple[int, ...]
     events: tuple[TraceEvent, ...]
-    """Oldest first; checks are from memory, so only those since the store was opened."""
+    """Oldest first. Checks come from memory, so only those since the store was opened are included."""
     pending: PendingTransaction | None
     """What it waits for, while it is pending."""
 
     def explain(self) -> str:
-        """What state, why, and what comes next, with the history."""
+        """Returns the state, its reason, the next step and the history as text."""
         lines = [
             f"transaction {self.transaction_id} of group {self.producer_group} for topic {self.topic}: {self.state}",
             f"why: {_CAUSE[self.state]}",
@@ -152,22 +153,22 @@ class TransactionTrace:
             return "the process that writes the store will check it"
         if not self.pending.next_check:
             return f"it is due: {self.pending.why}"
-        return f"looked at in {self.pending.next_check}: {self.pending.why}"
+        return f"next look in {self.pending.next_check}: {self.pending.why}"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRecord:
-    """One check that was sent: when (epoch ms), to whom, what came of it."""
+    """One check that was sent: when (epoch ms), to which producer, and its result."""
 
     timestamp_ms: int
     producer: str
     answer: LocalTransactionState
     reason: str | None
-    """Why it counts as UNKNOWN, or why the end that it answered failed; None: it was answered."""
+    """Why it counts as UNKNOWN, or why the end after it failed; None if neither."""
 
 
 class CheckHistory:
-    """The checks of each transaction, in memory: the latest `checks_max` of the latest `transactions_max`."""
+    """Keeps the checks of transactions in memory: the latest `checks_max` of the latest `transactions_max`."""
 
     def __init__(self, transactions_max: int = 10_000, checks_max: int = 32) -> None:
         self._lock = threading.RLock()
@@ -184,23 +185,23 @@ class CheckHistory:
                 self._records.popitem(last=False)
 
     def of(self, half_queue_offsets: Iterable[int]) -> list[CheckRecord]:
-        """The checks of a transaction by its copies, oldest first."""
+        """Returns the checks of a transaction, given by the offsets of its copies, oldest first."""
         with self._lock:
             return [record for offset in half_queue_offsets for record in self._records.get(offset, ())]
 
 
 class Outlook(NamedTuple):
-    """What comes next for a pending transaction: in how many ms at the latest (0: it is due), and why."""
+    """What comes next for a pending transaction: after how many ms at most (0: it is due), and why."""
 
     in_ms: int
     why: str
 
 
 class Transactions:
-    """The transactions of one open store. Safe to use from many threads.
+    """The transactions of one open store. Thread-safe.
 
-    `outlook` tells what is next for a waiting one; None where nobody checks (read-only).
-    `owner_name` tells the living producer behind a number.
+    `outlook` returns the next step of a pending transaction; it is None for a read-only store, which checks nothing.
+    `owner_name` returns the name of a live producer, given its id.
     """
 
     def __init__(
@@ -218,22 +219,23 @@ class Transactions:
     def end(
         self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None
     ) -> EndResult:
-        """Commits or rolls back, by id or by what `prepare` returned. The same again: `already`, nothing written.
+        """Commits or rolls back a transaction, given by its id or by what `prepare` returned.
 
-        Without a producer group it is an end by hand, which is durable when this returns.
+        If it has already ended the same way, nothing is written and the result has `already` set. Without
+        `producer_group` it is an end by hand, which is durable when this returns.
 
-        Raises InvalidOptionError (a state that is no end), TransactionNotFoundError, AlreadyEndedError,
+        Raises InvalidOptionError (neither COMMIT nor ROLLBACK), TransactionNotFoundError, AlreadyEndedError,
         WrongGroupError.
         """
         if state is not _COMMIT and state is not _ROLLBACK:
             raise InvalidOptionError(
-                f"{state} is no end of a transaction\nhint: LocalTransactionState.COMMIT or ROLLBACK", option="state"
+                f"state must be LocalTransactionState.COMMIT or ROLLBACK, got {state}", option="state"
             )
         if isinstance(transaction, str):
             transaction_id: str | None = transaction
             half_queue_offset, physical_offset = self._newest(transaction)
         else:
-            # Both offsets name the half exactly; its id would only be compared.
+            # Both offsets identify the half exactly; its id would only be compared.
             transaction_id = None
             half_queue_offset, physical_offset = transaction.queue_offset, transaction.physical_offset
         commit = state is _COMMIT
@@ -249,7 +251,7 @@ class Transactions:
         except TransactionNotFoundError:
             if isinstance(transaction, str):
                 raise
-            # Where retention removed the half, what it left is found by its id alone.
+            # If retention removed the half, the records that remain are found by its id alone.
             return self._store.end_transaction(
                 half_queue_offset,
                 physical_offset,
@@ -260,25 +262,25 @@ class Transactions:
             )
 
     def discard(self, transaction: str | SentMessage) -> EndResult:
-        """Parks a pending one in TRANS_CHECK_MAX_TIME_TOPIC. Errors as `end`."""
+        """Moves a pending transaction to TRANS_CHECK_MAX_TIME_TOPIC. Raises as `end` does."""
         if isinstance(transaction, str):
             return self._store.discard(*self._newest(transaction))
         return self._store.discard(transaction.queue_offset, transaction.physical_offset)
 
     def resume(self, transaction_id: str) -> SendResult:
-        """Makes a discarded one pending again, as a new transaction with the same id.
+        """Makes a discarded transaction pending again, as a new transaction with the same id.
 
         Raises TransactionNotFoundError, AlreadyEndedError.
         """
         return self._store.resume(transaction_id)
 
     def waiting(self) -> Iterator[WaitingHalf]:
-        """What is pending, oldest first, in pages: what comes or ends meanwhile may be in it or not."""
+        """Yields pending transactions, oldest first. Those that begin or end meanwhile may be included or not."""
         after, size = -1, _PAGE
         while page := self._store.halves_waiting(after, size):
             yield from page
             after = page[-1].half_queue_offset
-            # Each page looks through all that pends, so few large ones serve many.
+            # Each page walks all pending transactions, so a few large pages cost less than many small ones.
             size = min(size * 8, _PAGE_MAX)
 
     def pending(
@@ -289,7 +291,7 @@ class Transactions:
         older_than: timedelta | None = None,
         limit: int | None = None,
     ) -> list[PendingTransaction]:
-        """What is pending, oldest first, at most `limit`."""
+        """Returns pending transactions, oldest first, at most `limit`."""
         found: list[PendingTransaction] = []
         for waiting in self.waiting():
             if limit is not None and len(found) >= limit:
@@ -301,13 +303,13 @@ class Transactions:
             try:
                 stored = self._store.half(waiting.half_queue_offset)
             except (TransactionNotFoundError, MessageNotFoundError, OffsetTooOldError):
-                continue  # It ended meanwhile, and retention took it.
+                continue  # It ended in the meantime, and retention removed it.
             if topic is None or stored.real_topic == topic:
-                found.append(self._picture(waiting, stored))
+                found.append(self._describe(waiting, stored))
         return found
 
     def is_pending(self, topic: str) -> bool:
-        """Whether a transaction of a topic pends."""
+        """Tells whether a transaction of a topic is pending."""
         return bool(self.pending(topic=topic, limit=1))
 
     def finished(
@@ -318,7 +320,7 @@ class Transactions:
         topic: str | None = None,
         limit: int | None = None,
     ) -> list[TransactionRow]:
-        """Transactions of the log by state (None: all), in order; reads the whole log."""
+        """Returns the log's transactions by state (None: all), in order. Reads the whole log."""
         rows = [
             row
             for row in self._store.transactions()
@@ -329,24 +331,24 @@ class Transactions:
         return rows if limit is None else rows[:limit]
 
     def trace(self, transaction_id: str) -> TransactionTrace:
-        """The history of the newest transaction with that id. Raises TransactionNotFoundError."""
+        """Returns the history of the newest transaction with that id. Raises TransactionNotFoundError."""
         row = self._store.transaction(transaction_id)
         pending: PendingTransaction | None = None
         if row.state == TransactionState.PENDING:
             newest = row.halves[-1][0]
             for waiting in self._store.halves_waiting(newest - 1, 1):
                 if waiting.half_queue_offset == newest:
-                    pending = self._picture(waiting, self._store.half(newest))
+                    pending = self._describe(waiting, self._store.half(newest))
         return _fold(self._store, row, self._history.of(offset for offset, _ in row.halves), pending)
 
     def _newest(self, transaction_id: str) -> tuple[int, int]:
-        """(half queue offset, physical offset) of its newest copy."""
+        """Returns (half queue offset, physical offset) of the newest copy."""
         halves = self._store.transaction(transaction_id).halves
         if not halves:
             raise TransactionNotFoundError(f"transaction {transaction_id}: retention removed its half message")
         return halves[-1]
 
-    def _picture(self, waiting: WaitingHalf, stored: StoredMessage) -> PendingTransaction:
+    def _describe(self, waiting: WaitingHalf, stored: StoredMessage) -> PendingTransaction:
         owner = self._owner_name(waiting.owner)
         next_check, why = self._next_check(waiting, owner)
         last = waiting.last_check_age_ms
@@ -381,7 +383,7 @@ class Transactions:
 
 
 def trace(store: Store, transaction_id: str) -> TransactionTrace:
-    """The history of a transaction from a store alone, without a broker: no checks, nothing about what is next.
+    """Returns the history of a transaction from a store alone, without checks and without the next step.
 
     Raises TransactionNotFoundError.
     """
@@ -412,13 +414,13 @@ def _fold(
 
 
 def _when(event: TraceEvent) -> tuple[float, int]:
-    """By time; within a millisecond a half comes before its check, and that before its end (sorting keeps the rest)."""
+    """Sorts by time; within one millisecond a half comes before its check, and the check before its end."""
     rank = 0 if event.kind in (EventKind.PREPARED, EventKind.PUT_BACK) else 1 if event.kind is EventKind.CHECKED else 2
     return (0.0 if event.time is None else event.time.timestamp()), rank
 
 
 def _events(store: Store, row: TransactionRow, state: TransactionState) -> Iterator[TraceEvent]:
-    """What the log tells, half by half, then what ended it, then the echoes."""
+    """Yields the events that the log has: the halves, then the end, then the op messages that repeat it."""
     for number, (queue_offset, physical_offset) in enumerate(row.halves):
         record = _record(store, physical_offset)
         times = 0 if record is None else check_times(record.properties)
@@ -449,8 +451,8 @@ def _event(
 ) -> TraceEvent:
     if record is None:
         return TraceEvent(None, kind, text, physical_offset, queue_offset)
-    place = record.queue_offset if queue_offset is None else queue_offset
-    return TraceEvent(utc(record.store_timestamp_ms), kind, text, physical_offset, place)
+    offset = record.queue_offset if queue_offset is None else queue_offset
+    return TraceEvent(utc(record.store_timestamp_ms), kind, text, physical_offset, offset)
 
 
 def _checked(record: CheckRecord) -> TraceEvent:

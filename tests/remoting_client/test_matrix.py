@@ -326,7 +326,7 @@ def test_an_orderly_message_that_always_fails_is_parked(any_broker: Any, topic: 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"tags": "||"}, "names no tag"),
+        ({"tags": "||"}, "contain no tag"),
         ({"start": "first!"}, "ConsumeFromWhere.FIRST"),
         ({"instance_name": "m"}, "BROADCASTING"),
     ],

@@ -316,9 +316,9 @@ def test_nothing_starts_at_import() -> None:
 def test_what_is_no_message_is_named(broker: Broker) -> None:
     given: Any = b"x"
     producer = broker.transaction_producer("p")
-    with pytest.raises(InvalidMessageError, match="bytes is no message"):
+    with pytest.raises(InvalidMessageError, match="expected a Message, got bytes"):
         producer.send(given)
-    with pytest.raises(InvalidMessageError, match="bytes is no message"), producer.transaction(given):
+    with pytest.raises(InvalidMessageError, match="expected a Message, got bytes"), producer.transaction(given):
         pass
     body: Any = 5
     with pytest.raises(InvalidMessageError, match="the body is a int, not bytes"):

@@ -103,6 +103,6 @@ def test_options_lie_over_a_config_that_stays_as_it_is() -> None:
 
 
 def test_a_config_of_another_type_is_refused() -> None:
-    with pytest.raises(InvalidOptionError, match="a dict is no BrokerConfig") as caught:
+    with pytest.raises(InvalidOptionError, match="expected a BrokerConfig, got dict") as caught:
         BrokerConfig.from_options({}, {"check_threads": 9})  # type: ignore[arg-type]
     assert caught.value.option == "config"

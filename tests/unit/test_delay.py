@@ -92,8 +92,8 @@ def test_a_full_disk_is_told_now_and_then(caplog: pytest.LogCaptureFixture) -> N
             assert delays.deliver() is None
             clock.advance(0.5)
     assert [record.message for record in caplog.records] == [
-        "delayed messages wait: full",
-        "delayed messages wait: still full",
+        "delayed messages are postponed: full",
+        "delayed messages are postponed: still full",
     ]
     clock.advance(5)
     delays.deliver()

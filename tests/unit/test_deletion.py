@@ -94,11 +94,11 @@ def test_a_topic_in_use_stays(broker: Broker) -> None:
     with broker.producer("shop") as producer:
         producer.send(Message("orders", b"later", delay_level=18))
         producer.send(Message("another", b"later", delay_level=18))
-    with pytest.raises(InUseError, match="1 delayed messages wait for topic orders"):
+    with pytest.raises(InUseError, match="1 delayed messages for topic orders are not due yet"):
         broker.delete_topic("orders")
     fill(broker, "paid")
     pends = broker.prepare(Message("paid", b"x"), 0, "order-service")
-    with pytest.raises(InUseError, match=r"transactions of topic paid pend\nhint: `txstore tx list --topic paid`"):
+    with pytest.raises(InUseError, match=r"topic paid has pending transactions\nhint: `txstore tx list --topic paid`"):
         broker.delete_topic("paid")
     broker.end_transaction(pends, LocalTransactionState.ROLLBACK)
     assert broker.delete_topic("paid") == 5
@@ -110,7 +110,7 @@ def test_a_topic_in_use_stays(broker: Broker) -> None:
     [
         ("nope", "there is no topic nope\nhint: the topics are %DLQ%g, orders"),
         ("RMQ_SYS_TRANS_HALF_TOPIC", "is a system topic"),
-        ("%DLQ%g", "belongs to consumer group g\nhint: it goes with its group"),
+        ("%DLQ%g", "belongs to consumer group g\nhint: it is deleted with its group"),
     ],
 )
 def test_a_topic_that_cannot_be_deleted(broker: Broker, topic: str, what: str) -> None:
@@ -164,7 +164,7 @@ def test_a_group_goes_with_its_offsets_and_dead_letters(open_store: OpenStore) -
     consumed(broker, "g%other", "orders")
     with pytest.raises(InUseError, match=r"1 dead letters\nhint: .*force=True"):
         broker.delete_group("g")
-    with pytest.raises(InvalidNameError, match="no consumer group nope"):
+    with pytest.raises(InvalidNameError, match="unknown consumer group nope"):
         broker.delete_group("nope")
     assert broker.delete_group("g", force=True) == 1
     broker.close()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from txstore.errors import InvalidOptionError
-from txstore.listener import Checkers, TransactionListener, as_checker, as_executer, judged, parse_tags
+from txstore.listener import Checkers, TransactionListener, as_checker, as_executer, parse_answer, parse_tags
 from txstore.message import LocalTransactionState, Message, TransactionMessage
 
 COMMIT, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN
@@ -52,11 +52,11 @@ def test_rocketmqs_spelling_is_an_alias() -> None:
 
 @pytest.mark.parametrize("answer", [None, True, "COMMIT", 1, object()])
 def test_an_answer_that_is_no_state_is_unknown_and_says_why(answer: object) -> None:
-    state, reason = judged(answer, "the check")
+    state, reason = parse_answer(answer, "the check")
     assert state is UNKNOWN
     assert reason is not None
     assert type(answer).__name__ in reason
-    assert judged(COMMIT, "the check") == (COMMIT, None)
+    assert parse_answer(COMMIT, "the check") == (COMMIT, None)
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_nobody_answers_for_what_is_not_bound() -> None:
 
 
 def test_a_class_is_no_listener() -> None:
-    with pytest.raises(InvalidOptionError, match=r"Today is a class.*\n.*Today\(\)"):
+    with pytest.raises(InvalidOptionError, match=r"the class Today.*\n.*Today\(\)"):
         as_executer(Today)
-    with pytest.raises(InvalidOptionError, match="OldChecker is a class"):
+    with pytest.raises(InvalidOptionError, match="got the class OldChecker"):
         as_checker(OldChecker)
 
 
@@ -125,5 +125,5 @@ def test_a_class_of_static_methods_is_one() -> None:
 
 
 def test_tags_must_be_text() -> None:
-    with pytest.raises(InvalidOptionError, match="is no str"):
+    with pytest.raises(InvalidOptionError, match="tags must be a str"):
         parse_tags(["paid"])  # type: ignore[arg-type]

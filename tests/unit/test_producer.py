@@ -129,7 +129,7 @@ def test_checkers_are_asked_by_topic_and_tag() -> None:
 
 def test_a_listener_that_is_none_is_refused_before_the_group_is_joined() -> None:
     fake = FakeBroker()
-    with pytest.raises(ValueError, match="no transaction listener"):
+    with pytest.raises(ValueError, match="expected a transaction listener"):
         TransactionProducer(fake, "g", object())
     assert fake._producers.all() == []
 

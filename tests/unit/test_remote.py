@@ -156,7 +156,7 @@ def test_nobody_has_no_heartbeat() -> None:
     [
         ({"send_msg_timeout": 3}, "did you mean send_msg_time_out"),
         ({"request_time_out": 0}, "out of range"),
-        ({"request_time_out": "3"}, "no duration"),
+        ({"request_time_out": "3"}, "expected a duration"),
         ({"pull_batch_size": 0}, "1 to 1024"),
         ({"pull_time_out": 1}, "longer than broker_suspend_max_time"),
     ],

@@ -270,14 +270,14 @@ def test_a_reader_in_another_handle_follows(broker: txstore.Broker) -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"delete_when": "24"}, "names no hours"),
+        ({"delete_when": "24"}, "contains no hours"),
         ({"delete_when": "four"}, "00 to 23"),
-        ({"delete_when": ""}, "names no hours"),
-        ({"delete_when": 4}, "is not a str"),
+        ({"delete_when": ""}, "contains no hours"),
+        ({"delete_when": 4}, "expected a str"),
         ({"clean_resource_interval": 0}, "out of range"),
         ({"store_bytes_max": 0}, "out of range"),
-        ({"delete_unread": 1}, "is not True or False"),
-        ({"store_bytes_max": 2 * FILE - 1}, "less than two files of the log, of 65536 bytes"),
+        ({"delete_unread": 1}, "expected True or False"),
+        ({"store_bytes_max": 2 * FILE - 1}, "less than two commit log files of 65536 bytes"),
     ],
 )
 def test_P3_a_wrong_setting_says_what_is_right(open_store: Any, options: dict[str, Any], match: str) -> None:

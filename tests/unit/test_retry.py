@@ -16,7 +16,7 @@ from txstore import (
     Message,
     MessageNotFoundError,
 )
-from txstore.backlog import DeadLetter
+from txstore.consumer_progress import DeadLetter
 from txstore.errors import DiskFullError
 from txstore.testing import FakeBroker
 
@@ -121,12 +121,12 @@ def test_dead_letters_are_listed_and_sent_again(any_broker: Any) -> None:
         assert "DLQ_ORIGIN_TOPIC" not in message.properties
         assert other.poll(9) == [], "other groups did not fail"
     assert any_broker.dead_letters("other") == []
-    with pytest.raises(InvalidNameError, match="no consumer group nobody\nhint: the groups are c, other"):
+    with pytest.raises(InvalidNameError, match="unknown consumer group nobody\nhint: the groups are c, other"):
         any_broker.dead_letters("nobody")
     with pytest.raises(InvalidOptionError, match="limit"):
         any_broker.dead_letters("c", limit=0)
     lost = DeadLetter("c", "t", "id", b"", None, (), {}, 0, letters[0].died, 99, 99)
-    with pytest.raises(MessageNotFoundError, match="no dead letter id"):
+    with pytest.raises(MessageNotFoundError, match="no longer has the dead letter id"):
         any_broker.resend(lost)
 
 

@@ -1,7 +1,8 @@
-"""Consumers: reading topics for a group, at least once, alone or as one of many members.
+"""Consumers: read topics for a group, at least once, alone or together with other members.
 
-`consumer` is what a program holds; `queue` one queue of its share; `allocation` who gets which; `members` who is there;
-`pool` runs a handler in threads; `groups` is the consumers' half of a broker. All others know that only by `interface`.
+`consumer` is the class that programs use; `queue` is one of its assigned queues; `allocation` assigns queues to
+members; `members` lists the members; `pool` runs a handler in threads; `groups` is the consumers' part of a broker.
+Other modules know consumers only through `interface`.
 """
 
 from txstore.consumer.consumer import Consumer

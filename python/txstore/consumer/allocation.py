@@ -1,7 +1,9 @@
-"""Allocation: which queues of a topic a member of a group reads; pure.
+"""Allocation: assigns a topic's queues to the members of a group; pure.
 
-In: all queues and all members, each sorted, the same for every member. Out: one member's share. Always: every queue
-belongs to exactly one member, and shares differ by one at most (RocketMQ's AllocateMessageQueueAveragely).
+In:     all queues and all members, each sorted, the same for every member.
+Out:    the queues of one member.
+Always: every queue is assigned to exactly one member, and the numbers of queues differ by at most one (RocketMQ's
+        AllocateMessageQueueAveragely).
 """
 
 from collections.abc import Sequence
@@ -14,9 +16,9 @@ Member = TypeVar("Member")
 
 
 def allocate_averagely(queues: Sequence[Queue], members: Sequence[Member], member: Member) -> Sequence[Queue]:
-    """The share of `member`: a run of neighbours; the first members get one more where it does not come out even.
+    """Returns the queues of `member`: a run of neighbours. If the division has a rest, the first members get one more.
 
-    Empty for one who is no member, and where there are fewer queues than members in front of it.
+    Empty if `member` is not in `members`, and for the last members if there are fewer queues than members.
     """
     if member not in members:
         return queues[:0]

@@ -1,9 +1,10 @@
-"""Consumer: a member of a group, reading its share of a topic's queues in order, at least once.
+"""Consumer: a member of a group that reads its queues of a topic in order, at least once.
 
-In: visible messages of the queues that are its share, and of the group's retry topic. Out: messages, and offsets that
-say what was acknowledged. Always: an offset never passes a message that was not acknowledged or sent back, nor the end
-of its queue; a queue has one reader of a group at a time. Not here: who gets which queue (`allocation`), the handler's
-threads (`pool`), how a message comes again (the broker).
+In:     visible messages of the queues assigned to it, and of the group's retry topic.
+Out:    messages, and offsets that tell what was acknowledged.
+Always: an offset never passes a message that was not acknowledged or sent back, nor the end of its queue. A queue has
+        one reader of a group at a time.
+Not here: the assignment of queues (`allocation`), the handler's threads (`pool`), redelivery (the broker).
 """
 
 import logging
@@ -35,34 +36,37 @@ __all__ = ["Consumer"]
 
 _log = logging.getLogger("txstore.consumer")
 _PULL_BATCH = 32  # RocketMQ's pullBatchSize.
-_WAIT_SLICE_MS = 200  # A wait inside the engine hears neither Ctrl-C nor close(), so it is cut into slices.
-_SPAN_MAX = 2000  # RocketMQ's consumeConcurrentlyMaxSpan: how far a pool goes on past a message that still runs.
+_WAIT_SLICE_MS = 200  # Ctrl-C and close() cannot interrupt a wait inside the engine, so it is cut into slices.
+_SPAN_MAX = 2000  # RocketMQ's consumeConcurrentlyMaxSpan: how far a pool reads beyond a message that still runs.
 _RECONSUME_TIMES_MAX = 16
 _STOP_SECONDS = 30.0
-# A broker elsewhere, which is to come back.
+# A remote broker is down or overloaded, and expected to come back.
 _AWAY = (BrokerUnreachableError, BrokerTimeoutError, BrokerBusyError)
 _REMOVED = "messages were removed before they were consumed"
 
 
 class Consumer:
-    """Reads a topic for a group. Made by `broker.consumer(group, topic)`; used by one thread (`close()` by any).
+    """Reads a topic for a group. Created by `broker.consumer(group, topic)`. Used by one thread; any may `close()` it.
 
-    Iterating blocks until a message comes; asking for the next acknowledges the last; `message.retry()` has it come
-    again later instead. Leaving `with` normally acknowledges the one in hand; an exception or a `break` out of the loop
-    does not: it comes again, at once if the same consumer goes on, else at the next start. (A `break` is seen because
-    CPython closes the loop's iterator there; one kept in a variable, `it = iter(consumer)`, is seen when it is closed
-    or forgotten.) Offsets are in memory at once, on disk every `flush_consumer_offset_interval` and at close.
+    Iterating waits for messages. Asking for the next message acknowledges the last one; `message.retry()` asks for
+    delivery again later instead. Leaving `with` normally acknowledges the current message. After an exception or a
+    `break` out of the loop it is not acknowledged and will be delivered again: at once if the same consumer continues,
+    otherwise at the next start. (A `break` is noticed because CPython closes the loop's iterator there. An iterator in
+    a variable, `it = iter(consumer)`, is noticed when it is closed or freed.) Offsets are in memory at once, and on
+    disk every `flush_consumer_offset_interval` and at close.
 
-    Several consumers of one group and topic share its queues evenly; when one comes or goes, they share anew. A queue
-    changes hands when what is in hand of it is acknowledged, so whoever neither polls nor closes keeps its own.
+    Several consumers of one group and topic share its queues evenly, and the queues are assigned again when one comes
+    or goes. A queue passes to another member once its messages are acknowledged, so a consumer that neither polls nor
+    closes keeps its queues.
 
-    `tags`: `"a || b"`; None or "*" is all. `start`: where a group begins in a queue that it has no offset of: the
-    first message (the default, unlike RocketMQ's last: who opens a store inside the program expects to skip nothing),
-    the last, or a time. A queue that comes later is read from its first. `message_model`: BROADCASTING gives every
-    member every message, without retries; its offsets are kept under `instance_name`. `max_reconsume_times`: so often
-    a message comes again before it goes to the dead letters; None: 16, as in RocketMQ, and orderly without end.
+    `tags` is `"a || b"`; None or "*" means all. `start` tells where a group begins in a queue that it has no offset
+    for: the first message, the last, or a time. The default is the first, unlike RocketMQ's last, because a program
+    that opens its own store expects to skip nothing. A queue that is added later is read from its first message.
+    `message_model=BROADCASTING` delivers every message to every member, without retries, and keeps offsets under
+    `instance_name`. `max_reconsume_times` is the number of retries before a message goes to the dead letters; None
+    means 16, as in RocketMQ, and no limit for orderly consumption.
 
-    Raises InvalidNameError (group, topic), InvalidOptionError (also where another member wants something else).
+    Raises InvalidNameError (group, topic), InvalidOptionError (also if another member has a different subscription).
     """
 
     def __init__(
@@ -83,22 +87,22 @@ class Consumer:
         self._group = group
         self._topic = topic
         self._tags = parse_tags(tags)
-        self._start = start if isinstance(start, datetime) else _where(start)
+        self._start = start if isinstance(start, datetime) else _consume_from_where(start)
         self._model = MessageModel(message_model)
         self._instance = _instance(self._model, instance_name)
-        self._max_reconsume_times = _times(max_reconsume_times)
+        self._max_reconsume_times = _reconsume_times(max_reconsume_times)
         self._monotonic = monotonic
         own = group if self._instance is None else f"{group}%{self._instance}"
         self._sources = [Source(topic, self._tags, own)]
         if self._model is MessageModel.CLUSTERING:
             self._sources.append(Source(retry_topic(group), None, retry_group(group, topic), topic))
-        # What its own thread reads and what other members take from it.
+        # The lock guards what the consumer's own thread reads and what other members take from it.
         self._lock = threading.RLock()
         self._queues: dict[tuple[str, int], ReadQueue] = {}
         self._turn: deque[ReadQueue] = deque()
-        self._in_hand: list[tuple[ReadQueue, list[ReceivedMessage]]] = []
-        self._going_back: deque[tuple[ReceivedMessage, int]] = deque()
-        self._shared: list[tuple[int, ...]] = []
+        self._unacknowledged: list[tuple[ReadQueue, list[ReceivedMessage]]] = []
+        self._to_send_back: deque[tuple[ReceivedMessage, int]] = deque()
+        self._assigned: list[tuple[int, ...]] = []
         self._stale = True
         self._closed = False
         self._pool: HandlerPool | None = None
@@ -117,60 +121,65 @@ class Consumer:
 
     @property
     def group(self) -> str:
+        """The name of the consumer group."""
         return self._group
 
     @property
     def topic(self) -> str:
+        """The topic that it reads."""
         return self._topic
 
     @property
     def tags(self) -> Sequence[str] | None:
-        """The tags it wants; None: all."""
+        """The tags that it reads; None for all."""
         return self._tags
 
     @property
     def message_model(self) -> MessageModel:
+        """Whether members share the queues or each get every message."""
         return self._model
 
     @property
     def instance_name(self) -> str | None:
+        """The name under which a broadcasting member keeps its offsets."""
         return self._instance
 
     @property
     def orderly(self) -> bool:
-        """Whether `run` deals with its messages in order."""
+        """Whether `run` handles the messages of a queue in order."""
         return self._orderly
 
     @property
     def number(self) -> int:
-        """What names it among the living, above 0."""
+        """Its id at the broker, above 0."""
         return self._number
 
     @property
     def max_orderly_failures(self) -> int | None:
-        """How often an orderly message is tried again before it goes to the dead letters; None: without end."""
+        """How often an orderly message is tried again before it goes to the dead letters; None for no limit."""
         return self._max_reconsume_times
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called."""
         return self._closed
 
     @property
     def queue_ids(self) -> tuple[int, ...]:
-        """The queues of its topic that are its share now, sorted."""
+        """The queues of its topic that are assigned to it now, sorted."""
         with self._lock:
             return tuple(sorted(queue_id for topic, queue_id in self._queues if topic == self._topic))
 
     def poll(self, max_messages: int = _PULL_BATCH, timeout: Duration | None = 0.0) -> list[ReceivedMessage]:
-        """Up to `max_messages`, queue after queue in turn; acknowledges what the last call returned.
+        """Returns up to `max_messages`, from the queues in turn, and acknowledges those of the last call.
 
-        Waits up to `timeout` (seconds or timedelta; None: until one comes) for the first, then returns what is there.
-        Raises InvalidOptionError, StoreClosedError.
+        Waits up to `timeout` (seconds or timedelta; None: without limit) for the first message and returns what is
+        available then. Raises InvalidOptionError, StoreClosedError.
         """
         if max_messages.__class__ is not int or max_messages < 1:
-            raise InvalidOptionError(f"max_messages {max_messages!r} must be 1 or more", option="max_messages")
+            raise InvalidOptionError(f"max_messages must be 1 or more, got {max_messages!r}", option="max_messages")
         self._not_in_pool()
-        if self._in_hand:
+        if self._unacknowledged:
             self.acknowledge()
         taken = self._take(max_messages)
         if taken:
@@ -186,36 +195,37 @@ class Consumer:
             self._broker.wait(visible_end, min(left_ms, _WAIT_SLICE_MS))
 
     def acknowledge(self) -> None:
-        """Acknowledges what is in hand now, without asking for more; what asked for a retry is sent back first.
+        """Acknowledges the messages handed out last, without reading more. Those that asked for a retry go back first.
 
-        Raises what sending back raises: then nothing more is acknowledged, and calling again goes on.
+        Raises the errors of sending a message back. Nothing after it is acknowledged then; call again to continue.
         """
         with self._lock:
-            if self._in_hand and self._closed:
+            if self._unacknowledged and self._closed:
                 raise self._closed_error()
-            while self._in_hand:
-                queue, messages = self._in_hand[0]
+            while self._unacknowledged:
+                queue, messages = self._unacknowledged[0]
                 for message in messages:
                     delay_level = message.settle()
                     if delay_level is not None:
-                        self._going_back.append((message, delay_level))
-                while self._going_back:
-                    self.send_back(*self._going_back[0])
-                    self._going_back.popleft()
+                        self._to_send_back.append((message, delay_level))
+                while self._to_send_back:
+                    self.send_back(*self._to_send_back[0])
+                    self._to_send_back.popleft()
                 if queue.held is not None:
                     self._note(queue, queue.held)
                     queue.held = None
-                del self._in_hand[0]
+                del self._unacknowledged[0]
 
     def run(
         self, handler: Handler, *, threads: int = 20, orderly: bool = False, timeout: Duration | None = None
     ) -> None:
-        """Hands each message to `handler(message)`, in `threads` threads, until the consumer is closed.
+        """Calls `handler(message)` for each message, in `threads` threads, until the consumer is closed.
 
-        A handler that returns None or ConsumeResult.SUCCESS is done with its message; one that raises, or returns
-        RECONSUME_LATER, gets it again later, as after `message.retry()`. `orderly`: one message of a queue at a time,
-        in order; one that fails is tried again after a second, and its queue waits for it. `timeout`: returns when no
-        message came for so long (seconds or timedelta). Raises InvalidOptionError, StoreClosedError.
+        A message is done when its handler returns None or ConsumeResult.SUCCESS. If the handler raises or returns
+        RECONSUME_LATER, the message is delivered again later, as after `message.retry()`. With `orderly`, the messages
+        of a queue run one at a time, in order; one that fails is tried again after a second, and its queue waits for
+        it. `timeout` (seconds or timedelta) makes `run` return when no message came for that long. Raises
+        InvalidOptionError, StoreClosedError.
         """
         self._not_in_pool()
         pool = HandlerPool(self, handler, threads, timeout, self._monotonic, orderly=orderly)
@@ -230,7 +240,7 @@ class Consumer:
         finally:
             with self._lock:
                 for queue in self._queues.values():
-                    if queue.running:  # Handed out and not begun, or broken off: it comes again.
+                    if queue.running:  # Handed out and not begun, or interrupted: it is delivered again.
                         queue.rewind()
             self._pool = None
             if not self._closed:
@@ -246,26 +256,26 @@ class Consumer:
                     batch = self.poll(1, None)
                 except StoreClosedError:
                     if self.closed:
-                        return  # Closed by another thread: the loop ends.
+                        return  # Another thread closed the consumer, so the loop ends.
                     raise
                 yield batch[0]
         except GeneratorExit:
-            # The loop was left by a break or an exception: what was in hand is not done.
+            # The loop was left by a break or an exception, so its current message is not done.
             self._put_back()
             raise
 
     def close(self) -> None:
-        """Leaves the group and writes the offsets; what is in hand is not acknowledged. Again: nothing.
+        """Leaves the group and writes the offsets. Unacknowledged messages are delivered again. Idempotent.
 
-        While `run` runs, handlers finish what they have begun (at most 30 s), and `run` returns.
+        While `run` runs, its handlers finish what they have begun (at most 30 s), and `run` returns.
         """
         pool = self._pool
         if pool is None:
             self._leave()
         elif not pool.stop():
-            return  # Called by a handler: `run` leaves when it is done.
+            return  # A handler called it: `run` leaves the group when the handlers are done.
         elif not pool.ended.wait(_STOP_SECONDS):
-            _log.warning("a handler of group %s still runs; it is left behind", self._group)
+            _log.warning("a handler of group %s still runs; the consumer closes without it", self._group)
             self._leave()
 
     def __enter__(self) -> Self:
@@ -282,14 +292,14 @@ class Consumer:
         finally:
             self.close()
 
-    # What a broker tells a member
+    # Called by the broker
 
     def members_changed(self) -> None:
-        """The queues are shared anew at the next read."""
+        """Has the queues assigned again at the next read."""
         self._stale = True
 
     def release(self, topic: str, queue_id: int) -> bool:
-        """Lets go of a queue for another member, if nothing of it is in hand; never waits."""
+        """Releases a queue for another member, if none of its messages is unacknowledged. Never waits."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -303,7 +313,7 @@ class Consumer:
             self._lock.release()
 
     def offsets_reset(self, topic: str, queue_ids: Sequence[int]) -> None:
-        """The group's offsets in these queues were set anew: reading goes on there."""
+        """Continues at the group's new offsets in these queues."""
         with self._lock:
             for queue_id in queue_ids:
                 queue = self._queues.get((topic, queue_id))
@@ -314,7 +324,7 @@ class Consumer:
     # For the pool
 
     def take_running(self, count: int, *, orderly: bool) -> list[tuple[ReadQueue, ReceivedMessage]]:
-        """Up to `count` messages that run from now on, until `finish` is told of each."""
+        """Returns up to `count` messages, which count as running until `finish` is called for each."""
         now = self._monotonic()
 
         def room(queue: ReadQueue) -> int:
@@ -329,7 +339,7 @@ class Consumer:
         return [(queue, message) for queue, messages in taken for message in messages]
 
     def finish(self, queue: ReadQueue, message: ReceivedMessage) -> None:
-        """A message that ran is done with; its queue's offset goes as far as all in front of it are."""
+        """Marks a running message as done; its queue's offset advances up to the first message that is not."""
         with self._lock:
             if queue.dropped:
                 return
@@ -338,7 +348,7 @@ class Consumer:
             self._note(queue, queue.done)
 
     def suspend(self, queue: ReadQueue, seconds: float) -> None:
-        """An orderly queue's message failed: it comes again after so long, and nothing behind it before."""
+        """Delays an orderly queue after its message failed. That message is delivered first afterwards."""
         with self._lock:
             if not queue.dropped:
                 queue.failures += 1
@@ -346,10 +356,10 @@ class Consumer:
                 queue.rewind()
 
     def send_back(self, message: ReceivedMessage, delay_level: int) -> None:
-        """Has a message come again later, or parks it with the dead letters."""
+        """Has a message delivered again later, or moved to the dead letters."""
         if self._model is MessageModel.BROADCASTING:
             _log.warning(
-                "message %s is dropped: a broadcast consumer has no retries",
+                "message %s is dropped: a broadcasting consumer has no retries",
                 message.message_id,
                 extra={"topic": self._topic, "group": self._group, "message_id": message.message_id},
             )
@@ -358,13 +368,13 @@ class Consumer:
         self._broker.send_back(message, self._group, delay_level, most)
 
     def wait(self, visible_end: int, seconds: float) -> int:
-        """Waits until something new is visible; returns the visible end. One slice at most."""
+        """Waits until something new is visible, for one slice at most; returns the visible end."""
         return self._broker.wait(visible_end, min(_WAIT_SLICE_MS, max(0, round(seconds * 1000))))
 
-    # Inside
+    # Private
 
     def _set_orderly(self, orderly: bool) -> None:
-        """Queues are taken anew, where that means another lock."""
+        """Switches the kind of lock on queues; takes all queues again if it changes."""
         with self._lock:
             if orderly is self._orderly:
                 return
@@ -378,7 +388,7 @@ class Consumer:
             raise self._closed_error()
         if self._pool is not None:
             raise InvalidOptionError(
-                f"the consumer of group {self._group} is run by a handler\nhint: make another consumer",
+                f"the consumer of group {self._group} is run by a handler\nhint: create another consumer",
                 option="consumer",
             )
 
@@ -390,8 +400,8 @@ class Consumer:
             if self._closed:
                 return
             self._closed = True
-            self._in_hand.clear()
-            self._going_back.clear()
+            self._unacknowledged.clear()
+            self._to_send_back.clear()
             for queue in self._queues.values():
                 queue.dropped = True
             self._broker.unregister_consumer(self)
@@ -405,18 +415,18 @@ class Consumer:
             if len(taken) == 1:
                 queue, messages = taken[0]
                 queue.held = messages[-1].queue_offset + 1 if queue.ahead else queue.next_offset
-                self._in_hand.append((queue, messages))
+                self._unacknowledged.append((queue, messages))
                 return messages.copy()
             for queue, messages in taken:
                 queue.held = messages[-1].queue_offset + 1 if queue.ahead else queue.next_offset
-            self._in_hand.extend(taken)
+            self._unacknowledged.extend(taken)
         return [message for _, messages in taken for message in messages]
 
     def _from_queues(
         self, count: int, room: Callable[[ReadQueue], int]
     ) -> list[tuple[ReadQueue, list[ReceivedMessage]]]:
-        """Up to `count` messages: what the first queue has, then the next; whoever gave is last the next time."""
-        self._share()
+        """Returns up to `count` messages, from the queues in turn. A queue that gave messages is last the next time."""
+        self._rebalance()
         taken: list[tuple[ReadQueue, list[ReceivedMessage]]] = []
         for _ in range(len(self._turn)):
             queue = self._turn[0]
@@ -426,7 +436,7 @@ class Consumer:
                     messages = self._next(queue, limit)
                 except BaseException:
                     if taken:
-                        return taken  # The error is that queue's alone, and comes again at the next call.
+                        return taken  # The error concerns that queue alone, and comes up again at the next call.
                     self._turn.rotate(-1)
                     raise
                 if messages:
@@ -437,10 +447,10 @@ class Consumer:
                 break
         return taken
 
-    def _share(self) -> None:
-        """Takes and leaves queues as the members and the topic's queues have it now."""
+    def _rebalance(self) -> None:
+        """Takes and releases queues by the current members and queues of the topic."""
         found = [tuple(self._broker.read_queues(source.topic)) for source in self._sources]
-        if found == self._shared and not self._stale:
+        if found == self._assigned and not self._stale:
             return
         self._stale = False
         wanted: dict[tuple[str, int], Source] = {}
@@ -453,7 +463,7 @@ class Consumer:
             if not queue.leaving:
                 continue
             if queue.busy:
-                self._stale = True  # It goes when what is in hand of it is done.
+                self._stale = True  # It is released when its messages are acknowledged.
                 continue
             self._drop(queue)
             self._broker.unlock_queue(self, topic, queue_id)
@@ -464,11 +474,11 @@ class Consumer:
                 if self._model is MessageModel.BROADCASTING or self._broker.lock_queue(self, topic, queue_id):
                     self._add(source, queue_id)
                 else:
-                    self._stale = True  # Its holder has something of it in hand.
+                    self._stale = True  # Its holder has unacknowledged messages of it.
             except _AWAY as error:
                 self._stale = True
-                _log.warning("%s/%d is read when its broker is back: %s", topic, queue_id, error)
-        self._shared = found
+                _log.warning("%s/%d will be read when its broker is back: %s", topic, queue_id, error)
+        self._assigned = found
 
     def _add(self, source: Source, queue_id: int) -> None:
         begin = self._begin(source, queue_id)
@@ -484,15 +494,17 @@ class Consumer:
         self._stale = True
 
     def _begin_group(self) -> None:
-        """Where a group begins that has no offset on the topic yet: noted at once, on disk, for the queues that are
-        there. So no message is passed over that comes later, into whatever queue, read by whichever member."""
+        """Stores where a group begins that has no offset on the topic yet, for all queues, on disk.
+
+        So no later message is skipped, whichever queue it is in and whichever member reads it.
+        """
         if self._start is ConsumeFromWhere.FIRST:
             return
         group = self._sources[0].offset_group
         queue_ids = self._broker.read_queues(self._topic)
         if any(self._broker.consumer_offset(self._topic, group, queue_id) is not None for queue_id in queue_ids):
             return
-        # Also of a topic that is not there yet: what comes then is not passed over by who starts anew.
+        # Also for a topic that does not exist yet, so that a restarted group does not skip its first messages.
         for queue_id in queue_ids or (0,):
             if isinstance(self._start, datetime):
                 begin = self._broker.search_offset(self._topic, queue_id, round(self._start.timestamp() * 1000))
@@ -502,9 +514,10 @@ class Consumer:
         self._broker.write_offsets()
 
     def _begin(self, source: Source, queue_id: int) -> int:
-        """Where to go on in a queue: the group's offset, brought inside the queue, else its first message."""
+        """Returns the first offset to read in a queue: the group's, moved inside the queue, or the first message."""
         offset = self._broker.consumer_offset(source.topic, source.offset_group, queue_id)
-        # Asked behind it: what another acknowledges meanwhile must not seem to be beyond the end.
+        # Read the range after the offset: another member may acknowledge in between, and its offset must not look as if
+        # it were beyond the end.
         first, end = self._broker.queue_range(source.topic, queue_id)
         if offset is None:
             return first
@@ -517,7 +530,7 @@ class Consumer:
         return offset
 
     def _next(self, queue: ReadQueue, count: int) -> list[ReceivedMessage]:
-        """The next messages of one queue; where nothing of it is in hand, what was passed over is acknowledged."""
+        """Returns the next messages of one queue. If none is unacknowledged, skipped messages are acknowledged."""
         if queue.ahead:
             return queue.take(count)
         source = queue.source
@@ -534,7 +547,7 @@ class Consumer:
                     error.minimum,
                 )
                 queue.next_offset = error.minimum
-                continue  # Retention may have gone on meanwhile.
+                continue  # Retention may have removed more meanwhile.
             messages = found if isinstance(found, list) else list(found)
             if source.origin is not None:
                 messages = [message for message in messages if message.topic == source.origin]
@@ -559,20 +572,20 @@ class Consumer:
             queue.acknowledged = queue_offset
 
     def _put_back(self) -> None:
-        """What is in hand is next again, in order."""
+        """Returns unacknowledged messages to their queues, in order."""
         with self._lock:
-            self._going_back.clear()
-            for queue, _ in self._in_hand:
+            self._to_send_back.clear()
+            for queue, _ in self._unacknowledged:
                 if not queue.dropped:
                     queue.rewind()
-                    # It was last in turn; now it is next.
+                    # It was last in turn. Now it is next.
                     self._turn.remove(queue)
                     self._turn.appendleft(queue)
-            self._in_hand.clear()
+            self._unacknowledged.clear()
 
     def _report(self, what: str, topic: str, queue_id: int, was: int, now: int) -> None:
         _log.warning(
-            "%s: %s/%d goes on at %d, not %d",
+            "%s: %s/%d continues at %d, not %d",
             what,
             topic,
             queue_id,
@@ -582,12 +595,12 @@ class Consumer:
         )
 
 
-def _where(start: object) -> ConsumeFromWhere:
+def _consume_from_where(start: object) -> ConsumeFromWhere:
     try:
         return ConsumeFromWhere(start)
     except ValueError:
         raise InvalidOptionError(
-            f"start {start!r} is none\nhint: ConsumeFromWhere.FIRST, ConsumeFromWhere.LAST, or a datetime",
+            f"unknown start {start!r}\nhint: ConsumeFromWhere.FIRST, ConsumeFromWhere.LAST, or a datetime",
             option="start",
         ) from None
 
@@ -596,13 +609,13 @@ def _instance(model: MessageModel, name: object) -> str | None:
     if model is MessageModel.CLUSTERING:
         if name is not None:
             raise InvalidOptionError(
-                "instance_name is for message_model=MessageModel.BROADCASTING; a sharing group has offsets of its own",
+                "instance_name needs message_model=MessageModel.BROADCASTING; other groups share their offsets",
                 option="instance_name",
             )
         return None
     if not isinstance(name, str):
         raise InvalidOptionError(
-            "a broadcast consumer needs instance_name: its offsets are kept by it, so that it goes on after a restart\n"
+            "a broadcasting consumer needs instance_name, under which its offsets are kept for the next start\n"
             'hint: instance_name="worker-1"',
             option="instance_name",
         )
@@ -610,12 +623,12 @@ def _instance(model: MessageModel, name: object) -> str | None:
     return name
 
 
-def _times(value: object) -> int | None:
+def _reconsume_times(value: object) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
         raise InvalidOptionError(
-            f"max_reconsume_times {value!r} is none\nhint: 0 or more; RocketMQ's default is 16",
+            f"max_reconsume_times must be 0 or more, got {value!r}\nhint: RocketMQ's default is 16",
             option="max_reconsume_times",
         )
     return value

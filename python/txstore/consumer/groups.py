@@ -1,7 +1,9 @@
-"""Groups: the consumers' half of a broker, the same for the embedded and the fake one.
+"""Groups: the consumers' part of a broker, shared by the embedded and the fake broker.
 
-In: groups, topics, members. Out: consumers, and what concerns a whole group: lag, resets, dead letters. Always: a
-group's name is known to the store before its first consumer reads; members hear of a reset. Not here: messages.
+In:     groups, topics, members.
+Out:    consumers, and operations on a whole group: lag, resets, dead letters.
+Always: the store knows a group before its first consumer reads. Members are told of a reset.
+Not here: messages.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,10 +11,10 @@ from datetime import datetime
 from typing import cast
 
 from txstore._native import is_system_topic, validate_topic
-from txstore.backlog import Backlog, DeadLetter, GroupDescription, QueueLag
 from txstore.consumer.allocation import allocate_averagely
 from txstore.consumer.consumer import Consumer
 from txstore.consumer.members import Members
+from txstore.consumer_progress import ConsumerProgress, DeadLetter, GroupDescription, QueueLag
 from txstore.errors import InvalidNameError, InvalidOptionError
 from txstore.interface import BrokerInterface, ConsumerMember
 from txstore.message import ConsumeFromWhere, MessageModel, ReceivedMessage, SentMessage
@@ -21,10 +23,12 @@ __all__ = ["ConsumerGroups"]
 
 
 class ConsumerGroups:
-    """What a broker inherits. `know_group(name)` sees to it that the store knows a group."""
+    """The base class of brokers with consumers. `know_group(name)` makes sure that the store knows a group."""
 
-    def __init__(self, backlog: Backlog, know_group: Callable[[str], None], monotonic: Callable[[], float]) -> None:
-        self._backlog = backlog
+    def __init__(
+        self, progress: ConsumerProgress, know_group: Callable[[str], None], monotonic: Callable[[], float]
+    ) -> None:
+        self._progress = progress
         self._know_group = know_group
         self._consumers_clock = monotonic
         self._members = Members()
@@ -42,10 +46,10 @@ class ConsumerGroups:
         instance_name: str | None = None,
         max_reconsume_times: int | None = None,
     ) -> Consumer:
-        """A consumer of `topic` for `group`, which shares its queues with the group's others; `tags` as `"a || b"`.
+        """Creates a consumer of `topic` for `group`, which shares its queues with the group's other members.
 
-        `txstore.Consumer` says what the others mean. Raises InvalidNameError, InvalidOptionError (also: another member
-        here wants something else), ReadOnlyError.
+        `tags` is `"a || b"`; `txstore.Consumer` describes the other arguments. Raises InvalidNameError,
+        InvalidOptionError (also if another member in this process has a different subscription), ReadOnlyError.
         """
         self._must_write("a consumer")
         return Consumer(
@@ -61,78 +65,82 @@ class ConsumerGroups:
         )
 
     def lag(self, group: str) -> list[QueueLag]:
-        """How far a consumer group is behind, queue by queue, its retries too. Raises InvalidNameError."""
-        return self._backlog.lag(group, {member.topic for member in self._members.all() if member.group == group})
+        """Returns a consumer group's lag by queue, including its retries. Raises InvalidNameError."""
+        return self._progress.lag(group, {member.topic for member in self._members.all() if member.group == group})
 
     def describe_group(self, group: str) -> GroupDescription:
-        """What a consumer group reads, how far it is behind, and what it gave up. Raises InvalidNameError."""
+        """Describes a consumer group: its topics, lag, members and dead letters. Raises InvalidNameError."""
         members = [member for member in self._members.all() if member.group == group]
-        return self._backlog.describe(group, {member.topic for member in members}, len(members))
+        return self._progress.describe(group, {member.topic for member in members}, len(members))
 
     def reset_offsets(
         self, group: str, topic: str, to: ConsumeFromWhere | datetime | int, *, queue_id: int | None = None
     ) -> dict[int, int]:
-        """Has a group go on elsewhere in a topic: at the first or last message, a time, or an offset of `queue_id`.
+        """Moves a group in a topic: to the first or last message, to a time, or to an offset of `queue_id`.
 
-        Returns queue id → queue offset, on disk. Its consumers here go on there at their next read; what they have in
-        hand is not acknowledged. Raises InvalidNameError, InvalidOptionError, ReadOnlyError.
+        Returns queue id → queue offset, which are on disk. Its consumers in this process continue there at their next
+        read; messages that they have not acknowledged yet are not acknowledged. Raises InvalidNameError,
+        InvalidOptionError, ReadOnlyError.
         """
         self._must_write("resetting offsets")
-        _not_of_the_system(topic)
-        places = self._backlog.reset(group, topic, to, queue_id)
+        _must_not_be_system_topic(topic)
+        offsets = self._progress.reset(group, topic, to, queue_id)
         for member in self._members.all():
             if member.group == group and member.topic == topic:
-                member.offsets_reset(topic, list(places))
+                member.offsets_reset(topic, list(offsets))
         self.write_offsets()
-        return places
+        return offsets
 
     def dead_letters(self, group: str, *, limit: int | None = None) -> list[DeadLetter]:
-        """What a consumer group gave up, the oldest first. Raises InvalidNameError for an unknown group."""
-        return self._backlog.dead_letters(group, limit=limit)
+        """Returns a consumer group's dead letters, oldest first. Raises InvalidNameError for an unknown group."""
+        return self._progress.dead_letters(group, limit=limit)
 
     def resend(self, letter: DeadLetter) -> SentMessage:
-        """Gives a dead letter to its group once more; no other group sees it. Raises MessageNotFoundError."""
+        """Delivers a dead letter to its group again, and to no other group. Raises MessageNotFoundError."""
         self._must_write("sending")
-        return self._backlog.resend(letter)
+        return self._progress.resend(letter)
 
     # For consumers
 
     def register_consumer(self, consumer: ConsumerMember) -> int:
-        """Raises InvalidNameError (a system topic), InvalidOptionError (another member wants something else)."""
+        """Registers a consumer and returns its id. Raises InvalidNameError (a system topic), InvalidOptionError
+        (another member has a different subscription)."""
         self._must_write("a consumer")
         validate_topic(consumer.topic)
         self._know_group(consumer.group)
         return self._members.add(consumer)
 
     def unregister_consumer(self, consumer: ConsumerMember) -> None:
+        """Removes a consumer from its group. Unknown consumers are ignored."""
         self._members.remove(consumer)
 
     def share_of(self, consumer: ConsumerMember, topic: str) -> Sequence[int]:
-        """The queues of a topic that a member reads."""
+        """Returns the queues of a topic that are assigned to a member."""
         members = self._members.of(consumer.group, consumer.topic)
         return allocate_averagely(self.read_queues(topic), members, consumer.number)
 
     def send_back(
         self, message: ReceivedMessage, group: str, delay_level: int, max_reconsume_times: int
     ) -> SentMessage:
-        """Has a message come again to a group later, or parks it with the group's dead letters."""
+        """Delivers a message to a group again later, or moves it to the group's dead letters."""
         self._must_write("sending")
-        return self._backlog.send_back(message, group, delay_level, max_reconsume_times)
+        return self._progress.send_back(message, group, delay_level, max_reconsume_times)
 
     def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None:
-        """The queue offset that a group goes on from; None: it has none."""
-        return self._backlog.offset(topic, group, queue_id)
+        """Returns the queue offset that a group reads next; None if it has none."""
+        return self._progress.offset(topic, group, queue_id)
 
     def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
-        """In memory at once, on disk soon. Raises InvalidOptionError outside the queue, InvalidNameError."""
-        _not_of_the_system(topic)
+        """Sets an offset, in memory at once and on disk soon. Raises InvalidOptionError outside the queue,
+        InvalidNameError."""
+        _must_not_be_system_topic(topic)
         if not 0 <= queue_offset < 2**63:
             raise InvalidOptionError(
                 f"queue_offset {queue_offset!r} is out of range\nhint: 0 to 2**63 - 1", option="queue_offset"
             )
-        self._backlog.set_offset(topic, group, queue_id, queue_offset)
+        self._progress.set_offset(topic, group, queue_id, queue_offset)
 
-    # What the broker has
+    # Provided by the broker
 
     def read_queues(self, topic: str) -> Sequence[int]:
         raise NotImplementedError
@@ -144,6 +152,6 @@ class ConsumerGroups:
         raise NotImplementedError
 
 
-def _not_of_the_system(topic: str) -> None:
+def _must_not_be_system_topic(topic: str) -> None:
     if is_system_topic(topic):
         raise InvalidNameError(f"{topic} is a system topic: no group has offsets in it")

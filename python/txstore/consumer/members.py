@@ -1,8 +1,10 @@
-"""Members: the consumers of a process, group by group, and who of them holds which queue.
+"""Members: the consumers of a process by group, and which of them holds which queue.
 
-In: consumers that come and go. Out: the members of a group on a topic, in the order in which they came; queues handed
-from one to the other. Always: one member at a time holds a queue; a forgotten consumer counts no longer; members of one
-group on one topic want the same. Not here: which queues are whose (`allocation`), reading.
+In:     consumers that register and leave.
+Out:    the members of a group on a topic, in the order of registration; queues that pass from one to the other.
+Always: one member at a time holds a queue. A garbage-collected consumer is no longer a member. All members of one group
+        on one topic have the same subscription.
+Not here: the assignment of queues (`allocation`), reading.
 """
 
 import itertools
@@ -16,14 +18,14 @@ from txstore.interface import ConsumerMember
 __all__ = ["Members"]
 
 _Key: TypeAlias = tuple[str, str, str, int]
-"""A group, the topic that it reads, the topic of the queue (a retry topic is another), the queue."""
+"""A group, the topic that it reads, the topic of the queue (which may be the retry topic), the queue id."""
 
 
 class Members:
-    """Safe to use from many threads. A broker has one; it must not refer to that broker."""
+    """The members of all groups at one broker, to which it must not refer. Thread-safe."""
 
     def __init__(self) -> None:
-        # Reentrant: a member may be collected, and so leave, in a thread that is just in here.
+        # Reentrant, because a member may be garbage-collected, and so leave, in a thread that holds this lock.
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
         self._members: dict[int, weakref.ref[ConsumerMember]] = {}
@@ -31,7 +33,7 @@ class Members:
         self._holders: dict[_Key, int] = {}
 
     def add(self, consumer: ConsumerMember) -> int:
-        """Its number. Raises InvalidOptionError: another member wants something else."""
+        """Registers a consumer and returns its id. Raises InvalidOptionError if its subscription differs."""
         key = (consumer.group, consumer.topic)
         with self._lock:
             for other in self._all(key):
@@ -39,31 +41,32 @@ class Members:
             number = next(self._numbers)
             self._members[number] = weakref.ref(consumer, lambda _: self._remove(number, key))
             self._of.setdefault(key, []).append(number)
-            self._tell(key)
+            self._notify(key)
         return number
 
     def remove(self, consumer: ConsumerMember) -> None:
-        """It leaves; one that is no member: nothing."""
+        """Removes a consumer. Unknown consumers are ignored."""
         self._remove(consumer.number, (consumer.group, consumer.topic))
 
     def forget(self, number: int) -> None:
-        """Takes back what `add` did."""
+        """Undoes `add`."""
         ref = self._members.get(number)
         member = ref() if ref is not None else None
         if member is not None:
             self._remove(number, (member.group, member.topic))
 
     def of(self, group: str, topic: str) -> tuple[int, ...]:
-        """The members of a group on a topic, in the order in which they came."""
+        """Returns the members of a group on a topic, in the order of registration."""
         with self._lock:
             return tuple(self._of.get((group, topic), ()))
 
     def all(self) -> list[ConsumerMember]:
+        """Returns all members of all groups."""
         with self._lock:
             return [member for ref in self._members.values() if (member := ref()) is not None]
 
     def lock_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> bool:
-        """Gives a queue to a member, if none holds it or its holder lets go of it now."""
+        """Locks a queue for a member, if no other member holds it or its holder releases it now."""
         key = (consumer.group, consumer.topic, topic, queue_id)
         with self._lock:
             holder = self._holders.get(key)
@@ -76,7 +79,7 @@ class Members:
             return True
 
     def unlock_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> None:
-        """Lets go of a queue; one that it does not hold: nothing."""
+        """Releases a queue. Ignored if the member does not hold it."""
         key = (consumer.group, consumer.topic, topic, queue_id)
         with self._lock:
             if self._holders.get(key) == consumer.number:
@@ -92,31 +95,31 @@ class Members:
                 return
             self._of[key].remove(number)
             self._holders = {queue: holder for queue, holder in self._holders.items() if holder != number}
-            self._tell(key)
+            self._notify(key)
 
-    def _tell(self, key: tuple[str, str]) -> None:
+    def _notify(self, key: tuple[str, str]) -> None:
         for member in self._all(key):
             member.members_changed()
 
 
 def _must_agree(consumer: ConsumerMember, other: ConsumerMember) -> None:
-    """Whoever shares queues must want the same of them, or messages would be passed over by who does not."""
-    where = f"group {consumer.group} has a consumer of topic {consumer.topic} here that"
+    """Members that share queues must have the same subscription, or the others would skip a member's messages."""
+    where = f"in group {consumer.group}, another consumer of topic {consumer.topic}"
     if consumer.tags != other.tags:
         wanted = " || ".join(other.tags) if other.tags is not None else "*"
         raise InvalidOptionError(
-            f"{where} wants the tags {wanted!r}: all members of a group want the same\n"
-            "hint: give the same tags, or take another group",
+            f"{where} has the tags {wanted!r}: all members of a group must have the same\n"
+            "hint: pass the same tags, or use another group",
             option="tags",
         )
     if consumer.message_model is not other.message_model:
         raise InvalidOptionError(
-            f"{where} is {other.message_model.name}\nhint: give the same message_model, or take another group",
+            f"{where} is {other.message_model.name}\nhint: pass the same message_model, or use another group",
             option="message_model",
         )
     if consumer.instance_name is not None and consumer.instance_name == other.instance_name:
         raise InvalidOptionError(
-            f"{where} has the instance name {consumer.instance_name!r} already\n"
-            "hint: its offsets are kept by that name, so give each member its own",
+            f"{where} already has the instance name {consumer.instance_name!r}\n"
+            "hint: its offsets are kept under that name, so give each member a different one",
             option="instance_name",
         )

@@ -1,8 +1,10 @@
-"""Pool: a handler and the threads in which it deals with a consumer's messages.
+"""Pool: the threads that run a handler for a consumer's messages.
 
-In: messages that the consumer hands out, and what the handler makes of each. Out: messages done, sent back, or tried
-again. Always: a handler's exception is a failure of its message, never of the pool; a message that is to come again is
-stored before its offset is passed; orderly, one message of a queue at a time. Not here: offsets, queues (`consumer`).
+In:     messages from the consumer, and the handler's result for each.
+Out:    messages that are done, sent back, or tried again.
+Always: an exception in the handler fails its message, never the pool. A message that will be delivered again is stored
+        before its offset is passed. When orderly, one message of a queue runs at a time.
+Not here: offsets, queues (`consumer`).
 """
 
 import logging
@@ -20,7 +22,7 @@ from txstore.message import ConsumeResult, ReceivedMessage
 __all__ = ["Handler", "HandlerPool"]
 
 Handler: TypeAlias = Callable[[ReceivedMessage], ConsumeResult | None]
-"""Deals with one message; None is success."""
+"""Handles one message. None means success."""
 
 _log = logging.getLogger("txstore.consumer")
 _THREADS_MAX = 1024
@@ -30,7 +32,7 @@ _DEAD = -1
 
 
 class PoolOwner(Protocol):
-    """The consumer, as its pool knows it."""
+    """The part of the consumer that its pool uses."""
 
     @property
     def group(self) -> str: ...
@@ -46,7 +48,7 @@ class PoolOwner(Protocol):
 class HandlerPool:
     """One `run` of a consumer.
 
-    Raises InvalidOptionError for a handler that cannot be called, or a number of threads out of range.
+    Raises InvalidOptionError for a handler that is not callable, or a number of threads out of range.
     """
 
     def __init__(
@@ -61,11 +63,11 @@ class HandlerPool:
     ) -> None:
         if not callable(handler):
             raise InvalidOptionError(
-                f"handler {handler!r} cannot be called\nhint: a function that takes the message", option="handler"
+                f"handler must be callable, got {handler!r}\nhint: a function that takes the message", option="handler"
             )
         if threads.__class__ is not int or not 1 <= threads <= _THREADS_MAX:
             raise InvalidOptionError(
-                f"threads {threads!r} is out of range\nhint: 1 to {_THREADS_MAX}", option="threads"
+                f"threads is out of range: {threads!r}\nhint: 1 to {_THREADS_MAX}", option="threads"
             )
         self._owner = owner
         self._handler: Callable[[ReceivedMessage], Any] = handler
@@ -81,14 +83,14 @@ class HandlerPool:
         self.ended = threading.Event()
 
     def stop(self) -> bool:
-        """No further message begins; false for a caller that is one of its handlers, and so must not wait."""
+        """Starts no further message. Returns False to one of its own handlers, which must not wait."""
         with self._changed:
             self.stopping = True
             self._changed.notify_all()
         return threading.get_ident() not in self._workers
 
     def run(self) -> None:
-        """Until it is stopped, or nothing came for the time limit; then what runs has ended."""
+        """Runs until it is stopped, or no message came for the time limit. Returns when all handlers have ended."""
         with ThreadPoolExecutor(self._threads, thread_name_prefix=f"txstore-{self._owner.group}") as threads:
             try:
                 self._feed(threads)
@@ -101,21 +103,21 @@ class HandlerPool:
     def _feed(self, threads: ThreadPoolExecutor) -> None:
         last = self._monotonic()
         while not self.stopping and self._fatal is None:
-            # As many again wait as run, so that no thread waits for the next read.
+            # Twice the number of threads, so that no thread waits for the next read.
             room = 2 * self._threads - self._running
             visible_end = self._owner.wait(0, 0)
             taken = self._owner.take_running(room, orderly=self._orderly) if room > 0 else []
             with self._changed:
                 self._running += len(taken)
             for queue, message in taken:
-                threads.submit(self._deal_with, queue, message)
+                threads.submit(self._handle, queue, message)
             if taken:
                 last = self._monotonic()
                 continue
             if self._running:
                 last = self._monotonic()
                 with self._changed:
-                    # A thread that is done makes room, and lets an orderly queue go on; a message may come, too.
+                    # A thread that becomes free makes room and lets an orderly queue continue. A message may come, too.
                     self._changed.wait(0.02)
                 continue
             idle = self._monotonic() - last
@@ -123,11 +125,11 @@ class HandlerPool:
                 return
             self._owner.wait(visible_end, 0.2 if self._idle_seconds is None else self._idle_seconds - idle)
 
-    def _deal_with(self, queue: ReadQueue, message: ReceivedMessage) -> None:
+    def _handle(self, queue: ReadQueue, message: ReceivedMessage) -> None:
         self._workers.add(threading.get_ident())
         try:
             if self.stopping or self._fatal is not None:
-                return  # It was not begun, so it comes again at the next start.
+                return  # It was not begun, so it is delivered again at the next start.
             failed = self._failed(message)
             asked = message.settle()
             delay_level = asked if asked is not None else 0 if failed else None
@@ -140,7 +142,7 @@ class HandlerPool:
         except StoreClosedError:
             self.stopping = True
         except BaseException as error:
-            # SystemExit and the like in a handler, or a fault of ours: `run` raises it.
+            # A SystemExit in a handler, or an error of our own: `run` raises it.
             self._fatal = error
         finally:
             with self._changed:
@@ -148,17 +150,21 @@ class HandlerPool:
                 self._changed.notify_all()
 
     def _failed(self, message: ReceivedMessage) -> bool:
-        """Calls the handler; whether the message is to come again."""
+        """Calls the handler and tells whether the message must be delivered again."""
         try:
             result = self._handler(message)
         except Exception:
-            _log.exception("the handler failed; message %s comes again", message.message_id, extra=self._facts(message))
+            _log.exception(
+                "the handler failed; message %s will be delivered again",
+                message.message_id,
+                extra=self._facts(message),
+            )
             return True
         if result is None or result is ConsumeResult.SUCCESS:
             return False
         if result is not ConsumeResult.RECONSUME_LATER:
             _log.error(
-                "the handler returned %r, neither None nor a ConsumeResult; message %s comes again",
+                "the handler returned %r, expected None or a ConsumeResult; message %s will be delivered again",
                 result,
                 message.message_id,
                 extra=self._facts(message),
@@ -173,7 +179,7 @@ class HandlerPool:
         return most is not None and queue.failures >= most
 
     def _sent_back(self, message: ReceivedMessage, delay_level: int) -> bool:
-        """Tries until it is stored: an offset must not pass a message that is lost otherwise."""
+        """Retries until the message is stored, because an offset must not pass a message that would be lost."""
         while not self.stopping:
             try:
                 self._owner.send_back(message, delay_level)
@@ -181,7 +187,7 @@ class HandlerPool:
                 raise
             except TxStoreError as error:
                 _log.warning(
-                    "message %s waits to be sent back: %s", message.message_id, error, extra=self._facts(message)
+                    "message %s could not be sent back yet: %s", message.message_id, error, extra=self._facts(message)
                 )
                 time.sleep(_AGAIN_SECONDS)
             else:

@@ -1,8 +1,9 @@
-"""One queue of a consumer's share: what was read ahead of it, what is in hand, how far it is acknowledged.
+"""One queue of a consumer: messages read ahead, messages not acknowledged yet, and the acknowledged offset.
 
-In: what the broker reads. Out: messages in order, and the offset that is done. Always: the offset that is done passes
-no message that is in hand or was not handed out. Not here: reading, writing offsets, threads (all under the consumer's
-lock).
+In:     the messages that the broker reads.
+Out:    messages in order, and the offset up to which all are done.
+Always: that offset never passes a message that is unacknowledged or was not handed out.
+Not here: reading, writing offsets, threads (the consumer's lock guards all of this).
 """
 
 from collections.abc import Sequence
@@ -20,57 +21,57 @@ class Source:
     topic: str
     tags: Sequence[str] | None
     offset_group: str
-    """The group under whose name its offsets are kept."""
+    """The name under which its offsets are stored."""
     origin: str | None = None
-    """In a retry topic: only messages that came from this topic."""
+    """In a retry topic: take only messages that came from this topic."""
 
 
 @dataclass(slots=True, eq=False)
 class ReadQueue:
-    """State of one queue; offsets are queue offsets."""
+    """The state of one queue. Offsets are queue offsets."""
 
     source: Source
     queue_id: int
     next_offset: int
-    """Where the next read begins."""
+    """The offset of the next read."""
     acknowledged: int
-    """The offset that the broker knows."""
+    """The offset that the broker has."""
     ahead: list[ReceivedMessage] = field(default_factory=list)
-    """Read, and not handed out yet."""
+    """Messages that were read and not handed out yet."""
     held: int | None = None
-    """What `poll` handed out is done up to here when it is acknowledged; None: it holds nothing."""
+    """The offset to acknowledge for the messages that `poll` handed out; None if there are none."""
     running: dict[int, None] = field(default_factory=dict)
-    """What a pool handed out and is not done with, in order."""
+    """The offsets of messages that a pool is handling, in order."""
     dropped: bool = False
-    """It is another member's now, or was reset: acknowledging what was in hand means nothing."""
+    """Whether it was assigned to another member or reset, so that acknowledging its messages has no effect."""
     leaving: bool = False
-    """It is to be another member's: it goes when what is in hand of it is done, and nothing more is handed out."""
+    """Whether it is assigned to another member: it hands out nothing more and leaves when its messages are done."""
     not_before: float = 0.0
-    """An orderly queue rests until then, after a message failed."""
+    """When an orderly queue may continue after a message failed."""
     failures: int = 0
-    """How often the message that an orderly queue stands at has failed."""
+    """How often the current message of an orderly queue has failed."""
 
     @property
     def busy(self) -> bool:
-        """Whether messages of it are in hand."""
+        """Whether some of its messages are unacknowledged."""
         return self.held is not None or bool(self.running)
 
     @property
     def done(self) -> int:
-        """The offset that a pool is done with: of the first that runs, else of the next; behind the last, what the tags
-        passed over is done with, too."""
+        """The offset up to which a pool is done: the first running message, otherwise the next one to hand out. After
+        the last message it also passes those that the tags excluded."""
         for queue_offset in self.running:
             return queue_offset
         return self.ahead[0].queue_offset if self.ahead else self.next_offset
 
     def take(self, count: int) -> list[ReceivedMessage]:
-        """Up to `count` of what was read ahead."""
+        """Returns up to `count` of the messages that were read ahead."""
         taken = self.ahead[:count]
         del self.ahead[:count]
         return taken
 
     def rewind(self) -> None:
-        """What is in hand is not done: it comes again, and all behind it."""
+        """Returns to the acknowledged offset, so that unacknowledged messages are delivered again."""
         self.held = None
         self.running.clear()
         self.ahead.clear()

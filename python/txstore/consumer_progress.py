@@ -1,8 +1,10 @@
-"""Backlog: what consumer groups have still to do: retries, dead letters, lag, offsets set anew.
+"""Consumer progress: the offsets of consumer groups, their lag, retries and dead letters.
 
-In: groups, topics, messages that are to come again. Out: copies in the group's retry and dead letter topics, offsets.
-Always: a message comes again 16 times by RocketMQ's levels and is then parked, never dropped; a group's retry topic
-holds its place for each topic that it reads. Not here: consumers, who is told of a reset, writing files (the engine).
+In:     groups, topics, messages to deliver again.
+Out:    copies in the group's retry and dead letter topics; offsets.
+Always: a message is delivered again up to 16 times at RocketMQ's delay levels, then kept as a dead letter, never
+        dropped. In a group's retry topic there is one offset for each topic that the group reads.
+Not here: consumers, who is told of a reset, writing files (the engine).
 """
 
 import threading
@@ -24,7 +26,7 @@ from txstore.message import (
     utc,
 )
 
-__all__ = ["Backlog", "BacklogStore", "DeadLetter", "GroupDescription", "QueueLag"]
+__all__ = ["ConsumerProgress", "DeadLetter", "GroupDescription", "ProgressStore", "QueueLag"]
 
 _RETRY = "%RETRY%"
 _FIRST_RETRY_LEVEL = 3
@@ -32,8 +34,8 @@ _LEVEL_MAX = 18
 _BATCH = 256
 
 
-class BacklogStore(Protocol):
-    """What holds messages and offsets: the engine's store, or a fake one."""
+class ProgressStore(Protocol):
+    """The store of messages and offsets: the engine's, or a fake one."""
 
     def append_copy(
         self,
@@ -58,28 +60,28 @@ class BacklogStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """How far a group is behind in one queue, in messages."""
+    """The lag of a group in one queue, in messages."""
 
     group: str
     topic: str
     queue_id: int
     consumer_offset: int | None
-    """Where it goes on; None: it has not begun."""
+    """The queue offset it reads next; None if it has not begun."""
     end: int
-    """One past the last visible message."""
+    """Queue offset after the last visible message."""
     lag: int
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A consumer group, as `broker.describe_group` tells it."""
+    """A consumer group, as `broker.describe_group` returns it."""
 
     group: str
     topics: tuple[str, ...]
-    """The topics in which it has an offset, or a consumer here, sorted."""
+    """The topics in which it has an offset, or a consumer in this process, sorted."""
     queues: tuple[QueueLag, ...]
     lag: int
-    """Messages that it has not acknowledged, its retries among them."""
+    """Messages that it has not acknowledged, including its retries."""
     dead_letters: int
     members: int
     """Its consumers in this process."""
@@ -87,7 +89,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that a group gave up."""
+    """A message that a group failed to consume as often as allowed."""
 
     group: str
     topic: str
@@ -100,16 +102,16 @@ class DeadLetter:
     reconsume_times: int
     died: datetime
     queue_offset: int
-    """Its place among the group's dead letters."""
+    """Its queue offset in the group's dead letter topic."""
     physical_offset: int
 
 
-class Backlog:
-    """Safe to use from many threads. `make_topic(topic)` sees to it that a topic with one queue is there."""
+class ConsumerProgress:
+    """The progress of all consumer groups. Thread-safe. `make_topic(topic)` ensures a topic with one queue."""
 
     def __init__(
         self,
-        store: BacklogStore,
+        store: ProgressStore,
         make_topic: Callable[[str], None],
         topics: Callable[[], Iterable[str]],
         groups: Callable[[], Iterable[str]],
@@ -122,12 +124,12 @@ class Backlog:
         self._read_queues = read_queues
         self._lock = threading.RLock()
 
-    # Again, and given up
+    # Retries and dead letters
 
     def send_back(
         self, message: ReceivedMessage, group: str, delay_level: int, max_reconsume_times: int
     ) -> SentMessage:
-        """To the group's retry topic, after a delay; after the last time to its dead letters."""
+        """Copies a message to the group's retry topic, with a delay; after the last retry, to its dead letters."""
         times = message.reconsume_times
         properties = message.properties
         origin = properties.get("ORIGIN_MESSAGE_ID", message.offset_message_id)
@@ -140,15 +142,15 @@ class Backlog:
             return self._store.append_copy(
                 message.physical_offset, dead, 0, reconsume_times=times + 1, properties=facts
             )
-        again = retry_topic(group)
-        self._make_topic(again)
+        retry = retry_topic(group)
+        self._make_topic(retry)
         with self._lock:
-            # Before the message is there, so that another topic's progress never stands for this one's.
-            self.retry_offset(again, retry_group(group, topic), 0)
+            # Before the message is stored, so that no other topic's progress covers it.
+            self.retry_offset(retry, retry_group(group, topic), 0)
         level = delay_level if delay_level > 0 else min(_FIRST_RETRY_LEVEL + times, _LEVEL_MAX)
         return self._store.append_copy(
             message.physical_offset,
-            again,
+            retry,
             0,
             delay_level=level,
             reconsume_times=times + 1,
@@ -156,10 +158,10 @@ class Backlog:
         )
 
     def dead_letters(self, group: str, *, limit: int | None = None) -> list[DeadLetter]:
-        """What a group gave up, the oldest first. Raises InvalidNameError for an unknown group."""
+        """Returns a group's dead letters, oldest first. Raises InvalidNameError for an unknown group."""
         self._must_know_group(group)
         if limit is not None and limit < 1:
-            raise InvalidOptionError(f"limit {limit!r} must be 1 or more, or None for all", option="limit")
+            raise InvalidOptionError(f"limit must be 1 or more, or None for all, got {limit!r}", option="limit")
         topic = dead_letter_topic(group)
         found: list[DeadLetter] = []
         for queue_id in self._read_queues(topic):
@@ -172,32 +174,33 @@ class Backlog:
         return found[:limit]
 
     def resend(self, letter: DeadLetter) -> SentMessage:
-        """Gives a dead letter to its group once more, as if it had not failed yet; other groups do not see it.
+        """Delivers a dead letter to its group again, with a fresh retry count. Other groups do not see it.
 
-        It stays in the list. Raises MessageNotFoundError if it is not there any more.
+        It stays in the list. Raises MessageNotFoundError if the list no longer has it.
         """
         topic = dead_letter_topic(letter.group)
         messages, _ = self._store.read(topic, 0, letter.queue_offset, 1)
         if not messages or messages[0].physical_offset != letter.physical_offset:
-            raise MessageNotFoundError(f"there is no dead letter {letter.message_id} of group {letter.group} any more")
-        again = retry_topic(letter.group)
-        self._make_topic(again)
+            raise MessageNotFoundError(f"group {letter.group} no longer has the dead letter {letter.message_id}")
+        retry = retry_topic(letter.group)
+        self._make_topic(retry)
         with self._lock:
-            self.retry_offset(again, retry_group(letter.group, letter.topic), 0)
-        gone = [("DLQ_ORIGIN_TOPIC", ""), ("DLQ_ORIGIN_MESSAGE_ID", "")]
+            self.retry_offset(retry, retry_group(letter.group, letter.topic), 0)
+        cleared = [("DLQ_ORIGIN_TOPIC", ""), ("DLQ_ORIGIN_MESSAGE_ID", "")]
         return self._store.append_copy(
-            letter.physical_offset, again, 0, properties=[*gone, ("RETRY_TOPIC", letter.topic)]
+            letter.physical_offset, retry, 0, properties=[*cleared, ("RETRY_TOPIC", letter.topic)]
         )
 
     # Offsets
 
     def offset(self, topic: str, group: str, queue_id: int) -> int | None:
-        """Where a group goes on; None: it has no offset there."""
+        """Returns the queue offset that a group reads next; None if it has no offset."""
         if is_retry_progress(topic, group):
             return self.retry_offset(topic, group, queue_id)
         return self._store.consumer_offset(topic, group, queue_id)
 
     def set_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        """Sets the queue offset that a group reads next."""
         if is_retry_progress(topic, group):
             self.set_retry_offset(topic, group, queue_id, queue_offset)
             return
@@ -205,11 +208,11 @@ class Backlog:
         if topic == retry_topic(group):
             self._raise_retry_offsets(topic, group, queue_id, queue_offset)
 
-    # The places in a retry topic: one for each topic that the group reads, and the least of them under the group's own
-    # name, which is what a RocketMQ broker and lag go by.
+    # Offsets in a retry topic: one for each topic that the group reads. The least of them is also kept under the
+    # group's own name, which RocketMQ brokers and lag use.
 
     def retry_offset(self, topic: str, name: str, queue_id: int) -> int:
-        """Where a group goes on in its retry topic for one of its topics; noted when it is asked for first."""
+        """Returns a group's offset in its retry topic for one of its topics; sets it on the first call."""
         with self._lock:
             known = self._store.consumer_offset(topic, name, queue_id)
             if known is not None:
@@ -218,13 +221,14 @@ class Backlog:
             base_name = retry_group(group, "")
             base = self._store.consumer_offset(topic, base_name, queue_id)
             if base is None:
-                # A broker, or nobody, has read it before.
+                # Before this, only a broker has read the retry topic, or nobody.
                 base = self._store.consumer_offset(topic, group, queue_id) or 0
                 self._store.set_consumer_offset(topic, base_name, queue_id, base)
             self._store.set_consumer_offset(topic, name, queue_id, base)
             return base
 
     def set_retry_offset(self, topic: str, name: str, queue_id: int, queue_offset: int) -> None:
+        """Sets a group's offset in its retry topic for one of its topics."""
         with self._lock:
             self._store.set_consumer_offset(topic, name, queue_id, queue_offset)
             group = topic.removeprefix(_RETRY)
@@ -237,7 +241,7 @@ class Backlog:
             self._store.set_consumer_offset(topic, group, queue_id, least)
 
     def forget_topic(self, topic: str) -> None:
-        """A topic goes: no group has a place in it, and what came from it is passed over in the retry topics."""
+        """Removes a deleted topic's offsets; messages from it are skipped in the retry topics."""
         for of_topic, name, queue_id, _ in self._store.consumer_offsets():
             group = of_topic.removeprefix(_RETRY)
             if of_topic == topic:
@@ -247,7 +251,7 @@ class Backlog:
                 self.set_retry_offset(of_topic, name, queue_id, end)
 
     def forget_group(self, group: str) -> None:
-        """A group goes, and its places in all topics, those of its broadcasting members among them."""
+        """Removes a deleted group's offsets, including those of its broadcasting members."""
         others = set(self._groups()) - {group}
         for topic, name, _, _ in self._store.consumer_offsets():
             its_own = name == group or (name.startswith(f"{group}%") and name not in others)
@@ -255,8 +259,8 @@ class Backlog:
                 self._store.remove_consumer_offsets(topic, name)
 
     def _raise_retry_offsets(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
-        """A client elsewhere reads the retry topic as one, under the group's own name: no topic's place stays behind
-        it, or retention would keep for ever what it has read."""
+        """Raises the per-topic offsets to one that a remote client set for the whole retry topic under the group's
+        own name. Otherwise retention would keep forever what that client has read."""
         with self._lock:
             for of_topic, name, of_queue, offset in self._store.consumer_offsets():
                 progress = of_topic == topic and of_queue == queue_id and name.startswith(retry_group(group, ""))
@@ -266,9 +270,9 @@ class Backlog:
     # Lag and resets
 
     def lag(self, group: str, topics: Iterable[str]) -> list[QueueLag]:
-        """How far a group is behind, queue by queue: in `topics`, wherever it has an offset, in its retry topic.
+        """Returns a group's lag by queue: in `topics`, in every topic where it has an offset, and in its retry topic.
 
-        Members of a broadcasting group have rows of their own, as GROUP%INSTANCE. Raises InvalidNameError.
+        Members of a broadcasting group have their own rows, as GROUP%INSTANCE. Raises InvalidNameError.
         """
         self._must_know_group(group)
         offsets: dict[tuple[str, str], dict[int, int]] = {(topic, group): {} for topic in (*topics, retry_topic(group))}
@@ -285,7 +289,7 @@ class Backlog:
         return rows
 
     def describe(self, group: str, topics: Iterable[str], members: int) -> GroupDescription:
-        """A group's lag, and how many dead letters it has. Raises InvalidNameError."""
+        """Returns a group's lag and the number of its dead letters. Raises InvalidNameError."""
         rows = self.lag(group, topics)
         dead = dead_letter_topic(group)
         ranges = [self._store.queue_range(dead, queue_id) for queue_id in self._read_queues(dead)]
@@ -301,13 +305,16 @@ class Backlog:
     def reset(
         self, group: str, topic: str, to: ConsumeFromWhere | datetime | int, queue_id: int | None
     ) -> dict[int, int]:
-        """Sets a group's offsets; (queue id → queue offset) as they are then. Raises InvalidNameError (unknown group,
-        topic or queue), InvalidOptionError (an offset outside its queue, without its queue, or no place at all)."""
+        """Sets a group's offsets and returns them as queue id → queue offset.
+
+        Raises InvalidNameError (unknown group, topic or queue) and InvalidOptionError (an offset outside its queue or
+        without its queue, or another value).
+        """
         self._must_know_group(group)
         queue_ids = self._read_queues(topic)
         if not queue_ids:
             known = ", ".join(sorted(self._topics())) or "none"
-            raise InvalidNameError(f"there is no topic {topic} to read\nhint: the topics are {known}")
+            raise InvalidNameError(f"unknown topic {topic}\nhint: the topics are {known}")
         if queue_id is not None:
             if queue_id not in queue_ids:
                 raise InvalidNameError(
@@ -316,14 +323,14 @@ class Backlog:
             queue_ids = [queue_id]
         elif isinstance(to, int):
             raise InvalidOptionError(
-                f"offset {to} is meant for one queue\nhint: say which: queue_id=0", option="queue_id"
+                f"offset {to} applies to one queue only\nhint: name it, for example queue_id=0", option="queue_id"
             )
-        places = {number: self._place(topic, number, to) for number in queue_ids}
-        for number, place in places.items():
-            self._store.set_consumer_offset(topic, group, number, place)
-        return places
+        offsets = {number: self._reset_offset(topic, number, to) for number in queue_ids}
+        for number, offset in offsets.items():
+            self._store.set_consumer_offset(topic, group, number, offset)
+        return offsets
 
-    def _place(self, topic: str, queue_id: int, to: object) -> int:
+    def _reset_offset(self, topic: str, queue_id: int, to: object) -> int:
         first, end = self._store.queue_range(topic, queue_id)
         if to is ConsumeFromWhere.FIRST:
             return first
@@ -333,7 +340,8 @@ class Backlog:
             return self._store.search_offset(topic, queue_id, round(to.timestamp() * 1000))
         if isinstance(to, bool) or not isinstance(to, int):
             raise InvalidOptionError(
-                f"{to!r} is no place\nhint: ConsumeFromWhere.FIRST or LAST, a datetime, or an offset with its queue_id",
+                f"cannot reset to {to!r}\nhint: ConsumeFromWhere.FIRST or LAST, a datetime, or an offset with its "
+                "queue_id",
                 option="to",
             )
         if not first <= to <= end:
@@ -346,13 +354,11 @@ class Backlog:
         validate_group(group)
         known = sorted(self._groups())
         if group not in known:
-            raise InvalidNameError(
-                f"there is no consumer group {group}\nhint: the groups are {', '.join(known) or 'none'}"
-            )
+            raise InvalidNameError(f"unknown consumer group {group}\nhint: the groups are {', '.join(known) or 'none'}")
 
 
 def _origin(said: str | None, topic: str) -> str:
-    """The topic that a message came from first: as its property says, if that names one."""
+    """Returns the topic that a message was first sent to: that of its property, if it is a valid name."""
     try:
         validate_topic(said or "")
     except InvalidNameError:
