@@ -63,7 +63,7 @@ def test_check_reports_what_a_broker_doubled_and_does_not_fail(run: Run, crashed
     assert found["damages"] == found["differences"] == []
     code, out, _ = run("store", "check", crashed.store)
     assert code == 0
-    assert out.endswith("all is well\n")
+    assert out.endswith("no problems found\n")
 
 
 def test_check_finds_damage(run: Run, tmp_path: Path) -> None:

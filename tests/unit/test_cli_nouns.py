@@ -41,7 +41,7 @@ def test_a_store_is_made_once(run: Run, tmp_path: Path) -> None:
     assert run("store", "create", path)[0] == 0
     assert facts(run, "store", "stat", path)["max_physical_offset"] == 0
     code, _, err = run("store", "create", path)
-    assert (code, "is there already" in err) == (3, True)
+    assert (code, "already exists" in err) == (3, True)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "one.jpg").write_bytes(b"mine")
     assert run("store", "create", tmp_path / "photos")[0] == 3
@@ -61,7 +61,7 @@ def test_sent_and_found_again(run: Run, store: Path) -> None:
     assert code == 0
     assert out.endswith("order 17 is paid\n")
     assert "shop      north" in out
-    assert run("message", "by-key", store, "orders", "nothing") == (1, "there is none\n", "")
+    assert run("message", "by-key", store, "orders", "nothing") == (1, "no messages found\n", "")
     assert run("message", "get", store, "XX")[0] == 1
 
 
@@ -76,7 +76,7 @@ def test_bodies_from_a_file_and_a_pipe(run: Run, store: Path, tmp_path: Path, mo
     bodies = [row.get("body") for row in rows(run, "tail", store, "orders")]
     assert bodies == [None, "one", "two", "three", "all\nof it"]
     code, _, err = run("send", store, "orders", "body", "--lines")
-    assert (code, "give the body once" in err) == (2, True)
+    assert (code, "several bodies given" in err) == (2, True)
     code, _, err = run("send", store, "orders", "body", "--property", "name")
     assert (code, "--property NAME=VALUE" in err) == (2, True)
 
@@ -163,11 +163,11 @@ def test_dead_letters_are_listed_and_sent_again(run: Run, store: Path) -> None:
     assert facts(run, "dlq", "resend", store, "shipping", one) == {"group": "shipping", "resent": [one]}
     again = rows(run, "consume", store, "orders", "--group", "shipping")
     assert [row["body"] for row in again] == [letters[1]["body"]]
-    assert run("dlq", "resend", store, "shipping", "--all")[1] == "3 sent again to shipping\n"
+    assert run("dlq", "resend", store, "shipping", "--all")[1] == "3 resent to shipping\n"
     for arguments, code, what in (
         (["shipping"], 2, "hint: message ids, or --all"),
         (["shipping", "XX"], 1, "no dead letter XX"),
-        (["nobody", "--all"], 2, "no consumer group nobody"),
+        (["nobody", "--all"], 2, "unknown consumer group nobody"),
     ):
         found, _, err = run("dlq", "resend", store, *arguments)
         assert (found, what in err) == (code, True)
@@ -182,7 +182,7 @@ def test_messages_by_time(run: Run, store: Path) -> None:
     (found,) = rows(run, "message", "by-time", store, "orders", "--from", shown)
     assert found["message_id"] == sent["message_id"]
     code, out, _ = run("message", "by-time", store, "orders", "--from", "1h", "--until", shown)
-    assert (code, out) == (1, "there is none\n")
+    assert (code, out) == (1, "no messages found\n")
 
 
 def test_a_transaction_is_discarded_by_hand(run: Run, store: Path) -> None:
@@ -211,16 +211,16 @@ def test_top_as_lines(run: Run, store: Path) -> None:
         (["send", "STORE", "nope", "x"], 2, "no topic nope\nhint: the topics are orders; `txstore topic create"),
         (["consume", "STORE", "nope", "-g", "g"], 2, "no topic nope"),
         (["consume", "STORE", "orders"], 2, "--group"),
-        (["consume", "STORE", "orders", "-g", "g", "--from", "soon"], 2, "--from 'soon' is no time"),
+        (["consume", "STORE", "orders", "-g", "g", "--from", "soon"], 2, "--from 'soon' is not a time"),
         (["consume", "STORE", "orders", "-g", "g", "--tags", "||"], 2, "hint:"),
         (["tail", "STORE", "nope"], 2, "the topics are orders"),
         (["topic", "describe", "STORE", "RMQ_SYS_TRANS_HALF_TOPIC"], 2, "is a system topic"),
         (["topic", "create", "STORE", "two words"], 2, "allowed are"),
         (["group", "describe", "STORE", "nope"], 2, "the groups are none"),
         (["message", "by-key", "STORE", "nope", "k"], 2, "the topics are orders"),
-        (["message", "by-time", "STORE", "orders", "--from", "2026-13-01"], 2, "is no time"),
+        (["message", "by-time", "STORE", "orders", "--from", "2026-13-01"], 2, "is not a time"),
         (["message", "get", "STORE"], 2, "ID"),
-        (["dlq", "list", "STORE", "nope"], 2, "no consumer group nope"),
+        (["dlq", "list", "STORE", "nope"], 2, "unknown consumer group nope"),
         (["tx", "discard", "STORE", "XX"], 1, "XX"),
         (["send", "STORE/elsewhere", "orders", "x"], 3, "`txstore store create"),
         (["nonsense"], 2, "nonsense"),
@@ -236,7 +236,7 @@ def test_wrong_input_is_told_what_to_write(run: Run, store: Path, arguments: lis
     assert [entry.name for entry in store.parent.iterdir()] == [store.name]
 
 
-@pytest.mark.parametrize(("to", "what"), [("99", "hint: 0 (its first) to 1 (its end)"), ("1", "which: --queue")])
+@pytest.mark.parametrize(("to", "what"), [("99", "hint: 0 (its first) to 1 (its end)"), ("1", "name it: --queue")])
 def test_an_offset_outside(run: Run, store: Path, to: str, what: str) -> None:
     run("send", store, "orders", "x", "--queue", 0)
     run("group", "create", store, "g")

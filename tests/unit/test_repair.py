@@ -238,7 +238,7 @@ def test_a_store_that_a_program_writes_can_be_looked_at(run: Run, ours: Path) ->
 def test_copies_elsewhere(run: Run, ours: Path, tmp_path: Path) -> None:
     DAMAGES["a body"][0](ours)
     before = file_hashes(ours)
-    for place, what in ((ours / "copies", "is inside the store"), (ours, "is in use")):
+    for place, what in ((ours / "copies", "is inside the store"), (ours, "is not empty")):
         code, _, err = run("store", "repair", ours, "--copy-to", place)
         assert (code, what in err, "hint:" in err) == (2, True, True)
     assert file_hashes(ours) == before
@@ -260,7 +260,7 @@ def test_a_store_in_use_and_one_that_has_nothing_left(run: Run, ours: Path) -> N
     code, _, err = run("store", "repair", ours)
     assert (code, "nothing to repair" in err) == (4, True)
     code, _, err = run("store", "check", "--deep", ours.parent)
-    assert (code, "is no store" in err) == (3, True)
+    assert (code, "is not a store" in err) == (3, True)
 
 
 def test_transactions_whose_end_is_lost_are_asked_about_again(run: Run, ours: Path) -> None:

@@ -128,7 +128,7 @@ def test_an_error_is_red_and_says_what_to_do(tmp_path: Path) -> None:
         assert terminal.end() == 3
         shown = " ".join(terminal.text.split())
         assert shown.startswith("txstore: error: ")
-        assert "hint: give the directory" in shown
+        assert "hint: pass the directory" in shown
         assert terminal.screen.buffer[0][len("txstore: ")].fg == "red"
 
 

@@ -1,5 +1,7 @@
-"""The command line, `txstore NOUN VERB PATH`: a store looked at and looked after by hand.
+"""The command line, `txstore NOUN VERB PATH`: inspects and operates a store by hand.
 
-In: arguments. Out: text or JSON on stdout, progress and errors on stderr, an exit code that means something. Always: a
-command does what it says and nothing beside. Not here: anything that a program could not do through the API as well.
+In:     arguments.
+Out:    text or JSON on stdout, progress and errors on stderr, an exit code.
+Always: a command does what it says and nothing else.
+Not here: anything that a program could not also do through the API.
 """

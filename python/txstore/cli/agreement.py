@@ -1,7 +1,10 @@
-"""Agreement: what cannot be undone is asked about first, where somebody sits.
+"""Agreement: asks on a terminal before anything that cannot be undone.
 
-In: a question. Out: whether to go on. Always: asked on a terminal only, and on stderr, so that what a pipe gets is the
-answer's alone; without a terminal nobody is asked, as a program means what it says. Not here: what is done then.
+In:     a question.
+Out:    whether to continue.
+Always: asks only on a terminal, and on stderr, so that the question does not mix with output for a pipe. Without a
+        terminal it does not ask, because a program means what it says.
+Not here: what is done afterwards.
 """
 
 from __future__ import annotations
@@ -13,16 +16,16 @@ import typer
 
 __all__ = ["Yes", "agreed", "is_asked"]
 
-Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def is_asked() -> bool:
-    """Whether somebody sits there who can be asked."""
+    """Tells whether a person can be asked: stdin and stderr are terminals."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def agreed(question: str, yes: bool) -> bool:
-    """Whether to go on: `yes`, nobody to ask, or who was asked says so."""
+    """Returns whether to continue: `yes` is set, nobody can be asked, or the answer is yes."""
     if yes or not is_asked():
         return True
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)

@@ -1,7 +1,9 @@
-"""Arguments that many commands take: where the store is, which topic, how much, since when.
+"""Arguments that many commands take: the store, the topic, the limit, the time.
 
-In: text. Out: values, checked. Always: the same name and the same meaning in every command; a shell that completes
-finds topics and groups in the store that was named. Not here: anything of one command alone.
+In:     text.
+Out:    checked values.
+Always: a name means the same in every command. Shell completion finds topics and groups in the store at PATH.
+Not here: arguments of a single command.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d
 
 
 def _known(names: Callable[[Broker], Iterable[str]]) -> Callable[[Any, list[str], str], list[str | tuple[str, str]]]:
-    """Completes with what the store at PATH has; with nothing, if it cannot be read."""
+    """Completes with names from the store at PATH; with nothing if it cannot be read."""
 
     def complete(ctx: typer.Context, args: list[str], incomplete: str) -> list[str | tuple[str, str]]:
         from txstore.cli.opening import reading_broker
@@ -47,20 +49,20 @@ GroupName: TypeAlias = Annotated[
     str, typer.Argument(metavar="GROUP", help="A consumer group.", autocompletion=_known(Broker.groups))
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
-Limit: TypeAlias = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="At most so many.")]
+Limit: TypeAlias = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most N.")]
 Tags: TypeAlias = Annotated[
     str | None, typer.Option("--tags", metavar="TAGS", help="Only messages with one of these tags: 'a || b'.")
 ]
 
 
 def noun(text: str | None = None) -> typer.Typer:
-    """What a noun's verbs are registered with; `text` is its help. A verb without a noun has one alone."""
-    # Plain help, as the root's.
+    """Creates the app that a noun's verbs are added to; `text` is its help. A command without verbs has no text."""
+    # Plain help, as for the root.
     return typer.Typer(help=text, no_args_is_help=text is not None, add_completion=False, rich_markup_mode=None)
 
 
 def moment(text: str, option: str) -> datetime:
-    """A time as people write it: `2026-01-31 12:00` (UTC, unless it says its zone), or `15m`: so long ago."""
+    """Parses a time: `2026-01-31 12:00` (UTC unless it names a zone), or an age such as `15m`."""
     ago = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text.strip())
     try:
         if ago is not None:
@@ -68,7 +70,7 @@ def moment(text: str, option: str) -> datetime:
         found = datetime.fromisoformat(text.strip())
     except (ValueError, OverflowError):
         raise InvalidOptionError(
-            f"{option} {text!r} is no time\nhint: 2026-01-31T12:00 (UTC), 2026-01-31T12:00+02:00, or 15m, 2h, 1d ago",
+            f"{option} {text!r} is not a time\nhint: 2026-01-31T12:00, 2026-01-31T12:00+02:00, or 15m, 2h, 1d ago",
             option=option,
         ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -1,7 +1,9 @@
-"""The commands, all of them: nouns with their verbs, and the one place where errors become text and exit codes.
+"""The commands: all nouns with their verbs, and the turning of errors into text and exit codes.
 
-In: arguments. Out: an exit code. Always: a command returns its exit code (None: 0) and raises what went wrong; nothing
-is loaded that `--help` does not need. Not here: what a command does.
+In:     arguments.
+Out:    an exit code.
+Always: a command returns its exit code (None means 0) and raises on errors. `--help` loads no command's module.
+Not here: what a command does.
 """
 
 from __future__ import annotations
@@ -23,28 +25,28 @@ from txstore.cli.output import paint
 __all__ = ["run"]
 
 _EPILOG = (
-    "Exit codes: 0 done, 1 a finding or nothing found, 2 wrong usage, 3 the store cannot be had now, 4 the store is "
-    "damaged, 5 the store must be opened again."
+    "Exit codes: 0 done, 1 a finding or nothing found, 2 wrong usage, 3 the store is unavailable (locked, missing, I/O "
+    "error), 4 the store is damaged, 5 the store must be opened again."
 )
-# Each is a module beside this one, with its `app`; named here so that `--help` loads none of them.
+# Each is a module in this package with an `app`. The list is here so that `--help` loads none of them.
 _NOUNS = {
     "send": "Send a message, or many from a pipe.",
     "consume": "Read a topic for a group, and acknowledge.",
-    "tail": "Show a topic's newest messages, and those that come.",
-    "top": "Watch a store: rates, what pends, who is behind.",
+    "tail": "Show a topic's newest messages, and follow it.",
+    "top": "Watch a store: rates, pending transactions, lag.",
     "topic": "Topics: list, describe, create, delete.",
     "group": "Consumer groups: list, describe, create, reset, delete.",
     "message": "Messages: get, by-key, by-time.",
     "dlq": "Dead letters: list, resend.",
     "tx": "Transactions: list, show, explain, commit, rollback, discard, resume.",
-    "serve": "Serve a store to clients of any language, by RocketMQ's protocol.",
-    "store": "A store as a whole: create, stat, check, repair, dump, heal.",
+    "serve": "Serve a store to RocketMQ clients over the network.",
+    "store": "A whole store: create, stat, check, repair, dump, heal.",
 }
-_INTERRUPTED = 130  # 128 + SIGINT, as shells have it.
+_INTERRUPTED = 130  # 128 + SIGINT, as in shells.
 
 
 class _Commands(TyperGroup):
-    """The root: it loads the noun that is asked for, and is where a command's errors end."""
+    """The root command. It loads the noun that is called, and handles the errors of all commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(_NOUNS)
@@ -65,7 +67,7 @@ class _Commands(TyperGroup):
             code = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # Whoever read our output has seen enough (`| head`); Python would complain again while it ends.
+            # The reader has closed the pipe (`| head`). Without this, Python would report it again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 0
         except (errors.TxStoreError, OSError) as error:
@@ -82,7 +84,7 @@ app = typer.Typer(
     cls=_Commands,
     epilog=_EPILOG,
     no_args_is_help=True,
-    # Plain help: it comes at once, and reads the same in a pipe.
+    # Plain help, because it starts faster and reads the same in a pipe.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -97,10 +99,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", help="Say which version this is.", callback=_print_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Looks at a store of transactional messages, and after it."""
+    """Inspect, operate and serve txstore message stores."""
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -1,8 +1,10 @@
-"""`txstore consume`: a topic read for a group, and acknowledged.
+"""`txstore consume`: reads a topic for a group and acknowledges its messages.
 
-In: a group and a topic. Out: a line for each message. Always: a message is acknowledged after it was printed, so that
-an interrupted command loses none; messages that are due are delivered while it runs. Not here: looking without a group
-(`tail`).
+In:     a group and a topic.
+Out:    a line for each message.
+Always: a message is acknowledged after it was printed, so an interrupted command loses none. Delayed messages that are
+        due are delivered while it runs.
+Not here: reading without a group (`tail`).
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ def consume(
     start: Annotated[
         str, typer.Option("--from", metavar="WHERE", help="Where a new group begins: first, last, or a time.")
     ] = "first",
-    limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="End after so many.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until interrupted.")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Stop after N.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more until interrupted.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Read a topic for a group: print each message, then acknowledge it."""

@@ -1,7 +1,9 @@
-"""A store looked at in depth, whether it opens or not: its files one by one, then what is derived against the log.
+"""Deep check of a store, even of one that does not open: each file, then the derived files against the log.
 
-In: a path. Out: what `verify` finds and more, and what a repair would do. Always: nothing is written; a store that
-does not open is told file by file. Not here: mending (`repair`).
+In:     a path.
+Out:    the findings of `verify` and more, and what a repair would do.
+Always: writes nothing. A store that does not open is reported file by file.
+Not here: repairing (`repair`).
 """
 
 from __future__ import annotations
@@ -23,23 +25,23 @@ __all__ = ["Depth", "look"]
 _SCAN_BATCH = 1000
 _LOST_SHOWN = 100
 _WHAT_REPAIR_DOES = {
-    "front": "let the log begin behind it",
-    "missing": "put a file of fillers in its place",
-    "length": "give it its length, and look at what is in it",
-    "bad": "fill the place, so that readers pass over it",
-    "tail": "end the log in front of it",
+    "front": "let the log begin after it",
+    "missing": "replace it with a file of filler records",
+    "length": "restore its length, and check its content",
+    "bad": "fill the range, so that readers skip it",
+    "tail": "end the log before it",
     "end": "end the log there",
 }
 
 
 @dataclass
 class Depth:
-    """What was found, and the facts that it is from."""
+    """The findings and the facts they come from."""
 
     findings: Findings
     facts: dict[str, Any]
     plan: list[str] = field(default_factory=list)
-    """What a repair would do, a line each; none: there is nothing to repair."""
+    """What a repair would do, one line each; empty if there is nothing to repair."""
 
     def as_facts(self) -> dict[str, Any]:
         names = ("first", "end", "records", "clean", "damages", "derived", "lost", "lost_count")
@@ -47,28 +49,28 @@ class Depth:
 
 
 def look(path: str) -> Depth:
-    """Reads everything. Raises ForeignStoreError, and what the system refuses."""
+    """Reads everything. Raises ForeignStoreError, and the system's errors."""
     demand(path)
     examiner = Examiner(path)
-    with Progress("looking at the files", examiner.files) as bar:
+    with Progress("checking the files", examiner.files) as bar:
         number = 0
         while examiner.step():
             number += 1
             bar.to(number)
     depth = Depth(Findings(), json.loads(examiner.facts()))
-    _tell_files(depth)
+    _report_files(depth)
     if not depth.findings.damages:
         _compare(path, depth)
     return depth
 
 
-def _tell_files(depth: Depth) -> None:
+def _report_files(depth: Depth) -> None:
     facts, found = depth.facts, depth.findings
     found.counts["records"] = facts["records"]
     for damage in facts["damages"]:
         found.damages.append(
             f"{damage['file']}: {damage['what']}: {damage['from']} to {damage['to']} of the log cannot be read; "
-            f"{damage['records_before']} records in front of it and {damage['records_behind']} behind it can"
+            f"{damage['records_before']} records before it and {damage['records_behind']} after it can"
         )
         depth.plan.append(f"{damage['file']} at {damage['from']}: {_WHAT_REPAIR_DOES[damage['kind']]}")
     for one in facts["derived"]:
@@ -76,20 +78,20 @@ def _tell_files(depth: Depth) -> None:
     if facts["torn"]:
         start, end = facts["torn"]
         found.notes.append(
-            f"the log ends torn, {start} to {end}; the next opening cuts it, nothing acknowledged is in it"
+            f"the log ends torn, {start} to {end}; the next opening cuts this off, it holds nothing acknowledged"
         )
     for lost in facts["lost"][:_LOST_SHOWN]:
         found.notes.append(
             f"lost: message {lost['queue_offset']} of {lost['topic']}/{lost['queue_id']}, at {lost['physical_offset']}"
         )
     if facts["lost_count"] > _LOST_SHOWN:
-        found.notes.append(f"lost: {facts['lost_count'] - _LOST_SHOWN} more that queues name")
+        found.notes.append(f"lost: {facts['lost_count'] - _LOST_SHOWN} more messages that queues name")
     if found.damages or found.differences:
-        depth.plan.append("queues, index, checkpoint, snapshot: set aside and built again from the log")
+        depth.plan.append("queues, index, checkpoint, snapshot: set aside and rebuilt from the log")
 
 
 def _compare(path: str, depth: Depth) -> None:
-    """What is derived, in a store whose log is whole."""
+    """Checks the derived files of a store whose log is whole."""
     found = depth.findings
     try:
         with reading(path) as store:
@@ -108,11 +110,11 @@ def _compare(path: str, depth: Depth) -> None:
         if not depth.facts["clean"]:
             found.notes += warnings
     if (found.damages or found.differences) and not depth.plan:
-        depth.plan.append("queues, index, checkpoint, snapshot: set aside and built again from the log")
+        depth.plan.append("queues, index, checkpoint, snapshot: set aside and rebuilt from the log")
 
 
 def _records(store: Store) -> Iterator[StoredMessage]:
-    """Every record of the log, with a bar."""
+    """Yields every record of the log, with a progress bar."""
     stat = store.stat()
     at = stat.min_physical_offset
     with Progress("reading the log", stat.max_physical_offset - at) as bar:

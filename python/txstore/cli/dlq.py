@@ -1,7 +1,9 @@
-"""`txstore dlq …`: dead letters listed, and sent again.
+"""`txstore dlq …`: lists dead letters and delivers them again.
 
-In: a group's name. Out: text or JSON. Always: a dead letter that is sent again stays in the list, as the log forgets
-nothing. Not here: why a consumer gave it up; its own log tells.
+In:     a group's name.
+Out:    text or JSON.
+Always: a dead letter that is delivered again stays in the list, because the log keeps it.
+Not here: why the consumer failed. Its own log tells.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ app = noun("Dead letters: list, resend.")
 
 
 def letter_facts(letter: DeadLetter) -> dict[str, Any]:
-    """A dead letter as JSON."""
+    """Returns a dead letter as JSON."""
     return {
         "message_id": letter.message_id,
         "group": letter.group,
@@ -40,7 +42,7 @@ def letter_facts(letter: DeadLetter) -> dict[str, Any]:
 
 @app.command("list")
 def list_letters(path: StorePath, group: GroupName, limit: Limit = 100, as_json: AsJson = False) -> None:
-    """List what a group gave up, the oldest first."""
+    """List a group's dead letters, oldest first."""
     with reading_broker(path) as broker:
         letters = broker.dead_letters(group, limit=limit)
     if as_json:
@@ -62,7 +64,7 @@ def list_letters(path: StorePath, group: GroupName, limit: Limit = 100, as_json:
             ],
         )
     else:
-        print("there is no dead letter")
+        print("there are no dead letters")
 
 
 @app.command()
@@ -70,12 +72,12 @@ def resend(
     path: StorePath,
     group: GroupName,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Message ids, as `list` shows.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All that are there.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All of the group's dead letters.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give dead letters to their group once more, as if they had not failed."""
+    """Deliver dead letters to their group again, with a fresh retry count."""
     if bool(ids) == every:
-        raise errors.InvalidOptionError("say which\nhint: message ids, or --all")
+        raise errors.InvalidOptionError("no dead letters chosen\nhint: pass message ids, or --all")
     with writing_broker(path) as broker:
         letters = broker.dead_letters(group)
         missing = set(ids or []) - {letter.message_id for letter in letters}
@@ -84,9 +86,9 @@ def resend(
                 f"group {group} has no dead letter {', '.join(sorted(missing))}\n"
                 f"hint: `txstore dlq list {path} {group}` lists them"
             )
-        # Of one that died more than once the last is it.
+        # If one message died more than once, its last dead letter is used.
         chosen = {letter.message_id: letter for letter in letters if every or letter.message_id in (ids or [])}
-        with Progress("sending again", len(chosen)) as bar:
+        with Progress("resending", len(chosen)) as bar:
             for number, letter in enumerate(chosen.values()):
                 broker.resend(letter)
                 bar.to(number)
@@ -94,4 +96,4 @@ def resend(
     if as_json:
         print_json({"group": group, "resent": sorted(chosen)})
     else:
-        print(f"{len(chosen):,} sent again to {group}")
+        print(f"{len(chosen):,} resent to {group}")

@@ -1,7 +1,9 @@
-"""`txstore group …`: consumer groups listed, described, made, set to another place, deleted.
+"""`txstore group …`: lists, describes, creates, resets and deletes consumer groups.
 
-In: a group's name. Out: text or JSON. Always: a reset tells where each queue goes on. Not here: dead letters (`dlq`),
-groups of producers, which a store knows only by their transactions (`tx list`).
+In:     a group's name.
+Out:    text or JSON.
+Always: a reset prints the new offset of each queue.
+Not here: dead letters (`dlq`), producer groups, which a store knows only by their transactions (`tx list`).
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ app = noun("Consumer groups: list, describe, create, reset, delete.")
 
 @app.command("list")
 def list_groups(path: StorePath, as_json: AsJson = False) -> None:
-    """List the consumer groups, what they read and how far they are behind."""
+    """List the consumer groups with their topics and lag."""
     with reading_broker(path) as broker:
         found = [broker.describe_group(name) for name in broker.groups()]
     rows = [
@@ -38,11 +40,11 @@ def list_groups(path: StorePath, as_json: AsJson = False) -> None:
     elif rows:
         print_table(["group", "topics", "lag", "dead_letters"], [list(row.values()) for row in rows])
     else:
-        print("there is no consumer group")
+        print("there are no consumer groups")
 
 
 def lag_facts(row: QueueLag) -> dict[str, Any]:
-    """A queue's lag as JSON."""
+    """Returns a queue's lag as JSON."""
     return {
         "group": row.group,
         "topic": row.topic,
@@ -55,7 +57,7 @@ def lag_facts(row: QueueLag) -> dict[str, Any]:
 
 @app.command()
 def describe(path: StorePath, group: GroupName, as_json: AsJson = False) -> None:
-    """Show one group: where it stands in each queue."""
+    """Show one group: its offset and lag in each queue."""
     with reading_broker(path) as broker:
         found = broker.describe_group(group)
     queues = [lag_facts(row) for row in found.queues]
@@ -77,13 +79,13 @@ def describe(path: StorePath, group: GroupName, as_json: AsJson = False) -> None
 def create(
     path: StorePath, group: Annotated[str, typer.Argument(metavar="GROUP", help="Its name.")], as_json: AsJson = False
 ) -> None:
-    """Make a consumer group known."""
+    """Create a consumer group."""
     with writing_broker(path) as broker:
         broker.create_group(group)
-    print_json({"group": group}) if as_json else print(f"there is a group {group}")
+    print_json({"group": group}) if as_json else print(f"group {group} exists")
 
 
-def _place(text: str) -> ConsumeFromWhere | datetime | int:
+def _target(text: str) -> ConsumeFromWhere | datetime | int:
     if text in ("first", "last"):
         return ConsumeFromWhere(text)
     return int(text) if re.fullmatch(r"\d+", text) else moment(text, "--to")
@@ -98,27 +100,27 @@ def reset(
     queue_id: Annotated[int | None, typer.Option("--queue", metavar="N", min=0, help="Only this queue.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have a group go on elsewhere in a topic."""
-    place = _place(to)
-    if isinstance(place, int) and queue_id is None:
-        raise errors.InvalidOptionError(f"offset {place} is meant for one queue\nhint: say which: --queue 0")
+    """Move a group to another offset of a topic."""
+    target = _target(to)
+    if isinstance(target, int) and queue_id is None:
+        raise errors.InvalidOptionError(f"offset {target} applies to one queue only\nhint: name it: --queue 0")
     with writing_broker(path) as broker:
-        places = broker.reset_offsets(group, topic, place, queue_id=queue_id)
+        offsets = broker.reset_offsets(group, topic, target, queue_id=queue_id)
     if as_json:
-        print_json({"group": group, "topic": topic, "offsets": {str(queue): at for queue, at in places.items()}})
+        print_json({"group": group, "topic": topic, "offsets": {str(queue): at for queue, at in offsets.items()}})
     else:
-        print_table(["queue", "goes on at"], sorted(places.items()))
+        print_table(["queue", "next offset"], sorted(offsets.items()))
 
 
 @app.command()
 def delete(path: StorePath, group: GroupName, yes: Yes = False, as_json: AsJson = False) -> int:
-    """Delete a group: its offsets, its retries; with --yes also its dead letters."""
+    """Delete a group with its offsets and retries; with --yes, also its dead letters."""
     with reading_broker(path) as broker:
         found = broker.describe_group(group)
     if not agreed(f"delete group {group} with its offsets and {found.dead_letters:,} dead letters?", yes):
         return EXIT_FINDING
     with writing_broker(path) as broker:
-        # Whoever was asked has seen how many there are; a program must say so.
+        # A person who was asked has seen the number of dead letters; a program must pass --yes.
         letters = broker.delete_group(group, force=yes or is_asked())
     if as_json:
         print_json({"group": group, "dead_letters": letters})

@@ -1,10 +1,11 @@
-"""Writes a server's log to stderr, as text or as one JSON object a line.
+"""Logs: a server's log lines on stderr, as text or as one JSON object per line.
 
 In:     log records, warnings, uncaught exceptions, usage errors.
 Out:    lines.
-Always: as JSON, every line is an object, whatever goes wrong in Python or in the engine. As text, only the server
+Always: with JSON, every line is an object, whatever fails in Python or in the engine. With text, only the server
         begins a line: what clients say is escaped. Clients cannot fill the log: equal lines are limited in number,
         each line in length.
+Not here: what is logged.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ _PERIOD_SECONDS = 10.0
 
 
 def log_to_stderr(form: str) -> None:
-    """Raises InvalidOptionError for what is neither text nor json."""
+    """Sets up logging in the form `text` or `json`. Raises InvalidOptionError for any other form."""
     if form not in ("text", "json"):
-        raise errors.InvalidOptionError(f"--log {form!r} is neither text nor json", option="log")
+        raise errors.InvalidOptionError(f"--log must be text or json, got {form!r}", option="log")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines() if form == "json" else _TextLines("%(asctime)s %(levelname)-7s %(message)s"))
     handler.addFilter(_LineLimit())
@@ -51,7 +52,7 @@ def log_to_stderr(form: str) -> None:
 
 @contextmanager
 def errors_logged(form: str) -> Iterator[None]:
-    """As JSON, what ends the command is a line of the log, too; its exit code is the same."""
+    """With JSON, logs the error that ends the command as a line, too. The exit code is the same."""
     try:
         yield
     except (errors.TxStoreError, OSError) as error:
@@ -63,7 +64,7 @@ def errors_logged(form: str) -> Iterator[None]:
 
 @contextmanager
 def usage_errors_logged(arguments: Sequence[str]) -> Iterator[None]:
-    """Arguments that are no good are a line of the log, if the log that they ask for is JSON."""
+    """Logs wrong arguments as a JSON line if the arguments ask for a JSON log."""
     asked = [*itertools.pairwise(arguments), *(tuple(one.split("=", 1)) for one in arguments)]
     try:
         yield
@@ -114,7 +115,7 @@ def _escaped(text: str) -> str:
 
 
 class _JsonLines(logging.Formatter):
-    """A record as one JSON object."""
+    """Formats a record as one JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
         facts: dict[str, object] = {
@@ -130,7 +131,7 @@ class _JsonLines(logging.Formatter):
 
 
 def _message(record: logging.LogRecord) -> str:
-    """A record whose arguments do not fit its text is told all the same."""
+    """Returns a record's text, even if its arguments do not fit."""
     try:
         text = record.getMessage()
     except Exception:
@@ -139,20 +140,20 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _plain(value: object) -> object:
-    """What JSON knows as it is, all else as text."""
+    """Returns values that JSON has unchanged, all others as text."""
     return value if value is None or isinstance(value, bool | int) else _short(str(value))
 
 
 def _short(text: str) -> str:
-    """A long text's begin."""
+    """Returns the beginning of a long text."""
     return text if len(text) <= _CHARACTERS_MAX else f"{text[:_CHARACTERS_MAX]}… ({len(text)} characters)"
 
 
 def _catch_the_rest() -> None:
-    """What ends a thread or the process, and what Python cannot raise, would be told as text."""
+    """Logs what would otherwise reach stderr as text: uncaught exceptions, ended threads, errors in destructors."""
 
     def uncaught(kind: type[BaseException], error: BaseException, trace: object) -> None:
-        _log.critical("the process ends: %s: %s", kind.__name__, error, exc_info=error)
+        _log.critical("the process exits: %s: %s", kind.__name__, error, exc_info=error)
 
     def ended(happened: threading.ExceptHookArgs) -> None:
         name = happened.thread.name if happened.thread is not None else "unknown"

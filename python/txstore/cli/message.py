@@ -1,7 +1,9 @@
-"""`txstore message …`: messages found by id, key or time.
+"""`txstore message …`: finds messages by id, key or time.
 
-In: an id, a key, times. Out: text or JSON; exit code 1 if there is none. Always: nothing is written. Not here: half
-messages and what became of them (`tx`).
+In:     an id, a key, times.
+Out:    text or JSON; exit code 1 if there is none.
+Always: writes nothing.
+Not here: half messages and the state of their transactions (`tx`).
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ app = noun("Messages: get, by-key, by-time.")
 def get(
     path: StorePath,
     message_id: Annotated[str, typer.Argument(metavar="ID", help="Its unique id, or its offset id.")],
-    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Where to look; else in all.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Search only this topic.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one message, all of it."""
+    """Show one message in full."""
     with reading_broker(path) as broker:
         message = broker.message(message_id, topic=topic)
     if as_json:
@@ -50,11 +52,11 @@ def get(
 def by_key(
     path: StorePath,
     topic: TopicName,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="One of its keys.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="One of the message's keys.")],
     limit: Limit = 64,
     as_json: AsJson = False,
 ) -> int:
-    """Show messages with a key, the newest first."""
+    """Show messages with a key, newest first."""
     with reading_broker(path) as broker:
         return _print_found(broker.query(topic, key, limit), as_json=as_json)
 
@@ -64,11 +66,11 @@ def by_time(
     path: StorePath,
     topic: TopicName,
     since: Annotated[str, typer.Option("--from", metavar="TIME", help="2026-01-31T12:00 (UTC), or 15m ago.")],
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before this time.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only before this time.")] = None,
     limit: Limit = 64,
     as_json: AsJson = False,
 ) -> int:
-    """Show messages stored in a span of time, the oldest first."""
+    """Show messages stored in a time range, oldest first."""
     begin = moment(since, "--from")
     end = None if until is None else moment(until, "--until")
     with reading_broker(path) as broker:
@@ -79,5 +81,5 @@ def _print_found(messages: Sequence[StoredMessage], *, as_json: bool) -> int:
     for message in messages:
         print_message(message, as_json=as_json)
     if not messages and not as_json:
-        print("there is none")
+        print("no messages found")
     return 0 if messages else 1

@@ -1,8 +1,10 @@
-"""A store, opened for one command and closed after it.
+"""Opens a store for one command and closes it afterwards.
 
-In: a path. Out: the engine's store, or a broker. Always: nothing is made where no store is, looking writes nothing,
-and no command does a service's housekeeping: one that ends a transaction or sends a message must not check, discard
-or delete others on its way, by settings that are not the service's. Not here: what is done with the store.
+In:     a path.
+Out:    the engine's store, or a broker.
+Always: creates no store and, for reading, writes nothing. No command does a service's housekeeping: a command that ends
+        a transaction or sends a message must not check, discard or delete others by other settings than the service's.
+Not here: what is done with the store.
 """
 
 from __future__ import annotations
@@ -20,29 +22,29 @@ __all__ = ["demand", "reading", "reading_broker", "writing", "writing_broker"]
 
 
 def demand(path: str) -> None:
-    """Raises StoreIOError where no store is."""
+    """Raises StoreIOError if there is no store at `path`."""
     if not (Path(path) / "commitlog").is_dir():
-        place = Path(path)
-        if place.is_dir():
-            what = "is no store: it has no commitlog directory"
+        directory = Path(path)
+        if directory.is_dir():
+            what = "is not a store: it has no commitlog directory"
         else:
-            what = "is no directory" if place.exists() else "is not there"
+            what = "is not a directory" if directory.exists() else "does not exist"
         raise errors.StoreIOError(
             f"{path} {what}\n"
-            f"hint: give the directory that was passed to txstore.open; `txstore store create {path}` makes a store"
+            f"hint: pass the directory that txstore.open got; `txstore store create {path}` creates a store"
         )
 
 
 @contextmanager
 def reading(path: str) -> Iterator[Store]:
-    """Read-only: takes no lock, and may run while a program has the store open."""
+    """Opens read-only: takes no lock, and works while a program has the store open."""
     with reading_broker(path) as broker:
         yield broker.store
 
 
 @contextmanager
 def reading_broker(path: str) -> Iterator[Broker]:
-    """The same, with topics and groups."""
+    """Opens read-only, with topics and groups."""
     demand(path)
     with txstore.open(path, read_only=True) as broker:
         yield broker
@@ -50,7 +52,7 @@ def reading_broker(path: str) -> Iterator[Broker]:
 
 @contextmanager
 def writing(path: str) -> Iterator[Store]:
-    """As the store's one writer. Opening recovers and heals; raises StoreLockedError while a program has it open."""
+    """Opens as the store's writer, which recovers and heals it. Raises StoreLockedError if a program has it open."""
     demand(path)
     with closing(Store.open(path)) as store:
         yield store
@@ -58,7 +60,7 @@ def writing(path: str) -> Iterator[Store]:
 
 @contextmanager
 def writing_broker(path: str) -> Iterator[Broker]:
-    """The same, with topics, groups and offsets; an unknown topic is an error, not a new one."""
+    """Opens as the store's writer, with topics, groups and offsets. Unknown topics are errors."""
     with (
         writing(path) as store,
         Broker(store, BrokerConfig(auto_create_topic_enable=False), keep_house=False) as broker,

@@ -1,8 +1,10 @@
-"""How commands speak: tables and facts for people, JSON for programs.
+"""Output: tables and facts for people, JSON for programs.
 
-In: plain values. Out: text on stdout. Always: the same facts in both shapes; times in UTC; a table's first line names
-its columns; colour only on a terminal, and not where NO_COLOR is set; no control character of a message reaches a
-terminal. Not here: errors and progress (stderr, `commands` and `progress`).
+In:     plain values.
+Out:    text on stdout.
+Always: the same facts in both forms. Times in UTC. A table begins with the names of its columns. Colours only on a
+        terminal, and not with NO_COLOR. No control character of a message reaches the terminal.
+Not here: errors and progress, which go to stderr (`commands` and `progress`).
 """
 
 from __future__ import annotations
@@ -33,42 +35,42 @@ _STATES = {"pending": "yellow", "committed": "green", "rolled_back": "magenta", 
 
 
 def is_coloured(stream: TextIO) -> bool:
-    """Whether colours are wanted there."""
+    """Tells whether to use colours on this stream."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def paint(text: str, colour: str, stream: TextIO | None = None) -> str:
-    """Text in a colour, where colours are wanted."""
+    """Returns text in a colour, if colours are used."""
     if not is_coloured(sys.stdout if stream is None else stream):
         return text
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
 
 def paint_state(state: str) -> str:
-    """A transaction's state in words, in its colour."""
+    """Returns a transaction's state in words, in its colour."""
     colour = _STATES.get(state)
     return paint(state.replace("_", " "), colour) if colour else state.replace("_", " ")
 
 
 def printable(text: str) -> str:
-    """Text on one line, with what a terminal would obey written as an escape."""
+    """Returns text on one line, with control characters as escapes."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def print_json(value: Value) -> None:
-    """One JSON value on one line."""
+    """Prints one JSON value on one line."""
     print(json.dumps(value, ensure_ascii=False))
 
 
 def print_facts(facts: Mapping[str, Value]) -> None:
-    """Names and values, one a line; underscores read as spaces."""
+    """Prints names and values, one per line; underscores become spaces."""
     width = max((len(name) for name in facts), default=0)
     for name, value in facts.items():
         print(f"{name.replace('_', ' '):<{width}}  {_painted(_text(value))}".rstrip())
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Value]]) -> None:
-    """Columns as wide as their widest value; numbers to the right, and as they are: most are offsets."""
+    """Prints a table. Numbers are aligned right and printed without separators, as most are offsets."""
     kept = list(rows)
     table = [[str(value) if isinstance(value, int) else _text(value) for value in row] for row in kept]
     numeric = [bool(kept) and all(isinstance(row[i], int) for row in kept) for i in range(len(columns))]
@@ -102,7 +104,7 @@ def _text(value: Value) -> str:
 
 
 def utc(timestamp_ms: int | None) -> str | None:
-    """Milliseconds since the epoch as `2026-01-31 12:00:00.000Z`."""
+    """Formats milliseconds since the epoch as `2026-01-31 12:00:00.000Z`."""
     if timestamp_ms is None:
         return None
     moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
@@ -110,7 +112,7 @@ def utc(timestamp_ms: int | None) -> str | None:
 
 
 def age(milliseconds: int | None) -> str | None:
-    """A time span in its two largest units: `3m 12s`."""
+    """Formats a time span in its two largest units: `3m 12s`."""
     if milliseconds is None:
         return None
     sign, left = ("-" if milliseconds < 0 else ""), abs(milliseconds)
@@ -125,7 +127,7 @@ def age(milliseconds: int | None) -> str | None:
 
 
 def size(count: int) -> str:
-    """Bytes in the unit that reads best: `1.5 MiB`."""
+    """Formats bytes in the unit that reads best: `1.5 MiB`."""
     value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:
         value /= 1024

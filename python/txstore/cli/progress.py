@@ -1,7 +1,9 @@
-"""A progress bar on stderr: how far long work is, where somebody watches.
+"""Progress: a progress bar on stderr.
 
-In: steps done. Out: one line, drawn again ten times a second and wiped at the end. Always: nothing at all when stderr
-is no terminal, so pipes and logs stay clean. Not here: colours, several bars, stdout.
+In:     the steps done.
+Out:    one line, redrawn ten times a second and wiped at the end.
+Always: prints nothing if stderr is not a terminal, so pipes and logs stay clean.
+Not here: colours, several bars, stdout.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Progress:
             self._stream.flush()
 
     def to(self, done: int) -> None:
-        """Says how much is done by now."""
+        """Sets how much is done."""
         now = time.monotonic()
         if not self._watched or now - self._drawn_at < _REDRAW_SECONDS:
             return

@@ -1,7 +1,9 @@
-"""Messages as commands show them: facts by the names of the DataFrame's columns, or one line each.
+"""Records: messages as commands show them, as facts with the DataFrame's column names or as one line each.
 
-In: messages as stored. Out: values, lines. Always: a body that is no text is shown in base64 (JSON) or as a count of
-bytes; a line is one line, whatever the body has in it. Not here: which messages are shown.
+In:     messages as stored.
+Out:    values, lines.
+Always: a body that is not text is shown in base64 (JSON) or as its size. A line is one line, whatever the body holds.
+Not here: which messages are shown.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ __all__ = ["body_facts", "message_facts", "print_message", "record_facts"]
 
 
 def record_facts(message: StoredMessage, *, bodies: bool) -> dict[str, Any]:
-    """A record's fields, and with `bodies` its body in base64."""
+    """Returns a record's fields, and with `bodies` its body in base64."""
     facts: dict[str, Any] = {
         "topic": message.topic,
         "queue_id": message.queue_id,
@@ -45,7 +47,7 @@ def record_facts(message: StoredMessage, *, bodies: bool) -> dict[str, Any]:
 
 
 def body_facts(body: bytes) -> dict[str, str]:
-    """`body`, if it is text, else `body_base64`."""
+    """Returns `body` if it is text, otherwise `body_base64`."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:
@@ -53,25 +55,25 @@ def body_facts(body: bytes) -> dict[str, str]:
 
 
 def message_facts(message: StoredMessage) -> dict[str, Any]:
-    """All of a message."""
+    """Returns all fields of a message, and its body."""
     return record_facts(message, bodies=False) | body_facts(message.body)
 
 
 def print_message(message: StoredMessage, *, as_json: bool) -> None:
-    """One message on one line: when, where, tags and keys, body."""
+    """Prints one message on one line: time, queue and offset, tags and keys, body."""
     if as_json:
         print_json(message_facts(message))
         return
-    place = f"{message.topic}/{message.queue_id}@{message.queue_offset}"
+    position = f"{message.topic}/{message.queue_id}@{message.queue_offset}"
     labels = " ".join(filter(None, [message.tags, *message.keys]))
-    parts = [paint(utc(message.store_timestamp_ms) or "-", "faint"), paint(printable(place), "cyan")]
+    parts = [paint(utc(message.store_timestamp_ms) or "-", "faint"), paint(printable(position), "cyan")]
     if labels:
         parts.append(paint(printable(labels), "yellow"))
     print("  ".join([*parts, text_of(message.body)]))
 
 
 def text_of(body: bytes) -> str:
-    """A body on one line."""
+    """Returns a body on one line."""
     try:
         return printable(body.decode())
     except UnicodeDecodeError:

@@ -1,7 +1,9 @@
-"""A damaged store repaired: what can be read is kept where it stands, what is lost is named, copies are kept of all.
+"""Repairs a damaged store: keeps what can be read, names what is lost, copies what is changed.
 
-In: a path, and what `deep` found there. Out: what was done. Always: offline, with the store's lock; copies first; the
-log's records stay at their physical offsets. Not here: asking (`store`), the bytes (the engine's `repair`).
+In:     a path, and what `deep` found there.
+Out:    what was done.
+Always: works offline, under the store's lock. Makes copies first. The log's records keep their physical offsets.
+Not here: asking for confirmation (`store`), the bytes (the engine's `repair`).
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ _OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
 
 def repair(path: str, depth: Depth, copy_to: str | None) -> dict[str, Any]:
-    """Repairs, opens and closes the store; what was done.
+    """Repairs, opens and closes the store; returns what was done.
 
     Raises StoreCorruptError (nothing can be read), StoreLockedError, InvalidOptionError (`copy_to` is in use).
     """
     if depth.facts["damages"] and not depth.facts["records"]:
         raise errors.StoreCorruptError(
-            f"no record of {path} can be read: there is nothing to repair\nhint: take a backup, or make a new store",
+            f"no record of {path} can be read, so there is nothing to repair\nhint: restore a backup",
             file=path,
             offset=0,
         )
@@ -38,11 +40,11 @@ def repair(path: str, depth: Depth, copy_to: str | None) -> dict[str, Any]:
     with writing_broker(path) as broker:
         pending = [row.transaction_id for row in broker.transactions()]
         warnings = broker.open_report.warnings
-    place = Path(copies) / below
+    directory = Path(copies) / below
     lost = depth.facts["lost"]
     result = {
         **done,
-        "copies": str(place),
+        "copies": str(directory),
         "lost": lost,
         "lost_count": depth.facts["lost_count"],
         "lost_halves": sum(one["topic"] == _HALF_TOPIC for one in lost),
@@ -50,22 +52,22 @@ def repair(path: str, depth: Depth, copy_to: str | None) -> dict[str, Any]:
         "pending": pending,
         "warnings": warnings,
     }
-    report = json.loads((place / "report.json").read_text())
-    (place / "report.json").write_text(json.dumps(report | {"done": result}, indent=1) + "\n")
+    report = json.loads((directory / "report.json").read_text())
+    (directory / "report.json").write_text(json.dumps(report | {"done": result}, indent=1) + "\n")
     return result
 
 
 def _copies(path: str, copy_to: str | None) -> tuple[str, str]:
-    """The directory of the copies, and where in it."""
+    """Returns the base directory of the copies, and the path in it."""
     if copy_to is None:
         return path, f"txstore/repair-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
-    place = Path(copy_to)
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+    directory = Path(copy_to)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise errors.InvalidOptionError(
-            f"{copy_to} is in use\nhint: name a new or an empty directory for the copies", option="--copy-to"
+            f"{copy_to} is not empty\nhint: name a new or an empty directory for the copies", option="--copy-to"
         )
-    if place.resolve().is_relative_to(Path(path).resolve()):
+    if directory.resolve().is_relative_to(Path(path).resolve()):
         raise errors.InvalidOptionError(
-            f"{copy_to} is inside the store\nhint: leave it out: copies then go below txstore/", option="--copy-to"
+            f"{copy_to} is inside the store\nhint: omit it, and the copies go below txstore/", option="--copy-to"
         )
     return copy_to, ""

@@ -1,7 +1,9 @@
-"""`txstore send`: messages put into a topic by hand, or from a pipe.
+"""`txstore send`: sends messages to a topic by hand or from a pipe.
 
-In: a body, a file, or lines of stdin. Out: where each was stored. Always: what was named as sent is durable when the
-command ends; a topic that is not there is an error. Not here: transactions: they need a local transaction, and code.
+In:     a body, a file, or lines of stdin.
+Out:    where each message was stored.
+Always: every message that is reported as sent is durable when the command ends. An unknown topic is an error.
+Not here: transactions, which need a local transaction and code.
 """
 
 from __future__ import annotations
@@ -30,19 +32,19 @@ app = noun()
 def send(
     path: StorePath,
     topic: TopicName,
-    body: Annotated[str | None, typer.Argument(metavar="BODY", help="The body; without: read from stdin.")] = None,
-    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help="The body is what a file holds.")] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Each line of stdin is a message.")] = False,
-    tags: Annotated[str | None, typer.Option("--tags", metavar="TAG", help="Its tag.")] = None,
-    key: Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="A key; again for more.")] = None,
+    body: Annotated[str | None, typer.Argument(metavar="BODY", help="The body; default: read stdin.")] = None,
+    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help="Read the body from a file.")] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Send each line of stdin as a message.")] = False,
+    tags: Annotated[str | None, typer.Option("--tags", metavar="TAG", help="The message's tag.")] = None,
+    key: Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="A key; repeat for more.")] = None,
     prop: Annotated[
-        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property; again for more.")
+        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property; repeat for more.")
     ] = None,
     delay_level: Annotated[int, typer.Option("--delay-level", metavar="N", help="1 (1 s) to 18 (2 h).")] = 0,
     message_group: Annotated[
         str | None, typer.Option("--message-group", metavar="NAME", help="Messages of one group stay in order.")
     ] = None,
-    queue_id: Annotated[int | None, typer.Option("--queue", metavar="N", min=0, help="Into this queue.")] = None,
+    queue_id: Annotated[int | None, typer.Option("--queue", metavar="N", min=0, help="Send to this queue.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Send a message, or many from a pipe."""
@@ -74,10 +76,11 @@ def send(
 
 
 def must_be_topic(known: list[str], path: str, topic: str) -> None:
+    """Raises InvalidNameError for an unknown topic."""
     if topic not in known:
         raise errors.InvalidNameError(
             f"there is no topic {topic}\nhint: the topics are {', '.join(known) or 'none'}; "
-            f"`txstore topic create {path} {topic}` makes one"
+            f"`txstore topic create {path} {topic}` creates it"
         )
 
 
@@ -89,9 +92,9 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _batches(body: str | None, file: str | None, *, lines: bool) -> Iterator[list[bytes]]:
-    """The bodies, a bounded number at a time."""
+    """Yields the bodies in batches of bounded size."""
     if sum([body is not None, file is not None, lines]) > 1:
-        raise errors.InvalidOptionError("give the body once: as an argument, by --file, or by --lines of stdin")
+        raise errors.InvalidOptionError("several bodies given\nhint: an argument, --file, or --lines, but only one")
     if body is not None:
         yield [body.encode()]
     elif file is not None:

@@ -1,8 +1,10 @@
-"""`txstore serve`: a store for clients of any language, until it is told to stop.
+"""`txstore serve`: serves a store to RocketMQ clients until it is told to stop.
 
-In: a path, addresses, settings. Out: where it listens; log lines on stderr. Always: SIGTERM and SIGINT answer what is
-in hand and close the store well, SIGHUP reads its files again; a service manager that asks (NOTIFY_SOCKET) is told when
-it is ready, and that it goes on. Not here: the server.
+In:     a path, addresses, settings.
+Out:    the listening addresses; log lines on stderr.
+Always: on SIGTERM and SIGINT it answers the requests in flight and closes the store cleanly. On SIGHUP it reads its
+        files again. A service manager that asks (NOTIFY_SOCKET) is told when it is ready and that it still works.
+Not here: the server.
 """
 
 from __future__ import annotations
@@ -41,46 +43,46 @@ class _Serve(TyperCommand):
 def serve(
     path: StorePath,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where the broker listens; 'none': by --unix alone.")
+        str, typer.Option("--listen", metavar="HOST:PORT", help="The broker's address; 'none' for --unix alone.")
     ] = "127.0.0.1:10911",
     name_server: Annotated[
-        str, typer.Option("--name-server", metavar="HOST:PORT", help="Where the name server listens; 'none': nowhere.")
+        str, typer.Option("--name-server", metavar="HOST:PORT", help="The name server's address, or 'none'.")
     ] = "127.0.0.1:9876",
     unix: Annotated[
-        str | None, typer.Option("--unix", metavar="FILE", help="A socket's file, for clients of this machine.")
+        str | None, typer.Option("--unix", metavar="FILE", help="A Unix socket for clients on this machine.")
     ] = None,
     advertise: Annotated[
-        str | None, typer.Option("--advertise", metavar="HOST:PORT", help="Where clients reach it, if not at --listen.")
+        str | None, typer.Option("--advertise", metavar="HOST:PORT", help="Address for clients, if not --listen's.")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting of BrokerConfig; again for more. Times: seconds."),
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of BrokerConfig; repeat for more. Times: seconds."),
     ] = None,
     metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Figures, health and readiness over HTTP.")
+        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Metrics, health and readiness over HTTP.")
     ] = None,
     tls_cert: Annotated[
-        str | None, typer.Option("--tls-cert", metavar="FILE", help="The certificate, PEM: TCP then speaks TLS.")
+        str | None, typer.Option("--tls-cert", metavar="FILE", help="The certificate (PEM). TCP then speaks TLS.")
     ] = None,
     tls_key: Annotated[
-        str | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's private key, PEM.")
+        str | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's private key (PEM).")
     ] = None,
     tls_ca: Annotated[
-        str | None, typer.Option("--tls-ca", metavar="FILE", help="Who vouches for clients: they need a certificate.")
+        str | None, typer.Option("--tls-ca", metavar="FILE", help="CA of client certificates, which are then required.")
     ] = None,
     tls: Annotated[
-        str, typer.Option("--tls", metavar="MODE", help="'enforcing', or 'permissive': plain connections, too.")
+        str, typer.Option("--tls", metavar="MODE", help="'enforcing', or 'permissive' to accept plain TCP, too.")
     ] = "enforcing",
     accounts: Annotated[
-        str | None, typer.Option("--accounts", metavar="FILE", help="Who may do what, TOML: requests must be signed.")
+        str | None, typer.Option("--accounts", metavar="FILE", help="Accounts (TOML). Requests must then be signed.")
     ] = None,
-    log: Annotated[str, typer.Option("--log", metavar="FORM", help="'text', or 'json': an object a line.")] = "text",
+    log: Annotated[str, typer.Option("--log", metavar="FORM", help="'text', or 'json': an object per line.")] = "text",
 ) -> None:
-    """Serve a store to RocketMQ clients of any language, and to txstore.connect."""
+    """Serve a store to RocketMQ clients (Java, Go) and to txstore.connect."""
     log_to_stderr(log)
     with errors_logged(log):
         options = _settings(settings or [])
-        BrokerConfig.from_options(options)  # A bad setting is said before anything is made.
+        BrokerConfig.from_options(options)  # Reports a wrong setting before anything is created.
         config = ServerConfig(
             _or_none(listen), unix, _or_none(name_server), advertise, metrics,
             tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, tls=tls, accounts=accounts,
@@ -90,24 +92,24 @@ def serve(
 
 def _serve(path: str, config: ServerConfig, options: dict[str, object], log: str) -> None:
     stopped = threading.Event()
-    again = threading.Event()
+    reload_asked = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    signal.signal(signal.SIGHUP, lambda *_: again.set())
+    signal.signal(signal.SIGHUP, lambda *_: reload_asked.set())
     with txstore.serve(path, config=config, **options) as server:  # type: ignore[arg-type]
-        places = {
+        addresses = {
             "broker": server.address,
             "name server": server.name_server,
             "socket": server.unix,
             "metrics": server.metrics,
         }
-        _say({what: where for what, where in places.items() if where is not None}, log)
+        _print_addresses({what: where for what, where in addresses.items() if where is not None}, log)
         _notify("READY=1")
         failure: errors.TxStoreError | None = None
         watchdog = Watchdog(server)
         while not stopped.wait(1.0):
-            if again.is_set():
-                again.clear()
+            if reload_asked.is_set():
+                reload_asked.clear()
                 _reload(server)
             failure = _watch(server, failure)
             watchdog.beat()
@@ -115,7 +117,7 @@ def _serve(path: str, config: ServerConfig, options: dict[str, object], log: str
 
 
 class Watchdog:
-    """Tells a service manager that asks (WATCHDOG_USEC) that every part of the server goes on."""
+    """Tells a service manager that asks (WATCHDOG_USEC) that every part of the server still works."""
 
     def __init__(self, server: txstore.Server) -> None:
         self._server = server
@@ -123,7 +125,7 @@ class Watchdog:
         self._asked = "WATCHDOG_USEC" in os.environ
 
     def beat(self) -> None:
-        """Tells it, unless a part has stood still since it was told last."""
+        """Notifies it, unless a part has made no progress since the last notification."""
         if self._asked:
             now = self._server.beats()
             if all(count > before for count, before in zip(now, self._told, strict=True)):
@@ -132,7 +134,7 @@ class Watchdog:
 
 
 def _watch(server: txstore.Server, before: errors.TxStoreError | None) -> errors.TxStoreError | None:
-    """Logs when the store stops taking messages, and when it takes them again. Raises where only a restart helps."""
+    """Logs when the store stops taking messages, and when it takes them again. Raises if only a restart helps."""
     failure = server.failure()
     if isinstance(failure, errors.StorePoisonedError | errors.StoreClosedError):
         raise failure
@@ -144,15 +146,15 @@ def _watch(server: txstore.Server, before: errors.TxStoreError | None) -> errors
 
 
 def _reload(server: txstore.Server) -> None:
-    """SIGHUP: files that are no good leave everything as it was."""
+    """Reads the files again. If one is invalid, nothing changes."""
     try:
         server.reload()
     except errors.TxStoreError as error:
-        _log.error("the files were not read again: %s", error)
+        _log.error("the files could not be read again: %s", error)
 
 
-def _say(places: dict[str, str], form: str) -> None:
-    lines = [json.dumps(places)] if form == "json" else [f"{what:<12} {where}" for what, where in places.items()]
+def _print_addresses(addresses: dict[str, str], form: str) -> None:
+    lines = [json.dumps(addresses)] if form == "json" else [f"{what:<12} {where}" for what, where in addresses.items()]
     print("\n".join(lines), flush=True)
 
 
@@ -161,7 +163,7 @@ def _or_none(address: str) -> str | None:
 
 
 def _settings(given: Iterable[str]) -> dict[str, object]:
-    """`NAME=VALUE` with values as JSON writes them; what is no JSON is text."""
+    """Parses `NAME=VALUE`. A value that is valid JSON is read as JSON, any other as text."""
     found: dict[str, object] = {}
     for setting in given:
         name, equals, value = setting.partition("=")
@@ -175,8 +177,8 @@ def _settings(given: Iterable[str]) -> dict[str, object]:
 
 
 def _notify(state: str) -> None:
-    """Tells systemd, where it asks (Type=notify)."""
-    place = os.environ.get("NOTIFY_SOCKET")
-    if place:
+    """Notifies systemd, if it asks (Type=notify)."""
+    path = os.environ.get("NOTIFY_SOCKET")
+    if path:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
-            line.sendto(state.encode(), f"\0{place[1:]}" if place.startswith("@") else place)
+            line.sendto(state.encode(), f"\0{path[1:]}" if path.startswith("@") else path)

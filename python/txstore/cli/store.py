@@ -1,7 +1,9 @@
-"""`txstore store …`: a store made; its figures, its check, its repair, its records as JSON, its healing.
+"""`txstore store …`: creates a store, shows its statistics, checks, repairs, dumps and heals it.
 
-In: a path. Out: text or JSON lines, an exit code. Always: only `create`, `repair` and `heal` write. Not here:
-how records are verified (`verify`, `deep`) and files mended (`repair`), single transactions (`tx`).
+In:     a path.
+Out:    text or JSON lines, an exit code.
+Always: only `create`, `repair` and `heal` write.
+Not here: how records are verified (`verify`, `deep`) and files repaired (`repair`), single transactions (`tx`).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from txstore.cli.repair import repair
 __all__ = ["app"]
 
 _SCAN_BATCH = 1000
-_FIGURES = (
+_STATISTICS = (
     "min_physical_offset max_physical_offset durable_physical_offset visible_physical_offset snapshot_physical_offset "
     "commit_log_file_size consume_queue_file_size max_hash_slot_num max_index_num queues index_files "
     "pending_transactions pending_table_bytes decided_halves"
@@ -40,19 +42,19 @@ app = noun("A store as a whole: create, stat, check, repair, dump, heal.")
 
 @app.command()
 def create(path: StorePath, as_json: AsJson = False) -> None:
-    """Make an empty store."""
-    place = Path(path)
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise errors.StoreIOError(f"{path} is there already\nhint: `txstore store stat {path}` shows a store")
+    """Create an empty store."""
+    directory = Path(path)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise errors.StoreIOError(f"{path} already exists\nhint: `txstore store stat {path}` shows a store")
     txstore.open(path).close()
     if as_json:
         print_json({"path": path})
     else:
-        print(f"{path} is an empty store")
+        print(f"created an empty store at {path}")
 
 
 def report_facts(report: OpenReport, *, read_only: bool) -> dict[str, Any]:
-    """What opening found; read-only it tells what a writer would do."""
+    """Returns what opening found; for a read-only store, what a writer would do."""
     would = "would be " if read_only and not report.clean else ""
     return {
         "clean": report.clean,
@@ -68,10 +70,10 @@ def report_facts(report: OpenReport, *, read_only: bool) -> dict[str, Any]:
 @app.command("info", hidden=True)
 @app.command()
 def stat(path: StorePath, as_json: AsJson = False) -> None:
-    """Figures: how large, how many queues, what pends, what opening found."""
+    """Show sizes, queues, pending transactions and what opening found."""
     with reading(path) as store:
-        figures = store.stat()
-        facts: dict[str, Any] = {name: getattr(figures, name) for name in _FIGURES}
+        stat = store.stat()
+        facts: dict[str, Any] = {name: getattr(stat, name) for name in _STATISTICS}
         queues = [
             {"topic": topic, "queue_id": queue_id, "first": first, "end": end}
             for topic, queue_id, first, end in store.queues()
@@ -92,7 +94,7 @@ def stat(path: StorePath, as_json: AsJson = False) -> None:
 
 
 def scan(store: Store, start: int | None = None) -> Iterator[tuple[list[StoredMessage], int]]:
-    """Records from a physical offset on, by the batch, each with the physical offset behind it."""
+    """Yields batches of records from a physical offset on, each with the physical offset after it."""
     at = max(store.stat().min_physical_offset, start or 0)
     while True:
         batch, following = store.scan(at, _SCAN_BATCH)
@@ -102,8 +104,8 @@ def scan(store: Store, start: int | None = None) -> Iterator[tuple[list[StoredMe
         at = following
 
 
-def watched(store: Store) -> Iterator[StoredMessage]:
-    """Every record of the log, with a bar."""
+def all_records(store: Store) -> Iterator[StoredMessage]:
+    """Yields every record of the log, with a progress bar."""
     stat = store.stat()
     with Progress("reading the log", stat.max_physical_offset - stat.min_physical_offset) as bar:
         for batch, following in scan(store):
@@ -116,18 +118,18 @@ def watched(store: Store) -> Iterator[StoredMessage]:
 def check(
     path: StorePath,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Also each file, the index; and a store that does not open.")
+        bool, typer.Option("--deep", help="Also check each file and the index, even if the store does not open.")
     ] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Read everything; compare records, queues and transactions with each other."""
+    """Read everything and compare records, queues and transactions."""
     plan: list[str] = []
     if deep:
         depth = look(path)
         found, plan, facts = depth.findings, depth.plan, depth.as_facts()
     else:
         with reading(path) as store:
-            found = verify.verify(store, watched(store))
+            found = verify.verify(store, all_records(store))
         facts = found.as_facts()
     if as_json:
         print_json(facts)
@@ -136,7 +138,7 @@ def check(
         for line in plan:
             print(f"`txstore store repair {path}` would do: {line}")
         bad = "damaged" if found.damages else "differences were found" if found.differences else None
-        print(paint("all is well", "green") if bad is None else paint(bad, "red"))
+        print(paint("no problems found", "green") if bad is None else paint(bad, "red"))
     return _code(found)
 
 
@@ -156,12 +158,12 @@ def repair_store(
     path: StorePath,
     yes: Yes = False,
     copy_to: Annotated[
-        str | None, typer.Option("--copy-to", metavar="DIR", help="Where copies go (a directory below txstore/).")
+        str | None, typer.Option("--copy-to", metavar="DIR", help="Directory for copies (default: below txstore/).")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Mend a damaged store: keep what can be read, name what is lost, copy what is changed."""
+    """Repair a damaged store: keep what can be read, name what is lost, copy what is changed."""
     depth = look(path)
     found = depth.findings
     if not depth.plan:
@@ -180,9 +182,9 @@ def repair_store(
         return EXIT_OK
     print_facts({name: value for name, value in done.items() if name not in ("copied", "lost", "pending", "warnings")})
     if done["lost_halves"]:
-        print(f"{done['lost_halves']} half messages are lost: what is known of them stands in the report")
+        print(f"{done['lost_halves']} half messages are lost: the report has what is known of them")
     if done["lost_ops"]:
-        print(f"{done['lost_ops']} op messages are lost: transactions that only they ended pend again, and are asked")
+        print(f"{done['lost_ops']} op messages are lost: the transactions that they ended are pending again")
     print(paint("repaired", "green") + f"; copies of what was changed, and the report, are in {done['copies']}")
     return EXIT_OK
 
@@ -197,14 +199,14 @@ def _print_plan(depth: Depth) -> None:
 def dump(
     path: StorePath,
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic.")] = None,
-    bodies: Annotated[bool, typer.Option("--bodies", help="With bodies, in base64.")] = False,
+    bodies: Annotated[bool, typer.Option("--bodies", help="Include bodies, in base64.")] = False,
     start: Annotated[
-        int | None, typer.Option("--from", metavar="OFFSET", min=0, help="From this physical offset on.")
+        int | None, typer.Option("--from", metavar="OFFSET", min=0, help="Begin at this physical offset.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="Show at most N.")] = None,
     as_json: AsJson = True,
 ) -> None:
-    """Every record as a line of JSON, in the log's order."""
+    """Print every record as a line of JSON, in the log's order."""
     count = 0
     with reading(path) as store:
         for message in (message for batch, _ in scan(store, start) for message in batch):
@@ -217,7 +219,7 @@ def dump(
 
 @app.command()
 def heal(path: StorePath, as_json: AsJson = False) -> None:
-    """Recover and heal after a crash, close cleanly: ready for a broker."""
+    """Recover and heal a store after a crash, and close it cleanly, ready for a broker."""
     with writing(path) as store:
         report = store.heal()
     facts = report_facts(report, read_only=False)

@@ -1,7 +1,9 @@
-"""`txstore tail`: the newest messages of a topic, and those that come.
+"""`txstore tail`: shows the newest messages of a topic and follows it.
 
-In: a topic. Out: a line for each message, in the order of the log. Always: no group is touched, no lock taken, nothing
-written, also beside a program that writes. Not here: reading from the beginning (`consume`, `store dump`).
+In:     a topic.
+Out:    a line for each message, in the order of the log.
+Always: touches no group, takes no lock, writes nothing, and works while a program writes.
+Not here: reading from the beginning (`consume`, `store dump`).
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ def tail(
     path: StorePath,
     topic: TopicName,
     tags: Tags = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=0, help="Begin with so many.")] = 10,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until interrupted.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=0, help="Begin with the last N.")] = 10,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more until interrupted.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a topic's newest messages, without acknowledging any."""
@@ -60,15 +62,15 @@ def tail(
 def _newest(
     broker: Broker, queue: MessageQueue, first: int, end: int, tags: tuple[str, ...] | None, limit: int
 ) -> list[StoredMessage]:
-    """The last `limit` of a queue, read backwards by the batch until enough have one of the tags."""
+    """Returns the last `limit` messages of a queue. Reads batches backwards until enough have one of the tags."""
     at = end
     found: list[StoredMessage] = []
     while at > first and len(found) < limit:
         begin = max(first, at - max(limit, _BATCH))
         batch: list[StoredMessage] = []
-        place = begin
-        while place < at:
-            messages, place = broker.read(*queue, place, at - place, tags)
+        offset = begin
+        while offset < at:
+            messages, offset = broker.read(*queue, offset, at - offset, tags)
             batch += [message for message in messages if message.queue_offset < at]
         found = batch + found
         at = begin
@@ -76,7 +78,7 @@ def _newest(
 
 
 def _since(broker: Broker, topic: str, ends: dict[int, int], tags: tuple[str, ...] | None) -> Iterator[StoredMessage]:
-    """What has come behind `ends`, which are moved."""
+    """Yields the messages after `ends`, and advances `ends`."""
     came: list[StoredMessage] = []
     for _, queue_id, first, _ in broker.queues(topic):
         at = max(first, ends.get(queue_id, first))

@@ -1,13 +1,15 @@
-"""`txstore top`: a live view of a store: rates, what pends, which group is behind.
+"""`txstore top`: a live view of a store: rates, pending transactions, lag.
 
 ::
 
     orders.store    log 1.2 GiB    3 pending, the oldest for 12s
     topic   messages   per s │ group   topic   lag   per s
 
-In: a path. Out: a screen that is drawn anew each second, or one JSON line each. Always: a reader: no lock, nothing
-written, and what it shows is what the writer has let readers see (offsets as of the last few seconds). Not here:
-histories; the report of `spark/transaction_report.py` has them.
+In:     a path.
+Out:    a screen that is redrawn each second, or one JSON line each.
+Always: a reader: takes no lock and writes nothing. It shows what the writer has made visible to readers (offsets as of
+        the last few seconds).
+Not here: history, which the report of `spark/transaction_report.py` has.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ app = noun()
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a store shows at one moment."""
+    """The state of a store at one moment."""
 
     seconds: float
     """Monotonic."""
@@ -46,18 +48,18 @@ class Sample:
     messages: dict[str, int]
     """Topic → messages."""
     sent: dict[str, int]
-    """Topic → messages that ever were in its queues."""
+    """Topic → messages that were ever in its queues."""
     lag: dict[tuple[str, str], int]
     """(group, topic) → messages not acknowledged."""
     acknowledged: dict[tuple[str, str], int]
     """(group, topic) → sum of its offsets."""
     pending: int
     oldest: list[dict[str, Any]]
-    """The transactions that pend longest."""
+    """The transactions that have been pending longest."""
 
 
 def sample(broker: Broker) -> Sample:
-    """Looks once."""
+    """Takes a sample."""
     stat = broker.stat()
     queues = [row for row in broker.queues() if not is_system_topic(row[0])]
     lag: dict[tuple[str, str], int] = {}
@@ -97,7 +99,7 @@ def _sums(rows: Any) -> dict[str, int]:
 
 
 def rates(now: Sample, before: Sample | None) -> dict[str, Any]:
-    """The sample as JSON, with what happened in each second since the one before."""
+    """Returns the sample as JSON, with the rates per second since the sample before."""
 
     def each_second(count: int, earlier: int | None) -> float | None:
         if before is None or earlier is None or now.seconds <= before.seconds:
@@ -135,15 +137,13 @@ def rates(now: Sample, before: Sample | None) -> dict[str, Any]:
 @app.command()
 def top(
     path: StorePath,
-    interval: Annotated[float, typer.Option("--interval", metavar="SECONDS", min=0.1, help="How often.")] = 1.0,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", metavar="N", min=1, help="End after so many views.")
-    ] = None,
+    interval: Annotated[float, typer.Option("--interval", metavar="S", min=0.1, help="Seconds between views.")] = 1.0,
+    count: Annotated[int | None, typer.Option("--count", "-n", metavar="N", min=1, help="Stop after N views.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Watch a store: rates, what pends, which group is behind; Ctrl-C ends it."""
+    """Watch a store: rates, pending transactions, lag. Stop it with Ctrl-C."""
     if not as_json and not sys.stdout.isatty():
-        raise errors.InvalidOptionError("top draws on a terminal\nhint: --json prints a line each time")
+        raise errors.InvalidOptionError("top needs a terminal to draw on\nhint: --json prints a line per view")
     with reading_broker(path) as broker:
         if as_json:
             _print_lines(broker, interval, count)
@@ -182,7 +182,7 @@ def _draw(path: str, broker: Broker, interval: float, count: int | None) -> None
 
 
 def view(path: str, facts: dict[str, Any]) -> RenderableType:
-    """The screen."""
+    """Returns the screen."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

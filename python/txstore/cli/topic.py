@@ -1,7 +1,9 @@
-"""`txstore topic …`: topics listed, described, made, deleted.
+"""`txstore topic …`: lists, describes, creates and deletes topics.
 
-In: a topic's name. Out: text or JSON. Always: what is made, or deleted, is so on disk when the
-command ends. Not here: its messages.
+In:     a topic's name.
+Out:    text or JSON.
+Always: a creation or deletion is on disk when the command ends.
+Not here: its messages.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ app = noun("Topics: list, describe, create, delete.")
 @app.command("list")
 def list_topics(
     path: StorePath,
-    every: Annotated[bool, typer.Option("--all", help="The system's topics, too.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Include system topics.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the topics, and how many messages each has."""
+    """List the topics and their numbers of messages."""
     with reading_broker(path) as broker:
         queues = {name: len(broker.describe_topic(name).read_queues) for name in broker.topics()}
         messages = dict.fromkeys(queues, 0)
@@ -43,11 +45,11 @@ def list_topics(
     elif rows:
         print_table(["topic", "queues", "messages"], [list(row.values()) for row in rows])
     else:
-        print("there is no topic")
+        print("there are no topics")
 
 
 def topic_facts(found: TopicDescription) -> dict[str, Any]:
-    """A topic as JSON."""
+    """Returns a topic as JSON."""
     return {
         "topic": found.topic,
         "messages": found.messages,
@@ -68,7 +70,7 @@ def topic_facts(found: TopicDescription) -> dict[str, Any]:
 
 @app.command()
 def describe(path: StorePath, topic: TopicName, as_json: AsJson = False) -> None:
-    """Show one topic: its queues, what is in them, which groups read it."""
+    """Show one topic: its queues, their ranges, and the groups that read it."""
     with reading_broker(path) as broker:
         facts = topic_facts(broker.describe_topic(topic))
     if as_json:
@@ -84,10 +86,10 @@ def describe(path: StorePath, topic: TopicName, as_json: AsJson = False) -> None
 def create(
     path: StorePath,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")],
-    queues: Annotated[int | None, typer.Option("--queues", metavar="N", help="How many (4 by default).")] = None,
+    queues: Annotated[int | None, typer.Option("--queues", metavar="N", help="Number of queues (default: 4).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a topic, or give one more queues."""
+    """Create a topic, or add queues to it."""
     with writing_broker(path) as broker:
         broker.create_topic(topic, queues)
         count = len(broker.write_queues(topic))

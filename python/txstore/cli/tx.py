@@ -1,8 +1,9 @@
-"""`txstore tx …`: transactions listed, shown, explained, and ended by hand.
+"""`txstore tx …`: lists, shows, explains and ends transactions.
 
-In: a transaction's id. Out: text or JSON, an exit code. Always: an id names the newest transaction of
-that id; what has ended otherwise is an error, not a success. Not here: the rule that tells an outcome (the engine's,
-docs/transactions.md).
+In:     a transaction's id.
+Out:    text or JSON, an exit code.
+Always: an id means the newest transaction with that id. A transaction that ended in another way is an error.
+Not here: the rule that tells an outcome (the engine's, docs/transactions.md).
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ __all__ = ["app"]
 
 _BATCH = 1000
 _WHY = {
-    "pending": "Neither a committed message, nor a discarded copy, nor an op message names it: it waits for its end.",
+    "pending": "No committed message, discarded copy or op message names it: it waits for its end.",
     "committed": "A message in its real topic names its half: that record is the decision.",
     "rolled_back": "An op message names its half, and no committed message or discarded copy does.",
-    "discarded": "A copy stands in TRANS_CHECK_MAX_TIME_TOPIC, and no committed message names its half.",
-    "finished_unknown": "A broker passed it, and the log does not tell how it ended.",
+    "discarded": "TRANS_CHECK_MAX_TIME_TOPIC has a copy of it, and no committed message names its half.",
+    "finished_unknown": "A broker has passed it, and the log does not tell how it ended.",
 }
 _NEXT = {
-    "pending": "Its producer's group will be asked; or end it: `txstore tx commit` or `txstore tx rollback`.",
+    "pending": "Its producer group will be asked; or end it with `txstore tx commit` or `txstore tx rollback`.",
     "discarded": "`txstore tx resume` stores its half again, as a new transaction.",
 }
 
@@ -40,16 +41,16 @@ TransactionId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The
 @app.command("list")
 def list_transactions(
     path: StorePath,
-    every: Annotated[bool, typer.Option("--all", help="Ended ones, too; reads the whole log.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Include ended ones; reads the whole log.")] = False,
     state: Annotated[
         TransactionState | None, typer.Option("--state", help="Only those in this state; reads the whole log.")
     ] = None,
     group: Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Only of this producer group.")] = None,
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only for this topic.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="At most so many.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most N.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what pends, or all transactions of the log."""
+    """List pending transactions, or all transactions in the log."""
     pending = not every and state in (None, TransactionState.PENDING)
     with reading(path) as store:
         if pending:
@@ -64,7 +65,7 @@ def list_transactions(
     elif rows:
         print_table(columns, [[_cell(row, column) for column in columns] for row in rows])
     else:
-        print("nothing pends" if pending else "there is none")
+        print("no pending transactions" if pending else "no transactions found")
 
 
 def _cell(row: dict[str, Any], column: str) -> Any:
@@ -82,7 +83,7 @@ def _cell(row: dict[str, Any], column: str) -> Any:
 
 
 def _waiting(store: Store) -> list[dict[str, Any]]:
-    """What pends, from the table: no reading of the whole log."""
+    """Returns pending transactions from the table, without reading the whole log."""
     found: list[dict[str, Any]] = []
     after = -1
     while batch := store.halves_waiting(after, _BATCH):
@@ -92,7 +93,7 @@ def _waiting(store: Store) -> list[dict[str, Any]]:
 
 
 def waiting_facts(store: Store, half: WaitingHalf) -> dict[str, Any]:
-    """One pending transaction, with its owner, its checks and when it is looked at next."""
+    """Returns one pending transaction with its owner, its checks and the time of the next look."""
     message = store.half(half.half_queue_offset)
     return {
         "transaction_id": message.transaction_id,
@@ -111,7 +112,7 @@ def waiting_facts(store: Store, half: WaitingHalf) -> dict[str, Any]:
 
 
 def row_facts(row: TransactionRow) -> dict[str, Any]:
-    """One transaction as the log tells it."""
+    """Returns one transaction as the log tells it."""
     return {
         "transaction_id": row.transaction_id,
         "state": row.state,
@@ -129,7 +130,7 @@ def row_facts(row: TransactionRow) -> dict[str, Any]:
 
 @app.command()
 def show(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
-    """Show one transaction, as facts."""
+    """Show the facts of one transaction."""
     with reading(path) as store:
         row = store.transaction(transaction_id)
         half = store.read_at(row.halves[-1][1]) if row.halves else None
@@ -140,13 +141,13 @@ def show(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False
         print_json(facts)
         return
     times = {"prepared": utc(row.prepared_timestamp_ms), "ended": utc(row.ended_timestamp_ms)}
-    places = {"halves": [f"{q}@{c}" for q, c in row.halves], "finals": row.finals, "discards": row.discards}
+    offsets = {"halves": [f"{q}@{c}" for q, c in row.halves], "finals": row.finals, "discards": row.discards}
     kept = {name: value for name, value in facts.items() if not name.endswith("_timestamp_ms")}
-    print_facts({**kept, **times, **places, "ops": sorted(set(row.ops))})
+    print_facts({**kept, **times, **offsets, "ops": sorted(set(row.ops))})
 
 
 def history(store: Store, row: TransactionRow) -> list[dict[str, Any]]:
-    """Every record of a transaction, in the log's order."""
+    """Returns every record of a transaction, in the log's order."""
     kinds = {physical_offset: "half" for _, physical_offset in row.halves}
     kinds |= dict.fromkeys(row.finals, "committed") | dict.fromkeys(row.discards, "discarded")
     kinds |= dict.fromkeys(row.ops, "op")
@@ -169,14 +170,14 @@ def history(store: Store, row: TransactionRow) -> list[dict[str, Any]]:
 
 @app.command()
 def explain(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
-    """Tell one transaction's history, and why it is what it is."""
+    """Explain one transaction: its history, and the reason for its state."""
     with reading(path) as store:
         row = store.transaction(transaction_id)
         events = history(store, row)
         waiting = next((facts for facts in _waiting(store) if facts["transaction_id"] == transaction_id), None)
     why = _WHY[row.state]
     if len(row.finals) > 1:
-        why += f" It was committed {len(row.finals)} times: a broker took a late end and a check's answer both."
+        why += f" It was committed {len(row.finals)} times: a broker accepted both a late end and a check's answer."
     if as_json:
         print_json({**row_facts(row), "history": events, "why": why, "waiting": waiting, "next": _NEXT.get(row.state)})
         return
@@ -184,8 +185,10 @@ def explain(path: StorePath, transaction_id: TransactionId, as_json: AsJson = Fa
     print(f"{row.transaction_id} of {row.producer_group}, for {row.topic}: {state}")
     print(why)
     if waiting is not None:
-        looked = age(max(0, waiting["look_again_in_ms"]))
-        print(f"Stored {age(waiting['stored_age_ms'])} ago, checked {waiting['checks']} times, looked at in {looked}.")
+        next_look = age(max(0, waiting["look_again_in_ms"]))
+        print(
+            f"Stored {age(waiting['stored_age_ms'])} ago, checked {waiting['checks']} times, next look in {next_look}."
+        )
     if row.state in _NEXT:
         print(_NEXT[row.state])
     print()
@@ -215,17 +218,19 @@ def rollback(path: StorePath, transaction_id: TransactionId, as_json: AsJson = F
 
 @app.command()
 def discard(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
-    """Park a pending transaction: no consumer sees it, resume brings it back."""
+    """Discard a pending transaction: no consumer sees it, and `resume` restores it."""
     with writing(path) as store:
         end = store.discard(*_half(store, transaction_id))
     _print_end(transaction_id, end, as_json=as_json)
 
 
 def _half(store: Store, transaction_id: str) -> tuple[int, int]:
-    """(half queue offset, physical offset) of its newest copy."""
+    """Returns (half queue offset, physical offset) of the newest copy."""
     row = store.transaction(transaction_id)
     if not row.halves:
-        raise errors.AlreadyEndedError(f"transaction {transaction_id} has ended: {row.state}", outcome=row.state)
+        raise errors.AlreadyEndedError(
+            f"transaction {transaction_id} has already ended: {row.state}", outcome=row.state
+        )
     return row.halves[-1]
 
 
@@ -245,7 +250,7 @@ def _print_end(transaction_id: str, end: EndResult, *, as_json: bool) -> None:
 
 @app.command()
 def resume(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
-    """Store a discarded transaction's half again, as a new transaction."""
+    """Make a discarded transaction pending again, as a new transaction with the same id."""
     with writing(path) as store:
         sent = store.resume(transaction_id)
     facts = {
@@ -256,4 +261,4 @@ def resume(path: StorePath, transaction_id: TransactionId, as_json: AsJson = Fal
     if as_json:
         print_json(facts)
     else:
-        print(f"{transaction_id}: pends again, with its half at {sent.physical_offset}")
+        print(f"{transaction_id}: pending again, with its half at {sent.physical_offset}")

@@ -1,8 +1,10 @@
-"""A store verified: records in themselves, queues against the log, transactions against both.
+"""Verifies a store: each record, queues against the log, transactions against both.
 
-In: an open store, its records in the log's order. Out: counts, and findings of three weights: damage (bytes that cannot
-be right), differences (two places that contradict), notes (what a broker does and nobody need mend). Always: nothing is
-written, and the first damage in the log does not hide what the queues have to say. Not here: mending.
+In:     an open store, its records in the log's order.
+Out:    counts, and findings of three kinds: damages (invalid bytes), differences (files that contradict each other),
+        notes (what a broker does, and nobody needs to repair).
+Always: writes nothing. The first damage in the log does not hide the findings in the queues.
+Not here: repairing.
 """
 
 from __future__ import annotations
@@ -22,25 +24,25 @@ __all__ = ["Findings", "verify"]
 
 _HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 _PROGRESS_GROUP = "CID_RMQ_SYS_TRANS"
-_REPAIR_TOPICS = ("TXSTORE_REPAIR", "~")  # Of the records that a repair puts where others were.
+_REPAIR_TOPICS = ("TXSTORE_REPAIR", "~")  # The topics of filler records, which a repair writes over damaged ones.
 _LOST = -1
 _READ_BATCH = 500
-_FINDINGS_MAX = 1000  # More of one kind say nothing new, and a wrecked store has millions.
-Place = tuple[str, int]
+_FINDINGS_MAX = 1000  # More of one kind add nothing, and a wrecked store has millions.
+Queue = tuple[str, int]
 
 
 @dataclass
 class Findings:
-    """What was counted and what was found."""
+    """What was counted and found."""
 
     counts: Counter[str] = field(default_factory=Counter)
     damages: list[str] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     log_was_read: bool = True
-    """To its end: where damage stopped it, what the queues say of the rest cannot be compared."""
+    """Whether the log was read to its end. If damage stopped it, queues cannot be compared with the rest."""
     stopped_at: tuple[str, int] | None = None
-    """The file and byte of the damage that stopped it."""
+    """The file and byte of the damage that stopped the reading."""
 
     def as_facts(self) -> dict[str, Any]:
         return {
@@ -61,18 +63,18 @@ def verify(store: Store, records: Iterable[StoredMessage]) -> Findings:
     expected = _verify_records(records, found)
     _verify_queues(store, expected, found)
     if not found.damages:
-        # Transactions are folded from the whole log; in a damaged one they would be guesses.
+        # Transactions come from the whole log; in a damaged one they would be guesses.
         _verify_transactions(store, found)
     return found
 
 
-def _verify_records(records: Iterable[StoredMessage], found: Findings) -> dict[Place, tuple[int, array[int]]]:
-    """Each record in itself; returns what the queues should hold: first queue offset, and physical offsets in order."""
-    expected: dict[Place, tuple[int, array[int]]] = {}
+def _verify_records(records: Iterable[StoredMessage], found: Findings) -> dict[Queue, tuple[int, array[int]]]:
+    """Verifies each record; returns what each queue should hold: first queue offset, physical offsets in order."""
+    expected: dict[Queue, tuple[int, array[int]]] = {}
     try:
         for message in records:
             found.counts["records"] += 1
-            found.counts["repaired_places"] += message.topic in _REPAIR_TOPICS
+            found.counts["filler_records"] += message.topic in _REPAIR_TOPICS
             _verify_body(message, found)
             if message.sys_flag & 0xC in (0, 0x8):
                 _expect(message, expected, found)
@@ -87,7 +89,7 @@ def _verify_records(records: Iterable[StoredMessage], found: Findings) -> dict[P
 def _verify_body(message: StoredMessage, found: Findings) -> None:
     stored = message.stored_body
     if stored and zlib.crc32(stored) & 0x7FFFFFFF != message.body_crc:
-        found.damages.append(f"record at {message.physical_offset}: the body's CRC is not the one in the record")
+        found.damages.append(f"record at {message.physical_offset}: the body does not match the record's CRC")
         return
     try:
         found.counts["body_bytes"] += len(message.body)
@@ -96,36 +98,36 @@ def _verify_body(message: StoredMessage, found: Findings) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    """What and where, without the hint, which would send the reader to this command."""
+    """Returns what and where, without the hint, which would point to this command."""
     return str(error).partition("\n")[0]
 
 
-def _expect(message: StoredMessage, expected: dict[Place, tuple[int, array[int]]], found: Findings) -> None:
-    place = (message.topic, message.queue_id)
-    first, offsets = expected.setdefault(place, (message.queue_offset, array("q")))
+def _expect(message: StoredMessage, expected: dict[Queue, tuple[int, array[int]]], found: Findings) -> None:
+    queue = (message.topic, message.queue_id)
+    first, offsets = expected.setdefault(queue, (message.queue_offset, array("q")))
     following = first + len(offsets)
-    if message.queue_offset > following and found.counts["repaired_places"]:
-        # What a repair has filled cannot say whose places it were; the gap's entries stand for no message.
+    if message.queue_offset > following and found.counts["filler_records"]:
+        # A filler record does not tell whose record it replaced, so the gap's entries stand for no message.
         found.counts["lost_messages"] += message.queue_offset - following
         offsets.extend([_LOST] * (message.queue_offset - following))
     elif message.queue_offset != following:
         where = f"{message.topic}/{message.queue_id}"
         found.differs(
-            f"record at {message.physical_offset}: queue offset {message.queue_offset} of {where}, not {following}"
+            f"record at {message.physical_offset}: has queue offset {message.queue_offset} of {where}, not {following}"
         )
     offsets.append(message.physical_offset)
 
 
-def _verify_queues(store: Store, expected: dict[Place, tuple[int, array[int]]], found: Findings) -> None:
+def _verify_queues(store: Store, expected: dict[Queue, tuple[int, array[int]]], found: Findings) -> None:
     ranges = {(topic, queue_id): (first, end) for topic, queue_id, first, end in store.queues()}
     total = sum(end - first for first, end in ranges.values())
     with Progress("reading the queues", total) as bar:
-        for place, (first, end) in ranges.items():
+        for queue, (first, end) in ranges.items():
             found.counts["queues"] += 1
-            begin, offsets = expected.pop(place, (first, array("q")))
+            begin, offsets = expected.pop(queue, (first, array("q")))
             if not found.damages and end != begin + len(offsets):
-                found.differs(f"{place[0]}/{place[1]}: ends at {end}, by the log at {begin + len(offsets)}")
-            _verify_queue(store, place, (first, end), (begin, offsets), found)
+                found.differs(f"{queue[0]}/{queue[1]}: ends at {end}, by the log at {begin + len(offsets)}")
+            _verify_queue(store, queue, (first, end), (begin, offsets), found)
             bar.to(found.counts["queue_entries"])
     for (topic, queue_id), (begin, offsets) in expected.items():
         first, end = store.queue_range(topic, queue_id)
@@ -136,15 +138,15 @@ def _verify_queues(store: Store, expected: dict[Place, tuple[int, array[int]]], 
 
 
 def _verify_queue(
-    store: Store, place: Place, span: tuple[int, int], expected: tuple[int, array[int]], found: Findings
+    store: Store, queue: Queue, span: tuple[int, int], expected: tuple[int, array[int]], found: Findings
 ) -> None:
-    """Each entry must point at the log's record of its place; the read itself compares size and tags code."""
-    (topic, queue_id), (at, end), (begin, offsets) = place, span, expected
+    """Each entry must point at its record in the log; the read itself compares size and tags code."""
+    (topic, queue_id), (at, end), (begin, offsets) = queue, span, expected
     while at < end:
         try:
             messages, following = store.read(topic, queue_id, at, _READ_BATCH)
         except errors.TxStoreError as error:
-            if not _is_told(error, found):
+            if not _is_explained(error, found):
                 found.differs(f"{topic}/{queue_id} from {at}: {_first_line(error)}")
             return
         for message in messages:
@@ -153,19 +155,19 @@ def _verify_queue(
             if i >= len(offsets) and not found.log_was_read:
                 continue
             if not 0 <= i < len(offsets) or offsets[i] != message.physical_offset:
-                told = offsets[i] if 0 <= i < len(offsets) else "nothing"
+                in_log = offsets[i] if 0 <= i < len(offsets) else "nothing"
                 where = f"{topic}/{queue_id} at {message.queue_offset}"
-                found.differs(f"{where}: points at {message.physical_offset}, the log has {told} there")
+                found.differs(f"{where}: points at {message.physical_offset}, the log has {in_log} there")
         if following <= at:
-            found.differs(f"{topic}/{queue_id}: cannot be read beyond {at}, it should end at {end}")
+            found.differs(f"{topic}/{queue_id}: cannot be read after {at}, it should end at {end}")
             return
         at = following
 
 
-def _is_told(error: errors.TxStoreError, found: Findings) -> bool:
-    """Whether the damage that stopped the log explains that a queue's message cannot be read: one line is enough.
+def _is_explained(error: errors.TxStoreError, found: Findings) -> bool:
+    """Tells whether the damage that stopped the log also explains this error, which then needs no line of its own.
 
-    Names of log files are in the order of the log."""
+    Names of log files sort in the order of the log."""
     if not isinstance(error, errors.StoreCorruptError) or found.stopped_at is None:
         return False
     return (str(error.file), error.offset) >= found.stopped_at
@@ -181,21 +183,23 @@ def _verify_transactions(store: Store, found: Findings) -> None:
             _verify_transaction(store, row, progress, found)
     pending = store.stat().pending_transactions
     if pending != found.counts["transactions_pending"]:
-        found.differs(f"the table has {pending} pending, the log {found.counts['transactions_pending']}")
+        found.differs(f"the table has {pending} pending transactions, the log {found.counts['transactions_pending']}")
 
 
 def _verify_transaction(store: Store, row: TransactionRow, progress: int, found: Findings) -> None:
-    name = row.transaction_id or f"with its records at {[place for _, place in row.halves] or row.finals}"
+    name = row.transaction_id or f"with its records at {[offset for _, offset in row.halves] or row.finals}"
     if len(row.finals) > 1:
         found.counts["transactions_committed_twice"] += 1
         found.notes.append(f"transaction {name}: committed {len(row.finals)} times, at {row.finals} (a broker does so)")
     if row.finals and row.discards:
         found.notes.append(f"transaction {name}: committed, and discarded as well (a broker does so)")
     if row.state == "pending" and row.halves and row.halves[-1][0] < progress:
-        found.differs(f"transaction {name}: pends, but a broker's checks have passed it (progress {progress})")
+        found.differs(f"transaction {name}: is pending, but a broker's checks have passed it (progress {progress})")
     halves = {physical_offset for _, physical_offset in row.halves}
     for final in map(store.read_at, row.finals):
         if final.prepared_transaction_offset in halves:
             half = store.read_at(final.prepared_transaction_offset)
             if final.stored_body != half.stored_body:
-                found.differs(f"transaction {name}: the message at {final.physical_offset} has not its half's body")
+                found.differs(
+                    f"transaction {name}: the message at {final.physical_offset} has another body than its half"
+                )
