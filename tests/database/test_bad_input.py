@@ -87,7 +87,7 @@ def test_wrong_database(kind: Kind, database: Database, broker: Broker, tmp_path
     producer = broker.transaction_producer("g", database=database)
     wrong = sqlite3.connect(tmp_path / "other.db")
     with (
-        pytest.raises(TableError, match="another database than the one that checks look into"),
+        pytest.raises(TableError, match="another database than the one that checks read"),
         producer.transaction(Message("t", b"x"), session=wrong),
     ):
         raise AssertionError("it must not come so far")
@@ -128,7 +128,7 @@ def test_what_would_commit_later_or_not_at_all(broker: Broker, tmp_path: Path) -
     with Session(engine) as session:
         session.begin_nested()
         refuses(broker, enter(broker, database, session), "savepoint")
-    refuses(broker, enter(broker, database, Session()), "bound to no engine")
+    refuses(broker, enter(broker, database, Session()), "not bound to an engine")
     at_once = engine.execution_options(isolation_level="AUTOCOMMIT")
     with Session(at_once) as session:
         refuses(broker, enter(broker, database, session), "AUTOCOMMIT")
@@ -171,7 +171,7 @@ def test_what_is_no_session(broker: Broker, tmp_path: Path) -> None:
     database = Database(engine)
     database.create_table()
     for wrong in (object(), "orders.db", engine, Session, sessionmaker(engine), 7):
-        refuses(broker, enter(broker, database, wrong), "no connection and no session")
+        refuses(broker, enter(broker, database, wrong), "must be a connection or a session")
     engine.dispose()
 
 
@@ -204,10 +204,10 @@ def test_session_and_listener_both_given(broker: Broker, tmp_path: Path) -> None
     )
     producer = broker.transaction_producer("i", database=database)
     refuses(broker, lambda: producer.add_checker(listener), "which answers its checks")
-    refuses(broker, lambda: producer.transaction(Message("t", b"x")), "was given no session")
+    refuses(broker, lambda: producer.transaction(Message("t", b"x")), "its transactions need a session")
     refuses(broker, lambda: producer.send_in_transaction(Message("t", b"x")), "need a session")
     for wrong in (Database, connection, "a.db"):
-        refuses(broker, lambda wrong=wrong: make("j", database=wrong), "database= is given")  # type: ignore[misc]
+        refuses(broker, lambda wrong=wrong: make("j", database=wrong), "expected a txstore.database.Database")  # type: ignore[misc]
     connection.close()
 
 

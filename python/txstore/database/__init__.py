@@ -1,4 +1,4 @@
-"""The check that answers itself: a row in the user's own database says what became of a local transaction.
+"""Checks answered by the user's own database: a row tells how a local transaction ended.
 
 ::
 
@@ -9,9 +9,10 @@
     with Session(engine) as session, producer.transaction(message, session=session):
         session.add(order)                        # leaving commits the session, then the message
 
-In: sessions and connections of sqlite3, SQLAlchemy 2 and psycopg 3. Out: blocks for producers, answers to checks, and
-for consumers an `Inbox`. Always: a transaction's row is committed exactly if its message is. `import txstore` loads
-none of this, and importing this loads no driver.
+In:     sessions and connections of sqlite3, SQLAlchemy 2 and psycopg 3.
+Out:    blocks for producers, answers to checks, and an `Inbox` for consumers.
+Always: a transaction's row is committed exactly if its message is. `import txstore` loads none of this, and importing
+        this loads no driver.
 """
 
 from txstore.database.database import Database

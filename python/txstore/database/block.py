@@ -1,14 +1,16 @@
-"""Blocks: a local transaction and its message, with the row that ties them together.
+"""Blocks: a local transaction and its message, tied together by a row in the database.
 
 ::
 
-    enter   session begins, or is joined │ half synced │ row (id, committed) inserted
-    leave   the session commits           the message commits
-    raised  the session rolls back        the row is asked for as a check does: (id, rolled_back) is written if absent;
-                                          the message ends by what is found; if that fails, a check does it later
+    enter   begin or join the database transaction │ half message stored │ row (id, committed) inserted
+    leave   the session commits                     the message commits
+    raised  the session rolls back                  the row is read as by a check, which inserts (id, rolled_back) if
+                                                    there is none; the message ends by its outcome, or a check does it
 
-In: a handle, a message. Out: both committed, or neither. Always: the message commits only after the session did, and
-rolls back only when the row of the commit can never be there. Not here: what a row says (`rows`).
+In:     a handle, a message.
+Out:    both are committed, or neither.
+Always: the message commits only after the session did, and rolls back only when a row of the commit can never appear.
+Not here: the meaning of a row (`rows`).
 """
 
 import asyncio
@@ -33,7 +35,7 @@ _log = logging.getLogger("txstore.database")
 
 
 class _Block(Transaction):
-    """What the sync and the async block share."""
+    """The common part of the blocking and the asyncio block."""
 
     def __init__(
         self,
@@ -52,23 +54,24 @@ class _Block(Transaction):
         self._forget_identity = forget_identity
         self._identity = ""
         self._born_ms = 0
-        # A message that brings its id was sent before: another block may have committed a row of this id.
+        # A message that has an id was sent before, so another block may have committed a row for this id.
         self._resent = getattr(message, "transaction_id", None) is not None
 
     def commit(self) -> None:
-        """Leaving the block commits the session, then the message; this only takes a `rollback()` back."""
+        """Undoes a `rollback()`. Leaving the block commits the session, then the message."""
         self._want(_COMMIT)
 
     def rollback(self) -> None:
-        """Leaving the block rolls the session back, then the message."""
+        """Makes leaving the block roll back the session, then the message."""
         self._want(_ROLLBACK)
 
     def _want(self, state: LocalTransactionState) -> None:
         transaction_id = self.transaction_id
         if self._left:
             raise InvalidOptionError(
-                f"the block of transaction {transaction_id} was left\n"
-                "hint: say so inside; broker.end_transaction(id, state) ends one by hand, whatever the database says"
+                f"the block of transaction {transaction_id} was already left\n"
+                "hint: call it inside the block; broker.end_transaction(id, state) ends one by hand, whatever the "
+                "database says"
             )
         self._begun.wanted = state
 
@@ -87,7 +90,7 @@ class _Block(Transaction):
             raise
 
     async def _must_be_new(self) -> None:
-        """A message that was sent before is not stored again if its local transaction is known to have ended."""
+        """Raises AlreadyEndedError for a message that was sent before and whose local transaction has ended."""
         transaction_id = self._message.transaction_id
         assert transaction_id is not None
         outcome = await outcome_of(self._handle, transaction_id)
@@ -95,20 +98,20 @@ class _Block(Transaction):
             raise already(transaction_id, outcome)
 
     async def _ask(self, call: Callable[..., object], *arguments: object) -> None:
-        """Has the broker asked."""
+        """Calls the broker."""
         call(*arguments)
 
     async def _not_begun(self, error: BaseException) -> None:
-        """Entering failed, so no commit was sent and the user's code has not run."""
+        """Cleans up after entering failed. No commit was sent, and the user's code has not run."""
         await self._roll_back_quietly()
         if self._local is None:
             return
         if isinstance(error, Exception) and not self._resent and not isinstance(error, AlreadyEndedError):
-            # Only this block could have committed a row of this id, and it has not.
+            # Only this block could have committed a row for this id, and it has not.
             try:
                 await self._end(_ROLLBACK)
             except TxStoreError as failed:
-                _log.warning("the message was not rolled back: %s", failed, extra={"reason": str(failed)})
+                _log.warning("the message could not be rolled back: %s", failed, extra={"reason": str(failed)})
         else:
             self._leave_to_check(error)
 
@@ -141,14 +144,14 @@ class _Block(Transaction):
                 await self._must_hold_row()
             await self._commit_session()
         except Exception as failed:
-            # What became of the commit the row tells.
+            # The row tells whether the commit took effect.
             await self._settle()
             self._begun.error = error_text(failed)
             raise
         await self._end(_COMMIT)
 
     async def _must_hold_row(self) -> None:
-        """The user may have committed inside, which took the row along, or rolled back, which took it away."""
+        """Raises AlreadyEndedError unless the row is committed: a rollback inside the block may have removed it."""
         if await outcome_of(self._handle, self.transaction_id) != "committed":
             raise self._rolled_back_inside()
 
@@ -160,14 +163,14 @@ class _Block(Transaction):
 
     def _rolled_back_inside(self) -> AlreadyEndedError:
         return AlreadyEndedError(
-            f"the session was rolled back inside the block, and the row of transaction {self.transaction_id} with "
-            "it: nothing is committed, and the message is rolled back\n"
-            "hint: tx.rollback() drops both; to go on after a failed statement, put it into a savepoint",
+            f"the session was rolled back inside the block, and with it the row of transaction {self.transaction_id}: "
+            "nothing is committed, and the message is rolled back\n"
+            "hint: tx.rollback() drops both; to continue after a failed statement, use a savepoint",
             outcome="rolled_back",
         )
 
     async def _settle(self) -> None:
-        """Rolls the session back, and ends the message by the row, as a check would."""
+        """Rolls the session back and ends the message by the row, as a check would."""
         try:
             await self._handle.rollback()
             outcome = await answer(self._handle, self.transaction_id, self._identity, self._born_ms)
@@ -184,7 +187,7 @@ class _Block(Transaction):
             _log.warning("the session could not be rolled back: %s", error, extra={"reason": str(error)})
 
     async def _end(self, state: LocalTransactionState) -> None:
-        """Ends the message; what fails for the moment is logged, and a check settles it."""
+        """Ends the message. A temporary failure is logged, and a check settles it."""
         self._begun.wanted = state
         await self._ask(Transaction.__exit__, self, None, None, None)
 
@@ -193,7 +196,7 @@ class _Block(Transaction):
 
 
 class DatabaseTransaction(_Block):
-    """A transaction as a block around a sync session: `with producer.transaction(message, session=session) as tx`."""
+    """A transaction around a blocking session: `with producer.transaction(message, session=session) as tx`."""
 
     def __enter__(self) -> Self:
         self._identity = self._find_identity()
@@ -207,7 +210,7 @@ class DatabaseTransaction(_Block):
 
 
 class AsyncDatabaseTransaction(_Block):
-    """The same around an async session: `async with producer.transaction(message, session=session) as tx`."""
+    """A transaction around an async session: `async with producer.transaction(message, session=session) as tx`."""
 
     async def __aenter__(self) -> Self:
         self._identity = await asyncio.to_thread(self._find_identity)
@@ -220,8 +223,8 @@ class AsyncDatabaseTransaction(_Block):
         await self._leave(error)
 
     async def _ask(self, call: Callable[..., object], *arguments: object) -> None:
-        """In a thread, since a broker elsewhere answers when it likes, perhaps over this very loop. What has begun is
-        waited for, also by who is cancelled: whether the half message is stored must be known."""
+        """Calls the broker in a thread, because a remote broker answers later, perhaps over this very loop. A call that
+        has begun is awaited even if it is cancelled: whether the half message was stored must be known."""
         work = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
         try:
             await asyncio.shield(work)

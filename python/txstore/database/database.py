@@ -1,8 +1,9 @@
-"""Database: where the rows of local transactions stand, and who answers checks by them.
+"""Database: holds the rows of local transactions and answers checks from them.
 
-In: what a connection can be opened from; messages that are checked. Out: answers, blocks, an inbox, cleaned tables.
-Always: the answer to a check is a row: where there is none, the check writes that it rolled back, so a local
-transaction that comes later fails on the key. A row that may have been cleaned is not taken for one that never was.
+In:     what a connection can be opened from; messages that are checked.
+Out:    answers, blocks, an inbox, cleaned tables.
+Always: a row answers a check. If there is none, the check inserts "rolled back", so that a later commit of the local
+        transaction fails on the key. A row that may have been cleaned does not count as one that never existed.
 Not here: the block itself (`block`), SQL (`statements`), drivers (`sqlite`, `sqlalchemy`, `psycopg`).
 """
 
@@ -55,18 +56,18 @@ if TYPE_CHECKING:
 __all__ = ["Database"]
 
 _T = TypeVar("_T")
-_CLEAN_ROWS = 1000  # Deleted at once, so that others get their turn.
+_CLEAN_ROWS = 1000  # Deleted in one step, so that others get their turn.
 _STATES = {"committed": LocalTransactionState.COMMIT, "rolled_back": LocalTransactionState.ROLLBACK}
 
 
 class Database:
-    """The database of the user's local transactions, given to `broker.transaction_producer(group, database=…)`.
+    """The database of the user's local transactions, for `broker.transaction_producer(group, database=…)`. Thread-safe.
 
-    `source`: the path of a SQLite file, a `postgresql://` URL (psycopg), a SQLAlchemy `Engine` or `AsyncEngine`, or a
-    function that returns a new connection each time. Checks, cleaning and `create_table` open a connection of their
-    own from it; nothing is opened before. Safe to use from many threads.
+    `source` is the path of a SQLite file, a `postgresql://` URL (psycopg), a SQLAlchemy `Engine` or `AsyncEngine`, or a
+    function that returns a new connection on each call. Checks, cleaning and `create_table` open separate connections
+    from it, not before they need them.
 
-    Raises InvalidOptionError for what is no source, among them databases in memory.
+    Raises InvalidOptionError for any other source, and for a database in memory.
     """
 
     def __init__(
@@ -84,9 +85,10 @@ class Database:
     # For users
 
     def create_table(self) -> None:
-        """Makes the two tables, `txstore_transactions` and `txstore_inbox`, where they are not there yet.
+        """Creates the tables `txstore_transactions` and `txstore_inbox`, unless they exist.
 
-        Or execute `txstore.database.DDL` (in SQLite `DDL_SQLITE`) in a migration. Raises what the driver raises.
+        Alternatively, execute `txstore.database.DDL` (in SQLite `DDL_SQLITE`) in a migration. Raises what the driver
+        raises.
         """
 
         async def make(handle: Handle) -> None:
@@ -99,14 +101,14 @@ class Database:
         self.identity()
 
     def clean(self, before: datetime) -> int:
-        """Removes rows that were written before a time; returns how many.
+        """Removes rows written before a time, and returns how many.
 
-        A check of a transaction begun before it is UNKNOWN from then on, if its row is not there. A broker does this
-        by itself, each hour, with its `file_reserved_time`, and never beyond what is pending. Raises
-        InvalidOptionError for a time without a zone or in the future.
+        Afterwards, a check of a transaction that began before that time and has no row is UNKNOWN. A broker calls this
+        every hour with its `file_reserved_time`, but never for rows of pending transactions. Raises InvalidOptionError
+        for a time without a time zone or in the future.
         """
         if before.tzinfo is None or before > datetime.now(UTC):
-            raise InvalidOptionError(f"before {before} must have a time zone, and be past", option="before")
+            raise InvalidOptionError(f"before must have a time zone and be in the past, got {before}", option="before")
         before_ms = int(before.timestamp() * 1000)
 
         async def clean(handle: Handle) -> int:
@@ -124,20 +126,20 @@ class Database:
         return self._do(clean)
 
     def inbox(self, consumer_group: str) -> Inbox:
-        """The inbox of a consumer group: each message is handled once. Raises InvalidNameError."""
+        """Returns the inbox of a consumer group, which handles each message once. Raises InvalidNameError."""
         return Inbox(consumer_group)
 
     # For producers
 
     def check_local_transaction(self, message: TransactionMessage) -> LocalTransactionState:
-        """Answers a check by the row of the message's transaction, and writes that it rolled back if there is none.
+        """Answers a check from the row of the message's transaction, and inserts "rolled back" if there is none.
 
-        Waits shortly for a local transaction under way elsewhere. Raises what the driver raises, and TableError where
-        a row may have been cleaned: to a check all of it is UNKNOWN.
+        Waits briefly for a local transaction in progress elsewhere. Raises what the driver raises, and TableError if
+        the row may have been cleaned. For a check, each error counts as UNKNOWN.
         """
         transaction_id = message.transaction_id
         if transaction_id is None:
-            raise InvalidOptionError("the message has no transaction id, so no row can be found")
+            raise InvalidOptionError("the message has no transaction id, so its row cannot be found")
         born = getattr(message, "born_timestamp", None)
         born_ms = int(born.timestamp() * 1000) if isinstance(born, datetime) else now_ms()
         identity = self.identity()
@@ -154,13 +156,13 @@ class Database:
         selector: QueueSelector | None,
         arg: Any,
     ) -> DatabaseTransaction | AsyncDatabaseTransaction:
-        """The block behind `producer.transaction(message, session=session)`."""
+        """Returns the block of `producer.transaction(message, session=session)`."""
         handle = handle_of(session)
         block = AsyncDatabaseTransaction if handle.asynchronous else DatabaseTransaction
         return block(producer, message, queue_id, selector, arg, handle, self.identity, self.forget_identity)
 
     def identity(self) -> str:
-        """The random name of this database, read once. Raises TableError if the table is not there."""
+        """Returns the random name of this database, read once. Raises TableError if the table is missing."""
         if self._identity is None:
             try:
                 self._identity = self._do(_identify)
@@ -171,14 +173,14 @@ class Database:
         return self._identity
 
     def forget_identity(self) -> str:
-        """It is read again the next time; returns this database in words."""
+        """Makes `identity` read again the next time; returns a description of this database."""
         self._identity = None
         return named(self._source)
 
     # Inside
 
     def _do(self, work: Callable[[Handle], Coroutine[Any, Any, _T]], *, make: bool = False) -> _T:
-        """Runs `work` on a connection of its own, in this thread or, if it needs a loop, in one of its own."""
+        """Runs `work` on a new connection, in this thread or, if it needs an event loop, in a new one."""
 
         async def opened() -> _T:
             handle = await open_handle(self._source, make=make)
@@ -198,7 +200,7 @@ class Database:
             except BaseException as error:
                 failed.append(error)
 
-        # A thread, since the caller's may have a loop that runs.
+        # A separate thread, because the caller's may have a running loop.
         thread = threading.Thread(target=run, name="txstore-database", daemon=True)
         thread.start()
         thread.join()
@@ -208,7 +210,7 @@ class Database:
 
 
 async def _identify(handle: Handle) -> str:
-    """Reads the database's name; gives it one, where a migration made the table."""
+    """Reads the database's name, and creates it if a migration made the table."""
     await handle.begin()
     _, known = await handle.run(SELECT_IDENTITY)
     if known is None:
@@ -222,7 +224,7 @@ async def _identify(handle: Handle) -> str:
 
 
 async def _delete(handle: Handle, find: Statement, delete: Statement, **which: object) -> int:
-    """Deletes in steps along the key; the rows in between are only read, which stands in nobody's way."""
+    """Deletes in steps along the key. The rows in between are only read, which blocks nobody."""
     total, after = 0, ""
     while last := await _found(handle, find, after=after, rows=_CLEAN_ROWS, **which):
         await handle.begin()
@@ -233,7 +235,7 @@ async def _delete(handle: Handle, find: Statement, delete: Statement, **which: o
 
 
 async def _found(handle: Handle, statement: Statement, **values: object) -> str | None:
-    """What one statement finds; nothing is locked for it."""
+    """Returns the value that a statement finds, without keeping a lock."""
     _, found = await handle.run(statement, **values)
     await handle.rollback()
     return found

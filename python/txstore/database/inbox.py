@@ -1,4 +1,4 @@
-"""Inbox: each message is handled once for a consumer group, in the user's own database transaction.
+"""Inbox: handles each message once for a consumer group, in the user's own database transaction.
 
 ::
 
@@ -8,8 +8,10 @@
             if first:
                 session.add(…)                             # leaving commits the session, with the inbox's row
 
-In: messages that may come more than once, and a session. Out: whether this is the first time. Always: the row that
-says "handled" commits together with what was done. Not here: acknowledging, which comes after (`consumer`).
+In:     messages that may be delivered more than once, and a session.
+Out:    whether this is the first time.
+Always: the row that says "handled" commits together with the user's changes.
+Not here: acknowledging, which comes afterwards (`consumer`).
 """
 
 import time
@@ -26,7 +28,7 @@ __all__ = ["Handling", "Inbox"]
 
 
 class Inbox:
-    """The inbox of a consumer group. Raises InvalidNameError for a group name that is not allowed."""
+    """The inbox of a consumer group. Raises InvalidNameError for an invalid group name."""
 
     def __init__(self, consumer_group: str) -> None:
         validate_group(consumer_group)
@@ -36,17 +38,17 @@ class Inbox:
         return f"Inbox({self._group!r})"
 
     def handle(self, message: ReceivedMessage, session: object) -> "Handling":
-        """A block around handling `message`; `as first` tells whether it was not handled before.
+        """Returns a block for handling `message`; `as first` tells whether it was not handled before.
 
-        Leaving commits the session; an exception rolls it back and goes on, so the message comes again. A message is
-        known by its unique id. Two that handle the same one at the same time wait for each other. Raises
-        InvalidOptionError for a session that cannot be used, or where the table is missing; what the driver raises.
+        Leaving commits the session. An exception rolls it back and is raised on, so the message is delivered again. A
+        message is identified by its unique id. Two blocks for the same message wait for each other. Raises
+        InvalidOptionError for a session that cannot be used or has no inbox table; what the driver raises.
         """
         return Handling(self._group, message.message_id, handle_of(session))
 
 
 class Handling:
-    """One message's block. Made by `inbox.handle`; `with` or `async with`, as the session is."""
+    """The block for one message. Created by `inbox.handle`; `with` or `async with`, depending on the session."""
 
     def __init__(self, group: str, message_id: str, handle: Handle) -> None:
         self._key = {"consumer_group": group, "message_id": message_id}
@@ -104,8 +106,8 @@ class Handling:
     async def _must_hold_row(self) -> None:
         if (await self._handle.run(SELECT_HANDLED, **self._key))[1] is None:
             raise InvalidOptionError(
-                f"the session was rolled back inside the block, and what says that message {self._key['message_id']} "
-                "was handled with it\nhint: leave by an exception, and the message comes again; to go on after a "
-                "failed statement, put it into a savepoint",
+                f"the session was rolled back inside the block, and with it the row that says that message "
+                f"{self._key['message_id']} was handled\nhint: leave by an exception, and the message is delivered "
+                "again; to continue after a failed statement, use a savepoint",
                 option="session",
             )

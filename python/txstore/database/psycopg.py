@@ -1,9 +1,10 @@
-"""psycopg 3: its connections, sync and async, in autocommit mode or not.
+"""psycopg 3: handles for its connections, blocking and asyncio, in autocommit mode or not.
 
-In: `psycopg.Connection`, `psycopg.AsyncConnection`, or a postgresql:// URL. Out: handles. Always: a connection inside
-`connection.transaction()` is refused, since that block's end would come after ours. What a block adds to the user's own
-statements goes to the server together with his BEGIN and COMMIT, where that can be: each way there and back costs more
-than the statement. It is libpq's pipeline mode, entered and left within one call.
+In:     `psycopg.Connection`, `psycopg.AsyncConnection`, or a postgresql:// URL.
+Out:    handles.
+Always: a connection inside `connection.transaction()` is refused, because that block would end after ours. If possible,
+        the statements of a block are sent together with the user's BEGIN and COMMIT, because a round trip costs more
+        than the statement. This uses libpq's pipeline mode, entered and left within one call.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -23,18 +24,18 @@ __all__ = ["AsyncPsycopgHandle", "PsycopgHandle", "handle", "is_source", "opened
 
 _DONE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 _PREPARED: WeakKeyDictionary[Any, set[bytes]] = WeakKeyDictionary()
-"""What was prepared on the users' connections. A rollback of psycopg, or DISCARD, may have dropped it since."""
+"""The statements prepared on the users' connections. A rollback by psycopg, or DISCARD, may have dropped them since."""
 
 
 class _Base:
-    """What both share."""
+    """The common part of both handles."""
 
     def __init__(self, connection: Any, *, own: bool = False) -> None:
         self._connection = connection
-        # A check's two statements must each see what was committed before, whatever the database's default is.
+        # A check's two statements must each see what was committed before, whatever the database's default level is.
         self._begin = "BEGIN ISOLATION LEVEL READ COMMITTED" if own else "BEGIN"
         self._row: tuple[Statement, dict[str, object]] | None = None
-        """What `commit` looks for."""
+        """The row that `commit` checks for."""
 
     def must_be_usable(self) -> None:
         connection = self._connection
@@ -52,7 +53,7 @@ class _Base:
         return "postgresql"
 
     def mark(self, row: Statement | None = None, **values: object) -> None:
-        """A connection does not name its transactions, so `commit` looks for the row."""
+        """Remembers the row for `commit`, because a connection does not name its transactions."""
         self._row = None if row is None else (row, values)
 
     def kept(self) -> bool:
@@ -64,8 +65,8 @@ class _Base:
         return bool(idle and self._connection.autocommit)
 
     def _takes_several(self) -> bool:
-        """Whether statements may go together: the user has no pipeline open and prepares statements, as poolers
-        between him and the server may not allow; and psycopg would let him commit."""
+        """Tells whether statements may be sent together: no pipeline of the user's is open, psycopg prepares
+        statements (with some poolers it must not), and psycopg would allow a commit."""
         connection = self._connection
         return bool(
             _has_pipelines()
@@ -76,7 +77,7 @@ class _Base:
         )
 
     def _begins(self) -> bool:
-        """Whether a statement would have psycopg send a plain BEGIN before it, so that both may go together."""
+        """Tells whether psycopg would send a plain BEGIN before the next statement, so that both may go together."""
         connection = self._connection
         return bool(
             not connection.autocommit
@@ -88,9 +89,11 @@ class _Base:
         )
 
     def _begin_with(self, statement: Statement, values: dict[str, object]) -> Generator[Any, Any, int | None]:
-        """BEGIN and a statement that finds nothing: how many rows it changed. None: what was prepared is not what is
-        remembered, so roll back and execute it otherwise. It is prepared, since planning it takes longer than a way to
-        the server and back."""
+        """Sends BEGIN together with a statement and returns how many rows it changed.
+
+        Returns None if the server's prepared statements differ from the remembered ones; then roll back and execute it
+        in the usual way. The statement is prepared, because planning takes longer than a round trip.
+        """
         pgconn, name = self._connection.pgconn, statement.name
         prepared = _PREPARED.setdefault(self._connection, set())
         sends = [partial(pgconn.send_query_params, b"BEGIN", None)]
@@ -111,8 +114,8 @@ class _Base:
         return results[-1].command_tuples or 0
 
     def _commit_with(self, statement: Statement, values: dict[str, object]) -> Generator[Any, Any, None]:
-        """The statement and COMMIT, which the server skips if the statement fails. It is not prepared: the user may
-        have dropped that inside, and here nothing may fail that was not wrong."""
+        """Sends the statement together with COMMIT, which the server skips if the statement fails. It is not prepared:
+        the user may have dropped a prepared statement inside the block, and nothing else may fail here."""
         pgconn = self._connection.pgconn
         look = partial(pgconn.send_query_params, statement.numbered, self._bound(statement, values))
         results = yield from _together(pgconn, [look, partial(pgconn.send_query_params, b"COMMIT", None)])
@@ -133,12 +136,12 @@ class _Base:
 
 @cache
 def _has_pipelines() -> bool:
-    """Whether libpq is new enough."""
+    """Tells whether libpq is new enough."""
     return psycopg.Pipeline.is_supported()
 
 
 def _together(pgconn: Any, sends: Sequence[Callable[[], None]]) -> Generator[Any, Any, list[Any]]:
-    """Sends statements as one message, and takes their results. Of one that fails the server skips all behind it."""
+    """Sends statements as one message and returns their results. After a failed one, the server skips the rest."""
     pgconn.enter_pipeline_mode()
     for send in sends:
         send()
@@ -242,10 +245,10 @@ def handle(session: object) -> Handle | None:
 
 
 def is_source(source: object) -> bool:
-    """A connection is none: a check needs one of its own."""
+    """Returns False: a check needs a connection of its own, not the user's."""
     return False
 
 
 async def opened(url: str) -> Handle:
-    """A connection of our own."""
+    """Opens a new connection."""
     return PsycopgHandle(psycopg.connect(url, autocommit=True), own=True)

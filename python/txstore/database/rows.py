@@ -1,6 +1,8 @@
-"""Rows: what a transaction's row says, and how one is written where there is none.
+"""Rows: reads the outcome from a transaction's row, and inserts the row if there is none.
 
-In: a handle, ids. Out: outcomes; errors that name what is missing. Always: an outcome is told from what is committed.
+In:     a handle, ids.
+Out:    outcomes, and errors that name what is missing.
+Always: an outcome comes from committed data.
 Not here: whose connection it is.
 """
 
@@ -13,11 +15,11 @@ from txstore.errors import AlreadyEndedError, InvalidOptionError
 
 __all__ = ["TableError", "already", "answer", "insert", "outcome_of", "table_is_missing"]
 
-_CLOCKS_MS = 3_600_000  # How far the clocks of those who write rows and of those who clean them may differ.
+_CLOCKS_MS = 3_600_000  # How far the clocks of processes that write and clean rows may differ.
 
 
 class TableError(InvalidOptionError):
-    """The table of local transactions is missing, is another database's, or cannot tell any more."""
+    """The table of local transactions is missing, belongs to another database, or no longer has the row."""
 
     @classmethod
     def missing(cls, where: str) -> "TableError":
@@ -30,22 +32,22 @@ class TableError(InvalidOptionError):
     @classmethod
     def elsewhere(cls, where: str) -> "TableError":
         return cls(
-            f"the session works on another database than the one that checks look into ({where})\n"
-            "hint: make the Database from the engine, path or URL that the session has",
+            f"the session works on another database than the one that checks read ({where})\n"
+            "hint: create the Database from the engine, path or URL that the session uses",
             option="session",
         )
 
     @classmethod
     def cleaned(cls, transaction_id: str) -> "TableError":
         return cls(
-            f"transaction {transaction_id} has no row, and rows of its age were cleaned: nobody knows its outcome\n"
-            "hint: look for the local transaction's own rows, then `txstore tx commit` or `rollback`",
+            f"transaction {transaction_id} has no row, and rows of its age were cleaned, so its outcome is unknown\n"
+            "hint: inspect the local transaction's own rows, then use `txstore tx commit` or `rollback`",
             option="database",
         )
 
 
 def table_is_missing(error: BaseException) -> bool:
-    """Whether a driver's error says that a table of this room is not there, or the file that it would be in."""
+    """Tells whether a driver's error says that a txstore table, or the file of its database, is missing."""
     cause = getattr(error, "orig", None) or error
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     text = str(cause)
@@ -53,10 +55,10 @@ def table_is_missing(error: BaseException) -> bool:
 
 
 async def insert(handle: Handle, transaction_id: str, identity: str, where: Callable[[], str]) -> None:
-    """Writes that the transaction committed, into the user's own database transaction.
+    """Inserts the row "committed" in the user's own database transaction.
 
-    `where`: the right database in words. Raises AlreadyEndedError if there is a row, TableError if the session works
-    on a database without that identity, and what the driver raises.
+    `where` describes the right database. Raises AlreadyEndedError if there is a row, TableError if the session works on
+    a database without that identity, and what the driver raises.
     """
     values = {"transaction_id": transaction_id, "identity": identity, "now_ms": time.time_ns() // 1_000_000}
     try:
@@ -74,31 +76,31 @@ async def insert(handle: Handle, transaction_id: str, identity: str, where: Call
 
 
 def already(transaction_id: str, outcome: str) -> AlreadyEndedError:
-    """The error for a transaction that has its row."""
+    """Returns the error for a transaction that has a row."""
     what = {
-        "committed": "its local transaction has committed before; a check commits the message, if that is not done yet",
-        "rolled_back": "it was given up before its local transaction came; nothing was done",
+        "committed": "its local transaction was committed before; a check commits the message if necessary",
+        "rolled_back": "a check rolled it back before its local transaction began; nothing was done",
     }[outcome]
     return AlreadyEndedError(
-        f"transaction {transaction_id} has ended already, as the database says: {what}\n"
-        "hint: to do it anew, make a new Message",
+        f"transaction {transaction_id} has already ended, according to the database: {what}\n"
+        "hint: to repeat it, create a new Message",
         outcome=outcome,
     )
 
 
 async def outcome_of(handle: Handle, transaction_id: str) -> str | None:
-    """The row's outcome as this session sees it; None: there is none."""
+    """Returns the row's outcome as this session sees it; None if there is no row."""
     _, outcome = await handle.run(SELECT_OUTCOME, transaction_id=transaction_id)
     return outcome
 
 
 async def answer(handle: Handle, transaction_id: str, identity: str, born_ms: int, *, shortly: bool = False) -> str:
-    """What became of a transaction, by its row; writes that it rolled back if there is none. Commits.
+    """Returns a transaction's outcome from its row, and inserts "rolled back" if there is none. Commits.
 
-    Whoever else is about to write the row is waited for: the key is unique. Raises TableError.
+    Waits for anyone else who is inserting the row, because the key is unique. Raises TableError.
     """
     await handle.begin()
-    if shortly and await handle.dialect() == "postgresql":  # In SQLite a connection's own busy timeout says how long.
+    if shortly and await handle.dialect() == "postgresql":  # In SQLite, the connection's busy timeout limits the wait.
         await handle.execute(WAIT_SHORTLY.named)
     await handle.run(
         INSERT_ROLLED_BACK,
@@ -108,7 +110,7 @@ async def answer(handle: Handle, transaction_id: str, identity: str, born_ms: in
         born_ms=born_ms - _CLOCKS_MS,
     )
     await handle.commit()
-    await handle.begin()  # A new one, which sees what was committed while the insert waited.
+    await handle.begin()  # A new transaction, which sees what was committed while the insert waited.
     outcome = await outcome_of(handle, transaction_id)
     await handle.rollback()
     if outcome is None:

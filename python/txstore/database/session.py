@@ -1,11 +1,13 @@
-"""Sessions: one face for the users' connections and sessions of all drivers, sync and async.
+"""Sessions: one interface to the users' connections and sessions of all drivers, blocking and asyncio.
 
-In: a connection or session of sqlite3, SQLAlchemy or psycopg; or what to open one from. Out: a `Handle`. Always: no
-driver is imported before an object of it is there; what cannot be used is refused before anything was done, with what
-to write instead. Not here: what is executed on it.
+In:     a connection or session of sqlite3, SQLAlchemy or psycopg, or what to open one from.
+Out:    a `Handle`.
+Always: no driver is imported before one of its objects is used. A session that cannot be used is refused before
+        anything is done, with a hint.
+Not here: the statements.
 
-A handle's calls are coroutines, so that what is done with it is written once. Those of a sync one never wait:
-`run_now` runs them through in the caller's thread.
+A handle's methods are coroutines, so that the code that uses them exists once. Those of a blocking handle never wait,
+and `run_now` runs them to the end in the caller's thread.
 """
 
 import importlib
@@ -20,14 +22,14 @@ __all__ = ["Handle", "RowGoneError", "Source", "handle_of", "named", "open_handl
 
 _T = TypeVar("_T")
 _ADAPTERS = {"sqlite3": "sqlite", "_sqlite3": "sqlite", "sqlalchemy": "sqlalchemy", "psycopg": "psycopg"}
-_FOUND: dict[type, Any] = {}  # Looking an adapter up takes as long as a small statement.
+_FOUND: dict[type, Any] = {}  # Looking up an adapter takes as long as a small statement.
 _HINT = "a sqlite3, psycopg or SQLAlchemy connection, or a SQLAlchemy session"
 Source = Any
-"""What a database is opened from: a path, a postgresql:// URL, an Engine, an AsyncEngine, or a call that connects."""
+"""The source of a database: a path, a postgresql:// URL, an Engine, an AsyncEngine, or a function that connects."""
 
 
 class RowGoneError(Exception):
-    """The transaction that would be committed does not hold the marked row. Users see what a block makes of it."""
+    """The transaction to be committed does not have the marked row. A block turns this into an error for users."""
 
 
 class Handle(Protocol):
@@ -36,28 +38,28 @@ class Handle(Protocol):
     asynchronous: bool
 
     def must_be_usable(self) -> None:
-        """Raises InvalidOptionError if it is closed, or if something around it would commit later than the block."""
+        """Raises InvalidOptionError if it is closed, or if something around it would commit after the block."""
 
     async def begin(self) -> None:
-        """Begins a database transaction, or joins the one that it is in."""
+        """Begins a database transaction, or joins the current one."""
 
     async def run(self, statement: Statement, **values: object) -> tuple[int, str | None]:
-        """Executes; how many rows it changed, and the first value that it found."""
+        """Executes a statement; returns how many rows it changed, and the first value that it found."""
 
     async def execute(self, sql: str) -> None:
         """Executes a statement without parameters."""
 
     async def dialect(self) -> str:
-        """`sqlite` or `postgresql`."""
+        """Returns `sqlite` or `postgresql`."""
 
     def mark(self, row: Statement | None = None, **values: object) -> None:
-        """Remembers the transaction that it is in, and a statement that fails where its row is not there."""
+        """Remembers the current transaction, and a statement that fails if its row is missing."""
 
     def kept(self) -> bool:
-        """Whether it is for certain still in the marked transaction, or `commit` will look; False: look before."""
+        """Tells whether it is still in the marked transaction, or `commit` will check. If not, check before."""
 
     async def commit(self) -> None:
-        """Raises RowGoneError, and nothing is committed, if it looked for the marked row and there is none."""
+        """Commits. Raises RowGoneError, and commits nothing, if it checked for the marked row and there is none."""
 
     async def rollback(self) -> None: ...
     async def close(self) -> None: ...
@@ -70,16 +72,16 @@ def run_now(coroutine: Coroutine[Any, Any, _T]) -> _T:
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
     coroutine.close()
-    raise RuntimeError("a sync session waited like an async one: this is a bug of txstore")
+    raise RuntimeError("a blocking session waited like an async one: this is a bug of txstore")
 
 
 def refused(what: str, hint: str) -> InvalidOptionError:
-    """The error for a session that cannot be used."""
+    """Returns the error for a session that cannot be used."""
     return InvalidOptionError(f"{what}\nhint: {hint}", option="session")
 
 
 def _adapter_of(kind: type) -> Any:
-    """The module of this room for a driver's class; None if it is of none."""
+    """Returns the adapter module for a driver's class; None if there is none."""
     if kind not in _FOUND:
         roots = (cls.__module__.split(".")[0] for cls in kind.__mro__)
         name = next((_ADAPTERS[root] for root in roots if root in _ADAPTERS), None)
@@ -88,21 +90,21 @@ def _adapter_of(kind: type) -> Any:
 
 
 def handle_of(session: object) -> Handle:
-    """The handle of a user's connection or session. Raises InvalidOptionError for what is none."""
+    """Returns the handle of a user's connection or session. Raises InvalidOptionError for any other object."""
     adapter = _adapter_of(type(session))
     handle: Handle | None = None if adapter is None else adapter.handle(session)
     if handle is None:
         what = session.__name__ if isinstance(session, type) else type(session).__name__
-        raise refused(f"session= is given {what}, which is no connection and no session", f"give {_HINT}")
+        raise refused(f"session= must be a connection or a session, got {what}", f"pass {_HINT}")
     return handle
 
 
 def must_be_source(source: Source) -> None:
-    """Raises InvalidOptionError for what no database can be opened from."""
+    """Raises InvalidOptionError if no database can be opened from `source`."""
     if isinstance(source, (str, os.PathLike)):
         if isinstance(source, str) and (source in ("", ":memory:") or "mode=memory" in source):
             raise InvalidOptionError(
-                "a SQLite database in memory exists for one connection alone: a check would look into another one\n"
+                "a SQLite database in memory exists for one connection only, so a check would not see it\n"
                 "hint: a file; in tests, one in a temporary folder",
                 option="database",
             )
@@ -120,7 +122,7 @@ def must_be_source(source: Source) -> None:
 
 
 async def open_handle(source: Source, *, make: bool = False) -> Handle:
-    """A connection of our own; `make`: a SQLite file that is not there is made."""
+    """Opens a new connection; with `make`, creates a missing SQLite file."""
     if isinstance(source, str) and source.split("://")[0] in ("postgresql", "postgres"):
         return await _opened("psycopg", source)
     if isinstance(source, (str, os.PathLike)):
@@ -137,12 +139,12 @@ async def _opened(adapter: str, *arguments: object) -> Handle:
 
 
 def is_asynchronous(source: Source) -> bool:
-    """Whether it can only be opened in an event loop."""
+    """Tells whether the source can only be opened in an event loop."""
     return hasattr(source, "sync_engine")
 
 
 def named(source: Source) -> str:
-    """A source in words, without its password."""
+    """Describes a source in words, without its password."""
     url = getattr(source, "url", None)
     if url is not None:
         return str(url.render_as_string(hide_password=True))

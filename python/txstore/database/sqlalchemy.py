@@ -1,8 +1,10 @@
-"""SQLAlchemy 2: its sessions and connections, sync and async, on SQLite and PostgreSQL.
+"""SQLAlchemy 2: handles for its sessions and connections, blocking and asyncio, on SQLite and PostgreSQL.
 
-In: `Session`, `Connection`, `AsyncSession`, `AsyncConnection`, their scoped forms; `Engine` or `AsyncEngine`. Out:
-handles. Always: a session joins the block with the transaction that it is in, as long as no `begin()` block and no
-savepoint around it would decide later. Not here: the ORM; nothing is flushed before the commit.
+In:     `Session`, `Connection`, `AsyncSession`, `AsyncConnection`, their scoped forms; `Engine` or `AsyncEngine`.
+Out:    handles.
+Always: a session joins the block with its current transaction, unless a `begin()` block or a savepoint around it would
+        decide later.
+Not here: the ORM. Nothing is flushed before the commit.
 """
 
 from functools import cache
@@ -20,25 +22,25 @@ from txstore.errors import InvalidOptionError
 __all__ = ["AsyncSqlAlchemyHandle", "SqlAlchemyHandle", "handle", "is_source", "opened"]
 
 _DIALECTS = ("sqlite", "postgresql")
-# Drivers that take one of a Statement's two texts as it is, which spares SQLAlchemy's own compiling, half of the time.
+# Drivers that accept one of a Statement's two texts unchanged, which saves SQLAlchemy's compilation, half of the time.
 _NAMED, _PYFORMAT = ("pysqlite", "aiosqlite"), ("psycopg", "psycopg_async", "psycopg2")
 
 
 @cache
 def _clause(sql: str) -> TextClause:
-    """The same object each time, so that SQLAlchemy finds it compiled."""
+    """Returns the same object each time, so that SQLAlchemy finds it compiled."""
     return text(sql)
 
 
 class _Base:
-    """What sync and async share: the state of the sync session or connection that is below an async one, too."""
+    """The common part: the state of the blocking session or connection, which is also below an async one."""
 
     def __init__(self, given: Any, below: "Session | Connection") -> None:
         self._given = given
         self._below = below
         self._transaction: object = None
         self._begun: Any = None
-        """The connection of the database transaction that `begin` found, until `mark` or its end."""
+        """The connection of the database transaction that `begin` found, until `mark` or the transaction's end."""
 
     def must_be_usable(self) -> None:
         below = self._below
@@ -59,9 +61,9 @@ class _Base:
         try:
             bind = session.get_bind()
         except UnboundExecutionError:
-            raise refused("the session is bound to no engine of its own", "Session(engine)") from None
+            raise refused("the session is not bound to an engine", "Session(engine)") from None
         if isinstance(bind, Connection):
-            raise refused("the session is bound to a connection, so it may not be the one to commit", "Session(engine)")
+            raise refused("the session is bound to a connection, so it may not commit", "Session(engine)")
         if not session.is_active:
             raise refused("the session's transaction has failed", "session.rollback() before the block")
 
@@ -73,7 +75,7 @@ class _Base:
         return now is not None and now is self._transaction and now.is_active
 
     def _must_commit(self, connection: Connection) -> None:
-        """Raises InvalidOptionError if each statement would be committed by itself."""
+        """Raises InvalidOptionError if the connection commits each statement at once."""
         name = connection.dialect.name
         _must_be_known(name)
         if name == "sqlite":
@@ -85,19 +87,19 @@ class _Base:
             at_once = detect is not None and bool(detect(connection.connection.dbapi_connection))
         if at_once:
             raise refused(
-                "the session's connection commits each statement by itself (isolation level AUTOCOMMIT)",
+                "the session's connection commits each statement at once (isolation level AUTOCOMMIT)",
                 "use an engine, or execution options, without it",
             )
 
 
 def _driver_sql(connection: Any, statement: Statement) -> str | None:
-    """What the connection's driver takes as it is; None: it is none of those known here."""
+    """Returns the text that the connection's driver accepts unchanged; None for other drivers."""
     driver = connection.dialect.driver
     return statement.named if driver in _NAMED else statement.pyformat if driver in _PYFORMAT else None
 
 
 def _on_sqlite(connection: Connection, statement: Statement, values: dict[str, object]) -> tuple[int, str | None]:
-    """Executes on the driver's connection; what it raises comes as SQLAlchemy's."""
+    """Executes on the driver's connection. Its errors are raised as SQLAlchemy's."""
     driver: Any = connection.connection.driver_connection
     failures = connection.dialect.loaded_dbapi.Error
     try:
@@ -116,14 +118,14 @@ def _found(result: Any) -> tuple[int, str | None]:
 def _must_be_known(dialect: str) -> None:
     if dialect not in _DIALECTS:
         raise InvalidOptionError(
-            f"the database helper does not know {dialect}\nhint: SQLite and PostgreSQL; elsewhere, write a "
-            "TransactionListener that looks for a row of your own",
+            f"unsupported database {dialect}\nhint: SQLite and PostgreSQL are supported; for others, write a "
+            "TransactionListener that looks up a row of your own",
             option="database",
         )
 
 
 class SqlAlchemyHandle(_Base):
-    """A handle of a Session or Connection."""
+    """The handle of a Session or Connection."""
 
     asynchronous = False
 
@@ -144,7 +146,7 @@ class SqlAlchemyHandle(_Base):
 
     async def run(self, statement: Statement, **values: object) -> tuple[int, str | None]:
         connection = self._connection()
-        # SQLAlchemy knows the transaction from `begin`; the statement passes it by, which spares half its time.
+        # SQLAlchemy has begun the transaction; bypassing it for this statement saves half of its time.
         if self._begun is not None and connection.dialect.driver == "pysqlite":
             return _on_sqlite(connection, statement, values)
         sql = _driver_sql(connection, statement)
@@ -168,7 +170,7 @@ class SqlAlchemyHandle(_Base):
 
 
 class AsyncSqlAlchemyHandle(_Base):
-    """A handle of an AsyncSession or AsyncConnection; `dispose` ends what was opened with it."""
+    """The handle of an AsyncSession or AsyncConnection; `dispose` ends what was opened with it."""
 
     asynchronous = True
 
@@ -222,7 +224,7 @@ def handle(session: Any) -> Handle | None:
         return SqlAlchemyHandle(session, session)
     try:
         from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-    except ImportError:  # Without greenlet there is nothing async.
+    except ImportError:  # Without greenlet, SQLAlchemy has no async classes.
         return None
     if isinstance(session, async_scoped_session):
         session = session()
@@ -236,7 +238,7 @@ def handle(session: Any) -> Handle | None:
 
 
 def is_source(source: Any) -> bool:
-    """An engine; raises InvalidOptionError for one whose database a check cannot reach."""
+    """Tells whether it is an engine. Raises InvalidOptionError for one whose database a check cannot reach."""
     engine = getattr(source, "sync_engine", source)
     if not isinstance(engine, Engine):
         return False
@@ -244,7 +246,7 @@ def is_source(source: Any) -> bool:
     file = engine.url.database
     if engine.dialect.name == "sqlite" and (file in (None, "", ":memory:") or "mode=memory" in str(engine.url)):
         raise InvalidOptionError(
-            "a SQLite database in memory exists for one connection alone: a check would look into another one\n"
+            "a SQLite database in memory exists for one connection only, so a check would not see it\n"
             "hint: a file, as in sqlite:///orders.db; in tests, one in a temporary folder",
             option="database",
         )
@@ -252,7 +254,7 @@ def is_source(source: Any) -> bool:
 
 
 async def opened(source: Any) -> Handle:
-    """A connection of our own."""
+    """Opens a new connection."""
     engine: Engine = getattr(source, "sync_engine", source)
     # A check's two statements must each see what was committed before, whatever the engine's level is.
     options = {"isolation_level": "READ COMMITTED"} if engine.dialect.name == "postgresql" else {}
@@ -261,7 +263,7 @@ async def opened(source: Any) -> Handle:
         return SqlAlchemyHandle(connection, connection)
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    # The engine's own pool belongs to the user's event loop; a check comes in another thread, with a loop of its own.
+    # The engine's own pool belongs to the user's event loop. A check runs in another thread, with another loop.
     ours = AsyncEngine(Engine(engine.pool.recreate(), engine.dialect, engine.url))
     begun = await ours.connect()
     connection_async = await begun.execution_options(**options)

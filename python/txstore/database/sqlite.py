@@ -1,7 +1,9 @@
-"""SQLite: the standard library's connections.
+"""SQLite: handles for the standard library's connections.
 
-In: `sqlite3.Connection`, in any of its transaction modes, or a path. Out: handles. Always: the block holds SQLite's
-write lock from its beginning (BEGIN IMMEDIATE), so it waits there, by the connection's busy timeout, and not later.
+In:     `sqlite3.Connection`, in any of its transaction modes, or a path.
+Out:    handles.
+Always: a block holds SQLite's write lock from its beginning (BEGIN IMMEDIATE), so it waits there, for the connection's
+        busy timeout, and not later.
 """
 
 import sqlite3
@@ -16,7 +18,7 @@ _BUSY_SECONDS = 5.0
 
 
 class SqliteHandle:
-    """A handle of a sqlite3 connection."""
+    """The handle of a sqlite3 connection."""
 
     asynchronous = False
 
@@ -44,7 +46,7 @@ class SqliteHandle:
         return "sqlite"
 
     def mark(self, row: Statement | None = None, **values: object) -> None:
-        """A connection does not name its transactions."""
+        """Does nothing, because a connection does not name its transactions."""
 
     def kept(self) -> bool:
         return False
@@ -52,7 +54,7 @@ class SqliteHandle:
     async def commit(self) -> None:
         if getattr(self._connection, "autocommit", None) is not True:
             self._connection.commit()
-        elif self._connection.in_transaction:  # In this mode of Python 3.12 commit() does nothing.
+        elif self._connection.in_transaction:  # In this mode of Python 3.12, commit() does nothing.
             self._connection.execute("COMMIT")
 
     async def rollback(self) -> None:
@@ -66,7 +68,7 @@ class SqliteHandle:
 
 
 def executed(connection: sqlite3.Connection, statement: Statement, values: dict[str, object]) -> tuple[int, str | None]:
-    """How many rows a statement changed, and the first value that it found, whatever the connection makes of rows."""
+    """Returns how many rows a statement changed, and the first value found, whatever the connection's row factory."""
     cursor = connection.cursor()
     cursor.row_factory = None
     try:
@@ -83,11 +85,11 @@ def handle(session: object) -> Handle | None:
 
 
 def is_source(source: object) -> bool:
-    """A connection is none: it belongs to one thread, and checks come in others."""
+    """Returns False: a connection belongs to one thread, and checks run in others."""
     return False
 
 
 async def opened(path: str, make: bool) -> Handle:
-    """A connection to a file. One that is not there is an error, unless it is to be made."""
-    place = path if path.startswith("file:") else Path(path).absolute().as_uri() + f"?mode={'rwc' if make else 'rw'}"
-    return SqliteHandle(sqlite3.connect(place, timeout=_BUSY_SECONDS, isolation_level=None, uri=True))
+    """Opens a connection to a file. A missing file is an error, unless `make` creates it."""
+    uri = path if path.startswith("file:") else Path(path).absolute().as_uri() + f"?mode={'rwc' if make else 'rw'}"
+    return SqliteHandle(sqlite3.connect(uri, timeout=_BUSY_SECONDS, isolation_level=None, uri=True))

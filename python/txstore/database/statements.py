@@ -1,8 +1,10 @@
-"""Statements: the two tables of the database room, and all SQL that touches them.
+"""Statements: the two tables, and all SQL that uses them.
 
-In: names of drivers' parameter styles. Out: the same text for SQLite and PostgreSQL. Always: the row of a local
-transaction is written once and never changed; a row is written only behind the row of identity, which says that this
-is the database that checks look into, and from when on rows are kept. Not here: who executes it, and when.
+In:     the names of drivers' parameter styles.
+Out:    the same text for SQLite and PostgreSQL.
+Always: the row of a local transaction is inserted once and never changed. A row is inserted only if the identity row
+        exists, which says that checks read this database, and since when rows are kept.
+Not here: who executes the SQL, and when.
 
 ::
 
@@ -26,32 +28,32 @@ DDL: tuple[str, ...] = (
     f"CREATE TABLE IF NOT EXISTS {_INBOX} (consumer_group VARCHAR(255) NOT NULL, message_id VARCHAR(255) NOT NULL, "
     "created_ms BIGINT NOT NULL, PRIMARY KEY (consumer_group, message_id))",
 )
-"""What `create_table()` executes in PostgreSQL, for migrations; it works in SQLite, too."""
+"""The SQL of `create_table()` for PostgreSQL, for migrations. It works in SQLite, too."""
 DDL_SQLITE = tuple(f"{sql} WITHOUT ROWID" for sql in DDL)
-"""The same for SQLite, where a row is then written to one tree of pages instead of two."""
+"""The same for SQLite, where a row is then stored in one B-tree instead of two."""
 
 
 class Statement:
-    """One statement with named parameters, in the styles of the drivers."""
+    """One statement with named parameters, in the drivers' parameter styles."""
 
     __slots__ = ("changes", "name", "named", "numbered", "order", "pyformat")
 
     def __init__(self, text: str) -> None:
         self.changes = text.startswith("INSERT")
-        """Whether it writes rows, and finds none."""
+        """Whether it writes rows and returns none."""
         self.named = text
-        """`:name`, as sqlite3 and SQLAlchemy take it."""
+        """With `:name`, for sqlite3 and SQLAlchemy."""
         self.pyformat = re.sub(r":(\w+)", r"%(\1)s", text)
-        """`%(name)s`, as psycopg takes it."""
+        """With `%(name)s`, for psycopg."""
         self.order = tuple(dict.fromkeys(re.findall(r":(\w+)", text)))
         self.numbered = re.sub(r":(\w+)", lambda found: f"${self.order.index(found[1]) + 1}", text).encode()
-        """`$1`, as PostgreSQL itself takes it, with the values in `order`."""
+        """With `$1`, for PostgreSQL itself, with the values in `order`."""
         self.name = b"txstore_%08x" % zlib.crc32(self.numbered)
-        """What it is prepared under."""
+        """The name under which it is prepared."""
 
 
 def _insert(outcome: str, more: str = "") -> Statement:
-    """A row behind the row of identity. The casts are for drivers that let the server find the parameters' types."""
+    """Inserts a row if the identity row exists. The casts are for drivers that leave types to the server."""
     return Statement(
         f"INSERT INTO {_TABLE} (transaction_id, outcome, created_ms) "
         f"SELECT CAST(:transaction_id AS VARCHAR(255)), '{outcome}', CAST(:now_ms AS BIGINT) FROM {_TABLE} "
@@ -66,7 +68,7 @@ SELECT_OUTCOME = Statement(f"SELECT outcome FROM {_TABLE} WHERE transaction_id =
 MUST_BE_COMMITTED = Statement(
     f"SELECT 1 / count(*) FROM {_TABLE} WHERE transaction_id = :transaction_id AND outcome = '{COMMITTED}'"
 )
-"""Fails where the row is not there: sent together with COMMIT, it lets nothing be committed without it."""
+"""Fails if the row is missing. Sent together with COMMIT, it prevents a commit without the row."""
 INSERT_IDENTITY = Statement(
     f"INSERT INTO {_TABLE} (transaction_id, outcome, created_ms) "
     f"VALUES ('{_IDENTITY}', CAST(:identity AS VARCHAR(64)), 0) ON CONFLICT DO NOTHING"
@@ -76,8 +78,8 @@ FORGET_BEFORE = Statement(
     f"UPDATE {_TABLE} SET created_ms = CAST(:before_ms AS BIGINT) "
     f"WHERE transaction_id = '{_IDENTITY}' AND created_ms < CAST(:before_ms AS BIGINT)"
 )
-# No index by age: each row would pay for it, and cleaning comes once an hour. So it walks along the key: what is old
-# and next in order, then that part's old rows.
+# There is no index by age: every row would pay for it, and cleaning runs once an hour. So cleaning walks along the key:
+# it finds the next part with old rows, then deletes them.
 NEXT_TO_CLEAN = Statement(
     f"SELECT max(transaction_id) FROM (SELECT transaction_id FROM {_TABLE} "
     "WHERE transaction_id > CAST(:after AS VARCHAR(255)) AND created_ms < CAST(:before_ms AS BIGINT) "
@@ -108,4 +110,4 @@ SELECT_HANDLED = Statement(
     "AND message_id = CAST(:message_id AS VARCHAR(255))"
 )
 WAIT_SHORTLY = Statement("SET LOCAL lock_timeout = '5s'")
-"""PostgreSQL: a check that meets a local transaction under way waits for it so long, then it is asked again later."""
+"""PostgreSQL: limits how long a check waits for a local transaction in progress. It is asked again later."""
