@@ -1,7 +1,7 @@
-"""What Spark finds by itself: `spark.read.format("txstore")`, without a call to register it.
+"""Registers the data source: Spark finds this module by itself for `spark.read.format("txstore")`.
 
-Spark imports every top-level module named `pyspark_…` when a data source is looked up, also somebody else's. So nothing
-of txstore is imported before the source is used.
+Spark imports every top-level module named `pyspark_…` when any data source is looked up. So this imports nothing of
+txstore before the source is used.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format(…)`."""
+        """Returns the name for `format(…)`."""
         return "txstore"
 
     def schema(self) -> StructType:
-        """The columns that the options choose."""
+        """Returns the columns that the options choose."""
         return cast("StructType", self._source().schema())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`."""
+        """Returns the reader for `spark.read`."""
         return self._source().reader(schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """For `spark.readStream`."""
+        """Returns the reader for `spark.readStream`."""
         return self._source().streamReader(schema)

@@ -69,7 +69,7 @@ def test_run_by_run_it_ends_as_the_whole_does(spark: SparkSession, golden: Unpac
     from txstore import _native
     from txstore.spark.report.fold import COLUMNS, fold, read_traces
     from txstore.spark.report.ledger import Ledger
-    from txstore.spark.report.place import last_store_ms
+    from txstore.spark.report.time_search import last_store_ms
 
     store = str(golden[name].store)
     first, end = _native.log_range(store)

@@ -1,8 +1,10 @@
-"""Identity: whether a store is the one that was read before.
+"""Identity: tells whether a store is the one that was read before.
 
-In: a store's directory, and how far it was read. Out: a `Mark` to keep beside that offset, as JSON; an error if
-another store is at the path later. Always: the last record that was read decides; where retention has removed it, the
-store's id does. A RocketMQ broker's store has no id. Not here: which offsets may be read.
+In:     a store's directory, and how far it was read.
+Out:    a `Mark` to keep with that offset, as JSON; an error if another store is at the path later.
+Always: the last record that was read decides. If retention has removed it, the store's id decides. A RocketMQ broker's
+        store has no id.
+Not here: which offsets may be read.
 """
 
 from __future__ import annotations
@@ -22,17 +24,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Keeper:
-    """Who keeps a mark: how errors speak of it."""
+    """What keeps a mark, and how errors name it."""
 
     name: str
     option: str
     hint: str
-    """What a user does whose store is another one."""
+    """The next step for a user whose store is another one."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What tells a record from any other that could be at its physical offset."""
+    """The facts that tell a record from any other at the same physical offset."""
 
     physical_offset: int
     message_id: str
@@ -40,7 +42,7 @@ class Record:
 
     @classmethod
     def of(cls, name: _native.RecordName | None) -> Record | None:
-        """The record that the engine found, None if there is none."""
+        """Converts the record that the engine found; None if there is none."""
         return None if name is None else cls(name.physical_offset, name.message_id, name.store_timestamp_ms)
 
     def __str__(self) -> str:
@@ -57,19 +59,19 @@ class Mark:
 
     @classmethod
     def of(cls, path: str, end: int) -> Mark:
-        """The mark of a store that is read up to `end`, a physical offset where a record begins."""
+        """Returns the mark of a store that is read up to `end`, a physical offset where a record begins."""
         return cls(_native.log_store_id(path), Record.of(_native.log_last_record(path, end)))
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Mark:
-        """The mark that `to_json` made. Raises KeyError or TypeError if it is something else."""
+        """Reads a mark of `to_json`. Raises KeyError or TypeError for anything else."""
         store, last = found["store"], found["last"]
         if not isinstance(store, str | None):
-            raise TypeError(f"{store!r} is not a store's id")
+            raise TypeError(f"a store's id must be a str or null, got {store!r}")
         return cls(store, None if last is None else Record(int(last["phy"]), str(last["id"]), int(last["ms"])))
 
     def to_json(self) -> dict[str, Any]:
-        """Values that JSON knows."""
+        """Returns the mark as JSON values."""
         last = self.last
         record = None if last is None else {"phy": last.physical_offset, "id": last.message_id, "ms": last.store_ms}
         return {"store": self.store_id, "last": record}
@@ -77,11 +79,11 @@ class Mark:
     def check(self, path: str, first: int, end: int, keeper: Keeper) -> None:
         """Raises InvalidOptionError if another store is at `path`.
 
-        `first`: where its log begins; `end`: how far the store of this mark was read.
+        `first` is where its log begins; `end` is how far the store of this mark was read.
         """
         if self.last is not None and self.last.physical_offset >= first:
             found = Record.of(_native.log_record(path, self.last.physical_offset))
-            # The same record, whatever the ids say: a release without ids drops a store's id when it writes.
+            # The same record is enough, whatever the ids say: a release without ids drops a store's id when it writes.
             if found != self.last:
                 raise self._another(path, _native.log_store_id(path), found, end, keeper)
             return
@@ -93,13 +95,13 @@ class Mark:
         self, path: str, store_id: str | None, found: Record | None, end: int, keeper: Keeper
     ) -> InvalidOptionError:
         last = "" if self.last is None else f"; the last record before it is {self.last}"
-        there = "" if self.last is None else "; that record is not there"
-        there = f"; in its place is {found}" if found is not None else there
+        there = "" if self.last is None else "; it does not have that record"
+        there = f"; it has {found} there" if found is not None else there
         why = ""
         if store_id is not None and store_id == self.store_id:
-            why = "\nthe ids are equal: an older copy was put back, or lost power took back what was not flushed"
+            why = "\nthe ids are equal: an older copy was restored, or lost power removed what was not flushed"
         return InvalidOptionError(
-            f"option {keeper.option}: {path} is another store than {keeper.name} was made from\n"
+            f"option {keeper.option}: {path} is not the store that {keeper.name} was made from\n"
             f"{keeper.name}: {_named(self.store_id)}, read up to offset {end}{last}\n"
             f"{path}: {_named(store_id)}{there}{why}\nhint: {keeper.hint}",
             option=keeper.option,

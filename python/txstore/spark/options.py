@@ -1,7 +1,9 @@
-"""Options: what a user writes behind `.option(…)`, with the names and habits of Spark's Kafka source.
+"""Options: the user's `.option(…)` values, with the names and conventions of Spark's Kafka source.
 
-In: texts. Out: `ReadOptions`, checked, picklable, nothing native. Always: an option that does not exist is an error
-that names the nearest one that does. Not here: what the store holds.
+In:     texts.
+Out:    `ReadOptions`, checked and picklable, without native objects.
+Always: an unknown option is an error that names the nearest known one.
+Not here: what the store holds.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ __all__ = ["OPTIONS", "ReadOptions"]
 EARLIEST, LATEST = "earliest", "latest"
 _OFFSET_MAX = (1 << 63) - 1
 _EARLIEST_OFFSET, _LATEST_OFFSET = -2, -1
-# Queue offsets by topic and queue: where rows begin, and where they end.
+# The first queue offset to read and the end, by topic and queue.
 Queues = dict[str, dict[int, tuple[int, int]]]
 
 OPTIONS = tuple(
@@ -37,7 +39,7 @@ _KNOWN = {name.lower(): name for name in OPTIONS}
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options of one read, checked."""
+    """The options of one read."""
 
     path: str
     view: str = "messages"
@@ -66,13 +68,13 @@ class ReadOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
-        """The options as Spark hands them over: texts by names in any case."""
+        """Parses the options as Spark passes them: texts, with names in any case."""
         given = _Given({_known(name): text for name, text in options.items()})
         if given.text("path") is None:
-            raise _invalid("path", 'it is missing\nhint: .load("orders.store") names the store\'s directory')
+            raise _invalid("path", 'missing\nhint: .load("orders.store") names the store\'s directory')
         chosen = [name for name in ("subscribe", "subscribePattern", "assign") if given.text(name) is not None]
         if len(chosen) > 1:
-            raise _invalid(chosen[1], f"it is given beside {chosen[0]}\nhint: keep one of the two")
+            raise _invalid(chosen[1], f"conflicts with {chosen[0]}\nhint: keep one of the two")
         given.exclude("startingPhysicalOffset", "startingOffsets", "startingTimestamp")
         given.exclude("endingPhysicalOffset", "endingOffsets", "endingTimestamp")
         starting, queues = given.starting()
@@ -104,7 +106,7 @@ class ReadOptions:
         )
 
     def arguments(self) -> dict[str, Any]:
-        """What `_native.Scan` takes beside path, columns and range."""
+        """Returns the arguments of `_native.Scan` other than path, columns and range."""
         return {
             "view": self.view,
             "topics": None if self.topics is None else list(self.topics),
@@ -122,7 +124,7 @@ class ReadOptions:
         }
 
     def check_topics(self, known: list[str]) -> None:
-        """Refuses a topic that the store does not have."""
+        """Raises InvalidOptionError for a topic that the store does not have."""
         named = {"subscribe": self.topics or (), "assign" if self.only_queues else "startingOffsets": self.queues or ()}
         for option, names in named.items():
             for name in names:
@@ -131,7 +133,7 @@ class ReadOptions:
 
 
 class _Given:
-    """The texts by the options' own names."""
+    """The texts, by the options' canonical names."""
 
     def __init__(self, texts: dict[str, str]) -> None:
         self._texts = texts
@@ -140,19 +142,19 @@ class _Given:
         return self._texts.get(option)
 
     def exclude(self, option: str, *others: str) -> None:
-        """Two ways to say the same are one too many."""
+        """Raises InvalidOptionError if more than one of these options is given."""
         given = [name for name in (option, *others) if name in self._texts]
         if len(given) > 1:
-            raise _invalid(given[0], f"it is given beside {given[1]}\nhint: keep one of the two")
+            raise _invalid(given[0], f"conflicts with {given[1]}\nhint: keep one of the two")
 
     def names(self, option: str) -> tuple[str, ...] | None:
-        """Words with commas between them."""
+        """Returns words separated by commas."""
         text = self._texts.get(option)
         if text is None:
             return None
         names = tuple(name.strip() for name in text.split(",") if name.strip())
         if not names:
-            raise _invalid(option, "it names nothing\nhint: leave it out for all")
+            raise _invalid(option, "contains no names\nhint: omit it for all")
         return names
 
     def flag(self, option: str, default: bool) -> bool:
@@ -160,13 +162,13 @@ class _Given:
         if text is None:
             return default
         if text.lower() not in ("true", "false"):
-            raise _invalid(option, f"{text!r} is neither true nor false")
+            raise _invalid(option, f"must be true or false, got {text!r}")
         return text.lower() == "true"
 
     def choice(self, option: str, choices: tuple[str, ...]) -> str:
         text = self._texts.get(option, choices[0]).lower()
         if text not in choices:
-            raise _invalid(option, f"{text!r} is none of {', '.join(choices)}")
+            raise _invalid(option, f"must be one of {', '.join(choices)}, got {text!r}")
         return text
 
     def number(self, option: str, least: int) -> int | None:
@@ -174,31 +176,33 @@ class _Given:
         if text is None:
             return None
         if not re.fullmatch(r"\d{1,19}", text) or not least <= int(text) <= _OFFSET_MAX:
-            raise _invalid(option, f"{text!r} is no whole number from {least} on")
+            raise _invalid(option, f"must be a whole number of {least} or more, got {text!r}")
         return int(text)
 
     def size(self, option: str) -> int | None:
-        """Bytes, as Spark writes them: `16m`."""
+        """Returns bytes, given as Spark writes them: `16m`."""
         text = self._texts.get(option)
         if text is None:
             return None
         found = re.fullmatch(r"(\d{1,12})\s*([kmgt]?)b?", text.strip().lower())
         if not found or int(found[1]) == 0:
-            raise _invalid(option, f"{text!r} is no size\nhint: for example 16m")
+            raise _invalid(option, f"must be a size, got {text!r}\nhint: for example 16m")
         return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[found[2]]
 
     def starting(self) -> tuple[str, Queues | None]:
-        """Where all queues begin, and the queues that have limits of their own."""
+        """Returns where all queues begin, and the queues that have limits of their own."""
         queues: Queues = {}
         for topic, numbers in (self._json("assign") or {}).items():
             if not isinstance(numbers, list) or not all(isinstance(number, int) and number >= 0 for number in numbers):
-                raise _invalid("assign", f'{numbers!r} is no list of queues\nhint: for example {{"orders":[0,1]}}')
+                raise _invalid(
+                    "assign", f'must be a list of queues, got {numbers!r}\nhint: for example {{"orders":[0,1]}}'
+                )
             queues[topic] = dict.fromkeys(numbers, (0, _OFFSET_MAX))
         starting = self._texts.get("startingOffsets", EARLIEST)
         if starting not in (EARLIEST, LATEST):
             for topic, queue, offset in self._offsets("startingOffsets"):
                 if offset == _LATEST_OFFSET:
-                    what = "-1 (latest) of one queue\nhint: a number, or latest for all queues"
+                    what = "-1 (latest) cannot apply to one queue\nhint: a number, or latest for all queues"
                     raise _invalid("startingOffsets", what)
                 _, end = queues.setdefault(topic, {}).get(queue, (0, _OFFSET_MAX))
                 queues[topic][queue] = (max(0, offset), end)
@@ -206,7 +210,7 @@ class _Given:
         if self._texts.get("endingOffsets", LATEST) != LATEST:
             for topic, queue, offset in self._offsets("endingOffsets"):
                 if offset == _EARLIEST_OFFSET:
-                    raise _invalid("endingOffsets", "a queue cannot end at -2 (earliest)")
+                    raise _invalid("endingOffsets", "-2 (earliest) cannot be the end of a queue")
                 begin, _ = queues.setdefault(topic, {}).get(queue, (0, _OFFSET_MAX))
                 queues[topic][queue] = (begin, _OFFSET_MAX if offset == _LATEST_OFFSET else offset)
         return starting, queues or None
@@ -217,7 +221,7 @@ class _Given:
             for queue, offset in queues.items() if isinstance(queues, dict) else [("", None)]:
                 if not queue.isdigit() or not isinstance(offset, int) or offset < _EARLIEST_OFFSET:
                     hint = f'hint: earliest, latest, or for example {{"{topic}":{{"0":23,"1":-2}}}}'
-                    raise _invalid(option, f"{queues!r} gives no queue offsets\n{hint}")
+                    raise _invalid(option, f"must be queue offsets, got {queues!r}\n{hint}")
                 found.append((topic, int(queue), offset))
         return found
 
@@ -230,7 +234,7 @@ class _Given:
         except ValueError:
             value = None
         if not isinstance(value, dict):
-            raise _invalid(option, f'{text!r} is no JSON object\nhint: for example {{"orders":{{"0":23}}}}')
+            raise _invalid(option, f'must be a JSON object, got {text!r}\nhint: for example {{"orders":{{"0":23}}}}')
         return value
 
 
@@ -239,17 +243,17 @@ def _known(name: str) -> str:
     if known is None:
         near = difflib.get_close_matches(name.lower(), _KNOWN, 1)
         hint = f"did you mean {_KNOWN[near[0]]}?" if near else f"the options are {', '.join(OPTIONS)}"
-        raise _invalid(name, f"there is no such option\nhint: {hint}")
+        raise _invalid(name, f"unknown option\nhint: {hint}")
     return known
 
 
 def _local(path: str) -> str:
-    """Spark users write paths with a scheme, too; only files can be mapped."""
+    """Removes the scheme from a path. Spark users write one, but only local files can be mapped."""
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", path)
     if scheme is None:
         return path
     if scheme[1].lower() != "file":
-        raise _invalid("path", f"{path!r} is no local path\nhint: a store is read where its files are mounted")
+        raise _invalid("path", f"must be a local path, got {path!r}\nhint: read a store where its files are mounted")
     return re.sub(r"^[A-Za-z]+:(//[^/]*(?=/))?", "", path)
 
 

@@ -1,7 +1,8 @@
-"""Schema: the columns of a read in Spark's types, made from Arrow's.
+"""Schema: the columns of a read in Spark's types, converted from Arrow's.
 
-In: options, perhaps a schema that the user wrote. Out: columns, and Spark's schema of them. Always: defined once, in
-the engine.
+In:     options, and possibly a schema from the user.
+Out:    columns, and Spark's schema of them.
+Always: the columns are defined once, in the engine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _LEFT_OUT = (("body", "include_body"), ("properties", "include_properties"))
 
 
 def columns_of(options: ReadOptions) -> list[str]:
-    """The columns that options choose."""
+    """Returns the columns that the options choose."""
     if options.columns is not None:
         return list(options.columns)
     left_out = {name for name, flag in _LEFT_OUT if not getattr(options, flag)}
@@ -28,16 +29,15 @@ def columns_of(options: ReadOptions) -> list[str]:
 
 
 def spark_schema(options: ReadOptions) -> StructType:
-    """The schema of the columns that options choose."""
+    """Returns Spark's schema of the columns that the options choose."""
     scan = _native.Scan(options.path, view=options.view, columns=columns_of(options))
     return from_arrow_schema(pa.schema(scan))
 
 
 def arrow_schema(options: ReadOptions, wanted: StructType) -> pa.Schema:
-    """Arrow's form of a schema that Spark asks for; refuses what the view does not have.
+    """Converts the schema that Spark asks for to Arrow, and refuses columns that the view does not have.
 
-    A schema that the user wrote is a choice of columns: names and types must be ours, only whether nulls are allowed is
-        theirs.
+    A schema from the user chooses columns: their names and types must be those of the view, but nulls may be excluded.
     """
     every = from_arrow_schema(pa.schema(_native.Scan(options.path, **options.arguments())))
     for field in wanted.fields:

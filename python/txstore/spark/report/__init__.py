@@ -1,5 +1,5 @@
-"""The report of transactions: one row for each, what is suspicious, and a page to look at.
+"""The transaction report: a row for each transaction, suspicious ones, and an HTML page.
 
-`fold` is the outcome rule as DataFrame operations, `ledger` the Parquet files that a run continues, `summary` the
-figures, `page` one HTML file. The job that wires them: spark/transaction_report.py.
+`fold` is the outcome rule as DataFrame operations, `ledger` the Parquet files that each run extends, `summary` the
+statistics, `page` the HTML file. The job that connects them is spark/transaction_report.py.
 """

@@ -1,7 +1,9 @@
-"""Charts: inline SVG, drawn from numbers.
+"""Charts: inline SVG from numbers.
 
-In: stacked series over labelled steps. Out: SVG text with axes, units and a tooltip for each bar. Always: colours are
-CSS classes of the page, so both themes hold; nothing is loaded. Not here: the page.
+In:     stacked series over labelled steps.
+Out:    SVG text with axes, units and a tooltip for each bar.
+Always: colours are CSS classes of the page, so both themes work. Nothing is loaded.
+Not here: the page.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ __all__ = ["Series", "columns", "nice_ticks", "share_bar"]
 
 _WIDTH, _HEIGHT = 1_100, 300
 _RIGHT, _TOP, _BOTTOM = 24, 28, 48
-_TICK_GAP, _DIGIT = 8, 8  # Between a tick's number and its line; a digit of one is no wider.
+_TICK_GAP, _DIGIT = 8, 8  # The gap between a tick's number and its line; the width of a digit, at most.
 
 
 @dataclass(frozen=True)
 class Series:
-    """One colour of a stack: its CSS class, its name, a value for each step."""
+    """One colour of a stack: its CSS class, its name, and a value for each step."""
 
     css: str
     name: str
@@ -28,7 +30,7 @@ class Series:
 
 
 def nice_ticks(highest: int, count: int = 4) -> list[int]:
-    """Whole round numbers from 0 to `highest` or a little above."""
+    """Returns round whole numbers from 0 to `highest` or a little above."""
     if highest <= 0:
         return [0, 1]
     power = 10 ** max(0, math.floor(math.log10(highest / count)))
@@ -47,8 +49,8 @@ def columns(
     shown_text: Sequence[str] | None = None,
     label_at: float = 0.0,
 ) -> str:
-    """Stacked columns, one for each label. `shown_text`: shorter labels for the axis, at the left edges of their
-    columns, or with `label_at=0.5` below their middles."""
+    """Returns stacked columns, one for each label. `shown_text` has shorter labels for the axis. They are at the left
+    edges of their columns, or with `label_at=0.5` below the middles."""
     stacks = [sum(one.values[step] for one in series) for step in range(len(labels))]
     ticks = nice_ticks(max(stacks, default=0))
     left = 2 * _TICK_GAP + _DIGIT * len(f"{ticks[-1]:,}")
@@ -77,7 +79,7 @@ def columns(
 def _column(
     series: Sequence[Series], step: int, label: str, left: float, width: float, floor: float, scale: float
 ) -> list[str]:
-    """The bars of one stack, with all its numbers as the tooltip."""
+    """Returns the bars of one stack, with all its numbers as the tooltip."""
     told = "\n".join([label, *(f"{one.name}: {one.values[step]:,}" for one in series if one.values[step])])
     gap = min(2.0, width * 0.15)
     y, parts = floor, []
@@ -94,14 +96,14 @@ def _column(
 
 
 def share_bar(series: Sequence[Series]) -> str:
-    """One lying bar of shares, for a table's cell."""
+    """Returns one horizontal bar of shares, for a table's cell."""
     total = sum(one.values[0] for one in series)
     x, parts = 0.0, []
     for one in series:
         width = 100 * one.values[0] / total if total else 0
         if width:
             told = escape(f"{one.name}: {one.values[0]:,} ({width:.3g} %)")
-            place = f'x="{x:.2f}" y="0" width="{width:.2f}" height="10"'
-            parts.append(f'<rect class="{one.css}" {place}><title>{told}</title></rect>')
+            position = f'x="{x:.2f}" y="0" width="{width:.2f}" height="10"'
+            parts.append(f'<rect class="{one.css}" {position}><title>{told}</title></rect>')
             x += width
     return f'<svg class="share" viewBox="0 0 100 10" preserveAspectRatio="none" role="img">{"".join(parts)}</svg>'

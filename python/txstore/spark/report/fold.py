@@ -1,9 +1,10 @@
-"""Fold: what the log tells of transactions, as one row for each; the rule of docs/transactions.md in Spark's words.
+"""Fold: turns the traces in the log into one row per transaction, by the rule of docs/transactions.md in Spark SQL.
 
-In: rows of the view `traces`. Out: transactions, with the parts from which a later run folds them again. Always: two
-shuffles, by half queue offset (ops name nothing else) and by identity, each into groups as small as one transaction
-with its copies; the result is that of the engine's view `transactions`, which folds in one task. Not here: what is
-suspicious, files.
+In:     rows of the view `traces`.
+Out:    transactions, with the parts from which a later run folds them again.
+Always: two shuffles, by half queue offset (ops name nothing else) and by identity. Each group is as small as one
+        transaction with its copies. The result equals that of the engine's view `transactions`, which uses one task.
+Not here: what is suspicious, files.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["COLUMNS", "HALF_MISSING", "Traces", "fold", "read_traces", "unfold"]
 COLUMNS = """transaction_id producer_group real_topic real_queue_id state prepared_timestamp first_check_timestamp
 ended_timestamp check_times half_queue_offsets half_physical_offsets final_physical_offsets
 discarded_physical_offsets op_physical_offsets""".split()
-# The state of a row that is no transaction: an op, final or discarded copy whose half the log does not hold.
+# The state of a row without a transaction: an op, final or discarded copy whose half is not in the log.
 HALF_MISSING = "half_missing"
 
 _HALF = """identity transaction_id producer_group real_topic real_queue_id check_times half_queue_offset
@@ -29,18 +30,18 @@ _END = "trace identity physical_offset prepared_transaction_offset store_timesta
 
 
 class Traces(NamedTuple):
-    """Rows of the view `traces`: those that name a half by its queue offset, and those that name it by its place."""
+    """Rows of the view `traces`: those that name a half by queue offset, and those that name it by physical offset."""
 
     named: DataFrame
     ends: DataFrame
 
     def union(self, other: Traces) -> Traces:
-        """These and others."""
+        """Returns these rows and others."""
         return Traces(self.named.unionByName(other.named), self.ends.unionByName(other.ends))
 
 
 def read_traces(spark: SparkSession, path: str, **options: object) -> Traces:
-    """The traces of a store, or of a range of its log: two reads, each of what it needs alone."""
+    """Reads the traces of a store, or of a range of its log, in two reads that each take only what they need."""
     reader = spark.read.format("txstore").options(**{name: str(value) for name, value in options.items()})
     reader = reader.option("view", "traces")
     named = reader.option("columns", ",".join(_NAMED)).option("transactionTypes", "prepared,none").load(path)
@@ -49,13 +50,13 @@ def read_traces(spark: SparkSession, path: str, **options: object) -> Traces:
 
 
 def fold(traces: Traces, log_first: int, half_progress: int = 0) -> DataFrame:
-    """One row for each transaction: `COLUMNS` and `parts`; also rows of the state `HALF_MISSING`.
+    """Returns one row for each transaction: `COLUMNS` and `parts`; also rows of the state `HALF_MISSING`.
 
-    log_first: the first physical offset that the log has left. half_progress: how far a broker finished the half
+    `log_first` is the first physical offset left in the log. `half_progress` is how far a broker has finished the half
     queue, 0 in a log that txstore alone wrote.
     """
     every = _halves(traces.named).unionByName(_ends(traces.ends), allowMissingColumns=True)
-    # A half without group or id has no identity: it shares its place with whatever names that.
+    # A half without group or id has no identity. It is grouped by physical offset (`place`) with what names that.
     alone = F.when(F.col("identity").isNull(), F.col("place")).alias("alone")
     lists = {"copies": "copy", "finals": "final", "discards": "discard", "lost": "lost_op"}
     grouped = every.groupBy("identity", alone).agg(
@@ -69,7 +70,7 @@ def fold(traces: Traces, log_first: int, half_progress: int = 0) -> DataFrame:
 
 
 def unfold(transactions: DataFrame) -> Traces:
-    """The traces of transactions, so that they can be folded again with what came behind."""
+    """Returns the traces of transactions, so that they can be folded again with what came after."""
     parts = transactions.select("parts.*")
     copies = parts.select(F.explode("copies").alias("copy"))
     halves = copies.select(F.lit("half").alias("trace"), *(F.col(f"copy.{name}") for name in _HALF))
@@ -88,27 +89,27 @@ def _unfolded(parts: DataFrame, name: str, trace: str) -> DataFrame:
 
 
 def _halves(named: DataFrame) -> DataFrame:
-    """Halves, each with the ops that name it and stand behind it; and ops whose half is not there."""
+    """Returns halves, each with the ops after it that name it, and ops whose half is missing."""
     facts = F.struct("physical_offset", *(name for name in _HALF if name != "physical_offset"))
     op = F.struct(F.col("physical_offset").alias("at"), "store_timestamp")
     grouped = named.groupBy("half_queue_offset").agg(
-        # Where a number was given twice, the queue leads to the first one, and so does an op.
+        # If a queue offset was used twice, the queue leads to the first half, and so does an op.
         F.min(F.when(F.col("trace") == "half", facts)).alias("half"),
         F.array_sort(F.collect_set(F.when(F.col("trace") == "op", op))).alias("ops"),
     )
-    behind = F.expr("filter(ops, o -> o.at > half.physical_offset)").alias("ops")
+    after = F.expr("filter(ops, o -> o.at > half.physical_offset)").alias("ops")
     is_lost = F.col("half").isNull()
     return grouped.select(
         F.col("half.identity").alias("identity"),
-        # Of a lost op: a place that no record has.
+        # For a lost op, a physical offset that no record has.
         F.when(is_lost, -2 - F.col("half_queue_offset")).otherwise(F.col("half.physical_offset")).alias("place"),
-        F.when(~is_lost, F.struct("half.*", behind)).alias("copy"),
+        F.when(~is_lost, F.struct("half.*", after)).alias("copy"),
         F.when(is_lost, F.struct("half_queue_offset", "ops")).alias("lost_op"),
     )
 
 
 def _ends(ends: DataFrame) -> DataFrame:
-    """Finals and discarded copies, each with the place of the half that it names."""
+    """Returns finals and discarded copies, each with the physical offset of the half that it names."""
     place = F.col("prepared_transaction_offset").alias("place")
     end = F.struct(F.col("physical_offset").alias("at"), place, "store_timestamp")
     is_final = F.col("trace") == "final"
@@ -116,8 +117,8 @@ def _ends(ends: DataFrame) -> DataFrame:
 
 
 def _aimed(name: str, newest: str) -> str:
-    """Each end with the index of the copy that it speaks of: the one at its place, or, where `newest` holds, the newest
-    in front of it; -1: none."""
+    """Returns SQL that adds to each end the index of its copy: the one at its physical offset, or, if `newest` holds,
+    the newest before it; -1 if there is none."""
     there = "CAST(array_position(transform(copies, c -> c.physical_offset), e.place) AS INT) - 1"
     last = "size(filter(copies, c -> c.physical_offset < e.at)) - 1"
     target = f"CASE WHEN {there} >= 0 AND e.place < e.at THEN {there} WHEN {newest} THEN {last} ELSE -1 END"
@@ -125,8 +126,8 @@ def _aimed(name: str, newest: str) -> str:
         'store_timestamp', e.store_timestamp, 'target', {target})) AS {name}"""
 
 
-# Where transactions begin among the copies of one identity: a sent half begins one if anything has ended the one in
-# front of it; a put-back one joins.
+# Where transactions begin among the copies of one identity: a sent half begins a new one if anything has ended the one
+# before it; a half that a broker put back joins it.
 _STARTS = """
 CASE WHEN size(copies) < 2 THEN slice(array(0), 1, size(copies)) ELSE
 aggregate(sequence(1, size(copies) - 1), array(0), (starts, i) ->
@@ -141,7 +142,7 @@ END
 """
 _NEXT = "coalesce(get(starts, k + 1), size(copies))"
 _NO_COPIES = "slice(copies, 1, 0)"
-# A transaction's copies and what speaks of them; then, without copies, what speaks of none.
+# A transaction's copies and what names them; then, without copies, what names none.
 _PARTS = f"""
 filter(concat(
     transform(starts, (s, k) -> named_struct(
@@ -159,7 +160,7 @@ filter(concat(
 
 
 def _rows(parts: DataFrame, half_progress: int) -> DataFrame:
-    """The columns of each part."""
+    """Returns the columns of each part."""
     seen = parts.select(
         "parts",
         F.expr("get(parts.copies, 0)").alias("first"),
@@ -197,7 +198,7 @@ _ENDS = """concat(ops, transform(concat(parts.finals, parts.discards),
 
 
 def _state(half_progress: int) -> str:
-    """The outcome rule. An op decides if it names the last sent half or a copy behind it."""
+    """Returns SQL of the outcome rule. An op decides if it names the last sent half or a copy after it."""
     return f"""
 CASE WHEN first IS NULL THEN '{HALF_MISSING}'
     WHEN size(parts.finals) > 0 THEN 'committed'

@@ -1,10 +1,11 @@
-"""Ledger: a report's Parquet files, which each run continues.
+"""Ledger: a report's Parquet files, which each run extends.
 
-In: a store and a folder. Out: `transactions/run=N/open=…`, every transaction once, and `ledger.json`: how far the log
-is read, and of which store. Always: a run first writes its own folder, then replaces `ledger.json`, and only then
-removes the open transactions of the run before; one that is killed is done again from the same place. What is carried
-from run to run is open: pending, or ended less than the lookback ago, so that an op or a second final that comes late
-finds it. Not here: the rule.
+In:     a store and a folder.
+Out:    `transactions/run=N/open=…` with every transaction once, and `ledger.json`: the store, and how far it is read.
+Always: a run first writes its own folder, then replaces `ledger.json`, and only then removes the open transactions of
+        the run before. A run that is killed is repeated from the same offset. A run passes on the open transactions:
+        those pending, or ended within the lookback, so that a late op or a second final finds them.
+Not here: the rule.
 """
 
 from __future__ import annotations
@@ -25,33 +26,33 @@ from txstore import _native
 from txstore.errors import InvalidOptionError
 from txstore.spark.identity import Keeper, Mark
 from txstore.spark.report.fold import HALF_MISSING, fold, read_traces, unfold
-from txstore.spark.report.place import last_store_ms, place_of
+from txstore.spark.report.time_search import last_store_ms, offset_at
 
 __all__ = ["LOOKBACK_MS", "Ledger"]
 
-# A broker's op follows its final by seconds, a check that crosses with an end by a minute.
+# A broker's op follows its final within seconds; a check that crosses with an end, within a minute.
 LOOKBACK_MS = 3_600_000
 _VERSION = 2
 _VERSION_WITHOUT_MARK = 1
-_KEEPER = Keeper("the report", "output", "give the path of the report's store, name another folder, or use --fresh")
+_KEEPER = Keeper("the report", "output", "use the path of the report's store, name another folder, or use --fresh")
 _log = logging.getLogger("txstore.spark")
 _FILE, _TABLE = "ledger.json", "transactions"
 
 
 @dataclass(frozen=True)
 class _State:
-    """What `ledger.json` says."""
+    """The content of `ledger.json`."""
 
     store: str
     # The first physical offset that the log had when the ledger began.
     log_first: int
-    # Records in front of it are in the table.
+    # Records before it are in the table.
     physical_offset: int
     # The next run's number.
     run: int = 0
-    # Spark's schema of the table: a folder without rows tells none.
+    # Spark's schema of the table, because a folder without rows has none.
     schema: dict[str, Any] = field(default_factory=dict)
-    # The store that was read up to there; None in a ledger of version 1.
+    # The mark of the store that was read up to there; None in a ledger of version 1.
     mark: dict[str, Any] | None = None
     version: int = _VERSION
 
@@ -62,35 +63,35 @@ class Ledger:
     def __init__(self, spark: SparkSession, store: str, folder: Path) -> None:
         self._spark, self._folder = spark, folder
         self._store = str(Path(store).resolve())
-        # In this order: what a broker's progress has passed then stands in front of the end.
+        # In this order, so that everything that a broker's progress has passed is before the end.
         self._half_progress = _native.log_half_progress(store)
         self.first, self.visible = _native.log_range(store)
         self._state = self._load()
 
     @property
     def physical_offset(self) -> int:
-        """How far the log is read."""
+        """The physical offset up to which the log is read."""
         return self._state.physical_offset
 
     @property
     def log_first(self) -> int:
-        """Where the log began when its first records were read."""
+        """The physical offset at which the log began at the first run."""
         return self._state.log_first
 
     def advance(self, until_ms: int | None = None, lookback_ms: int = LOOKBACK_MS) -> int:
-        """Folds what is behind the last run's end, up to records stored at `until_ms`; how many bytes of the log.
+        """Folds the log after the last run's end, up to records stored at `until_ms`; returns the bytes read.
 
-        Raises InvalidOptionError: retention removed what was not read yet.
+        Raises InvalidOptionError if retention removed what was not read yet.
         """
         state = self._state
-        end = self.visible if until_ms is None else min(self.visible, place_of(self._store, until_ms))
+        end = self.visible if until_ms is None else min(self.visible, offset_at(self._store, until_ms))
         if end <= state.physical_offset and state.run > 0:
             return 0
         if state.physical_offset < self.first:
             raise InvalidOptionError(
-                f"option incremental: the log of {self._store} begins at {self.first}, and {state.physical_offset} was "
-                "to be read next: retention removed what lies between\nhint: begin with another folder, and run more "
-                "often than the retention time",
+                f"option incremental: the next offset to read is {state.physical_offset}, but retention removed the "
+                f"log of {self._store} before {self.first}\nhint: begin with another folder, and run more often than "
+                "the retention time",
                 option="incremental",
             )
         schema = self._write(end, lookback_ms)
@@ -100,7 +101,7 @@ class Ledger:
         return end - state.physical_offset
 
     def transactions(self) -> DataFrame:
-        """Every transaction once."""
+        """Returns every transaction once."""
         return self._read(self._folder / _TABLE).drop("run", "open", "parts")
 
     def _read(self, folder: Path) -> DataFrame:
@@ -113,7 +114,7 @@ class Ledger:
         )
         if state.run > 0:
             traces = traces.union(unfold(self._read(self._run(state.run - 1)).where("open")))
-        # The progress says nothing about a part of the log.
+        # The progress does not apply to a part of the log.
         rows = fold(traces, state.log_first, self._half_progress if end == self.visible else 0)
         last_ms = last_store_ms(self._store, end) or 0
         is_open = F.expr(f"state <> '{HALF_MISSING}'") & (
@@ -138,7 +139,8 @@ class Ledger:
         if not file.exists():
             if self._folder.exists() and any(self._folder.iterdir()) and not (self._folder / _TABLE).exists():
                 raise InvalidOptionError(
-                    f"option output: {self._folder} holds other files\nhint: name a folder of its own", option="output"
+                    f"option output: {self._folder} contains other files\nhint: name an empty or a new folder",
+                    option="output",
                 )
             return _State(self._store, self.first, self.first)
         found = json.loads(file.read_text())
@@ -163,12 +165,12 @@ class Ledger:
         return state
 
     def _check(self, state: _State) -> None:
-        """Raises InvalidOptionError if another store is at the path than the one that was read."""
+        """Raises InvalidOptionError if the store at the path is not the one that was read."""
         if state.mark is not None:
             Mark.from_json(state.mark).check(self._store, self.first, state.physical_offset, _KEEPER)
         else:
             _log.warning(
-                "%s is of an older txstore: it does not say which store it belongs to; after this run it does",
+                "%s comes from an older txstore: it does not say which store it belongs to; after this run it does",
                 self._folder / _FILE,
             )
 
@@ -183,7 +185,7 @@ class Ledger:
 
 
 def _newest() -> Column:
-    """When the newest record of a transaction was stored, as far as its parts tell."""
+    """Returns when the newest record of a transaction was stored, as far as its parts tell."""
     return F.expr("""greatest(
         array_max(transform(parts.copies, c -> c.store_timestamp)),
         array_max(transform(parts.finals, e -> e.store_timestamp)),

@@ -1,7 +1,9 @@
 """Page: the report as one HTML file.
 
-In: a summary. Out: HTML with its style and its plots inside, light or dark as the reader's screen is. Always: no
-network, no script; the numbers that matter come first; every time is UTC. Not here: where the numbers come from.
+In:     a summary.
+Out:    HTML with inline style and charts, light or dark like the reader's screen.
+Always: no network and no script. The important numbers come first. Every time is UTC.
+Not here: where the numbers come from.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _NAMES = {state: state.replace("_", " ") for state in STATES} | {"finished_unkno
 
 
 def page(summary: Summary) -> str:
-    """The whole file."""
+    """Returns the HTML file."""
     title = f"Transactions of {Path(summary.store).name}"
     found = [one for one in summary.suspicions if one.count]
     body = [
@@ -67,7 +69,7 @@ def _head(title: str, summary: Summary) -> str:
 
 
 def _tiles(summary: Summary) -> str:
-    """The numbers that matter."""
+    """Returns the most important numbers."""
     total = summary.all
     counts = {one.name: one.count for one in summary.suspicions}
     half, _, most, longest = total.latencies_ms
@@ -81,9 +83,9 @@ def _tiles(summary: Summary) -> str:
               f"{total.counts.get('committed', 0):,}"),
         _tile("Rolled back", _share(total.counts.get("rolled_back", 0), total.transactions),
               f"{total.counts.get('rolled_back', 0):,}"),
-        _tile("Pending", f"{pending:,}", f"oldest {oldest}" if pending else "none waits"),
+        _tile("Pending", f"{pending:,}", f"oldest {oldest}" if pending else "none"),
         _tile("Pending too long", f"{late:,}", _over(summary.pending_after_ms), bad=late > 0),
-        _tile("Discarded", f"{discarded:,}", "parked, can be resumed", bad=discarded > 0),
+        _tile("Discarded", f"{discarded:,}", "can be resumed", bad=discarded > 0),
         _tile("Committed twice", f"{twice:,}", "seen twice by consumers", bad=twice > 0),
         _tile("Decided within", duration(half), f"the median; 99 % {duration(most)}, all {duration(longest)}"),
     ]  # fmt: skip
@@ -149,7 +151,7 @@ def _over_time(summary: Summary) -> str:
 
 def _latencies(summary: Summary) -> str:
     if not summary.latencies:
-        return "<p>Nothing is decided yet.</p>"
+        return "<p>No transaction is decided yet.</p>"
     bins = [number for number, _ in summary.latencies]
     low, high = (min(bins) // BINS_PER_DECADE) * BINS_PER_DECADE, max(bins)
     high = max(high, low + 2 * BINS_PER_DECADE)
@@ -177,7 +179,7 @@ def _checks(summary: Summary) -> str:
     return columns(
         _stacks(summary.checks, _states(summary.all), steps),
         ["asked once", *(f"asked {label} times" for label in labels[1:])],
-        title="How often a broker asked, by what became of it",
+        title="How often a broker asked, by outcome",
         x_axis="how often a broker asked",
         y_axis="transactions",
         shown_labels=lambda _: True,
@@ -187,7 +189,7 @@ def _checks(summary: Summary) -> str:
 
 
 def _totals(what: str, totals: Sequence[Total], now_ms: int) -> str:
-    """A row for each, its states also as a bar."""
+    """Returns a row for each total, with its states also as a bar."""
     states = [state for state in STATES if any(one.counts.get(state) for one in totals)]
     heads = [what, "transactions", "shares", *(_NAMES[state] for state in states)]
     heads += ["twice", "median", "95 %", "99 %", "longest", "oldest pending"]
@@ -203,7 +205,7 @@ def _totals(what: str, totals: Sequence[Total], now_ms: int) -> str:
 
 def _listed(one: Suspicion, now_ms: int) -> str:
     heads = ["transaction", "producer group", "topic", "prepared (UTC)", "age", "took", "asked", "half queue"]
-    heads += ["half at", "final at", "parked at", "op at"]
+    heads += ["half at", "final at", "discarded at", "op at"]
     rows = [_cells(row, now_ms) for row in one.rows]
     more = f"<p>The {len(rows)} oldest of {one.count:,}.</p>" if one.count > len(rows) else ""
     return (
@@ -213,7 +215,7 @@ def _listed(one: Suspicion, now_ms: int) -> str:
 
 
 def _cells(row: Row, now_ms: int) -> list[str]:
-    places = ("half_queue_offsets", "half_physical_offsets", "final_physical_offsets", "discarded_physical_offsets",
+    offsets = ("half_queue_offsets", "half_physical_offsets", "final_physical_offsets", "discarded_physical_offsets",
               "op_physical_offsets")  # fmt: skip
     return [
         f"<th><code>{escape(row['transaction_id'] or '–')}</code></th>",
@@ -223,13 +225,13 @@ def _cells(row: Row, now_ms: int) -> list[str]:
         _cell(duration(_age(now_ms, row["prepared_ms"])), "number"),
         _cell(duration(row["latency_ms"]), "number"),
         _number(row["check_times"]),
-        *(_cell(_places(row[name]), "number") for name in places),
+        *(_cell(_offsets(row[name]), "number") for name in offsets),
     ]
 
 
-def _places(places: Sequence[int]) -> str:
-    shown = ", ".join(f"{place:,}" for place in places[:4])
-    return (shown + (f" and {len(places) - 4} more" if len(places) > 4 else "")) or "–"
+def _offsets(offsets: Sequence[int]) -> str:
+    shown = ", ".join(f"{offset:,}" for offset in offsets[:4])
+    return (shown + (f" and {len(offsets) - 4} more" if len(offsets) > 4 else "")) or "–"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], count: int) -> str:
@@ -251,13 +253,13 @@ def _number(value: int) -> str:
 def _words(summary: Summary) -> str:
     call = f"txstore.open({summary.store!r}, read_only=True).store.read_at(offset)"
     words = {
-        "Committed": "a final message stands in its topic.",
-        "Rolled back": "an op message alone names it.",
-        "Discarded": "asked too often, or too old; the message is parked.",
+        "Committed": "its topic has a final message.",
+        "Rolled back": "only an op message names it.",
+        "Discarded": "checked too often, or too old; TRANS_CHECK_MAX_TIME_TOPIC keeps the message.",
         "Pending": "nothing has decided it.",
-        "Finished, unknown": "a broker passed it, and the log does not tell how.",
-        "Asked": "what a broker wrote down; checks of txstore leave no trace in the log.",
-        "Half at, final at, parked at, op at": "physical offsets, in bytes of the commit log.",
+        "Finished, unknown": "a broker has passed it, and the log does not tell how it ended.",
+        "Asked": "checks that a broker recorded; checks by txstore leave no trace in the log.",
+        "Half at, final at, discarded at, op at": "physical offsets, in bytes of the commit log.",
     }
     told = " ".join(f"<b>{escape(word)}</b>: {escape(what)}" for word, what in words.items())
     return (

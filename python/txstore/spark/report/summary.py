@@ -1,7 +1,9 @@
-"""Summary: the figures of a report, small enough for one page.
+"""Summary: the statistics of a report, small enough for one page.
 
-In: the table of transactions. Out: `Summary`: totals, by topic, by group, over time, latencies, the suspicious ones.
-Always: what Spark hands to the driver is bounded, whatever the table's size. Not here: HTML.
+In:     the table of transactions.
+Out:    `Summary`: totals, by topic, by group, over time, latencies, suspicious transactions.
+Always: the amount of data that Spark passes to the driver is bounded, whatever the table's size.
+Not here: HTML.
 """
 
 from __future__ import annotations
@@ -37,19 +39,19 @@ class Total:
     counts: dict[str, int]
     twice: int
     asked: int
-    # Milliseconds from the half to the decision: half of them took no longer, 95 and 99 in a hundred, all.
+    # Milliseconds from the half to the decision: the median, the 95th and 99th percentile, and the maximum.
     latencies_ms: tuple[int | None, int | None, int | None, int | None]
     oldest_pending_ms: int | None
 
     @property
     def transactions(self) -> int:
-        """How many."""
+        """The number of transactions."""
         return sum(self.counts.values())
 
 
 @dataclass(frozen=True)
 class Suspicion:
-    """One kind of what should be looked at."""
+    """One kind of transactions that need attention."""
 
     name: str
     why: str
@@ -59,7 +61,7 @@ class Suspicion:
 
 @dataclass(frozen=True)
 class Summary:
-    """All that the page shows."""
+    """The content of the page."""
 
     store: str
     log: tuple[int, int]
@@ -73,13 +75,13 @@ class Summary:
     over_time: dict[tuple[int, str], int]
     # (bin, state): bin b holds latencies from 10 ** (b / BINS_PER_DECADE) ms on.
     latencies: dict[tuple[int, str], int]
-    # (how often a broker asked, state)
+    # (number of checks by a broker, state)
     checks: dict[tuple[int, str], int]
     suspicions: list[Suspicion]
 
 
 def summarize(table: DataFrame, store: str, log: tuple[int, int], *, now_ms: int, pending_after_ms: int) -> Summary:
-    """The figures of a table of transactions, with ages as they are at `now_ms`."""
+    """Computes the statistics of a table of transactions, with ages as of `now_ms`."""
     known = table.withColumn("latency_ms", _ms("ended_timestamp") - _ms("prepared_timestamp"))
     known = known.withColumn("prepared_ms", _ms("prepared_timestamp"))
     rows = known.where(F.col("state") != HALF_MISSING)
@@ -110,7 +112,7 @@ def _ms(name: str) -> Column:
 
 
 def _totals(rows: DataFrame, name: Column) -> list[Total]:
-    """The largest ones first."""
+    """Returns the totals, largest first."""
     counts = (F.count_if(F.col("state") == state).alias(state) for state in STATES)
     found = (
         rows.groupBy(name.alias("name"))
@@ -146,7 +148,7 @@ def _counted(rows: DataFrame, by: Column) -> dict[tuple[int, str], int]:
 
 
 def _bucket_ms(first: int | None, last: int | None) -> int:
-    """A round width that makes at most `BUCKETS_MAX` buckets."""
+    """Returns a round width that makes at most `BUCKETS_MAX` buckets."""
     span = (last or 0) - (first or 0) + 1
     fitting = (width for width in _WIDTHS_MS if math.ceil(span / width) < BUCKETS_MAX)
     return next(fitting, math.ceil(span / BUCKETS_MAX))
@@ -167,27 +169,27 @@ def _suspicions(table: DataFrame, log_first: int, now_ms: int, pending_after_ms:
         ),
         (
             "Committed twice",
-            "two final messages: consumers saw it twice; a broker took a producer's end and a check's answer",
+            "two final messages: consumers saw it twice; a broker accepted a producer's end and a check's answer",
             F.size("final_physical_offsets") > 1,
         ),
         (
             "Discarded",
-            "asked too often or too old: the message is parked in TRANS_CHECK_MAX_TIME_TOPIC; txstore tx resume takes "
-            "it up again",
+            "checked too often or too old: TRANS_CHECK_MAX_TIME_TOPIC keeps the message; `txstore tx resume` makes it "
+            "pending again",
             F.col("state") == "discarded",
         ),
         (
             "Committed and discarded",
-            "both a final message and a parked copy",
+            "both a final message and a discarded copy",
             (F.size("final_physical_offsets") > 0) & (F.size("discarded_physical_offsets") > 0),
         ),
         ("Op without half", "an op names a half that the log does not hold", missing & (named >= 0)),
         (
             "Final without half",
-            "a message with commit bits, or a parked copy, names a half that the log does not hold",
+            "a message with commit bits, or a discarded copy, names a half that the log does not hold",
             missing & (named < 0),
         ),
-        ("Finished, outcome unknown", "a broker passed it, and the log does not tell how",
+        ("Finished, outcome unknown", "a broker has passed it, and the log does not tell how it ended",
          F.col("state") == "finished_unknown"),
     )  # fmt: skip
     counted = table.agg(*(F.count_if(where).alias(name) for name, _, where in kinds)).first()
@@ -195,7 +197,7 @@ def _suspicions(table: DataFrame, log_first: int, now_ms: int, pending_after_ms:
     found = []
     for name, why, where in kinds:
         if log_first > 0 and name.endswith("without half"):
-            why += "; retention has removed the front of this log, halves with it"
+            why += "; retention has removed the beginning of this log, including halves"
         rows: list[Row] = []
         if counts.get(name):
             order = "prepared_ms", F.get("final_physical_offsets", F.lit(0)), F.get("op_physical_offsets", F.lit(0))
@@ -205,7 +207,7 @@ def _suspicions(table: DataFrame, log_first: int, now_ms: int, pending_after_ms:
 
 
 def duration(milliseconds: float | None) -> str:
-    """Such as `1.5 s`, `12 min`, `3 d 4 h`."""
+    """Formats a duration such as `1.5 s`, `12 min`, `3 d 4 h`."""
     if milliseconds is None:
         return "–"
     ms = round(milliseconds)
@@ -227,7 +229,7 @@ def duration(milliseconds: float | None) -> str:
 
 
 def moment(milliseconds: int | None) -> str:
-    """Such as `2026-05-01 12:00:00.123`, UTC."""
+    """Formats a time such as `2026-05-01 12:00:00.123`, in UTC."""
     if milliseconds is None:
         return "–"
     return f"{datetime.fromtimestamp(milliseconds / 1_000, UTC):%Y-%m-%d %H:%M:%S}.{milliseconds % 1_000:03}"

@@ -1,7 +1,9 @@
-"""Place: where in a log a time begins.
+"""Time search: finds where in a log a time begins.
 
-In: a store's directory, a time. Out: the physical offset of the first record stored then or later. Always: a few dozen
-looks, whatever the log's size, because store timestamps never go back. Not here: rows.
+In:     a store's directory, a time.
+Out:    the physical offset of the first record stored then or later.
+Always: reads a few dozen records, whatever the log's size, because store timestamps never decrease.
+Not here: rows.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ import pyarrow as pa
 
 from txstore import _native
 
-__all__ = ["last_store_ms", "place_of"]
+__all__ = ["last_store_ms", "offset_at"]
 
 
-def place_of(path: str, store_ms: int) -> int:
-    """The first record stored at that time (ms of the epoch) or later; the visible end if there is none."""
+def offset_at(path: str, store_ms: int) -> int:
+    """Returns the first record stored at that time (epoch ms) or later; the visible end if there is none."""
     low, high = _native.log_range(path)
     end = high
     while low < high:
@@ -24,7 +26,7 @@ def place_of(path: str, store_ms: int) -> int:
         at = _native.log_boundary(path, middle)
         found = _first(path, at, end)
         if at >= high or found is None:
-            # No record begins in the upper half: only those of the lower one are left.
+            # No record begins in the upper half, so only those of the lower half are left.
             high = middle
         elif found >= store_ms:
             high = middle
@@ -34,7 +36,7 @@ def place_of(path: str, store_ms: int) -> int:
 
 
 def last_store_ms(path: str, end: int) -> int | None:
-    """When the last record in front of `end` was stored, in ms; None in an empty log."""
+    """Returns when the last record before `end` was stored, in ms; None in an empty log."""
     first, _ = _native.log_range(path)
     for reach in itertools.count(16):
         start = max(first, end - (1 << reach))
