@@ -179,7 +179,7 @@ def test_it_reads_its_files_again_when_it_is_told(tmp_path: Path) -> None:
         assert (sends("first-secret"), sends("second-secret")) == (0, 16)
         accounts.write_text("[shop-app]")
         process.send_signal(signal.SIGHUP)
-        told("not read again: accounts")
+        told("could not be read again: accounts")
         assert sends("first-secret") == 0
         accounts.write_text(accounts.read_text() + '\nsecret_key = "second-secret"\ndefault_topic_perm = "PUB"\n')
         process.send_signal(signal.SIGHUP)
