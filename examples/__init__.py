@@ -1,4 +1,1 @@
-"""Examples: programs to read and to run, each of them run by a test.
-
-In: nothing but txstore and Python's own library. Out: lines that tell what happened. Not here: anything to import.
-"""
+"""Examples: programs to read and to run. A test runs each of them. They need only txstore and the standard library."""

@@ -1,10 +1,9 @@
-"""A check after a restart: a service dies between its database and its message, and asks its own database afterwards.
+"""A check after a restart: a service crashes between its database and its message, and is asked after the restart.
 
-In: a directory, made if need be; `shop.db` and `orders.store` in it. Out: lines that tell what happened. Always: the
-payment's row bears the transaction's id, so the check can find it. Not here: txstore.database, which writes such a row
-and the check by itself (examples/database_orders.py).
+The service keeps `shop.db` and `orders.store` in a directory. The row of a payment has the transaction's id, so the
+check can find it. `txstore.database` writes such a row and answers the check for you: examples/database_orders.py.
 
-Run: `python -m examples.check_after_restart DIRECTORY`. It starts itself as the service that dies.
+Run `python -m examples.check_after_restart DIRECTORY`. It starts itself as the service that crashes.
 """
 
 import argparse
@@ -25,7 +24,7 @@ DIED = 9
 
 
 class Payments(TransactionListener):
-    """Pays; and when asked, looks whether it was paid."""
+    """Pays an order, and answers the check by looking for the payment."""
 
     def __init__(self, directory: Path, dies: bool) -> None:
         self._path = directory / "shop.db"
@@ -37,7 +36,7 @@ class Payments(TransactionListener):
         with closing(sqlite3.connect(self._path)) as db, db:
             db.execute("INSERT INTO payments VALUES (?, ?)", (arg, message.transaction_id))
         if self._dies:
-            os._exit(DIED)  # As by kill -9: paid, and nobody was told.
+            os._exit(DIED)  # As by kill -9: the order is paid, and nobody was told.
         return LocalTransactionState.COMMIT
 
     def check_local_transaction(self, message: TransactionMessage) -> LocalTransactionState:
@@ -50,7 +49,7 @@ class Payments(TransactionListener):
 
 
 def pay(directory: Path, order_id: int, dies: bool) -> None:
-    """The service: one order."""
+    """Runs the service for one order."""
     with txstore.open(directory / "orders.store") as broker:
         producer = broker.transaction_producer(GROUP, Payments(directory, dies))
         message = Message(TOPIC, f"order {order_id} is paid".encode(), keys=[f"order-{order_id}"])
@@ -58,7 +57,7 @@ def pay(directory: Path, order_id: int, dies: bool) -> None:
 
 
 def recover(directory: Path) -> None:
-    """The service again. Whoever makes a producer of the group is asked; RocketMQ's first check comes after 6 s."""
+    """Starts the service again. Any producer of the group is asked. RocketMQ's first check comes after 6 s."""
     with txstore.open(directory / "orders.store", transaction_time_out=0.2) as broker:
         print(f"open after the restart: {len(broker.transactions())}", flush=True)
         broker.transaction_producer(GROUP, Payments(directory, dies=False))
@@ -70,9 +69,9 @@ def recover(directory: Path) -> None:
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(description="A service dies between its database and its message.")
+    arguments = argparse.ArgumentParser(description="A service crashes between its database and its message.")
     arguments.add_argument("directory", type=Path)
-    arguments.add_argument("--die-paying", type=int, metavar="ORDER", help="be the service that dies")
+    arguments.add_argument("--die-paying", type=int, metavar="ORDER", help="run as the service that crashes")
     options = arguments.parse_args()
     options.directory.mkdir(parents=True, exist_ok=True)
     if options.die_paying is not None:

@@ -1,10 +1,10 @@
-"""Orders and payments with the database helper: no listener, the check answers itself.
+"""Orders and payments with the database helper: no listener, and the database answers the check.
 
-In: a directory, with `orders.db` (SQLite) and `orders.store`, made if need be. Out: each open order paid or refused,
-and for each paid one exactly one message. Always: killed anywhere and run again, it goes on where it was. Compare
+The directory holds `orders.db` (SQLite) and `orders.store`, created if necessary. Each open order is paid or refused,
+and each paid one has exactly one message. If you kill the program anywhere and run it again, it continues. Compare
 examples/order_payment.py, where row and check are written by hand.
 
-Run: `python -m examples.database_orders DIRECTORY [--orders 20]`.
+Run `python -m examples.database_orders DIRECTORY [--orders 20]`.
 """
 
 import argparse
@@ -27,7 +27,7 @@ class Base(DeclarativeBase):
 
 
 class Order(Base):
-    """What a customer wants to pay."""
+    """An order that a customer wants to pay."""
 
     __tablename__ = "orders"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -36,7 +36,7 @@ class Order(Base):
 
 
 class Payment(Base):
-    """What was paid."""
+    """A payment."""
 
     __tablename__ = "payments"
     order_id: Mapped[int] = mapped_column(ForeignKey("orders.id"), primary_key=True)
@@ -48,7 +48,7 @@ class NoMoneyError(Exception):
 
 
 def pay(session: Session, producer: TransactionProducer, order_id: int) -> None:
-    """Pays an order and tells the others, both or neither."""
+    """Pays an order and sends its message, both or neither."""
     message = Message(TOPIC, f"order {order_id} is paid".encode(), keys=[f"order-{order_id}"])
     with producer.transaction(message, session=session):
         order = session.get_one(Order, order_id)
@@ -70,7 +70,7 @@ def run(directory: Path, orders: int) -> int:
         session.add_all(
             Order(id=number, amount=number * 37 % 130) for number in range(1, orders + 1) if number not in known
         )
-    # RocketMQ's times are 6 s and 30 s; an example should not take minutes.
+    # RocketMQ's times are 6 s and 30 s. An example should not take minutes.
     with (
         txstore.open(directory / "orders.store", transaction_time_out=0.2, transaction_check_interval=0.2) as broker,
         Session(engine) as session,
@@ -82,7 +82,7 @@ def run(directory: Path, orders: int) -> int:
             except NoMoneyError:
                 session.get_one(Order, order_id).state = "refused"
                 session.commit()
-        while broker.stat().pending_transactions:  # What an earlier run left open is settled by checks.
+        while broker.stat().pending_transactions:  # Checks settle what an earlier run left open.
             time.sleep(0.02)
         states = session.scalars(select(Order.state)).all()
     print(f"{states.count('paid')} orders paid, {states.count('refused')} refused")

@@ -1,9 +1,9 @@
-"""The demonstration: a process killed between database and message, and a real broker's store read.
+"""The demonstration: a service is killed between database and message, and a real broker's store is read.
 
-In: a seed (else a random one, printed). Out: plain lines; exit code 0 if the proof holds, else 1. Always: all files are
-in a temporary directory, removed at the end. Not here: the program that is killed (examples/order_payment.py).
+Exits with 0 if the proof holds, otherwise with 1. All files are in a temporary directory that is removed at the end. A
+random seed is printed unless you pass one. The service that is killed is examples/order_payment.py.
 
-Run: `make demo`, or `python -m examples.demo --orders 200 --kills 2 --seed 7`.
+Run `make demo`, or `python -m examples.demo --orders 200 --kills 2 --seed 7`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SETTLE_SECONDS_MAX = 60
 
 
 def make_orders(directory: Path, count: int, chance: random.Random) -> Counter[str]:
-    """The database, with `count` open orders of all kinds of customers."""
+    """Creates the database with `count` open orders of all kinds of customers."""
     kinds = chance.choices([PAYS, CANNOT_PAY, PAYS_BUT_WE_STUMBLE], weights=[87, 10, 3], k=count)
     with database(directory) as db, db:
         db.executescript(order_payment.SCHEMA)
@@ -37,25 +37,25 @@ def make_orders(directory: Path, count: int, chance: random.Random) -> Counter[s
 
 
 def handled(directory: Path) -> int:
-    """How many orders are paid or refused by now."""
+    """Returns how many orders are paid or refused."""
     with database(directory) as db:
         return int(db.execute("SELECT count(*) FROM orders WHERE state <> 'open'").fetchone()[0])
 
 
 def start(directory: Path) -> subprocess.Popen[bytes]:
-    """The order service, as a process of its own."""
+    """Starts the order service in another process."""
     return subprocess.Popen([sys.executable, "-m", "examples.order_payment", str(directory)], cwd=PROJECT)
 
 
 def run_until(directory: Path, service: subprocess.Popen[bytes], threshold: int, bar: Progress) -> None:
-    """Watches the service until it has handled so many orders, or has ended."""
+    """Waits until the service has handled so many orders, or has ended."""
     while service.poll() is None and (done := handled(directory)) < threshold:
         bar.to(done)
         time.sleep(0.005)
 
 
 def after_a_kill(directory: Path) -> str:
-    """What the dead process left open; looking writes nothing."""
+    """Describes what the killed process left open; only reads."""
     with txstore.open(directory / "orders.store", read_only=True) as broker:
         halves = [broker.store.half(half.half_queue_offset) for half in broker.store.halves_waiting(-1, 1000)]
     with database(directory) as db:
@@ -65,7 +65,7 @@ def after_a_kill(directory: Path) -> str:
 
 
 def run_with_kills(directory: Path, orders: int, kills: int, chance: random.Random) -> bool:
-    """Runs the service to its end, killing it on the way; False if it does not come to an end."""
+    """Runs the service to its end and kills it several times; returns False if it does not end."""
     moments = sorted(chance.sample(range(orders // 20, orders * 9 // 10), kills))
     with Progress("orders", orders) as bar:
         for number, moment in enumerate(moments, start=1):
@@ -87,7 +87,7 @@ def run_with_kills(directory: Path, orders: int, kills: int, chance: random.Rand
 
 
 def messages_per_order(directory: Path) -> Counter[int]:
-    """What a consumer gets: how many messages for which order."""
+    """Returns how many messages a consumer gets for each order."""
     found: Counter[int] = Counter()
     with (
         txstore.open(directory / "orders.store") as broker,
@@ -99,7 +99,7 @@ def messages_per_order(directory: Path) -> Counter[int]:
 
 
 def prove(directory: Path) -> bool:
-    """Compares the database with what a consumer got."""
+    """Compares the database with the messages that a consumer got."""
     messages = messages_per_order(directory)
     with database(directory) as db:
         states = Counter(dict(db.execute("SELECT state, count(*) FROM orders GROUP BY state").fetchall()))
@@ -118,7 +118,7 @@ def prove(directory: Path) -> bool:
 
 
 def orders_and_payments(orders: int, kills: int, seed: int) -> bool:
-    """The first part."""
+    """Runs the first part."""
     chance = random.Random(seed)
     print(f"1. Orders and payments: {orders:,} orders, a service killed {kills} times (seed {seed})")
     with tempfile.TemporaryDirectory(prefix="txstore-demo-") as name:
@@ -126,7 +126,7 @@ def orders_and_payments(orders: int, kills: int, seed: int) -> bool:
         kinds = make_orders(directory, orders, chance)
         print("  customers: " + ", ".join(f"{count:,} {kind}" for kind, count in kinds.items()))
         settled = run_with_kills(directory, orders, kills, chance)
-        print("  the last run ended by itself, nothing pends" if settled else "  THE LAST RUN DID NOT COME TO AN END")
+        print("  the last run ended normally, nothing is pending" if settled else "  THE LAST RUN DID NOT END")
         print()
         holds = settled and prove(directory)
     print("exactly the paid orders have a message, each exactly one" if holds else "THE PROOF FAILS")
@@ -134,8 +134,8 @@ def orders_and_payments(orders: int, kills: int, seed: int) -> bool:
 
 
 def a_brokers_store(shown: int) -> bool:
-    """The second part: what a real RocketMQ broker left, read as transactions."""
-    from tests.golden.unpack import unpack  # Golden stores are packed with zstandard, a tool of development.
+    """Runs the second part: reads a real RocketMQ broker's store as transactions."""
+    from tests.golden.unpack import unpack  # The golden stores are packed with zstandard, a development dependency.
 
     print("2. A store of Apache RocketMQ 5.4.0: 300 transactions, as its broker left them")
     with tempfile.TemporaryDirectory(prefix="txstore-demo-") as name:
@@ -163,7 +163,7 @@ def a_brokers_store(shown: int) -> bool:
     )
     print(f"  … and {len(rows) - len(some)} more")
     print(f"{len(twice)} were delivered twice by the broker: an end and a check's answer crossed.")
-    print("In txstore one ordered table takes all ends: the first decides, the second finds it decided.")
+    print("In txstore, one ordered table takes all ends: the first decides, the second finds it decided.")
     return len(twice) == 2
 
 
@@ -171,7 +171,7 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description="Shows what txstore promises, in under a minute.")
     arguments.add_argument("--orders", type=int, default=1000)
     arguments.add_argument("--kills", type=int, default=3)
-    arguments.add_argument("--seed", type=int, help="repeats a run's choices (not its timing)")
+    arguments.add_argument("--seed", type=int, help="repeats the choices of a run (not its timing)")
     arguments.add_argument("--rows", type=int, default=10, help="how many of the broker's transactions are shown")
     options = arguments.parse_args()
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed

@@ -1,10 +1,10 @@
-"""A web service: an order is paid in the database and told to others, both or neither, by one POST.
+"""A web service: one POST pays an order in the database and sends its message, both or neither.
 
-In: HTTP on loopback; `DIRECTORY/orders.db` and `DIRECTORY/orders.store`. Out: orders, and a parcel for each paid one,
-packed once by a consumer in the same process. Always: the store is opened and closed with the application; one process
-writes it, so it runs one worker. Not here: who may pay.
+It listens on the loopback and keeps `DIRECTORY/orders.db` and `DIRECTORY/orders.store`. A consumer in the same process
+packs a parcel for each paid order, once. The store is opened and closed with the application. One process writes it, so
+the service runs one worker.
 
-Run: `python -m examples.fastapi_service DIRECTORY [--port 8000]`, then `curl -X POST localhost:8000/orders/17/payment`.
+Run `python -m examples.fastapi_service DIRECTORY [--port 8000]`, then `curl -X POST localhost:8000/orders/17/payment`.
 """
 
 import argparse
@@ -33,21 +33,21 @@ class Base(DeclarativeBase):
 
 
 class Payment(Base):
-    """An order that was paid."""
+    """An order that is paid."""
 
     __tablename__ = "payments"
     order_id: Mapped[int] = mapped_column(primary_key=True)
 
 
 class Parcel(Base):
-    """An order that was packed."""
+    """An order that is packed."""
 
     __tablename__ = "parcels"
     order_id: Mapped[int] = mapped_column(primary_key=True)
 
 
 def application(directory: Path) -> FastAPI:
-    """The service on a directory."""
+    """Creates the service on a directory."""
     engine = create_engine(f"sqlite:///{directory / 'orders.db'}", connect_args={"timeout": 30})
     database = Database(engine)
     broker: txstore.Broker
@@ -58,7 +58,7 @@ def application(directory: Path) -> FastAPI:
         nonlocal broker, producer
         Base.metadata.create_all(engine)
         database.create_table()
-        # RocketMQ's first check comes after 6 s; a web service's database answers sooner.
+        # RocketMQ's first check comes after 6 s. A web service's database can answer sooner.
         with txstore.open(directory / "orders.store", transaction_time_out=1) as broker:
             producer = broker.transaction_producer("order-service", database=database)
             consumer = broker.consumer("shipping", TOPIC)
@@ -70,7 +70,7 @@ def application(directory: Path) -> FastAPI:
         engine.dispose()
 
     def pack(message: ReceivedMessage) -> None:
-        """Delivery is at least once; the inbox makes it once."""
+        """Packs an order. Delivery is at least once; the inbox makes it once."""
         with Session(engine) as session, database.inbox("shipping").handle(message, session) as first:
             if first:
                 session.add(Parcel(order_id=int(message.body)))
@@ -97,12 +97,12 @@ def application(directory: Path) -> FastAPI:
 
 
 def serve(directory: Path, port: int) -> int:
-    """Until it is interrupted. The socket is made here, so that port 0 can tell which one it got."""
+    """Serves until it is interrupted. The socket is created here, so that port 0 can report its number."""
     directory.mkdir(parents=True, exist_ok=True)
     with socket.create_server(("127.0.0.1", port)) as listening:
         print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
         server = uvicorn.Server(uvicorn.Config(application(directory), log_level="warning"))
-        with suppress(KeyboardInterrupt):  # Raised again when all is closed.
+        with suppress(KeyboardInterrupt):  # Uvicorn raises it again when everything is closed.
             server.run(sockets=[listening])
     return 0
 

@@ -1,9 +1,9 @@
-"""An inbox: a shipping service that packs each paid order once, however often it hears of it.
+"""An inbox: a shipping service that packs each paid order once, however often its message is delivered.
 
-In: the directory of examples/database_orders.py, with its messages; `shipping.db` is made beside. Out: a parcel for
-each order. Always: what says that a message was handled commits with the parcel.
+It reads the messages of examples/database_orders.py in the same directory, and creates `shipping.db` there. The row
+that says a message was handled commits together with the parcel.
 
-Run: `python -m examples.inbox DIRECTORY`; `--again` starts from the first message, as after lost offsets.
+Run `python -m examples.inbox DIRECTORY`; `--again` starts from the first message, as after lost offsets.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Orders and payments: a database and a message, both or neither, whenever the process dies.
+"""Orders and payments: a database and a message, both or neither, whenever the process is killed.
 
-In: a directory with `orders.db` (SQLite: open orders) and `orders.store`. Out: each order paid or refused in the
-database, and for each paid one exactly one message on the topic `order-paid`. Always: the payment's row carries the
-transaction's id, so that a check finds it. Not here: who kills this process (examples/demo.py does).
+The directory holds `orders.db` (SQLite) with open orders, and `orders.store`. Each order is paid or refused in the
+database, and each paid one has exactly one message on the topic `order-paid`. The row of a payment has the
+transaction's id, so that a check finds it. examples/demo.py kills this process.
 
-Run alone: `python -m examples.order_payment DIRECTORY`; again after a crash: it goes on where it was.
+Run `python -m examples.order_payment DIRECTORY`. After a crash, run it again: it continues.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from txstore.message import TransactionMessage
 
 TOPIC, GROUP = "order-paid", "order-service"
 THREADS = 4
-# What an order's customer is like; the demo deals these out by its seed.
+# The kinds of customers; the demo assigns them by its seed.
 PAYS, CANNOT_PAY, PAYS_BUT_WE_STUMBLE = "pays", "cannot pay", "pays, but we stumble"
 
 SCHEMA = """
@@ -36,7 +36,7 @@ CREATE TABLE payments (order_id INTEGER PRIMARY KEY, transaction_id TEXT NOT NUL
 
 @contextmanager
 def database(directory: Path) -> Iterator[sqlite3.Connection]:
-    """A connection of one's own: SQLite's may not be shared by threads. `with` it for one transaction."""
+    """Opens a new connection, because threads must not share SQLite's. Use `with` on it for one transaction."""
     with closing(sqlite3.connect(directory / "orders.db", timeout=30, isolation_level="IMMEDIATE")) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -44,21 +44,21 @@ def database(directory: Path) -> Iterator[sqlite3.Connection]:
 
 
 class Payments(TransactionListener):
-    """The local transaction is a payment; what became of it is whether its row is there."""
+    """The local transaction is a payment. The check looks for the payment's row."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def execute_local_transaction(self, message: TransactionMessage, arg: tuple[int, str]) -> LocalTransactionState:
         order, customer = arg
-        time.sleep(0.003)  # The bank thinks. Killed here: nothing was paid, the check says ROLLBACK.
+        time.sleep(0.003)  # The bank works. If it is killed here, nothing was paid: the check answers ROLLBACK.
         with database(self._directory) as db, db:
             if customer == CANNOT_PAY:
                 db.execute("UPDATE orders SET state = 'refused' WHERE id = ?", (order,))
                 return LocalTransactionState.ROLLBACK
             db.execute("INSERT INTO payments VALUES (?, ?)", (order, message.transaction_id))
             db.execute("UPDATE orders SET state = 'paid' WHERE id = ?", (order,))
-        time.sleep(0.003)  # Killed here: it was paid, nobody heard; the check says COMMIT.
+        time.sleep(0.003)  # If it is killed here, the order was paid and nobody was told: the check answers COMMIT.
         if customer == PAYS_BUT_WE_STUMBLE:
             return LocalTransactionState.UNKNOWN
         return LocalTransactionState.COMMIT
@@ -70,13 +70,13 @@ class Payments(TransactionListener):
 
 
 def open_orders(directory: Path) -> list[tuple[int, str]]:
-    """Orders that are neither paid nor refused yet."""
+    """Returns orders that are neither paid nor refused."""
     with database(directory) as db:
         return db.execute("SELECT id, customer FROM orders WHERE state = 'open' ORDER BY id").fetchall()
 
 
 def work(directory: Path, producer: txstore.TransactionProducer, orders: queue.SimpleQueue[tuple[int, str]]) -> None:
-    """One thread: takes orders until there is none."""
+    """Takes orders until there is none left. One thread."""
     while True:
         try:
             order, customer = orders.get_nowait()
@@ -87,11 +87,11 @@ def work(directory: Path, producer: txstore.TransactionProducer, orders: queue.S
 
 
 def run(directory: Path) -> int:
-    """Takes all open orders, then waits until checks have settled what was left open, by this run or one before."""
+    """Handles all open orders, then waits until checks have settled what this run or an earlier one left open."""
     orders: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
     for order in open_orders(directory):
         orders.put(order)
-    # RocketMQ's times are 6 s and 30 s; a demonstration should not take minutes.
+    # RocketMQ's times are 6 s and 30 s. A demonstration should not take minutes.
     with txstore.open(directory / "orders.store", transaction_time_out=0.5, transaction_check_interval=0.5) as broker:
         producer = broker.transaction_producer(GROUP, Payments(directory))
         threads = [threading.Thread(target=work, args=(directory, producer, orders)) for _ in range(THREADS)]

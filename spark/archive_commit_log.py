@@ -1,12 +1,12 @@
-"""The commit log into Parquet by topic and day, so that a lake holds what retention deletes.
+"""Archives the commit log in Parquet by topic and day, so that a lake keeps what retention deletes.
 
     spark-submit spark/archive_commit_log.py orders.store lake/orders
 
-In: the directory of a store, written to meanwhile or not. Out: `topic=…/day=…/batch=N/*.parquet`, each record once, and
-`_checkpoint/`. Always: exactly once, also across SIGKILL: a micro-batch is a range of the log, kept in the checkpoint
-before it is written; done again it overwrites its own folders with the same rows. Any reader of Parquet sees the same,
-for nothing but the rows lies there. A day is one of UTC. By default it archives what there is and ends; `--follow`
-goes on.
+In:     a store's directory, even while it is written.
+Out:    `topic=…/day=…/batch=N/*.parquet` with each record once, and `_checkpoint/`.
+Always: exactly once, even after SIGKILL. A micro-batch is a range of the log that the checkpoint has before it is
+        written; if it is repeated, it overwrites its own folders with the same rows. Any reader of Parquet sees the
+        same rows. A day is one of UTC. By default it archives what is there and ends; `--follow` continues.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the job; 0 if it went well, 2 if what it was told is wrong."""
+    """Runs the job; returns 0 on success, 2 for a wrong argument."""
     options = _parser().parse_args(arguments)
     from pyspark.errors import StreamingQueryException
     from pyspark.sql import SparkSession
@@ -41,12 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"archive_commit_log: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("archive_commit_log: stopped; the next run goes on", file=sys.stderr)
+        print("archive_commit_log: stopped; the next run continues", file=sys.stderr)
     return 0
 
 
 def start(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
-    """The query, begun."""
+    """Starts the query."""
     from txstore import _native
 
     first, visible = _native.log_range(options.store)
@@ -65,26 +65,26 @@ def start(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
 
 
 def write_batch(batch: DataFrame, number: int, lake: Path) -> None:
-    """Writes one micro-batch; again: the same folders with the same rows."""
+    """Writes one micro-batch. Repeating it writes the same folders with the same rows."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 
-    # The day in UTC, whatever the session's zone: a batch that is written again must meet its own folders.
+    # The day in UTC, whatever the session's zone, because a repeated batch must find its own folders.
     day = F.expr("CAST(date_add(DATE'1970-01-01', CAST(unix_millis(store_timestamp) DIV 86400000 AS INT)) AS STRING)")
     rows = batch.withColumn("day", day).withColumn("batch", F.lit(number))
-    # Rows of one topic and day in one file, unless they are very many.
+    # Rows of one topic and day go to one file, unless there are very many.
     by = rows.repartition("topic", "day").sortWithinPartitions("topic", "day", "physical_offset")
     writer = by.write.partitionBy("topic", "day", "batch").option("partitionOverwriteMode", "dynamic")
     writer.mode("overwrite").parquet(str(lake))
 
 
 def _watch(query: StreamingQuery, follow: float) -> None:
-    """Says what each batch did, until the query ends."""
+    """Prints what each batch did, until the query ends."""
     begin, seen = time.monotonic(), -1
     while not query.awaitTermination(1):
         seen = _progress(query, seen, begin)
     _progress(query, seen, begin)
     if not follow:
-        _say(f"{time.monotonic() - begin:6.1f} s  all there was is archived")
+        _say(f"{time.monotonic() - begin:6.1f} s  everything is archived")
 
 
 def _progress(query: StreamingQuery, seen: int, begin: float) -> int:
@@ -104,17 +104,17 @@ def _parser() -> argparse.ArgumentParser:
     about, _, _ = (__doc__ or "").partition("\n")
     parser = argparse.ArgumentParser(prog="archive_commit_log.py", description=about)
     parser.add_argument("store", help="the store's directory, as the driver and the executors see it")
-    parser.add_argument("lake", help="a folder of the archive's own, as the driver and the executors see it")
+    parser.add_argument("lake", help="a folder for the archive alone, as the driver and the executors see it")
     parser.add_argument(
         "--view", choices=("commitlog", "messages"), default="commitlog",
         help="commitlog: every record, half and op messages too; messages: what consumers can see (commitlog)",
     )  # fmt: skip
-    parser.add_argument("--batch-bytes", default="512m", metavar="SIZE", help="bytes of the log for a batch (512m)")
+    parser.add_argument("--batch-bytes", default="512m", metavar="SIZE", help="bytes of the log per batch (512m)")
     parser.add_argument(
-        "--follow", type=float, default=0, metavar="SECONDS", help="go on, with a batch each so many seconds"
+        "--follow", type=float, default=0, metavar="SECONDS", help="continue, with a batch every SECONDS"
     )
     parser.add_argument(
-        "--skip-lost", action="store_true", help="go on behind what retention removed before it was archived"
+        "--skip-lost", action="store_true", help="continue after what retention removed before it was archived"
     )
     return parser
 

@@ -1,11 +1,13 @@
-"""A store with many transactions of every kind, and the list of what became of each, to try the report on.
+"""Writes a store with many transactions of every kind, and the list of their outcomes, to try the report on.
 
     python spark/simulate_transactions.py trial.store --transactions 200000 --list trial.parquet
 
-In: how many, a seed. Out: a store that the engine itself wrote, and a list that is kept beside it: Parquet, one row a
-transaction, in order. Most commit, soon or late; some roll back; some are discarded, a few of those resumed and then
-committed or rolled back; some pend. Always: the list knows nothing of the log but the places that the engine answered
-with. Not here: the report.
+In:     a number of transactions, a seed.
+Out:    a store that the engine itself wrote, and a Parquet list with one row per transaction, in order. Most commit,
+        early or late; some roll back; some are discarded, and a few of those resumed and then committed or rolled
+        back; some stay pending.
+Always: the list knows nothing of the log except the offsets that the engine returned.
+Not here: the report.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import txstore
 from txstore import Message, _native
 from txstore.errors import TxStoreError
 
-# How often each topic and group occurs, and how many of a hundred transactions end how.
+# How often each topic and group occurs, and how many of a hundred transactions end in which way.
 TOPICS = {"orders": 50, "payments": 30, "shipments": 15, "refunds": 5}
 GROUPS = {
     "orders": "order-service",
@@ -33,14 +35,14 @@ GROUPS = {
 }
 FATES = {"committed": 84, "rolled_back": 10, "pending": 3, "discarded": 2, "resumed": 1}
 QUEUES = 4
-# Transactions behind which a half is ended: most at once, a few very late.
+# How many transactions later a half is ended: at once for most, very late for a few.
 LATE = (0, 0, 0, 0, 1, 2, 5, 20, 100, 1_000, 10_000)
 PROGRESS_EVERY = 50_000
 
 
 @dataclass
 class Simulated:
-    """One transaction, as the list tells it."""
+    """One transaction in the list."""
 
     transaction_id: str
     producer_group: str
@@ -53,16 +55,16 @@ class Simulated:
 
 
 def simulate(path: Path, transactions: int, seed: int) -> Iterator[tuple[int, list[Simulated]]]:
-    """Fills a new store; after each 50,000 and at the end gives how many there are, and the list so far.
+    """Fills a new store; yields the number so far and the list, after each 50,000 transactions and at the end.
 
-    Resumed ones are two: the discarded one, and the one that its new half began.
+    A resumed transaction counts as two: the discarded one, and the one that its new half began.
     """
     chance = random.Random(seed)
     listed: list[Simulated] = []
     with txstore.open(path) as broker:
         for topic in TOPICS:
             broker.create_topic(topic, QUEUES)
-        # (when, number in the list, what is to happen): what ends later waits here.
+        # (when, number in the list, what to do): ends that come later wait here.
         waiting: list[tuple[int, int, str]] = []
         for number in range(transactions):
             listed.append(_prepare(broker.store, chance, number))
@@ -106,7 +108,7 @@ def _end(store: _native.Store, chance: random.Random, listed: list[Simulated], i
 
 
 def write_list(listed: Sequence[Simulated], file: Path) -> None:
-    """The list as Parquet."""
+    """Writes the list as Parquet."""
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -117,15 +119,15 @@ def write_list(listed: Sequence[Simulated], file: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the script; 0 if it went well, 2 if what it was told is wrong."""
+    """Runs the script; returns 0 on success, 2 for a wrong argument."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("store", type=Path, help="the directory of the new store")
     parser.add_argument("--transactions", type=int, default=200_000, metavar="N", help="how many (200,000)")
-    parser.add_argument("--seed", type=int, default=1, help="of all chances (1)")
-    parser.add_argument("--list", type=Path, metavar="FILE", help="what became of each, as Parquet")
+    parser.add_argument("--seed", type=int, default=1, help="seed of all random choices (1)")
+    parser.add_argument("--list", type=Path, metavar="FILE", help="write the outcome of each there, as Parquet")
     options = parser.parse_args(arguments)
     if options.store.exists():
-        print(f"simulate_transactions: {options.store} is there already\nhint: name a new directory", file=sys.stderr)
+        print(f"simulate_transactions: {options.store} already exists\nhint: name a new directory", file=sys.stderr)
         return 2
     begin = time.monotonic()
     listed: list[Simulated] = []

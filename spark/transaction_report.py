@@ -1,10 +1,10 @@
-"""The report of a store's transactions: one row for each as Parquet, and a page to look at.
+"""Reports a store's transactions: a Parquet row for each one, and an HTML page.
 
     spark-submit spark/transaction_report.py orders.store report
 
-In: the directory of a store, of txstore or of a RocketMQ broker, open or closed. Out: in the folder, `transactions/`
-(Parquet, see docs/spark.md), `ledger.json` and `report.html`. Run again with the same folder it reads only what the log
-has got since, and carries the open transactions; `--fresh` begins anew.
+In:     the directory of a store, of txstore or of a RocketMQ broker, open or closed.
+Out:    in the folder, `transactions/` (Parquet, see docs/spark.md), `ledger.json` and `report.html`. A later run with
+        the same folder reads only the new part of the log and the open transactions; `--fresh` starts over.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txstore.errors import TxStoreError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the job; 0 if it went well, 2 if what it was told is wrong."""
+    """Runs the job; returns 0 on success, 2 for a wrong argument."""
     options = _parser().parse_args(arguments)
     try:
         run(options)
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> Path:
-    """The report; where its page is."""
+    """Writes the report and returns the path of its page."""
     from pyspark.sql import SparkSession
 
     from txstore.spark.report.ledger import Ledger
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> Path:
         now_ms=round(now.timestamp() * 1_000),
         pending_after_ms=round(options.pending_after_minutes * 60_000),
     )
-    _say(f"{time.monotonic() - begin:6.1f} s  figures of {summary.all.transactions:,} transactions")
+    _say(f"{time.monotonic() - begin:6.1f} s  statistics of {summary.all.transactions:,} transactions")
     for one in summary.suspicions:
         if one.count:
             _say(f"          {one.count:,} {one.name.lower()}")
@@ -77,21 +77,21 @@ def _parser() -> argparse.ArgumentParser:
     about, _, _ = (__doc__ or "").partition("\n")
     parser = argparse.ArgumentParser(prog="transaction_report.py", description=about)
     parser.add_argument("store", help="the store's directory, as the driver and the executors see it")
-    parser.add_argument("output", help="a folder of the report's own, as the driver and the executors see it")
-    parser.add_argument("--fresh", action="store_true", help="begin anew, and forget what the folder holds")
+    parser.add_argument("output", help="a folder for the report alone, as the driver and the executors see it")
+    parser.add_argument("--fresh", action="store_true", help="start over, and delete the folder's report")
     parser.add_argument(
         "--until", type=datetime.fromisoformat, metavar="TIME",
         help="read only what was stored before, such as 2026-05-01T12:00:00+00:00; without a zone: local time",
     )  # fmt: skip
     parser.add_argument(
         "--lookback-minutes", type=float, default=60, metavar="N",
-        help="carry to the next run also what ended so long ago or less, in case something comes late (60)",
+        help="pass on to the next run what ended so many minutes ago or less, in case something comes late (60)",
     )  # fmt: skip
     parser.add_argument(
         "--pending-after-minutes", type=float, default=10, metavar="N",
-        help="from this age on a pending transaction is suspicious (10)",
+        help="age from which a pending transaction is suspicious (10)",
     )  # fmt: skip
-    parser.add_argument("--now", type=datetime.fromisoformat, metavar="TIME", help="the time that ages count to (now)")
+    parser.add_argument("--now", type=datetime.fromisoformat, metavar="TIME", help="the time that ages refer to (now)")
     return parser
 
 
