@@ -121,7 +121,7 @@ def test_the_jobs_run_as_they_are_submitted(spark: SparkSession, orders: Path, t
     """One after the other: a Java machine each."""
     runs = (
         ("transaction_report.py", (orders, tmp_path / "report"), "100 transactions"),
-        ("archive_commit_log.py", (orders, tmp_path / "lake"), "all there was is archived"),
+        ("archive_commit_log.py", (orders, tmp_path / "lake"), "everything is archived"),
         ("compare_stores.py", (orders, orders), "no difference between"),
     )
     for job, arguments, says in runs:
