@@ -93,12 +93,12 @@ def _prepare(store: _native.Store, chance: random.Random, number: int) -> Simula
 
 def _end(store: _native.Store, chance: random.Random, listed: list[Simulated], index: int, fate: str) -> None:
     one = listed[index]
-    place = one.half_queue_offset, one.half_physical_offset
+    half = one.half_queue_offset, one.half_physical_offset
     if fate in ("committed", "rolled_back"):
-        one.final_physical_offset = store.end_transaction(*place, commit=fate == "committed").physical_offset
+        one.final_physical_offset = store.end_transaction(*half, commit=fate == "committed").physical_offset
         one.state = fate
     elif fate in ("discarded", "resumed"):
-        store.discard(*place)
+        store.discard(*half)
         one.state = "discarded"
     if fate == "resumed":
         again = store.resume(one.transaction_id)
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     begin = time.monotonic()
     listed: list[Simulated] = []
     try:
-        for done, listed in simulate(options.store, options.transactions, options.seed):  # noqa: B007 - used behind
+        for done, listed in simulate(options.store, options.transactions, options.seed):  # noqa: B007 - used after
             print(f"{time.monotonic() - begin:6.1f} s  {done:,} transactions of {options.transactions:,}", flush=True)
     except TxStoreError as error:
         print(f"simulate_transactions: {error}", file=sys.stderr)

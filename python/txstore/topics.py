@@ -116,7 +116,7 @@ class _Table:
         return min(max(0.0, -self._allowed_seconds / _WRITING_SHARE), _WAIT_SECONDS_MAX)
 
     def _put(self, changed: dict[str, dict[str, Any]], removed: Collection[str]) -> None:
-        # In place: copying the table for each topic would take time proportional to all topics.
+        # The table is changed itself: copying it for each topic would take time proportional to all topics.
         for name in removed:
             self._entries.pop(name, None)
         self._entries.update(changed)

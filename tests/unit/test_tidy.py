@@ -34,6 +34,34 @@ RUST_SEEN_FROM_RECORD_ON = {"storage", "half"}
 PYTHON_EXCEPTIONS = {("message", "_native")}
 # Whoever stands right of the broker may come in by the front door, `import txstore`.
 FRONT_DOOR = "broker"
+# Folders and pages whose words are plain already. Others join when they are rewritten.
+PLAIN = (
+    "README.md ARCHITECTURE.md CONTRIBUTING.md examples/ spark/ python/pyspark_txstore/ python/txstore/ "
+    "docs/concepts.md docs/consumers.md docs/database.md docs/failures.md docs/from_outbox.md docs/promises.md "
+    "docs/remote.md docs/repair.md docs/retention.md docs/transactions.md docs/tutorial.md"
+).split()
+NOT_YET_PLAIN = ("python/txstore/remoting/", "python/txstore/_native.pyi")
+# What we do not write, and what to write instead. Only words that have a standard word in every sense are listed.
+WORDS = {
+    r"behind": "after, beyond",
+    r"in front of": "before",
+    r"stands?|stood": "is",
+    r"places?": "physical_offset, queue_offset, queue, address, path",
+    r"anew": "again",
+    r"in hand": "unacknowledged, in flight",
+    r"whoever": "the name of the subject",
+    r"be had": "available",
+    r"so long as": "while",
+    r"pends?": "is pending",
+    r"(?:gives?|gave|given) up": "discards, stops",
+    r"puts? off": "postpones",
+    r"figures?": "metrics, statistics",
+    r"judge[sd]?": "decides",
+    r"backlog": "lag, consumer progress",
+    r"Again: nothing": "Idempotent",
+}
+# `place` is a field of the rows that the report has written to Parquet.
+LITERALLY = {"python/txstore/spark/report/fold.py": ("place",)}
 UNSAFE_ROOMS = ("rust/src/storage/disk.rs", "rust/src/storage/ahead.rs", "rust/src/storage/disk/lock.rs")
 
 Rule = Callable[[str, str], list[str]]
@@ -227,6 +255,25 @@ def names_no_strangers(path: str, text: str) -> list[str]:
     return [f"{path}: `{name}` is a path of one machine" for name in found]
 
 
+def is_plain(path: str) -> bool:
+    return path.startswith(tuple(PLAIN)) and not path.startswith(NOT_YET_PLAIN)
+
+
+def uses_plain_words(path: str, text: str) -> list[str]:
+    """Text, names and errors use the field's standard words."""
+    if not is_plain(path):
+        return []
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        for word, instead in WORDS.items():
+            for used in re.findall(rf"\b(?:{word})\b", line, flags=re.IGNORECASE):
+                if used.lower() not in LITERALLY.get(path, ()):
+                    found.append(f"{path}:{number}: `{used}`; write {instead}")
+        if re.search(r"(?<![Tt]here )\bis (?:no|none)\b(?! longer)", line):
+            found.append(f"{path}:{number}: `is no`; say what is expected, and what was given")
+    return found
+
+
 @cache
 def promises() -> frozenset[str]:
     """The codes that docs/promises.md defines."""
@@ -280,6 +327,10 @@ BROKEN: dict[str, tuple[Rule, str, str]] = {
     "python print": (only_the_command_line_prints, "python/txstore/broker.py", 'def f():\n    print("x")\n'),
     "too long": (not_too_long, "python/txstore/broker.py", "x = 1\n" * (LINES_MAX + 1)),
     "no story": (a_test_opens_with_a_story, "tests/unit/test_x.py", '"""Tests."""\n'),
+    "house word": (uses_plain_words, "python/txstore/broker.py", "# What stands behind it.\n"),
+    "house word in an error": (uses_plain_words, "python/txstore/config.py", 'raise E(f"{value!r} is no number")\n'),
+    "house word in a page": (uses_plain_words, "README.md", "Whoever reads this.\n"),
+    "house word in a name": (uses_plain_words, "spark/job.py", "place = 1\n"),
     "unknown promise in a comment": (promise_codes_are_defined, "rust/src/flush.rs", "/// T99: nothing."),
     "unknown promise in a test": (
         promise_codes_are_defined,
@@ -300,6 +351,8 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (python_waits_only_in_call_rs, "rust/src/python/store.rs", "detached(py, || self.store.flush())"),
     (python_waits_only_in_call_rs, "rust/src/python/store.rs", "fn f(&self) -> bool {\n self.store.is_closed()\n}"),
     (only_the_command_line_prints, "python/txstore/cli/main.py", "print(1)"),
+    (uses_plain_words, "python/txstore/broker.py", "if found is None:  # There is no topic; it is no longer known.\n"),
+    (uses_plain_words, "rust/src/flush.rs", "// Stands behind.\n"),
     (names_no_strangers, "README.md", "#!/usr/bin/env bash\nhttps://example.org/home/page rust/src/store/tmp/x"),
 ]
 RULES = list(dict.fromkeys(rule for rule, _, _ in BROKEN.values()))

@@ -107,7 +107,7 @@ def _expect(message: StoredMessage, expected: dict[Queue, tuple[int, array[int]]
     first, offsets = expected.setdefault(queue, (message.queue_offset, array("q")))
     following = first + len(offsets)
     if message.queue_offset > following and found.counts["filler_records"]:
-        # A filler record does not tell whose record it replaced, so the gap's entries stand for no message.
+        # A filler record does not tell whose record it replaced, so the gap's entries belong to no message.
         found.counts["lost_messages"] += message.queue_offset - following
         offsets.extend([_LOST] * (message.queue_offset - following))
     elif message.queue_offset != following:
