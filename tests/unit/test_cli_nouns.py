@@ -165,7 +165,7 @@ def test_dead_letters_are_listed_and_sent_again(run: Run, store: Path) -> None:
     assert [row["body"] for row in again] == [letters[1]["body"]]
     assert run("dlq", "resend", store, "shipping", "--all")[1] == "3 resent to shipping\n"
     for arguments, code, what in (
-        (["shipping"], 2, "hint: message ids, or --all"),
+        (["shipping"], 2, "hint: pass message ids, or --all"),
         (["shipping", "XX"], 1, "no dead letter XX"),
         (["nobody", "--all"], 2, "unknown consumer group nobody"),
     ):
