@@ -145,7 +145,7 @@ def test_what_keeps_it_from_serving_is_said(tmp_path: Path) -> None:
         (["--listen", "0.0.0.0:0", "--name-server", "none"], "advertise"),
         ([*_FREE, "--set", "flush_disk_typ=SYNC_FLUSH"], "did you mean flush_disk_type?"),
         ([*_FREE, "--set", "nothing"], "NAME=VALUE"),
-        ([*_FREE, "--log", "xml"], "neither text nor json"),
+        ([*_FREE, "--log", "xml"], "must be text or json"),
     ):
         code, text = said(*options)
         assert (code, what in text) == (2, True), text
