@@ -278,7 +278,7 @@ def test_members_share_and_share_anew(any_broker: Any, topic: str) -> None:
         eventually(whole)
         assert sorted(seen) == list(range(40))
         assert sorted(first.queue_ids + second.queue_ids) == [0, 1, 2, 3]
-        with pytest.raises(txstore.InvalidOptionError, match="wants the tags"):
+        with pytest.raises(txstore.InvalidOptionError, match="has the tags"):
             any_broker.consumer(group, topic, tags="a")
 
 
