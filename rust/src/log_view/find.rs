@@ -38,10 +38,10 @@ pub(crate) struct Found {
 pub(crate) fn next_record(rest: &[u8], at: u64, file_end: u64, verify: impl Fn(u64) -> Verify) -> Option<Found> {
     let mut skipped = 1;
     while let Some(distance) = rest.get(skipped..).and_then(find_magic) {
-        let (from, place) = (skipped + distance, at + to_u64(skipped + distance));
-        if let Step::Record(view) = step(rest.get(from..)?, place, file_end, verify(place)) {
+        let (from, physical_offset) = (skipped + distance, at + to_u64(skipped + distance));
+        if let Step::Record(view) = step(rest.get(from..)?, physical_offset, file_end, verify(physical_offset)) {
             let (size, stored_ms) = (view.size.into(), view.store_timestamp.0);
-            return Some(Found { physical_offset: place, size, stored_ms });
+            return Some(Found { physical_offset, size, stored_ms });
         }
         skipped = from + 1;
     }

@@ -21,7 +21,7 @@ use crate::storage::Storage;
 pub(crate) struct KnownEnd {
     /// The end that a writer is known to have made durable; 0 if nothing is known.
     pub(crate) durable: u64,
-    /// Records that are older were durable, whoever wrote them; 0 if nothing is known.
+    /// Records that are older were durable, also those of a broker; 0 if nothing is known.
     pub(crate) safe_ms: i64,
     /// The last writer closed the store.
     pub(crate) is_clean: bool,

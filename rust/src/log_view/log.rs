@@ -1,4 +1,4 @@
-//! The commit log as a reader finds it who does not open the store.
+//! The commit log for a reader that does not open the store.
 //!
 //! In:     a store's directory.
 //! Out:    how far the log may be read, its records in order, offsets at which records begin.
@@ -8,24 +8,26 @@
 //! |----------------------------|------------------------------------------------------|--------------------------------|
 //! | a txstore that writes      | what that one has published                          | nowhere                        |
 //! | a broker that writes       | the first offset without a whole record: "not yet"   | from the last file but one on  |
-//! | nobody writes              | where `tail` says that it ends                       | where the log may end          |
+//! | no process writes          | where `tail` says that it ends                       | where the log may end          |
 //!
 //! A CRC that is not needed is still checked where a body is read.
 
-use std::ops::Range;
+mod boundary;
+mod walk;
+
 use std::path::Path;
 use std::sync::Arc;
 
-use super::directory::{consume_queue_file_size, log_file_size, look, no_store};
-use super::files::{LogFiles, WINDOW, Window};
+pub(crate) use self::walk::{Stop, UNWRITTEN};
+use super::directory::{log_file_size, look, no_store};
+use super::files::{LogFiles, Window};
 use super::known::{KnownEnd, Verdict};
 use super::tail::Tail;
 use super::writer::Writer;
 use crate::commit_log::{DIRECTORY, Step};
-use crate::consume_queue::{ENTRY_SIZE, Entry, QUEUE_OFFSET_MAX, QueueFiles};
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
-use crate::names::{self, HALF_TOPIC, TRANSACTION_GROUP};
+use crate::names::{HALF_TOPIC, TRANSACTION_GROUP};
 use crate::offsets::ConsumerOffsets;
 use crate::published::Published;
 use crate::record::RecordView;
@@ -36,12 +38,9 @@ use crate::settings::Settings;
 use crate::snapshot::Snapshot;
 use crate::storage::Storage;
 use crate::storage::disk::Disk;
-use crate::units::{PhysicalOffset, to_usize};
+use crate::units::PhysicalOffset;
 
-/// Records that are looked at for one that a queue confirms, before the file is walked from its beginning.
-const CANDIDATES_MAX: usize = 64;
-
-/// The commit log as a reader finds it.
+/// The commit log of a store that is not opened.
 #[derive(Debug)]
 pub struct Log {
     files: LogFiles,
@@ -51,28 +50,6 @@ pub struct Log {
     /// One past the last record, as far as that is known without looking.
     published_end: Option<u64>,
     known: KnownEnd,
-}
-
-/// A part of the log, read in order.
-#[derive(Debug)]
-pub(crate) struct Walk {
-    /// Where it ended.
-    pub(crate) at: u64,
-    /// The store time of the last record that was read.
-    pub(crate) last_ms: Option<i64>,
-    /// Why it ended.
-    pub(crate) stop: Stop,
-}
-
-/// Why a walk ended.
-#[derive(Debug)]
-pub(crate) enum Stop {
-    /// The limit, or no more files.
-    Limit,
-    /// The visitor had enough; the record it refused is the next one.
-    Visitor,
-    /// No record begins there.
-    NoRecord(String),
 }
 
 impl Log {
@@ -286,158 +263,6 @@ impl Log {
         Ok(None)
     }
 
-    /// An offset near the end at which a record begins, found by halving. What a broker has cut may still be there, as
-    /// whole records, so only one counts that is known to be before the end.
-    fn late_record(&self) -> Result<u64> {
-        let (range, file_size) = (self.files.range(), self.files.file_size());
-        let mut file = range.end.saturating_sub(file_size).max(range.start);
-        while file > range.start && !self.begins_before_the_end(file)? {
-            file -= file_size;
-        }
-        // Halving finds some record long before the end; walking on from it finds the end for certain.
-        let (mut low, mut high) = (file, (file + file_size).min(range.end));
-        while high - low > WINDOW {
-            let middle = low + (high - low) / 2;
-            let near = middle..(middle + WINDOW / 4).min(high);
-            match self.confirmed(near, |view| self.is_before_the_end(view))? {
-                Some(found) => low = found,
-                None => high = middle,
-            }
-        }
-        Ok(low)
-    }
-
-    /// Whether a file begins with a record that is before the log's end. Without a checkpoint nothing was cut before a
-    /// later file that holds records.
-    fn begins_before_the_end(&self, file: u64) -> Result<bool> {
-        let Some(window) = self.window(file, u64::MAX, 0)? else { return Ok(false) };
-        let bytes = window.from(file);
-        Ok(match window.step(&bytes, file, self.whole(file)) {
-            Step::Record(view) => self.known.safe_ms <= 0 || self.is_before_the_end(&view),
-            _ => false,
-        })
-    }
-
-    /// A record is before the log's end if it is durable by what is known.
-    fn is_before_the_end(&self, view: &RecordView<'_>) -> bool {
-        view.physical_offset.0 < self.known.durable || view.store_timestamp.0 < self.known.safe_ms
-    }
-
-    /// The first offset from `at` on, below `end`, at which a record begins; `end` if there is none.
-    ///
-    /// A body may hold bytes that look like a record, even one of that offset. So an offset counts only if the record's
-    /// own queue points to it, or if walking from the file's first record leads there.
-    pub fn boundary(&self, at: u64, end: u64) -> Result<u64> {
-        let at = at.max(self.first());
-        let Some(file) = self.files.file_of(at).filter(|_| at < end) else { return Ok(end) };
-        if at == file.start {
-            return Ok(at);
-        }
-        let until = file.end.min(end);
-        if let Some(found) = self.confirmed(at..until, |_| true)? {
-            return Ok(found);
-        }
-        let mut found = until;
-        let walk = self.walk(file.start, until, |view| {
-            let is_before = view.physical_offset.0 < at;
-            if !is_before {
-                found = view.physical_offset.0;
-            }
-            is_before
-        })?;
-        match walk.stop {
-            Stop::NoRecord(_) => {
-                let from = walk.at.max(at).saturating_add(1);
-                Ok(self.files.record_in(from..until, |at| self.whole(at))?.unwrap_or(until))
-            }
-            Stop::Limit | Stop::Visitor => Ok(found),
-        }
-    }
-
-    /// The first offset of a range at which a wanted record begins to which its queue points.
-    fn confirmed(&self, range: Range<u64>, wants: impl Fn(&RecordView<'_>) -> bool) -> Result<Option<u64>> {
-        let size = consume_queue_file_size(self.storage(), self.settings.as_ref())?;
-        let Some(size) = size.filter(|size| *size > 0) else { return Ok(None) };
-        let queues = QueueFiles::new(Arc::clone(self.files.storage()), size, true);
-        let (mut found, mut looked) = (None, 0);
-        let show = |view: &RecordView<'_>| {
-            looked += 1;
-            if wants(view) && is_in_queue(&queues, view) {
-                found = Some(view.physical_offset.0);
-            }
-            found.is_none() && looked < CANDIDATES_MAX
-        };
-        self.files.records_in(range, |at| self.whole(at), show)?;
-        Ok(found)
-    }
-
-    /// Where the log goes on after damage at an offset: at the next whole record, else where it is known to have ended.
-    pub(crate) fn resume_after(&self, damaged: u64, verdict: &Verdict) -> Result<u64> {
-        let Some(file) = self.files.file_of(damaged) else { return Ok(verdict.written.max(damaged)) };
-        let found = self.files.record_in(damaged + 1..file.end, |at| self.whole(at))?;
-        let goes_on = verdict.later_record.is_some() || verdict.written > file.end;
-        let later = || if goes_on { file.end } else { verdict.written.max(damaged + 1) };
-        Ok(found.unwrap_or_else(later))
-    }
-
-    /// Where the log goes on after damage at an offset that is known to be before its end.
-    pub(crate) fn resume_before(&self, damaged: u64, end: u64) -> Result<u64> {
-        let Some(file) = self.files.file_of(damaged) else { return Ok(end) };
-        let until = file.end.min(end);
-        Ok(self.files.record_in(damaged + 1..until, |at| self.whole(at))?.unwrap_or(until))
-    }
-
-    /// Shows each record from an offset on at which one begins, until `visit` has enough.
-    pub(crate) fn walk(&self, from: u64, limit: u64, visit: impl FnMut(&RecordView<'_>) -> bool) -> Result<Walk> {
-        self.walk_from(from, None, limit, visit)
-    }
-
-    fn walk_from(
-        &self,
-        from: u64,
-        mut last_ms: Option<i64>,
-        limit: u64,
-        mut visit: impl FnMut(&RecordView<'_>) -> bool,
-    ) -> Result<Walk> {
-        let (mut at, mut needed) = (from, 0);
-        while at < limit {
-            let Some(window) = self.window(at, limit, needed)? else { break };
-            let bytes = window.from(at);
-            let mut rest: &[u8] = &bytes;
-            needed = 0;
-            while !rest.is_empty() {
-                let why = match window.step(rest, at, self.verify(at, last_ms, false)) {
-                    Step::Record(view) => {
-                        if !visit(&view) {
-                            return Ok(Walk { at, last_ms, stop: Stop::Visitor });
-                        }
-                        at += u64::from(view.size);
-                        last_ms = Some(view.store_timestamp.0);
-                        rest = rest.get(to_usize(view.size.into())..).unwrap_or_default();
-                        continue;
-                    }
-                    Step::FileEnd => {
-                        at = window.file_end;
-                        rest = &[];
-                        continue;
-                    }
-                    Step::Bad(DecodeError::Truncated { needed: more })
-                        if window.range.end < window.file_end.min(limit) =>
-                    {
-                        needed = more.into();
-                        rest = &[];
-                        continue;
-                    }
-                    Step::Unwritten => UNWRITTEN.to_owned(),
-                    Step::Bad(why) => why.to_string(),
-                    Step::BadBlank(why) => why,
-                };
-                return Ok(Walk { at, last_ms, stop: Stop::NoRecord(why) });
-            }
-        }
-        Ok(Walk { at, last_ms, stop: Stop::Limit })
-    }
-
     /// How a record is looked at: its CRCs where its body is read, or where the log may end. `last_ms` is the store time
     /// of the record before it.
     #[inline]
@@ -466,27 +291,7 @@ impl Log {
     pub(crate) fn corrupt(&self, at: u64, what: &str) -> Error {
         self.files.corrupt(at, what)
     }
-
-    /// Cuts a range into about `parts` even ones, each from a record's beginning to another's.
-    pub fn cut(&self, range: Range<u64>, parts: u64) -> Result<Vec<Range<u64>>> {
-        let parts = parts.max(1);
-        let bytes = range.end.saturating_sub(range.start);
-        let mut cuts = Vec::new();
-        let mut begin = range.start;
-        for part in 1..=parts {
-            let ideal = range.start + bytes / parts * part + bytes % parts * part / parts;
-            let end = if part == parts { range.end } else { self.boundary(ideal.max(begin), range.end)? };
-            if end > begin {
-                cuts.push(begin..end);
-                begin = end;
-            }
-        }
-        Ok(cuts)
-    }
 }
-
-/// What is wrong with an offset where nothing is written, and a record should begin.
-pub(crate) const UNWRITTEN: &str = "zeros, where a record should begin";
 
 /// The files of the log; they follow each other, and all have one size.
 fn list(storage: &dyn Storage, file_size: u64) -> Result<Vec<(u64, u64)>> {
@@ -508,18 +313,4 @@ fn list(storage: &dyn Storage, file_size: u64) -> Result<Vec<(u64, u64)>> {
         files.push((base, file.len));
     }
     Ok(files)
-}
-
-/// Whether a record's own queue has an entry that points to it.
-fn is_in_queue(queues: &QueueFiles, view: &RecordView<'_>) -> bool {
-    if !view.transaction_type().is_queued() || !names::valid_path_component(view.topic) || view.queue_id.0 < 0 {
-        return false;
-    }
-    if view.queue_offset.0 >= QUEUE_OFFSET_MAX {
-        return false;
-    }
-    // A queue whose file is missing or too short confirms nothing.
-    let entry = queues.read(&view.topic.into(), view.queue_id, view.queue_offset.0, 1).unwrap_or_default();
-    let entry = entry.get(..ENTRY_SIZE).and_then(Entry::from_bytes);
-    entry.is_some_and(|entry| entry.physical_offset == view.physical_offset && entry.size == view.size)
 }
