@@ -31,7 +31,7 @@ pub(super) struct QueueFacts {
     last: Option<Slot>,
     /// Buffered bytes from which on they are compared with the files again.
     settle_from: usize,
-    /// Queues that a broker began again at that place of the log: what is before it was deleted.
+    /// Queues that a broker began again at that physical offset: what is before it was deleted.
     begun_at: HashMap<Slot, u64>,
     /// Queues without an entry in a file when their first record was met, where a broker wrote.
     fileless: HashSet<Slot>,
@@ -200,7 +200,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Lets go of entries that the files have: of each queue those before the first that differs.
+    /// Drops entries that the files have: of each queue those before the first that differs.
     fn settle_found(&mut self) -> Result<()> {
         let queues = &mut self.derived.dispatcher.queues;
         let mut found = Vec::new();

@@ -2,7 +2,7 @@
 //!
 //! In:     records in log order, from a snapshot's position or the log's beginning.
 //! Out:    the derived state, and what is wrong with the log or its end.
-//! Always: a bad record is judged only at the end, where the known durable end tells a torn tail from damage.
+//! Always: what a bad record means is decided at the end, where the known durable end tells a torn tail from damage.
 
 use super::queues::QueueFacts;
 use super::{Derived, Known, RecoveryReport};
@@ -147,8 +147,8 @@ impl<'a> Run<'a> {
             return;
         }
         // Records before this one were read already. One that is gone or bad is no delayed message that is still pending.
-        let found = self.log.read(delayed_at, view.physical_offset.0, |waiting, _| {
-            is_delivery_of(view, waiting).then_some((waiting.queue_id, waiting.queue_offset.0 + 1))
+        let found = self.log.read(delayed_at, view.physical_offset.0, |delayed, _| {
+            is_delivery_of(view, delayed).then_some((delayed.queue_id, delayed.queue_offset.0 + 1))
         });
         if let Ok(Some((queue_id, next))) = found {
             let progress = self.derived.delays.entry(queue_id).or_default();

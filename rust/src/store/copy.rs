@@ -1,8 +1,10 @@
 //! Copy: a record of the log, appended once more under another topic: retries, dead letters, dead letters sent again.
 //!
-//! In: where the record stands, and what is to be different. Out: where the copy went. Always: body, keys, tags and the
-//! application's properties stay; a copy is no transaction's record and waits for nothing but its own delay. Not here:
-//! which topic, how often, how long (Python).
+//! In:     the record's physical offset, and what is to be different.
+//! Out:    where the copy went.
+//! Always: body, keys, tags and the application's properties stay. A copy is no transaction's record and waits for nothing
+//!         but its own delay.
+//! Not here: which topic, how often, how long (Python).
 
 use super::append::{Sent, check_queue};
 use super::batch::{Batch, IndexKeys, Purpose, Wait};
@@ -28,12 +30,12 @@ pub struct Copy<'a> {
     pub delay_level: u8,
     /// How often it was consumed.
     pub reconsume_times: i32,
-    /// Properties that it gets, in place of those of the same name; an empty value takes one away.
+    /// Properties that it gets, which replace those of the same name; an empty value removes one.
     pub properties: &'a [(String, String)],
 }
 
 impl Store {
-    /// Appends a copy of the record at a place.
+    /// Appends a copy of the record at a physical offset.
     pub fn append_copy(&self, physical_offset: PhysicalOffset, copy: &Copy<'_>) -> Result<Sent> {
         self.shared.check_writable("sending")?;
         names::validate_topic(copy.topic)?;

@@ -1,8 +1,11 @@
 //! Delete: a topic's messages are gone, while their records stay in the log until retention.
 //!
-//! In: a topic. Out: how many messages went. Always: what is deleted is remembered, durably, before anything is removed,
-//! and only as far as the log is durable; a queue goes on at its end, so that no queue offset ever means two messages,
-//! also where queues are built again from the log. Not here: whether a topic may go (Python).
+//! In:     a topic.
+//! Out:    how many messages were deleted.
+//! Always: what is deleted is remembered durably before anything is removed, and only as far as the log is durable. A queue
+//!         continues at its end, so that no queue offset ever means two messages, also where queues are built again from
+//!         the log.
+//! Not here: whether a topic may be deleted (Python).
 
 use super::{PoisonOnPanic, Shared, Store};
 use crate::error::Result;
@@ -16,36 +19,36 @@ use crate::units::{PhysicalOffset, to_u64};
 const BATCH: u64 = 256;
 
 impl Store {
-    /// Takes a topic's messages away; how many they were.
+    /// Deletes a topic's messages; returns how many there were.
     pub fn delete_queues(&self, topic: &str) -> Result<u64> {
         validate_topic(topic)?;
         self.shared.delete_queues(topic)
     }
 
-    /// How many delayed messages wait for a topic, or are retries of it.
+    /// Returns how many delayed messages are for a topic, or are retries of it.
     pub fn delayed_messages(&self, topic: &str) -> Result<u64> {
         let shared = &self.shared;
         shared.refresh()?;
-        let mut waiting = 0;
-        for (queue_id, mut at) in shared.waiting_queues() {
+        let mut delayed = 0;
+        for (queue_id, mut at) in shared.delayed_queues() {
             loop {
                 let entries = shared.entries(SCHEDULE_TOPIC, queue_id, at, BATCH)?;
                 if entries.is_empty() {
                     break;
                 }
                 for entry in entries.iter().filter(|entry| !entry.is_padding()) {
-                    waiting += u64::from(shared.is_delayed_for(entry.physical_offset, topic)?);
+                    delayed += u64::from(shared.is_delayed_for(entry.physical_offset, topic)?);
                 }
                 at += to_u64(entries.len());
             }
         }
-        Ok(waiting)
+        Ok(delayed)
     }
 }
 
 impl Shared {
-    fn is_delayed_for(&self, place: PhysicalOffset, topic: &str) -> Result<bool> {
-        self.log.read(place, self.visible_end(), |view, _| {
+    fn is_delayed_for(&self, physical_offset: PhysicalOffset, topic: &str) -> Result<bool> {
+        self.log.read(physical_offset, self.visible_end(), |view, _| {
             [REAL_TOPIC, RETRY_TOPIC].iter().any(|name| view.properties.get_str(name) == Some(topic))
         })
     }

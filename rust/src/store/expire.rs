@@ -1,7 +1,7 @@
 //! Expire: files go from the log's front, and what is derived from them follows.
 //!
-//! In: how far. Out: what was removed. Always, in this order, so that a crash at any place leaves a store that opens: what
-//! is derived from the files is durable (a snapshot), groups' offsets too; queues begin behind them; it is published,
+//! In: how far. Out: what was removed. Always, in this order, so that a crash at any point leaves a store that opens: what
+//! is derived from the files is durable (a snapshot), groups' offsets too; queues begin after them; it is published,
 //! durably, where the log begins; the log's files go, one by one; then files of queues and index. Not here: which are old
 //! (Python).
 
@@ -153,7 +153,8 @@ impl Shared {
         Ok(Expired { minimum, log_files, queue_files, index_files })
     }
 
-    /// A log that begins behind what is published last would look as if somebody had removed its front.
+    /// Publishes where the log begins. A log that begins after what is published would look as if somebody had removed its
+    /// front.
     fn publish_minimum(&self, minimum: u64) -> Result<()> {
         let Some(published) = self.readers.page() else { return Ok(()) };
         published.set_minimum(PhysicalOffset(minimum));

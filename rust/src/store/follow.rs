@@ -197,7 +197,7 @@ impl Shared {
         }
     }
 
-    /// Lets go of index entries that the writer has put into files.
+    /// Drops index entries that the writer has put into files.
     fn prune_index(&self, inner: &mut Inner) -> Result<()> {
         let dispatched = self.readers.page().map_or(0, |published| published.dispatched().0);
         if inner.derived.dispatcher.index.len() > READER_INDEX_MAX {

@@ -54,7 +54,7 @@ impl Shared {
         Ok(entry.is_none_or(|entry| entry.physical_offset.0 < self.log.segments.first()))
     }
 
-    /// What the final message or the discarded copy of a half that is gone says: both name its place.
+    /// What the final message or the discarded copy of a half that is gone says: both name its physical offset.
     fn outcome_left(&self, end: &End, mut topics: Vec<Arc<str>>) -> Result<Option<Outcome>> {
         let Some(id) = end.transaction_id.as_deref() else { return Ok(None) };
         topics.retain(|topic| ![HALF_TOPIC, OP_TOPIC].contains(&&**topic));
@@ -63,11 +63,11 @@ impl Shared {
         topics.dedup();
         let files = self.index_files.lock().len().max(1);
         for topic in topics.iter().take(SLOTS_MAX / files) {
-            for place in self.candidates(topic, id)? {
-                let found = self.log.read(place, self.log.appended(), |view, _| {
+            for physical_offset in self.candidates(topic, id)? {
+                let found = self.log.read(physical_offset, self.log.appended(), |view, _| {
                     let parked = view.topic == DISCARD_TOPIC;
                     let named = view.prepared_transaction_offset.0;
-                    // A broker's discarded copy names no place.
+                    // A broker's discarded copy names no physical offset.
                     let names_it = named == end.half.physical_offset || (parked && named == 0);
                     let ends = parked || view.transaction_type() == TransactionType::Commit;
                     if view.topic != &**topic || view.unique_id() != Some(id) || !names_it || !ends {

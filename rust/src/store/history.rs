@@ -37,7 +37,7 @@ pub struct TransactionRow {
     pub topic: String,
     /// The queue of it that its newest half names.
     pub queue_id: QueueId,
-    /// What became of it; `None`: it pends.
+    /// How it ended; `None`: it is pending.
     pub outcome: Option<Outcome>,
     /// Its half messages, oldest first.
     pub halves: Vec<HalfCopy>,
@@ -60,7 +60,7 @@ pub struct TransactionRow {
 /// The parked copy of a discarded transaction, and where the half queue ended before it was looked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parked {
-    place: PhysicalOffset,
+    physical_offset: PhysicalOffset,
     half_queue_end: u64,
 }
 
@@ -97,19 +97,20 @@ impl Store {
             halves.len() < RECORDS_MAX
         })?;
         let Some(real_topic) = real_topic else { return Err(unknown(transaction_id)) };
-        // Only places are kept: the records may be large, and many.
-        let mut places: BTreeSet<PhysicalOffset> = halves.iter().map(|(place, _)| *place).collect();
+        // Only their offsets are kept: the records may be large, and many.
+        let mut physical_offsets: BTreeSet<PhysicalOffset> =
+            halves.iter().map(|(physical_offset, _)| *physical_offset).collect();
         for topic in [DISCARD_TOPIC, &real_topic] {
-            let most = places.len() + RECORDS_MAX;
+            let most = physical_offsets.len() + RECORDS_MAX;
             self.query_each(topic, transaction_id, |view, _| {
-                places.insert(view.physical_offset);
-                places.len() < most
+                physical_offsets.insert(view.physical_offset);
+                physical_offsets.len() < most
             })?;
         }
-        places.extend(self.ops_of(&halves)?);
+        physical_offsets.extend(self.ops_of(&halves)?);
         let (mut table, mut replay) = (Table::new(0), shared.replay_all());
-        for place in places {
-            match shared.log.read(place, shared.visible_end(), |view, _| replay.apply(&mut table, view)) {
+        for physical_offset in physical_offsets {
+            match shared.log.read(physical_offset, shared.visible_end(), |view, _| replay.apply(&mut table, view)) {
                 // Retention has removed it since it was found.
                 Ok(()) | Err(Error::OffsetTooOld { .. }) => {}
                 Err(error) => return Err(error),
@@ -142,12 +143,14 @@ impl Store {
                 // Its half is gone with the front of the log, its parked copy is not.
                 let parked = self.query(DISCARD_TOPIC, transaction_id, 1)?;
                 let newest = parked.first().ok_or_else(|| unknown(transaction_id))?;
-                return Ok(Parked { place: newest.view()?.physical_offset, half_queue_end });
+                return Ok(Parked { physical_offset: newest.view()?.physical_offset, half_queue_end });
             }
             row => row?,
         };
         match (row.outcome, row.discards.last()) {
-            (Some(Outcome::Discarded), Some(parked)) => Ok(Parked { place: PhysicalOffset(*parked), half_queue_end }),
+            (Some(Outcome::Discarded), Some(parked)) => {
+                Ok(Parked { physical_offset: PhysicalOffset(*parked), half_queue_end })
+            }
             (Some(outcome), _) => Err(Error::AlreadyEnded { transaction: transaction_id.to_owned(), outcome }),
             (None, _) => Err(Error::StillPending { transaction: transaction_id.to_owned() }),
         }
@@ -157,12 +160,12 @@ impl Store {
     /// another resume may have been faster, and its transaction may even have ended.
     pub(super) fn resume_looked_up(&self, transaction_id: &str, parked: Parked) -> Result<Option<Sent>> {
         let shared = &self.shared;
-        let Parked { place, half_queue_end } = parked;
+        let Parked { physical_offset, half_queue_end } = parked;
         let mut inner = shared.inner.lock();
         if shared.has_half_since(&inner, half_queue_end, transaction_id)? {
             return Ok(None);
         }
-        let sent = shared.log.read(place, shared.log.appended(), |view, _| {
+        let sent = shared.log.read(physical_offset, shared.log.appended(), |view, _| {
             let facts = HalfFacts::of(view);
             let mut batch = Batch::begin(shared, &mut inner, Purpose::Resume)?;
             let identity = facts.identity();
@@ -189,11 +192,11 @@ impl Store {
     /// The op messages after the oldest of `halves` that name one of them.
     fn ops_of(&self, halves: &[(PhysicalOffset, QueueOffset)]) -> Result<Vec<PhysicalOffset>> {
         let mut wanted: Vec<u64> = halves.iter().map(|(_, queue_offset)| queue_offset.0).collect();
-        let oldest = halves.iter().map(|(place, _)| place.0).min().unwrap_or(u64::MAX);
+        let oldest = halves.iter().map(|(physical_offset, _)| physical_offset.0).min().unwrap_or(u64::MAX);
         let mut found = Vec::new();
         let queue = crate::half::HALF_QUEUE;
         let (first, end) = self.queue_range(OP_TOPIC, queue)?;
-        let mut at = self.first_behind(first, end, oldest)?;
+        let mut at = self.first_op_after(first, end, oldest)?;
         let mut looked = 0;
         while at < end && looked < OPS_MAX && !wanted.is_empty() {
             let (ops, next) = self.read(OP_TOPIC, queue, QueueOffset(at), 256, None)?;
@@ -214,17 +217,17 @@ impl Store {
         Ok(found)
     }
 
-    /// The first op message that stands behind a place of the log.
-    fn first_behind(&self, first: u64, end: u64, place: u64) -> Result<u64> {
+    /// Returns the queue offset of the first op message after a physical offset.
+    fn first_op_after(&self, first: u64, end: u64, physical_offset: u64) -> Result<u64> {
         let (mut low, mut high) = (first, end);
         while low < high {
             let middle = low + (high - low) / 2;
             let (ops, _) = self.read(OP_TOPIC, crate::half::HALF_QUEUE, QueueOffset(middle), 1, None)?;
-            let behind = match ops.first() {
-                Some(op) => op.view()?.physical_offset.0 > place,
+            let is_after = match ops.first() {
+                Some(op) => op.view()?.physical_offset.0 > physical_offset,
                 None => true,
             };
-            if behind { high = middle } else { low = middle + 1 }
+            if is_after { high = middle } else { low = middle + 1 }
         }
         Ok(low)
     }
@@ -257,7 +260,9 @@ impl Shared {
     }
 
     fn rows(&self, table: &Table, replay: &Replay) -> Result<Vec<TransactionRow>> {
-        rows(table, replay, |place| self.log.read(place, self.log.appended(), |view, _| HalfRecord::of(view)))
+        rows(table, replay, |physical_offset| {
+            self.log.read(physical_offset, self.log.appended(), |view, _| HalfRecord::of(view))
+        })
     }
 }
 
@@ -309,11 +314,11 @@ fn row(
     read: &mut impl FnMut(PhysicalOffset) -> Result<HalfRecord>,
 ) -> Result<TransactionRow> {
     let halves: Vec<HalfCopy> = entry.copies().map(|(copy, _)| copy).collect();
-    let place = |copy: &HalfCopy| PhysicalOffset(copy.physical_offset);
-    let first = read(place(halves.first().unwrap_or(&entry.newest)))?;
+    let physical_offset = |copy: &HalfCopy| PhysicalOffset(copy.physical_offset);
+    let first = read(physical_offset(halves.first().unwrap_or(&entry.newest)))?;
     let (mut queue_id, mut first_check_ms) = (first.queue_id, first.is_put_back.then_some(first.stored_ms));
     for copy in halves.iter().skip(1) {
-        let again = read(place(copy))?;
+        let again = read(physical_offset(copy))?;
         queue_id = again.queue_id;
         first_check_ms = first_check_ms.or(again.is_put_back.then_some(again.stored_ms));
     }

@@ -39,14 +39,14 @@ impl Store {
         let in_memory = inner.derived.dispatcher.index.iter().chain(inner.derived.index_in_flight.iter());
         found.extend(in_memory.map(|entry| (entry.physical_offset, entry.hash)));
         drop(inner);
-        // The index may still name what retention removed, and in front of recovery what a crash took.
-        found.retain(|(place, _)| place.0 >= first && place.0 < end);
+        // The index may still name what retention removed, and before recovery what a crash took.
+        found.retain(|(physical_offset, _)| physical_offset.0 >= first && physical_offset.0 < end);
         for entries in [&mut expected, &mut tags, &mut found] {
             entries.sort_unstable();
             entries.dedup();
         }
-        let told = |(place, hash): &(PhysicalOffset, u32), what: &str| {
-            format!("index: {what} (hash {hash}, record at {place})")
+        let told = |(physical_offset, hash): &(PhysicalOffset, u32), what: &str| {
+            format!("index: {what} (hash {hash}, record at {physical_offset})")
         };
         let missing = expected.iter().filter(|entry| found.binary_search(entry).is_err());
         // A broker of 5.4 indexes tags as well, which here nobody asks for: they may be there.

@@ -1,53 +1,57 @@
-//! Store: one directory, open; the façade over log, queues, index and the table of transactions.
+//! Store: one open directory; the façade over log, queues, index and the table of transactions.
 //!
-//! In: messages, ends, questions. Out: places, outcomes, messages. Always: one process writes; one lock orders all
-//! appends and ends; readers see only what is below the visible end. Not here: when to check, who is asked (Python).
+//! In:     messages, ends, queries.
+//! Out:    offsets, outcomes, messages.
+//! Always: one process writes. One lock orders all appends and ends. Readers see only what is below the visible end. What
+//!         threads share, and the order of locks, is in `state`.
+//! Not here: when to check, which producer is asked (Python).
 
 mod append;
 mod batch;
 mod configuration;
 mod copy;
 mod delete;
-mod deliver;
+mod deliver_delayed;
 mod end_transaction;
 mod expire;
-mod figures;
 mod follow;
 mod gone;
-mod half_floor;
 mod history;
 mod inspect;
+mod layout_check;
 mod lifecycle;
+mod maintenance;
 #[cfg(txstore_mutants)]
 mod mutants;
 mod now;
 mod open;
+mod pending;
 mod read;
 mod readers;
+mod repair_half_queue;
 mod room;
 mod sight;
 mod snapshot;
 mod state;
-mod survey;
+mod statistics;
+mod stored_record;
 #[cfg(test)]
 mod tests;
-mod upkeep;
-mod waiting;
 
 pub use append::{NewHalfMessage, NewMessage, Sent};
 pub use batch::{Unacknowledged, Wait};
 pub use copy::Copy;
-pub use deliver::Delivered;
+pub use deliver_delayed::Delivered;
 pub use end_transaction::{Decider, End, EndKind, Ended};
 pub use expire::Expired;
-pub use figures::PendingRow;
 pub use history::TransactionRow;
 #[cfg(feature = "arrow")]
 pub(crate) use history::{HalfRecord, rows};
 pub use lifecycle::note_fork;
 pub use now::Now;
 pub use open::OpenReport;
-pub use read::{StoreStat, StoredRecord};
+pub use statistics::{PendingRow, StoreStat};
+pub use stored_record::StoredRecord;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -82,10 +86,13 @@ impl Store {
     pub fn open_with(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, options: StoreOptions) -> Result<Self> {
         options.check()?;
         let shared = Arc::new(open::open(storage, clock, options)?);
-        let flusher =
-            if shared.options.read_only || !shared.options.background { None } else { Some(upkeep::spawn(&shared)?) };
+        let flusher = if shared.options.read_only || !shared.options.background {
+            None
+        } else {
+            Some(maintenance::spawn(&shared)?)
+        };
         let store = Self { shared, flusher: Mutex::new(flusher) };
-        store.begin_halves_behind_ops()?;
+        store.repair_half_queue()?;
         Ok(store)
     }
 

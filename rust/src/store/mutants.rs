@@ -19,8 +19,10 @@ impl Shared {
             return Ok(());
         }
         let found = inner.derived.table.find(half_queue_offset).and_then(|key| inner.derived.table.get(key));
-        let Some(place) = found.map(|entry| PhysicalOffset(entry.newest.physical_offset)) else { return Ok(()) };
-        self.log.read(place, self.log.appended(), |view, _| {
+        let Some(physical_offset) = found.map(|entry| PhysicalOffset(entry.newest.physical_offset)) else {
+            return Ok(());
+        };
+        self.log.read(physical_offset, self.log.appended(), |view, _| {
             let mut batch = Batch::begin(self, inner, Purpose::End)?;
             let mut text = Vec::new();
             let draft = resume_draft(view, self.options.store_host, &mut text);
@@ -30,7 +32,7 @@ impl Shared {
         })?
     }
 
-    /// What `OpFirst` does: names the halves in front of what decides them.
+    /// What `OpFirst` does: names the halves before what decides them.
     pub(super) fn push_ops_early(&self, batch: &mut Batch<'_>, group: &[&End]) -> Result<Option<Vec<(u64, u64)>>> {
         if !mutated(Mutant::OpFirst) {
             return Ok(None);

@@ -11,7 +11,7 @@
 //! | `stored`    | loads the small files, and finds the end that the log is known to have |
 //! | `files`     | opens log, queues and index, and recovers what is derived from the log |
 //! | `leftovers` | removes what a crash left after the end, and begins a range of our own |
-//! | `reader`    | what a reader does in place of the last two                            |
+//! | `reader`    | what a reader does instead of the last phase                           |
 
 mod claim;
 mod files;
@@ -27,11 +27,11 @@ use self::stored::{Marks, Stored};
 use super::configuration::{Configuration, verify_by};
 use super::end_transaction::EndQueue;
 use super::expire::LogAges;
+use super::layout_check::{Geometry, geometry, refuse};
 use super::lifecycle::Lifecycle;
+use super::maintenance::Maintenance;
 use super::readers::Readers;
 use super::snapshot::SnapshotState;
-use super::survey::{Geometry, geometry, refuse};
-use super::upkeep::Maintenance;
 use super::{Inner, Shared};
 use crate::clock::Clock;
 use crate::commit_log::{Appender, CommitLog, Urgency};

@@ -1,21 +1,20 @@
-//! Read: messages by queue, by place, by key, in the log's order.
+//! Read: messages by queue, by physical offset, by key, in the log's order.
 //!
-//! In: names and offsets. Out: records, copied out of the log. Always: nothing behind the visible end; entries that are
-//! only in memory are seen like those in files. Not here: decoding bodies, filtering by policy.
+//! In:     names and offsets.
+//! Out:    records, copied out of the log.
+//! Always: nothing after the visible end. Entries that are only in memory are seen like those in files.
+//! Not here: decoding bodies, filtering by policy.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
-
-use super::{Inner, Shared, Store, Wait};
+use super::stored_record::Copier;
+use super::{Inner, Shared, Store, StoredRecord, Wait};
 use crate::commit_log::{LogReader, Scanner};
 use crate::consume_queue::{ConsumeQueue, ENTRY_SIZE, Entry};
 use crate::error::{Error, Result};
 use crate::java;
 use crate::record::RecordView;
-use crate::record::decode::{DecodeError, Scanned, Verify, body_of, decode};
-use crate::record::layout::PHYSICAL_OFFSET_AT;
 use crate::record::properties::{KEYS, TAGS, UNIQUE_KEY};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
 
@@ -28,97 +27,6 @@ const WARM_BYTES: u64 = 64 << 20;
 const AHEAD: usize = 2;
 /// Candidates of one hash that a query looks at.
 const CANDIDATES_MAX: usize = 4_096;
-
-/// Bytes of the copies that share one allocation: whoever keeps one of them keeps as much.
-const COPIES_BYTES: usize = 64 << 10;
-
-/// A record, copied out of the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredRecord {
-    bytes: Bytes,
-    physical_offset: PhysicalOffset,
-}
-
-impl StoredRecord {
-    pub(super) fn new(bytes: &[u8], physical_offset: PhysicalOffset) -> Self {
-        Self { bytes: Bytes::copy_from_slice(bytes), physical_offset }
-    }
-
-    /// The record that `bytes` begin with, sent by whoever stored it. Its checksums are its sender's affair.
-    pub fn received(bytes: &[u8]) -> std::result::Result<Self, DecodeError> {
-        let place = bytes.get(PHYSICAL_OFFSET_AT..).and_then(|rest| rest.first_chunk::<8>());
-        let place = place.ok_or(DecodeError::BadLength { field: "total size" })?;
-        let physical_offset = PhysicalOffset(u64::from_be_bytes(*place));
-        match decode(bytes, physical_offset, Verify::NOTHING)? {
-            Scanned::Record(view) => {
-                let size = usize::try_from(view.size).unwrap_or(usize::MAX);
-                Ok(Self::new(bytes.get(..size).unwrap_or_default(), physical_offset))
-            }
-            Scanned::Blank { size } => Err(DecodeError::BadSize { found: size }),
-        }
-    }
-
-    /// The record as stored.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// The sysflag, and the body as stored.
-    pub fn body(&self) -> (i32, &[u8]) {
-        // Only what was decoded becomes a `StoredRecord`.
-        body_of(&self.bytes).unwrap_or_default()
-    }
-
-    /// The record, decoded. It was verified when it was read.
-    pub fn view(&self) -> Result<RecordView<'_>> {
-        match decode(&self.bytes, self.physical_offset, Verify::NOTHING) {
-            Ok(Scanned::Record(view)) => Ok(view),
-            _ => Err(Error::MessageNotFound { what: format!("no record at {}", self.physical_offset) }),
-        }
-    }
-}
-
-/// Copies records of one read side by side: small ones would cost more to allocate than to copy.
-struct Copier {
-    room: BytesMut,
-    still_to_come: usize,
-}
-
-impl Copier {
-    /// For as many bytes as `entries` lead to.
-    fn of<'a>(entries: impl Iterator<Item = &'a Entry>) -> Self {
-        Self { room: BytesMut::new(), still_to_come: entries.map(|entry| to_usize(entry.size.into())).sum() }
-    }
-
-    fn copy(&mut self, bytes: &[u8], physical_offset: PhysicalOffset) -> StoredRecord {
-        if self.room.capacity() < bytes.len() {
-            self.room = BytesMut::with_capacity(self.still_to_come.min(COPIES_BYTES).max(bytes.len()));
-        }
-        self.still_to_come = self.still_to_come.saturating_sub(bytes.len());
-        self.room.extend_from_slice(bytes);
-        StoredRecord { bytes: self.room.split().freeze(), physical_offset }
-    }
-}
-
-/// Figures of an open store.
-#[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs)] // Each is explained where Python sees it, in _native.pyi.
-pub struct StoreStat {
-    pub min_physical_offset: u64,
-    pub max_physical_offset: u64,
-    pub durable_physical_offset: u64,
-    pub visible_physical_offset: u64,
-    pub snapshot_physical_offset: u64,
-    pub commit_log_file_size: u64,
-    pub consume_queue_file_size: u64,
-    pub max_hash_slot_num: u32,
-    pub max_index_num: u32,
-    pub queues: usize,
-    pub index_files: usize,
-    pub pending_transactions: u64,
-    pub pending_table_bytes: usize,
-    pub decided_halves: u64,
-}
 
 impl Store {
     /// Visible messages of a queue from an offset on, and the offset to go on from. With `tags` only messages with one
@@ -172,7 +80,7 @@ impl Store {
                 Err(error) if found.is_empty() => return Err(error),
                 Err(_) => break,
             };
-            // Behind the entries: all that they lead to is visible.
+            // Taken after the entries: all that they lead to is visible.
             let mut log = self.shared.log.reader(self.shared.visible_end());
             let mut copier = Copier::of(entries.iter().take(max_messages - found.len()));
             for (number, entry) in entries.iter().enumerate() {
@@ -183,11 +91,11 @@ impl Store {
                     log.ask_for(later.physical_offset, later.size);
                 }
                 let wanted = !entry.is_padding() && codes.as_ref().is_none_or(|codes| codes.contains(&entry.tags_code));
-                let place = (topic, queue_id, next);
-                match wanted.then(|| self.record_if((&mut log, &mut copier), place, *entry, tags)).transpose() {
-                    Ok(record) => found.extend(record.flatten().inspect(|record| bytes += record.bytes.len())),
+                let at = (topic, queue_id, next);
+                match wanted.then(|| self.record_if((&mut log, &mut copier), at, *entry, tags)).transpose() {
+                    Ok(record) => found.extend(record.flatten().inspect(|record| bytes += record.bytes().len())),
                     Err(error) if found.is_empty() => return Err(error),
-                    // The error is that message's alone: those in front of it are handed out first.
+                    // The error is that message's alone: those before it are returned first.
                     Err(_) => return Ok((found, QueueOffset(next))),
                 }
                 next += 1;
@@ -253,8 +161,8 @@ impl Store {
         self.shared.refresh()?;
         self.shared.refresh_deleted()?;
         let settings = self.shared.configuration.settings.lock().clone();
-        for place in self.shared.candidates(topic, key)? {
-            let more = self.shared.log.read(place, self.shared.visible_end(), |view, bytes| {
+        for physical_offset in self.shared.candidates(topic, key)? {
+            let more = self.shared.log.read(physical_offset, self.shared.visible_end(), |view, bytes| {
                 let wanted = view.topic == topic && has_key(view, key) && !settings.has_deleted(view);
                 !wanted || take(view, bytes)
             });
@@ -321,7 +229,7 @@ impl Store {
             let (first, end) = self.shared.range(&topic, queue_id)?;
             Ok((topic, queue_id, first, end))
         };
-        // The half and op queue stand in the table before their first message.
+        // The half and op queue are in the table before their first message.
         let kept = |row: &Result<(String, QueueId, u64, u64)>| {
             let is_there = |(topic, queue_id, first, end): &(String, QueueId, u64, u64)| {
                 *end > 0 && (first < end || settings.deleted_below(topic, *queue_id) < *end)
@@ -329,32 +237,6 @@ impl Store {
             row.as_ref().map_or(true, is_there)
         };
         names.into_iter().map(range).filter(kept).collect()
-    }
-
-    /// Figures.
-    pub fn stat(&self) -> Result<StoreStat> {
-        self.shared.refresh()?;
-        let shared = &self.shared;
-        let queues = self.queues()?.len();
-        let geometry = shared.index_files.lock().geometry();
-        let index_files = shared.index_files.lock().len();
-        let inner = shared.inner.lock();
-        Ok(StoreStat {
-            min_physical_offset: shared.log.segments.first(),
-            max_physical_offset: shared.log.appended(),
-            durable_physical_offset: shared.log.durable(),
-            visible_physical_offset: shared.visible_end(),
-            snapshot_physical_offset: shared.snapshots.position(),
-            commit_log_file_size: shared.log.segments.file_size(),
-            consume_queue_file_size: shared.queue_files.file_size(),
-            max_hash_slot_num: geometry.slots,
-            max_index_num: geometry.entries,
-            queues,
-            index_files,
-            pending_transactions: inner.derived.table.len(),
-            pending_table_bytes: inner.derived.table.memory(),
-            decided_halves: inner.derived.table.decided.count(),
-        })
     }
 
     /// The record of a queue's entry, if it has one of the tags: codes collide, so the tag itself is compared.
@@ -365,8 +247,8 @@ impl Store {
         entry: Entry,
         tags: Option<&[String]>,
     ) -> Result<Option<StoredRecord>> {
-        let place = entry.physical_offset;
-        let record = log.read(place, |view, bytes| {
+        let physical_offset = entry.physical_offset;
+        let record = log.read(physical_offset, |view, bytes| {
             // A record says itself which entry is its own; any other one is damaged.
             let is_it = (view.topic, view.queue_id, view.queue_offset.0) == (topic, queue_id, queue_offset);
             let has_one = |tags: &[String]| {
@@ -374,12 +256,12 @@ impl Store {
                 tag.is_some_and(|tag| tags.iter().any(|wanted| wanted == tag))
             };
             let wanted = tags.is_none_or(has_one);
-            is_it.then(|| wanted.then(|| copier.copy(bytes, place)))
+            is_it.then(|| wanted.then(|| copier.copy(bytes, physical_offset)))
         });
         match record {
             Ok(Some(record)) => Ok(record),
             Ok(None) | Err(Error::MessageNotFound { .. }) => {
-                Err(self.shared.damaged_entry(topic, queue_id, queue_offset, &format!("it leads to {place}")))
+                Err(self.shared.damaged_entry(topic, queue_id, queue_offset, &format!("it leads to {physical_offset}")))
             }
             Err(Error::OffsetTooOld { .. }) => Err(self.shared.too_old(topic, queue_id, queue_offset)),
             Err(error) => Err(error),
@@ -443,7 +325,7 @@ impl Shared {
             if self.is_removed(topic, queue_id, from)? {
                 return Err(self.too_old(topic, queue_id, from));
             }
-            return Err(self.damaged_entry(topic, queue_id, from, "it names no place in the log"));
+            return Err(self.damaged_entry(topic, queue_id, from, "it names no record in the log"));
         }
         let seen = entries.iter().take_while(|entry| entry.is_padding() || entry.end() <= visible).count();
         entries.truncate(seen);
@@ -500,13 +382,13 @@ impl Shared {
         let hash = java::index_hash(topic, key);
         let inner = self.inner.lock();
         let in_memory = inner.derived.dispatcher.index.iter().chain(inner.derived.index_in_flight.iter());
-        let mut places: BTreeSet<PhysicalOffset> =
+        let mut physical_offsets: BTreeSet<PhysicalOffset> =
             in_memory.filter(|entry| entry.hash == hash).map(|entry| entry.physical_offset).collect();
         // In this order: an entry is in the files before it is gone from memory.
         drop(inner);
         let everywhere = PhysicalOffset(0)..PhysicalOffset(u64::MAX);
-        places.extend(self.index_files.lock().query(hash, CANDIDATES_MAX, everywhere)?);
-        Ok(places.into_iter().rev().collect())
+        physical_offsets.extend(self.index_files.lock().query(hash, CANDIDATES_MAX, everywhere)?);
+        Ok(physical_offsets.into_iter().rev().collect())
     }
 }
 

@@ -168,8 +168,8 @@ impl Shared {
 
     fn encode(&self, captured: Captured) -> Result<Vec<u8>> {
         let crc_of = |last: Anchor| {
-            let place = PhysicalOffset(last.physical_offset);
-            let crc = self.log.read(place, self.log.appended(), |_, bytes| crc32fast::hash(bytes))?;
+            let physical_offset = PhysicalOffset(last.physical_offset);
+            let crc = self.log.read(physical_offset, self.log.appended(), |_, bytes| crc32fast::hash(bytes))?;
             Ok(Anchor { crc, ..last })
         };
         let snapshot = Snapshot {

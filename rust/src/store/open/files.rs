@@ -17,7 +17,7 @@ use crate::recovery::{Known, Recovered, recover};
 use crate::segment::SegmentQueue;
 use crate::settings::Settings;
 use crate::snapshot::Snapshot;
-use crate::store::survey::Geometry;
+use crate::store::layout_check::Geometry;
 
 /// The large files of a store.
 pub(super) struct Files {

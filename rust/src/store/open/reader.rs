@@ -14,8 +14,8 @@ use crate::recovery::Known;
 use crate::segment::SegmentQueue;
 use crate::settings::Settings;
 use crate::store::Shared;
+use crate::store::layout_check::geometry;
 use crate::store::sight::Sight;
-use crate::store::survey::geometry;
 
 /// How often a reader starts again because a writer came or went while it read.
 const TRIES_MAX: u32 = 8;

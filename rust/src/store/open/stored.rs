@@ -20,8 +20,8 @@ use crate::segment::SegmentQueue;
 use crate::settings::{Settings, StoreId};
 use crate::snapshot::Snapshot;
 use crate::store::configuration::clamp_offsets;
+use crate::store::layout_check::Geometry;
 use crate::store::sight::{LiveWriter, Sight};
-use crate::store::survey::Geometry;
 
 /// The marks of writers.
 pub(super) struct Marks {

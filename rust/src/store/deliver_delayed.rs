@@ -1,8 +1,10 @@
-//! Deliver: delayed messages whose time has come go to their topics.
+//! Delivers delayed messages to their topics when they are due.
 //!
-//! In: a call now and then. Out: what was due, appended as it was sent, as one write; when the next is due. Always: in
-//! the order of each level; a message stands in its topic once, also behind a crash, as far as the log tells: what is
-//! delivered names the record that waited, and recovery takes the progress from there. Not here: when to call (Python).
+//! In:     a call now and then.
+//! Out:    what was due, appended as it was sent, as one write; when the next message is due.
+//! Always: in the order of each level. A message is in its topic once, also after a crash, as far as the log tells: what is
+//!         delivered names the delayed record, and recovery takes the progress from there.
+//! Not here: when to call (Python).
 
 use super::batch::{Batch, IndexKeys, Purpose, Wait};
 use super::{Inner, Shared, Store, StoredRecord};
@@ -24,7 +26,7 @@ pub struct Delivered {
     pub messages: usize,
     /// What could not be delivered and was passed over, with the reasons.
     pub passed_over: Vec<String>,
-    /// When the next is due; `None`: nothing waits.
+    /// When the next is due; `None`: no message is delayed.
     pub next_in_ms: Option<i64>,
 }
 
@@ -74,7 +76,7 @@ impl Shared {
     /// What is due, in order, and when the next is.
     fn due(&self, max_messages: usize) -> Result<(Vec<Due>, Option<i64>)> {
         let mut round = Round::default();
-        for (queue_id, mut from) in self.waiting_queues() {
+        for (queue_id, mut from) in self.delayed_queues() {
             // A queue is read in parts: what its files hold, then what is in memory.
             while let Some(next) = self.due_from(queue_id, from, max_messages, &mut round)? {
                 from = next;
@@ -98,7 +100,7 @@ impl Shared {
                 Err(String::new())
             } else {
                 round.bytes += u64::from(entry.size);
-                self.waiting_record(entry.physical_offset)?
+                self.delayed_record(entry.physical_offset)?
             };
             round.due.push(Due { queue_id, queue_offset, record });
         }
@@ -117,19 +119,22 @@ impl Shared {
     }
 
     /// The queues of the schedule topic, and where to go on in each.
-    pub(super) fn waiting_queues(&self) -> DelayProgress {
+    pub(super) fn delayed_queues(&self) -> DelayProgress {
         let inner = self.inner.lock();
         let queues = inner.derived.dispatcher.queues.iter().map(|(_, queue)| queue);
-        let waiting = queues.filter(|queue| &*queue.topic == SCHEDULE_TOPIC).map(|queue| {
+        let delayed = queues.filter(|queue| &*queue.topic == SCHEDULE_TOPIC).map(|queue| {
             let progress = inner.derived.delays.get(&queue.queue_id).copied().unwrap_or(0);
             (queue.queue_id, progress.max(queue.first))
         });
-        waiting.collect()
+        delayed.collect()
     }
 
     /// A record, or why it can never be delivered; what may pass is an error.
-    fn waiting_record(&self, place: crate::units::PhysicalOffset) -> Result<std::result::Result<StoredRecord, String>> {
-        match self.log.read(place, self.visible_end(), |_, bytes| StoredRecord::new(bytes, place)) {
+    fn delayed_record(
+        &self,
+        physical_offset: crate::units::PhysicalOffset,
+    ) -> Result<std::result::Result<StoredRecord, String>> {
+        match self.log.read(physical_offset, self.visible_end(), |_, bytes| StoredRecord::new(bytes, physical_offset)) {
             Ok(record) => Ok(Ok(record)),
             Err(error @ (Error::StoreCorrupt { .. } | Error::MessageNotFound { .. } | Error::OffsetTooOld { .. })) => {
                 Ok(Err(error.to_string()))
@@ -187,7 +192,7 @@ impl Shared {
     }
 }
 
-/// Padding stands for no message, so there is nothing to say of it.
+/// Padding is no message, so there is nothing to say of it.
 fn pass_over(due: &Due, why: &str, passed_over: &mut Vec<String>) {
     if !why.is_empty() {
         passed_over.push(format!(

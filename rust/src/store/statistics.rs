@@ -1,7 +1,9 @@
-//! Figures: how transactions ended since the store was opened, and what pends by topic and group.
+//! Statistics: totals of an open store, how transactions ended since it was opened, and what is pending by topic and group.
 //!
-//! In: the table, and the records of what pends. Out: counts. Always: no record is read under the put lock, and each one
-//! once as long as it pends. Not here: totals of the store (`read`), names of metrics (Python).
+//! In:     the table, and the records of pending half messages.
+//! Out:    counts.
+//! Always: no record is read under the put lock, and each is read once while its transaction is pending.
+//! Not here: names of metrics (Python).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use crate::units::{PhysicalOffset, to_usize};
 /// Topics by half queue offset.
 pub(super) type PendingTopics = HashMap<u64, Arc<str>>;
 
-/// What pends of a topic and a producer group.
+/// Pending transactions of a topic and a producer group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingRow {
     /// The topic that its messages are meant for.
@@ -31,14 +33,61 @@ pub struct PendingRow {
     pub oldest_ms: i64,
 }
 
+/// Totals of an open store.
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)] // Each is explained where Python sees it, in _native.pyi.
+pub struct StoreStat {
+    pub min_physical_offset: u64,
+    pub max_physical_offset: u64,
+    pub durable_physical_offset: u64,
+    pub visible_physical_offset: u64,
+    pub snapshot_physical_offset: u64,
+    pub commit_log_file_size: u64,
+    pub consume_queue_file_size: u64,
+    pub max_hash_slot_num: u32,
+    pub max_index_num: u32,
+    pub queues: usize,
+    pub index_files: usize,
+    pub pending_transactions: u64,
+    pub pending_table_bytes: usize,
+    pub decided_halves: u64,
+}
+
 impl Store {
-    /// How transactions ended since the store was opened here.
+    /// Returns totals of the store.
+    pub fn stat(&self) -> Result<StoreStat> {
+        self.shared.refresh()?;
+        let shared = &self.shared;
+        let queues = self.queues()?.len();
+        let geometry = shared.index_files.lock().geometry();
+        let index_files = shared.index_files.lock().len();
+        let inner = shared.inner.lock();
+        Ok(StoreStat {
+            min_physical_offset: shared.log.segments.first(),
+            max_physical_offset: shared.log.appended(),
+            durable_physical_offset: shared.log.durable(),
+            visible_physical_offset: shared.visible_end(),
+            snapshot_physical_offset: shared.snapshots.position(),
+            commit_log_file_size: shared.log.segments.file_size(),
+            consume_queue_file_size: shared.queue_files.file_size(),
+            max_hash_slot_num: geometry.slots,
+            max_index_num: geometry.entries,
+            queues,
+            index_files,
+            pending_transactions: inner.derived.table.len(),
+            pending_table_bytes: inner.derived.table.memory(),
+            decided_halves: inner.derived.table.decided.count(),
+        })
+    }
+
+    /// Returns how transactions ended since the store was opened here.
     pub fn transaction_counts(&self) -> Result<Counts> {
         self.shared.check_open()?;
         Ok(self.shared.inner.lock().counts.clone())
     }
 
-    /// What pends, by topic and producer group. Reads the records of what pends and did not at the last call.
+    /// Returns pending transactions by topic and producer group. Reads the records of those that were not pending at the last
+    /// call.
     pub fn pending(&self) -> Result<Vec<PendingRow>> {
         self.shared.refresh()?;
         let now_ms = self.shared.clock.monotonic_ms();
@@ -71,8 +120,8 @@ impl Store {
 impl Shared {
     /// The topic that a half is meant for; `None` where it ended meanwhile, and its record is gone.
     fn topic_of(&self, half: HalfCopy, names: &mut HashSet<Arc<str>>) -> Option<Arc<str>> {
-        let place = PhysicalOffset(half.physical_offset);
-        let read = self.log.read(place, self.log.appended(), |view, _| {
+        let physical_offset = PhysicalOffset(half.physical_offset);
+        let read = self.log.read(physical_offset, self.log.appended(), |view, _| {
             let topic = HalfFacts::of(view).real_topic;
             Arc::clone(names.get_or_insert_with(topic, |topic| Arc::from(topic)))
         });
@@ -81,7 +130,7 @@ impl Shared {
 }
 
 impl Inner {
-    /// Counts ends that were judged: those that decided nothing, and those that answered a check.
+    /// Counts ends that were decided on: those that decided nothing, and those that answered a check.
     pub(super) fn count_ends(&mut self, group: &[&End], results: &[Result<Ended>]) {
         for (end, result) in group.iter().zip(results) {
             match result {

@@ -1,4 +1,4 @@
-//! Survey: what a directory holds, before anything in it is touched.
+//! Layout check: what a directory contains, before anything in it is touched.
 //!
 //! In: a directory, options, remembered settings. Out: whether it is a store, and its files' sizes. Always: reads only;
 //! what is no store, or a kind of store that we cannot continue, is refused by name. Not here: locks, recovery.

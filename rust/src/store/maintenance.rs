@@ -1,7 +1,9 @@
-//! Upkeep: what a store does beside appends: derived files, syncs, progress, the clean close.
+//! Maintenance: what a store does beside appends: derived files, syncs, the clean close.
 //!
-//! In: a background thread, or a caller. Out: files that are as new as they need to be. Always: data is synced before
-//! what points to it; the log never waits for a queue or the index. Not here: snapshots.
+//! In:     a background thread, or a caller.
+//! Out:    files that are as new as they need to be.
+//! Always: data is synced before what points to it. The log never waits for a queue or the index.
+//! Not here: snapshots (`snapshot`), offsets and progress (`configuration`).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -182,7 +184,7 @@ impl Shared {
             // What is on disk is not known; the guard stays, and the next opening recovers.
             return Ok(());
         }
-        // Whoever comes behind this lock finds the store closed: nothing is written once it is handed over.
+        // Every later holder of this lock finds the store closed: nothing is written once it is handed over.
         let _one = self.maintenance.turn.lock();
         // First of all, so that a full disk, which fails what comes next, does not keep the log from being durable.
         self.wait_durable(self.log.appended())?;

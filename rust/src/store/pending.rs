@@ -1,7 +1,8 @@
-//! Waiting: what pends, handed to whoever decides about checks.
+//! Pending: transactions without an outcome, for the policy that decides about checks.
 //!
-//! In: the table. Out: facts; and what was decided goes back in: look again then, a check was sent. Always: writes no
-//! byte to disk (T14).
+//! In:     the table; decisions, such as when to look again, and that a check was sent.
+//! Out:    facts about pending transactions.
+//! Always: writes no byte to disk (T14).
 
 use super::{Inner, Shared, Store};
 use crate::error::{Error, Result};
@@ -18,7 +19,7 @@ impl Store {
         Ok(scan::due(&self.shared.inner.lock().derived.table, now_ms, limit))
     }
 
-    /// Pending transactions behind a half queue offset (`None`: from the first), at most `limit`.
+    /// Pending transactions after a half queue offset (`None`: from the first), at most `limit`.
     pub fn halves_waiting(&self, after: Option<u64>, limit: usize) -> Result<Vec<Waiting>> {
         self.shared.refresh()?;
         let now_ms = self.shared.clock.monotonic_ms();
@@ -79,7 +80,7 @@ impl Store {
         self.shared.refresh()?;
         let inner = self.shared.inner.lock();
         let pending = inner.derived.table.find(half_queue_offset.0).and_then(|key| inner.derived.table.get(key));
-        let place = if let Some(entry) = pending {
+        let physical_offset = if let Some(entry) = pending {
             let copy = entry.copies().find(|(copy, _)| copy.queue_offset == half_queue_offset.0);
             copy.map(|(copy, _)| copy.physical_offset)
         } else {
@@ -89,10 +90,10 @@ impl Store {
             crate::consume_queue::Entry::from_bytes(&bytes).map(|entry| entry.physical_offset.0)
         };
         drop(inner);
-        let place = place.ok_or_else(|| Error::MessageNotFound {
-            what: format!("no half message stands at half queue offset {half_queue_offset}"),
+        let physical_offset = physical_offset.ok_or_else(|| Error::MessageNotFound {
+            what: format!("no half message is at half queue offset {half_queue_offset}"),
         })?;
-        self.read_at(PhysicalOffset(place))
+        self.read_at(PhysicalOffset(physical_offset))
     }
 }
 

@@ -1,7 +1,9 @@
-//! Half floor: a half queue goes on behind every offset that an op message names, also where the halves were lost.
+//! Repairs a half queue that ends before an offset which an op message names, because half messages were lost.
 //!
-//! In: an open store whose log was repaired. Out: the same; else the next half message would get an offset whose op stands
-//! in the log already, and a broker would take it for ended. Always: only where that is so, and before anybody sends.
+//! In:     an open store whose log was repaired.
+//! Out:    a half queue that continues after every named offset. Without this the next half message would get an offset
+//!         whose op is in the log already, and a broker would take it for ended.
+//! Always: only where an op names such an offset, and before the first send.
 
 use super::append::{NewHalfMessage, NewMessage};
 use super::batch::Wait;
@@ -13,12 +15,12 @@ use crate::message::{Envelope, Parts};
 use crate::names::REPAIR_TOPIC;
 use crate::units::QueueId;
 
-/// Offsets that are passed over at most: an op that names one far behind was not written by a store.
+/// Offsets that are passed over at most: an op that names one far after the end was not written by a store.
 const LOST_MAX: u64 = 1 << 20;
 
 impl Store {
-    /// A transaction that is rolled back at once takes the last offset that is named.
-    pub(super) fn begin_halves_behind_ops(&self) -> Result<()> {
+    /// Takes the last offset that is named with a transaction that is rolled back at once.
+    pub(super) fn repair_half_queue(&self) -> Result<()> {
         let mut inner = self.shared.inner.lock();
         let slot = inner.derived.half_slot;
         let (next, floor) = (inner.derived.dispatcher.queues.next(slot), inner.derived.replay.named_end());

@@ -1,0 +1,85 @@
+//! Stored record: a message as the log has it, copied out of the log.
+//!
+//! In:     bytes of a record, from the log or from a broker that stored it.
+//! Out:    the record, decoded when it is asked for.
+//! Always: the bytes are those of one whole record.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::consume_queue::Entry;
+use crate::error::{Error, Result};
+use crate::record::RecordView;
+use crate::record::decode::{DecodeError, Scanned, Verify, body_of, decode};
+use crate::record::layout::PHYSICAL_OFFSET_AT;
+use crate::units::{PhysicalOffset, to_usize};
+
+/// Bytes of the copies that share one allocation: one that is kept keeps as much.
+const COPIES_BYTES: usize = 64 << 10;
+
+/// A record, copied out of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredRecord {
+    bytes: Bytes,
+    physical_offset: PhysicalOffset,
+}
+
+impl StoredRecord {
+    pub(super) fn new(bytes: &[u8], physical_offset: PhysicalOffset) -> Self {
+        Self { bytes: Bytes::copy_from_slice(bytes), physical_offset }
+    }
+
+    /// Returns the record that `bytes` begin with, sent by the broker that stored it, which has verified its checksums.
+    pub fn received(bytes: &[u8]) -> std::result::Result<Self, DecodeError> {
+        let physical_offset = bytes.get(PHYSICAL_OFFSET_AT..).and_then(|rest| rest.first_chunk::<8>());
+        let physical_offset = physical_offset.ok_or(DecodeError::BadLength { field: "total size" })?;
+        let physical_offset = PhysicalOffset(u64::from_be_bytes(*physical_offset));
+        match decode(bytes, physical_offset, Verify::NOTHING)? {
+            Scanned::Record(view) => {
+                let size = usize::try_from(view.size).unwrap_or(usize::MAX);
+                Ok(Self::new(bytes.get(..size).unwrap_or_default(), physical_offset))
+            }
+            Scanned::Blank { size } => Err(DecodeError::BadSize { found: size }),
+        }
+    }
+
+    /// The record as stored.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The sysflag, and the body as stored.
+    pub fn body(&self) -> (i32, &[u8]) {
+        // Only what was decoded becomes a `StoredRecord`.
+        body_of(&self.bytes).unwrap_or_default()
+    }
+
+    /// The record, decoded. It was verified when it was read.
+    pub fn view(&self) -> Result<RecordView<'_>> {
+        match decode(&self.bytes, self.physical_offset, Verify::NOTHING) {
+            Ok(Scanned::Record(view)) => Ok(view),
+            _ => Err(Error::MessageNotFound { what: format!("no record at {}", self.physical_offset) }),
+        }
+    }
+}
+
+/// Copies records of one read side by side: small ones would cost more to allocate than to copy.
+pub(super) struct Copier {
+    room: BytesMut,
+    still_to_come: usize,
+}
+
+impl Copier {
+    /// For as many bytes as `entries` lead to.
+    pub(super) fn of<'a>(entries: impl Iterator<Item = &'a Entry>) -> Self {
+        Self { room: BytesMut::new(), still_to_come: entries.map(|entry| to_usize(entry.size.into())).sum() }
+    }
+
+    pub(super) fn copy(&mut self, bytes: &[u8], physical_offset: PhysicalOffset) -> StoredRecord {
+        if self.room.capacity() < bytes.len() {
+            self.room = BytesMut::with_capacity(self.still_to_come.min(COPIES_BYTES).max(bytes.len()));
+        }
+        self.still_to_come = self.still_to_come.saturating_sub(bytes.len());
+        self.room.extend_from_slice(bytes);
+        StoredRecord { bytes: self.room.split().freeze(), physical_offset }
+    }
+}
