@@ -77,6 +77,21 @@ def test_values_of_a_header_are_text_or_numbers(wire: Wire) -> None:
     assert (answer.opaque, answer.code, "topic" in (answer.remark or "")) == (5, INVALID, True)
 
 
+@pytest.mark.parametrize("place", ["clientID", "groupName", "topic"])
+def test_half_a_character_is_refused_without_noise(
+    wire: Wire, server: Server, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    """JSON can escape half of a surrogate pair, which is no text: a name with it cannot be."""
+    said = json.loads(heartbeat("c1", "g"))
+    consumer = said["consumerDataSet"][0]
+    where = {"clientID": said, "groupName": consumer, "topic": consumer["subscriptionDataSet"][0]}[place]
+    where[place] = "x\ud800"
+    assert wire.call(HEARTBEAT, {}, json.dumps(said).encode()).code == INVALID
+    assert server.counters()["consumers"] == 0
+    assert "Traceback" not in caplog.text
+    assert wire.call(HEARTBEAT, {}, heartbeat("\U0001f600", "g")).code == 0
+
+
 # Operators ------------------------------------------------------------------------------------------------------------
 
 

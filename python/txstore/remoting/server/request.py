@@ -102,6 +102,9 @@ def json_body(request: Request) -> dict[str, Any]:
     """The body as a JSON object. Raises Refused."""
     try:
         value = json.loads(request.body)
+        if b"\\u" in request.body:
+            # Escapes may make halves of characters, which no text of ours can hold.
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
