@@ -41,6 +41,8 @@ STORES = int(os.environ.get("TXSTORE_PEER_STORES", "3"))
 AT_ONCE = int(os.environ.get("TXSTORE_PEER_AT_ONCE", "3"))
 SEED = int(os.environ.get("TXSTORE_PEER_SEED", random.randrange(1 << 30)))
 SECTOR = 512
+BODY_AT = 88
+"""Bytes of a record before its body."""
 
 
 @dataclass
@@ -148,8 +150,10 @@ def lose(store: Path, chance: random.Random, kind: int) -> str:
             file.seek(start)
             file.write(bytes(chance.choice([len(one.raw), SECTOR, 3 * SECTOR])))
             return f"hole at {one.physical_offset}"
-        file.seek(one.physical_offset - base + len(one.raw) // 2)
-        file.write(chance.randbytes(len(one.raw) - len(one.raw) // 2))
+        # RocketMQ checks the body alone: a record that is torn after it is whole to it, with other properties.
+        torn = min(len(one.raw) // 2, BODY_AT)
+        file.seek(one.physical_offset - base + torn)
+        file.write(chance.randbytes(len(one.raw) - torn))
         return f"torn at {one.physical_offset}"
 
 
