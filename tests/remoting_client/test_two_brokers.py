@@ -111,5 +111,4 @@ def test_the_end_of_one_transaction_does_not_end_the_other_ones_local_transactio
             assert asked.bodies == []
         for server in (first, second):
             (done,) = server.broker.transactions(state="committed")
-            assert done.topic == "orders"
-        assert asked.bodies == []
+            assert done.topic == "orders"  # A check that was sent before the end may ask after it, and changes nothing.
