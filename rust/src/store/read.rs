@@ -42,7 +42,7 @@ impl Store {
         self.read_within(topic, queue_id, queue_offset, max_messages, tags, u64::MAX)
     }
 
-    /// As `read`, but looks at no more than about `entries_max` entries of the queue: a rare tag would have it look at all.
+    /// As `read`, but looks at no more than `entries_max` entries of the queue: a rare tag would have it look at all.
     pub fn read_within(
         &self,
         topic: &str,
@@ -73,7 +73,7 @@ impl Store {
         let mut found = Vec::new();
         let mut bytes = 0;
         while found.len() < max_messages && bytes < READ_BYTES_MAX && next < last {
-            let most = to_u64(max_messages - found.len()).max(32);
+            let most = to_u64(max_messages - found.len()).max(32).min(last - next);
             let entries = match self.shared.entries_if(topic, queue_id, next, most, wait) {
                 Ok(entries) if entries.is_empty() => break,
                 Ok(entries) => entries,
