@@ -311,7 +311,8 @@ impl<'a> Batch<'a> {
             dispatcher.queues.push(*slot, *entry);
         }
         dispatcher.index.extend_from_slice(&staged.index);
-        shared.maintenance.ask(dispatcher.queues.buffered(), dispatcher.index.len());
+        let unsynced_bytes = shared.log.appended().saturating_sub(shared.log.durable());
+        shared.maintenance.ask(dispatcher.queues.buffered(), dispatcher.index.len(), unsynced_bytes);
         derived.note_last(last);
         Ok(())
     }

@@ -22,6 +22,9 @@ use crate::units::PhysicalOffset;
 const BUFFERED_WAKE: usize = 1 << 20;
 /// Index entries in memory from which the background thread is woken.
 const INDEX_WAKE: usize = 1 << 15;
+/// Bytes of the log that are not durable from which the background thread is woken. A full file is made durable before the
+/// next one is begun, and sends wait for that: much of it must be durable by then, however large the messages are.
+const UNSYNCED_WAKE: u64 = 64 << 20;
 /// Bytes of queue entries, or index entries, in memory from which a sender writes them itself.
 const BUFFERED_MAX: usize = 32 << 20;
 const INDEX_MAX: usize = 1 << 20;
@@ -40,10 +43,12 @@ pub(super) struct Maintenance {
 }
 
 impl Maintenance {
-    /// Wakes the background thread when much is buffered: bytes of queue entries, and index entries.
+    /// Wakes the background thread when much is buffered (bytes of queue entries, and index entries), or much of the log is
+    /// not durable.
     #[inline]
-    pub(super) fn ask(&self, buffered_bytes: usize, index_entries: usize) {
-        let much = buffered_bytes > BUFFERED_WAKE || index_entries > INDEX_WAKE;
+    pub(super) fn ask(&self, buffered_bytes: usize, index_entries: usize, unsynced_bytes: u64) {
+        let is_buffered = buffered_bytes > BUFFERED_WAKE || index_entries > INDEX_WAKE;
+        let much = is_buffered || unsynced_bytes > UNSYNCED_WAKE;
         if much && !self.is_asked.swap(true, Ordering::AcqRel) {
             self.wake.set();
         }

@@ -130,3 +130,23 @@ fn an_end_by_hand_that_waits_for_the_disk_delays_no_other_end() {
         assert_eq!(discard.join().unwrap().unwrap().outcome, Outcome::Discarded);
     });
 }
+
+/// A log file that is full is made durable before the next one is begun, while sends wait. So the background thread makes
+/// the log durable as it grows, and does not wait for its interval.
+#[test]
+fn much_that_is_not_durable_becomes_durable_before_the_interval_is_over() {
+    let hour_ms = 3_600_000;
+    let bench = Bench::new(FlushDiskType::Async).with(|options| {
+        options.commit_log_file_size = Some(128 << 20);
+        options.background = true;
+        options.flush_interval_ms = hour_ms;
+    });
+    let store = bench.open();
+    let body = vec![7; 4_000_000];
+    let first = send(&store, "t", &body).unwrap();
+    let end = first.physical_offset.0 + u64::from(first.size);
+    assert!(!store.is_durable(end), "one message does not wake the background thread");
+    (0..17).for_each(|_| drop(send(&store, "t", &body).unwrap()));
+    let mut looks = (0..12_000).map(|_| std::thread::sleep(std::time::Duration::from_millis(5)));
+    assert!(looks.any(|()| store.is_durable(end)), "nothing was synced");
+}
