@@ -3,7 +3,6 @@
 //! In: the table and the monotonic clock. Out: `Waiting`, one for each pending transaction asked for; what is due, put
 //! together by what is alike. Always: ages come from the monotonic clock. Not here: whether to ask, discard or wait.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::HalfCopy;
@@ -88,14 +87,14 @@ pub fn alike(mut halves: Vec<Waiting>) -> Vec<Alike> {
         let checked = half.last_check_age_ms.is_some();
         (half.owner, half.checks, half.running, half.immunity_ms, checked, half.answered)
     };
-    let same = |one: &Waiting, other: &Waiting| kind(one) == kind(other) && one.group == other.group;
-    halves.sort_by(|one, other| {
+    let same = |one: &Waiting, other: &Waiting| {
+        kind(one) == kind(other) && (Arc::ptr_eq(&one.group, &other.group) || one.group == other.group)
+    };
+    if halves.first().is_some_and(|first| halves.iter().all(|half| same(first, half))) {
         // Mostly all are alike, and that is told sooner than an order.
-        if same(one, other) {
-            return Ordering::Equal;
-        }
-        kind(one).cmp(&kind(other)).then_with(|| one.group.cmp(&other.group))
-    });
+        return Alike::of(halves).into_iter().collect();
+    }
+    halves.sort_by(|one, other| kind(one).cmp(&kind(other)).then_with(|| one.group.cmp(&other.group)));
     let lengths: Vec<usize> = halves.chunk_by(same).map(<[Waiting]>::len).collect();
     let mut halves = halves.into_iter();
     lengths.into_iter().filter_map(|length| Alike::of(halves.by_ref().take(length).collect())).collect()
