@@ -946,7 +946,7 @@ def request_rules() -> list[RequestRule]:
 
 @final
 class RemotingRequest:
-    """A client's request that Python is to answer. Codes below 0 are the engine's own questions."""
+    """A client's request that Python answers."""
 
     @property
     def number(self) -> int:
@@ -969,6 +969,98 @@ class RemotingRequest:
     def remark(self) -> str | None: ...
     @property
     def fields(self) -> dict[str, str]: ...
+    @property
+    def body(self) -> bytes: ...
+
+@final
+class UnknownTopic:
+    """Asks whether a topic exists that the engine does not know.
+
+    Call `set_topic`, then `answer` with 0; or refuse the client by `answer` with another code.
+    """
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def connection(self) -> int: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def create(self) -> bool:
+        """Whether the client wants to send: then the topic may be created."""
+
+@final
+class NewProducer:
+    """Asks for the number of a producer group that is new on its connection.
+
+    Call `answer_producer`; or refuse the client by `answer` with a code other than 0.
+    """
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def connection(self) -> int: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def account(self) -> str | None:
+        """As in `RemotingRequest`."""
+
+@final
+class ConnectionClosed:
+    """Tells that a connection has ended."""
+
+    @property
+    def connection(self) -> int: ...
+    @property
+    def address(self) -> str: ...
+
+@final
+class ConnectionRefused:
+    """Tells that a connection was closed because of what the client sent."""
+
+    @property
+    def connection(self) -> int: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+
+@final
+class RequestDenied:
+    """Tells that a request was denied; only the first time on a connection."""
+
+    @property
+    def connection(self) -> int: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def code(self) -> int:
+        """The request's code."""
+    @property
+    def reason(self) -> str:
+        """What the account lacks."""
+
+@final
+class ClientAnswer:
+    """Tells a client's response to what it was asked by `RemotingServer.ask`."""
+
+    @property
+    def connection(self) -> int: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def opaque(self) -> int:
+        """What `ask` returned."""
+    @property
+    def code(self) -> int:
+        """The response code."""
+    @property
+    def remark(self) -> str | None: ...
     @property
     def body(self) -> bytes: ...
 
@@ -1053,22 +1145,34 @@ class RemotingServer:
     @property
     def addresses(self) -> list[str]:
         """Where it listens by TCP, in the order of `listen`."""
-    def next_request(self, timeout_ms: int) -> RemotingRequest | None:
-        """Waits for a request; None: there was none in this time."""
+    def next_event(
+        self, timeout_ms: int
+    ) -> (
+        RemotingRequest
+        | UnknownTopic
+        | NewProducer
+        | ConnectionClosed
+        | ConnectionRefused
+        | RequestDenied
+        | ClientAnswer
+        | None
+    ):
+        """Waits for the next event. Returns None if there is none in this time."""
     def answer(
         self,
-        request: RemotingRequest,
+        event: RemotingRequest | UnknownTopic | NewProducer,
         code: int,
         remark: str | None = None,
         fields: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> bool:
-        """False: nobody waits for it any more."""
+        """Answers an event. Returns False if the client no longer waits."""
+    def answer_producer(self, event: NewProducer, number: int) -> bool:
+        """Answers with the producer's number. Returns False if the client no longer waits."""
     def send(self, connection: int, code: int, fields: Mapping[str, str], body: bytes | None = None) -> bool:
         """A one-way request to a client; False: its connection is gone, or takes nothing more."""
     def ask(self, connection: int, code: int, fields: Mapping[str, str], body: bytes | None = None) -> int | None:
-        """As `send`, with an answer, which comes as a request -6 with the fields `opaque`, as returned here, and `code`;
-        None: it was not sent."""
+        """Sends a request that the client answers by a `ClientAnswer`. Returns its `opaque`; None: it was not sent."""
     def may_send(self, account: str | None, topic: str) -> bool:
         """Whether an account may publish to a topic now; True for all where there are no accounts."""
     def send_check(
@@ -1077,7 +1181,7 @@ class RemotingServer:
         """Asks a client what became of a transaction. False: its connection is gone or takes nothing more, or its account
         may not publish to the half message's topic. Raises TransactionNotFoundError."""
     def forget_producer(self, connection: int, group: str) -> None:
-        """The group's next half message on this connection is announced again, by request -2."""
+        """The group's next half message on this connection is announced again, by a `NewProducer`."""
     def close_connection(self, connection: int) -> None: ...
     def set_topic(self, topic: str, read_queues: int, write_queues: int) -> None:
         """Makes a topic known to the data path. Raises InvalidNameError."""

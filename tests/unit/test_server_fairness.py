@@ -19,6 +19,7 @@ from tests.remoting_requests import END, PULL, SEND_V2, heartbeat, pulling, send
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
 from txstore import Broker, Message, Server, ServerConfig
+from txstore._native import RemotingRequest
 
 ONE_THREAD = ServerConfig(listen="127.0.0.1:0", name_server=None, io_threads=1)
 HEARTBEAT, UPDATE_OFFSET, ROUTE, UNKNOWN_CODE = 34, 15, 105, 9_999
@@ -116,10 +117,11 @@ class Held:
         self.order: list[int] = []
         dispatch = server._dispatch
 
-        def wait(request: Any) -> None:
+        def wait(event: Any) -> None:
             self.release.wait(60)
-            self.order.append(request.code)
-            dispatch(request)
+            if isinstance(event, RemotingRequest):
+                self.order.append(event.code)
+            dispatch(event)
 
         server._dispatch = wait  # type: ignore[method-assign]
 

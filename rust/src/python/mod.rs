@@ -10,6 +10,8 @@ mod arrow;
 mod call;
 mod codes;
 mod error;
+#[cfg(feature = "server")]
+mod event;
 mod message;
 mod remoting;
 mod repair;
@@ -36,6 +38,11 @@ mod _native {
     };
     #[pymodule_export]
     use super::codes::{RequestRule, request_rules};
+    #[cfg(feature = "server")]
+    #[pymodule_export]
+    use super::event::{
+        ClientAnswer, ConnectionClosed, ConnectionRefused, NewProducer, RemotingRequest, RequestDenied, UnknownTopic,
+    };
     #[pymodule_export]
     use super::message::{Message, SendResult};
     #[pymodule_export]
@@ -46,7 +53,7 @@ mod _native {
     use super::retention::{Expired, LogFile};
     #[cfg(feature = "server")]
     #[pymodule_export]
-    use super::server::{RemotingRequest, RemotingServer};
+    use super::server::RemotingServer;
     #[pymodule_export]
     use super::store::{OpenReport, Store, StoreStat};
     #[pymodule_export]

@@ -10,18 +10,18 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
 
 use super::call::detached;
 use super::error::OrRaise;
+use super::event::{NewProducer, Question, to_object};
 use super::store::Store;
 use crate::error::Error;
 use crate::half::HalfFacts;
-use crate::remoting::accounts::{ACCESS_KEY, AccountOptions, Accounts, Permission};
+use crate::remoting::accounts::{AccountOptions, Accounts, Permission};
 use crate::remoting::check::check_request;
 use crate::remoting::command::FLAG_ONE_WAY;
 use crate::remoting::deadlines::TimeLimits;
-use crate::remoting::policy::{Answer, Request};
+use crate::remoting::event::{Answer, Response};
 use crate::remoting::server::{Server, ServerOptions};
 use crate::remoting::tables::Subscription;
 use crate::remoting::tls::TlsOptions;
@@ -31,68 +31,6 @@ use crate::units::QueueOffset;
 
 /// Topic, kind, messages, bytes, messages by size.
 type Sent = (String, &'static str, u64, u64, Vec<(Option<u64>, u64)>);
-
-/// A request that Python is to decide.
-#[pyclass(frozen, module = "txstore._native")]
-pub(super) struct RemotingRequest(Request);
-
-#[pymethods]
-impl RemotingRequest {
-    #[getter]
-    fn number(&self) -> u64 {
-        self.0.number
-    }
-
-    #[getter]
-    fn connection(&self) -> u64 {
-        self.0.connection
-    }
-
-    #[getter]
-    fn address(&self) -> &str {
-        &self.0.address
-    }
-
-    /// The account that signed it. Verified where the server has accounts; without accounts it means nothing.
-    #[getter]
-    fn account(&self) -> Option<&str> {
-        self.0.command.ext_fields.get(ACCESS_KEY)
-    }
-
-    #[getter]
-    fn code(&self) -> i32 {
-        self.0.command.code
-    }
-
-    #[getter]
-    fn language(&self) -> u8 {
-        self.0.command.language
-    }
-
-    #[getter]
-    fn version(&self) -> i32 {
-        self.0.command.version
-    }
-
-    #[getter]
-    fn remark(&self) -> Option<&str> {
-        self.0.command.remark.as_deref()
-    }
-
-    #[getter]
-    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let fields = PyDict::new(py);
-        for (name, value) in self.0.command.ext_fields.iter() {
-            fields.set_item(name, value)?;
-        }
-        Ok(fields)
-    }
-
-    #[getter]
-    fn body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.0.command.body)
-    }
-}
 
 /// What secures connections, by the names of its attributes.
 #[derive(FromPyObject)]
@@ -233,22 +171,27 @@ impl RemotingServer {
         self.server.addresses().iter().map(ToString::to_string).collect()
     }
 
-    fn next_request(&self, py: Python<'_>, timeout_ms: u64) -> Option<RemotingRequest> {
-        py.detach(|| self.server.service().policy.next(timeout_ms)).map(RemotingRequest)
+    fn next_event<'py>(&self, py: Python<'py>, timeout_ms: u64) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let entry = py.detach(|| self.server.service().policy.next(timeout_ms));
+        entry.map(|entry| to_object(py, entry)).transpose()
     }
 
-    #[pyo3(signature = (request, code, remark=None, fields=None, body=None))]
+    #[pyo3(signature = (event, code, remark=None, fields=None, body=None))]
     fn answer(
         &self,
-        request: &Bound<'_, RemotingRequest>,
+        event: Question<'_>,
         code: i32,
         remark: Option<String>,
         fields: Option<HashMap<String, String>>,
         body: Option<Vec<u8>>,
     ) -> bool {
         let ext_fields = fields.unwrap_or_default().into_iter().collect();
-        let answer = Answer { code, remark, ext_fields, body: body.unwrap_or_default() };
-        self.server.service().policy.answer(request.get().0.number, answer)
+        let response = Response { code, remark, ext_fields, body: body.unwrap_or_default() };
+        self.server.service().policy.answer(event.number(), Answer::Response(response))
+    }
+
+    fn answer_producer(&self, event: &Bound<'_, NewProducer>, number: u32) -> bool {
+        self.server.service().policy.answer(event.get().number(), Answer::Producer(number))
     }
 
     #[pyo3(signature = (connection, code, fields, body=None))]

@@ -29,7 +29,7 @@ pub(super) struct Account {
 
 /// Bytes that are held until this is dropped.
 #[derive(Debug)]
-pub(super) struct Charge {
+pub struct Charge {
     account: Arc<Account>,
     bytes: usize,
 }

@@ -33,6 +33,8 @@ mod durable;
 #[cfg(feature = "server")]
 mod end;
 #[cfg(feature = "server")]
+pub mod event;
+#[cfg(feature = "server")]
 mod fields;
 #[cfg(feature = "server")]
 mod offset;

@@ -1,6 +1,6 @@
-//! Policy: what the server asks of Python, which takes it when it likes.
+//! The queue of events that wait for Python.
 //!
-//! In: requests that the data path does not decide. Out: answers. Always: a bounded number waits; Python polls, nothing
+//! In: events. Out: answers. Always: a bounded number waits; Python polls, nothing
 //! here calls it; each connection has a share and its turn, so that none keeps the others out. Not here: any decision.
 
 use std::collections::{HashMap, VecDeque};
@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::oneshot;
 
 use super::budget::Charge;
-use super::codes::{event, response};
-use super::command::{Command, ExtFields};
+use super::codes::response;
+use super::event::{Answer, Event};
 use super::fields::Refusal;
 use crate::sync::unmodelled::{Condvar, Mutex};
 
@@ -25,32 +25,19 @@ const NOTES_MAX: usize = 256;
 /// Stands for the connection of notes.
 const NOTES: u64 = 0;
 
-/// A request that Python is to answer.
+/// An event that waits for Python.
 #[derive(Debug)]
-pub struct Request {
-    /// Names it in the answer; 0 where nobody waits for one.
+pub struct Entry {
+    /// Names the event in its answer; 0 if no answer is awaited.
     pub number: u64,
-    /// The connection that it came by.
+    /// The connection that it concerns.
     pub connection: u64,
     /// The client's address, for people.
     pub address: String,
-    /// What is asked.
-    pub command: Command,
-    /// The memory of what nobody waits for; what somebody waits for is counted there.
-    _charge: Option<Charge>,
-}
-
-/// What Python says to a request.
-#[derive(Debug, Default)]
-pub struct Answer {
-    /// The response code.
-    pub code: i32,
-    /// Words for people.
-    pub remark: Option<String>,
-    /// The response's fields.
-    pub ext_fields: ExtFields,
-    /// The response's body.
-    pub body: Vec<u8>,
+    /// What happened.
+    pub event: Event,
+    /// The memory of an event that no client waits for. What a client waits for is counted at its connection.
+    pub charge: Option<Charge>,
 }
 
 /// The line between the connections and Python.
@@ -64,7 +51,7 @@ pub struct Policy {
 #[derive(Debug, Default)]
 struct State {
     /// What waits, by connection.
-    lines: HashMap<u64, VecDeque<Request>>,
+    lines: HashMap<u64, VecDeque<Entry>>,
     /// The connections with something in their lines, in the order in which they have their turn.
     turns: VecDeque<u64>,
     length: usize,
@@ -74,56 +61,56 @@ struct State {
 
 impl Policy {
     /// Asks, and waits for the answer.
-    pub(super) async fn ask(&self, connection: u64, address: &str, command: Command) -> Result<Answer, Refusal> {
+    pub(super) async fn ask(&self, connection: u64, address: &str, event: Event) -> Result<Answer, Refusal> {
         let (sender, receiver) = oneshot::channel();
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let address = address.to_owned();
-        self.put(Request { number, connection, address, command, _charge: None }, Some(sender))?;
+        self.put(Entry { number, connection, address, event, charge: None }, Some(sender))?;
         receiver.await.map_err(|_| Refusal::new(response::SERVICE_NOT_AVAILABLE, "the server is stopping"))
     }
 
-    /// Asks for something that nobody waits for.
+    /// Tells something that needs no answer.
     pub(super) fn tell(
         &self,
         connection: u64,
         address: &str,
-        command: Command,
+        event: Event,
         charge: Option<Charge>,
     ) -> Result<(), Refusal> {
-        self.put(Request { number: 0, connection, address: address.to_owned(), command, _charge: charge }, None)
+        self.put(Entry { number: 0, connection, address: address.to_owned(), event, charge }, None)
     }
 
-    fn put(&self, asked: Request, sender: Option<oneshot::Sender<Answer>>) -> Result<(), Refusal> {
+    fn put(&self, entry: Entry, sender: Option<oneshot::Sender<Answer>>) -> Result<(), Refusal> {
         let mut state = self.state.lock();
         if state.closed {
             return Err(Refusal::new(response::SERVICE_NOT_AVAILABLE, "the server is stopping"));
         }
         // That a connection has ended must be known, however many requests wait.
-        if asked.command.code != event::CLOSED && state.is_full_for(asked.connection) {
+        if !matches!(entry.event, Event::ConnectionClosed) && state.is_full_for(entry.connection) {
             return Err(Refusal::new(response::SYSTEM_BUSY, "too many requests wait to be decided; try again"));
         }
         if let Some(sender) = sender {
-            state.waiting.insert(asked.number, sender);
+            state.waiting.insert(entry.number, sender);
         }
-        state.push(asked.connection, asked);
+        state.push(entry.connection, entry);
         drop(state);
         self.came.notify_all();
         Ok(())
     }
 
     /// Has something logged. Nobody waits for it, and where much is to be logged it is dropped.
-    pub(super) fn note(&self, connection: u64, address: &str, command: Command) {
+    pub(super) fn note(&self, connection: u64, address: &str, event: Event) {
         let mut state = self.state.lock();
         if !state.closed && state.own(NOTES) < NOTES_MAX {
             let address = address.to_owned();
-            state.push(NOTES, Request { number: 0, connection, address, command, _charge: None });
+            state.push(NOTES, Entry { number: 0, connection, address, event, charge: None });
             drop(state);
             self.came.notify_all();
         }
     }
 
-    /// The next request; waits for one, as long as the time is not over and `close` was not called.
-    pub fn next(&self, timeout_ms: u64) -> Option<Request> {
+    /// Waits for the next event until the time is over or `close` is called.
+    pub fn next(&self, timeout_ms: u64) -> Option<Entry> {
         let mut state = self.state.lock();
         if state.length == 0 && !state.closed {
             state = self.came.wait_for(state, std::time::Duration::from_millis(timeout_ms));
@@ -131,7 +118,7 @@ impl Policy {
         state.pop()
     }
 
-    /// Answers a request; false where nobody waits for it (any more).
+    /// Answers an event; false if the client no longer waits.
     pub fn answer(&self, number: u64, answer: Answer) -> bool {
         let sender = self.state.lock().waiting.remove(&number);
         sender.is_some_and(|sender| sender.send(answer).is_ok())
@@ -163,26 +150,26 @@ impl State {
         own >= SHARE_MAX || (self.length >= WAITING_MAX && own >= SHARE_MIN)
     }
 
-    fn push(&mut self, connection: u64, asked: Request) {
+    fn push(&mut self, connection: u64, entry: Entry) {
         let line = self.lines.entry(connection).or_default();
         if line.is_empty() {
             self.turns.push_back(connection);
         }
-        line.push_back(asked);
+        line.push_back(entry);
         self.length += 1;
     }
 
-    /// The next request of the connection whose turn it is.
-    fn pop(&mut self) -> Option<Request> {
+    /// The next event of the connection whose turn it is.
+    fn pop(&mut self) -> Option<Entry> {
         let connection = self.turns.pop_front()?;
         let line = self.lines.get_mut(&connection)?;
-        let asked = line.pop_front();
+        let entry = line.pop_front();
         if line.is_empty() {
             self.lines.remove(&connection);
         } else {
             self.turns.push_back(connection);
         }
         self.length -= 1;
-        asked
+        entry
     }
 }

@@ -17,18 +17,19 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
 use super::access::{self, Denied, Need, Place};
-use super::accounts::{ACCESS_KEY, Accounts};
+use super::accounts::Accounts;
 use super::arrivals::Arrivals;
 use super::budget::{Account, Budget, WAITING_COST};
-use super::codes::{Handler, RequestCode, event, request as codes, response};
-use super::command::{Command, ExtFields};
+use super::codes::{Handler, RequestCode, request as codes, response};
+use super::command::Command;
 use super::connection::Connection;
 use super::counters::Counters;
 use super::deadlines::TimeLimits;
 use super::durable::Durable;
+use super::event::{Answer, Event, Response};
 use super::fields::Refusal;
 use super::outbox::Outbox;
-use super::policy::{Answer, Policy};
+use super::policy::Policy;
 use super::stream::Stream;
 use super::tables::{Tables, TopicEntry};
 use super::tls::{Begun, Tls, TlsOptions};
@@ -209,10 +210,8 @@ impl Service {
             return offset::update(self, &request);
         }
         let _waiting = UpdateWaiting::new(&session.updates_waiting);
-        let blank = request.response(response::SUCCESS, None);
         // Also one that wants no answer is asked for, so that it is known when it is done.
-        let Answer { code, remark, .. } = self.policy.ask(session.id, &session.address, request).await?;
-        Ok(Command { code, remark, ..blank })
+        self.answer_of_python(session, request).await
     }
 
     /// Whether its account may have a request done; always where there are no accounts.
@@ -228,7 +227,7 @@ impl Service {
         };
         Counters::count(counter);
         if !session.denied.swap(true, Relaxed) {
-            self.note(session, event::DENIED, format!("request {}: {remark}", request.code));
+            self.note(session, Event::RequestDenied { code: request.code, reason: remark.clone() });
         }
         Err(Refusal::new(response::NO_PERMISSION, remark))
     }
@@ -253,17 +252,28 @@ impl Service {
         }
     }
 
-    /// Has Python answer.
+    /// Has Python answer, at some time where the client wants no answer.
     async fn decide(&self, session: &Session, request: Command) -> Result<Command, Refusal> {
+        if !request.is_one_way() {
+            return self.answer_of_python(session, request).await;
+        }
         let blank = request.response(response::SUCCESS, None);
         session.known.store(true, Relaxed);
-        if request.is_one_way() {
-            let charge = session.account.charge(request.memory() + WAITING_COST);
-            self.policy.tell(session.id, &session.address, request, Some(charge))?;
-            return Ok(blank);
-        }
-        let Answer { code, remark, ext_fields, body } = self.policy.ask(session.id, &session.address, request).await?;
-        Ok(Command { code, remark, ext_fields, body, ..blank })
+        let charge = session.account.charge(request.memory() + WAITING_COST);
+        self.policy.tell(session.id, &session.address, Event::Request(request), Some(charge))?;
+        Ok(blank)
+    }
+
+    /// Waits for Python's answer.
+    async fn answer_of_python(&self, session: &Session, request: Command) -> Result<Command, Refusal> {
+        let blank = request.response(response::SUCCESS, None);
+        session.known.store(true, Relaxed);
+        Ok(match self.policy.ask(session.id, &session.address, Event::Request(request)).await? {
+            Answer::Response(Response { code, remark, ext_fields, body }) => {
+                Command { code, remark, ext_fields, body, ..blank }
+            }
+            Answer::Producer(_) => blank,
+        })
     }
 
     /// A topic's queues; one that is not known yet is asked for, and made where Python finds that right.
@@ -276,9 +286,7 @@ impl Service {
             return Err(Refusal::new(response::NO_PERMISSION, remark));
         }
         names::validate_topic(name).map_err(|error| Refusal::of(&error))?;
-        let mut asked = Command::request(event::TOPIC, 0);
-        let make = if wanted == Use::Send { "true" } else { "false" };
-        asked.ext_fields = ExtFields::from_iter([("topic", name), ("make", make)]);
+        let asked = Event::UnknownTopic { name: name.to_owned(), create: wanted == Use::Send };
         succeeded(self.policy.ask(session.id, &session.address, asked).await?)?;
         // Many may have waited for the same topic: what nobody will read is not looked for.
         if !session.outbox.is_open() {
@@ -295,14 +303,9 @@ impl Service {
             return Ok(*number);
         }
         names::validate_group(group).map_err(|error| Refusal::of(&error))?;
-        let mut asked = Command::request(event::PRODUCER, 0);
-        asked.ext_fields = ExtFields::from_iter([("group", group)]);
-        if let Some(account) = account {
-            asked.ext_fields.set(ACCESS_KEY, account);
-        }
+        let asked = Event::NewProducer { group: group.to_owned(), account: account.map(str::to_owned) };
         session.known.store(true, Relaxed);
-        let answer = succeeded(self.policy.ask(session.id, &session.address, asked).await?)?;
-        let number = answer.ext_fields.get("number").and_then(|number| number.parse().ok()).unwrap_or(0);
+        let number = succeeded(self.policy.ask(session.id, &session.address, asked).await?)?;
         session.producers.lock().insert(key, number);
         Ok(number)
     }
@@ -357,11 +360,9 @@ impl Service {
     /// Hands a client's answer to Python; one to what it was not asked is nobody's.
     fn answered(&self, session: &Session, answer: Command) {
         if session.asked.lock().remove(&answer.opaque) && answer.body.len() <= ANSWER_BODY_MAX {
-            let fields = [("opaque", answer.opaque.to_string()), ("code", answer.code.to_string())];
-            let told = Command { code: event::ANSWERED, ext_fields: ExtFields::from_iter(fields), ..answer };
+            let charge = session.account.charge(answer.memory() + WAITING_COST);
             // Where the line is full it is as if the client had not answered.
-            let charge = session.account.charge(told.memory() + WAITING_COST);
-            let _ = self.policy.tell(session.id, &session.address, told, Some(charge));
+            let _ = self.policy.tell(session.id, &session.address, Event::ClientAnswer(answer), Some(charge));
         }
     }
 
@@ -404,20 +405,18 @@ impl Service {
             self.counters.connections.fetch_sub(1, Relaxed);
             if session.known.load(Relaxed) {
                 // Refused only where the server has stopped.
-                let _ = self.policy.tell(session.id, &session.address, Command::request(event::CLOSED, 0), None);
+                let _ = self.policy.tell(session.id, &session.address, Event::ConnectionClosed, None);
             }
         }
     }
 
     /// Has Python log why a connection is ended: a frame that was none, a handshake that failed.
     pub(super) fn refused(&self, session: &Session, why: String) {
-        self.note(session, event::MALFORMED, why);
+        self.note(session, Event::ConnectionRefused { reason: why });
     }
 
-    fn note(&self, session: &Session, code: i32, what: String) {
-        let mut told = Command::request(code, 0);
-        told.remark = Some(what);
-        self.policy.note(session.id, &session.address, told);
+    fn note(&self, session: &Session, event: Event) {
+        self.policy.note(session.id, &session.address, event);
     }
 }
 
@@ -425,10 +424,12 @@ const fn is_message(code: i32) -> bool {
     matches!(code, codes::SEND_MESSAGE | codes::SEND_MESSAGE_V2 | codes::SEND_BATCH_MESSAGE)
 }
 
-fn succeeded(answer: Answer) -> Result<Answer, Refusal> {
-    match answer.code {
-        response::SUCCESS => Ok(answer),
-        code => Err(Refusal::new(code, answer.remark.unwrap_or_default())),
+/// The number of a producer, 0 where the answer names none; or why the client is refused.
+fn succeeded(answer: Answer) -> Result<u32, Refusal> {
+    match answer {
+        Answer::Producer(number) => Ok(number),
+        Answer::Response(response) if response.is_success() => Ok(0),
+        Answer::Response(Response { code, remark, .. }) => Err(Refusal::new(code, remark.unwrap_or_default())),
     }
 }
 

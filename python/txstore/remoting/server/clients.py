@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from txstore._native import is_system_topic, validate_group, validate_topic
+from txstore._native import NewProducer, is_system_topic, validate_group, validate_topic
 from txstore.broker import Broker
 from txstore.check import Answer
 from txstore.errors import InvalidNameError, InvalidOptionError
@@ -166,8 +166,8 @@ class Clients:
         fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if any(changes) else "false"}
         return Reply(fields=fields)
 
-    def producer(self, request: Request, group: str) -> RemoteProducer:
-        """The producer of this group on the request's connection; made if it is new. Raises InvalidNameError."""
+    def producer(self, request: Request | NewProducer, group: str) -> RemoteProducer:
+        """Returns the group's producer on this connection; registers a new one. Raises InvalidNameError."""
         with self._lock:
             known = self._producers.setdefault(request.connection, {})
             if group not in known:

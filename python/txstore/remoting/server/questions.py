@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from txstore._native import is_system_topic
+from txstore._native import ClientAnswer, is_system_topic
 from txstore.broker import Broker
 from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.remoting.server.clients import Clients
-from txstore.remoting.server.request import Refused, Reply, Request, json_of, number, text, text_or
+from txstore.remoting.server.request import Refused, Reply, Request, json_of, text, text_or
 
 __all__ = ["Asker", "Questions"]
 
@@ -89,12 +89,11 @@ class Questions:
 
     # What happens
 
-    def answered(self, request: Request) -> None:
-        """A client has answered."""
-        fields = request.fields
-        asked = self._asked.pop((request.connection, number(fields, "opaque")), None)
+    def answered(self, answer: ClientAnswer) -> None:
+        """Hands a client's answer to the operator who asked."""
+        asked = self._asked.pop((answer.connection, answer.opaque), None)
         if asked is not None:
-            asked.done(Reply(number(fields, "code"), request.remark, body=request.body))
+            asked.done(Reply(answer.code, answer.remark, body=answer.body))
 
     def closed(self, connection: int) -> None:
         """A client has gone: it answers nothing any more."""

@@ -19,9 +19,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar, assert_never
 
-from txstore._native import RemotingRequest, RemotingServer
+from txstore._native import (
+    ClientAnswer,
+    ConnectionClosed,
+    ConnectionRefused,
+    NewProducer,
+    RemotingRequest,
+    RemotingServer,
+    RequestDenied,
+    UnknownTopic,
+)
 from txstore.broker import Broker
 from txstore.broker import open as open_store
 from txstore.config import BrokerConfig
@@ -37,7 +46,6 @@ from txstore.remoting.server.request import (
     Refused,
     Reply,
     Request,
-    text,
 )
 from txstore.remoting.server.retry import Retries
 from txstore.remoting.server.routes import Routes
@@ -50,7 +58,6 @@ _log = logging.getLogger("txstore.remoting")
 
 BROKER_ADDRESS = "127.0.0.1:10911"
 NAME_SERVER_ADDRESS = "127.0.0.1:9876"
-_TOPIC, _PRODUCER, _CLOSED, _MALFORMED, _DENIED, _ANSWERED = -1, -2, -3, -4, -5, -6  # The engine's own requests.
 _TICK_SECONDS = 10.0
 _POLL_MS = 500
 _SLOW_THREADS = 2
@@ -58,6 +65,10 @@ _SLOW_MAX = 1_000
 _SLOW_SHARE = 64  # Of one connection.
 _DRAIN_SECONDS = 10.0
 
+Event = (
+    RemotingRequest | UnknownTopic | NewProducer | ConnectionClosed | ConnectionRefused | RequestDenied | ClientAnswer
+)
+Asked = TypeVar("Asked", RemotingRequest, UnknownTopic, NewProducer)
 Handler = Callable[[Request], Reply | None]
 """None: the answer comes later."""
 
@@ -147,6 +158,8 @@ class Server:
         self._clients = Clients(broker, self, monotonic, limits)
         self._questions = Questions(broker, self._clients, self, monotonic)
         self._locks = Locks(broker, monotonic, self._native.set_orderly)
+        routes, topics_max = self._routes, self._config.topics_max
+        self._topics = Topics(broker, self._native, self._clients, lambda: routes.address, topics_max)
         self._handlers, self._slow_handlers = self._table()
         self._slow = ThreadPoolExecutor(_SLOW_THREADS, "txstore-server-slow")
         self._slow_waiting = Counter[int]()
@@ -323,10 +336,8 @@ class Server:
         """Who answers what: at once, and what may take long."""
         routes, clients, locks, questions = self._routes, self._clients, self._locks, self._questions
         offsets, retries, queries = Offsets(self._broker, clients), Retries(self._broker), Queries(self._broker)
-        topics = Topics(self._broker, self._native, clients, lambda: routes.address, self._config.topics_max)
+        topics = self._topics
         at_once: dict[int, Handler] = {
-            _TOPIC: topics.known,
-            _PRODUCER: self._producer,
             RequestCode.QUERY_CONSUMER_OFFSET: offsets.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search,
@@ -376,17 +387,16 @@ class Server:
         }
         return at_once, slow
 
-    def _producer(self, request: Request) -> Reply:
-        producer = self._clients.producer(request, text(request.fields, "group"))
-        return Reply(fields={"number": str(producer.number)})
+    def _producer(self, asked: NewProducer) -> None:
+        self._native.answer_producer(asked, self._clients.producer(asked, asked.group).number)
 
     def _run(self) -> None:
         tick = self._monotonic() + _TICK_SECONDS
         while not self._stopped.is_set():
             self._turns += 1
-            request = self._native.next_request(_POLL_MS)
-            if request is not None:
-                self._dispatch(request)
+            event = self._native.next_event(_POLL_MS)
+            if event is not None:
+                self._dispatch(event)
             self._questions.expire()
             if self._monotonic() >= tick:
                 tick = self._monotonic() + _TICK_SECONDS
@@ -394,19 +404,31 @@ class Server:
                 self._locks.expire()
                 self._reload_if_changed()
 
-    def _dispatch(self, request: RemotingRequest) -> None:
-        if request.code == _CLOSED:
-            self._clients.closed(request.connection)
-            self._questions.closed(request.connection)
-        elif request.code == _ANSWERED:
-            self._questions.answered(request)
-        elif request.code == _MALFORMED:
-            fields = {"client": request.address, "reason": request.remark}
-            _log.warning("a connection was closed: %s", request.remark, extra=fields)
-        elif request.code == _DENIED:
-            _log.warning("denied: %s", request.remark, extra={"client": request.address, "reason": request.remark})
-        elif request.code not in self._slow_handlers:
-            self._answer(request, self._handlers)
+    def _dispatch(self, event: Event) -> None:
+        match event:
+            case RemotingRequest():
+                self._decide(event)
+            case UnknownTopic():
+                self._answer(event, self._topics.known)
+            case NewProducer():
+                self._answer(event, self._producer)
+            case ClientAnswer():
+                self._questions.answered(event)
+            case ConnectionClosed():
+                self._clients.closed(event.connection)
+                self._questions.closed(event.connection)
+            case ConnectionRefused():
+                fields = {"client": event.address, "reason": event.reason}
+                _log.warning("a connection was closed: %s", event.reason, extra=fields)
+            case RequestDenied():
+                why = f"request {event.code}: {event.reason}"
+                _log.warning("denied: %s", why, extra={"client": event.address, "reason": why})
+            case _:
+                assert_never(event)
+
+    def _decide(self, request: RemotingRequest) -> None:
+        if request.code not in self._slow_handlers:
+            self._answer(request, lambda asked: self._handlers[asked.code](asked))
         elif self._may_wait(request.connection):
             self._slow.submit(self._answer_slowly, request)
         else:
@@ -423,24 +445,24 @@ class Server:
 
     def _answer_slowly(self, request: RemotingRequest) -> None:
         try:
-            self._answer(request, self._slow_handlers)
+            self._answer(request, self._slow_handlers[request.code])
         finally:
             with self._lock:
                 self._slow_waiting -= Counter([request.connection])
 
-    def _answer(self, request: RemotingRequest, handlers: dict[int, Handler]) -> None:
+    def _answer(self, event: Asked, handler: Callable[[Asked], Reply | None]) -> None:
         reply: Reply | None
         try:
-            reply = handlers[request.code](request)
+            reply = handler(event)
         except Refused as refused:
             reply = Reply(refused.code, str(refused))
         except TxStoreError as error:
             reply = Reply(Refused.because(error).code, str(error))
         except Exception as error:
-            _log.exception("request %d could not be answered", request.code, extra={"client": request.address})
+            _log.exception("%r could not be answered", event, extra={"client": event.address})
             reply = Reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
         if reply is not None:
-            self.answer(request, reply)
+            self._native.answer(event, reply.code, reply.remark, reply.fields, reply.body)
 
 
 def serve(

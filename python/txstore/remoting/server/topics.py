@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from txstore import _native
+from txstore._native import UnknownTopic
 from txstore.broker import Broker
 from txstore.message import retry_topic
 from txstore.remoting.codes import ResponseCode
@@ -52,10 +53,10 @@ class Topics:
         self._topics_max = topics_max
         self._began_ms = time.time_ns() // 1_000_000
 
-    def known(self, request: Request) -> Reply:
-        """The engine's question: a topic that it has not heard of, for a client that wants to send or read."""
-        topic = text(request.fields, "topic")
-        if request.fields.get("make") == "true":
+    def known(self, asked: UnknownTopic) -> Reply:
+        """Tells the engine a topic that it does not know. Creates it for a client that wants to send."""
+        topic = asked.name
+        if asked.create:
             self._make(topic)
         elif not self._broker.has_topic(topic):
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic}")

@@ -10,22 +10,6 @@ use crate::error::{Error, ErrorKind};
 
 pub use request::{AccessRule, Handler, RequestCode};
 
-/// What the engine asks of Python or tells it, as the code of a request.
-pub mod event {
-    /// Asks whether there is this topic, and may be made.
-    pub const TOPIC: i32 = -1;
-    /// Asks which number a producer group has on this connection.
-    pub const PRODUCER: i32 = -2;
-    /// Tells that a connection has ended.
-    pub const CLOSED: i32 = -3;
-    /// Tells that a frame was malformed, for the reason in the remark; the connection ends.
-    pub const MALFORMED: i32 = -4;
-    /// Tells that a request was denied, for the reason in the remark; the first of its connection.
-    pub const DENIED: i32 = -5;
-    /// Tells a client's answer to what it was asked; fields `opaque` and `code`.
-    pub const ANSWERED: i32 = -6;
-}
-
 /// The response code that tells a client what to do about an error.
 pub fn of_error(error: &Error) -> i32 {
     match error {

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use super::super::budget::BUDGET_DEFAULT;
 use super::super::codes::{request as codes, response};
-use super::super::command::{Command, ExtFields};
+use super::super::command::Command;
 use super::super::deadlines::TimeLimits;
+use super::super::event::Answer;
 use super::super::frame::{FrameReader, encode};
-use super::super::policy::Answer;
 use super::super::server::{Server, ServerOptions};
 use crate::clock::SystemClock;
 use crate::options::StoreOptions;
@@ -52,8 +52,7 @@ impl Served {
         let asked = Arc::clone(&server);
         std::thread::spawn(move || {
             while let Some(request) = asked.service().policy.next(u64::from(u32::MAX)) {
-                let ext_fields = ExtFields::from_iter([("number", "1")]);
-                asked.service().policy.answer(request.number, Answer { ext_fields, ..Answer::default() });
+                asked.service().policy.answer(request.number, Answer::Producer(1));
             }
         });
         Self { memory, server }

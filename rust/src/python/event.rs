@@ -1,0 +1,225 @@
+//! The engine's events for Python: one frozen class for each.
+//!
+//! In:     an entry of the policy's queue.
+//! Out:    an object with the event's fields.
+//! Always: `connection` names the client's connection, `address` is the client's, for people.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::remoting::Command;
+use crate::remoting::accounts::ACCESS_KEY;
+use crate::remoting::budget::Charge;
+use crate::remoting::event::Event;
+use crate::remoting::policy::Entry;
+
+/// A client's request that Python answers.
+#[pyclass(frozen, module = "txstore._native")]
+pub(super) struct RemotingRequest {
+    number: u64,
+    connection: u64,
+    address: String,
+    command: Command,
+    /// The memory of a request that no client waits for; it is counted until Python has dealt with it.
+    _charge: Option<Charge>,
+}
+
+#[pymethods]
+impl RemotingRequest {
+    #[getter]
+    const fn number(&self) -> u64 {
+        self.number
+    }
+
+    #[getter]
+    const fn connection(&self) -> u64 {
+        self.connection
+    }
+
+    #[getter]
+    fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The account that signed it. Verified where the server has accounts; without accounts it means nothing.
+    #[getter]
+    fn account(&self) -> Option<&str> {
+        self.command.ext_fields.get(ACCESS_KEY)
+    }
+
+    #[getter]
+    const fn code(&self) -> i32 {
+        self.command.code
+    }
+
+    #[getter]
+    const fn language(&self) -> u8 {
+        self.command.language
+    }
+
+    #[getter]
+    const fn version(&self) -> i32 {
+        self.command.version
+    }
+
+    #[getter]
+    fn remark(&self) -> Option<&str> {
+        self.command.remark.as_deref()
+    }
+
+    #[getter]
+    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let fields = PyDict::new(py);
+        for (name, value) in self.command.ext_fields.iter() {
+            fields.set_item(name, value)?;
+        }
+        Ok(fields)
+    }
+
+    #[getter]
+    fn body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.command.body)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("RemotingRequest(code={}, connection={})", self.command.code, self.connection)
+    }
+}
+
+/// Asks whether a topic exists that the engine does not know.
+#[pyclass(frozen, get_all, module = "txstore._native")]
+pub(super) struct UnknownTopic {
+    number: u64,
+    connection: u64,
+    address: String,
+    name: String,
+    create: bool,
+}
+
+/// Asks for the number of a producer group that is new on its connection.
+#[pyclass(frozen, get_all, module = "txstore._native")]
+pub(super) struct NewProducer {
+    number: u64,
+    connection: u64,
+    address: String,
+    group: String,
+    account: Option<String>,
+}
+
+/// Tells that a connection has ended.
+#[pyclass(frozen, get_all, module = "txstore._native")]
+pub(super) struct ConnectionClosed {
+    connection: u64,
+    address: String,
+}
+
+/// Tells that a connection was closed because of what the client sent.
+#[pyclass(frozen, get_all, module = "txstore._native")]
+pub(super) struct ConnectionRefused {
+    connection: u64,
+    address: String,
+    reason: String,
+}
+
+/// Tells that a request was denied; only the first time on a connection.
+#[pyclass(frozen, get_all, module = "txstore._native")]
+pub(super) struct RequestDenied {
+    connection: u64,
+    address: String,
+    code: i32,
+    reason: String,
+}
+
+/// Tells a client's response to what it was asked.
+#[pyclass(frozen, module = "txstore._native")]
+pub(super) struct ClientAnswer {
+    connection: u64,
+    address: String,
+    command: Command,
+    /// As in `RemotingRequest`.
+    _charge: Option<Charge>,
+}
+
+#[pymethods]
+impl ClientAnswer {
+    #[getter]
+    const fn connection(&self) -> u64 {
+        self.connection
+    }
+
+    #[getter]
+    fn address(&self) -> &str {
+        &self.address
+    }
+
+    #[getter]
+    const fn opaque(&self) -> i32 {
+        self.command.opaque
+    }
+
+    #[getter]
+    const fn code(&self) -> i32 {
+        self.command.code
+    }
+
+    #[getter]
+    fn remark(&self) -> Option<&str> {
+        self.command.remark.as_deref()
+    }
+
+    #[getter]
+    fn body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.command.body)
+    }
+}
+
+/// An event that asks, as Python hands it back with the answer.
+#[derive(FromPyObject)]
+pub(super) enum Question<'py> {
+    Request(Bound<'py, RemotingRequest>),
+    Topic(Bound<'py, UnknownTopic>),
+    Producer(Bound<'py, NewProducer>),
+}
+
+impl Question<'_> {
+    /// Names the event in its answer.
+    pub(super) fn number(&self) -> u64 {
+        match self {
+            Self::Request(request) => request.get().number,
+            Self::Topic(topic) => topic.get().number,
+            Self::Producer(producer) => producer.get().number,
+        }
+    }
+}
+
+impl NewProducer {
+    pub(super) const fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+/// The object of an event's class.
+pub(super) fn to_object(py: Python<'_>, entry: Entry) -> PyResult<Bound<'_, PyAny>> {
+    let Entry { number, connection, address, event, charge } = entry;
+    Ok(match event {
+        Event::Request(command) => {
+            Bound::new(py, RemotingRequest { number, connection, address, command, _charge: charge })?.into_any()
+        }
+        Event::UnknownTopic { name, create } => {
+            Bound::new(py, UnknownTopic { number, connection, address, name, create })?.into_any()
+        }
+        Event::NewProducer { group, account } => {
+            Bound::new(py, NewProducer { number, connection, address, group, account })?.into_any()
+        }
+        Event::ConnectionClosed => Bound::new(py, ConnectionClosed { connection, address })?.into_any(),
+        Event::ConnectionRefused { reason } => {
+            Bound::new(py, ConnectionRefused { connection, address, reason })?.into_any()
+        }
+        Event::RequestDenied { code, reason } => {
+            Bound::new(py, RequestDenied { connection, address, code, reason })?.into_any()
+        }
+        Event::ClientAnswer(command) => {
+            Bound::new(py, ClientAnswer { connection, address, command, _charge: charge })?.into_any()
+        }
+    })
+}
