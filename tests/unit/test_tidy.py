@@ -7,6 +7,7 @@ made-up bad snippet, so that a rule which has gone blind fails here.
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -137,6 +138,31 @@ def rust_imports_go_left(path: str, text: str) -> list[str]:
         if RUST_ROOMS.index(place) > here:
             found.append(f"{path}: `{room}` imports `{other}`, which stands to its right")
     return found
+
+
+def remoting_imports(files: dict[str, str]) -> dict[str, set[str]]:
+    """The modules of `rust/src/remoting` that each of them imports. `files`: paths and texts."""
+    code: dict[str, str] = {}
+    for path, text in files.items():
+        module = room_of(path, "rust/src/remoting/")
+        code[module] = code.get(module, "") + rust_code(text)
+    imports: dict[str, set[str]] = {}
+    for module, text in code.items():
+        found = re.findall(r"\b(?:super|crate::remoting)::(\w+)", text)
+        grouped = re.findall(r"\b(?:super|crate::remoting)::\{([^;]*)\}", text)
+        named = {*found, *re.findall(r"\w+", " ".join(grouped))}
+        imports[module] = (named & code.keys()) - {module, "mod"}
+    return imports
+
+
+def circle_in(imports: dict[str, set[str]]) -> list[str]:
+    """Files that import each other in a circle; empty if there is none."""
+    try:
+        graphlib.TopologicalSorter(imports).prepare()
+    except graphlib.CycleError as error:
+        circle: list[str] = error.args[1]
+        return circle
+    return []
 
 
 def python_imports(path: str, text: str) -> Iterator[str]:
@@ -380,6 +406,24 @@ def test_the_rule_sees(name: str) -> None:
 @pytest.mark.parametrize(("rule", "path", "text"), ALLOWED)
 def test_the_rule_lets_pass(rule: Rule, path: str, text: str) -> None:
     assert rule(path, text) == []
+
+
+def test_no_files_of_remoting_import_each_other_in_a_circle() -> None:
+    sources = [path for path in tracked() if path.startswith("rust/src/remoting/") and is_rust_source(path)]
+    imports = remoting_imports({path: (ROOT / path).read_text() for path in sources})
+    assert {"send", "stream"} <= imports["router"] | imports["service"]
+    assert circle_in(imports) == []
+
+
+def test_a_circle_in_remoting_is_seen() -> None:
+    sources = {
+        "rust/src/remoting/server.rs": "use super::send;",
+        "rust/src/remoting/send.rs": "use super::{fields::Refusal, service};",
+        "rust/src/remoting/service.rs": "use super::server::Server;",
+        "rust/src/remoting/fields.rs": "",
+    }
+    assert set(circle_in(remoting_imports(sources))) == {"server", "send", "service"}
+    assert circle_in(remoting_imports(sources | {"rust/src/remoting/service.rs": "// super::server\n"})) == []
 
 
 def test_there_is_something_to_hold() -> None:

@@ -4,42 +4,12 @@
 //! that is not in it, and a body that cannot be read, are for administrators; if a request names a record, the topic of
 //! that record counts, not the one that the request names. Not here: what an account may do (`accounts`).
 
-use std::borrow::Cow;
-use std::fmt;
-
 use serde_json::Value;
 
-use super::accounts::Accounts;
+use super::accounts::{Accounts, Need};
 use super::codes::{AccessRule, RequestCode};
 use super::command::Command;
 use crate::names::{DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic};
-
-/// What a request needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Need<'a> {
-    /// To send to a topic.
-    Send(Cow<'a, str>),
-    /// To read a topic.
-    Read(Cow<'a, str>),
-    /// One of both.
-    SendOrRead(Cow<'a, str>),
-    /// To consume in a group.
-    Group(Cow<'a, str>),
-    /// To administer the server.
-    Admin,
-}
-
-impl fmt::Display for Need<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Send(topic) => write!(out, "send to topic {topic}"),
-            Self::Read(topic) => write!(out, "read topic {topic}"),
-            Self::SendOrRead(topic) => write!(out, "send to or read topic {topic}"),
-            Self::Group(group) => write!(out, "consume in group {group}"),
-            Self::Admin => write!(out, "administer the server"),
-        }
-    }
-}
 
 /// Why a request is not done.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 //! In: accounts, as Python read them; requests. Out: the account that signed a request, and what it lacks. Always: secrets
 //! are compared in constant time, and are no part of any text. Not here: what a request needs (`access`), files.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 
@@ -11,7 +12,6 @@ use base64::prelude::BASE64_STANDARD;
 use ring::hmac;
 use subtle::ConstantTimeEq;
 
-use super::access::Need;
 use super::command::Command;
 
 /// The field that names the account.
@@ -60,6 +60,33 @@ pub struct AccountOptions {
     pub topics: HashMap<String, Permission>,
     /// By name.
     pub groups: HashMap<String, Permission>,
+}
+
+/// What a request needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Need<'a> {
+    /// To send to a topic.
+    Send(Cow<'a, str>),
+    /// To read a topic.
+    Read(Cow<'a, str>),
+    /// One of both.
+    SendOrRead(Cow<'a, str>),
+    /// To consume in a group.
+    Group(Cow<'a, str>),
+    /// To administer the server.
+    Admin,
+}
+
+impl fmt::Display for Need<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Send(topic) => write!(out, "send to topic {topic}"),
+            Self::Read(topic) => write!(out, "read topic {topic}"),
+            Self::SendOrRead(topic) => write!(out, "send to or read topic {topic}"),
+            Self::Group(group) => write!(out, "consume in group {group}"),
+            Self::Admin => write!(out, "administer the server"),
+        }
+    }
 }
 
 /// An account that a request was signed by.

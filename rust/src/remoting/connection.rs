@@ -21,7 +21,8 @@ use super::counters::Counters;
 use super::deadlines::{Deadlines, Missed};
 use super::frame::FrameReader;
 use super::outbox::OUT_PAUSE;
-use super::server::{Service, Session};
+use super::router;
+use super::service::{Service, Session};
 use super::stream::Stream;
 
 /// Requests of one connection that may wait at a time.
@@ -191,7 +192,7 @@ impl Connection {
         }
         let (service, session) = (Arc::clone(&self.service), Arc::clone(&self.session));
         let bytes = command.memory() + WAITING_COST;
-        let mut handling: Handling = Box::pin(async move { service.handle(&session, command).await });
+        let mut handling: Handling = Box::pin(async move { router::handle(&service, &session, command).await });
         // Most requests need no waiting: they are answered here, in order, without a task of their own.
         match handling.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(answer) => {

@@ -8,7 +8,7 @@ use super::codes::response;
 use super::command::Command;
 use super::counters::Counters;
 use super::fields::{Refusal, is_true, number, text};
-use super::server::Service;
+use super::service::Service;
 use crate::error::{Error, Result as EngineResult};
 use crate::half::HalfCopy;
 use crate::store::{Decider, End, EndKind, Ended, Wait};
@@ -34,7 +34,7 @@ pub(super) async fn end(service: &Service, request: &Command) -> Result<Command,
             Counters::count(&counters.ends_unknown);
             if from_check {
                 let group = request.ext_fields.get("producerGroup");
-                service.store.check_unknown(half, group).map_err(|error| Refusal::of(&error))?;
+                service.store.check_unknown(half, group)?;
             }
             return Ok(request.response(response::SUCCESS, None));
         }
@@ -57,9 +57,15 @@ pub(super) async fn end(service: &Service, request: &Command) -> Result<Command,
             answer.ext_fields.set("already", ended.already.to_string());
             Ok(answer)
         }
-        // Who asks too late is told what it is now.
-        Err(ref error @ Error::AlreadyEnded { outcome, .. }) => Err(Refusal::of(error).with("outcome", outcome.name())),
-        Err(error) => Err(Refusal::of(&error)),
+        // A client that comes too late is told how the transaction ended.
+        Err(error) => {
+            let ended = if let Error::AlreadyEnded { outcome, .. } = &error { Some(outcome.name()) } else { None };
+            let refusal = Refusal::from(error);
+            Err(match ended {
+                Some(outcome) => refusal.with("outcome", outcome),
+                None => refusal,
+            })
+        }
     }
 }
 

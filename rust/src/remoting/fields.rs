@@ -22,10 +22,6 @@ impl Refusal {
         Self { code, remark: remark.into(), field: None }
     }
 
-    pub(super) fn of(error: &Error) -> Self {
-        Self::new(of_error(error), error.to_string())
-    }
-
     /// As it is, with a field in its answer.
     pub(super) const fn with(mut self, name: &'static str, value: &'static str) -> Self {
         self.field = Some((name, value));
@@ -39,6 +35,12 @@ impl Refusal {
             response.ext_fields.set(name, value);
         }
         response
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::new(of_error(&error), error.to_string())
     }
 }
 

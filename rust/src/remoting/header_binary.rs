@@ -15,7 +15,7 @@
 //! ```
 
 use super::command::{Command, EXT_FIELDS_MAX, ExtFields};
-use super::frame::FrameError;
+use super::frame_error::FrameError;
 
 pub(super) fn write(command: &Command, out: &mut Vec<u8>) -> Result<(), FrameError> {
     let code = i16::try_from(command.code).map_err(|_| bad("code", "does not fit the two bytes it has here"))?;

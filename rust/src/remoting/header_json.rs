@@ -8,7 +8,7 @@ use std::fmt::{self, Formatter};
 use serde_core::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::command::{Command, EXT_FIELDS_MAX, ExtFields, LANGUAGE_OTHER};
-use super::frame::FrameError;
+use super::frame_error::FrameError;
 
 const LANGUAGES: &[&str] = &[
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST",

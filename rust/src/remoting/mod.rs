@@ -7,6 +7,7 @@
 pub mod codes;
 pub mod command;
 pub mod frame;
+mod frame_error;
 mod header_binary;
 mod header_json;
 #[cfg(test)]
@@ -39,15 +40,21 @@ mod fields;
 #[cfg(feature = "server")]
 mod offset;
 #[cfg(feature = "server")]
+pub mod options;
+#[cfg(feature = "server")]
 mod outbox;
 #[cfg(feature = "server")]
 pub mod policy;
 #[cfg(feature = "server")]
 mod pull;
 #[cfg(feature = "server")]
+mod router;
+#[cfg(feature = "server")]
 mod send;
 #[cfg(feature = "server")]
 pub mod server;
+#[cfg(feature = "server")]
+pub mod service;
 #[cfg(feature = "server")]
 mod stream;
 #[cfg(feature = "server")]

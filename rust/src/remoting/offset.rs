@@ -1,6 +1,6 @@
 //! Offset: how far a group says that it has come.
 //!
-//! In:     request 15, and the offsets that pulls bear.
+//! In:     `UPDATE_CONSUMER_OFFSET`, and the offsets in pulls.
 //! Out:    the store's table of offsets.
 //! Always: of both ways of one connection the later request counts: both end here, in the order of arrival, and a pull's
 //!         offset is not noted while an update waits for Python. Only groups with members and queues that are there have
@@ -9,7 +9,7 @@
 use super::codes::response;
 use super::command::Command;
 use super::fields::{Refusal, number, text};
-use super::server::Service;
+use super::service::Service;
 use crate::names::RETRY_PREFIX;
 use crate::units::QueueId;
 
@@ -32,7 +32,7 @@ pub(super) fn update(service: &Service, request: &Command) -> Result<Command, Re
         let remark = format!("topic {topic} has no queue {queue_id} to read");
         return Err(Refusal::new(response::INVALID_PARAMETER, remark));
     }
-    service.store.set_consumer_offset(topic, group, queue_id, queue_offset).map_err(|error| Refusal::of(&error))?;
+    service.store.set_consumer_offset(topic, group, queue_id, queue_offset)?;
     Ok(request.response(response::SUCCESS, None))
 }
 

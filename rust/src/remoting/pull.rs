@@ -12,7 +12,7 @@ use super::command::Command;
 use super::counters::Counters;
 use super::fields::{Refusal, number, number_or, text};
 use super::offset;
-use super::server::{Service, Session, Use};
+use super::service::{Service, Session, Use};
 use super::tables::{Subscription, TopicEntry};
 use crate::names;
 use crate::store::StoredRecord;
@@ -61,7 +61,7 @@ impl<'a> Pull<'a> {
 
 pub(super) async fn pull(service: &Service, session: &Session, request: &Command) -> Result<Command, Refusal> {
     let pull = Pull::of(request)?;
-    names::validate_group(pull.group).map_err(|error| Refusal::of(&error))?;
+    names::validate_group(pull.group)?;
     let entry = service.topic(session, pull.topic, Use::Read).await?;
     if !(0..entry.read_queues).contains(&pull.queue_id.0) {
         let remark = format!("queue {} of {} is not there to read", pull.queue_id, pull.topic);
@@ -129,17 +129,14 @@ async fn read_or_hold(
     let deadline = tokio::time::sleep(Duration::from_millis(pull.held_ms));
     tokio::pin!(deadline);
     loop {
-        let (records, next) = service
-            .store
-            .read_within(
-                pull.topic,
-                pull.queue_id,
-                QueueOffset(from),
-                pull.messages,
-                wanted.tags.as_deref(),
-                PASSED_MAX,
-            )
-            .map_err(|error| Refusal::of(&error))?;
+        let (records, next) = service.store.read_within(
+            pull.topic,
+            pull.queue_id,
+            QueueOffset(from),
+            pull.messages,
+            wanted.tags.as_deref(),
+            PASSED_MAX,
+        )?;
         if !records.is_empty() {
             return found(service, request, pull, entry, &records, next.0);
         }
@@ -192,7 +189,7 @@ impl Drop for Held<'_> {
 }
 
 fn range(service: &Service, pull: &Pull<'_>) -> Result<(u64, u64), Refusal> {
-    service.store.queue_range(pull.topic, pull.queue_id).map_err(|error| Refusal::of(&error))
+    service.store.queue_range(pull.topic, pull.queue_id).map_err(Refusal::from)
 }
 
 /// Where to read from, or the answer that says where the queue is.
@@ -217,7 +214,7 @@ fn found(
     let (mut body, mut count, mut next) = (Vec::new(), 0, next);
     for record in records {
         if count > 0 && body.len() + record.bytes().len() > pull.bytes {
-            next = record.view().map_err(|error| Refusal::of(&error))?.queue_offset.0;
+            next = record.view()?.queue_offset.0;
             break;
         }
         body.extend_from_slice(record.bytes());

@@ -9,7 +9,7 @@ use super::accounts::ACCESS_KEY;
 use super::codes::{request as codes, response};
 use super::command::Command;
 use super::fields::{Refusal, is_true, number, number_or, text};
-use super::server::{Service, Session, Use};
+use super::service::{Service, Session, Use};
 use super::tables::TopicEntry;
 use super::traffic::Kind;
 use crate::message::{Envelope, Origin};
@@ -65,7 +65,7 @@ impl<'a> Header<'a> {
             born_host: session.born_host,
             reconsume_times: self.reconsume_times,
         };
-        Envelope::received(entry.topic.clone(), part.properties, part.flag, origin).map_err(|error| Refusal::of(&error))
+        Envelope::received(entry.topic.clone(), part.properties, part.flag, origin).map_err(Refusal::from)
     }
 }
 
@@ -101,7 +101,7 @@ pub(super) async fn send(service: &Service, session: &Session, request: &Command
     }
     let queue_id = queue(service, &entry, if dead.is_some() { 0 } else { header.queue_id })?;
     let message = NewMessage { envelope: &envelope, body: part.body, queue_id };
-    let written = service.store.append_one(&message, Wait::Yes).map_err(|error| Refusal::of(&error))?;
+    let written = service.store.append_one(&message, Wait::Yes)?;
     let sent = [service.acknowledged(written).await?];
     count(&entry, kind_of(&envelope), &sent);
     Ok(stored(service, request, &sent))
@@ -149,10 +149,10 @@ async fn send_half(
     let message =
         NewMessage { envelope: &envelope, body: part.body, queue_id: queue(service, &entry, header.queue_id)? };
     let half = NewHalfMessage { message, group, unique_id: envelope.unique_id(), owner };
-    let written = service.store.prepare(&half, Wait::Yes).map_err(|error| Refusal::of(&error))?;
+    let written = service.store.prepare(&half, Wait::Yes)?;
     // Nobody here sees the local transaction end, and word of it may be lost on the way: its age counts from now.
     let half_queue_offset = written.value().queue_offset.0;
-    service.store.local_transaction_ended(half_queue_offset).map_err(|error| Refusal::of(&error))?;
+    service.store.local_transaction_ended(half_queue_offset)?;
     let sent = [service.acknowledged(written).await?];
     count(&entry, Kind::Transaction, &sent);
     Ok(stored(service, request, &sent))
@@ -185,7 +185,7 @@ async fn send_batch(
     let bodies = parts.iter().map(|part| part.body);
     let messages: Vec<NewMessage<'_>> =
         envelopes.iter().zip(bodies).map(|(envelope, body)| NewMessage { envelope, body, queue_id }).collect();
-    let written = service.store.append(&messages, Wait::Yes).map_err(|error| Refusal::of(&error))?;
+    let written = service.store.append(&messages, Wait::Yes)?;
     let sent = service.acknowledged(written).await?;
     for (sent, envelope) in sent.iter().zip(&envelopes) {
         count(&entry, kind_of(envelope), std::slice::from_ref(sent));

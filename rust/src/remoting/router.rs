@@ -1,0 +1,71 @@
+//! Routes a request to the part of the server that answers it.
+//!
+//! In:     a client's request.
+//! Out:    its answer, if the client wants one.
+//! Always: the table of codes says who answers. What an account may not have done goes no further.
+
+use super::codes::{Handler, RequestCode, request as codes, response};
+use super::command::Command;
+use super::counters::Counters;
+use super::fields::Refusal;
+use super::service::{Service, Session, UpdateWaiting};
+use super::{end, offset, pull, send};
+
+/// Bytes of the body of a request that is no message: a heartbeat with a thousand groups has less.
+const CONTROL_BODY_MAX: usize = 1 << 20;
+
+/// The answer to a request; `None` where none is wanted.
+pub(super) async fn handle(service: &Service, session: &Session, request: Command) -> Option<Command> {
+    if request.is_response() {
+        service.answered(session, request);
+        return None;
+    }
+    let one_way = request.is_one_way();
+    let blank = request.response(response::SUCCESS, None);
+    // Before anything is read of it, the signature included: only messages are long.
+    if !is_message(request.code) && request.body.len() > CONTROL_BODY_MAX {
+        let remark = format!("a request {} has {CONTROL_BODY_MAX} bytes at most", request.code);
+        Counters::count(&service.counters.requests_refused);
+        let refused = Refusal::new(response::INVALID_PARAMETER, remark).response(&blank);
+        return (!one_way).then_some(refused);
+    }
+    let done = match service.admit(session, &request) {
+        Ok(()) => obey(service, session, request).await,
+        Err(refusal) => Err(refusal),
+    };
+    if done.is_err() {
+        Counters::count(&service.counters.requests_refused);
+    }
+    let answer = done.unwrap_or_else(|refusal| refusal.response(&blank));
+    (!one_way).then_some(answer)
+}
+
+async fn obey(service: &Service, session: &Session, request: Command) -> Result<Command, Refusal> {
+    let row = RequestCode::of(request.code);
+    match row.map_or(Handler::Refused, |row| row.handler) {
+        Handler::Send => send::send(service, session, &request).await,
+        Handler::Pull => pull::pull(service, session, &request).await,
+        Handler::End => end::end(service, &request).await,
+        Handler::Offset => update_offset(service, session, request).await,
+        Handler::Python => service.decide(session, request).await,
+        Handler::Client | Handler::Refused => {
+            let name = row.map_or("no request of RocketMQ 5.4", |row| row.name);
+            let remark = format!("request code {} ({name}) is not served", request.code);
+            Err(Refusal::new(response::REQUEST_CODE_NOT_SUPPORTED, remark))
+        }
+    }
+}
+
+/// Notes how far a group has come; Python does where it must decide, or has earlier updates of the connection.
+async fn update_offset(service: &Service, session: &Session, request: Command) -> Result<Command, Refusal> {
+    if !session.has_updates_waiting() && offset::is_plain(service, &request) {
+        return offset::update(service, &request);
+    }
+    let _waiting = UpdateWaiting::new(&session.updates_waiting);
+    // Also one that wants no answer is asked for, so that it is known when it is done.
+    service.answer_of_python(session, request).await
+}
+
+const fn is_message(code: i32) -> bool {
+    matches!(code, codes::SEND_MESSAGE | codes::SEND_MESSAGE_V2 | codes::SEND_BATCH_MESSAGE)
+}

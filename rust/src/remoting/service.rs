@@ -1,0 +1,360 @@
+//! What all connections of a server share: the store, and what is known of topics, groups, accounts and clients.
+//!
+//! In:     a connection's needs: a topic, a producer's number, an acknowledgement, Python's answer.
+//! Out:    those, or why the client is refused.
+//! Always: Python is asked only about a topic or a producer that is new, and what it alone decides.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use super::access::{self, Denied, Place};
+use super::accounts::{Accounts, Need};
+use super::arrivals::Arrivals;
+use super::budget::{Account, Budget, WAITING_COST};
+use super::codes::response;
+use super::command::Command;
+use super::counters::Counters;
+use super::deadlines::TimeLimits;
+use super::durable::Durable;
+use super::event::{Answer, Event, Response};
+use super::fields::Refusal;
+use super::options::ServerOptions;
+use super::outbox::Outbox;
+use super::policy::Policy;
+use super::stream::Stream;
+use super::tables::{Tables, TopicEntry};
+use super::tls::{Tls, TlsOptions};
+use crate::error::Result;
+use crate::half::HalfFacts;
+use crate::names;
+use crate::store::{Store, Unacknowledged};
+use crate::sync::unmodelled::{Mutex, RwLock};
+use crate::units::{PhysicalOffset, QueueOffset};
+
+/// Bytes of what a client answers an operator's question; longer answers are dropped.
+const ANSWER_BODY_MAX: usize = 4 << 20;
+
+/// Questions that one client may leave without an answer; more are not asked.
+const ASKED_MAX: usize = 1_000;
+
+/// What all connections share.
+#[derive(Debug)]
+pub struct Service {
+    pub(super) store: Arc<Store>,
+    pub(super) host: SocketAddr,
+    /// What Python has told of topics and groups.
+    pub tables: Tables,
+    /// What Python is asked.
+    pub policy: Policy,
+    /// What has happened so far.
+    pub counters: Counters,
+    pub(super) arrivals: Arc<Arrivals>,
+    pub(super) durable: Durable,
+    /// Whose turn it is where a client leaves the queue to the server.
+    pub(super) turn: AtomicU32,
+    tls: RwLock<Option<Arc<Tls>>>,
+    accounts: RwLock<Option<Arc<Accounts>>>,
+    sessions: Mutex<HashMap<u64, Arc<Session>>>,
+    next_session: AtomicU64,
+    connections_max: u32,
+    pub(super) limits: TimeLimits,
+    budget: Arc<Budget>,
+}
+
+/// What a topic is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    Send,
+    Read,
+}
+
+/// One client's connection, as requests see it.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) id: u64,
+    pub(super) address: String,
+    pub(super) born_host: SocketAddr,
+    pub(super) outbox: Outbox,
+    pub(super) account: Arc<Account>,
+    /// Numbers among the living producers, by producer group and by the account that sent for it.
+    producers: Mutex<HashMap<(String, Option<String>), u32>>,
+    /// Whether Python has heard of it, and so must hear of its end.
+    known: AtomicBool,
+    /// Whether a request of its was denied: one is told, the others are counted.
+    denied: AtomicBool,
+    /// What it was asked and has not answered, by `opaque`.
+    asked: Mutex<HashSet<i32>>,
+    /// Updates of offsets that wait for Python.
+    pub(super) updates_waiting: AtomicUsize,
+}
+
+impl Session {
+    /// `peer`: the client's address; `None` for one of this machine that came by a file.
+    fn new(id: u64, peer: Option<SocketAddr>, account: Arc<Account>) -> Self {
+        Self {
+            id,
+            address: peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string()),
+            born_host: peer.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)),
+            outbox: Outbox::new(Arc::clone(&account)),
+            account,
+            producers: Mutex::default(),
+            known: AtomicBool::new(false),
+            denied: AtomicBool::new(false),
+            asked: Mutex::default(),
+            updates_waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether an update of an offset waits for Python. What the engine noted now would be replaced by what is older.
+    pub(super) fn has_updates_waiting(&self) -> bool {
+        self.updates_waiting.load(Relaxed) > 0
+    }
+}
+
+/// Counts an update of an offset as long as it waits, also where its connection ends first.
+pub(super) struct UpdateWaiting<'a>(&'a AtomicUsize);
+
+impl<'a> UpdateWaiting<'a> {
+    pub(super) fn new(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for UpdateWaiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Service {
+    /// Raises `InvalidOption` for a certificate or a key that cannot be used.
+    pub(super) fn new(store: Arc<Store>, options: &ServerOptions) -> Result<Self> {
+        let tls = options.tls.as_ref().map(Tls::new).transpose()?;
+        Ok(Self {
+            store,
+            host: options.host,
+            tables: Tables::default(),
+            policy: Policy::default(),
+            counters: Counters::default(),
+            arrivals: Arc::default(),
+            durable: Durable::default(),
+            turn: AtomicU32::new(0),
+            tls: RwLock::new(tls.map(Arc::new)),
+            accounts: RwLock::new(options.accounts.clone()),
+            sessions: Mutex::default(),
+            next_session: AtomicU64::new(0),
+            connections_max: options.connections_max,
+            limits: options.limits,
+            budget: Budget::new(options.memory_max),
+        })
+    }
+
+    /// Whether its account may have a request done; always where there are no accounts.
+    pub(super) fn admit(&self, session: &Session, request: &Command) -> Result<(), Refusal> {
+        let Some(accounts) = self.accounts.read().clone() else { return Ok(()) };
+        let Err(denied) = access::admit(&accounts, request, |place| self.topic_at(place)) else { return Ok(()) };
+        let (counter, remark) = match denied {
+            Denied::NotSigned => {
+                let remark = "the request is not signed by an account that is known here";
+                (&self.counters.requests_not_signed, remark.to_owned())
+            }
+            Denied::NotAllowed(why) => (&self.counters.requests_not_allowed, why),
+        };
+        Counters::count(counter);
+        if !session.denied.swap(true, Relaxed) {
+            self.note(session, Event::RequestDenied { code: request.code, reason: remark.clone() });
+        }
+        Err(Refusal::new(response::NO_PERMISSION, remark))
+    }
+
+    /// Whether an account may send to a topic now; always where there are no accounts.
+    pub fn may_send(&self, account: Option<&str>, topic: &str) -> bool {
+        let accounts = self.accounts.read().clone();
+        accounts.is_none_or(|accounts| accounts.may(account, &Need::Send(topic.into())))
+    }
+
+    /// The topic of what stands at a place, a half message's real one.
+    fn topic_at(&self, place: Place) -> Option<String> {
+        match place {
+            Place::Record(offset) => {
+                let record = self.store.read_at(PhysicalOffset(offset)).ok()?;
+                Some(record.view().ok()?.topic.to_owned())
+            }
+            Place::Half(offset) => {
+                let half = self.store.half(QueueOffset(offset)).ok()?;
+                Some(HalfFacts::of(&half.view().ok()?).real_topic.to_owned())
+            }
+        }
+    }
+
+    /// Has Python answer, at some time where the client wants no answer.
+    pub(super) async fn decide(&self, session: &Session, request: Command) -> Result<Command, Refusal> {
+        if !request.is_one_way() {
+            return self.answer_of_python(session, request).await;
+        }
+        let blank = request.response(response::SUCCESS, None);
+        session.known.store(true, Relaxed);
+        let charge = session.account.charge(request.memory() + WAITING_COST);
+        self.policy.tell(session.id, &session.address, Event::Request(request), Some(charge))?;
+        Ok(blank)
+    }
+
+    /// Waits for Python's answer.
+    pub(super) async fn answer_of_python(&self, session: &Session, request: Command) -> Result<Command, Refusal> {
+        let blank = request.response(response::SUCCESS, None);
+        session.known.store(true, Relaxed);
+        Ok(match self.policy.ask(session.id, &session.address, Event::Request(request)).await? {
+            Answer::Response(Response { code, remark, ext_fields, body }) => {
+                Command { code, remark, ext_fields, body, ..blank }
+            }
+            Answer::Producer(_) => blank,
+        })
+    }
+
+    /// A topic's queues; one that is not known yet is asked for, and made where Python finds that right.
+    pub(super) async fn topic(&self, session: &Session, name: &str, wanted: Use) -> Result<TopicEntry, Refusal> {
+        if let Some(entry) = self.tables.topic(name) {
+            return Ok(entry);
+        }
+        if names::is_system_topic(name) {
+            let remark = format!("topic {name} is the system's: clients neither send to it nor read it");
+            return Err(Refusal::new(response::NO_PERMISSION, remark));
+        }
+        names::validate_topic(name)?;
+        let asked = Event::UnknownTopic { name: name.to_owned(), create: wanted == Use::Send };
+        succeeded(self.policy.ask(session.id, &session.address, asked).await?)?;
+        // Many may have waited for the same topic: what nobody will read is not looked for.
+        if !session.outbox.is_open() {
+            return Err(Refusal::new(response::SYSTEM_BUSY, "the client does not read its answers"));
+        }
+        let missing = || Refusal::new(response::TOPIC_NOT_EXIST, format!("there is no topic {name}"));
+        self.tables.topic(name).ok_or_else(missing)
+    }
+
+    /// A producer group's number on this connection; the first half message of a group makes it a producer of it.
+    pub(super) async fn producer(&self, session: &Session, group: &str, account: Option<&str>) -> Result<u32, Refusal> {
+        let key = (group.to_owned(), account.map(str::to_owned));
+        if let Some(number) = session.producers.lock().get(&key) {
+            return Ok(*number);
+        }
+        names::validate_group(group)?;
+        let asked = Event::NewProducer { group: group.to_owned(), account: account.map(str::to_owned) };
+        session.known.store(true, Relaxed);
+        let number = succeeded(self.policy.ask(session.id, &session.address, asked).await?)?;
+        session.producers.lock().insert(key, number);
+        Ok(number)
+    }
+
+    /// Has Python told again of a producer group that it has forgotten, with the group's next half message.
+    pub fn forget_producer(&self, connection: u64, group: &str) {
+        if let Some(session) = self.sessions.lock().get(&connection).cloned() {
+            session.producers.lock().retain(|(of, _), _| of != group);
+        }
+    }
+
+    /// Waits until a write may be acknowledged, without a thread of its own; returns what was written.
+    pub(super) async fn acknowledged<T>(&self, written: Unacknowledged<'_, T>) -> Result<T, Refusal> {
+        let (value, durable_first) = written.into_parts();
+        if let Some(end) = durable_first {
+            self.durable.sync(end).await?;
+        }
+        Ok(value)
+    }
+
+    /// Secures new connections by this certificate, and lets these accounts ask, those that are connected among them.
+    /// After an error all is as it was; what is not given stays.
+    pub fn set_secrets(&self, tls: Option<&TlsOptions>, accounts: Option<Accounts>) -> Result<()> {
+        if let Some(options) = tls {
+            let tls = Arc::new(Tls::new(options)?);
+            *self.tls.write() = Some(tls);
+        }
+        if let Some(accounts) = accounts {
+            *self.accounts.write() = Some(Arc::new(accounts));
+        }
+        Ok(())
+    }
+
+    /// What new connections are secured by; `None`: they are plain.
+    pub(super) fn tls(&self) -> Option<Arc<Tls>> {
+        self.tls.read().clone()
+    }
+
+    /// Bytes that clients hold.
+    pub fn memory_held(&self) -> usize {
+        self.budget.held()
+    }
+
+    /// Sends a command to a client; false where its connection is gone or does not take it.
+    pub fn send(&self, connection: u64, command: &Command) -> bool {
+        let session = self.sessions.lock().get(&connection).cloned();
+        session.is_some_and(|session| session.outbox.put(command))
+    }
+
+    /// As `send`, and Python is told of the answer, which names the command by its `opaque`.
+    pub fn ask(&self, connection: u64, command: &Command) -> bool {
+        let Some(session) = self.sessions.lock().get(&connection).cloned() else { return false };
+        let mut asked = session.asked.lock();
+        asked.len() < ASKED_MAX && session.outbox.put(command) && asked.insert(command.opaque)
+    }
+
+    /// Hands a client's answer to Python; one to what it was not asked is nobody's.
+    pub(super) fn answered(&self, session: &Session, answer: Command) {
+        if session.asked.lock().remove(&answer.opaque) && answer.body.len() <= ANSWER_BODY_MAX {
+            let charge = session.account.charge(answer.memory() + WAITING_COST);
+            // Where the line is full it is as if the client had not answered.
+            let _ = self.policy.tell(session.id, &session.address, Event::ClientAnswer(answer), Some(charge));
+        }
+    }
+
+    /// Ends a connection.
+    pub fn close_connection(&self, connection: u64) {
+        if let Some(session) = self.sessions.lock().get(&connection) {
+            session.outbox.close();
+        }
+    }
+
+    pub(super) fn join(&self, stream: &Stream) -> Option<Arc<Session>> {
+        let mut sessions = self.sessions.lock();
+        if u32::try_from(sessions.len()).is_ok_and(|open| open >= self.connections_max) {
+            Counters::count(&self.counters.connections_refused);
+            return None;
+        }
+        Counters::count(&self.counters.connections_accepted);
+        self.counters.connections.fetch_add(1, Relaxed);
+        let id = self.next_session.fetch_add(1, Relaxed) + 1;
+        let session = Arc::new(Session::new(id, stream.peer(), Account::new(&self.budget)));
+        sessions.insert(id, Arc::clone(&session));
+        Some(session)
+    }
+
+    pub(super) fn leave(&self, session: &Session) {
+        if self.sessions.lock().remove(&session.id).is_some() {
+            self.counters.connections.fetch_sub(1, Relaxed);
+            if session.known.load(Relaxed) {
+                // Refused only where the server has stopped.
+                let _ = self.policy.tell(session.id, &session.address, Event::ConnectionClosed, None);
+            }
+        }
+    }
+
+    /// Has Python log why a connection is ended: a frame that was none, a handshake that failed.
+    pub(super) fn refused(&self, session: &Session, why: String) {
+        self.note(session, Event::ConnectionRefused { reason: why });
+    }
+
+    fn note(&self, session: &Session, event: Event) {
+        self.policy.note(session.id, &session.address, event);
+    }
+}
+
+/// The number of a producer, 0 where the answer names none; or why the client is refused.
+fn succeeded(answer: Answer) -> Result<u32, Refusal> {
+    match answer {
+        Answer::Producer(number) => Ok(number),
+        Answer::Response(response) if response.is_success() => Ok(0),
+        Answer::Response(Response { code, remark, .. }) => Err(Refusal::new(code, remark.unwrap_or_default())),
+    }
+}
