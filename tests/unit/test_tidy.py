@@ -38,9 +38,9 @@ FRONT_DOOR = "broker"
 # Folders and pages whose words are plain already. Others join when they are rewritten.
 PLAIN = (
     "README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md examples/ spark/ python/pyspark_txstore/ python/txstore/ "
-    "docs/compatibility.md docs/concepts.md docs/consumers.md docs/database.md docs/failures.md docs/from_outbox.md "
-    "docs/promises.md docs/remote.md docs/repair.md docs/retention.md docs/spark.md docs/transactions.md "
-    "docs/tutorial.md"
+    "docs/compatibility.md docs/concepts.md docs/consumers.md docs/database.md docs/failures.md docs/format.md "
+    "docs/from_outbox.md docs/promises.md docs/remote.md docs/repair.md docs/retention.md docs/spark.md "
+    "docs/transactions.md docs/tutorial.md"
 ).split()
 NOT_YET_PLAIN = ("python/txstore/remoting/", "python/txstore/_native.pyi")
 # What we do not write, and what to write instead. Only words that have a standard word in every sense are listed.
