@@ -4,6 +4,8 @@
 //! which something breaks. Always: a wake-up that is lost shows as a thread that never ends. Run by `make loom`; ordinary
 //! tests cannot run beside it.
 
+use std::sync::atomic::Ordering;
+
 use loom::model::Builder;
 use loom::thread;
 
