@@ -75,7 +75,7 @@ def resend(
     every: Annotated[bool, typer.Option("--all", help="All of the group's dead letters.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver dead letters to their group again, with a fresh retry count."""
+    """Deliver dead letters to their group again."""
     if bool(ids) == every:
         raise errors.InvalidOptionError("no dead letters chosen\nhint: pass message ids, or --all")
     with writing_broker(path) as broker:

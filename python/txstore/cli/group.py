@@ -114,7 +114,10 @@ def reset(
 
 @app.command()
 def delete(path: StorePath, group: GroupName, yes: Yes = False, as_json: AsJson = False) -> int:
-    """Delete a group with its offsets and retries; with --yes, also its dead letters."""
+    """Delete a group with its offsets and retries.
+
+    With --yes, also delete its dead letters without asking.
+    """
     with reading_broker(path) as broker:
         found = broker.describe_group(group)
     if not agreed(f"delete group {group} with its offsets and {found.dead_letters:,} dead letters?", yes):

@@ -37,7 +37,7 @@ _STATISTICS = (
     "pending_transactions pending_table_bytes decided_halves"
 ).split()
 
-app = noun("A store as a whole: create, stat, check, repair, dump, heal.")
+app = noun("A whole store: create, stat, check, repair, dump, heal.")
 
 
 @app.command()
@@ -163,7 +163,7 @@ def repair_store(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Repair a damaged store: keep what can be read, name what is lost, copy what is changed."""
+    """Repair a damaged store; keep copies of what is changed."""
     depth = look(path)
     found = depth.findings
     if not depth.plan:
@@ -219,7 +219,7 @@ def dump(
 
 @app.command()
 def heal(path: StorePath, as_json: AsJson = False) -> None:
-    """Recover and heal a store after a crash, and close it cleanly, ready for a broker."""
+    """Recover a store after a crash and close it, ready for a broker."""
     with writing(path) as store:
         report = store.heal()
     facts = report_facts(report, read_only=False)

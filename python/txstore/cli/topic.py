@@ -70,7 +70,7 @@ def topic_facts(found: TopicDescription) -> dict[str, Any]:
 
 @app.command()
 def describe(path: StorePath, topic: TopicName, as_json: AsJson = False) -> None:
-    """Show one topic: its queues, their ranges, and the groups that read it."""
+    """Show one topic: its queues, messages and groups."""
     with reading_broker(path) as broker:
         facts = topic_facts(broker.describe_topic(topic))
     if as_json:
@@ -101,7 +101,10 @@ def create(
 
 @app.command()
 def delete(path: StorePath, topic: TopicName, yes: Yes = False, as_json: AsJson = False) -> int:
-    """Delete a topic and its messages; their records stay in the log until retention."""
+    """Delete a topic and its messages.
+
+    Their records stay in the log until retention deletes them.
+    """
     with reading_broker(path) as broker:
         messages = broker.describe_topic(topic).messages
     if not agreed(f"delete topic {topic} with {messages:,} messages?", yes):

@@ -170,7 +170,7 @@ def history(store: Store, row: TransactionRow) -> list[dict[str, Any]]:
 
 @app.command()
 def explain(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
-    """Explain one transaction: its history, and the reason for its state."""
+    """Explain one transaction: its state and history."""
     with reading(path) as store:
         row = store.transaction(transaction_id)
         events = history(store, row)
@@ -218,7 +218,10 @@ def rollback(path: StorePath, transaction_id: TransactionId, as_json: AsJson = F
 
 @app.command()
 def discard(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
-    """Discard a pending transaction: no consumer sees it, and `resume` restores it."""
+    """Discard a pending transaction.
+
+    No consumer sees it. `resume` makes it pending again.
+    """
     with writing(path) as store:
         end = store.discard(*_half(store, transaction_id))
     _print_end(transaction_id, end, as_json=as_json)
@@ -250,7 +253,10 @@ def _print_end(transaction_id: str, end: EndResult, *, as_json: bool) -> None:
 
 @app.command()
 def resume(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
-    """Make a discarded transaction pending again, as a new transaction with the same id."""
+    """Make a discarded transaction pending again.
+
+    It becomes a new transaction with the same id.
+    """
     with writing(path) as store:
         sent = store.resume(transaction_id)
     facts = {
