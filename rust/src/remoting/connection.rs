@@ -79,7 +79,7 @@ impl Connection {
     async fn serve(&mut self, mut stopping: watch::Receiver<bool>) -> End {
         let session = Arc::clone(&self.session);
         loop {
-            let Ok((left, took_some)) = session.outbox.write_to(&self.stream) else { return End::Dropped };
+            let Ok((left, took_some)) = session.outbox.write_to(&mut self.stream) else { return End::Dropped };
             self.deadlines.written(took_some, left > 0);
             let stops = *stopping.borrow();
             // What was left in hand while the client did not read.

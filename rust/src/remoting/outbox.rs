@@ -81,7 +81,7 @@ impl Outbox {
 
     /// Writes as much as the socket takes; gives how many bytes are left at least, and whether it took some. An error: the
     /// connection is done.
-    pub(super) fn write_to(&self, stream: &Stream) -> io::Result<(usize, bool)> {
+    pub(super) fn write_to(&self, stream: &mut Stream) -> io::Result<(usize, bool)> {
         let mut waiting = self.waiting.lock();
         if waiting.overfull {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read"));

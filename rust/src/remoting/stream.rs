@@ -26,7 +26,7 @@ impl Stream {
         }
     }
 
-    pub(super) fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn try_read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_read(buffer),
             Self::Unix(stream) => stream.try_read(buffer),
@@ -34,7 +34,7 @@ impl Stream {
         }
     }
 
-    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+    pub(super) fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_write(bytes),
             Self::Unix(stream) => stream.try_write(bytes),
@@ -43,7 +43,7 @@ impl Stream {
     }
 
     /// Whether what was taken has gone to the system; behind TLS some may wait here.
-    pub(super) fn flush(&self) -> io::Result<bool> {
+    pub(super) fn flush(&mut self) -> io::Result<bool> {
         match self {
             Self::Tcp(_) | Self::Unix(_) => Ok(true),
             Self::Tls(stream) => stream.flush(),
@@ -51,7 +51,7 @@ impl Stream {
     }
 
     /// Says farewell, where that is more than closing.
-    pub(super) fn close(&self) {
+    pub(super) fn close(&mut self) {
         if let Self::Tls(stream) = self {
             stream.close();
         }

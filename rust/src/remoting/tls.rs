@@ -1,23 +1,27 @@
-//! TLS: a connection's bytes, encrypted, by rustls.
+//! TLS: a connection's bytes, encrypted, by tokio-rustls.
 //!
 //! In: certificates as PEM, a socket. Out: a stream that is read and written as a plain one. Always: a handshake ends
 //! within its time; the first byte tells TLS from plain, on the same port; no global state. Not here: who may do what.
 
-use std::io::{self, Read, Write};
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig, ServerConnection};
-use tokio::io::{Interest, Ready};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 
 use crate::error::{Error, Result};
-use crate::sync::unmodelled::Mutex;
 
 /// The first byte of a handshake; no frame begins so, since it would be longer than any may be.
 const HANDSHAKE: u8 = 0x16;
@@ -37,11 +41,16 @@ pub struct TlsOptions {
 }
 
 /// What new connections are secured by.
-#[derive(Debug)]
 pub(super) struct Tls {
-    config: Arc<ServerConfig>,
+    acceptor: TlsAcceptor,
     required: bool,
     handshake: Duration,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Tls(required: {}, handshake: {:?})", self.required, self.handshake)
+    }
 }
 
 /// How a connection began.
@@ -83,7 +92,11 @@ impl Tls {
             rustls::Error::InvalidCertificate(why) => invalid("tls_cert", &format!("no certificate: {why:?}")),
             other => invalid("tls_key", &other),
         })?;
-        Ok(Self { config: Arc::new(config), required: options.required, handshake: options.handshake })
+        Ok(Self {
+            acceptor: TlsAcceptor::from(Arc::new(config)),
+            required: options.required,
+            handshake: options.handshake,
+        })
     }
 
     /// Finds out how a client begins, and shakes hands; a plain one may be silent for `idle`.
@@ -99,13 +112,8 @@ impl Tls {
     }
 
     async fn shake_hands(&self, tcp: TcpStream) -> Begun {
-        let tls = match ServerConnection::new(Arc::clone(&self.config)) {
-            Ok(tls) => Mutex::new(tls),
-            Err(error) => return Begun::Refused(error.to_string()),
-        };
-        let stream = TlsStream { tcp, tls };
-        match tokio::time::timeout(self.handshake, stream.shake_hands()).await {
-            Ok(Ok(())) => Begun::Secured(Box::new(stream)),
+        match tokio::time::timeout(self.handshake, self.acceptor.accept(tcp)).await {
+            Ok(Ok(stream)) => Begun::Secured(Box::new(TlsStream(stream))),
             Ok(Err(error)) => Begun::Refused(format!("the TLS handshake failed: {error}")),
             Err(_) => Begun::Refused(too_slow(self.handshake)),
         }
@@ -133,131 +141,63 @@ fn invalid(option: &'static str, what: &dyn std::fmt::Display) -> Error {
     Error::InvalidOption { option: option.into(), what: what.to_string() }
 }
 
-/// A socket behind TLS.
+/// A socket secured by TLS. It is read and written without waiting; `ready` waits.
 #[derive(Debug)]
-pub(super) struct TlsStream {
-    tcp: TcpStream,
-    tls: Mutex<ServerConnection>,
-}
+pub(super) struct TlsStream(tokio_rustls::server::TlsStream<TcpStream>);
 
 impl TlsStream {
     pub(super) async fn ready(&self, interest: Interest) -> io::Result<Ready> {
-        let (decrypted, unsent) = {
-            let mut tls = self.tls.lock();
-            // What is wrong with the bytes is said where they are read.
-            let decrypted = tls.process_new_packets().map_or(true, |state| state.plaintext_bytes_to_read() > 0);
-            (decrypted, tls.wants_write())
-        };
+        let (tcp, tls) = self.0.get_ref();
         // The socket does not know what is decrypted and not yet taken, nor what waits to be written.
-        if interest.is_readable() && decrypted {
+        if interest.is_readable() && !tls.wants_read() {
             return Ok(Ready::READABLE);
         }
-        self.tcp.ready(if unsent { interest | Interest::WRITABLE } else { interest }).await
+        tcp.ready(if tls.wants_write() { interest | Interest::WRITABLE } else { interest }).await
     }
 
-    pub(super) fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut tls = self.tls.lock();
-        loop {
-            match tls.reader().read(buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // It has gone without a farewell, as many do.
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
-                done => return done,
-            }
-            if self.receive(&mut tls)? == 0 {
-                return Ok(0);
-            }
+    pub(super) fn try_read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut buffer = ReadBuf::new(buffer);
+        match now(|context| Pin::new(&mut self.0).poll_read(context, &mut buffer)) {
+            // Many clients close the socket without telling so by TLS.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
+            done => done.map(|()| buffer.filled().len()),
         }
     }
 
-    /// Takes bytes only when those before them are written, so that little is kept here.
-    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        let mut tls = self.tls.lock();
-        if !self.write_out(&mut tls)? {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        let taken = tls.writer().write(bytes)?;
-        self.write_out(&mut tls)?;
-        Ok(taken)
+    pub(super) fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        now(|context| Pin::new(&mut self.0).poll_write(context, bytes))
     }
 
     /// Whether all that was taken is written.
-    pub(super) fn flush(&self) -> io::Result<bool> {
-        self.write_out(&mut self.tls.lock())
+    pub(super) fn flush(&mut self) -> io::Result<bool> {
+        match now(|context| Pin::new(&mut self.0).poll_flush(context)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            done => done.map(|()| true),
+        }
     }
 
-    /// Says farewell, as far as the socket takes it.
-    pub(super) fn close(&self) {
-        let mut tls = self.tls.lock();
-        tls.send_close_notify();
-        // Whoever has gone hears nothing.
-        let _ = self.write_out(&mut tls);
+    /// Tells the client that nothing more comes, as far as the socket takes it.
+    pub(super) fn close(&mut self) {
+        // A client that has gone need not be told.
+        let _ = now(|context| Pin::new(&mut self.0).poll_shutdown(context));
     }
 
     pub(super) fn peer(&self) -> Option<SocketAddr> {
-        self.tcp.peer_addr().ok()
+        self.0.get_ref().0.peer_addr().ok()
     }
 
     pub(super) fn set_no_delay(&self) {
         // A socket that refuses is only slower.
-        let _ = self.tcp.set_nodelay(true);
-    }
-
-    async fn shake_hands(&self) -> io::Result<()> {
-        while self.tls.lock().is_handshaking() {
-            self.ready(Interest::READABLE).await?;
-            let mut tls = self.tls.lock();
-            self.write_out(&mut tls)?;
-            match self.receive(&mut tls) {
-                Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the client has gone")),
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes what has arrived, and answers what TLS itself wants answered; 0: the client has gone.
-    fn receive(&self, tls: &mut ServerConnection) -> io::Result<usize> {
-        let received = tls.read_tls(&mut Socket(&self.tcp))?;
-        let done = tls.process_new_packets();
-        // The reason of a failure goes out, too.
-        let written = self.write_out(tls);
-        done.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        written?;
-        Ok(received)
-    }
-
-    /// Writes as much as the socket takes; whether that is all.
-    fn write_out(&self, tls: &mut ServerConnection) -> io::Result<bool> {
-        while tls.wants_write() {
-            match tls.write_tls(&mut Socket(&self.tcp)) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(true)
+        let _ = self.0.get_ref().0.set_nodelay(true);
     }
 }
 
-/// A socket as rustls wants it: it reads and writes what it can, and never waits.
-struct Socket<'a>(&'a TcpStream);
-
-impl Read for Socket<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.try_read(buffer)
-    }
-}
-
-impl Write for Socket<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.try_write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+/// Polls once. What would have to wait is `WouldBlock`, as with a socket; `ready` then waits for it. Without tokio's
+/// budget for a task, which would let a ready socket look busy: a connection bounds its turns itself.
+fn now<T>(poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>) -> io::Result<T> {
+    let mut once = pin!(tokio::task::unconstrained(poll_fn(poll)));
+    match once.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => done,
+        Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
     }
 }
