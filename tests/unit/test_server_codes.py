@@ -5,6 +5,8 @@ The router, a live server that is sent each code once, and the errors that clien
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.frames import Wire
 from txstore import Broker, Server, ServerConfig
 from txstore._native import RequestCode, ResponseCode, request_rules
@@ -12,6 +14,7 @@ from txstore._native import RequestCode, ResponseCode, request_rules
 ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
 RULES = {rule.code: rule for rule in request_rules()}
 BY_PYTHON = ("Python", "engine or Python")
+PAGE = Path(__file__).resolve().parents[2] / "docs/serve.md"
 # The settings of a server do not change while it runs; the answer says where to give them.
 REFUSED_BY_PYTHON = {RequestCode.UPDATE_BROKER_CONFIG}
 
@@ -44,3 +47,20 @@ def test_a_refusal_names_the_request(broker: Broker) -> None:
         named, unknown = client.call(RequestCode.POP_MESSAGE, {}), client.call(999, {})
     assert named.remark == "request code 200050 (POP_MESSAGE) is not served"
     assert unknown.remark == "request code 999 (no request of RocketMQ 5.4) is not served"
+
+
+def manual() -> str:
+    """The tables of the manual's section about request codes."""
+    rows = list(RULES.values())
+    served = [rule for rule in rows if rule.answered_by not in (None, "client")]
+    lines = ["| code | request | answered by | an account needs |", "|---|---|---|---|"]
+    lines += [f"| {rule.code} | `{rule.name}` | {rule.answered_by} | {rule.permission} |" for rule in served]
+    lines += ["", "| code | request that the server sends to clients |", "|---|---|"]
+    lines += [f"| {rule.code} | `{rule.name}` |" for rule in rows if rule.answered_by == "client"]
+    lines += ["", "| code | refused request |", "|---|---|"]
+    lines += [f"| {rule.code} | `{rule.name}` |" for rule in rows if rule.answered_by is None]
+    return "\n".join(lines)
+
+
+def test_the_manual_has_the_table() -> None:
+    assert manual() in PAGE.read_text(), f"docs/serve.md lacks this text:\n{manual()}"

@@ -224,7 +224,7 @@ request_codes! {
     RESUME_CHECK_HALF_MESSAGE = 323: Python, Admin;
     SEND_REPLY_MESSAGE = 324: Refused, Admin;
     SEND_REPLY_MESSAGE_V2 = 325: Refused, Admin;
-    PUSH_REPLY_MESSAGE_TO_CLIENT = 326: Client, Admin;
+    PUSH_REPLY_MESSAGE_TO_CLIENT = 326: Refused, Admin;
     ADD_WRITE_PERM_OF_BROKER = 327: Refused, Admin;
     GET_ALL_PRODUCER_INFO = 328: Refused, Admin;
     DELETE_EXPIRED_COMMITLOG = 329: Refused, Admin;
