@@ -8,10 +8,23 @@ entries of a queue. Times are ints in milliseconds (`*_ms`, epoch for timestamps
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from os import PathLike
-from typing import Literal, Protocol, final, type_check_only
+from typing import Final, Literal, Protocol, final, type_check_only
 
 __version__: str
 __debug_build__: bool
+
+# Names that the system reserves, and limits of topics and groups.
+DEAD_LETTER_PREFIX: Final[str]
+DISCARD_TOPIC: Final[str]
+HALF_TOPIC: Final[str]
+OP_TOPIC: Final[str]
+RETRY_PREFIX: Final[str]
+SYSTEM_GROUP_PREFIX: Final[str]
+TEMPLATE_TOPIC: Final[str]
+TRANSACTION_GROUP: Final[str]
+GROUP_BYTES_MAX: Final[int]
+RETRY_TOPIC_BYTES_MAX: Final[int]
+TOPIC_BYTES_MAX: Final[int]
 
 @final
 class Message:

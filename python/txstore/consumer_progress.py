@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from txstore._native import validate_group, validate_topic
+from txstore._native import RETRY_PREFIX, validate_group, validate_topic
 from txstore.errors import InvalidNameError, InvalidOptionError, MessageNotFoundError
 from txstore.message import (
     ConsumeFromWhere,
@@ -28,7 +28,6 @@ from txstore.message import (
 
 __all__ = ["ConsumerProgress", "DeadLetter", "GroupDescription", "ProgressStore", "QueueLag"]
 
-_RETRY = "%RETRY%"
 _FIRST_RETRY_LEVEL = 3
 _LEVEL_MAX = 18
 _BATCH = 256
@@ -217,7 +216,7 @@ class ConsumerProgress:
             known = self._store.consumer_offset(topic, name, queue_id)
             if known is not None:
                 return known
-            group = topic.removeprefix(_RETRY)
+            group = topic.removeprefix(RETRY_PREFIX)
             base_name = retry_group(group, "")
             base = self._store.consumer_offset(topic, base_name, queue_id)
             if base is None:
@@ -231,7 +230,7 @@ class ConsumerProgress:
         """Sets a group's offset in its retry topic for one of its topics."""
         with self._lock:
             self._store.set_consumer_offset(topic, name, queue_id, queue_offset)
-            group = topic.removeprefix(_RETRY)
+            group = topic.removeprefix(RETRY_PREFIX)
             base_name = retry_group(group, "")
             least = min(
                 offset
@@ -243,10 +242,10 @@ class ConsumerProgress:
     def forget_topic(self, topic: str) -> None:
         """Removes a deleted topic's offsets; messages from it are skipped in the retry topics."""
         for of_topic, name, queue_id, _ in self._store.consumer_offsets():
-            group = of_topic.removeprefix(_RETRY)
+            group = of_topic.removeprefix(RETRY_PREFIX)
             if of_topic == topic:
                 self._store.remove_consumer_offsets(topic, name)
-            elif of_topic.startswith(_RETRY) and name == retry_group(group, topic):
+            elif of_topic.startswith(RETRY_PREFIX) and name == retry_group(group, topic):
                 _, end = self._store.queue_range(of_topic, queue_id)
                 self.set_retry_offset(of_topic, name, queue_id, end)
 

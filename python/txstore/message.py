@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
-from txstore._native import Message, SendResult, StoredMessage
+from txstore._native import DEAD_LETTER_PREFIX, RETRY_PREFIX, Message, SendResult, StoredMessage
 from txstore.config import FlushDiskType
 
 __all__ = [
@@ -339,12 +339,12 @@ def transaction_id_of(sent: SentMessage) -> str:
 
 def retry_topic(group: str) -> str:
     """Returns the topic in which a consumer group gets messages again."""
-    return f"%RETRY%{group}"
+    return f"{RETRY_PREFIX}{group}"
 
 
 def dead_letter_topic(group: str) -> str:
     """Returns the topic that holds a consumer group's dead letters."""
-    return f"%DLQ%{group}"
+    return f"{DEAD_LETTER_PREFIX}{group}"
 
 
 def retry_group(group: str, topic: str) -> str:
@@ -354,7 +354,7 @@ def retry_group(group: str, topic: str) -> str:
 
 def is_retry_progress(topic: str, name: str) -> bool:
     """Tells whether offsets under this name are such progress in a retry topic."""
-    return topic.startswith("%RETRY%") and name.startswith(topic.removeprefix("%RETRY%") + "%")
+    return topic.startswith(RETRY_PREFIX) and name.startswith(topic.removeprefix(RETRY_PREFIX) + "%")
 
 
 def check_times(properties: dict[str, str]) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
-from txstore._native import Message, delay_level_ms, unique_id
+from txstore._native import HALF_TOPIC, RETRY_PREFIX, Message, delay_level_ms, unique_id
 from txstore.consumer import ConsumerGroups
 from txstore.consumer_progress import ConsumerProgress
 from txstore.errors import (
@@ -39,7 +39,6 @@ from txstore.producer_registry import Producers
 
 __all__ = ["FakeBroker", "FakeEnd", "FakeMessage", "FakeSent", "ManualClock"]
 
-_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 _RECORD_BYTES = 100  # Each message advances the physical offset by this much.
 
 
@@ -455,7 +454,7 @@ class FakeBroker(ConsumerGroups):
         name = resent or unique_id()
         stored = FakeMessage(
             source=message,
-            topic=_HALF_TOPIC,
+            topic=HALF_TOPIC,
             queue_id=queue_id,
             queue_offset=len(self._halves),
             physical_offset=self._log.next_physical_offset(),
@@ -514,7 +513,7 @@ class FakeBroker(ConsumerGroups):
         self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
     ) -> tuple[list[FakeMessage], int]:
         found, next_offset = self.read(topic, queue_id, queue_offset, max_messages, tags)
-        retried = topic.startswith("%RETRY%")
+        retried = topic.startswith(RETRY_PREFIX)
 
         def delivered(message: FakeMessage) -> FakeMessage:
             own = message.system_properties.get("RETRY_TOPIC", topic) if retried else topic

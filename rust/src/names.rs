@@ -19,6 +19,10 @@ pub const DISCARD_TOPIC: &str = "TRANS_CHECK_MAX_TIME_TOPIC";
 pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
 /// The group whose offsets say how far half and op messages are done.
 pub const TRANSACTION_GROUP: &str = "CID_RMQ_SYS_TRANS";
+/// What the names of the system's own groups begin with.
+pub const SYSTEM_GROUP_PREFIX: &str = "CID_RMQ_SYS_";
+/// The topic whose settings a topic gets that is created by its first message.
+pub const TEMPLATE_TOPIC: &str = "TBW102";
 /// What a group's retry topic begins with.
 pub const RETRY_PREFIX: &str = "%RETRY%";
 /// What a group's topic of dead letters begins with.
@@ -35,7 +39,7 @@ pub const PATH_COMPONENT_MAX: usize = 255;
 
 const SYSTEM_PREFIX: &str = "rmq_sys_";
 const SYSTEM_TOPICS: &[&str] = &[
-    "TBW102",
+    TEMPLATE_TOPIC,
     SCHEDULE_TOPIC,
     "BenchmarkTest",
     HALF_TOPIC,

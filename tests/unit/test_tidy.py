@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from txstore import _native
+
 ROOT = Path(__file__).resolve().parents[2]
 LINES_MAX = 700
 
@@ -260,6 +262,17 @@ def only_the_command_line_prints(path: str, text: str) -> list[str]:
     return [f"{path}:{call.lineno}: only the command line prints" for call in printing]
 
 
+def reserved_names_come_from_the_engine(path: str, text: str) -> list[str]:
+    """Topics, groups and prefixes that the system reserves are defined in rust/src/names.rs."""
+    if not is_package(path):
+        return []
+    reserved = {getattr(_native, name) for name in dir(_native) if name.endswith(("_TOPIC", "_PREFIX", "_GROUP"))}
+    texts = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+    return [
+        f"{path}:{node.lineno}: import {node.value!r} from txstore._native" for node in texts if node.value in reserved
+    ]
+
+
 def not_too_long(path: str, text: str) -> list[str]:
     lines = text.count("\n")
     return (
@@ -354,6 +367,8 @@ BROKEN: dict[str, tuple[Rule, str, str]] = {
     ),
     "rust print": (only_the_command_line_prints, "rust/src/flush.rs", 'fn f() { println!("x"); }'),
     "python print": (only_the_command_line_prints, "python/txstore/broker.py", 'def f():\n    print("x")\n'),
+    "reserved name": (reserved_names_come_from_the_engine, "python/txstore/x.py", 'PREFIX = "%' + 'RETRY%"'),
+    "reserved name in a text": (reserved_names_come_from_the_engine, "python/txstore/x.py", 'f"%' + 'DLQ%{group}"'),
     "too long": (not_too_long, "python/txstore/broker.py", "x = 1\n" * (LINES_MAX + 1)),
     "no story": (a_test_opens_with_a_story, "tests/unit/test_x.py", '"""Tests."""\n'),
     "house word": (uses_plain_words, "python/txstore/broker.py", "# What stands behind it.\n"),
@@ -382,6 +397,7 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (only_the_command_line_prints, "python/txstore/cli/main.py", "print(1)"),
     (uses_plain_words, "python/txstore/broker.py", "if found is None:  # There is no topic; it is no longer known.\n"),
     (uses_plain_words, "rust/src/flush.rs", "// Stands behind.\n"),
+    (reserved_names_come_from_the_engine, "python/txstore/x.py", '"""Reads %RETRY% topics."""'),
     (names_no_strangers, "README.md", "#!/usr/bin/env bash\nhttps://example.org/home/page rust/src/store/tmp/x"),
 ]
 RULES = list(dict.fromkeys(rule for rule, _, _ in BROKEN.values()))

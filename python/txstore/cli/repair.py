@@ -14,14 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from txstore import errors
-from txstore._native import mend_store
+from txstore._native import HALF_TOPIC, OP_TOPIC, mend_store
 from txstore.cli.deep import Depth
 from txstore.cli.opening import writing_broker
 
 __all__ = ["repair"]
-
-_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
 
 def repair(path: str, depth: Depth, copy_to: str | None) -> dict[str, Any]:
@@ -47,8 +44,8 @@ def repair(path: str, depth: Depth, copy_to: str | None) -> dict[str, Any]:
         "copies": str(directory),
         "lost": lost,
         "lost_count": depth.facts["lost_count"],
-        "lost_halves": sum(one["topic"] == _HALF_TOPIC for one in lost),
-        "lost_ops": sum(one["topic"] == _OP_TOPIC for one in lost),
+        "lost_halves": sum(one["topic"] == HALF_TOPIC for one in lost),
+        "lost_ops": sum(one["topic"] == OP_TOPIC for one in lost),
         "pending": pending,
         "warnings": warnings,
     }

@@ -17,13 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txstore import errors
-from txstore._native import Store, StoredMessage, TransactionRow
+from txstore._native import HALF_TOPIC, TRANSACTION_GROUP, Store, StoredMessage, TransactionRow
 from txstore.cli.progress import Progress
 
 __all__ = ["Findings", "verify"]
 
-_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-_PROGRESS_GROUP = "CID_RMQ_SYS_TRANS"
 _REPAIR_TOPICS = ("TXSTORE_REPAIR", "~")  # The topics of filler records, which a repair writes over damaged ones.
 _LOST = -1
 _READ_BATCH = 500
@@ -174,7 +172,7 @@ def _is_explained(error: errors.TxStoreError, found: Findings) -> bool:
 
 
 def _verify_transactions(store: Store, found: Findings) -> None:
-    progress = store.consumer_offset(_HALF_TOPIC, _PROGRESS_GROUP, 0) or 0
+    progress = store.consumer_offset(HALF_TOPIC, TRANSACTION_GROUP, 0) or 0
     rows = store.transactions()
     with Progress("comparing transactions", len(rows)) as bar:
         for number, row in enumerate(rows):

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from txstore._native import RemotingCommand, unique_id
+from txstore._native import TEMPLATE_TOPIC, RemotingCommand, unique_id
 from txstore.consumer.members import Members
 from txstore.errors import (
     BrokerTimeoutError,
@@ -29,12 +29,10 @@ from txstore.remoting.heartbeat import heartbeat
 from txstore.remoting.options import ConnectOptions
 from txstore.remoting.route import QueueNumbers, Route, parse_brokers, parse_route
 
-__all__ = ["TEMPLATE_TOPIC", "Client"]
+__all__ = ["Client"]
 
 _log = logging.getLogger("txstore.remoting")
 
-TEMPLATE_TOPIC = "TBW102"
-"""What a topic that the first send makes is made after; RocketMQ's AUTO_CREATE_TOPIC_KEY_TOPIC."""
 _UNKNOWN_AGAIN_SECONDS = 1.0  # How soon a topic is looked for again that somebody waits for.
 
 RequestListener = Callable[[Connection, RemotingCommand], None]

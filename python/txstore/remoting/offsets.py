@@ -7,11 +7,10 @@ keep once for a group, the least of what its topics' consumers here have done is
 import threading
 from typing import NamedTuple
 
+from txstore._native import RETRY_PREFIX
 from txstore.message import is_retry_progress
 
 __all__ = ["Acknowledged", "Offsets"]
-
-_RETRY = "%RETRY%"
 
 
 class Acknowledged(NamedTuple):
@@ -34,7 +33,7 @@ class Offsets:
     @staticmethod
     def told_as(topic: str, name: str) -> str:
         """The group that a broker knows behind a name."""
-        return topic.removeprefix(_RETRY) if is_retry_progress(topic, name) else name
+        return topic.removeprefix(RETRY_PREFIX) if is_retry_progress(topic, name) else name
 
     def set(self, topic: str, name: str, number: int, queue_offset: int) -> None:
         with self._lock:

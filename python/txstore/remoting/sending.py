@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from txstore._native import (
+    TEMPLATE_TOPIC,
     Message,
     RemotingCommand,
     batch_body,
@@ -33,7 +34,7 @@ from txstore.errors import (
     WrongGroupError,
 )
 from txstore.message import LocalTransactionState, SendStatus, SentMessage, transaction_id_of
-from txstore.remoting.client import TEMPLATE_TOPIC, Client
+from txstore.remoting.client import Client
 from txstore.remoting.codes import RequestCode, ResponseCode, refusal
 from txstore.remoting.connection import Connection
 from txstore.remoting.route import Queue, Route

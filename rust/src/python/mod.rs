@@ -13,6 +13,7 @@ mod error;
 #[cfg(feature = "server")]
 mod event;
 mod message;
+mod names;
 mod remoting;
 mod repair;
 mod retention;
@@ -26,8 +27,6 @@ use pyo3::prelude::*;
 
 use crate::clock::{Clock, SystemClock};
 use crate::record::message_id::UniqueIds;
-
-use error::into_py;
 
 #[pymodule]
 mod _native {
@@ -46,6 +45,8 @@ mod _native {
     #[pymodule_export]
     use super::message::{Message, SendResult};
     #[pymodule_export]
+    use super::names::{is_system_topic, validate_group, validate_topic};
+    #[pymodule_export]
     use super::remoting::{FrameReader, RemotingCommand, batch_body, decode_records, encode_request, properties_text};
     #[pymodule_export]
     use super::repair::{Examiner, mend_store};
@@ -61,18 +62,17 @@ mod _native {
     #[pymodule_export]
     use super::transaction::{DueHalves, EndResult, TopicEnds, TransactionRow, WaitingHalf};
     #[pymodule_export]
-    use super::{
-        delay_level_ms, is_system_topic, java_hash_code, log_panics_as_json, unique_id, validate_group, validate_topic,
-    };
+    use super::{delay_level_ms, java_hash_code, log_panics_as_json, unique_id};
 
     use pyo3::prelude::*;
 
-    /// Sets the version and the codes' enums, and has a forked child tell the engine that it is one.
+    /// Sets the version, the enums and the names, and has a forked child tell the engine that it is one.
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("__debug_build__", cfg!(debug_assertions))?;
         super::codes::add_enums(module)?;
+        super::names::add_constants(module)?;
         let py = module.py();
         let note = pyo3::types::PyCFunction::new_closure(py, None, None, |_args, _kwargs| crate::store::note_fork())?;
         let options = pyo3::types::PyDict::new(py);
@@ -99,24 +99,6 @@ fn unique_id() -> String {
 #[pyfunction]
 fn log_panics_as_json() {
     crate::panics::log_as_json();
-}
-
-/// Refuses a name that clients may not send to.
-#[pyfunction]
-fn validate_topic(py: Python<'_>, topic: &str) -> PyResult<()> {
-    crate::names::validate_topic(topic).map_err(|error| into_py(py, &error))
-}
-
-/// Refuses a name that is no group's.
-#[pyfunction]
-fn validate_group(py: Python<'_>, group: &str) -> PyResult<()> {
-    crate::names::validate_group(group).map_err(|error| into_py(py, &error))
-}
-
-/// Whether a topic is the system's own.
-#[pyfunction]
-fn is_system_topic(topic: &str) -> bool {
-    crate::names::is_system_topic(topic)
 }
 
 /// How long a message of a delay level waits.

@@ -8,7 +8,7 @@ here: counting, which the engine does; HTTP.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from txstore._native import is_system_topic
+from txstore._native import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_GROUP_PREFIX, is_system_topic
 from txstore.errors import DiskFullError, StorePoisonedError
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ OTHER = "(other)"
 """Stands in labels for all that is not told apart; no topic or group can be called so."""
 _ROWS_MAX = 10_000
 _TOPIC = ("topic",)
-_RETRY, _DEAD_LETTERS, _SYSTEM_GROUP = "%RETRY%", "%DLQ%", "CID_RMQ_SYS_"
 _FIRST_VERSION = 313  # RocketMQ numbers its releases; from this one, 4.5.0, every second number is the next.
 
 # A name of ours → (the name that it is exported under, what it says).
@@ -128,7 +127,7 @@ class _Collector:
         labels: tuple[str, ...] = ("language", "version", "protocol_type")
         yield self._gauge("rocketmq_producer_connections", "Producer groups by connection.", rows, labels)
         rows = _sums(
-            ((group, *_client(language, version), mode, "remoting", _flag(group.startswith(_SYSTEM_GROUP))), 1)
+            ((group, *_client(language, version), mode, "remoting", _flag(group.startswith(SYSTEM_GROUP_PREFIX))), 1)
             for group, language, version, mode in consumers
         )
         labels = ("consumer_group", "language", "version", "consume_mode", "protocol_type", "is_system")
@@ -226,8 +225,8 @@ class _Collector:
 
 def _read(topic: str, group: str) -> tuple[str, ...]:
     """Labels of what a group reads."""
-    system = is_system_topic(topic) or group.startswith(_SYSTEM_GROUP)
-    return topic, group, _flag(topic.startswith((_RETRY, _DEAD_LETTERS))), _flag(system)
+    system = is_system_topic(topic) or group.startswith(SYSTEM_GROUP_PREFIX)
+    return topic, group, _flag(topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))), _flag(system)
 
 
 def _flag(value: bool) -> str:

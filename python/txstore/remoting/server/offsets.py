@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from txstore._native import is_system_topic, validate_group
+from txstore._native import RETRY_PREFIX, is_system_topic, validate_group
 from txstore.broker import Broker
 from txstore.message import ConsumeFromWhere, is_retry_progress, utc
 from txstore.remoting.codes import RequestCode, ResponseCode
@@ -76,7 +76,7 @@ class Offsets:
 
     def _must_be_progress(self, retries: str, name: str, queue_id: int) -> None:
         """Raises Refused for what is no group's progress in its retries of one topic: GROUP%TOPIC."""
-        group = retries.removeprefix("%RETRY%")
+        group = retries.removeprefix(RETRY_PREFIX)
         if not self._broker.has_group(group):
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no consumer group {group[:_SHOWN]}")
         of = name.removeprefix(f"{group}%")

@@ -4,11 +4,10 @@ In: a key, or a record's offset. Out: whole records as stored. Always: no messag
 the index.
 """
 
-from txstore._native import StoredMessage, is_system_topic
+from txstore._native import DISCARD_TOPIC, StoredMessage, is_system_topic
 from txstore.broker import Broker
 from txstore.remoting.codes import ResponseCode
 from txstore.remoting.server.request import Refused, Reply, Request, number, text
-from txstore.remoting.server.retry import DISCARD_TOPIC
 
 __all__ = ["Queries"]
 

@@ -5,15 +5,14 @@ dead letters; the transaction is pending again. Always: the broker's own rules, 
 Not here: those rules.
 """
 
-from txstore._native import is_system_topic, validate_group
+from txstore._native import DISCARD_TOPIC, is_system_topic, validate_group
 from txstore.broker import Broker
 from txstore.message import dead_letter_topic
 from txstore.remoting.codes import ResponseCode
 from txstore.remoting.server.request import OK, Refused, Reply, Request, number, text
 
-__all__ = ["DISCARD_TOPIC", "Retries"]
+__all__ = ["Retries"]
 
-DISCARD_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 """Where transactions are parked that were given up."""
 
 _TIMES_MAX = 16

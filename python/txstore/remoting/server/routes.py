@@ -4,7 +4,7 @@ In: topics' names. Out: their queues, all of them here. Always: what a client ma
 permission; a topic that is not there may be asked for as TBW102, where sending may make it. Not here: other brokers.
 """
 
-from txstore._native import is_system_topic
+from txstore._native import TEMPLATE_TOPIC, is_system_topic
 from txstore.broker import Broker
 from txstore.remoting.codes import ResponseCode
 from txstore.remoting.server.request import Refused, Reply, Request, json_of, text
@@ -12,7 +12,6 @@ from txstore.remoting.server.request import Refused, Reply, Request, json_of, te
 __all__ = ["Routes"]
 
 _READ, _WRITE, _INHERIT = 4, 2, 1  # RocketMQ's PermName.
-_TEMPLATE = "TBW102"
 
 
 class Routes:
@@ -60,7 +59,7 @@ class Routes:
     def _queues(self, topic: str) -> tuple[int, int, int]:
         """Queues to read and to send to, and whether a new topic may take after it."""
         config = self._broker.config
-        if topic == _TEMPLATE and config.auto_create_topic_enable:
+        if topic == TEMPLATE_TOPIC and config.auto_create_topic_enable:
             return config.default_topic_queue_nums, config.default_topic_queue_nums, _INHERIT
         if topic in (config.cluster_name, config.broker_name):  # So mqadmin asks where brokers are.
             return 1, 1, 0

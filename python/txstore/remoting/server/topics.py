@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from txstore import _native
-from txstore._native import UnknownTopic
+from txstore._native import DEAD_LETTER_PREFIX, RETRY_PREFIX, UnknownTopic
 from txstore.broker import Broker
 from txstore.message import retry_topic
 from txstore.remoting.codes import ResponseCode
@@ -28,7 +28,6 @@ from txstore.remoting.server.request import (
 
 __all__ = ["Topics"]
 
-_GROUP_TOPICS = ("%RETRY%", "%DLQ%")
 _READ, _WRITE = 4, 2
 # Not consumeBroadcastEnable: mqadmin sends false for it where its user says nothing.
 _SETTINGS_OF_GROUPS = ("consumeEnable", "consumeMessageOrderly", "retryMaxTimes")
@@ -67,8 +66,8 @@ class Topics:
     def _make(self, topic: str) -> None:
         if self._broker.has_topic(topic):
             return
-        if topic.startswith(_GROUP_TOPICS):
-            group = topic.removeprefix(_GROUP_TOPICS[0]).removeprefix(_GROUP_TOPICS[1])
+        if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+            group = topic.removeprefix(RETRY_PREFIX).removeprefix(DEAD_LETTER_PREFIX)
             if not self._broker.has_group(group):
                 raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no consumer group {group}")
             self._broker.create_topic(topic, 1)
