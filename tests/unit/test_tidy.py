@@ -62,6 +62,8 @@ WORDS = {
     r"figures?": "metrics, statistics",
     r"judge[sd]?": "decides",
     r"backlog": "lag, consumer progress",
+    r"beside": "next to, in addition to, while",
+    r"go(?:es)? on": "continues",
     r"Again: nothing": "Idempotent",
 }
 # `place` is a field of the rows that the report has written to Parquet.
