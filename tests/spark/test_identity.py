@@ -125,7 +125,7 @@ def test_the_error_names_both_stores_and_what_to_do(tmp_path: Path, seed: int, b
     text = str(caught.value)
     assert caught.value.option == "checkpointLocation"
     assert f"message {end['last']['id']} at offset {end['last']['phy']}" in text
-    assert "hint: give the path of the checkpoint's store" in text
+    assert "hint: use the path of the checkpoint's store" in text
     if brokers:
         assert (was, _native.log_store_id(store)) == (None, None)
         assert text.count("a store without an id") == 2
