@@ -74,7 +74,7 @@ def test_every_line_is_an_object_whatever_fails(tmp_path: Path) -> None:
     assert (ended["thread_name"], "fails" in ended["exception"]) == ("mine", True)
     assert any(line["level"] == "error" and "in a finalizer" in line["message"] for line in lines)
     last = lines[-1]
-    assert (last["level"], last["message"]) == ("critical", "the process ends: RuntimeError: the command\nfails")
+    assert (last["level"], last["message"]) == ("critical", "the process exits: RuntimeError: the command\nfails")
     assert "Traceback" in last["exception"]
 
 
