@@ -1,8 +1,9 @@
 //! Budget: the memory that clients may hold, counted for all connections together and for each.
 //!
-//! In: bytes of buffers, of answers that wait, of requests that wait. Out: whether a connection holds too much. Always: the
-//! sum stays below the budget. Above half of it a connection must go that holds more than its equal part of that half;
-//! those that hold less may fill no more than the other half. Not here: ending a connection.
+//! In:     bytes of buffers, of answers that wait, of requests that wait.
+//! Out:    whether a connection holds too much, so that it must go.
+//! Always: the sum stays below three quarters of the budget; the last quarter is for what is not counted. A connection may
+//!         hold as much as all of them leave free, so one alone holds half of the three quarters, and a small one stays.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -17,7 +18,6 @@ pub(super) const WAITING_COST: usize = 4 << 10;
 pub(super) struct Budget {
     max: usize,
     held: AtomicUsize,
-    connections: AtomicUsize,
 }
 
 /// One connection's part of it.
@@ -36,7 +36,7 @@ pub struct Charge {
 
 impl Budget {
     pub(super) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, held: AtomicUsize::new(0), connections: AtomicUsize::new(0) })
+        Arc::new(Self { max: max / 4 * 3, held: AtomicUsize::new(0) })
     }
 
     /// Bytes that are held now.
@@ -48,7 +48,6 @@ impl Budget {
 impl Account {
     /// For a new connection.
     pub(super) fn new(budget: &Arc<Budget>) -> Arc<Self> {
-        budget.connections.fetch_add(1, Relaxed);
         Arc::new(Self { budget: Arc::clone(budget), held: AtomicUsize::new(0) })
     }
 
@@ -61,15 +60,8 @@ impl Account {
 
     /// Whether the connection must go, so that others have memory.
     pub(super) fn is_too_much(&self) -> bool {
-        let half = self.budget.max / 2;
-        let connections = self.budget.connections.load(Relaxed).max(1);
-        self.budget.held() > half && self.held.load(Relaxed) > half / connections
-    }
-}
-
-impl Drop for Account {
-    fn drop(&mut self) {
-        self.budget.connections.fetch_sub(1, Relaxed);
+        // What is free shrinks also by what connections leave waiting that have gone: coming again gains nothing.
+        self.held.load(Relaxed) > self.budget.max.saturating_sub(self.budget.held())
     }
 }
 
@@ -98,25 +90,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_holds_more_than_an_equal_part_goes_when_half_is_held() {
+    fn who_holds_more_than_is_free_goes() {
         let budget = Budget::new(1_000);
         let (large, small) = (Account::new(&budget), Account::new(&budget));
         let mut much = large.charge(500);
-        let _little = small.charge(250);
+        let _little = small.charge(100);
         assert!(large.is_too_much());
         assert!(!small.is_too_much());
         much.set(250);
         assert!(!large.is_too_much(), "{budget:?}");
         drop(much);
-        assert_eq!(budget.held(), 250);
+        assert_eq!(budget.held(), 100);
     }
 
     #[test]
     fn one_that_holds_much_stays_while_there_is_enough() {
         let budget = Budget::new(1_000);
         let alone = Account::new(&budget);
-        let _much = alone.charge(500);
+        let _much = alone.charge(375);
         assert!(!alone.is_too_much());
+    }
+
+    #[test]
+    fn coming_again_gains_nothing() {
+        let budget = Budget::new(1_000_000);
+        let mut waiting = Vec::new();
+        for _ in 0..100 {
+            let account = Account::new(&budget);
+            while !account.is_too_much() {
+                waiting.push(account.charge(1_000));
+            }
+        }
+        assert!(budget.held() < 1_000_000, "{budget:?}");
     }
 
     #[test]

@@ -107,7 +107,7 @@ class ServerConfig:
     """Seconds after which a connection is closed whose client reads nothing of what waits for it."""
     memory_max: int = 512 << 20
     """Bytes that all clients together may hold: frames that are not whole, answers that wait to be read, requests that
-    wait. Above half of it, a connection is closed that holds more than its equal part of that half."""
+    wait. A connection is closed that holds more than is left of three quarters of it."""
     tls_cert: str | os.PathLike[str] | None = None
     """A PEM file: the server's certificate, then those that vouch for it. With it, TCP speaks TLS."""
     tls_key: str | os.PathLike[str] | None = None
