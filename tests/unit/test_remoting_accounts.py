@@ -25,7 +25,7 @@ from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
 from txstore import Broker, LocalTransactionState, Message, Server, ServerConfig, errors
 from txstore.remoting.options import ConnectOptions
-from txstore.remoting.server.secrets import Account, Secrets, parse_accounts
+from txstore.remoting.server.secrets import Account, Secrets, TlsFiles, parse_accounts
 from txstore.remoting.server.server import _warn
 
 SEND, PULL, SEND_V2, END, HEARTBEAT, BACK, VIEW = 10, 11, 310, 37, 34, 36, 33
@@ -495,7 +495,7 @@ def _toml(value: object) -> str:
 def test_what_is_open_to_others_is_said(
     caplog: pytest.LogCaptureFixture, listen: str, secured: tuple[str, ...], told: str | None
 ) -> None:
-    tls: Any = object() if "tls" in secured else None
+    tls = TlsFiles(b"", b"", None, required=True, handshake_seconds=10) if "tls" in secured else None
     with caplog.at_level(logging.WARNING):
         _warn(ServerConfig(listen, name_server=None), Secrets(tls, [] if "accounts" in secured else None, None))
     assert (told in caplog.text) if told else not caplog.text
