@@ -247,10 +247,13 @@ enum Says {
     AnotherFault,
 }
 
-/// The queue offset or the topic is wrong, in a record without a CRC of them: only recovery looks at those.
+/// Something is wrong in a record without a checksum of it. Only recovery looks at the queue offset and the topic, and only a
+/// scan unpacks the body.
 fn is_another_fault(error: &Error) -> bool {
     let text = error.to_string();
-    text.contains("queue offset") || text.contains("cannot name a directory")
+    ["queue offset", "cannot name a directory", "the body's compression", "the body is no whole"]
+        .iter()
+        .any(|what| text.contains(what))
 }
 
 fn says(result: Result<u64, Error>) -> Says {
@@ -311,10 +314,10 @@ fn agree(seed: u64) {
     }
     assert!(expected(&case, &found).contains(&reader), "recovery says {reader:?}; {about}");
     let (scanned, rows, ..) = scan(&case.memory, BadRecords::Fail);
-    assert_eq!(scanned, first, "a scan; {about}");
+    assert!(scanned == first || scanned == Says::AnotherFault, "a scan says {scanned:?}; {about}");
     let log = Log::open_with(Arc::new(case.memory.clone())).unwrap();
     let visible = log.visible_end(None).unwrap();
-    if found.damages.is_empty() {
+    if found.damages.is_empty() && scanned == first {
         assert_eq!((visible, to_u64(rows)), (found.end, found.records), "{about}");
     }
     let (skipped, rows, ranges, bytes) = scan(&case.memory, BadRecords::Skip);
