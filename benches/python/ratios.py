@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import txstore
-from benches.python import loads, peers, rounds, states, stops
+from benches.python import loads, peers, rounds, states, stops, topics
 from benches.python.measure import Figure, Scale, disk_bytes, in_turns, scratch
 
 QUICK = Scale("quick", turns=1, part=0.05)
@@ -258,6 +258,19 @@ def stopped(scale: Scale) -> list[Row]:
     return [below(f"{what} {work}", longest_ms, "ms", 20) for work, longest_ms in found.items()]
 
 
+def many_topics(scale: Scale) -> list[Row]:
+    count = scale.count(4_000)
+    bounds = {"creating": 4, "opening": 3}
+    with scratch() as folder:
+        found = topics.seconds_of(folder, count)
+    rows = []
+    for step, seconds in found.items():
+        bound = bounds.get(step.split()[0])
+        what = f"{count:,} topics: {step}"
+        rows.append(Row(what, f"{seconds:.2f} s") if bound is None else below(what, seconds, "s", bound))
+    return rows
+
+
 def spark(scale: Scale) -> list[Row]:
     from benches.python import tables
 
@@ -312,6 +325,7 @@ def main() -> None:
         "keys": lambda scale: keys(scale, large=arguments.large),
         "scans": scans,
         "stops": stopped,
+        "topics": many_topics,
         "spark": spark,
     }
     start, load = time.perf_counter(), os.getloadavg()[0]
