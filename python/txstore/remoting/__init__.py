@@ -1,9 +1,10 @@
-"""Remoting: RocketMQ's protocol between processes, so that a broker may be elsewhere.
+"""Speaks RocketMQ's remoting protocol, as a client of remote brokers and as a server for a local store.
 
-`connect` is the client's door, `broker` its face without asyncio, `client` the core beneath, on a loop. `connection`
-and `connections` are how bytes go; `route` where a topic is; `sending` and `reader` what goes out and is pulled ahead;
-`checks` who answers a broker's questions; `sharing` who of a group reads what; `offsets` and `places` how far. Frames
-and records are coded in Rust. `server` is the other side, for a store in this process.
+`connect` opens a connection. `broker` is its blocking interface and `client` the asyncio client below it.
+`connection` and `connections` transport frames; `route` parses topic routes; `sending` sends messages and ends
+transactions; `reader` pulls messages ahead; `checks` answers transaction checks; `sharing` rebalances the queues of a
+consumer group; `offsets` and `places` keep its offsets. Rust encodes and decodes frames and records.
+`server` serves a store in this process.
 """
 
 from txstore.remoting.connect import connect

@@ -1,7 +1,6 @@
-"""Arrivals: a count of what came, to wait for in any thread.
+"""Counts arrivals, such as pulled messages, so that threads can wait for the next one.
 
-In: that something came. Out: a number that has grown. Always: who waits for more than it has seen misses nothing. Not
-here: what came.
+Always: a thread that waits for a count above the one it saw last misses no arrival.
 """
 
 import threading
@@ -10,20 +9,20 @@ __all__ = ["Arrivals"]
 
 
 class Arrivals:
-    """Safe to use from many threads."""
+    """Counts arrivals. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._count = 1
 
     def bump(self) -> None:
-        """Something came."""
+        """Adds one to the count and wakes all waiters."""
         with self._changed:
             self._count += 1
             self._changed.notify_all()
 
     def wait(self, seen: int, seconds: float) -> int:
-        """Waits until the count is above `seen`, or the time is over; returns the count."""
+        """Waits until the count is above `seen`, at most `seconds`, and returns it."""
         with self._changed:
             if seconds > 0:
                 self._changed.wait_for(lambda: self._count > seen, seconds)

@@ -1,7 +1,8 @@
-"""RemoteBroker: a broker elsewhere, as producers and consumers see it; without asyncio.
+"""The blocking interface to a remote broker, for producers and consumers.
 
-In: the calls of `interface.BrokerInterface`. Out: what a broker of RocketMQ's answers. Always: safe to use from many
-threads; what only the process with the store can do is refused with a word on what to do. Not here: the protocol.
+In:     the calls of `interface.BrokerInterface`.
+Out:    the answers of a RocketMQ broker or of `txstore serve`.
+Always: thread-safe. Calls that need the store in this process raise EmbeddedOnlyError with a hint.
 """
 
 import asyncio
@@ -82,7 +83,7 @@ _ELSEWHERE = {
 
 
 class Session:
-    """A client with all its parts, as both faces use it."""
+    """A client with all its parts, which the blocking and the asyncio interface share."""
 
     def __init__(self, address: str, options: ConnectOptions) -> None:
         self.client = Client(address, options)
@@ -95,7 +96,7 @@ class Session:
         self.running = Running(self.client, self.sharing, self.places, self.offsets)
 
     async def close(self) -> None:
-        """Tells the brokers what they do not know, leaves, and closes the connections."""
+        """Reports acknowledged offsets, unregisters the producer groups and closes the connections."""
         try:
             await self.places.tell(self.offsets.untold())
             for group in {producer.group for producer in self.client.producers.all()}:
@@ -105,15 +106,15 @@ class Session:
 
 
 class RemoteBroker:
-    """A broker elsewhere. Made by `txstore.connect`; close it, or use it in `with`.
+    """A broker in another process. Created by `txstore.connect`; close it, or use it in `with`.
 
-    Producers, consumers and listeners work on it as on an embedded one. What differs: a consumer pulls ahead, so `poll`
-    with a time limit hears of a message a moment after it was sent; queues of several brokers have numbers of their own
-    (the second broker's begin at 65,536); transactions are ended only where they were begun, or by a check.
+    Producers, consumers and listeners work as with an embedded broker, with three differences: consumers pull ahead, so
+    `poll` with a time limit returns a message a moment after it was sent; queue ids of several brokers are made unique
+    (the second broker's begin at 65,536); a transaction ends only over the connection that began it, or by a check.
     """
 
     def __init__(self, session: Session, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
-        """`stop` ends the loop's thread, if it is the broker's own."""
+        """Uses an open session. `stop` is called at the end to stop the loop's thread, if this broker owns it."""
         self._session = session
         self._client = session.client
         self._loop = loop
@@ -127,7 +128,7 @@ class RemoteBroker:
 
     @classmethod
     def connect(cls, address: str, options: ConnectOptions) -> Self:
-        """Raises InvalidOptionError, BrokerUnreachableError, BrokerTimeoutError."""
+        """Connects. Raises InvalidOptionError, BrokerUnreachableError, BrokerTimeoutError."""
         session = Session(address, options)
         thread = LoopThread()
         try:
@@ -151,7 +152,7 @@ class RemoteBroker:
 
     @property
     def client_id(self) -> str:
-        """What names this connection to brokers and among a group's clients."""
+        """The id of this connection at brokers and in consumer groups."""
         return self._client.client_id
 
     @property
@@ -163,9 +164,12 @@ class RemoteBroker:
         return self._closed
 
     def close(self) -> None:
-        """Waits for running checks, closes producers and consumers, and leaves. Again, or in a fork: nothing."""
+        """Waits for running checks, closes producers and consumers, and disconnects.
+
+        Idempotent. In a forked child, only marks the broker as closed.
+        """
         if os.getpid() != self._process:
-            self._closed = True  # Without the lock: a thread that the fork left behind may have held it.
+            self._closed = True  # Without the lock: a thread that does not exist in the child may have held it.
             return
         with self._closing:
             if self._closed:
@@ -194,7 +198,7 @@ class RemoteBroker:
     # Producers and consumers
 
     def producer(self, group: str) -> Producer:
-        """A producer of plain messages. Raises InvalidNameError."""
+        """Creates a producer of plain messages. Raises InvalidNameError for the group name."""
         return Producer(self, group)
 
     def transaction_producer(
@@ -205,9 +209,9 @@ class RemoteBroker:
         check_listener: object = None,
         database: LocalDatabase | None = None,
     ) -> TransactionProducer:
-        """A producer of transactional messages; it answers checks over the connection until it is closed.
+        """Creates a producer of transactional messages. It answers checks over the connection until it is closed.
 
-        As `txstore.Broker.transaction_producer`. Raises InvalidNameError, InvalidOptionError.
+        Arguments and errors are those of `txstore.Broker.transaction_producer`: InvalidNameError, InvalidOptionError.
         """
         return TransactionProducer(self, group, listener, check_listener=check_listener, database=database)
 
@@ -222,10 +226,10 @@ class RemoteBroker:
         instance_name: str | None = None,
         max_reconsume_times: int | None = None,
     ) -> Consumer:
-        """A consumer of `topic` for `group`, which shares its queues with all clients of the group, Java's too.
+        """Creates a consumer of `topic`. It shares the queues with all clients of the group, Java clients included.
 
-        All members of a group read the same topics with the same tags, wherever they are: that is RocketMQ's rule.
-        `txstore.Consumer` says what the rest means. Raises InvalidNameError, InvalidOptionError.
+        All members of a group must read the same topics with the same tags: that is RocketMQ's rule. The other
+        arguments are those of `txstore.Consumer`. Raises InvalidNameError, InvalidOptionError.
         """
         return Consumer(
             self,
@@ -257,10 +261,10 @@ class RemoteBroker:
     def end_transaction(
         self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None
     ) -> RemoteEnd:
-        """Commits or rolls back what was begun on this connection. The same again: `already`, and nothing is sent.
+        """Commits or rolls back a transaction that this connection began. Repeating an end returns `already`.
 
-        Raises TransactionNotFoundError, AlreadyEndedError, WrongGroupError, InvalidOptionError; and where no answer
-        comes BrokerTimeoutError or BrokerUnreachableError: then a check settles it.
+        Raises TransactionNotFoundError, AlreadyEndedError, WrongGroupError, InvalidOptionError, and BrokerTimeoutError
+        or BrokerUnreachableError if no response arrives: a check then settles it.
         """
         return self._run(self._session.sending.end(transaction, state, producer_group))
 
@@ -269,7 +273,10 @@ class RemoteBroker:
         return self.end_transaction(half, state, producer_group=producer_group)
 
     def write_queues(self, topic: str) -> Sequence[int]:
-        """Queues that may be sent to, also of a topic that the first send makes. Raises RouteNotFoundError."""
+        """Returns the topic's writable queues, also for a topic that the first send creates.
+
+        Raises RouteNotFoundError if no broker has the topic and none may create it.
+        """
         route = self._client.routes.get(topic)
         if route is None:
             validate_topic(topic)
@@ -290,7 +297,7 @@ class RemoteBroker:
     # interface.BrokerInterface: consumers
 
     def read_queues(self, topic: str) -> Sequence[int]:
-        """Queues that may be read; none of a topic that is not there."""
+        """Returns the topic's readable queues; an empty list for an unknown topic."""
         route = self._client.routes.get(topic)
         if route is None and topic not in self._client.wanted_topics():
             route = self._run(self._client.route(topic))
@@ -308,7 +315,7 @@ class RemoteBroker:
             member = known()
             if member is not None:
                 offsets.set(topic, offset_name(member, topic), number, queue_offset)
-                # In a thread, since it waits for what the consumer is about, and asks this loop.
+                # In a thread: the consumer waits for its current messages and calls this loop meanwhile.
                 loop.run_in_executor(None, member.offsets_reset, topic, [number])
 
         puller = Puller(self._client, offset_group(consumer), go_back)
@@ -325,7 +332,10 @@ class RemoteBroker:
         return self._run(self._session.places.queue_range(topic, queue_id))
 
     def wait(self, physical_offset: int, timeout_ms: int) -> int:
-        """Counts what came, rather than bytes: waits until it is more than that."""
+        """Waits until the count of arrivals is above `physical_offset`, and returns it.
+
+        An embedded broker waits for bytes of its log; a client only counts arrivals.
+        """
         self._must_be_open()
         return self._client.arrivals.wait(physical_offset, timeout_ms / 1000)
 
@@ -333,7 +343,10 @@ class RemoteBroker:
         return self._run(self._session.places.consumer_offset(topic, group, queue_id))
 
     def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
-        """Here at once, told to the broker soon. Raises InvalidNameError, InvalidOptionError."""
+        """Sets a group's queue offset: at once in this client, later at the broker.
+
+        Raises InvalidNameError for a system topic, InvalidOptionError for an offset out of range.
+        """
         self._must_be_open()
         if is_system_topic(topic):
             raise InvalidNameError(f"{topic} is a system topic: no group has offsets in it")
@@ -344,11 +357,11 @@ class RemoteBroker:
         self._session.offsets.set(topic, group, queue_id, queue_offset)
 
     def write_offsets(self) -> None:
-        """Tells the brokers now."""
+        """Reports all acknowledged offsets to the brokers now."""
         self._run(self._session.places.tell(self._session.offsets.untold()))
 
     def register_consumer(self, consumer: ConsumerMember) -> int:
-        """Raises InvalidNameError, InvalidOptionError, and what asking for its topic's route raises."""
+        """Registers a consumer and returns its id. Raises InvalidNameError, InvalidOptionError, BrokerUnreachableError."""
         self._must_be_open()
         validate_topic(consumer.topic)
         number = self._client.members.add(consumer)
@@ -375,7 +388,7 @@ class RemoteBroker:
         return False
 
     def unlock_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> None:
-        """Stops pulling, and tells where it stands, so that whoever reads it next goes on there."""
+        """Stops pulling and reports the queue offset, so that the queue's next reader continues there."""
         puller = self._pullers.get(consumer.number)
         if puller is not None:
             puller.drop(topic, queue_id)
@@ -398,7 +411,7 @@ class RemoteBroker:
             self._run(self._leave(consumer))
 
     async def _leave(self, consumer: ConsumerMember) -> None:
-        """What it acknowledged is told before others take its queues."""
+        """Reports what the consumer acknowledged before other clients take its queues."""
         await self._session.sharing.unlock_all(consumer)
         rows = self._session.offsets.untold()
         try:
@@ -413,7 +426,7 @@ class RemoteBroker:
         else:
             await self._client.leave_group(consumer_group=name)
 
-    # Inside
+    # Internal
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._closed:
@@ -422,7 +435,7 @@ class RemoteBroker:
         return run_on(self._loop, self._process, work)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Has it done soon, by the loop."""
+        """Schedules a coroutine on the loop without waiting for it. Does nothing after `close` or in a fork."""
         if self._closed or self._loop.is_closed() or os.getpid() != self._process:
             work.close()
         else:
@@ -434,7 +447,7 @@ class RemoteBroker:
 
 
 def _forgotten(session: Session, loop: asyncio.AbstractEventLoop, process: int, stop: Callable[[], None]) -> None:
-    """Leaves the cluster; also at the program's end. In a forked child: nothing."""
+    """Disconnects; also called at interpreter exit. Does nothing in a forked child."""
     if os.getpid() != process or loop.is_closed():
         return
     try:

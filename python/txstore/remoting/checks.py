@@ -1,8 +1,9 @@
-"""Checks over the connection: a broker asks what became of a transaction, a producer's checker here answers.
+"""Answers the transaction checks of brokers with the checkers of this client's producers.
 
-In: CHECK_TRANSACTION_STATE with the half message. Out: END_TRANSACTION on the same connection. Always: any producer of
-the group may answer, also for one whose process is gone; a checker runs in a bounded pool, and what it does not say is
-UNKNOWN; one whose local transaction still runs here is not asked about. Not here: when a check is due (the broker).
+In:     CHECK_TRANSACTION_STATE with the half message. The broker decides when a check is due.
+Out:    END_TRANSACTION on the same connection.
+Always: any producer of the group may answer, also for a process that has ended. Checkers run in a bounded pool; a
+        missing answer counts as UNKNOWN. While the local transaction still runs here, no checker is called.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ _EXPIRE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One half message that a broker asks about."""
+    """The half message that a check is about."""
 
     message_id: str
     transaction_id: str
@@ -40,7 +41,7 @@ class _Asked:
 
 
 class Checks:
-    """Of one client; asks nothing more once it is stopped."""
+    """Answers the checks for one client. Calls no checker after `stop`."""
 
     def __init__(self, client: Client, sending: Sending) -> None:
         self._client = client
@@ -51,7 +52,7 @@ class Checks:
         client.chores.append(self._expire)
 
     def stop(self, wait: float) -> bool:
-        """Waits up to `wait` seconds for checks under way. Not on the loop."""
+        """Stops and waits up to `wait` seconds for running checks. Must not be called on the loop."""
         return self._pool.stop(wait)
 
     async def _expire(self) -> None:
@@ -83,15 +84,18 @@ class Checks:
             )
 
     def _drop_copy(self, connection: Connection, group: str, asked: _Asked) -> None:
-        """RocketMQ may ask about what has ended, of a copy that it put back; a second commit would append the message
-        once more (apache/rocketmq#5574). The copy is rolled back instead: what was committed stays so."""
+        """Rolls back a copy of a half message whose transaction has ended.
+
+        RocketMQ may check a copy that it put back after the transaction ended. A second commit would append the
+        message once more (apache/rocketmq#5574). The rollback of the copy does not undo the commit.
+        """
         if self._sending.is_copy(asked.message_id, asked.queue_offset):
             connection.tell(
                 RequestCode.END_TRANSACTION, end_fields(asked, group, LocalTransactionState.ROLLBACK, from_check=True)
             )
 
     def _ask(self, connection: Connection, stored: StoredMessage, half: HalfMessage, asked: _Asked) -> bool:
-        """Hands it to the first producer of its group that can answer and has room."""
+        """Hands the check to the first producer of the group that has a checker for it and a free slot."""
         group = stored.producer_group or ""
         for number, member in self._client.producers.of_group(group):
             checker = member.checker_for(half.topic, half.tags)
@@ -136,7 +140,7 @@ class Checks:
         return self._pool.submit(number, key, ask, starting=starting, done=done)
 
     async def _end(self, connection: Connection, group: str, asked: _Asked, state: LocalTransactionState) -> None:
-        """Ends it; the broker confirms all but UNKNOWN. What is lost on the way is asked again."""
+        """Sends the answer. Brokers confirm COMMIT and ROLLBACK, not UNKNOWN. A lost answer is asked for again."""
         fields = end_fields(asked, group, state, from_check=True)
         try:
             if state is LocalTransactionState.UNKNOWN:

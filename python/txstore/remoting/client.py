@@ -1,8 +1,9 @@
-"""The client's core: name servers, brokers, routes, heartbeats; asyncio, on one loop.
+"""The asyncio client: name servers, brokers, routes and heartbeats, on one loop.
 
-In: what a broker is asked for, and who is here. Out: answers, and what brokers ask of us, handed on. Always: each
-broker is connected to and knows our groups while somebody is here, also after it was gone; what fails is tried again,
-later each time. Not here: what is sent (`sending`), pulled (`reader`), shared (`sharing`), checked (`checks`).
+In:     requests to brokers; the producers and consumers of this client.
+Out:    responses; the requests of brokers, passed to listeners.
+Always: each master gets heartbeats while there are producers or consumers, also after it was restarted. A failed
+        connection is retried after a pause that doubles.
 """
 
 import asyncio
@@ -33,13 +34,13 @@ __all__ = ["Client"]
 
 _log = logging.getLogger("txstore.remoting")
 
-_UNKNOWN_AGAIN_SECONDS = 1.0  # How soon a topic is looked for again that somebody waits for.
+_UNKNOWN_AGAIN_SECONDS = 1.0  # How often the route of an unknown topic that a consumer wants is queried.
 
 RequestListener = Callable[[Connection, RemotingCommand], None]
 
 
 class Client:
-    """One handle's. For its loop's thread, but for what says otherwise."""
+    """The client of one connection handle. Used on its loop's thread, unless a method says otherwise."""
 
     def __init__(self, address: str, options: ConnectOptions) -> None:
         self.options = options
@@ -50,16 +51,16 @@ class Client:
         self.numbers = QueueNumbers()
         self.arrivals = Arrivals()
         self.routes: dict[str, Route] = {}
-        """Read from any thread, replaced whole."""
+        """Routes by topic. Any thread may read it; changes replace the whole dict."""
         self.connections = Connections(
             self._hear, options.seconds("connect_time_out"), options.tls_context, options.credentials
         )
         self.listeners: dict[int, RequestListener] = {}
-        """Who hears what brokers ask for, by code."""
+        """Handlers of the requests of brokers, by request code."""
         self.returns: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        """What is done when a broker came back, or a topic is elsewhere than before."""
+        """Coroutine functions to run when a broker is connected again or a topic's route has changed."""
         self.chores: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        """What runs beside, from the start to the end."""
+        """Background tasks that run from `start` to `close`."""
         self._name_servers = _name_servers(address)
         self._is_socket = address.startswith("unix:")
         self._brokers: dict[str, str] = {}
@@ -88,20 +89,20 @@ class Client:
             self.spawn(chore())
 
     async def close(self) -> None:
-        """Leaves: tells the brokers, and closes the connections."""
+        """Cancels all tasks and closes the connections."""
         for task in (*self._tasks, *self._keepers.values()):
             task.cancel()
         await asyncio.gather(*self._tasks, *self._keepers.values(), return_exceptions=True)
         await self.connections.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs beside, until it ends or the client does."""
+        """Runs a coroutine in the background. `close` cancels it."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self.ended)
 
     def ended(self, task: asyncio.Task[None]) -> None:
-        """Hears of a task that is over; one that failed is a fault of ours."""
+        """Removes a finished task and logs its exception, which is a bug: expected errors are handled inside."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a task of the connection to %s failed", self.address, exc_info=error)
@@ -109,7 +110,7 @@ class Client:
     # Name servers
 
     async def _ask_names(self, code: RequestCode, ext_fields: Mapping[str, str]) -> RemotingCommand:
-        """Asks the first name server that answers, and it first from now on."""
+        """Asks the name servers in order until one answers. That one is asked first from then on."""
         errors: list[TxStoreError] = []
         for address in list(self._name_servers):
             try:
@@ -126,7 +127,7 @@ class Client:
         raise BrokerUnreachableError(f"{text}\n{hint}", address=self.address)
 
     async def _find_brokers(self) -> None:
-        """All masters of the cluster: a producer's group must be known to each, so that each can ask it."""
+        """Finds all masters of the cluster. Each must know our producer groups, so that it can send them checks."""
         answer = await self._ask_names(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         if answer.code == ResponseCode.SUCCESS:
             self._know_brokers(parse_brokers(answer.body))
@@ -164,11 +165,11 @@ class Client:
         return route
 
     async def route(self, topic: str) -> Route | None:
-        """Where a topic is; None: nobody has it."""
+        """Returns a topic's route, or None if no broker has the topic."""
         return self.routes.get(topic) or await self.route_anew(topic)
 
     async def route_anew(self, topic: str) -> Route | None:
-        """As the name server knows it now."""
+        """Asks the name server for a topic's route; keeps and returns the known one if it has none."""
         route = await self._ask_route(topic)
         before = self.routes.get(topic)
         if route is None or route == before:
@@ -181,7 +182,10 @@ class Client:
         return route
 
     async def write_route(self, topic: str) -> Route:
-        """Where to send; of a topic that nobody has, where it may be made. Raises RouteNotFoundError."""
+        """Returns the route to send to; for an unknown topic that of the template TBW102.
+
+        Raises RouteNotFoundError if no broker creates topics by itself.
+        """
         route = await self.route(topic)
         if route is None:
             route = await self._template(topic)
@@ -200,7 +204,7 @@ class Client:
         return Route(template.brokers, (), queues, is_template=True)
 
     async def topic_made(self, topic: str) -> None:
-        """After the first send the topic is there, as the broker made it."""
+        """Replaces the template's route by the topic's own, after the first send created the topic."""
         route = await self._ask_route(topic)
         if route is not None:
             self.routes = self.routes | {topic: route}
@@ -212,7 +216,7 @@ class Client:
         self.arrivals.bump()
 
     def wanted_topics(self) -> set[str]:
-        """What consumers here read."""
+        """Returns the topics that the consumers here read, including retry topics."""
         wanted: set[str] = set()
         for member in self.members.all():
             wanted.add(member.topic)
@@ -221,11 +225,11 @@ class Client:
         return wanted
 
     def look_soon(self) -> None:
-        """Something was not where it should be: routes are asked for again."""
+        """Requests a refresh of brokers and routes, after one of them turned out to be wrong."""
         self._look.set()
 
     async def _look_for_changes(self) -> None:
-        """Asks for routes again: all from time to time, at once those that somebody waits for."""
+        """Refreshes all routes periodically, and every second those of unknown topics that consumers want."""
         every = self.options.seconds("poll_name_server_interval")
         next_whole = self.loop.time() + every
         while True:
@@ -245,27 +249,27 @@ class Client:
             except TxStoreError as error:
                 _log.info("routes are as they were: %s", error, extra={"address": self.address})
             if whole:
-                await asyncio.sleep(min(every, _UNKNOWN_AGAIN_SECONDS))  # However often somebody asks.
+                await asyncio.sleep(min(every, _UNKNOWN_AGAIN_SECONDS))  # Limits the rate of full refreshes.
 
     # Brokers
 
     def addresses(self) -> list[str]:
-        """Of all masters that are known."""
+        """Returns the addresses of all known masters."""
         return list(self._keepers)
 
     def brokers(self) -> list[str]:
-        """The names of all masters that are known."""
+        """Returns the names of all known masters, sorted."""
         return sorted(self._brokers)
 
     def broker_at(self, address: str) -> str | None:
-        """The name of the broker at an address, or of the only one there is."""
+        """Returns the name of the broker at an address, or of the only broker; None if it is unknown."""
         for name, known in self._brokers.items():
             if known == address:
                 return name
         return next(iter(self._brokers)) if len(self._brokers) == 1 else None
 
     async def connection(self, broker: str) -> Connection:
-        """To a broker by name. Raises BrokerUnreachableError."""
+        """Returns the connection to a broker by name. Raises BrokerUnreachableError."""
         address = self._brokers.get(broker)
         if address is None:
             self.look_soon()
@@ -285,7 +289,10 @@ class Client:
         *,
         time_out: float | None = None,
     ) -> RemotingCommand:
-        """Asks a broker; any code of an answer is returned. Raises BrokerUnreachableError, BrokerTimeoutError."""
+        """Sends a request to a broker and returns the response, whatever its code.
+
+        `time_out` is in seconds, by default `request_time_out`. Raises BrokerUnreachableError, BrokerTimeoutError.
+        """
         connection = await self.connection(broker)
         seconds = self.options.seconds("request_time_out") if time_out is None else time_out
         return await connection.call(code, {**ext_fields, "bname": broker}, body, time_out=seconds)
@@ -293,16 +300,16 @@ class Client:
     async def demand(
         self, broker: str, code: RequestCode, ext_fields: Mapping[str, str], what: str, body: bytes | None = None
     ) -> RemotingCommand:
-        """As `ask`; raises what the refusal of `what` means."""
+        """Sends a request as `ask` does. Raises the exception for a response other than SUCCESS; `what` is its text."""
         answer = await self.ask(broker, code, ext_fields, body)
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, what, f"broker {broker}")
         return answer
 
-    # Who is here
+    # Producers and consumers of this client
 
     def somebody_changed(self) -> None:
-        """Tells the brokers soon. Any thread may say so."""
+        """Schedules a heartbeat to all brokers. Thread-safe."""
         self.loop.call_soon_threadsafe(self._tell_all)
 
     def _tell_all(self) -> None:
@@ -310,14 +317,14 @@ class Client:
             changed.set()
 
     async def tell_now(self) -> None:
-        """Tells every broker that can be reached who is here, and waits until it knows."""
+        """Sends a heartbeat to every broker and waits for the responses. Failures are logged."""
         beats = [self._beat(address) for address in self.addresses()]
         for failed in await asyncio.gather(*beats, return_exceptions=True):
             if isinstance(failed, TxStoreError):
                 _log.info("a broker does not know who is here: %s", failed, extra={"address": self.address})
 
     async def leave_group(self, *, producer_group: str = "", consumer_group: str = "") -> None:
-        """Nobody of a group is here any more. Brokers that cannot be reached notice by themselves."""
+        """Unregisters a group without members here. Brokers that cannot be reached notice it by missing heartbeats."""
         fields = {"clientID": self.client_id}
         fields |= {"producerGroup": producer_group} if producer_group else {}
         fields |= {"consumerGroup": consumer_group} if consumer_group else {}
@@ -337,7 +344,7 @@ class Client:
             raise refusal(answer, "a heartbeat", address)
 
     async def _keep(self, address: str) -> None:
-        """Keeps one broker connected and told of who is here."""
+        """Keeps one broker connected: sends heartbeats periodically, after changes and after a lost connection."""
         back_off = first = self.options.seconds("reconnect_back_off")
         changed = self._changed[address]
         known: Connection | None = None
@@ -360,7 +367,7 @@ class Client:
                 every = self.options.seconds("heart_beat_broker_interval")
                 await _first_of((connection.lost, changed), every)
 
-    # What brokers ask for
+    # Requests of brokers
 
     def _hear(self, connection: Connection, request: RemotingCommand) -> None:
         listener = self.listeners.get(request.code)
@@ -379,7 +386,7 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
 
 
 async def _first_of(events: Iterable[asyncio.Event], seconds: float) -> None:
-    """Until one is set, or the time is over."""
+    """Waits until one of the events is set, at most `seconds`."""
     waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -389,7 +396,7 @@ async def _first_of(events: Iterable[asyncio.Event], seconds: float) -> None:
 
 
 def _name_servers(address: str) -> list[str]:
-    """Addresses out of `HOST:PORT;HOST:PORT` or `unix:FILE`. Raises InvalidOptionError."""
+    """Parses `HOST:PORT;HOST:PORT` or `unix:FILE` into addresses. Raises InvalidOptionError."""
     if not isinstance(address, str):
         raise _no_address(repr(address))
     if address.startswith("unix:"):

@@ -1,7 +1,7 @@
-"""The codes of RocketMQ's protocol, and the exception that a refusal becomes.
+"""Maps the response codes of RocketMQ's protocol to exceptions. The engine has the table of codes.
 
-In: a response. Out: an exception that says what was refused, by whom and what to do. Not here: the table of the codes,
-which is the engine's.
+In:     a response whose code is not SUCCESS.
+Out:    an exception that names the request and the broker, with a hint where there is one.
 """
 
 from txstore._native import RemotingCommand, RequestCode, ResponseCode
@@ -27,7 +27,7 @@ _HINTS: dict[int, str] = {
 
 
 def refusal(answer: RemotingCommand, what: str, where: str) -> TxStoreError:
-    """The exception for a response that is no success: `what` was asked for, of whom."""
+    """Returns the exception for a failed response. `what` names the request and `where` the broker, for its text."""
     code = answer.code
     name = _NAMES.get(code, "a code of its own")
     text = f"{what}: {where} refuses with {code} ({name}): {answer.remark or 'it gives no reason'}"

@@ -1,7 +1,6 @@
-"""Connect: the door to a broker elsewhere, for programs without asyncio.
+"""Connects programs without asyncio to a broker in another process.
 
-In: an address and options. Out: a broker that producers and consumers work on as on an embedded one. Always: asyncio is
-imported only by who connects. Not here: how it is spoken to.
+Always: asyncio is imported only when `connect` is called.
 """
 
 from typing import TYPE_CHECKING
@@ -14,10 +13,10 @@ __all__ = ["connect"]
 
 
 def connect(address: str, *, config: "ConnectOptions | None" = None, **options: object) -> "RemoteBroker":
-    """A broker in another process: RocketMQ's own, or `txstore serve`. Close it, or use it in `with`.
+    """Connects to a broker in another process: RocketMQ's own, or `txstore serve`. Close it, or use it in `with`.
 
-    `address`: of name servers, as `"127.0.0.1:9876"`, several as `"a:9876;b:9876"`; or of a socket of `txstore serve`,
-    as `"unix:FILE"`. `options` are settings of `txstore.remoting.options.ConnectOptions`, laid over `config`.
+    `address` names one name server, `"127.0.0.1:9876"`, several, `"a:9876;b:9876"`, or the socket of `txstore serve`,
+    `"unix:FILE"`. `options` are fields of `txstore.remoting.options.ConnectOptions` and override `config`.
 
     Raises InvalidOptionError, BrokerUnreachableError, BrokerTimeoutError.
     """

@@ -1,7 +1,9 @@
-"""One connection to a name server or broker: requests go out, answers come back in any order, and it asks, too.
+"""One connection to a name server or broker.
 
-In: requests. Out: their answers, matched by `opaque`; requests of the other side, handed on. Always: who waits hears of
-an answer, a time-out or the connection's end; a malformed frame ends it. Not here: opening it again, codes.
+In:     requests, and frames of the other side.
+Out:    responses, in any order, matched by `opaque`; the other side's requests, passed to a handler.
+Always: each call ends with a response, a timeout or the connection's end. A malformed frame closes the connection.
+        `client` opens it again.
 """
 
 import asyncio
@@ -17,22 +19,22 @@ from txstore.remoting.signing import Credentials
 __all__ = ["Connection", "RequestHandler"]
 
 RequestHandler: TypeAlias = Callable[["Connection", RemotingCommand], None]
-"""Hears what the other side asks for; must not wait."""
+"""Handles a request of the other side. Must not block."""
 
 _OPAQUE_MASK = 0x7FFF_FFFF
 
 
 class Connection(asyncio.Protocol):
-    """Made by `Connection.open`; for its loop's thread alone."""
+    """A connection, created by `Connection.open`. Used on its loop's thread only."""
 
     def __init__(self, address: str, on_request: RequestHandler) -> None:
         self.address = address
         self.lost = asyncio.Event()
-        """Set when nothing goes out any more."""
+        """Set when nothing can be sent any more."""
         self.released = asyncio.Event()
-        """Set when its socket is closed, too: by TLS that comes after the other side's farewell."""
+        """Set when the socket is closed, too. With TLS, this follows the other side's close_notify."""
         self.credentials: Credentials | None = None
-        """Signs what is asked for."""
+        """The account that signs requests; None if they are not signed."""
         self._on_request = on_request
         self._reader = FrameReader()
         self._opaques = itertools.count(1)
@@ -47,7 +49,10 @@ class Connection(asyncio.Protocol):
     async def open(
         cls, address: str, on_request: RequestHandler, time_out: float, tls: ssl.SSLContext | None = None
     ) -> "Connection":
-        """Connects to `HOST:PORT`, by TLS if that is given, or to `unix:FILE`. Raises BrokerUnreachableError."""
+        """Connects to `HOST:PORT`, with TLS if `tls` is given, or to `unix:FILE`.
+
+        Raises BrokerUnreachableError if that fails or takes longer than `time_out` seconds.
+        """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(time_out):
@@ -77,14 +82,17 @@ class Connection(asyncio.Protocol):
 
     @property
     def own_host(self) -> str:
-        """This machine's address as the other side may see it."""
+        """The local address of the connection's socket; 127.0.0.1 for a Unix socket."""
         name = self._transport.get_extra_info("sockname") if self._transport is not None else None
         return str(name[0]) if isinstance(name, tuple) else "127.0.0.1"
 
     async def call(
         self, code: int, ext_fields: Mapping[str, str], body: bytes | None = None, *, time_out: float
     ) -> RemotingCommand:
-        """Asks, and waits for the answer. Raises BrokerTimeoutError, BrokerUnreachableError."""
+        """Sends a request and returns the response, whatever its code.
+
+        Raises BrokerTimeoutError after `time_out` seconds, BrokerUnreachableError if the connection ends before.
+        """
         opaque = next(self._opaques) & _OPAQUE_MASK
         answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
         try:
@@ -101,14 +109,14 @@ class Connection(asyncio.Protocol):
             self._waiting.pop(opaque, None)
 
     def tell(self, code: int, ext_fields: Mapping[str, str], body: bytes | None = None) -> None:
-        """Asks for something without an answer. Raises BrokerUnreachableError."""
+        """Sends a one-way request. Raises BrokerUnreachableError if the connection is lost."""
         opaque = next(self._opaques) & _OPAQUE_MASK
         self._write(encode_request(code, opaque, self._signed(ext_fields, body), body, one_way=True))
 
     def answer(
         self, request: RemotingCommand, code: int, remark: str | None = None, *, body: bytes | None = None
     ) -> None:
-        """Answers what the other side asked, unless it wants no answer or is gone."""
+        """Answers a request of the other side. Does nothing for a one-way request or a lost connection."""
         if not request.is_one_way and not self.lost.is_set():
             self._write(request.response(code, remark, body=body))
 
@@ -118,7 +126,7 @@ class Connection(asyncio.Protocol):
         self._end()
 
     def abort(self) -> None:
-        """As `close`, without a farewell."""
+        """Closes the socket at once, without TLS close_notify."""
         if self._transport is not None:
             self._transport.abort()
         self._end()
@@ -159,7 +167,7 @@ class Connection(asyncio.Protocol):
         self._end()
         self.released.set()
 
-    # Inside
+    # Internal
 
     def _signed(self, ext_fields: Mapping[str, str], body: bytes | None) -> dict[str, str]:
         return dict(ext_fields) if self.credentials is None else self.credentials.signed(ext_fields, body)

@@ -1,7 +1,6 @@
-"""Connections by address: each opened when it is needed, and once, however many wait for it.
+"""Keeps one connection per address and opens it on first use. `client` keeps broker connections alive.
 
-In: addresses. Out: live connections. Always: of many who need one at the same time, one opens it and all hear of what
-came of it. Not here: who keeps them open (`client`).
+Always: if several tasks need a connection at the same time, it is opened once and all get the same result.
 """
 
 import asyncio
@@ -14,11 +13,11 @@ from txstore.remoting.signing import Credentials
 
 __all__ = ["Connections"]
 
-_FAREWELL_SECONDS = 1.0  # A broker by TLS may leave our farewell without an answer.
+_FAREWELL_SECONDS = 1.0  # A broker may not answer the TLS close_notify.
 
 
 class Connections:
-    """For one loop's thread alone."""
+    """The open connections of a client. Used on one loop's thread only."""
 
     def __init__(
         self,
@@ -36,12 +35,15 @@ class Connections:
         self._closed = False
 
     def live(self, address: str) -> Connection | None:
-        """The connection, if it is open."""
+        """Returns the connection to an address, or None if it is not open."""
         connection = self._live.get(address)
         return None if connection is None or connection.lost.is_set() else connection
 
     async def get(self, address: str) -> Connection:
-        """The connection, opened if it is not. Raises BrokerUnreachableError, StoreClosedError."""
+        """Returns the connection to an address; opens it if needed.
+
+        Raises BrokerUnreachableError if it cannot be opened, StoreClosedError after `close`.
+        """
         if self._closed:
             raise StoreClosedError("the connection was closed\nhint: connect again")
         connection = self.live(address)
@@ -52,11 +54,11 @@ class Connections:
             opening = asyncio.get_running_loop().create_task(self._open(address))
             self._opening[address] = opening
             opening.add_done_callback(_heard)
-        # Shielded: who is cancelled, or out of time, leaves the opening to the others.
+        # Shielded: a caller that is cancelled or out of time must not cancel the opening for the others.
         return await asyncio.shield(opening)
 
     def drop(self, address: str) -> None:
-        """Closes one, which nobody will ask for again."""
+        """Closes the connection to an address that is no longer used."""
         connection = self._live.pop(address, None)
         if connection is not None:
             connection.close()
@@ -71,7 +73,7 @@ class Connections:
             del self._opening[address]
 
     async def close(self) -> None:
-        """Closes all, and waits until their sockets are; none is opened any more."""
+        """Closes all connections and waits until their sockets are closed. Later calls of `get` fail."""
         self._closed = True
         for opening in self._opening.values():
             opening.cancel()
@@ -94,6 +96,6 @@ async def _released(connections: Iterable[Connection]) -> None:
 
 
 def _heard(opening: asyncio.Task[Connection]) -> None:
-    """What came of it is known, also where nobody waits for it any more."""
+    """Retrieves the exception, so that asyncio does not log it if no task waits for the result any more."""
     if not opening.cancelled():
         opening.exception()

@@ -1,7 +1,8 @@
-"""Heartbeat: who is here, as a broker wants to be told.
+"""Builds heartbeats, which tell brokers the producer groups and consumers of this client.
 
-In: producers and consumers. Out: the body of a heartbeat. Always: a group's consumers appear as one, with all that they
-subscribe to. Not here: when it is sent.
+In:     producers and consumers.
+Out:    the body of a heartbeat.
+Always: the consumers of a group appear as one, with the subscriptions of all.
 """
 
 import json
@@ -16,24 +17,24 @@ __all__ = ["expression", "heartbeat", "offset_group", "offset_name", "subscripti
 
 
 def expression(tags: Sequence[str] | None) -> str:
-    """Tags as RocketMQ writes them."""
+    """Returns tags as RocketMQ's subscription expression, such as `a || b`; `*` for all."""
     return "*" if tags is None else " || ".join(tags)
 
 
 def offset_group(consumer: ConsumerMember) -> str:
-    """The name under which a consumer is known and keeps its offsets: a broadcasting one has its own."""
+    """Returns the group name under which brokers keep a consumer's offsets. Broadcasting consumers have their own."""
     name = consumer.instance_name
     return consumer.group if name is None else f"{consumer.group}%{name}"
 
 
 def offset_name(consumer: ConsumerMember, topic: str) -> str:
-    """The name under which a consumer keeps its offsets in one of its topics."""
+    """Returns the name under which a consumer keeps its offsets in one of its topics."""
     is_retry = topic == retry_topic(consumer.group)
     return retry_group(consumer.group, consumer.topic) if is_retry else offset_group(consumer)
 
 
 def heartbeat(client_id: str, producers: Iterable[ProducerMember], consumers: Iterable[ConsumerMember]) -> bytes | None:
-    """The body; None: nobody is here."""
+    """Returns the body of a heartbeat, or None if there are no producers and consumers."""
     groups: dict[str, tuple[MessageModel, dict[str, Sequence[str] | None]]] = {}
     for consumer in consumers:
         _, topics = groups.setdefault(offset_group(consumer), (consumer.message_model, {}))
@@ -65,7 +66,7 @@ def _consumers(group: str, model: MessageModel, topics: dict[str, Sequence[str] 
 
 
 def subscription(topic: str, tags: Sequence[str] | None) -> dict[str, Any]:
-    """What is wanted of a topic."""
+    """Returns the SubscriptionData of a topic. `tags` None selects all messages."""
     return {
         "topic": topic,
         "subString": expression(tags),

@@ -1,7 +1,8 @@
-"""A loop in a thread of its own, for a face without asyncio.
+"""Runs an event loop in its own thread, for the blocking interface.
 
-In: coroutines, from any thread. Out: what they return. Always: one thread, which ends with its owner; a caller that is
-interrupted cancels its coroutine; a forked child is told. Not here: what is run.
+In:     coroutines, from any thread.
+Out:    their results.
+Always: an interrupted caller cancels its coroutine. A call in a forked child raises StoreForkedError.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ _STOP_SECONDS = 10.0
 
 
 class LoopThread:
-    """Starts its thread when it is made."""
+    """An event loop with its own thread, which starts at once."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -40,7 +41,7 @@ class LoopThread:
             self.loop.close()
 
     def stop(self) -> None:
-        """Ends the thread, once."""
+        """Stops the loop and waits up to 10 s for the thread. Idempotent."""
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.loop.stop)
         if threading.current_thread() is not self._thread:
@@ -48,7 +49,11 @@ class LoopThread:
 
 
 def run_on(loop: asyncio.AbstractEventLoop, process: int, work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine on another thread's loop and waits. Raises StoreForkedError, StoreClosedError, what it does."""
+    """Runs a coroutine on another thread's loop and returns its result.
+
+    `process` is the id of the process that opened the connection. Raises StoreForkedError in another process,
+    StoreClosedError after `close`, InvalidOptionError on the loop's own thread, and what the coroutine raises.
+    """
     here = os.getpid()
     if here != process:
         work.close()

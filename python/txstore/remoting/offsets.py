@@ -1,7 +1,9 @@
-"""Offsets that consumers here have acknowledged and brokers do not know yet.
+"""Keeps acknowledged queue offsets until brokers know them. `places` sends them.
 
-In: what consumers acknowledge. Out: what is to be told to brokers, once. Always: of a retry topic, whose place brokers
-keep once for a group, the least of what its topics' consumers here have done is told. Not here: sending.
+In:     queue offsets that consumers acknowledge.
+Out:    offsets to report to brokers, each once.
+Always: brokers keep one offset per group in a retry topic, so the least of the offsets of the topics' consumers is
+        reported.
 """
 
 import threading
@@ -14,7 +16,7 @@ __all__ = ["Acknowledged", "Offsets"]
 
 
 class Acknowledged(NamedTuple):
-    """A group's place in a queue."""
+    """A group's queue offset in one queue. `number` identifies the queue."""
 
     topic: str
     group: str
@@ -23,7 +25,7 @@ class Acknowledged(NamedTuple):
 
 
 class Offsets:
-    """Safe to use from many threads."""
+    """Acknowledged queue offsets of this client's consumers. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,7 +34,7 @@ class Offsets:
 
     @staticmethod
     def told_as(topic: str, name: str) -> str:
-        """The group that a broker knows behind a name."""
+        """Returns the group name that brokers use for `name`: in a retry topic several names share one group."""
         return topic.removeprefix(RETRY_PREFIX) if is_retry_progress(topic, name) else name
 
     def set(self, topic: str, name: str, number: int, queue_offset: int) -> None:
@@ -45,20 +47,20 @@ class Offsets:
             self._untold[topic, group, number] = queue_offset
 
     def begin(self, topic: str, name: str, number: int, queue_offset: int) -> None:
-        """Where a consumer begins in a retry topic, which others' progress must not pass."""
+        """Records where a consumer begins in a retry topic. No offset after it is reported until it reads on."""
         if is_retry_progress(topic, name):
             with self._lock:
                 self._retries.setdefault((topic, number), {}).setdefault(name, queue_offset)
 
     def get(self, topic: str, name: str, number: int) -> int | None:
-        """What is known here and not told; None: ask the broker."""
+        """Returns the queue offset that is known here, or None if the broker must be asked."""
         with self._lock:
             if is_retry_progress(topic, name):
                 return self._retries.get((topic, number), {}).get(name)
             return self._untold.get((topic, name, number))
 
     def leave(self, topic: str, name: str, number: int | None = None) -> None:
-        """A consumer does not read a queue any more; None: any of the topic."""
+        """Forgets a consumer's progress in a queue of a retry topic, or in all its queues if `number` is None."""
         with self._lock:
             for key in [key for key in self._retries if key[0] == topic and number in (None, key[1])]:
                 self._retries[key].pop(name, None)
@@ -68,7 +70,7 @@ class Offsets:
     def untold(
         self, topic: str | None = None, group: str | None = None, number: int | None = None
     ) -> list[Acknowledged]:
-        """What brokers do not know yet: all, or of one group or queue."""
+        """Returns the offsets that brokers do not know yet, optionally of one topic, group or queue."""
         with self._lock:
             return [
                 Acknowledged(*key, queue_offset)
@@ -77,7 +79,7 @@ class Offsets:
             ]
 
     def told(self, row: Acknowledged) -> None:
-        """The broker knows it, or somebody else's word counts now."""
+        """Removes an offset that was reported or is no longer valid, unless a different one was set meanwhile."""
         with self._lock:
             key = (row.topic, row.group, row.number)
             if self._untold.get(key) == row.queue_offset:

@@ -1,7 +1,8 @@
-"""Options of a connection: RocketMQ's names in snake_case, with its clients' defaults.
+"""The options of `connect`: RocketMQ's names in snake_case, with the defaults of its clients.
 
-In: keywords as a user writes them. Out: one frozen `ConnectOptions`, checked. Always: whatever waits has a limit here.
-Not here: what a broker decides (topics, retention, when checks are due).
+In:     keyword arguments.
+Out:    one frozen, checked `ConnectOptions`.
+Always: everything that waits has a time limit here.
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ __all__ = ["ConnectOptions"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConnectOptions:
-    """Every setting of a connection. Durations accept a `timedelta` or a number of seconds, and are kept as seconds.
+    """The options of a connection. Durations accept a `timedelta` or a number of seconds, and are kept as seconds.
 
     Raises InvalidOptionError for a value of the wrong type or out of its range.
     """
@@ -29,46 +30,47 @@ class ConnectOptions:
     connect_time_out: Duration = 3.0
     """How long opening one connection may take (connectTimeoutMillis)."""
     request_time_out: Duration = 3.0
-    """How long one answer may take, but of sends and pulls (mqClientApiTimeout)."""
+    """How long one response may take, except for sends and pulls (mqClientApiTimeout)."""
     send_msg_time_out: Duration = 3.0
-    """How long a send may take, with all that is tried again (sendMsgTimeout)."""
+    """How long a send may take, including retries (sendMsgTimeout)."""
     end_time_out: Duration = 3.0
-    """How long committing or rolling back may take; afterwards a check settles it."""
+    """How long a commit or rollback may take. After that, a check settles the transaction."""
     retry_times_when_send_failed: int = 2
-    """How often a send is tried again (retryTimesWhenSendFailed; 0 to 100)."""
+    """How often a failed send is retried (retryTimesWhenSendFailed; 0 to 100)."""
     heart_beat_broker_interval: Duration = 30.0
-    """How often each broker is told who is here (heartbeatBrokerInterval)."""
+    """How often each broker gets a heartbeat (heartbeatBrokerInterval)."""
     poll_name_server_interval: Duration = 30.0
-    """How often routes are asked for again (pollNameServerInterval)."""
+    """How often routes are refreshed (pollNameServerInterval)."""
     rebalance_interval: Duration = 20.0
-    """How often a group's members are asked for, beside being told of changes (rebalance.waitInterval)."""
+    """How often a group's members are queried, in addition to notifications of changes (rebalance.waitInterval)."""
     persist_consumer_offset_interval: Duration = 5.0
-    """How often acknowledged offsets go to the brokers (persistConsumerOffsetInterval)."""
+    """How often acknowledged offsets are reported to the brokers (persistConsumerOffsetInterval)."""
     broker_suspend_max_time: Duration = 15.0
     """How long a broker may hold a pull until a message comes (brokerSuspendMaxTimeMillis)."""
     pull_time_out: Duration = 30.0
-    """How long the answer to a pull may take (consumerTimeoutMillisWhenSuspend); more than a broker may hold it."""
+    """How long the response to a pull may take (consumerTimeoutMillisWhenSuspend). Must exceed
+    `broker_suspend_max_time`."""
     lock_interval: Duration = 20.0
     """How often an orderly consumer renews its locks; a broker keeps them for 60 s."""
     reconnect_back_off: Duration = 0.1
-    """Ours: the pause before a lost connection is opened again; doubled each time it fails."""
+    """The pause before a lost connection is opened again; doubled after each failure. Not an option of RocketMQ."""
     reconnect_back_off_max: Duration = 5.0
-    """Ours: the longest such pause."""
+    """The longest such pause. Not an option of RocketMQ."""
     pull_batch_size: int = 32
-    """Messages of one pull (pullBatchSize; 1 to 1,024)."""
+    """The most messages of one pull (pullBatchSize; 1 to 1,024)."""
     pull_threshold_for_queue: int = 256
-    """Messages that are pulled ahead of each queue (pullThresholdForQueue; 1 to 65,536)."""
+    """How many messages are pulled ahead per queue (pullThresholdForQueue; 1 to 65,536)."""
     default_topic_queue_nums: int = 4
-    """Queues of a topic that the first send makes (defaultTopicQueueNums; 1 to 1,024)."""
+    """The queues of a topic that the first send creates (defaultTopicQueueNums; 1 to 1,024)."""
     check_threads: int = 4
-    """Threads that answer checks at one time (checkThreadPoolMaxSize; 1 to 256)."""
+    """Threads that answer checks (checkThreadPoolMaxSize; 1 to 256)."""
     check_time_limit: Duration = 30.0
-    """Ours: how long one check may take before it counts as UNKNOWN."""
+    """How long one check may take before it counts as UNKNOWN. Not an option of RocketMQ."""
     tls: ssl.SSLContext | bool | str | os.PathLike[str] = False
-    """TLS (tls.enable): True believes whom the system believes; a PEM file: whom that names; or a context of one's own,
-    for a client's certificate or other rules."""
+    """TLS (tls.enable). True trusts the system's certificate authorities, a PEM file the ones in it. Pass an SSLContext
+    for a client certificate or other rules."""
     access_key: str | None = None
-    """An account of the broker's (RocketMQ's ACL): all requests are signed in its name."""
+    """The name of an account of the broker (RocketMQ's ACL). All requests are signed with it."""
     secret_key: str | None = dataclasses.field(default=None, repr=False)
     """The account's secret."""
 
@@ -89,26 +91,26 @@ class ConnectOptions:
             raise _invalid("pull_time_out", "must be longer than broker_suspend_max_time, or no long pull ends well")
 
     def seconds(self, option: str) -> float:
-        """A duration in seconds."""
+        """Returns a duration in seconds."""
         value = getattr(self, option)
         assert isinstance(value, float)
         return value
 
     @property
     def tls_context(self) -> ssl.SSLContext | None:
-        """None: connections are plain."""
+        """The TLS context; None for plain connections."""
         return self.tls if isinstance(self.tls, ssl.SSLContext) else None
 
     @property
     def credentials(self) -> Credentials | None:
-        """None: requests are not signed."""
+        """The account that signs requests; None if they are not signed."""
         if self.access_key is None or self.secret_key is None:
             return None
         return Credentials(self.access_key, self.secret_key)
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], base: "ConnectOptions | None" = None) -> "ConnectOptions":
-        """`base` (default: all defaults) with `options` laid over it. Raises InvalidOptionError."""
+        """Returns `base`, or the defaults, with `options` replaced. Raises InvalidOptionError for an unknown option."""
         known = [field.name for field in dataclasses.fields(cls)]
         for name in options:
             if name not in known:
@@ -137,7 +139,7 @@ def _seconds(option: str, value: Duration) -> float:
 
 
 def _tls(given: object) -> ssl.SSLContext | bool:
-    """A context, or False for none."""
+    """Returns the TLS context for the option's value, or False for plain connections."""
     if isinstance(given, ssl.SSLContext) or given is False:
         return given
     if given is True:

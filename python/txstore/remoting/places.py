@@ -1,7 +1,8 @@
-"""Places: where queues begin and end, where groups go on, and messages sent back to come again.
+"""Queries queue offsets, reports acknowledged offsets to brokers and sends messages back for a retry.
 
-In: a topic, a queue's number, a group. Out: queue offsets; what consumers acknowledged, told to brokers. Always: what
-is acknowledged here and not told counts for who asks here. Not here: pulling, sharing.
+In:     a topic, a queue number, a group.
+Out:    queue offsets; UPDATE_CONSUMER_OFFSET and CONSUMER_SEND_MSG_BACK.
+Always: within this client, an acknowledged offset is valid before the broker knows it.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ _NOT_THERE = (
 
 
 class Places:
-    """For its client's loop."""
+    """The queue offsets of one client. Used on its loop only."""
 
     def __init__(self, client: Client, offsets: Offsets) -> None:
         self._client = client
@@ -34,7 +35,7 @@ class Places:
         client.chores.append(self._tell_again)
 
     async def queue_range(self, topic: str, number: int) -> tuple[int, int]:
-        """First queue offset left, and one past the last."""
+        """Returns the first queue offset that is left, and one past the last."""
         first, end = await asyncio.gather(
             self._offset(RequestCode.GET_MIN_OFFSET, topic, number),
             self._offset(RequestCode.GET_MAX_OFFSET, topic, number),
@@ -54,7 +55,7 @@ class Places:
         return max(0, int(answer.ext_fields.get("offset", "0")))
 
     async def consumer_offset(self, topic: str, name: str, number: int) -> int | None:
-        """Where a group goes on; None: it has no offset there."""
+        """Returns the queue offset at which a group continues, or None if it has none. Raises what a refusal means."""
         known = self._offsets.get(topic, name, number)
         if known is not None:
             return known
@@ -76,7 +77,7 @@ class Places:
         return offset
 
     async def tell(self, rows: Sequence[Acknowledged]) -> None:
-        """Tells brokers what was acknowledged. Raises what the first failure means, after all were tried."""
+        """Reports acknowledged offsets to brokers. Tries all, then raises the first failure."""
         told = await asyncio.gather(*(self._tell(row) for row in rows), return_exceptions=True)
         for failed in told:
             if isinstance(failed, BaseException):
@@ -103,9 +104,10 @@ class Places:
                 _log.warning("offsets wait to be told: %s", error, extra={"address": self._client.address})
 
     async def let_go(self, topic: str, name: str, number: int) -> None:
-        """Tells where a queue stands that is another client's from now on.
+        """Reports the offset of a queue that another client reads from now on.
 
-        If that cannot be told, what was acknowledged last comes again there: our word must not come after the other's.
+        If that fails, the offset is dropped and the other client receives the last messages again: a later report of
+        ours would overwrite its offset.
         """
         for row in self._offsets.untold(topic, self._offsets.told_as(topic, name), number):
             try:
@@ -116,7 +118,10 @@ class Places:
         self._offsets.leave(topic, name, number)
 
     async def send_back(self, message: ReceivedMessage, group: str, delay_level: int, max_reconsume_times: int) -> None:
-        """The broker that has a message gives it to a group again, after a delay."""
+        """Asks the broker that stored a message to deliver it to a group again after a delay.
+
+        `delay_level` and `max_reconsume_times` are RocketMQ's. Raises BrokerRefusedError if the broker is unknown.
+        """
         host = message.store_host if isinstance(message, StoredMessage) else ""
         broker = self._client.broker_at(host)
         if broker is None:

@@ -1,8 +1,9 @@
-"""Reader: one queue of a remote broker, pulled ahead for the consumer that reads it.
+"""Pulls messages ahead from the queues of remote brokers.
 
-In: answers to pulls, held by the broker until a message comes. Out: messages in order, and where to go on. Always: a
-consumer waits for the broker's first word whether there is a message, and never while there is none; no more is pulled
-ahead than the option allows; a broker that is gone is asked again, later each time. Not here: offsets, shares.
+In:     responses to pulls. If there is no message, the broker holds the pull until one arrives (a long pull).
+Out:    messages in order, and the queue offset to continue at.
+Always: `take` waits only for the first response, not for a message. Messages pulled ahead are limited by
+        `pull_threshold_for_queue`. A failed pull is retried after a pause that doubles.
 """
 
 import asyncio
@@ -28,11 +29,11 @@ _DECODED_TIMES_MAX = 5
 
 
 GoBack: TypeAlias = Callable[[str, int, int], None]
-"""Hears that a queue (topic, number) is to be read again from a queue offset."""
+"""Called with (topic, queue number, queue offset) when the queue must be read again from that offset."""
 
 
 class QueueReader:
-    """Made and taken from by a consumer's thread; the rest runs on the client's loop."""
+    """Pulls one queue ahead. A consumer's thread creates it and calls `take`; the rest runs on the client's loop."""
 
     def __init__(
         self,
@@ -51,14 +52,14 @@ class QueueReader:
         self._number = number
         self._tags = tags
         self.next_taken = queue_offset
-        """The queue offset that the next `take` goes on from."""
+        """The queue offset of the next `take`."""
         self._next_pulled = queue_offset
         self._changed = threading.Condition()
         self._ahead: deque[tuple[list[StoredMessage], int]] = deque()
         self._ahead_count = 0
         self._nothing_there = False
         self._one_by_one = 0
-        """How many more messages are pulled each on its own, since one among them cannot be decoded."""
+        """How many more messages are pulled one at a time, because one of them cannot be decoded."""
         self._undecoded = 0
         """How often the message at the next queue offset could not be decoded."""
         self._stopped = False
@@ -68,9 +69,10 @@ class QueueReader:
         client.loop.call_soon_threadsafe(self._start)
 
     def take(self, max_messages: int, seconds: float) -> tuple[Sequence[StoredMessage], int]:
-        """What was pulled ahead, up to so many, and where to go on; waits for the broker's first word at most so long.
+        """Returns up to `max_messages` that were pulled ahead, and the queue offset to continue at.
 
-        Raises OffsetTooOldError, and what the broker refuses for good.
+        Waits at most `seconds` for the broker's first response. Raises OffsetTooOldError if the queue now begins after
+        the offset that was pulled.
         """
         with self._changed:
             self._changed.wait_for(self._knows, seconds)
@@ -92,11 +94,11 @@ class QueueReader:
 
     @property
     def is_over(self) -> bool:
-        """Whether it pulls nothing more."""
+        """Whether it has stopped pulling."""
         return self._stopped or (self._task is not None and self._task.done())
 
     def stop(self) -> None:
-        """Nothing more is pulled. Any thread may say so."""
+        """Stops pulling. Thread-safe."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -178,7 +180,7 @@ class QueueReader:
             self._tell_nothing_there()
 
     def _decode(self, body: bytes, behind: int) -> None:
-        """Takes the messages of an answer. Passes over one that cannot be decoded, after it was pulled some times."""
+        """Adds the messages of a response. Skips a message that could not be decoded in 5 pulls."""
         try:
             messages = decode_records(body, in_hand=True)
         except ProtocolError as error:
@@ -202,7 +204,7 @@ class QueueReader:
         self._add([], there)
 
     def _wanted(self, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """A broker chooses by the tags' hashes, which different tags may share."""
+        """Returns the messages with wanted tags. A broker compares only hashes of tags, which may collide."""
         tags = self._tags
         return messages if tags is None else [message for message in messages if message.tags in tags]
 
@@ -218,7 +220,7 @@ class QueueReader:
         self._client.arrivals.bump()
 
     def _moved(self, there: int) -> None:
-        """The queue does not have the offset, or the group is to go on elsewhere."""
+        """Continues at the offset that the broker named, since the pulled one is not in the queue or was reset."""
         if there > self._next_pulled:
             self._next_pulled, before = there, self._next_pulled
             text = f"{self._topic}: queue offset {before} was removed; the first that is left is {there}"
@@ -235,7 +237,7 @@ class QueueReader:
         self._go_back(self._topic, self._number, there)
 
     def _fail(self, error: TxStoreError) -> None:
-        """A consumer hears of what it must know; all else is tried again."""
+        """Keeps OffsetTooOldError for the consumer; logs other errors, after which the pull is retried."""
         with self._changed:
             if isinstance(error, OffsetTooOldError):
                 self._failed = error
@@ -252,7 +254,7 @@ class QueueReader:
 
 
 class Puller:
-    """The pulls of one consumer: a reader for each queue, which ends with its consumer."""
+    """The pulls of one consumer: one reader per queue. All stop when the puller is garbage collected."""
 
     def __init__(self, client: Client, group: str, go_back: GoBack) -> None:
         self._client = client
@@ -264,7 +266,7 @@ class Puller:
     def __call__(
         self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
     ) -> tuple[Sequence[StoredMessage], int]:
-        """Messages of a queue from an offset on, and where to go on. Raises OffsetTooOldError."""
+        """Returns messages of a queue from an offset on, and the offset to continue at. Raises OffsetTooOldError."""
         reader = self._readers.get((topic, queue_id))
         if reader is None or reader.is_over or reader.next_taken != queue_offset:
             if reader is not None:
@@ -274,7 +276,7 @@ class Puller:
         return reader.take(max_messages, self._client.options.seconds("request_time_out"))
 
     def drop(self, topic: str, queue_id: int) -> None:
-        """The queue is not read any more."""
+        """Stops pulling a queue."""
         reader = self._readers.pop((topic, queue_id), None)
         if reader is not None:
             reader.stop()

@@ -1,7 +1,8 @@
-"""Resets: a broker's operator sets a group's offsets anew, and the broker tells the group's clients.
+"""Applies an operator's offset reset to the consumers of this client.
 
-In: RESET_CONSUMER_CLIENT_OFFSET. Out: consumers here that go on at the new places. Always: what is in hand of such a
-queue is not acknowledged. Not here: asking for a reset (mqadmin, or where the store is).
+In:     RESET_CONSUMER_CLIENT_OFFSET, which the broker sends to the group's clients.
+Out:    consumers that continue at the new queue offsets.
+Always: messages of a reset queue that are in flight are not acknowledged.
 """
 
 import json
@@ -20,12 +21,12 @@ from txstore.remoting.route import Queue
 __all__ = ["Resets", "parse_offset_table"]
 
 _log = logging.getLogger("txstore.remoting")
-# RocketMQ writes a map whose keys are objects, which is no JSON: {{"brokerName":"b","queueId":0,"topic":"t"}:5, …}
+# RocketMQ writes objects as keys, which is not valid JSON: {{"brokerName":"b","queueId":0,"topic":"t"}:5, …}
 _ENTRY = re.compile(rb"(\{[^{}]*\})\s*:\s*(-?\d+)")
 
 
 class Resets:
-    """Of one client, for its loop."""
+    """Applies the offset resets of one client. Used on its loop only."""
 
     def __init__(self, client: Client, offsets: Offsets) -> None:
         self._client = client
@@ -47,12 +48,12 @@ class Resets:
         for number, queue_offset in places.items():
             self._offsets.set(topic, group, number, queue_offset)
         for member in members:
-            # In a thread, since it waits for what the consumer is about, and asks this loop.
+            # In a thread: the consumer waits for its current messages and calls this loop meanwhile.
             self._client.loop.run_in_executor(None, member.offsets_reset, topic, list(places))
 
 
 def parse_offset_table(body: bytes) -> Iterator[tuple[str, Queue, int]]:
-    """Topic, queue and queue offset of each entry. Raises ProtocolError."""
+    """Yields topic, queue and queue offset of each entry. Raises ProtocolError for a malformed entry."""
     for key, queue_offset in _ENTRY.findall(body):
         try:
             facts = json.loads(key)

@@ -1,8 +1,8 @@
-"""Routes: at which brokers a topic is, and in which queues.
+"""Parses topic routes and numbers the queues of all brokers.
 
-In: what a name server answers. Out: queues by number, so that who chooses one need not know its broker. Always: a
-number means the same queue as long as the program runs; queues stand in the order that all of RocketMQ's clients have.
-Not here: asking (`client`).
+In:     a name server's answer.
+Out:    brokers and queues. A queue number identifies a queue without its broker's name.
+Always: a number means the same queue for the life of the connection. Queues have the order of all RocketMQ clients.
 """
 
 import json
@@ -23,7 +23,7 @@ _QUEUE_BITS = 16
 
 
 class Queue(NamedTuple):
-    """One queue of a topic; sorts as RocketMQ's MessageQueue does within a topic."""
+    """One queue of a topic. Sorts as RocketMQ's MessageQueue does within a topic."""
 
     broker: str
     queue_id: int
@@ -31,18 +31,18 @@ class Queue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a topic is."""
+    """The brokers and queues of a topic."""
 
     brokers: Mapping[str, str]
-    """Broker's name to its master's address."""
+    """Master addresses by broker name."""
     read: tuple[Queue, ...]
     write: tuple[Queue, ...]
     is_template: bool = False
-    """It is the template's of new topics: the first send makes the topic."""
+    """Whether this is the route of TBW102, the template of new topics: the first send creates the topic."""
 
 
 def parse_route(body: bytes) -> Route:
-    """What a name server says of a topic. Raises ProtocolError."""
+    """Parses a name server's route of a topic. Raises ProtocolError if the body is malformed."""
     facts = _object(body)
     brokers = _masters(facts.get("brokerDatas") or ())
     read: list[Queue] = []
@@ -62,13 +62,13 @@ def parse_route(body: bytes) -> Route:
 
 
 def parse_brokers(body: bytes) -> dict[str, str]:
-    """Name to master's address of a cluster's brokers. Raises ProtocolError."""
+    """Parses a cluster's master addresses by broker name. Raises ProtocolError if the body is malformed."""
     table = _object(body).get("brokerAddrTable")
     return _masters(table.values() if isinstance(table, dict) else ())
 
 
 def _masters(rows: Iterable[Any]) -> dict[str, str]:
-    """Name to master's address; what has no master just now is left out."""
+    """Returns master addresses by broker name, without brokers that have no master now."""
     found: dict[str, str] = {}
     for row in rows:
         addresses = row.get("brokerAddrs") if isinstance(row, dict) else None
@@ -78,7 +78,7 @@ def _masters(rows: Iterable[Any]) -> dict[str, str]:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    """RocketMQ may write numbers as a map's keys, which is no JSON."""
+    """Parses a JSON object. Accepts numbers as keys, which RocketMQ may write although JSON does not allow them."""
     text = body.decode("utf-8", "replace")
     try:
         facts = json.loads(text)
@@ -93,7 +93,7 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 class QueueNumbers:
-    """Queues as numbers: those of the first broker seen are its queue ids, the next broker's begin at 65,536."""
+    """Numbers queues: for the first broker seen the number is the queue id; the next broker's begin at 65,536."""
 
     def __init__(self) -> None:
         self._brokers: dict[str, int] = {}
@@ -107,5 +107,5 @@ class QueueNumbers:
         return index << _QUEUE_BITS | queue.queue_id
 
     def queue(self, number: int) -> Queue:
-        """Raises IndexError for a number that was never given."""
+        """Returns the queue with this number. Raises IndexError if the number was never assigned."""
         return Queue(self._names[number >> _QUEUE_BITS], number & (1 << _QUEUE_BITS) - 1)

@@ -1,8 +1,9 @@
-"""Running: what an operator is told of the consumers here, by way of a broker.
+"""Reports the state of this client's consumers to operators, through a broker.
 
-In: what a server asks for mqadmin's consumerStatus. Out: what they subscribe to, which queues are theirs, and how far
-they are. Always: looking changes nothing. Not here: CONSUME_MESSAGE_DIRECTLY, a message handled out of turn, which
-a consumer that polls cannot be made to do; it is answered as not supported.
+In:     GET_CONSUMER_RUNNING_INFO and GET_CONSUMER_STATUS_FROM_CLIENT, for mqadmin's consumerStatus.
+Out:    subscriptions, queues and queue offsets.
+Always: changes nothing. CONSUME_MESSAGE_DIRECTLY, which handles one message out of order, is answered as not
+        supported: a consumer that polls cannot be made to do it.
 """
 
 import json
@@ -25,12 +26,12 @@ from txstore.remoting.sharing import Sharing, shares
 
 __all__ = ["Running"]
 
-_VERSION = "V5_3_3"  # Of the protocol.
-_NO_OFFSET = -1  # As RocketMQ's clients say it.
+_VERSION = "V5_3_3"  # The protocol's version.
+_NO_OFFSET = -1  # RocketMQ's clients report this for a queue without an offset.
 
 
 class Running:
-    """Of one client, for its loop."""
+    """Answers requests about the consumers of one client. Used on its loop only."""
 
     def __init__(self, client: Client, sharing: Sharing, places: Places, offsets: Offsets) -> None:
         self._client = client
@@ -82,7 +83,7 @@ class Running:
         return json.dumps(facts).encode()[:-1] + b"," + _table("mqTable", rows)[1:]
 
     async def _places_of(self, members: Sequence[ConsumerMember], topic: str) -> dict[tuple[str, Queue], int]:
-        """How far the queues of a topic are that are these members'."""
+        """Returns the queue offset of each queue of a topic that these consumers read; -1 without an offset."""
         found: dict[tuple[str, Queue], int] = {}
         for member in members:
             if topic not in (member.topic, retry_topic(member.group)):
@@ -102,13 +103,13 @@ class Running:
         if topic == member.topic:
             place = await self._places.consumer_offset(topic, name, number)
         else:
-            # The broker's word would be noted as the place where this consumer begins in it.
+            # Asking the broker would record its answer as the offset where this consumer begins in the retry topic.
             place = self._offsets.get(topic, name, number)
         return _NO_OFFSET if place is None else place
 
 
 def _table(name: str, rows: Mapping[tuple[str, Queue], Any]) -> bytes:
-    """`{"NAME":{…}}` by queue, as RocketMQ writes and reads it: keys are objects, which no JSON has."""
+    """Returns `{"NAME":{…}}` with one entry per queue. As in RocketMQ, keys are objects, which is not valid JSON."""
     entries = (
         json.dumps({"brokerName": queue.broker, "queueId": queue.queue_id, "topic": topic}) + ":" + json.dumps(row)
         for (topic, queue), row in rows.items()

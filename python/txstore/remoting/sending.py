@@ -1,8 +1,9 @@
-"""Sending: messages, half messages and ends, as requests to a broker.
+"""Sends messages, half messages and ends of transactions to brokers.
 
-In: messages and the queues chosen for them. Out: where they were stored; what became of a transaction. Always: a half
-message and an end that may have arrived are not sent twice, since a broker would store each; an end that comes again is
-known by what this client sent. Not here: choosing queues (`producer`).
+In:     messages and the queues that `producer` chose for them.
+Out:    where each was stored, and how a transaction ended.
+Always: a half message or an end that may have arrived is not sent again, since the broker would store it twice. A
+        repeated end is answered from what this client sent.
 """
 
 import asyncio
@@ -53,14 +54,14 @@ _PREPARED = 4  # The transaction bits of a sysflag.
 _ENDS = {LocalTransactionState.COMMIT: 8, LocalTransactionState.ROLLBACK: 12, LocalTransactionState.UNKNOWN: 0}
 _UNKNOWN = LocalTransactionState.UNKNOWN
 _OUTCOMES = {LocalTransactionState.COMMIT: "committed", LocalTransactionState.ROLLBACK: "rolled_back"}
-_REMEMBERED = 100_000  # Transactions that this client began, ended or not.
+_REMEMBERED = 100_000  # The most transactions of this client that are kept, ended or not.
 
 _Place: TypeAlias = tuple[str, int, int]
 """A broker, a half queue offset, a physical offset."""
 
 
 class LogOffset(int):
-    """A physical offset, which knows whose log it is of."""
+    """A physical offset with the name of the broker whose commit log it belongs to."""
 
     broker: str
 
@@ -73,7 +74,7 @@ class LogOffset(int):
 
 @dataclass(frozen=True, slots=True)
 class RemoteSent:
-    """Where a broker stored a message, as `SendResult`."""
+    """Where a broker stored a message. Corresponds to `SendResult`."""
 
     message_id: str
     offset_message_id: str
@@ -83,19 +84,19 @@ class RemoteSent:
     physical_offset: LogOffset
     transaction_id: str | None
     send_status: SendStatus
-    """How safe it is; anything but SEND_OK may be lost with the broker's machine."""
+    """How the message is secured. Unless SEND_OK, it may be lost if the broker's machine fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteEnd:
-    """What ending a transaction did, as `EndResult`."""
+    """What ending a transaction did. Corresponds to `EndResult`."""
 
     outcome: str
     already: bool
 
 
 class EndedHalf(Protocol):
-    """What an end says of its half message."""
+    """The facts about a half message that END_TRANSACTION contains."""
 
     @property
     def topic(self) -> str: ...
@@ -111,7 +112,10 @@ class EndedHalf(Protocol):
 
 @dataclass(slots=True)
 class _Begun:
-    """A transaction that this client began. `state`: what the broker was told; `in_doubt`: no answer came to that."""
+    """A transaction that this client began.
+
+    `state` is the end that was sent; UNKNOWN before. `in_doubt` is the error if no response to it arrived.
+    """
 
     sent: RemoteSent
     group: str
@@ -120,12 +124,12 @@ class _Begun:
 
 
 class Sending:
-    """For its client's loop, but for what says otherwise."""
+    """The sends and ends of one client. Used on its loop, unless a method says otherwise."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._options = client.options
-        # Also looked into by the threads of producers.
+        # Guards the tables below, which the threads of producers read, too.
         self._lock = threading.Lock()
         self._begun: OrderedDict[_Place, _Begun] = OrderedDict()
         self._by_id: dict[str, _Place] = {}
@@ -135,13 +139,13 @@ class Sending:
     # Messages
 
     async def send(self, message: Message, number: int, group: str) -> RemoteSent:
-        """Stores one message. Tried again where no answer came, which may store it twice under one id."""
+        """Stores one message. Retries if no response arrives, which may store it twice with the same id."""
         name = unique_id()
         answer, queue = await self._send(message, number, group, properties_text(message, name, []), again=True)
         return self._sent(answer, message.topic, queue, name)
 
     async def send_batch(self, messages: Sequence[Message], numbers: Sequence[int], group: str) -> list[RemoteSent]:
-        """Stores several of one topic in one queue, all or none. Raises InvalidMessageError."""
+        """Stores several messages in one queue, all or none. Raises InvalidMessageError for more than one queue."""
         _must_be_one_batch(messages, numbers)
         names = [unique_id() for _ in messages]
         body = batch_body(list(messages), names)
@@ -163,8 +167,11 @@ class Sending:
         ]
 
     async def prepare(self, message: Message, number: int, group: str) -> RemoteSent:
-        """Stores a half message; not tried again once it may have arrived. Raises BrokerRefusedError, too, where it is
-        not as safe as the broker is told to keep it: it is rolled back then."""
+        """Stores a half message. It is not sent again once it may have arrived.
+
+        Raises BrokerRefusedError also if the status is not SEND_OK, for example because the flush timed out: the half
+        message is then rolled back.
+        """
         name = message.transaction_id or unique_id()
         text = properties_text(message, name, [("TRAN_MSG", "true"), ("PGROUP", group)])
         answer, queue = await self._send(message, number, group, text, again=False, sys_flag=_PREPARED)
@@ -227,7 +234,7 @@ class Sending:
             back_off *= 2
 
     def _queue(self, route: Route, topic: str, number: int) -> Queue:
-        """The queue that was chosen, or another where its broker is gone."""
+        """Returns the chosen queue, or a queue of another broker if the route no longer has it."""
         queue = self._client.numbers.queue(number)
         if queue in route.write or not route.write:
             return queue
@@ -258,10 +265,11 @@ class Sending:
     # Ends
 
     async def end(self, transaction: str | SentMessage, state: LocalTransactionState, group: str | None) -> RemoteEnd:
-        """Commits or rolls back what this client began. The same again: `already`, and nothing is sent.
+        """Commits or rolls back a transaction that this client began. Repeating an end returns `already`.
 
-        Raises TransactionNotFoundError, AlreadyEndedError, WrongGroupError, InvalidOptionError; BrokerTimeoutError or
-        BrokerUnreachableError where no answer came: then it is in doubt, is not sent again, and a check settles it.
+        Raises TransactionNotFoundError, AlreadyEndedError, WrongGroupError, InvalidOptionError, and BrokerTimeoutError
+        or BrokerUnreachableError if no response arrives: the end is then in doubt, is not sent again, and a check
+        settles it.
         """
         if state not in _OUTCOMES:
             raise InvalidOptionError(
@@ -294,35 +302,35 @@ class Sending:
             raise
         if answer.code != ResponseCode.SUCCESS:
             told = answer.ext_fields.get("outcome")
-            # What it is now: the same end is a success from here on, the other one an error, without asking.
+            # From now on, the same end succeeds and the other one is an error, without a request to the broker.
             begun.state = next((end for end, word in _OUTCOMES.items() if word == told), _UNKNOWN)
             raise _refused_end(answer, name, begun.sent.physical_offset.broker)
         self.note_settled(name, connection)
         return RemoteEnd(_OUTCOMES[state], already=False)
 
     def note_settled(self, transaction_id: str, connection: Connection) -> None:
-        """The broker has confirmed its end over this connection."""
+        """Records that the broker confirmed the transaction's end over this connection."""
         self._settled[transaction_id] = connection
         while len(self._settled) > _REMEMBERED:
             self._settled.popitem(last=False)
 
     def is_settled(self, transaction_id: str, connection: Connection) -> bool:
-        """Whether the broker confirmed its end over this very connection: then it has lost nothing since."""
+        """Returns whether the broker confirmed the end over this same connection: it has lost nothing since then."""
         return self._settled.get(transaction_id) is connection
 
     def is_copy(self, transaction_id: str, half_queue_offset: int) -> bool:
-        """Whether a half message is none that this client stored, but one that the broker put back."""
+        """Returns whether a half message is a copy that the broker put back, not the one that this client stored."""
         with self._lock:
             place = self._by_id.get(transaction_id)
             return place is None or place[1] != half_queue_offset
 
     def local_transaction_ended(self, half: SentMessage, /) -> None:
-        """Lets the producer's checker answer checks of this transaction from now on. May be called from any thread."""
+        """Lets the producer's checker answer checks of this transaction from now on. Thread-safe."""
         with self._lock:
             self._running.discard(transaction_id_of(half))
 
     def is_running(self, transaction_id: str | None) -> bool:
-        """Whether the local transaction runs in this process. May be called from any thread."""
+        """Returns whether the local transaction still runs in this process. Thread-safe."""
         with self._lock:
             return transaction_id in self._running
 
@@ -350,7 +358,7 @@ class Sending:
 def end_fields(
     half: EndedHalf, group: str, state: LocalTransactionState, *, from_check: bool = False
 ) -> dict[str, str]:
-    """The fields of END_TRANSACTION."""
+    """Returns the fields of END_TRANSACTION."""
     name = half.transaction_id or half.message_id
     return {
         "topic": half.topic,
@@ -367,7 +375,7 @@ def end_fields(
 def _send_fields(
     group: str, topic: str, queue: Queue, sys_flag: int, born_ms: str, flag: int, properties: str
 ) -> dict[str, str]:
-    """RocketMQ shortens the names of a send's fields to letters."""
+    """Returns the fields of SEND_MESSAGE_V2, whose names RocketMQ shortens to letters."""
     return {
         "a": group,
         "b": topic,
@@ -399,7 +407,10 @@ def _physical_offset(offset_message_id: str) -> int:
 
 
 def _refused_end(answer: RemotingCommand, name: str, broker: str) -> TxStoreError:
-    """`txstore serve` tells what became of it, and whether it is there at all; a broker of RocketMQ's does neither."""
+    """Returns the exception for a refused end.
+
+    `txstore serve` reports how the transaction ended, or that it does not exist. RocketMQ's broker reports neither.
+    """
     outcome = answer.ext_fields.get("outcome")
     if answer.code == ResponseCode.TRANSACTION_FAILED and outcome is not None:
         return AlreadyEndedError(f"transaction {name} has ended already: {outcome}", outcome=outcome)

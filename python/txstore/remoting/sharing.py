@@ -1,8 +1,9 @@
-"""Sharing: which queues of a topic a consumer here reads, among all clients of its group, Java's too.
+"""Rebalances: decides which queues of a topic each consumer of this client reads.
 
-In: the clients that a broker names, the consumers here. Out: a share; locks, for who reads in order. Always: the
-clients of a group share as RocketMQ's own do (evenly, by sorted client ids and queues), and what falls to this client
-is shared among its consumers. Not here: reading, offsets.
+In:     the group's client ids from a broker (Java clients included), and the consumers of this client.
+Out:    queue numbers; queue locks for orderly consumers.
+Always: queues are allocated as RocketMQ's clients do it, evenly by sorted client ids and queues. This client's queues
+        are then divided among its consumers.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ _log = logging.getLogger("txstore.remoting")
 
 
 class Sharing:
-    """Of one client; for its loop, but for what says otherwise."""
+    """The rebalance of one client. Used on its loop, unless a method says otherwise."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -39,7 +40,7 @@ class Sharing:
         client.returns.append(self._refresh_all)
 
     def share_of(self, consumer: ConsumerMember, topic: str) -> Sequence[int]:
-        """The numbers of the queues that a consumer reads. Any thread may ask."""
+        """Returns the numbers of the queues that a consumer reads. Thread-safe."""
         route = self._client.routes.get(topic)
         if route is None:
             return ()
@@ -49,7 +50,7 @@ class Sharing:
         return [self._client.numbers.number(queue) for queue in allocate_averagely(mine, here, consumer.number)]
 
     async def refresh(self, group: str) -> None:
-        """Asks who is in a group; its consumers here hear of a change."""
+        """Asks a broker for the group's client ids and notifies the group's consumers here of a change."""
         members = [member for member in self._client.members.all() if member.group == group]
         topics = sorted({member.topic for member in members})
         route = next((found for topic in topics if (found := self._client.routes.get(topic)) is not None), None)
@@ -57,7 +58,7 @@ class Sharing:
         if not members or not brokers:
             return
         answer = await self._client.ask(brokers[0], RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
-        # A client of two connections, one of which is dying, is named twice, and is one all the same.
+        # While a client reconnects, the broker may list its id twice.
         ids = tuple(sorted(set(_consumer_ids(answer)))) if answer.code == ResponseCode.SUCCESS else ()
         if ids != self._ids.get(group):
             self._ids = self._ids | {group: ids}
@@ -87,7 +88,10 @@ class Sharing:
     # Locks
 
     async def lock(self, consumer: ConsumerMember, topic: str, number: int) -> bool:
-        """Whether no other client reads a queue in order. Raises BrokerUnreachableError, BrokerTimeoutError."""
+        """Locks a queue for an orderly consumer. Returns False if another client holds the lock.
+
+        Raises BrokerUnreachableError, BrokerTimeoutError.
+        """
         queue = self._client.numbers.queue(number)
         if number not in await self._lock(consumer.group, queue.broker, [(topic, number)]):
             return False
@@ -95,7 +99,7 @@ class Sharing:
         return True
 
     async def unlock(self, consumer: ConsumerMember, topic: str, number: int) -> None:
-        """Lets go of one; a broker that does not hear of it lets go after a minute."""
+        """Unlocks a queue. If the request does not arrive, the broker's lock expires after 60 s."""
         if self._locked.pop((consumer.group, topic, number), None) is None:
             return
         queue = self._client.numbers.queue(number)
@@ -103,7 +107,7 @@ class Sharing:
         await self._client.ask(queue.broker, RequestCode.UNLOCK_BATCH_MQ, {}, body)
 
     async def unlock_all(self, consumer: ConsumerMember) -> None:
-        """Lets go of all that a consumer has."""
+        """Unlocks all queues of a consumer. Ignores failures, since the locks expire."""
         held = [(topic, number) for (_, topic, number), holder in self._locked.items() if holder is consumer]
         unlocks = [self.unlock(consumer, topic, number) for topic, number in held]
         await asyncio.gather(*unlocks, return_exceptions=True)
@@ -124,11 +128,11 @@ class Sharing:
                     consumer = self._locked.get((group, topic, number))
                     if number not in still and consumer is not None:
                         del self._locked[group, topic, number]
-                        # In a thread, since it waits for what the consumer has in hand, and asks this loop.
+                        # In a thread: the consumer waits for its messages in flight and calls this loop meanwhile.
                         self._client.loop.run_in_executor(None, consumer.offsets_reset, topic, [number])
 
     async def _lock(self, group: str, broker: str, queues: Sequence[tuple[str, int]]) -> set[int]:
-        """The numbers of those that are locked for this client now."""
+        """Returns the numbers of the queues that are now locked for this client."""
         named = [(topic, self._client.numbers.queue(number)) for topic, number in queues]
         answer = await self._client.ask(broker, RequestCode.LOCK_BATCH_MQ, {}, self._lock_body(group, named))
         if answer.code != ResponseCode.SUCCESS:
@@ -143,7 +147,7 @@ class Sharing:
 
 
 def shares(consumer: ConsumerMember) -> bool:
-    """Whether it shares queues with others, rather than reading all."""
+    """Returns whether a consumer shares queues with its group (CLUSTERING) instead of reading all (BROADCASTING)."""
     return consumer.message_model is MessageModel.CLUSTERING
 
 

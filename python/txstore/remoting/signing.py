@@ -1,7 +1,8 @@
-"""Signing: RocketMQ's ACL signature of what a client asks for.
+"""Signs requests with RocketMQ's ACL signature.
 
-In: a request's fields and body. Out: the fields that say who asks, and prove it. Always: the secret is no part of any
-text. Not here: who may do what, which the server decides.
+In:     a request's fields and body.
+Out:    the fields with the access key and the signature.
+Always: the secret never appears in a text. The server decides what an account may do.
 """
 
 import base64
@@ -20,7 +21,7 @@ class Credentials:
     secret_key: str = field(repr=False)
 
     def signed(self, fields: Mapping[str, str], body: bytes | None) -> dict[str, str]:
-        """HmacSHA1 over the values in the order of their names, then the body."""
+        """Returns the fields with AccessKey and Signature: HmacSHA1 over the values, sorted by name, then the body."""
         said = {**fields, "AccessKey": self.access_key}
         content = "".join(said[name] for name in sorted(said)).encode() + (body or b"")
         signature = hmac.digest(self.secret_key.encode(), content, "sha1")

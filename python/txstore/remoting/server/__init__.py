@@ -1,7 +1,7 @@
-"""The server: a broker for clients of any language, by RocketMQ's remoting protocol.
+"""Serves a broker to clients of any language over RocketMQ's remoting protocol.
 
-In: a broker, addresses. Out: answers. Always: sending, ending and pulling are the engine's and never wait for Python;
-what is decided here is decided by the broker's own rules. Not here: those rules, bytes of the protocol.
+Always: the engine answers sends, ends and pulls without waiting for Python. The other requests follow the rules of the
+embedded broker.
 """
 
 from txstore.remoting.server.server import Server, ServerConfig, serve
