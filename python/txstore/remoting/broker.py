@@ -361,7 +361,10 @@ class RemoteBroker:
         self._run(self._session.places.tell(self._session.offsets.untold()))
 
     def register_consumer(self, consumer: ConsumerMember) -> int:
-        """Registers a consumer and returns its id. Raises InvalidNameError, InvalidOptionError, BrokerUnreachableError."""
+        """Registers a consumer and returns its id.
+
+        Raises InvalidNameError, InvalidOptionError, BrokerUnreachableError, BrokerTimeoutError, BrokerRefusedError.
+        """
         self._must_be_open()
         validate_topic(consumer.topic)
         number = self._client.members.add(consumer)

@@ -1,8 +1,9 @@
-"""Clients: who is connected, as producer or consumer of which group.
+"""Keeps track of the connected producers and consumers and of their groups.
 
-In: heartbeats, farewells, connections that end. Out: producers that can be asked, members of consumer groups. Always: a
-client that has gone, or has been silent for two minutes, is a member of nothing; the others of its group are told. Not
-here: how queues are shared, which consumers compute themselves.
+In:     heartbeats, unregistrations, closed connections.
+Out:    producers that answer checks; the members of consumer groups.
+Always: a client that disconnects, or sends no heartbeat for two minutes, leaves its groups. The other members are
+        notified and rebalance by themselves.
 """
 
 import logging
@@ -33,14 +34,14 @@ __all__ = ["Clients", "GroupLimits", "Line", "RemoteProducer"]
 _log = logging.getLogger("txstore.remoting")
 
 _SILENT_SECONDS = 120.0
-_GROUPS_MAX = 1_000  # Of one heartbeat; producer groups also of one connection.
-_SUBSCRIPTIONS_MAX = 10_000  # Of one heartbeat.
+_GROUPS_MAX = 1_000  # In one heartbeat; also the most producer groups of one connection.
+_SUBSCRIPTIONS_MAX = 10_000  # In one heartbeat.
 _CLIENT_ID_MAX = 1_024
 _LANGUAGES = "JAVA CPP DOTNET PYTHON DELPHI ERLANG RUBY OTHER HTTP GO PHP OMS RUST NODE_JS".split()
 
 
 class Line(Protocol):
-    """What can be told to clients, and to the engine about them."""
+    """The calls of the server by which clients and the engine are informed."""
 
     def send(self, connection: int, code: int, fields: dict[str, str], body: bytes | None = None) -> bool: ...
     def may_send(self, account: str | None, topic: str) -> bool: ...
@@ -50,7 +51,7 @@ class Line(Protocol):
 
 
 class RemoteProducer:
-    """A producer group on one connection: what the broker asks about the group's transactions."""
+    """A producer group on one connection. The broker sends it the checks of the group's transactions."""
 
     def __init__(self, line: Line, connection: int, group: str, address: str) -> None:
         self._line = line
@@ -67,26 +68,26 @@ class RemoteProducer:
         return f"RemoteProducer({self.group!r}, {self._address})"
 
     def checker_for(self, topic: str, tag: str | None) -> Checker | None:
-        """None: its account may not publish to the topic, so it is not shown the message."""
+        """Returns the checker, or None if its account may not publish to the topic and so must not see the message."""
         return self._check if self._line.may_send(self.account, topic) else None
 
     def _check(self, half: TransactionMessage) -> Answer:
-        """Sends the question; the answer comes as an end, which the engine takes by itself."""
-        assert isinstance(half, HalfMessage)  # So `check` hands it to every checker.
+        """Sends the check. The answer arrives as END_TRANSACTION, which the engine handles."""
+        assert isinstance(half, HalfMessage)  # `check` passes one to every checker.
         if not self._line.send_check(self.connection, self.account, half.half_queue_offset):
             raise ConnectionError(f"the connection of {self!r} takes no check any more")
         return Answer(LocalTransactionState.UNKNOWN, "sent; its answer comes as an end of its own", sent=True)
 
     def topics_changed(self) -> None:
-        """Nothing: the server has the engine told."""
+        """Does nothing: the server informs the engine."""
 
     def close(self) -> None:
-        """Nothing: it is the client's."""
+        """Does nothing: the producer belongs to the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """Which consumer groups clients may make."""
+    """Limits the consumer groups that clients may create."""
 
     groups_max: int = 10_000
     auto_create: bool = True
@@ -103,12 +104,12 @@ class _Member:
     version: int
     heard: float
     subscriptions: dict[str, dict[str, Any]]
-    """What it wants, by topic."""
+    """Its SubscriptionData by topic."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """A consumer group's members by client id, and what they want of which topic."""
+    """A consumer group's members by client id, and their subscriptions by topic."""
 
     members: dict[str, _Member] = field(default_factory=dict)
     subscriptions: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -116,7 +117,7 @@ class _Group:
 
 
 class Clients:
-    """Safe to use from many threads. `monotonic` tells seconds."""
+    """The connected producers and consumers of a server. Thread-safe. `monotonic` returns seconds."""
 
     def __init__(
         self,
@@ -154,7 +155,7 @@ class Clients:
             raise Refused(ResponseCode.INVALID_PARAMETER, remark)
         for producer in producers:
             known = self.producer(request, _name(producer, "groupName"))
-            # Not with its first half message, by which it may have come: that tells neither.
+            # A producer that was registered by its first half message has neither until a heartbeat arrives.
             known.language, known.version = request.language, request.version
         names = [_name(consumer, "groupName") for consumer in consumers]
         with self._lock:
@@ -190,7 +191,7 @@ class Clients:
             self._forget_producer(request.connection, group)
         if group := fields.get("consumerGroup"):
             with self._lock:
-                # Anybody can say somebody else's client id.
+                # A client could send another client's id, so the connection must match.
                 if self._is_by(request.connection, group, client_id):
                     self._leave(group, {client_id})
         return OK
@@ -204,7 +205,7 @@ class Clients:
         return Reply(body=json_of({"consumerIdList": ids}))
 
     def check_config(self, request: Request) -> Reply:
-        """Whether a consumer's expression can be served."""
+        """Checks that a consumer's subscription is supported. Raises Refused if not."""
         subscription = json_body(request).get("subscriptionData")
         if isinstance(subscription, dict):
             _tags(subscription)
@@ -232,16 +233,16 @@ class Clients:
         ]
         return Reply(body=json_of({"connectionSet": connections}))
 
-    # What happens
+    # Events
 
     def closed(self, connection: int) -> None:
-        """Its connection has ended: its producers and consumers leave."""
+        """Removes the producers and consumers of a closed connection."""
         with self._lock:
             for group in list(self._producers.get(connection, ())):
                 self._forget_producer(connection, group)
             self._producers.pop(connection, None)
             for name, client_id in self._consumers.pop(connection, set()):
-                # One that has come again by another connection stays.
+                # A consumer that has reconnected stays a member.
                 if self._is_by(connection, name, client_id):
                     self._leave(name, {client_id})
 
@@ -256,13 +257,13 @@ class Clients:
                 self._leave(name, {key for key, member in group.members.items() if member.heard < before})
 
     def tell(self, group: str, code: int, fields: dict[str, str], body: bytes | None = None) -> int:
-        """Sends a request to all consumers of a group; how many took it."""
+        """Sends a one-way request to all consumers of a group. Returns to how many it was sent."""
         with self._lock:
             members = list(self._groups[group].members.values()) if group in self._groups else []
         return sum(self._line.send(member.connection, code, fields, body) for member in members)
 
     def close(self) -> None:
-        """Everybody leaves; nobody is told."""
+        """Removes all producers and consumers without notifying the others."""
         with self._lock:
             self._groups.clear()
             self._consumers.clear()
@@ -270,7 +271,7 @@ class Clients:
                 self.closed(connection)
 
     def counts(self, group: str | None = None) -> dict[str, int]:
-        """How many there are; of a group, or of all."""
+        """Returns the numbers of producers and consumers, of one group or of all."""
         with self._lock:
             producers = [name for of in self._producers.values() for name in of]
             consumers = [name for name, of in self._groups.items() for _ in of.members]
@@ -279,7 +280,7 @@ class Clients:
         return {"producers": len(wanted), "consumers": len(reading)}
 
     def connected(self) -> tuple[list[tuple[str, int]], list[tuple[str, str, int, str]]]:
-        """Producers (language, version), and consumers (group, language, version, push or pull)."""
+        """Returns producers as (language, version) and consumers as (group, language, version, push or pull)."""
         with self._lock:
             producers = [one for of in self._producers.values() for one in of.values()]
             members = [
@@ -293,22 +294,22 @@ class Clients:
         return [(_language(one.language), one.version) for one in producers], reading
 
     def members(self, group: str) -> list[tuple[str, int]]:
-        """A group's consumers: client id, connection."""
+        """Returns a group's consumers as (client id, connection)."""
         with self._lock:
             known = self._groups.get(group)
             return [] if known is None else [(one.client_id, one.connection) for one in known.members.values()]
 
     def readers(self, topic: str) -> list[str]:
-        """The groups with consumers of a topic that are connected."""
+        """Returns the groups with connected consumers of a topic."""
         with self._lock:
             return sorted(name for name, group in self._groups.items() if topic in group.subscriptions)
 
-    # Inside
+    # Internal
 
     def _consumer(
         self, request: Request, client_id: str, name: str, said: dict[str, Any], wanted: dict[str, dict[str, Any]]
     ) -> bool:
-        """Notes a consumer; whether its group changed by it."""
+        """Registers a consumer. Returns whether its group changed."""
         with self._lock:
             self._consumers.setdefault(request.connection, set()).add((name, client_id))
             group = self._groups.setdefault(name, _Group())
@@ -338,7 +339,7 @@ class Clients:
         return changed
 
     def _welcome(self, groups: list[str]) -> None:
-        """Groups' first consumers: the store knows the groups, and has the topics of their retries."""
+        """Creates groups, and their retry topics, for their first consumers. Raises Refused if that is not allowed."""
         fresh = [group for group in dict.fromkeys(groups) if not self._broker.has_group(group)]
         if fresh and not self._limits.auto_create:
             remark = f"there is no consumer group {fresh[0]}, and auto_create_subscription_group is off"
@@ -350,7 +351,7 @@ class Clients:
             self._broker.create_groups(groups)
 
     def _subscribe(self, name: str, group: _Group, wanted: dict[str, dict[str, Any]]) -> None:
-        """What a group wants of its topics now."""
+        """Sets a group's subscriptions and tells the engine if they changed."""
         before, group.subscriptions = group.subscriptions, wanted
         if _wishes(before) != _wishes(wanted):
             self._line.set_subscriptions(name, _wishes(wanted))
@@ -374,7 +375,7 @@ class Clients:
                 del self._groups[name]
                 self._line.set_subscriptions(name, [])
             else:
-                # What only those wanted who have gone binds nobody any more.
+                # Subscriptions that only the removed members had must not restrict the others.
                 self._subscribe(name, group, _newest(group.subscriptions.keys(), group.members.values()))
         self._notify(name)
 
@@ -401,8 +402,10 @@ def _name(said: object, key: str) -> str:
 
 
 def _newest(topics: Collection[str], members: Collection[_Member]) -> dict[str, dict[str, Any]]:
-    """The topics, each as the newest version of the members wants it: members of a group bear versions of their own
-    (RocketMQ's clients the moment of their start), and each one's pulls name its own."""
+    """Returns the subscription with the newest version for each topic.
+
+    Each member has its own versions (in RocketMQ's clients the time of their start), which its pulls name.
+    """
     found: dict[str, dict[str, Any]] = {}
     for topic in topics:
         said = [member.subscriptions[topic] for member in members if topic in member.subscriptions]
@@ -417,7 +420,7 @@ def _version(subscription: dict[str, Any]) -> int:
 
 
 def _subscriptions(consumer: object) -> dict[str, dict[str, Any]]:
-    """What a heartbeat says that a consumer wants, by topic. Raises Refused for a name that no topic can have."""
+    """Returns a consumer's subscriptions of a heartbeat by topic. Raises Refused for an invalid topic name."""
     said = consumer.get("subscriptionDataSet") if isinstance(consumer, dict) else None
     found = {one["topic"]: one for one in said if _is_subscription(one)} if isinstance(said, list) else {}
     for topic in found:
@@ -441,14 +444,14 @@ def _wanted(subscription: dict[str, Any]) -> tuple[str, list[str] | None, int]:
     try:
         tags = _tags(subscription)
     except Refused as error:
-        # Its pulls will be told; a heartbeat cannot be refused for one of its topics.
+        # A heartbeat cannot be refused because of one topic. The consumer's pulls are refused instead.
         _log.warning("a subscription is not served: %s", error, extra={"topic": subscription["topic"]})
         return subscription["topic"], [], 0
     return subscription["topic"], tags, _version(subscription)
 
 
 def _tags(subscription: dict[str, Any]) -> list[str] | None:
-    """Raises Refused for what is no expression of tags."""
+    """Returns a subscription's tags; None for all. Raises Refused for any other kind of expression."""
     kind = subscription.get("expressionType") or "TAG"
     if kind != "TAG":
         raise Refused(

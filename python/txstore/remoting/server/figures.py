@@ -1,8 +1,9 @@
-"""Figures: what a server and its store tell Prometheus.
+"""Exports the metrics of a server and its store to Prometheus.
 
-In: a server. Out: metric families, computed whenever somebody looks. Always: RocketMQ 5's names and labels where it has
-the figure; one label set for whatever is beyond a bound, so that names which clients invent fill nobody's memory. Not
-here: counting, which the engine does; HTTP.
+In:     a server, whose engine does the counting.
+Out:    metric families, computed at each scrape.
+Always: RocketMQ 5's names and labels if it has the metric. The number of label sets is bounded, and the rest is summed
+        up as one, so that names invented by clients cannot exhaust memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,12 +20,12 @@ __all__ = ["exporter"]
 Rows = Iterable[tuple[Sequence[str], float]]
 
 OTHER = "(other)"
-"""Stands in labels for all that is not told apart; no topic or group can be called so."""
+"""The label value for the rest beyond the bound. It is not a valid name of a topic or group."""
 _ROWS_MAX = 10_000
 _TOPIC = ("topic",)
-_FIRST_VERSION = 313  # RocketMQ numbers its releases; from this one, 4.5.0, every second number is the next.
+_FIRST_VERSION = 313  # RocketMQ's number of 4.5.0. Each later release takes two numbers: a snapshot, then the release.
 
-# A name of ours → (the name that it is exported under, what it says).
+# The engine's name → (the exported name, its description).
 _COUNTERS = {
     "connections_accepted": ("txstore_connections_accepted", "Connections that were accepted."),
     "connections_refused": ("txstore_connections_refused", "Connections beyond connections_max."),
@@ -61,7 +62,7 @@ _CHECKS = {
 
 
 def exporter(server: "Server") -> Callable[[], bytes] | None:
-    """What makes the text of /metrics; None without prometheus-client."""
+    """Returns the function that creates the text of /metrics; None if prometheus-client is not installed."""
     try:
         from prometheus_client import CollectorRegistry, generate_latest
     except ModuleNotFoundError:
@@ -72,7 +73,7 @@ def exporter(server: "Server") -> Callable[[], bytes] | None:
 
 
 class _Collector:
-    """Asks the server, its broker and its store."""
+    """Collects metrics from the server, its broker and its store."""
 
     def __init__(self, server: "Server") -> None:
         from prometheus_client import core
@@ -95,7 +96,7 @@ class _Collector:
         yield from self._pending()
         yield from self._stored()
 
-    # What went in and out
+    # Messages and connections
 
     def _sent(self) -> Iterator[Any]:
         labels = ("topic", "message_type", "is_system")
@@ -212,7 +213,10 @@ class _Collector:
         rows: Iterable[tuple[Sequence[str], Sequence[tuple[int | None, int]], float]],
         labels: Sequence[str],
     ) -> Any:
-        """`rows`: (bound, how many up to it and above the one before) with None for what is more; and the sum."""
+        """Returns a histogram. `rows`: labels, buckets, sum. A bucket is (upper bound, count), not cumulative.
+
+        The bound None means infinity.
+        """
         family = self._families.HistogramMetricFamily(name, text, labels=[*self._common, *labels])
         for key, buckets, total in rows:
             count, added = 0, []
@@ -224,7 +228,7 @@ class _Collector:
 
 
 def _read(topic: str, group: str) -> tuple[str, ...]:
-    """Labels of what a group reads."""
+    """Returns the label values for a group's reads: topic, group, is_retry, is_system."""
     system = is_system_topic(topic) or group.startswith(SYSTEM_GROUP_PREFIX)
     return topic, group, _flag(topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))), _flag(system)
 
@@ -234,7 +238,7 @@ def _flag(value: bool) -> str:
 
 
 def _client(language: str, version: int) -> tuple[str, str]:
-    """A client's language and version as RocketMQ's metrics write them."""
+    """Returns a client's language and version as RocketMQ's metrics write them."""
     if version < _FIRST_VERSION:
         return language.lower(), str(version)
     digits = 450 + (version - _FIRST_VERSION + 1) // 2
@@ -244,7 +248,7 @@ def _client(language: str, version: int) -> tuple[str, str]:
 
 
 def _sums(rows: Iterable[tuple[tuple[str, ...], int]]) -> list[tuple[tuple[str, ...], int]]:
-    """Each label set's sum; beyond a bound the largest ones, and the rest as one."""
+    """Sums the rows of each label set. Beyond 10,000 label sets, returns the largest ones and the rest as one."""
     found: dict[tuple[str, ...], int] = {}
     for key, value in rows:
         found[key] = found.get(key, 0) + value

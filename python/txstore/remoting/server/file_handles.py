@@ -1,8 +1,6 @@
-"""File handles: how many connections a server may take without taking the store's handles.
+"""Limits the connections of a server by the process's limit of open files.
 
-In:     the connections that were asked for, the process's limits.
-Out:    the connections that there are handles for.
-Always: a reserve stays for the files of the store; the soft limit is raised as far as the hard one allows.
+Always: some file handles are reserved for the store. The soft limit is raised as far as the hard limit allows.
 """
 
 import logging
@@ -16,13 +14,13 @@ __all__ = ["RESERVE", "connections_within_limit"]
 _log = logging.getLogger("txstore.remoting")
 
 RESERVE = 256
-"""Handles kept for files that the store opens later; at most half of those that are left."""
+"""File handles reserved for files that the store opens later; at most half of the free ones."""
 
 
 def connections_within_limit(asked: int) -> int:
-    """Returns how many connections may be open, at most `asked`. Raises the process's soft limit where that helps.
+    """Returns how many connections may be open, at most `asked`. Raises the process's soft limit if needed.
 
-    Logs a warning with the figures if there are fewer. Raises TooManyFilesError if there is no handle for any.
+    Logs a warning with the numbers if they are fewer. Raises TooManyFilesError if there is no handle for any.
     """
     taken = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # Names are enough.
     limit = _raise_soft_limit(taken + RESERVE + asked)
@@ -39,13 +37,13 @@ def connections_within_limit(asked: int) -> int:
 
 
 def _raise_soft_limit(wanted: int) -> int:
-    """Raises the limit of open files to what is wanted, as far as that is allowed; returns the limit."""
+    """Raises the soft limit of open files to `wanted`, as far as the hard limit allows, and returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft == resource.RLIM_INFINITY or soft >= most:
         return wanted if soft == resource.RLIM_INFINITY else soft
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    except (OSError, ValueError):  # A sandbox may refuse; then the limit stays.
+    except (OSError, ValueError):  # A sandbox may refuse; the limit then does not change.
         return soft
     return most

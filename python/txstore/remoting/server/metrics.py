@@ -1,8 +1,8 @@
-"""Answers over HTTP: a server's health and metrics, for Prometheus and for what restarts it.
+"""Serves health and metrics over HTTP, for Prometheus and for supervisors.
 
 In:     GET /healthz, /readyz, /metrics.
 Out:    200 or 503, and metrics.
-Always: a listener and threads of its own, a bounded number, so that asking delays no client.
+Always: has its own listener and a bounded number of threads, so that these requests delay no client.
 """
 
 import contextlib
@@ -27,7 +27,10 @@ _CONNECTIONS_MAX = 32
 
 
 class MetricsServer:
-    """Answers over HTTP until it is closed. Raises InvalidOptionError, StoreIOError (the address)."""
+    """Answers over HTTP until it is closed.
+
+    Raises InvalidOptionError for an invalid address, StoreIOError if it cannot listen there.
+    """
 
     def __init__(self, server: "Server", address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -48,7 +51,7 @@ class MetricsServer:
 
 
 class _HttpServer(ThreadingHTTPServer):
-    """A thread for each connection. Closes the oldest one where too many are open, so that a new one is answered."""
+    """Runs a thread per connection. If too many are open, closes the oldest one, so that a new one is answered."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -76,18 +79,18 @@ class _HttpServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Logs quietly: mostly the other side hung up."""
+        """Logs at DEBUG: usually the client has closed the connection."""
         _log.debug("a request for metrics was not answered", exc_info=True)
 
 
 def _hang_up(connection: socket.socket) -> None:
-    """Has the thread that reads from a connection find its end."""
-    with contextlib.suppress(OSError):  # The other side may have been faster.
+    """Shuts a connection down, so that the thread that reads from it ends."""
+    with contextlib.suppress(OSError):  # The client may have closed it already.
         connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request."""
+    """Answers one request."""
 
     timeout = 60
     server: _HttpServer
@@ -108,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
         if failure is None:
             self._say(200, b"ready\n")
         else:
-            # Its text, which names files, is for the log alone: anybody may ask here.
+            # Anyone may ask here, so the error's text, which contains file names, goes to the log only.
             self._say(503, f"not ready: {type(failure).__name__}\n".encode())
 
     def _metrics(self) -> None:

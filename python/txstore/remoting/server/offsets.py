@@ -1,7 +1,6 @@
-"""Offsets: how far groups have read, where queues begin and end, who holds a queue.
+"""Answers requests about consumer offsets, queue ranges and queue locks.
 
-In: requests about offsets and locks. Out: offsets; locks. Always: the same offsets that embedded consumers have; a
-lock lives 60 s unless it is renewed. Not here: which member reads what.
+Always: the offsets are those that embedded consumers use. A lock expires after 60 s unless it is renewed.
 """
 
 import threading
@@ -27,13 +26,13 @@ from txstore.remoting.server.request import (
 __all__ = ["Locks", "Offsets", "queue_table"]
 
 _LOCK_SECONDS = 60.0
-_QUEUES_MAX = 4_096  # Of one request.
+_QUEUES_MAX = 4_096  # In one request.
 _CLIENT_ID_MAX = 1_024
-_SHOWN = 100  # Characters of a name that cannot be.
+_SHOWN = 100  # Characters of an invalid name that a remark shows.
 
 
 class Offsets:
-    """Places in queues."""
+    """Answers requests about offsets."""
 
     def __init__(self, broker: Broker, clients: Clients) -> None:
         self._broker = broker
@@ -42,7 +41,7 @@ class Offsets:
     def query(self, request: Request) -> Reply:
         fields = request.fields
         topic, group = text(fields, "topic"), text(fields, "consumerGroup")
-        # Looking for the progress in a retry topic notes it, so its name must be one that may be noted.
+        # Querying a progress in a retry topic records it, so its name must be checked as in `update`.
         notes = is_retry_progress(topic, group)
         if notes:
             self._must_be_there(topic, group, _queue(fields))
@@ -61,7 +60,7 @@ class Offsets:
         return OK
 
     def _must_be_there(self, topic: str, name: str, queue_id: int) -> None:
-        """Raises Refused for a topic, a queue or a group that is not there."""
+        """Raises Refused if the topic, queue or group does not exist."""
         if is_system_topic(topic):
             raise Refused(ResponseCode.INVALID_PARAMETER, f"{topic} is a system topic: no group has offsets in it")
         if not self._broker.has_topic(topic):
@@ -75,12 +74,12 @@ class Offsets:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
 
     def _must_be_progress(self, retries: str, name: str, queue_id: int) -> None:
-        """Raises Refused for what is no group's progress in its retries of one topic: GROUP%TOPIC."""
+        """Raises Refused if `name` is not GROUP%TOPIC, a group's progress in its retries of one topic."""
         group = retries.removeprefix(RETRY_PREFIX)
         if not self._broker.has_group(group):
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no consumer group {group[:_SHOWN]}")
         of = name.removeprefix(f"{group}%")
-        # The topic may have been deleted since.
+        # A progress that is stored stays valid after its topic was deleted.
         known = self._broker.store.consumer_offset(retries, name, queue_id) is not None
         if not of or not (known or self._broker.has_topic(of)):
             remark = f"group {name[:_SHOWN]} has no progress of its own in {retries}"
@@ -108,7 +107,7 @@ class Offsets:
         return Reply(fields={"timestamp": str(messages[0].store_timestamp_ms if messages else -1)})
 
     def reset(self, request: Request) -> Reply:
-        """To a moment; -1: to the end. Consumers that are connected are told, and go on there."""
+        """Resets a group's offsets to a time in ms since the epoch, or to the end for -1. Tells connected consumers."""
         fields = request.fields
         topic, group, moment = text(fields, "topic"), text(fields, "group"), number(fields, "timestamp")
         if number(fields, "queueId", -1) >= 0 or number(fields, "offset", -1) >= 0:
@@ -126,7 +125,7 @@ class Offsets:
 
 
 class Locks:
-    """Who of a group reads a queue in order. Safe to use from many threads."""
+    """The locks of orderly consumers on queues, by group. Thread-safe."""
 
     def __init__(
         self, broker: Broker, monotonic: Callable[[], float], set_orderly: Callable[[str, bool], None]
@@ -166,12 +165,12 @@ class Locks:
 
     @property
     def held(self) -> int:
-        """How many queues are locked."""
+        """The number of locked queues."""
         with self._lock:
             return sum(map(len, self._holders.values()))
 
     def expire(self) -> None:
-        """Forgets locks whose time is over."""
+        """Removes expired locks."""
         now = self._monotonic()
         with self._lock:
             for group, held in list(self._holders.items()):
@@ -179,7 +178,7 @@ class Locks:
                 self._note(group)
 
     def _note(self, group: str) -> None:
-        """A group is orderly as long as it holds a lock; one without locks is forgotten."""
+        """Tells the engine that a group is orderly while it holds a lock. Removes a group without locks."""
         orderly = bool(self._holders.get(group))
         if not orderly:
             self._holders.pop(group, None)
@@ -206,7 +205,7 @@ def _asked(request: Request) -> tuple[str, str, list[tuple[tuple[str, int], dict
 
 
 def queue_table(name: str, broker_name: str, rows: Mapping[tuple[str, int], object]) -> bytes:
-    """`"NAME":{…}` by (topic, queue id), as Java's fastjson writes it: keys are objects, which no other JSON has."""
+    """Returns `"NAME":{…}` by (topic, queue id), as Java's fastjson writes it: with objects as keys."""
     entries = [
         json_of({"brokerName": broker_name, "queueId": queue_id, "topic": topic}) + b":" + json_of(row)
         for (topic, queue_id), row in rows.items()

@@ -1,7 +1,7 @@
-"""Queries: messages by key, by unique id and by place.
+"""Looks up messages by key, unique id or physical offset.
 
-In: a key, or a record's offset. Out: whole records as stored. Always: no message of a system topic. Not here:
-the index.
+Out:    whole records as stored.
+Always: no messages of system topics, except discarded transactions by their offset.
 """
 
 from txstore._native import DISCARD_TOPIC, StoredMessage, is_system_topic
@@ -16,7 +16,7 @@ _BYTES_MAX = 4 << 20
 
 
 class Queries:
-    """Looks messages up."""
+    """Answers queries for messages."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -43,14 +43,14 @@ class Queries:
 
     def by_place(self, request: Request) -> Reply:
         found = self._broker.store.read_at(number(request.fields, "offset"))
-        # What was given up is shown: RocketMQ's tools look at it before they have it resumed.
+        # Discarded transactions are shown: RocketMQ's tools read them before they resume them.
         if is_system_topic(found.topic) and found.topic != DISCARD_TOPIC:
             raise Refused(ResponseCode.QUERY_NOT_FOUND, "no message of a client begins there")
         return Reply(body=found.record)
 
 
 def _records(messages: list[StoredMessage]) -> bytes:
-    """As many as one answer takes."""
+    """Concatenates records up to 4 MiB, but at least one."""
     records: list[bytes] = []
     size = 0
     for message in messages:

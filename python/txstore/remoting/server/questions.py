@@ -1,8 +1,8 @@
-"""Questions: what an operator wants to know of a consumer, who alone can tell.
+"""Relays the requests of operators to consumers, and the responses back.
 
-In: operators' requests about one consumer. Out: the consumer's own answer, handed back. Always: no thread waits; the
-operator is told when the consumer has gone or does not answer within ten seconds; what signed the operator's request
-stays here. Not here: what the answers mean.
+In:     GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY and INVOKE_BROKER_TO_GET_CONSUMER_STATUS.
+Out:    the consumer's response, or an error if it disconnects or does not respond within ten seconds.
+Always: no thread waits. The operator's access key and signature are not relayed.
 """
 
 import re
@@ -20,14 +20,14 @@ from txstore.remoting.server.request import Refused, Reply, Request, json_of, te
 __all__ = ["Asker", "Questions"]
 
 _ANSWER_SECONDS = 10.0
-# Of a body that is no JSON, since its keys are objects: {"consumerTable":{},"messageQueueTable":{{…}:5,{…}:7}}
+# The body is not valid JSON, since its keys are objects: {"consumerTable":{},"messageQueueTable":{{…}:5,{…}:7}}
 _QUEUE_TABLE = re.compile(rb'"messageQueueTable":(\{(?:\{[^{}]*\}:-?\d+,?)*\})')
 
 Done = Callable[[Reply], None]
 
 
 class Asker(Protocol):
-    """Asks clients, and answers operators."""
+    """Sends requests to clients and responses to operators."""
 
     def ask(self, connection: int, code: int, fields: dict[str, str], body: bytes | None = None) -> int | None: ...
     def answer(self, request: Request, reply: Reply) -> None: ...
@@ -35,7 +35,7 @@ class Asker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A client that has not answered yet."""
+    """A request that a client has not answered yet."""
 
     client_id: str
     until: float
@@ -43,7 +43,7 @@ class _Asked:
 
 
 class Questions:
-    """For the server's thread alone. `monotonic` tells seconds."""
+    """The relayed requests of a server. Used on the server's thread only. `monotonic` returns seconds."""
 
     def __init__(self, broker: Broker, clients: Clients, line: Asker, monotonic: Callable[[], float]) -> None:
         self._broker = broker
@@ -52,13 +52,13 @@ class Questions:
         self._monotonic = monotonic
         self._asked: dict[tuple[int, int], _Asked] = {}
 
-    # Requests: each is answered later
+    # Requests, each answered later
 
     def running_info(self, request: Request) -> None:
         self._pass_on(request, RequestCode.GET_CONSUMER_RUNNING_INFO, ("consumerGroup", "clientId", "jstackEnable"))
 
     def consume_directly(self, request: Request) -> None:
-        """A consumer deals with a message anew, out of turn; its offsets stay."""
+        """Asks a consumer to handle one message again, out of order. Its offsets do not change."""
         body = None
         if message_id := request.fields.get("msgId"):
             body = self._record(message_id)
@@ -66,7 +66,7 @@ class Questions:
         self._pass_on(request, RequestCode.CONSUME_MESSAGE_DIRECTLY, names, body)
 
     def status(self, request: Request) -> None:
-        """How far each consumer of a group is in a topic, or one alone, by its own word."""
+        """Asks each consumer of a group, or one of them, for its queue offsets in a topic."""
         fields = request.fields
         topic, group, wanted = text(fields, "topic"), text(fields, "group"), text_or(fields, "clientAddr", "")
         members = [one for one in self._clients.members(group) if wanted in ("", one[0])]
@@ -87,16 +87,16 @@ class Questions:
             code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
             self._ask(client_id, connection, code, told, None, partial(done, client_id))
 
-    # What happens
+    # Events
 
     def answered(self, answer: ClientAnswer) -> None:
-        """Hands a client's answer to the operator who asked."""
+        """Passes a client's response to the operator's request."""
         asked = self._asked.pop((answer.connection, answer.opaque), None)
         if asked is not None:
             asked.done(Reply(answer.code, answer.remark, body=answer.body))
 
     def closed(self, connection: int) -> None:
-        """A client has gone: it answers nothing any more."""
+        """Answers with an error all requests to the client of a closed connection."""
         for key in [key for key in self._asked if key[0] == connection]:
             asked = self._asked.pop(key)
             asked.done(_offline(asked.client_id))
@@ -108,7 +108,7 @@ class Questions:
             remark = f"consumer {asked.client_id} did not answer within {_ANSWER_SECONDS:g} s"
             asked.done(Reply(ResponseCode.CONSUME_MSG_TIMEOUT, remark))
 
-    # Inside
+    # Internal
 
     def _pass_on(self, request: Request, code: RequestCode, names: tuple[str, ...], body: bytes | None = None) -> None:
         fields = request.fields
@@ -116,7 +116,7 @@ class Questions:
         connection = dict(self._clients.members(group)).get(client_id)
         if connection is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer {client_id} of group {group} is connected")
-        # The others are the operator's own: his access key, his signature.
+        # The other fields concern only the operator: access key and signature.
         told = {name: fields[name] for name in names if name in fields}
         told["brokerName"] = self._broker.config.broker_name
         self._ask(client_id, connection, code, told, body, partial(self._line.answer, request))
@@ -131,7 +131,7 @@ class Questions:
             self._asked[connection, opaque] = _Asked(client_id, self._monotonic() + _ANSWER_SECONDS, done)
 
     def _record(self, message_id: str) -> bytes:
-        """The record that an offset id names."""
+        """Returns the record that an offset id names. Raises Refused if the id is invalid or of a system topic."""
         try:
             place = int(message_id[-16:], 16)
         except ValueError:

@@ -1,7 +1,8 @@
-"""Requests: what a client asks, and what it is answered.
+"""Requests of clients, their fields, and replies.
 
-In: the engine's `RemotingRequest`. Out: its fields, read as what they must be; replies. Always: a field that is missing
-or cannot be is a `Refused`, which becomes a response that names it. Not here: what a code means to whom.
+In:     the engine's `RemotingRequest`.
+Out:    parsed fields; replies.
+Always: a missing or invalid field raises `Refused`, which becomes a response that names the field.
 """
 
 import json
@@ -28,7 +29,7 @@ from txstore.remoting.codes import ResponseCode
 
 __all__ = ["OK", "Refused", "Reply", "Request", "json_body", "json_of", "number", "text", "text_or"]
 
-# The first class that fits decides.
+# The first class that matches the error determines the response code.
 _CODES: tuple[tuple[type[TxStoreError], int], ...] = (
     (InvalidMessageError, ResponseCode.MESSAGE_ILLEGAL),
     (InvalidNameError, ResponseCode.INVALID_PARAMETER),
@@ -46,7 +47,7 @@ _CODES: tuple[tuple[type[TxStoreError], int], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: RocketMQ's response code, words for people, fields, a body."""
+    """A response: RocketMQ's response code, a remark for people, fields, a body."""
 
     code: int = ResponseCode.SUCCESS
     remark: str | None = None
@@ -57,8 +58,8 @@ class Reply:
 OK = Reply()
 
 
-class Refused(Exception):  # noqa: N818  # It is an answer, and no error of ours.
-    """A request that is not done: a response code and why."""
+class Refused(Exception):  # noqa: N818  # It is an answer to a client, not an error of the server.
+    """Refuses a request with a response code and a remark."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(remark)
@@ -66,14 +67,14 @@ class Refused(Exception):  # noqa: N818  # It is an answer, and no error of ours
 
     @classmethod
     def because(cls, error: TxStoreError) -> "Refused":
-        """What the engine or the broker refused."""
+        """Returns the refusal for an error of the engine or the broker."""
         return cls(
             next((code for kind, code in _CODES if isinstance(error, kind)), ResponseCode.SYSTEM_ERROR), str(error)
         )
 
 
 def text(fields: Mapping[str, str], name: str) -> str:
-    """A field that must be there. Raises Refused."""
+    """Returns a required field. Raises Refused if it is missing."""
     value = fields.get(name)
     if not value:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"the field {name} is missing")
@@ -85,7 +86,7 @@ def text_or(fields: Mapping[str, str], name: str, otherwise: str) -> str:
 
 
 def number(fields: Mapping[str, str], name: str, otherwise: int | None = None) -> int:
-    """A whole number, within 64 bits. Raises Refused; a missing field does not where there is `otherwise`."""
+    """Returns an integer field of 64 bits; `otherwise`, if given, for a missing one. Raises Refused."""
     value = fields.get(name)
     if not value and otherwise is not None:
         return otherwise
@@ -99,11 +100,11 @@ def number(fields: Mapping[str, str], name: str, otherwise: int | None = None) -
 
 
 def json_body(request: Request) -> dict[str, Any]:
-    """The body as a JSON object. Raises Refused."""
+    """Returns the body as a JSON object. Raises Refused if it is not one."""
     try:
         value = json.loads(request.body)
         if b"\\u" in request.body:
-            # Escapes may make halves of characters, which no text of ours can hold.
+            # Escapes may produce lone surrogates, which cannot be encoded as UTF-8.
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         value = None
@@ -113,5 +114,5 @@ def json_body(request: Request) -> dict[str, Any]:
 
 
 def json_of(value: object) -> bytes:
-    """JSON as RocketMQ's clients read it: without blanks, which Go's reading of routes would stumble over."""
+    """Returns JSON without spaces, since the Go client cannot parse routes with spaces."""
     return json.dumps(value, separators=(",", ":")).encode()

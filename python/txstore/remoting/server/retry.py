@@ -1,8 +1,8 @@
-"""Retry: messages that a consumer hands back, and transactions that an operator takes up again.
+"""Retries messages that consumers send back, and resumes discarded transactions.
 
-In: CONSUMER_SEND_MSG_BACK and RESUME_CHECK_HALF_MESSAGE. Out: the message again after a delay, or among the group's
-dead letters; the transaction is pending again. Always: the broker's own rules, the same that embedded consumers have.
-Not here: those rules.
+In:     CONSUMER_SEND_MSG_BACK and RESUME_CHECK_HALF_MESSAGE.
+Out:    a delayed copy or a dead letter of the message; a pending transaction.
+Always: the rules are those of the broker for embedded consumers.
 """
 
 from txstore._native import DISCARD_TOPIC, is_system_topic, validate_group
@@ -13,13 +13,12 @@ from txstore.remoting.server.request import OK, Refused, Reply, Request, number,
 
 __all__ = ["Retries"]
 
-"""Where transactions are parked that were given up."""
-
 _TIMES_MAX = 16
+"""The most retries if the request does not name `maxReconsumeTimes`, or names a negative number."""
 
 
 class Retries:
-    """What comes again."""
+    """Answers requests for retries and resumed transactions."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -32,16 +31,16 @@ class Retries:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no consumer group {group}")
         message = self._broker.store.read_at(number(fields, "offset"))
         if is_system_topic(message.topic):
-            # A half message is nobody's before it is committed, and stays so if it is rolled back.
+            # A half message is not delivered before it is committed, so no consumer may send it back.
             raise Refused(ResponseCode.QUERY_NOT_FOUND, "no message of a client begins there")
         if message.topic == dead_letter_topic(group):
-            return OK  # Given up already.
+            return OK  # It is a dead letter already.
         times = number(fields, "maxReconsumeTimes", _TIMES_MAX)
         self._broker.send_back(message, group, number(fields, "delayLevel"), times if times >= 0 else _TIMES_MAX)
         return OK
 
     def resume(self, request: Request) -> Reply:
-        """Makes the transaction pending again whose parked copy has this offset id; its producer is asked again."""
+        """Makes a discarded transaction pending again, by the offset id of its parked copy. Checks start again."""
         place = text(request.fields, "msgId")[-16:]
         try:
             parked = self._broker.store.read_at(int(place, 16))

@@ -1,7 +1,8 @@
-"""Routes: the name server's half: where a topic's queues are.
+"""Answers the requests that clients send to a name server: topic routes and the cluster.
 
-In: topics' names. Out: their queues, all of them here. Always: what a client may send to or read stands in its
-permission; a topic that is not there may be asked for as TBW102, where sending may make it. Not here: other brokers.
+In:     topic names.
+Out:    routes with this broker as the only one. `perm` says whether a topic can be sent to and read.
+Always: if sending may create topics, TBW102 has a route, which clients use for unknown topics.
 """
 
 from txstore._native import TEMPLATE_TOPIC, is_system_topic
@@ -15,7 +16,7 @@ _READ, _WRITE, _INHERIT = 4, 2, 1  # RocketMQ's PermName.
 
 
 class Routes:
-    """`address` is where clients reach this broker."""
+    """The name server's part of a server. `address` is the address at which clients reach this broker."""
 
     def __init__(self, broker: Broker, address: str) -> None:
         self._broker = broker
@@ -47,7 +48,7 @@ class Routes:
         raise Refused(ResponseCode.QUERY_NOT_FOUND, "no such configuration is kept here")
 
     def broker(self) -> dict[str, object]:
-        """This broker, as routes name it."""
+        """Returns this broker's entry in routes (RocketMQ's BrokerData)."""
         config = self._broker.config
         return {
             "brokerAddrs": {"0": self.address},
@@ -57,11 +58,11 @@ class Routes:
         }
 
     def _queues(self, topic: str) -> tuple[int, int, int]:
-        """Queues to read and to send to, and whether a new topic may take after it."""
+        """Returns the numbers of readable and of writable queues, and PERM_INHERIT for the template of new topics."""
         config = self._broker.config
         if topic == TEMPLATE_TOPIC and config.auto_create_topic_enable:
             return config.default_topic_queue_nums, config.default_topic_queue_nums, _INHERIT
-        if topic in (config.cluster_name, config.broker_name):  # So mqadmin asks where brokers are.
+        if topic in (config.cluster_name, config.broker_name):  # mqadmin asks for these to find brokers.
             return 1, 1, 0
         if is_system_topic(topic) or not self._broker.has_topic(topic):
             return 0, 0, 0

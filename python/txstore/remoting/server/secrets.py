@@ -1,7 +1,8 @@
-"""Secrets of a server: the files that say by what it is trusted, and whom it trusts.
+"""Reads the files with a server's certificates, keys and accounts.
 
-In: paths. Out: what they hold, read whole. Always: a file that is missing, not readable or wrong is an error that names
-it and says what to do; what stands in it is never part of a text. Not here: what it means to the engine.
+In:     paths.
+Out:    TLS files as bytes; parsed accounts.
+Always: an error for a missing, unreadable or invalid file names the file and the remedy, but never shows its content.
 """
 
 import os
@@ -24,13 +25,13 @@ _PERMISSIONS = {"DENY": 0, "PUB": 1, "SUB": 2, "PUB|SUB": 3, "SUB|PUB": 3}
 _FIELDS = ("secret_key", "admin", "default_topic_perm", "default_group_perm", "topics", "groups")
 
 Version: TypeAlias = tuple[int, int, int] | None
-"""Tells a changed file from the one that was read."""
+"""Identifies the state of a file: modification time in ns, size, inode."""
 FilePath: TypeAlias = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """What the engine secures connections by."""
+    """The TLS files of a server, as PEM."""
 
     certificate: bytes = field(repr=False)
     key: bytes = field(repr=False)
@@ -48,7 +49,10 @@ class TlsFiles:
         mode: str,
         handshake_seconds: float,
     ) -> "TlsFiles | None":
-        """None: no certificate is given, so all is plain. Raises InvalidOptionError, which names option and file."""
+        """Reads the files, or returns None without a certificate: connections are then plain.
+
+        Raises InvalidOptionError, which names the option and the file.
+        """
         if mode not in _MODES:
             raise InvalidOptionError(f"tls {mode!r} is neither enforcing nor permissive", option="tls")
         if not 0 < handshake_seconds <= 3600:
@@ -75,7 +79,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Who may do what; permissions as bits: 1 send, 2 read."""
+    """An account and its permissions, as bits: 1 send, 2 read."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -88,17 +92,20 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """All of a server's."""
+    """The TLS files and accounts of a server."""
 
     tls: TlsFiles | None
     accounts: list[Account] | None
-    """None: there are no accounts, everybody may do everything."""
+    """None: there are no accounts, and every client may do everything."""
     version: Version
-    """Of the accounts' file."""
+    """The state of the accounts file when it was read."""
 
 
 def read_accounts(path: FilePath | None) -> tuple[list[Account] | None, Version]:
-    """Raises InvalidOptionError: not readable, readable for others than its owner, no TOML, or not as it must be."""
+    """Reads the accounts file and its version; returns (None, None) without a path.
+
+    Raises InvalidOptionError if it cannot be read, others than its owner have access, or its content is invalid.
+    """
     if path is None:
         return None, None
     content, facts = _read(path, "accounts")
@@ -107,7 +114,7 @@ def read_accounts(path: FilePath | None) -> tuple[list[Account] | None, Version]
     try:
         accounts = parse_accounts(content.decode())
     except InvalidOptionError as error:
-        # Without what it came of, which may hold a line of the file.
+        # Without the cause, whose text may contain a line of the file.
         raise _wrong(path, *str(error).split("\nhint: ")) from None
     except UnicodeDecodeError:
         raise _wrong(path, "it is no UTF-8", "write it as TOML") from None
@@ -115,7 +122,7 @@ def read_accounts(path: FilePath | None) -> tuple[list[Account] | None, Version]
 
 
 def accounts_version(path: FilePath | None) -> Version:
-    """Of the file as it is now; None where there is none."""
+    """Returns the file's current version; None without a path or file."""
     try:
         return None if path is None else _version(Path(path).stat())
     except OSError:
@@ -123,7 +130,7 @@ def accounts_version(path: FilePath | None) -> Version:
 
 
 def parse_accounts(text: str) -> list[Account]:
-    """One account for each table of the TOML document. Raises InvalidOptionError; no value is part of its text."""
+    """Parses one account per table of the TOML document. Raises InvalidOptionError, whose text shows no value."""
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -182,7 +189,7 @@ def _version(facts: os.stat_result) -> Version:
 
 
 def _read(path: FilePath, option: str) -> tuple[bytes, os.stat_result]:
-    """A small file, and what the system says of it. Raises InvalidOptionError."""
+    """Returns a file's content and status. Raises InvalidOptionError if it cannot be read or has more than 1 MiB."""
     try:
         with Path(path).open("rb") as file:
             content, facts = file.read(_BYTES_MAX + 1), os.fstat(file.fileno())

@@ -1,8 +1,9 @@
-"""Server: listens, and has each request that the engine does not answer decided by the room that knows.
+"""Listens for clients and dispatches the requests that the engine does not answer itself.
 
-In: an open broker, addresses. Out: answers. Always: one thread decides in the order of arrival, so that a farewell
-never overtakes a heartbeat; what may take long has a few threads of its own; a request's error is its answer, never the
-server's end. Not here: what is decided.
+In:     an open broker, addresses.
+Out:    responses.
+Always: one thread handles requests in order of arrival, so that an unregistration never overtakes a heartbeat. Slow
+        requests have a few threads of their own. An error in a request becomes its response and never stops the server.
 """
 
 import dataclasses
@@ -62,7 +63,7 @@ _TICK_SECONDS = 10.0
 _POLL_MS = 500
 _SLOW_THREADS = 2
 _SLOW_MAX = 1_000
-_SLOW_SHARE = 64  # Of one connection.
+_SLOW_SHARE = 64  # The most slow requests of one connection.
 _DRAIN_SECONDS = 10.0
 
 Event = (
@@ -70,60 +71,61 @@ Event = (
 )
 Asked = TypeVar("Asked", RemotingRequest, UnknownTopic, NewProducer)
 Handler = Callable[[Request], Reply | None]
-"""None: the answer comes later."""
+"""Handles a request. Returns None if the answer is sent later."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Where and how a server listens."""
+    """The addresses, limits and files of a server."""
 
     listen: str | None = BROKER_ADDRESS
-    """HOST:PORT of the broker; port 0 takes a free one. None: by `unix` alone."""
+    """HOST:PORT of the broker; port 0 chooses a free one. None: only `unix`."""
     unix: str | os.PathLike[str] | None = None
-    """A socket's file, for clients of this machine."""
+    """The path of a Unix socket, for clients on this machine."""
     name_server: str | None = NAME_SERVER_ADDRESS
-    """HOST:PORT of the name server's half; None: it answers at the other addresses only."""
+    """HOST:PORT of the name server. None: only the other addresses answer its requests."""
     advertise: str | None = None
-    """HOST:PORT at which clients reach the broker, where that is not `listen` (0.0.0.0, a container)."""
+    """HOST:PORT at which clients reach the broker, if it differs from `listen` (0.0.0.0, a container)."""
     metrics: str | None = None
-    """HOST:PORT for /healthz, /readyz and /metrics over HTTP; port 0 takes a free one."""
+    """HOST:PORT for /healthz, /readyz and /metrics over HTTP; port 0 chooses a free one."""
     io_threads: int = 2
     """Threads for connections."""
     connections_max: int = 10_000
-    """Connections that may be open at a time. Fewer where the process may not open so many files (`ulimit -n`)."""
+    """The most open connections. Fewer if the process may not open so many files (`ulimit -n`)."""
     groups_max: int = 10_000
-    """Consumer groups of the store; clients make no more."""
+    """The most consumer groups of the store that clients may create."""
     topics_max: int = 10_000
-    """Topics of the store, those of groups among them; clients make no more by sending to them."""
+    """The most topics of the store, including those of groups, that clients may create by sending."""
     auto_create_subscription_group: bool = True
-    """Whether a consumer's heartbeat makes its group; if not, operators do (autoCreateSubscriptionGroup)."""
+    """Whether a consumer's heartbeat creates its group. Otherwise operators must (autoCreateSubscriptionGroup)."""
     idle_time_out: float = 120.0
-    """Seconds after which a connection is closed whose client sends nothing. What is sent to it does not count."""
+    """Seconds after which a connection is closed if its client sends nothing, whatever the server sends to it."""
     first_frame_time_out: float = 10.0
-    """Seconds that a connection's first frame may take from its first byte to its last."""
+    """Seconds that the first frame of a connection may take from its first byte to its last."""
     frame_time_out: float = 30.0
     """Seconds that a later frame may take."""
     unread_time_out: float = 60.0
-    """Seconds after which a connection is closed whose client reads nothing of what waits for it."""
+    """Seconds after which a connection is closed if its client reads nothing of the responses that wait for it."""
     memory_max: int = 512 << 20
-    """Bytes that all clients together may hold: frames that are not whole, answers that wait to be read, requests that
-    wait. A connection is closed that holds more than is left of three quarters of it."""
+    """The most bytes of all clients together: incomplete frames, unread responses and waiting requests. A connection
+    that holds more than the others leave free of three quarters of it is closed."""
     tls_cert: str | os.PathLike[str] | None = None
-    """A PEM file: the server's certificate, then those that vouch for it. With it, TCP speaks TLS."""
+    """A PEM file: the server's certificate, then those of its issuers. If given, TCP connections use TLS."""
     tls_key: str | os.PathLike[str] | None = None
     """A PEM file: the certificate's private key, without a password."""
     tls_ca: str | os.PathLike[str] | None = None
-    """A PEM file: who vouches for clients; TLS clients must then show a certificate of theirs."""
+    """A PEM file of certificate authorities. If given, TLS clients must present a certificate of one of them."""
     tls: str = "enforcing"
-    """'permissive': plain connections are served, too, at the same addresses (tls.server.mode)."""
+    """'enforcing' refuses plain connections; 'permissive' serves them, too, at the same addresses (tls.server.mode)."""
     tls_handshake_time_out: float = 10.0
     """Seconds that a TLS handshake may take."""
     accounts: str | os.PathLike[str] | None = None
-    """A TOML file: who may do what; requests must then be signed (RocketMQ's ACL). Read again when it changes."""
+    """A TOML file of accounts and permissions (RocketMQ's ACL). If given, requests must be signed. Read again when it
+    changes."""
 
 
 class Server:
-    """A broker that is being served. Close it, or use it in `with`."""
+    """Serves an open broker. Close it, or use it in `with`."""
 
     def __init__(
         self,
@@ -133,9 +135,9 @@ class Server:
         close_broker: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Listens at once. `close_broker`: closing the server closes it, too.
+        """Starts to listen. `close_broker`: whether `close` closes the broker, too.
 
-        Raises StoreIOError (an address that is in use or not to be had), InvalidOptionError, ReadOnlyError.
+        Raises StoreIOError for an address that is in use or not available, InvalidOptionError, ReadOnlyError.
         """
         if broker.read_only:
             raise ReadOnlyError("the store is open read-only: a server needs a writer")
@@ -172,7 +174,7 @@ class Server:
             if self._config.metrics is not None:
                 self._metrics = MetricsServer(self, self._config.metrics)
         except BaseException:
-            self._close_broker = False  # Whoever opened it closes it.
+            self._close_broker = False  # The caller closes the broker if the server does not start.
             self.close()
             raise
         fields = {"listen": self.address, "name_server": self.name_server, "unix": self.unix, "path": broker.path}
@@ -187,27 +189,27 @@ class Server:
 
     @property
     def native(self) -> RemotingServer:
-        """The engine's half."""
+        """The engine's part of the server."""
         return self._native
 
     @property
     def clients(self) -> Clients:
-        """Who is connected."""
+        """The connected producers and consumers."""
         return self._clients
 
     @property
     def locks(self) -> Locks:
-        """Who holds which queue."""
+        """The queue locks."""
         return self._locks
 
     @property
     def unix(self) -> str | None:
-        """The socket's file."""
+        """The path of the Unix socket."""
         return None if self._config.unix is None else os.fspath(self._config.unix)
 
     @property
     def metrics(self) -> str | None:
-        """Where figures are told by HTTP."""
+        """The address of the metrics, HOST:PORT; None if they are not served."""
         return None if self._metrics is None else self._metrics.address
 
     @property
@@ -216,14 +218,14 @@ class Server:
 
     @property
     def ready(self) -> bool:
-        """Whether it answers requests and the store takes messages."""
+        """Whether it answers requests and the store accepts messages."""
         return self.failure() is None
 
     def failure(self) -> TxStoreError | None:
-        """Returns why the server takes no messages now, None if it takes them.
+        """Returns the error for which the server accepts no messages now, or None.
 
-        DiskFullError and TooManyFilesError pass by themselves. After StorePoisonedError the store must be opened
-        again, after StoreClosedError served again.
+        DiskFullError and TooManyFilesError are temporary. After StorePoisonedError, open the store again; after
+        StoreClosedError, serve it again.
         """
         if self._closed or self._broker.closed or not self._thread.is_alive():
             return StoreClosedError("the server has stopped by itself\nhint: its log says why")
@@ -234,19 +236,19 @@ class Server:
         return None
 
     def beats(self) -> tuple[int, int]:
-        """Returns counts of the connections' threads and of the deciding thread. One that does not grow stands still.
+        """Returns counters of the connection threads and of the thread that handles requests, to detect a hang.
 
-        Each grows every half second; the second one not while a request takes longer than that.
+        Each grows at least every half second, the second one except while a request takes longer than that.
         """
         return self._native.counters()["io_beats"], self._turns
 
     def counters(self) -> dict[str, int]:
-        """What has happened so far (of transactions: since the store was opened), and how much is connected now."""
+        """Returns counters since the server started (transactions: since the store was opened) and current numbers."""
         ends, _ = self._broker.store.transaction_counts()
         return self._native.counters() | ends | self._clients.counts()
 
     def close(self) -> None:
-        """Takes no connection and no request any more, answers what is in hand, then lets go. Again: nothing."""
+        """Stops accepting connections, answers the requests in flight for up to 10 s, then closes all. Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -277,9 +279,9 @@ class Server:
         self.close()
 
     def reload(self) -> None:
-        """Reads the files again: of TLS for connections to come, of accounts for requests to come.
+        """Reads the TLS files again for new connections, and the accounts for new requests.
 
-        Raises InvalidOptionError; then all stays as it is.
+        Raises InvalidOptionError if a file is invalid; then nothing changes.
         """
         secrets = _secrets(self._config)
         self._native.set_secrets(secrets)
@@ -287,12 +289,12 @@ class Server:
         _log.info("read the server's files again", extra={"path": self._broker.path})
 
     def _reload_if_changed(self) -> None:
-        """Takes accounts that were changed; a file that is no good is told once, and all stays as it is."""
+        """Reads the accounts again if the file changed. An invalid file is logged once and changes nothing."""
         version = accounts_version(self._config.accounts)
         if version == self._secrets_at:
             return
         try:
-            # Not the files of TLS: an account that was struck out must not live on since one of them is no good.
+            # Without the TLS files: an invalid one of them must not keep a removed account valid.
             accounts, version = read_accounts(self._config.accounts)
             self._native.set_secrets(Secrets(None, accounts, version))
             _log.info("read the accounts again", extra={"path": self._broker.path})
@@ -301,7 +303,7 @@ class Server:
         finally:
             self._secrets_at = version
 
-    # What the rooms may tell clients and the engine
+    # Calls for the modules that handle requests
 
     def send(self, connection: int, code: int, fields: dict[str, str], body: bytes | None = None) -> bool:
         return self._native.send(connection, code, fields, body)
@@ -326,14 +328,14 @@ class Server:
         self._native.set_subscriptions(group, wanted)
 
     def forget_topics(self, topics: Sequence[str]) -> None:
-        """Has the engine ask for these again when they are next used."""
+        """Removes topics from the engine's table. It sends `UnknownTopic` again when they are next used."""
         for topic in topics:
             self._native.forget_topic(topic)
 
-    # Inside
+    # Internal
 
     def _table(self) -> tuple[dict[int, Handler], dict[int, Handler]]:
-        """Who answers what: at once, and what may take long."""
+        """Returns the handlers by request code: the fast ones, and those that may take long."""
         routes, clients, locks, questions = self._routes, self._clients, self._locks, self._questions
         offsets, retries, queries = Offsets(self._broker, clients), Retries(self._broker), Queries(self._broker)
         topics = self._topics
@@ -436,7 +438,7 @@ class Server:
             self._native.answer(request, ResponseCode.SYSTEM_BUSY, remark)
 
     def _may_wait(self, connection: int) -> bool:
-        """Whether one more request that takes long may wait, of this connection and of all."""
+        """Counts one more waiting slow request. Returns False if this connection or the server has too many."""
         with self._lock:
             full = self._slow_waiting.total() >= _SLOW_MAX or self._slow_waiting[connection] >= _SLOW_SHARE
             if not full:
@@ -472,11 +474,10 @@ def serve(
     broker_config: BrokerConfig | None = None,
     **options: object,
 ) -> Server:
-    """Serves a store, or a broker that is open already, to clients of any language.
+    """Serves a store, or an open broker, to clients of any language.
 
-    `options` are settings of `ServerConfig` or of `BrokerConfig`, by their names. A store that is opened here is closed
-    with the server. Raises what `txstore.open` raises, StoreIOError (an address in use, or not to be had),
-    InvalidOptionError.
+    `options` are fields of `ServerConfig` or `BrokerConfig`. A store that is opened here is closed with the server.
+    Raises what `txstore.open` raises, StoreIOError for an address that is in use or not available, InvalidOptionError.
     """
     names = {field.name for field in dataclasses.fields(ServerConfig)}
     mine = {name: options.pop(name) for name in list(options) if name in names}
@@ -486,7 +487,7 @@ def serve(
             raise InvalidOptionError("a broker that is open has its settings already", option="broker_config")
         return Server(store, settings)
     host, port = _place(settings.advertise or settings.listen or BROKER_ADDRESS)
-    # Ids of messages name the address at which they can be asked for.
+    # Offset message ids contain the address at which clients can query the message.
     opening: dict[str, object] = {"broker_host": host, "broker_port": port} | options
     broker = open_store(store, config=broker_config, **opening)  # type: ignore[arg-type]
     try:
@@ -497,7 +498,7 @@ def serve(
 
 
 def _place(address: str) -> tuple[str, int]:
-    """Host and port; a host that is a name is one of this machine."""
+    """Returns IP address and port. A host name becomes 127.0.0.1, since records store addresses only."""
     host, _, port = address.rpartition(":")
     try:
         return str(ipaddress.ip_address(host.strip("[]"))), int(port)
@@ -519,8 +520,8 @@ def _listen(broker: Broker, config: ServerConfig, secrets: Secrets) -> RemotingS
     if unix is not None:
         _clear(unix)
     limits = dataclasses.replace(config, connections_max=connections_within_limit(config.connections_max))
-    # The socket's file is never open to others, not even before its mode is set. Directories that the store makes
-    # meanwhile have this mode anyway.
+    # The umask protects the socket's file before its mode is set. It applies to the whole process, but directories
+    # that the store creates meanwhile have this mode anyway.
     before = os.umask(0o077) if unix is not None else None
     try:
         native = RemotingServer.start(
@@ -547,7 +548,7 @@ def _secrets(config: ServerConfig) -> Secrets:
 
 
 def _warn(config: ServerConfig, secrets: Secrets) -> None:
-    """Says what anybody on the way may do, where that is more than this machine."""
+    """Logs what other machines may do, for each address that is not on the loopback interface."""
     for address in (config.listen, config.name_server):
         if address is None or ipaddress.ip_address(address.rpartition(":")[0].strip("[]")).is_loopback:
             continue
@@ -566,7 +567,7 @@ def _warn(config: ServerConfig, secrets: Secrets) -> None:
 
 
 def _clear(path: Path) -> None:
-    """Removes a socket's file that a killed server left. Raises StoreIOError where somebody listens."""
+    """Removes the socket of a killed server. Raises StoreIOError if a process listens there or it is not a socket."""
     try:
         kind = path.lstat().st_mode
     except FileNotFoundError:

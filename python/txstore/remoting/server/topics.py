@@ -1,7 +1,7 @@
-"""Topics and groups, as operators see them: made, listed, described.
+"""Creates, lists, describes and deletes topics and groups for operators, and reports the broker's state.
 
-In: mqadmin's requests, and the engine's own question for a topic. Out: topics and groups, made by the broker's rules;
-the broker's state. Always: no client makes a system topic; what is read by somebody is not deleted. Not here: routes.
+In:     mqadmin's requests; the engine's `UnknownTopic`.
+Always: the broker's rules apply. No client creates a system topic. A topic or group in use is not deleted.
 """
 
 import time
@@ -29,7 +29,7 @@ from txstore.remoting.server.request import (
 __all__ = ["Topics"]
 
 _READ, _WRITE = 4, 2
-# Not consumeBroadcastEnable: mqadmin sends false for it where its user says nothing.
+# Without consumeBroadcastEnable: mqadmin sends false for it by default.
 _SETTINGS_OF_GROUPS = ("consumeEnable", "consumeMessageOrderly", "retryMaxTimes")
 
 
@@ -40,7 +40,7 @@ class _Tables(Protocol):
 
 
 class Topics:
-    """`tables`: the engine's copy of the topics, by which it serves."""
+    """Answers requests about topics and groups. `tables` is the engine's copy of the topics."""
 
     def __init__(
         self, broker: Broker, tables: _Tables, clients: Clients, address: Callable[[], str], topics_max: int
@@ -100,7 +100,7 @@ class Topics:
                 ResponseCode.SYSTEM_ERROR, f"topic {topic} is read by {', '.join(readers)}\nhint: stop them first"
             )
         if self._broker.has_topic(topic):
-            self._tables.set_topic(topic, 0, 0)  # Until it is gone nobody sends to it.
+            self._tables.set_topic(topic, 0, 0)  # The engine accepts no sends while the topic is deleted.
         try:
             self._broker.delete_topic(topic)
         finally:
