@@ -1,4 +1,4 @@
-"""The border between Python (policy) and Rust (mechanism): what `txstore._native` offers.
+"""The interface of the Rust extension `txstore._native`: Rust is mechanism, Python is policy.
 
 One call crosses per message or batch. Offsets are ints: `physical_offset` in bytes of the commit log, `queue_offset` in
 entries of a queue. Times are ints in milliseconds (`*_ms`, epoch for timestamps). Every call may raise a `TxStoreError`
@@ -28,14 +28,14 @@ TOPIC_BYTES_MAX: Final[int]
 
 @final
 class Message:
-    """What an application sends: immutable, checked when made.
+    """A message that an application sends. Immutable; checked when it is created.
 
     `body`: at least 1 byte; the store refuses more than its `max_message_size` (4 MiB). `keys`: words without spaces; a
     str is one key or several separated by spaces. `properties`: the application's own names and values. `delay_level`:
     0 (at once) to 18. `message_group`: messages of one group go to one queue, in order.
 
-    Raises InvalidMessageError (empty body, empty name or value, \\x00 \\x01 \\x02 in a name or value, reserved property name,
-    properties too long) and InvalidNameError (topic).
+    Raises InvalidMessageError (empty body, empty name or value, \\x00 \\x01 \\x02 in a name or value, reserved property
+    name, properties too long) and InvalidNameError (topic).
     """
 
     def __new__(
@@ -69,20 +69,20 @@ class Message:
     def message_group(self) -> str | None: ...
     @property
     def turn_topic(self) -> str | None:
-        """The topic, if its queues take this message in turn; None for one of a group, or delayed."""
+        """The topic, if its queues take this message in turn; None with a message group or a delay level."""
     @property
     def transaction_id(self) -> str | None:
-        """The unique id, in the copy that `prepare` hands to a local transaction; None before."""
+        """The unique id, in the copy that a local transaction gets; None before."""
     def replace(self, *, delay_level: int) -> Message:
-        """The same message with another delay level."""
+        """Returns a copy with another delay level."""
     def with_transaction_id(self, transaction_id: str) -> Message:
-        """The same message, knowing the transaction it belongs to."""
+        """Returns a copy with the id of its transaction."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
 @final
 class SendResult:
-    """Where a message was stored. For a half message: its place in the half queue."""
+    """Where a message was stored. For a half message: its offsets in the half queue."""
 
     @property
     def message_id(self) -> str:
@@ -99,7 +99,7 @@ class SendResult:
     def physical_offset(self) -> int: ...
     @property
     def transaction_id(self) -> str | None:
-        """The transaction's id, for a half message; else None."""
+        """The transaction's id for a half message; otherwise None."""
 
 @final
 class EndResult:
@@ -110,29 +110,29 @@ class EndResult:
         """'committed', 'rolled_back' or 'discarded'."""
     @property
     def already(self) -> bool:
-        """Whether it had ended so before, and nothing was written."""
+        """Whether the transaction had this outcome before, so that nothing was written."""
     @property
     def physical_offset(self) -> int | None:
-        """Where the final message stands, if this call wrote one."""
+        """The offset of the final message, if this call wrote one."""
     @property
     def queue_offset(self) -> int | None: ...
 
 @final
 class StoredMessage:
-    """A message as it stands in the log: immutable, decoded when asked."""
+    """A message as stored in the log. Immutable; decoded on access."""
 
     @property
     def topic(self) -> str:
-        """Its topic; of a retried message that a consumer handed out, the topic that it was sent to."""
+        """The topic. For a retried message from a consumer, the topic that it was sent to."""
     def retry(self, delay_level: int = 0) -> None:
-        """Asks the consumer that handed it out to hand it out again later, in place of acknowledging it.
+        """Asks the consumer to deliver the message again later, instead of acknowledging it.
 
-        0: RocketMQ's delay, longer each time (10 s, 30 s, 1 min, …), the 17th time to the dead letters; 1 to 18: this
-        delay level; -1: to the dead letters. Written when the consumer acknowledges. Raises InvalidMessageError (no
-        consumer handed it out, or it is acknowledged already), InvalidOptionError.
+        `delay_level` 0: RocketMQ's delay, longer each time (10 s, 30 s, 1 min, …), the 17th time to the dead letters;
+        1 to 18: this delay level; -1: to the dead letters. Written when the consumer acknowledges. Raises
+        InvalidMessageError if the message does not come from a consumer or is acknowledged, InvalidOptionError.
         """
     def settle(self) -> int | None:
-        """For consumers: the delay level that `retry` asked for, None if it did not; from now on it cannot."""
+        """Returns the delay level that `retry` asked for, or None; later calls of `retry` fail. For consumers."""
     @property
     def queue_id(self) -> int: ...
     @property
@@ -141,21 +141,21 @@ class StoredMessage:
     def physical_offset(self) -> int: ...
     @property
     def size(self) -> int:
-        """Bytes of the whole record."""
+        """The size of the whole record in bytes."""
     @property
     def version(self) -> int:
-        """1, or 2 where the topic may be longer than 127 bytes."""
+        """The record's version: 1, or 2, in which the topic may be longer than 127 bytes."""
     @property
     def message_id(self) -> str:
-        """The unique id, else the offset id."""
+        """The unique id, otherwise the offset id."""
     @property
     def offset_message_id(self) -> str: ...
     @property
     def transaction_id(self) -> str | None:
-        """`__transactionId__`, else the unique id of a transaction's record, else None."""
+        """`__transactionId__`, otherwise the unique id of a transaction's record, otherwise None."""
     @property
     def body(self) -> bytes:
-        """The body as the application sent it: decompressed. Raises StoreCorruptError if it cannot be."""
+        """The body as the application sent it, decompressed. Raises StoreCorruptError if it cannot be decompressed."""
     @property
     def stored_body(self) -> bytes: ...
     @property
@@ -166,7 +166,7 @@ class StoredMessage:
     def tags(self) -> str | None: ...
     @property
     def properties(self) -> dict[str, str]:
-        """All properties, the system's too, but not the record's CRC (a fresh dict; of equal names the last)."""
+        """All properties, including the system's, without the record's CRC (a fresh dict; the last of equal names)."""
     @property
     def properties_bytes(self) -> bytes:
         """The properties' text as stored."""
@@ -195,7 +195,7 @@ class StoredMessage:
     def prepared_transaction_offset(self) -> int: ...
     @property
     def real_topic(self) -> str:
-        """Of a half or discarded message the topic it is meant for, else `topic`."""
+        """The destination topic of a half or discarded message, otherwise `topic`."""
     @property
     def real_queue_id(self) -> int: ...
     @property
@@ -207,30 +207,30 @@ class WaitingHalf:
 
     @property
     def half_queue_offset(self) -> int:
-        """Of its newest copy; what names it in the calls below."""
+        """The half queue offset of its newest copy, which identifies it in the calls below."""
     @property
     def prepared_transaction_offset(self) -> int:
-        """The newest copy's physical offset."""
+        """The physical offset of its newest copy."""
     @property
     def producer_group(self) -> str: ...
     @property
     def owner(self) -> int:
-        """The number that `prepare` was given; 0 after a restart."""
+        """The producer id that `prepare` was called with; 0 after a restart."""
     @property
     def running(self) -> bool:
         """Whether its local transaction still runs here (`local_transaction_ended` was not called yet)."""
     @property
     def age_ms(self) -> int:
-        """Monotonic, since it was stored, or since its local transaction ended here."""
+        """Time since it was stored, or since its local transaction ended here, by a monotonic clock."""
     @property
     def stored_age_ms(self) -> int:
-        """Since it was stored, for the retention time."""
+        """Time since it was stored, for the retention time."""
     @property
     def immunity_ms(self) -> int | None:
         """CHECK_IMMUNITY_TIME_IN_SECONDS of the message, in milliseconds."""
     @property
     def checks(self) -> int:
-        """How many checks were really sent."""
+        """How many checks were sent."""
     @property
     def last_check_age_ms(self) -> int | None: ...
     @property
@@ -238,24 +238,27 @@ class WaitingHalf:
         """Whether the last check was answered; True before the first."""
     @property
     def look_again_in_ms(self) -> int:
-        """When `halves_due` will hand it out next; 0 or less: it is due."""
+        """Time until `halves_due` returns it again; 0 or less: it is due."""
 
 @final
 class DueHalves:
-    """Pending transactions that are due and alike, for `decide_alike`: of one producer and group, with as many checks and the same
-    immunity time, running or not. They differ in where they stand and in their ages."""
+    """Due transactions with the same facts, for `decide_alike`.
+
+    They have the same producer, group, number of checks and immunity time, and all or none of their local transactions
+    still run. They differ in their offsets and ages.
+    """
 
     @property
     def halves(self) -> list[WaitingHalf]:
-        """Each of them, the longest due first."""
+        """The transactions, the longest due first."""
     @property
     def half_queue_offsets(self) -> list[int]: ...
     @property
     def youngest(self) -> WaitingHalf:
-        """Facts with the least of each age, which may be of several."""
+        """The facts with the least value of each age. The values may be of different transactions."""
     @property
     def oldest(self) -> WaitingHalf:
-        """Facts with the most of each age."""
+        """The facts with the greatest value of each age."""
     def __len__(self) -> int: ...
 
 @final
@@ -277,7 +280,7 @@ class TransactionRow:
         """(half queue offset, physical offset) of each copy, oldest first."""
     @property
     def finals(self) -> list[int]:
-        """Physical offsets of its messages in the real topic; more than one: committed twice (by a broker)."""
+        """Physical offsets of its messages in the real topic. More than one: a broker committed it twice."""
     @property
     def discards(self) -> list[int]:
         """Physical offsets of its copies in TRANS_CHECK_MAX_TIME_TOPIC."""
@@ -290,7 +293,7 @@ class TransactionRow:
     def ended_timestamp_ms(self) -> int | None: ...
     @property
     def checks(self) -> int:
-        """TRANSACTION_CHECK_TIMES of its newest copy (what a broker counted)."""
+        """TRANSACTION_CHECK_TIMES of its newest copy, as counted by a RocketMQ broker."""
 
 @final
 class OpenReport:
@@ -300,15 +303,15 @@ class OpenReport:
     def clean(self) -> bool: ...
     @property
     def scanned_from(self) -> int:
-        """The physical offset at which the scan began: the snapshot's, or the log's first."""
+        """The physical offset at which the scan began: that of the snapshot, or the log's first."""
     @property
     def scanned_bytes(self) -> int: ...
     @property
     def truncated_bytes(self) -> int:
-        """The torn tail that was cut (or would be, read-only)."""
+        """Bytes of the torn tail that was truncated, or would be if the store is opened read-only."""
     @property
     def healed_ops(self) -> int:
-        """Halves whose missing op message was written (or would be, read-only)."""
+        """Halves whose missing op message was written, or would be if the store is opened read-only."""
     @property
     def milliseconds(self) -> int: ...
     @property
@@ -325,22 +328,24 @@ class LogFile:
     def end(self) -> int: ...
     @property
     def age_ms(self) -> int:
-        """Since the record that follows its newest one was stored. No jump of the wall clock makes it older."""
+        """Time since the record after its newest one was stored. A jump of the wall clock does not make it older."""
     @property
     def held(self) -> bool:
-        """Whether a half in it, or in front of it, pends, or a delayed message waits there."""
+        """Whether this file or an earlier one has a half of a pending transaction or a waiting delayed message."""
     @property
     def unread(self) -> bool:
-        """Whether a group of its topic has not passed a message in it, or in front of it. A topic that no group reads has
-        no unread messages."""
+        """Whether this file or an earlier one has a message that a group of its topic has not acknowledged.
+
+        A topic that no group reads has no unread messages.
+        """
 
 @final
 class Expired:
-    """What `remove_log_files` did: how many files went."""
+    """What `remove_log_files` did: how many files it removed."""
 
     @property
     def minimum(self) -> int:
-        """The physical offset at which the log begins now."""
+        """The physical offset at which the log now begins."""
     @property
     def log_files(self) -> int: ...
     @property
@@ -350,7 +355,7 @@ class Expired:
 
 @final
 class StoreStat:
-    """Figures of an open store."""
+    """Statistics of an open store."""
 
     @property
     def min_physical_offset(self) -> int: ...
@@ -378,7 +383,7 @@ class StoreStat:
     def pending_transactions(self) -> int: ...
     @property
     def pending_table_bytes(self) -> int:
-        """Memory that the table of transactions takes."""
+        """Memory that the table of pending transactions uses."""
     @property
     def decided_halves(self) -> int: ...
 
@@ -396,14 +401,14 @@ class TopicEnds:
     def discarded(self) -> int: ...
     @property
     def latency(self) -> list[tuple[int | None, int]]:
-        """Commits by the time since their half was stored: (at most so many ms; None: more), not added up."""
+        """Commits by time since the half was stored: (upper bound in ms, None for the rest; count), not cumulative."""
     @property
     def latency_ms(self) -> int:
-        """What all commits took together."""
+        """The sum of these times over all commits."""
 
 @final
 class Store:
-    """One store directory, open. Safe to use from many threads; not across a fork."""
+    """An open store directory. Thread-safe; cannot be used across a fork."""
 
     @staticmethod
     def open(
@@ -426,13 +431,14 @@ class Store:
         broker_host: str = "127.0.0.1",
         broker_port: int = 10911,
     ) -> Store:
-        """Opens a store; a writer makes it if the directory is missing or empty, and recovers and heals it.
+        """Opens a store. A writer creates it if the directory is missing or empty, and recovers and heals it.
 
-        Sizes of None: the store's own if it exists, else RocketMQ's defaults. Raises InvalidOptionError (a size that
-        differs from the store's), StoreLockedError, ForeignStoreError, StoreCorruptError, MissingFileError, OSErrors.
+        A size of None: the store's own if it exists, otherwise RocketMQ's default. Raises InvalidOptionError (a size
+        that differs from the store's), StoreLockedError, ForeignStoreError, StoreCorruptError, MissingFileError,
+        OSErrors.
         """
     def close(self) -> None:
-        """Writes all that is buffered, a snapshot, the progress, and hands the store over. Again: nothing."""
+        """Writes all buffered data, a snapshot and the progress, marks the store clean and unlocks it. Idempotent."""
     @property
     def closed(self) -> bool: ...
     @property
@@ -445,24 +451,23 @@ class Store:
 
     # Append
     def append(self, message: Message, queue_id: int) -> SendResult:
-        """Stores one message; visible to readers when this returns (SYNC_FLUSH: and durable)."""
+        """Stores one message. It is visible to readers, and with SYNC_FLUSH durable, when this returns."""
     def append_many(self, messages: Sequence[Message], queue_ids: Sequence[int]) -> list[SendResult]:
-        """Stores several as one write (and one sync): all or none."""
+        """Stores several messages in one write and one sync: either all or none."""
     def flush(self) -> None:
-        """Makes everything appended so far durable."""
+        """Makes all messages appended so far durable."""
     def check_room(self) -> None:
-        """Checks that a large message could be sent now. Raises what the send would: StorePoisonedError, DiskFullError."""
+        """Checks whether a large message could be stored now. Raises StorePoisonedError, DiskFullError if not."""
 
     # Transactions
     def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int = 0) -> SendResult:
-        """Stores a half message. A resent half (same group, id, topic, body) that still pends is found, not stored twice.
+        """Stores a half message. A resent half (same group, id, topic, body) that is still pending is not stored twice.
 
-        Durable when this returns, except if both flush types are ASYNC_FLUSH.
-        `owner` other than 0: its local transaction runs here until `local_transaction_ended`. Raises
-        TooManyPendingError.
+        Durable when this returns, except if both flush types are ASYNC_FLUSH. With an `owner` other than 0, its local
+        transaction runs here until `local_transaction_ended`. Raises TooManyPendingError.
         """
     def local_transaction_ended(self, half_queue_offset: int) -> None:
-        """Its age counts from now. Of one that has ended: nothing."""
+        """Restarts the transaction's age when its local transaction ends. Ignored for a transaction that has ended."""
     def end_transaction(
         self,
         half_queue_offset: int,
@@ -474,56 +479,62 @@ class Store:
         from_check: bool = False,
         by_hand: bool = False,
     ) -> EndResult:
-        """Commits or rolls back. The same again: `already`, nothing written.
+        """Commits or rolls back a transaction. Repeating an end writes nothing and returns `already`.
 
-        `by_hand`: an operator decides, and the end is durable when this returns, also in ASYNC_FLUSH.
-        Raises TransactionNotFoundError, AlreadyEndedError(outcome), WrongGroupError (a given group or id that differs).
+        `by_hand`: an operator decided it; the end is durable when this returns, also with ASYNC_FLUSH. Raises
+        TransactionNotFoundError, AlreadyEndedError(outcome), WrongGroupError if a given group or id differs.
         """
     def discard(self, half_queue_offset: int, prepared_transaction_offset: int) -> EndResult:
-        """Parks a pending transaction in TRANS_CHECK_MAX_TIME_TOPIC; durable when this returns. Errors as `end_transaction`."""
+        """Discards a pending transaction: moves its half to TRANS_CHECK_MAX_TIME_TOPIC. Durable when this returns.
+
+        Raises as `end_transaction` does.
+        """
     def resume(self, transaction_id: str) -> SendResult:
-        """Stores a discarded transaction's half again: a new, pending one, durable when this returns.
+        """Stores the half of a discarded transaction again, as a new pending one. Durable when this returns.
 
         Raises TransactionNotFoundError, AlreadyEndedError.
         """
     def halves_due(self, limit: int) -> list[DueHalves]:
-        """The `limit` pending transactions whose time to be looked at came first, by what is alike. They stay due until `look_again`."""
+        """Returns up to `limit` due transactions, the longest due first, grouped by same facts.
+
+        They stay due until `look_again`.
+        """
     def look_again(self, half_queue_offset: int, in_ms: int, *, asked: bool = False) -> bool:
-        """Hands it out again after `in_ms`; `asked`: a check is really sent, count it. False: it does not pend any more."""
+        """Makes a transaction due again after `in_ms`; `asked` counts a check that is sent. False: it has ended."""
     def look_again_all(self, due: DueHalves, in_ms: int) -> None:
-        """Hands out all of them again after `in_ms` that pend still; counts no check."""
+        """Makes those of the transactions that are still pending due again after `in_ms`. Counts no check."""
     def check_unknown(
         self, half_queue_offset: int, prepared_transaction_offset: int, producer_group: str | None = None
     ) -> bool:
-        """Notes that a check was answered: not known yet. False: it does not pend there, or not for that group."""
+        """Records that a check was answered with UNKNOWN. False: it is not pending there, or not for that group."""
     def transaction_counts(self) -> tuple[dict[str, int], list[TopicEnds]]:
-        """How transactions ended and what checks brought since the store was opened here: totals by name, and by topic."""
+        """Returns the ends and check results since the store was opened: totals by name, and ends by topic."""
     def pending(self) -> list[tuple[str, str, int, int]]:
-        """What pends: (topic, producer group, transactions, age of the oldest in ms)."""
+        """Returns the pending transactions as (topic, producer group, count, age of the oldest in ms)."""
     def next_due_in_ms(self) -> int | None:
-        """Until the first pending one is due; None: nothing pends."""
+        """Returns the time until the first pending transaction is due; None if none is pending."""
     def halves_waiting(self, after_half_queue_offset: int, limit: int) -> list[WaitingHalf]:
-        """Pending ones by half queue offset, from the one behind `after_half_queue_offset` (-1: the first)."""
+        """Returns pending transactions by half queue offset, beginning after `after_half_queue_offset` (-1: all)."""
     def half(self, half_queue_offset: int) -> StoredMessage:
-        """The half message as stored (topic RMQ_SYS_TRANS_HALF_TOPIC; `real_topic` tells the real one)."""
+        """Returns the half message as stored. Its topic is RMQ_SYS_TRANS_HALF_TOPIC, its destination `real_topic`."""
     def transaction(self, transaction_id: str) -> TransactionRow:
-        """The newest transaction with that id, from table, index and log. Raises TransactionNotFoundError."""
+        """Returns the newest transaction with that id, from table, index and log. Raises TransactionNotFoundError."""
     def transactions(self) -> list[TransactionRow]:
-        """All transactions of the log, in order of their first half; reads the whole log."""
+        """Returns all transactions of the log, in order of their first half. Reads the whole log."""
 
     # Read
     def read(
         self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
     ) -> tuple[list[StoredMessage], int]:
-        """Visible messages of a queue in order, and the queue offset to go on from (behind those that `tags` passed over).
+        """Returns visible messages of a queue in order, and the queue offset to continue at (after skipped tags).
 
         Small messages of one call share memory: one that is kept keeps up to 64 KiB. Raises OffsetTooOldError below the
-        queue's first entry; at or above its end: an empty list.
+        queue's first entry. Returns an empty list at or above its end.
         """
     def pull(
         self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
     ) -> tuple[list[StoredMessage], int]:
-        """As `read`, for a consumer to hand out: the messages can be asked for again."""
+        """Reads as `read` does, for a consumer: `retry` can be called on the messages."""
     def append_copy(
         self,
         physical_offset: int,
@@ -534,74 +545,87 @@ class Store:
         reconsume_times: int = 0,
         properties: Sequence[tuple[str, str]] = ...,
     ) -> SendResult:
-        """Appends the record at a place once more, under another topic, with these properties in place of its own.
+        """Appends a copy of the record at a physical offset to another topic. `properties` override its own.
 
-        An empty value takes a property away. Errors as `read_at` and `append`.
+        An empty value removes a property. Raises as `read_at` and `append` do.
         """
     def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The first queue offset whose message was stored at that time or later; the queue's end if none was."""
+        """Returns the first queue offset whose message was stored at that time or later, otherwise the queue's end."""
     def read_at(self, physical_offset: int) -> StoredMessage:
-        """The record that begins there. Raises MessageNotFoundError, OffsetTooOldError, StoreCorruptError."""
+        """Returns the record that begins there. Raises MessageNotFoundError, OffsetTooOldError, StoreCorruptError."""
     def scan(self, physical_offset: int, max_messages: int = 1000) -> tuple[list[StoredMessage], int]:
-        """Records of the log in order, of every topic, and the offset to go on from; one record after 4 MiB at most."""
+        """Returns records of the log in order, of all topics, and the offset to continue at.
+
+        Stops after the record that exceeds 4 MiB.
+        """
     def query(self, topic: str, key: str, max_messages: int = 64) -> list[StoredMessage]:
-        """Messages of a topic by unique id or key, newest first, through the index; the key itself is compared. One message
-        after 4 MiB at most."""
+        """Returns messages of a topic by unique id or key, newest first, found by the index.
+
+        The index has only hashes, so the keys are compared. Stops after the message that exceeds 4 MiB.
+        """
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """First queue offset left, and one past the last visible; (0, 0) of a queue that is not there."""
+        """Returns the first queue offset that is left and one past the last visible; (0, 0) for an unknown queue."""
     def queues(self) -> list[tuple[str, int, int, int]]:
-        """(topic, queue id, first, end) of every queue, sorted."""
+        """Returns (topic, queue id, first, end) of every queue, sorted."""
     def wait_for_messages(self, physical_offset: int, timeout_ms: int) -> int:
-        """Waits until the visible end is above `physical_offset`, or the time is over; returns the visible end."""
+        """Waits until the visible end is above `physical_offset`, at most `timeout_ms`. Returns the visible end."""
 
     # Small files
     def config_text(self, name: str) -> str | None:
-        """A file of `config/` as strict JSON (a broker's lenient one is read too; falls back to `.bak`); None: not there."""
+        """Returns a file of `config/` as strict JSON, or its `.bak`, or None. Reads a broker's lenient JSON, too."""
     def set_config_text(self, name: str, text: str) -> None:
-        """Replaces a file of `config/` safely; the old one stays as `.bak`."""
+        """Replaces a file of `config/` atomically and keeps the old one as `.bak`."""
     def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None:
-        """Where a group goes on; None: it has no offset. In a reader, as the writer has written it by now."""
+        """Returns a group's queue offset or None. A reader sees what the writer has written to disk so far."""
     def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
-        """In memory at once; on disk by `write_offsets`. Raises InvalidOptionError above the queue's end or below 0."""
+        """Sets a group's queue offset in memory; `write_offsets` writes it to disk.
+
+        Raises InvalidOptionError above the queue's end or below 0.
+        """
     def consumer_offsets(self) -> list[tuple[str, str, int, int]]:
-        """(topic, group, queue id, queue offset) of all groups."""
+        """Returns (topic, group, queue id, queue offset) of all groups."""
     def write_offsets(self) -> None:
-        """Writes consumerOffset.json and delayOffset.json if an offset changed, with the progress of the transactions."""
+        """Writes consumerOffset.json and delayOffset.json if an offset changed, with the progress of transactions."""
     def deliver_delayed(self, max_messages: int = 256) -> tuple[int, list[str], int | None]:
-        """Delivers delayed messages that are due, as one write: how many; what could not be delivered and was passed
-        over, with reasons; milliseconds until the next is due, None where nothing waits."""
+        """Delivers due delayed messages in one write.
+
+        Returns how many; what was skipped because it could not be delivered, with reasons; and the milliseconds until
+        the next is due, None if none waits.
+        """
     def log_files(self, limit: int) -> list[LogFile]:
-        """Facts about the first files of the log, at most `limit`, without the one that is written."""
+        """Returns facts about the first files of the log, at most `limit`, without the one that is being written."""
     def remove_log_files(self, below: int, *, keep_unread: bool) -> Expired:
-        """Removes the files of the log that end at or below `below`, from the front, and what is derived from them.
+        """Removes the files of the log that end at or below `below`, oldest first, and what is derived from them.
 
-        It stops at a file in which a transaction pends or a delayed message waits, with `keep_unread` also at one with a
-        message that not each group of its topic has passed, and before the one that is written. Raises ReadOnlyError,
-        and OSErrors of the system."""
+        Stops at a file with a pending transaction or a waiting delayed message, with `keep_unread` also at one with a
+        message that a group of its topic has not acknowledged, and before the file that is being written. Raises
+        ReadOnlyError, OSErrors.
+        """
     def delete_queues(self, topic: str) -> int:
-        """Takes a topic's messages away, durably, and all but the last file of each of its queues; how many messages went.
+        """Removes a topic's messages, durably, and all but the last file of each queue. Returns how many messages.
 
-        Their records stay in the log until retention; the queues go on at their ends. Raises ReadOnlyError, and OSErrors
-        of the system."""
+        Their records stay in the log until retention removes them; the queues continue at their ends. Raises
+        ReadOnlyError, OSErrors.
+        """
     def delayed_messages(self, topic: str) -> int:
-        """How many delayed messages wait for a topic, or are retries of it."""
+        """Returns how many delayed messages wait for a topic, including retries of its messages."""
     def remove_consumer_offsets(self, topic: str, group: str) -> None:
-        """Forgets how far a group has read a topic, in memory; `write_offsets` writes. Raises ReadOnlyError."""
+        """Removes a group's offsets in a topic from memory; `write_offsets` writes it to disk. Raises ReadOnlyError."""
     def check_index(self) -> tuple[int, list[str]]:
-        """Compares the index with the log: how many entries lead to records of the log, and what is wrong. Reads all."""
+        """Compares the whole index with the log. Returns how many entries point to records, and what is wrong."""
     def snapshot(self) -> None:
-        """Syncs what is derived and writes a snapshot, so that the next opening scans only from here."""
+        """Syncs the derived files and writes a snapshot, so that the next open scans only from here."""
     def heal(self) -> OpenReport:
-        """The report of the healing that opening did (a writer's store is always healed)."""
+        """Returns the report of the healing at open. A writer's store is always healed."""
 
 @final
 class Scan:
-    """A range of the log, handed over through Arrow's C interfaces; made by `txstore.scan`.
+    """A range of the log, exported through Arrow's C interfaces. Created by `txstore.scan`.
 
-    `pyarrow.table(scan)`, `polars.DataFrame(scan)` and others read it as often as they like. `view`, `columns`,
-    `topics`, `transaction_types`: as in `txstore.scan`. `queues`: topic -> queue id -> (first queue offset, end); with
+    `pyarrow.table(scan)`, `polars.DataFrame(scan)` and others can read it repeatedly. `view`, `columns`, `topics`,
+    `transaction_types`: as in `txstore.scan`. `queues`: topic -> queue id -> (first queue offset, end); with
     `only_queues` no other queue is shown. `start`, `end`: physical offsets; `is_cut`: both were found by `log_cut` or
-    `Scan.advance`, and a record across the end is an error. Making one opens nothing.
+    `Scan.advance`, so a record across the end is an error. The constructor opens nothing.
 
     Raises InvalidOptionError.
     """
@@ -629,107 +653,122 @@ class Scan:
         fail_on_data_loss: bool = True,
     ) -> Scan: ...
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """A new stream of record batches, as a capsule. Raises as `check` does."""
+        """Returns a new stream of record batches, as a capsule. Raises as `check` does."""
     def __arrow_c_schema__(self) -> object:
-        """The schema of the columns, as a capsule."""
+        """Returns the schema of the columns, as a capsule."""
     def check(self) -> None:
-        """Opens the log and looks at the range, as a stream does first. Raises StoreIOError, ForeignStoreError, MissingFileError,
-        InvalidOptionError, OffsetTooOldError."""
+        """Opens the log and checks the range, as a stream does first.
+
+        Raises StoreIOError, ForeignStoreError, MissingFileError, InvalidOptionError, OffsetTooOldError.
+        """
     def raise_failure(self) -> None:
-        """Raises the engine's error of the last stream that failed, once; nothing if none did."""
+        """Raises the engine's error of the last failed stream, once. Does nothing if none failed."""
     def advance(self, start: int, *, rows: int | None = None, bytes: int | None = None) -> int:
-        """Where a range from `start` (a record's beginning) ends after so many rows of this scan, or so many bytes of the log: between
-        two records, behind at least one, at the visible end or the scan's at the latest."""
+        """Returns the end of a range from `start` with that many rows of this scan, or bytes of the log.
+
+        `start` must be the beginning of a record. The end is between two records, after at least one, and at most the
+        visible end and the scan's end.
+        """
     @property
     def columns(self) -> list[str]:
-        """The names, in order."""
+        """The column names, in order."""
     @property
     def bad_records(self) -> int:
-        """Places without a good record that its streams passed over so far."""
+        """The number of bad records that its streams have skipped so far."""
     @property
     def bad_bytes(self) -> int:
-        """Bytes of the log that were passed over with them."""
+        """Bytes of the log that were skipped with them."""
     @property
     def lost_bytes(self) -> int:
-        """Bytes of its range that retention had removed."""
+        """Bytes of its range that retention has removed."""
 
 def log_range(path: str | PathLike[str], known: int | None = None) -> tuple[int, int]:
-    """The first physical offset that is left of a store's log, and its visible end. `known`: where a record begins, to look for
-    the end from there; best the last one found. Takes no lock. Raises as `Scan.check` does."""
+    """Returns the first physical offset that is left of a store's log, and its visible end.
+
+    `known` is the physical offset of a record at which the search for the end begins, best the last one found. Takes no
+    lock. Raises as `Scan.check` does.
+    """
 
 def log_boundary(path: str | PathLike[str], at: int) -> int:
-    """The first physical offset at or behind `at` where a record begins; the visible end if there is none."""
+    """Returns the first physical offset at or after `at` where a record begins, otherwise the visible end."""
 
 def log_cut(path: str | PathLike[str], start: int, end: int, parts: int) -> list[tuple[int, int]]:
-    """Cuts a range between two records into about so many even ones, each between two records; none is empty."""
+    """Splits a range into about `parts` even ones at record boundaries. None of them is empty."""
 
 def log_topics(path: str | PathLike[str]) -> list[str]:
-    """The topics that the store has, or is to have, queues of, sorted, the system's among them."""
+    """Returns the topics that have or will have queues in the store, including system topics, sorted."""
 
 def log_half_progress(path: str | PathLike[str]) -> int:
-    """Below this half queue offset a broker finished every half, even where the log does not tell how; 0 in a log that txstore alone
-    wrote."""
+    """Returns the half queue offset below which a RocketMQ broker finished all halves, even if the log does not show how.
+
+    0 in a log that only txstore wrote.
+    """
 
 @final
 class RecordName:
-    """What tells a record from any other that could be at its offset."""
+    """The facts that distinguish a record from any other at the same offset."""
 
     @property
     def physical_offset(self) -> int: ...
     @property
     def message_id(self) -> str:
-        """The unique id, else the offset id."""
+        """The unique id, otherwise the offset id."""
     @property
     def store_timestamp_ms(self) -> int: ...
 
 def log_store_id(path: str | PathLike[str]) -> str | None:
-    """The id of a store, 32 hex digits. None: neither this release nor a later one has opened it for writing."""
+    """Returns the id of a store, 32 hex digits. None: neither this release nor a later one opened it for writing."""
 
 def log_record(path: str | PathLike[str], at: int) -> RecordName | None:
-    """The record that begins at a physical offset; None if there is none."""
+    """Returns the identity of the record that begins at a physical offset; None if there is none."""
 
 def log_last_record(path: str | PathLike[str], end: int) -> RecordName | None:
-    """The last record that begins before a physical offset where one begins; None if retention has left none."""
+    """Returns the identity of the record before `end`, a record boundary; None if retention has removed it."""
 
 def delay_level_ms(level: int) -> int:
-    """Milliseconds that a message of one of RocketMQ's delay levels waits; 0 for level 0, a level above 18 as 18."""
+    """Returns the delay of one of RocketMQ's delay levels in ms: 0 for level 0; levels above 18 count as 18."""
 
 def log_panics_as_json() -> None:
-    """A panic of the engine, which is a bug, is one JSON object on stderr from now on. For programs, not for libraries: a
-    process has one such hook."""
+    """Makes the engine report a panic, which is a bug, as one JSON object on stderr.
+
+    For programs, not for libraries: a process has only one panic hook.
+    """
 
 def unique_id() -> str:
-    """A new unique id, as RocketMQ's clients make them: 32 upper-case hex digits."""
+    """Returns a new unique id as RocketMQ's clients create it: 32 upper-case hex digits."""
 
 def validate_topic(topic: str) -> None:
-    """Raises InvalidNameError for a name that clients may not send to."""
+    """Raises InvalidNameError if clients may not send to a topic of this name."""
 
 def validate_group(group: str) -> None:
-    """Raises InvalidNameError."""
+    """Raises InvalidNameError if this is not a valid group name."""
 
 def is_system_topic(topic: str) -> bool: ...
 def java_hash_code(text: str) -> int:
-    """java.lang.String.hashCode."""
+    """Returns java.lang.String.hashCode of the text."""
 
 @final
 class Examiner:
-    """Looks at the files of a store that may not open, one of the log a step; writes nothing and takes no lock."""
+    """Examines the files of a store that may not open, one log file per step. Writes nothing and takes no lock."""
 
     def __new__(cls, path: str) -> Examiner: ...
     @property
     def files(self) -> int:
-        """How many files the log has."""
+        """The number of files of the log."""
     def step(self) -> bool:
-        """Looks at the next file of the log; False: there is none. Raises ForeignStoreError, OSErrors of the system."""
+        """Examines the next file of the log. False: there are no more. Raises ForeignStoreError, OSErrors."""
     def facts(self) -> str:
-        """What was found, as JSON; at the end, once."""
+        """Returns the findings as JSON. Call it once, after the last step."""
 
 def mend_store(path: str, copies: str, copies_below: str) -> str:
-    """Makes a damaged store fit to be opened; what was done, as JSON. Copies of all that may change go to
-    `copies_below` in the directory `copies`, with a `report.json`. Raises StoreLockedError, and OSErrors of the system."""
+    """Repairs a damaged store so that it can be opened, and returns what was done, as JSON.
+
+    First copies everything that may change to `copies_below` in the directory `copies`, with a `report.json`. Raises
+    StoreLockedError, OSErrors.
+    """
 
 class RequestCode(IntEnum):
-    """The requests of RocketMQ's remoting protocol, by RocketMQ's names."""
+    """The request codes of RocketMQ's remoting protocol, with RocketMQ's names."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -892,7 +931,7 @@ class RequestCode(IntEnum):
     BATCH_ACK_MESSAGE = 200151
 
 class ResponseCode(IntEnum):
-    """The answers of RocketMQ's remoting protocol, by RocketMQ's names."""
+    """The response codes of RocketMQ's remoting protocol, with RocketMQ's names."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -940,7 +979,7 @@ class ResponseCode(IntEnum):
 
 @final
 class RequestRule:
-    """A row of the table of request codes: who answers a request, and which permission it needs."""
+    """A row of the table of request codes: what answers a request, and which permission it needs."""
 
     @property
     def code(self) -> int: ...
@@ -963,15 +1002,15 @@ class RemotingRequest:
 
     @property
     def number(self) -> int:
-        """Names it in its answer; 0: nobody waits for one."""
+        """Identifies the request in its answer; 0 for a one-way request."""
     @property
     def connection(self) -> int: ...
     @property
     def address(self) -> str:
-        """The client's, for people."""
+        """The client's address, for people."""
     @property
     def account(self) -> str | None:
-        """The account that signed it. Verified where the server has accounts; without accounts it means nothing."""
+        """The account that signed it. Verified only if the server has accounts; otherwise meaningless."""
     @property
     def code(self) -> int: ...
     @property
@@ -1060,7 +1099,7 @@ class RequestDenied:
 
 @final
 class ClientAnswer:
-    """Tells a client's response to what it was asked by `RemotingServer.ask`."""
+    """A client's response to a request of `RemotingServer.ask`."""
 
     @property
     def connection(self) -> int: ...
@@ -1079,7 +1118,7 @@ class ClientAnswer:
 
 @type_check_only
 class _TlsFiles(Protocol):
-    """PEM, as bytes; `required`: plain connections are refused."""
+    """The TLS files of a server, as PEM. `required`: plain connections are refused."""
 
     @property
     def certificate(self) -> bytes: ...
@@ -1094,7 +1133,7 @@ class _TlsFiles(Protocol):
 
 @type_check_only
 class _Account(Protocol):
-    """Permissions as bits: 1 send, 2 read."""
+    """An account and its permissions, as bits: 1 send, 2 read."""
 
     @property
     def access_key(self) -> str: ...
@@ -1113,7 +1152,7 @@ class _Account(Protocol):
 
 @type_check_only
 class _Secrets(Protocol):
-    """By what a server is trusted, and whom it trusts; None: all is plain, and everybody may do everything."""
+    """TLS files (None: plain connections) and accounts (None: every client may do everything)."""
 
     @property
     def tls(self) -> _TlsFiles | None: ...
@@ -1122,7 +1161,7 @@ class _Secrets(Protocol):
 
 @type_check_only
 class _Limits(Protocol):
-    """What clients may take; times in seconds."""
+    """The limits for clients. Times are in seconds."""
 
     @property
     def connections_max(self) -> int: ...
@@ -1140,7 +1179,7 @@ class _Limits(Protocol):
 
 @final
 class RemotingServer:
-    """A server that listens: sending, ending and pulling are answered by the engine, everything else by who polls."""
+    """A listening server. The engine answers sends, ends and pulls; the other requests are events for Python."""
 
     @staticmethod
     def start(
@@ -1152,12 +1191,16 @@ class RemotingServer:
         io_threads: int = 2,
         secrets: _Secrets | None = None,
     ) -> RemotingServer:
-        """Raises InvalidOptionError (no address, no certificate), StoreIOError (in use, not to be had)."""
+        """Starts to listen.
+
+        Raises InvalidOptionError for an invalid address or certificate, StoreIOError for an address in use or not
+        available.
+        """
     def set_secrets(self, secrets: _Secrets) -> None:
-        """What is not given stays as it is. Raises InvalidOptionError; then all stays."""
+        """Replaces the secrets that are not None. Raises InvalidOptionError; then nothing changes."""
     @property
     def addresses(self) -> list[str]:
-        """Where it listens by TCP, in the order of `listen`."""
+        """The TCP addresses that it listens at, in the order of `listen`."""
     def next_event(
         self, timeout_ms: int
     ) -> (
@@ -1183,37 +1226,39 @@ class RemotingServer:
     def answer_producer(self, event: NewProducer, number: int) -> bool:
         """Answers with the producer's number. Returns False if the client no longer waits."""
     def send(self, connection: int, code: int, fields: Mapping[str, str], body: bytes | None = None) -> bool:
-        """A one-way request to a client; False: its connection is gone, or takes nothing more."""
+        """Sends a one-way request to a client. False: the connection is closed or its output is full."""
     def ask(self, connection: int, code: int, fields: Mapping[str, str], body: bytes | None = None) -> int | None:
         """Sends a request that the client answers by a `ClientAnswer`. Returns its `opaque`; None: it was not sent."""
     def may_send(self, account: str | None, topic: str) -> bool:
-        """Whether an account may publish to a topic now; True for all where there are no accounts."""
+        """Returns whether an account may publish to a topic now. Always True without accounts."""
     def send_check(
         self, connection: int, account: str | None, store: Store, half_queue_offset: int, broker_name: str
     ) -> bool:
-        """Asks a client what became of a transaction. False: its connection is gone or takes nothing more, or its account
-        may not publish to the half message's topic. Raises TransactionNotFoundError."""
+        """Sends a check to a client. Raises TransactionNotFoundError.
+
+        False: the connection is closed, its output is full, or its account may not publish to the half message's topic.
+        """
     def forget_producer(self, connection: int, group: str) -> None:
-        """The group's next half message on this connection is announced again, by a `NewProducer`."""
+        """Forgets a producer group. Its next half message on this connection causes a `NewProducer` again."""
     def close_connection(self, connection: int) -> None: ...
     def set_topic(self, topic: str, read_queues: int, write_queues: int) -> None:
         """Makes a topic known to the data path. Raises InvalidNameError."""
     def forget_topic(self, topic: str) -> None:
-        """It is asked for again."""
+        """Forgets a topic. Its next use causes an `UnknownTopic` again."""
     def set_subscriptions(self, group: str, wanted: Sequence[tuple[str, Sequence[str] | None, int]]) -> None:
-        """What a group wants: (topic, tags or None for all, version)."""
+        """Sets a group's subscriptions: (topic, tags or None for all, version)."""
     def set_orderly(self, group: str, orderly: bool) -> None:
-        """Whether a group locks its queues."""
+        """Sets whether a group locks its queues."""
     def counters(self) -> dict[str, int]:
-        """What has happened so far; `connections`, `pulls_held`, `requests_waiting`, `memory_held` (bytes): now."""
+        """Returns counters and current `connections`, `pulls_held`, `requests_waiting` and `memory_held` (bytes)."""
     def sent(self) -> list[tuple[str, str, int, int, list[tuple[int | None, int]]]]:
-        """What clients sent: (topic, kind, messages, bytes, messages by size: (at most so many bytes, how many))."""
+        """Returns what clients sent: (topic, kind, messages, bytes, histogram of (upper bound in bytes, messages))."""
     def handed_out(self) -> list[tuple[str, str, int, int]]:
-        """What clients were handed: (topic, consumer group, messages, bytes)."""
+        """Returns what was delivered to clients: (topic, consumer group, messages, bytes)."""
     def stop_listening(self) -> None:
-        """Takes no connection and no request any more; what is in hand is answered."""
+        """Stops accepting connections and requests. Requests in flight are still answered."""
     def stop(self) -> None:
-        """Ends what has not ended yet. Again: nothing."""
+        """Closes all connections and ends the server's threads. Idempotent."""
 
 @final
 class RemotingCommand:
@@ -1221,44 +1266,47 @@ class RemotingCommand:
 
     @property
     def code(self) -> int:
-        """What is asked for; in a response what came of it, 0 being success."""
+        """The request code, or in a response the response code; 0 is success."""
     @property
     def opaque(self) -> int:
-        """Names a request among its connection's; its response bears it, too."""
+        """Identifies a request on its connection. Its response has the same value."""
     @property
     def is_response(self) -> bool: ...
     @property
     def is_one_way(self) -> bool:
-        """Whether nobody waits for a response."""
+        """Whether the request expects no response."""
     @property
     def remark(self) -> str | None:
-        """Words for people."""
+        """A text for people."""
     @property
     def ext_fields(self) -> dict[str, str]:
-        """The named values (a fresh dict)."""
+        """The header's fields (a fresh dict)."""
     @property
     def body(self) -> bytes: ...
     def response(self, code: int, remark: str | None = None, *, body: bytes | None = None) -> bytes:
-        """The frame that answers it."""
+        """Returns the frame of a response to this request."""
 
 @final
 class FrameReader:
-    """Commands out of the bytes of one connection, which arrive in pieces of any size."""
+    """Parses commands from the bytes of one connection, which arrive in pieces of any size."""
 
     def __new__(cls) -> FrameReader: ...
     def feed(self, data: bytes) -> list[RemotingCommand]:
-        """The commands that are whole now. Raises ProtocolError; nothing can be read from the connection after it."""
+        """Adds bytes and returns the commands that are complete. After a ProtocolError the connection is unusable."""
 
 def encode_request(
     code: int, opaque: int, ext_fields: dict[str, str], body: bytes | None = None, *, one_way: bool = False
 ) -> bytes:
-    """A request as its frame, with a JSON header. Raises InvalidMessageError if it is longer than the protocol allows."""
+    """Returns a request's frame with a JSON header. Raises InvalidMessageError if it exceeds the protocol's limits."""
 
 def decode_records(data: bytes, *, in_hand: bool = False) -> list[StoredMessage]:
-    """Records one behind the other, as an answer holds them; `in_hand`: for a consumer to hand out. Raises ProtocolError."""
+    """Decodes the concatenated records of a response. Raises ProtocolError.
+
+    `in_hand`: the messages are for a consumer, so `retry` can be called on them.
+    """
 
 def properties_text(message: Message, unique_id: str, more: Sequence[tuple[str, str]]) -> str:
-    """A message's properties as a request holds them: its own, its unique id, and more."""
+    """Returns a message's properties, its unique id and `more` as the text of a request."""
 
 def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> bytes:
-    """Several messages, each with its unique id, as the body of a batch. Raises InvalidMessageError."""
+    """Returns the body of a batch: messages, each with its unique id. Raises InvalidMessageError."""
