@@ -699,7 +699,7 @@ def log_topics(path: str | PathLike[str]) -> list[str]:
     """Returns the topics that have or will have queues in the store, including system topics, sorted."""
 
 def log_half_progress(path: str | PathLike[str]) -> int:
-    """Returns the half queue offset below which a RocketMQ broker finished all halves, even if the log does not show how.
+    """Returns the half queue offset below which a broker finished all halves, even if the log does not show how.
 
     0 in a log that only txstore wrote.
     """
@@ -1064,7 +1064,7 @@ class NewProducer:
 
 @final
 class ConnectionClosed:
-    """Tells that a connection has ended."""
+    """Reports that a connection has ended."""
 
     @property
     def connection(self) -> int: ...
@@ -1073,7 +1073,7 @@ class ConnectionClosed:
 
 @final
 class ConnectionRefused:
-    """Tells that a connection was closed because of what the client sent."""
+    """Reports that a connection was closed because of what the client sent."""
 
     @property
     def connection(self) -> int: ...
@@ -1084,7 +1084,7 @@ class ConnectionRefused:
 
 @final
 class RequestDenied:
-    """Tells that a request was denied; only the first time on a connection."""
+    """Reports that a request was denied. Only the first one of a connection is reported."""
 
     @property
     def connection(self) -> int: ...

@@ -414,7 +414,7 @@ class RemoteBroker:
             self._run(self._leave(consumer))
 
     async def _leave(self, consumer: ConsumerMember) -> None:
-        """Reports what the consumer acknowledged before other clients take its queues."""
+        """Unregisters a consumer. Reports its offsets first, so that the queues' next readers continue there."""
         await self._session.sharing.unlock_all(consumer)
         rows = self._session.offsets.untold()
         try:

@@ -300,7 +300,7 @@ class Client:
     async def demand(
         self, broker: str, code: RequestCode, ext_fields: Mapping[str, str], what: str, body: bytes | None = None
     ) -> RemotingCommand:
-        """Sends a request as `ask` does. Raises the exception for a response other than SUCCESS; `what` is its text."""
+        """Sends a request as `ask` does. Raises for a response other than SUCCESS; `what` names the request then."""
         answer = await self.ask(broker, code, ext_fields, body)
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, what, f"broker {broker}")

@@ -46,7 +46,7 @@ class ConnectOptions:
     persist_consumer_offset_interval: Duration = 5.0
     """How often acknowledged offsets are reported to the brokers (persistConsumerOffsetInterval)."""
     broker_suspend_max_time: Duration = 15.0
-    """How long a broker may hold a pull until a message comes (brokerSuspendMaxTimeMillis)."""
+    """How long a broker may hold a pull until a message arrives (brokerSuspendMaxTimeMillis)."""
     pull_time_out: Duration = 30.0
     """How long the response to a pull may take (consumerTimeoutMillisWhenSuspend). Must exceed
     `broker_suspend_max_time`."""

@@ -254,7 +254,7 @@ class QueueReader:
 
 
 class Puller:
-    """The pulls of one consumer: one reader per queue. All stop when the puller is garbage collected."""
+    """The pulls of one consumer: one reader per queue. All stop on `close`, or when the puller is garbage collected."""
 
     def __init__(self, client: Client, group: str, go_back: GoBack) -> None:
         self._client = client

@@ -145,7 +145,10 @@ class Sending:
         return self._sent(answer, message.topic, queue, name)
 
     async def send_batch(self, messages: Sequence[Message], numbers: Sequence[int], group: str) -> list[RemoteSent]:
-        """Stores several messages in one queue, all or none. Raises InvalidMessageError for more than one queue."""
+        """Stores several messages in one queue, all or none.
+
+        Raises InvalidMessageError for more than one queue or topic, and for delayed messages.
+        """
         _must_be_one_batch(messages, numbers)
         names = [unique_id() for _ in messages]
         body = batch_body(list(messages), names)
