@@ -1,7 +1,8 @@
 //! Clocks: the one place that reads the time.
 //!
-//! In: nothing. Out: wall time for records, monotonic time for ages. Always: an age is a difference of monotonic
-//! readings, so a jump of the wall clock decides nothing.
+//! In:     nothing.
+//! Out:    wall time for records, monotonic time for ages.
+//! Always: an age is a difference of monotonic readings, so a jump of the wall clock decides nothing.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -10,9 +11,9 @@ use crate::units::TimestampMs;
 
 /// A source of time.
 pub trait Clock: Send + Sync + Debug {
-    /// The wall clock, in milliseconds since the epoch.
+    /// Returns the wall clock, in milliseconds since the epoch.
     fn wall(&self) -> TimestampMs;
-    /// Milliseconds since some fixed moment; never decreases.
+    /// Returns milliseconds since some fixed moment; never decreases.
     fn monotonic_ms(&self) -> i64;
 }
 
@@ -41,7 +42,7 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that stands at `wall`.
+    /// Returns a clock that stands at `wall`.
     pub const fn at(wall: TimestampMs) -> Self {
         Self { wall_ms: AtomicI64::new(wall.0), monotonic_ms: AtomicI64::new(0) }
     }

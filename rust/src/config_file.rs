@@ -1,7 +1,10 @@
 //! Config files: the small JSON files below `config/`, and the way any small file is replaced.
 //!
-//! In: a broker's lenient JSON, or a value to write. Out: a value and what was found damaged. Always: at each moment of a
-//! replacement the file or its `.bak` is whole; a damaged file never pushes a good `.bak` out. Not here: what keys mean.
+//! In:     a broker's lenient JSON, or a value to write.
+//! Out:    a value and what was found damaged.
+//! Always: at each moment of a replacement the file or its `.bak` is whole; a damaged file never pushes a good `.bak`
+//!         out.
+//! Not here: what keys mean.
 
 mod parse;
 mod text;
@@ -82,7 +85,7 @@ pub fn bump_data_version(value: &mut Value, now: TimestampMs) {
     object.insert("dataVersion".to_owned(), version);
 }
 
-/// The object in a file, or what is wrong with it; `None` if there is no such file.
+/// Returns the object in a file, or what is wrong with it; `None` if there is no such file.
 fn read_object(storage: &dyn Storage, path: &str) -> Result<Option<Result<Value, String>>> {
     let Some(len) = storage.len(path)? else { return Ok(None) };
     let bytes = match usize::try_from(len) {

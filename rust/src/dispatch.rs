@@ -1,6 +1,7 @@
 //! Dispatch: what a record means for the consume queues and the index; it does not know topics apart.
 //!
-//! In: records, as they are appended or scanned. Out: queue entries and index entries, in memory.
+//! In:     records, as they are appended or scanned.
+//! Out:    queue entries and index entries, in memory.
 //! Always: in log order; prepared and rollback records get no queue entry, rollback records no index entry.
 
 use crate::consume_queue::{Entry, QueueTable, Slot};
@@ -34,7 +35,7 @@ pub struct DispatchRequest<'a> {
 }
 
 impl<'a> DispatchRequest<'a> {
-    /// The request of a record that stands in the log.
+    /// Returns the request of a record that stands in the log.
     pub fn of(view: &RecordView<'a>) -> Self {
         let [unique_id, keys, tags] = view.properties.get_all([UNIQUE_KEY, KEYS, TAGS]);
         Self {
@@ -49,7 +50,7 @@ impl<'a> DispatchRequest<'a> {
         }
     }
 
-    /// Whether its queue gets an entry.
+    /// Returns whether its queue gets an entry.
     pub const fn has_entry(&self) -> bool {
         matches!(self.transaction_type, TransactionType::None | TransactionType::Commit)
     }
@@ -89,7 +90,7 @@ impl Dispatcher {
     }
 }
 
-/// What the index knows a record's unique id and keys by.
+/// Returns what the index knows a record's unique id and keys by.
 pub fn index_hashes<'a>(
     topic_hash: i32,
     unique_id: Option<&'a str>,
@@ -99,7 +100,7 @@ pub fn index_hashes<'a>(
     unique_id.into_iter().chain(words).map(move |key| java::index_hash_after(topic_hash, key))
 }
 
-/// The code in the queue entry: of the tags, or in the schedule topic the time of delivery.
+/// Returns the code in the queue entry: of the tags, or in the schedule topic the time of delivery.
 fn tags_code(view: &RecordView<'_>, tags: Option<&str>) -> i64 {
     let level = || view.properties.get_str(DELAY)?.parse::<usize>().ok();
     let delayed = (view.topic == SCHEDULE_TOPIC).then(level).flatten();

@@ -1,7 +1,9 @@
 //! Errors: what went wrong, exactly, and what kind of next step the caller has.
 //!
-//! In: facts (a file, an offset, a limit). Out: one `Error` whose text says what, where and what to do.
-//! Always: data stays in the variant; nobody parses a text. Not here: Python's classes (`python/error.rs`).
+//! In:     facts (a file, an offset, a limit).
+//! Out:    one `Error` whose text says what, where and what to do.
+//! Always: data stays in the variant; nobody parses a text.
+//! Not here: Python's classes (`python/error.rs`).
 
 use std::io;
 use std::path::PathBuf;
@@ -25,7 +27,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The word by which Python and clients know it.
+    /// Returns the word by which Python and clients know it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Committed => "committed",
@@ -250,7 +252,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the caller can do next.
+    /// Returns what the caller can do next.
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::InvalidMessage { .. } | Self::InvalidName { .. } | Self::InvalidOption { .. } => ErrorKind::Invalid,
@@ -275,7 +277,7 @@ impl Error {
         }
     }
 
-    /// The same failure once more, for another caller that it concerns: one write or sync served both.
+    /// Returns the same failure once more, for another caller that it concerns: one write or sync served both.
     #[must_use]
     pub fn repeat(&self) -> Self {
         let again = |source: &io::Error| {
@@ -290,7 +292,7 @@ impl Error {
         }
     }
 
-    /// The error of a failed system call: a full disk and a lack of handles have kinds of their own.
+    /// Returns the error of a failed system call: a full disk and a lack of handles have kinds of their own.
     pub fn from_io(operation: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
         let path = path.into();
         match source.kind() {
@@ -301,7 +303,7 @@ impl Error {
     }
 }
 
-/// What helps against the refusals that a user's own setting causes.
+/// Returns what helps against the refusals that a user's own setting causes.
 fn io_hint(operation: &str, kind: io::ErrorKind) -> &'static str {
     match (operation, kind) {
         ("listen at", io::ErrorKind::AddrInUse) => {

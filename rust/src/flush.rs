@@ -1,7 +1,9 @@
 //! Flush: what is durable when an append returns.
 //!
-//! In: an end of the log that must be durable. Out: it is, or an error. Always: one thread syncs, for all that wait; a
-//! sync that failed is never tried again on the same data. Not here: who waits, and the derived files.
+//! In:     an end of the log that must be durable.
+//! Out:    it is, or an error.
+//! Always: one thread syncs, for all that wait; a sync that failed is never tried again on the same data.
+//! Not here: who waits, and the derived files.
 
 use crate::commit_log::CommitLog;
 use crate::error::{Error, Result};

@@ -1,8 +1,11 @@
 //! Index: where the messages with a key stand, by the key's hash.
 //!
-//! In: hashes of keys with their records' offsets, in log order. Out: candidates, newest first: hashes collide, so the
-//! caller compares the key itself. Derived: may be deleted and built again. Always: a file's entries are written before
-//! the slots that lead to them, and these before the header that counts them. Not here: keys and their hashes.
+//! In:     hashes of keys with their records' offsets, in log order.
+//! Out:    candidates, newest first: hashes collide, so the caller compares the key itself. Derived: may be deleted and
+//!         built again.
+//! Always: a file's entries are written before the slots that lead to them, and these before the header that counts
+//!         them.
+//! Not here: keys and their hashes.
 
 mod current;
 mod geometry;
@@ -91,7 +94,7 @@ impl IndexFiles {
         Ok(Self { storage, geometry, writable, files: Vec::new(), current: None, dirty: false, full: Vec::new() })
     }
 
-    /// The files in `index/`, which must all have this geometry. Without files nothing is made.
+    /// Opens the files in `index/`, which must all have this geometry. Without files nothing is made.
     pub fn open(storage: Arc<dyn Storage>, geometry: IndexGeometry, writable: bool) -> Result<Self> {
         if geometry.slots == 0 || geometry.entries < 2 {
             let what = format!("{} slots and {} entries hold nothing", geometry.slots, geometry.entries);
@@ -119,27 +122,27 @@ impl IndexFiles {
         self.geometry
     }
 
-    /// How many files there are.
+    /// Returns how many files there are.
     pub const fn len(&self) -> usize {
         self.files.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub const fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
-    /// The highest end of any file: an entry below it is there already.
+    /// Returns the highest end of any file: an entry below it is there already.
     pub fn end(&self) -> Option<PhysicalOffset> {
         self.files.iter().map(|file| file.header.end_offset).max()
     }
 
-    /// How far the index has come; `None` without files.
+    /// Returns how far the index has come; `None` without files.
     pub fn mark(&self) -> Option<IndexMark> {
         self.files.last().map(|file| IndexMark { file: file.name.clone(), count: file.header.count })
     }
 
-    /// Whether the file that a mark names is there; without a mark there is nothing to miss.
+    /// Returns whether the file that a mark names is there; without a mark there is nothing to miss.
     pub fn has(&self, mark: Option<&IndexMark>) -> bool {
         mark.is_none_or(|mark| self.files.iter().any(|file| file.name == mark.file && file.header.count >= mark.count))
     }
@@ -210,7 +213,7 @@ impl IndexFiles {
         Ok(())
     }
 
-    /// A file with room for an entry: the one at hand, the last one, or a new one.
+    /// Returns a file with room for an entry: the one at hand, the last one, or a new one.
     fn take_current(&mut self, stored: TimestampMs) -> Result<Current> {
         let current = match (self.current.take(), self.files.last()) {
             (Some(current), _) => Some(current),
@@ -255,7 +258,7 @@ impl IndexFiles {
         Ok(())
     }
 
-    /// Where records with that hash stand, the newest first, at most `max` and only those within the range.
+    /// Returns where records with that hash stand, the newest first, at most `max` and only those within the range.
     pub fn query(&self, hash: u32, max: usize, within: Range<PhysicalOffset>) -> Result<Vec<PhysicalOffset>> {
         let mut found = Vec::new();
         for file in self.files.iter().rev() {
@@ -348,7 +351,7 @@ fn path_of(name: &str) -> String {
     format!("{DIR}/{name}")
 }
 
-/// The index's files by name. An empty one is left out: a crash took its length, and nothing was in it.
+/// Returns the index's files by name. An empty one is left out: a crash took its length, and nothing was in it.
 fn index_files(storage: &dyn Storage) -> Result<Vec<DirEntry>> {
     let mut entries = named_files(storage)?;
     entries.retain(|entry| entry.len > 0);

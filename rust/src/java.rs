@@ -1,7 +1,9 @@
 //! Java: the hashes that RocketMQ's files hold.
 //!
-//! In: text. Out: `String.hashCode` and the numbers made from it.
-//! Always: over UTF-16 units with 32-bit wrap, as Java does. Not here: where they are stored.
+//! In:     text.
+//! Out:    `String.hashCode` and the numbers made from it.
+//! Always: over UTF-16 units with 32-bit wrap, as Java does.
+//! Not here: where they are stored.
 
 /// Powers of 31 from the 7th to the 0th: what each of eight units counts.
 const POWERS: [i32; 8] = [power(7), power(6), power(5), power(4), power(3), power(2), power(1), power(0)];
@@ -17,7 +19,7 @@ pub fn hash_code(text: &str) -> i32 {
     extend_hash(0, text)
 }
 
-/// The `hashCode` of a text whose beginning has `hash` and goes on with `text`.
+/// Returns the `hashCode` of a text whose beginning has `hash` and goes on with `text`.
 pub fn extend_hash(hash: i32, text: &str) -> i32 {
     if text.is_ascii() {
         extend_ascii(hash, text.as_bytes())
@@ -26,22 +28,22 @@ pub fn extend_hash(hash: i32, text: &str) -> i32 {
     }
 }
 
-/// The tags code of a consume queue entry; 0 without tags.
+/// Returns the tags code of a consume queue entry; 0 without tags.
 pub fn tags_code(tags: Option<&str>) -> i64 {
     i64::from(tags.map_or(0, hash_code))
 }
 
-/// The hash with which every key of a topic begins in the index: of `TOPIC#`.
+/// Returns the hash with which every key of a topic begins in the index: of `TOPIC#`.
 pub fn topic_hash(topic: &str) -> i32 {
     extend_hash(hash_code(topic), "#")
 }
 
-/// The hash of `TOPIC#KEY` in an index file.
+/// Returns the hash of `TOPIC#KEY` in an index file.
 pub fn index_hash(topic: &str, key: &str) -> u32 {
     index_hash_after(extend_hash(hash_code(topic), "#"), key)
 }
 
-/// The same, where the hash of `TOPIC#` is known already.
+/// Returns the same, where the hash of `TOPIC#` is known already.
 pub fn index_hash_after(topic_hash_with_sharp: i32, key: &str) -> u32 {
     match extend_hash(topic_hash_with_sharp, key) {
         i32::MIN => 0,

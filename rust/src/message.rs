@@ -1,8 +1,9 @@
 //! Message: what an application sends, checked and encoded once.
 //!
-//! In: topic, tags, keys, properties as the application wrote them. Out: an `Envelope` with the properties' text as the
-//! record will hold it. Always: no separator hides in a name or value; no reserved name is set. Not here: the body, which
-//! is borrowed at each call.
+//! In:     topic, tags, keys, properties as the application wrote them.
+//! Out:    an `Envelope` with the properties' text as the record will hold it.
+//! Always: no separator hides in a name or value; no reserved name is set.
+//! Not here: the body, which is borrowed at each call.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -160,8 +161,8 @@ impl Envelope {
         })
     }
 
-    /// The envelope of a message as a client sent it. `properties` is the text as it came; what the engine itself sets
-    /// is taken out of it, so that no client can pretend.
+    /// Returns the envelope of a message as a client sent it. `properties` is the text as it came; what the engine
+    /// itself sets is taken out of it, so that no client can pretend.
     pub fn received(topic: Topic, properties: &str, flag: i32, mut origin: Origin) -> Result<Self> {
         let came = Properties(properties.as_bytes());
         if properties.len() > PROPERTIES_MAX {
@@ -192,12 +193,12 @@ impl Envelope {
         })
     }
 
-    /// The unique id that its producer gave it.
+    /// Returns the unique id that its producer gave it.
     pub fn unique_id(&self) -> Option<&str> {
         self.origin.as_ref().and_then(|origin| origin.unique_id.as_deref())
     }
 
-    /// Its keys, separated by spaces.
+    /// Returns its keys, separated by spaces.
     pub fn keys(&self) -> Option<&str> {
         std::str::from_utf8(self.properties.get(self.keys.clone()?)?).ok()
     }

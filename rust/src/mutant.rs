@@ -1,9 +1,11 @@
 //! Mutants: wrong variants of this engine, each with one rule left out, which the tests of crashes must find.
 //!
-//! In: a name. Out: whether the engine is to be wrong in that way: never, unless it was built with
-//! `--cfg txstore_mutants` and the environment names it (`TXSTORE_MUTANT`). Always: without that flag every question is the
-//! constant `false`, so nothing of this reaches a built wheel, which refuses the flag. Not here: how they are found
-//! (tests/crash/mutants.py).
+//! In:     a name.
+//! Out:    whether the engine is to be wrong in that way: never, unless it was built with `--cfg txstore_mutants` and
+//!         the environment names it (`TXSTORE_MUTANT`).
+//! Always: without that flag every question is the constant `false`, so nothing of this reaches a built wheel, which
+//!         refuses the flag.
+//! Not here: how they are found (tests/crash/mutants.py).
 
 #[cfg(all(txstore_mutants, feature = "python"))]
 compile_error!("mutants are wrong on purpose: no extension module is built with them");
@@ -84,7 +86,7 @@ pub(crate) enum Mutant {
     DeletedBeforeDurable,
 }
 
-/// Whether the engine leaves that rule out.
+/// Returns whether the engine leaves that rule out.
 #[cfg(not(txstore_mutants))]
 #[inline(always)]
 #[allow(clippy::inline_always)] // It must be nothing at all.
@@ -92,7 +94,7 @@ pub(crate) const fn mutated(_: Mutant) -> bool {
     false
 }
 
-/// Whether the engine leaves that rule out.
+/// Returns whether the engine leaves that rule out.
 #[cfg(txstore_mutants)]
 pub(crate) fn mutated(mutant: Mutant) -> bool {
     static WANTED: std::sync::OnceLock<String> = std::sync::OnceLock::new();

@@ -1,7 +1,9 @@
 //! Names: the rules of topics and groups, and the system's own topics.
 //!
-//! In: a name. Out: nothing, or an error that says what is wrong and what is allowed.
-//! Always: RocketMQ 5.4's rules. Not here: whether a topic or group exists.
+//! In:     a name.
+//! Out:    nothing, or an error that says what is wrong and what is allowed.
+//! Always: RocketMQ 5.4's rules.
+//! Not here: whether a topic or group exists.
 
 use crate::error::{Error, Result};
 
@@ -54,7 +56,7 @@ const SYSTEM_TOPICS: &[&str] = &[
 ];
 const SHOWN_MAX: usize = 64;
 
-/// Whether a topic is the system's.
+/// Returns whether a topic is the system's.
 pub fn is_system_topic(name: &str) -> bool {
     SYSTEM_TOPICS.contains(&name) || name.starts_with(SYSTEM_PREFIX)
 }
@@ -76,7 +78,7 @@ pub fn validate_group(name: &str) -> Result<()> {
     validate("group", name, GROUP_MAX)
 }
 
-/// Whether a name may stand in a path below the store: asked again wherever a path is built.
+/// Returns whether a name may stand in a path below the store: asked again wherever a path is built.
 pub fn valid_path_component(name: &str) -> bool {
     (1..=PATH_COMPONENT_MAX).contains(&name.len()) && name.bytes().all(is_allowed) && name != "." && name != ".."
 }
@@ -101,7 +103,7 @@ const fn is_allowed(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'%' | b'|')
 }
 
-/// A name as an error shows it: escaped, and its beginning only where it is long.
+/// Returns a name as an error shows it: escaped, and its beginning only where it is long.
 fn shown(name: &str) -> String {
     match name.char_indices().nth(SHOWN_MAX).and_then(|(end, _)| name.get(..end)) {
         Some(beginning) => format!("{beginning:?}…"),

@@ -1,7 +1,9 @@
 //! Consumer offsets: how far each group has read each queue.
 //!
-//! In: acknowledged queue offsets. Out: `config/consumerOffset.json`, as a broker keeps it. Always: what the file holds and
-//! this room does not know stays in it. Not here: when to write, and whether an offset is above its queue's end.
+//! In:     acknowledged queue offsets.
+//! Out:    `config/consumerOffset.json`, as a broker keeps it.
+//! Always: what the file holds and this room does not know stays in it.
+//! Not here: when to write, and whether an offset is above its queue's end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,13 +57,13 @@ impl ConsumerOffsets {
         }
     }
 
-    /// The next offset that a group reads of a queue.
+    /// Returns the next offset that a group reads of a queue.
     pub fn get(&self, topic: &str, group: &str, queue: QueueId) -> Option<u64> {
         self.table.get(topic)?.get(group)?.get(&queue).copied()
     }
 
-    /// The lowest offset at which a group goes on in a queue; one that has none there begins at the first message. `None`:
-    /// no group reads the topic.
+    /// Returns the lowest offset at which a group goes on in a queue; one that has none there begins at the first
+    /// message. `None`: no group reads the topic.
     pub fn lowest(&self, topic: &str, queue: QueueId) -> Option<u64> {
         let offset = |queues: &BTreeMap<QueueId, u64>| queues.get(&queue).copied().unwrap_or(0);
         if let Some(group) = topic.strip_prefix(RETRY_PREFIX) {
@@ -116,7 +118,7 @@ impl ConsumerOffsets {
         })
     }
 
-    /// Whether something was set since the last write.
+    /// Returns whether something was set since the last write.
     pub const fn is_dirty(&self) -> bool {
         self.dirty
     }
@@ -155,7 +157,7 @@ impl ConsumerOffsets {
         Ok(())
     }
 
-    /// The file's value with the table's offsets in it; both of a broker's tables are there, if only empty.
+    /// Returns the file's value with the table's offsets in it; both of a broker's tables are there, if only empty.
     fn laid_over(&self) -> Value {
         let mut file = self.file.clone();
         for table in ["groupTopicMap", "offsetTable"] {
@@ -178,7 +180,7 @@ fn below<'v>(value: &'v mut Value, key: &str) -> Option<&'v mut Map<String, Valu
     inside(value.as_object_mut()?, key)
 }
 
-/// The object behind a key; made if there is none, also in place of something else.
+/// Returns the object behind a key; made if there is none, also in place of something else.
 fn inside<'v>(object: &'v mut Map<String, Value>, key: &str) -> Option<&'v mut Map<String, Value>> {
     let value = object.entry(key).or_insert(Value::Null);
     if !value.is_object() {

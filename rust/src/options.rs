@@ -1,7 +1,9 @@
 //! Options: every limit of a store, with RocketMQ's defaults.
 //!
-//! In: what the caller asks for. Out: `StoreOptions`, checked. Always: a size that is `None` is taken from the store's
-//! own files, or is RocketMQ's default for a new store. Not here: policy (check times, retention), which is Python's.
+//! In:     what the caller asks for.
+//! Out:    `StoreOptions`, checked.
+//! Always: a size that is `None` is taken from the store's own files, or is RocketMQ's default for a new store.
+//! Not here: policy (check times, retention), which is Python's.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -1,7 +1,9 @@
 //! Panics: bugs of ours, told as a line of JSON where whoever reads the log wants nothing else.
 //!
-//! In: a panic of any thread. Out: one line on stderr, with the keys that the command line's log has. Always: only a
-//! program asks for it, since a process has one such hook; a library leaves it as it is. Not here: what a panic ends.
+//! In:     a panic of any thread.
+//! Out:    one line on stderr, with the keys that the command line's log has.
+//! Always: only a program asks for it, since a process has one such hook; a library leaves it as it is.
+//! Not here: what a panic ends.
 
 use std::io::Write;
 use std::panic::{self, PanicHookInfo};

@@ -1,10 +1,12 @@
 //! Published ends: how far readers in other processes may read.
 //!
-//! In: the writer's ends as they move. Out: the side file `txstore/published`, mapped by readers. Always: one writer;
-//! each value is written as one aligned 64-bit value, released by the writer and acquired by readers; an odd epoch says
-//! that the store is being changed in another way than by appending. The file is never replaced, so that a reader's map
-//! stays that of the file. A value that a full disk refuses is kept and written with a later one: until then readers in
-//! other processes see less, never more. Not here: byte 1 of `lock`, without which nothing here holds.
+//! In:     the writer's ends as they move.
+//! Out:    the side file `txstore/published`, mapped by readers.
+//! Always: one writer; each value is written as one aligned 64-bit value, released by the writer and acquired by
+//!         readers; an odd epoch says that the store is being changed in another way than by appending. The file is
+//!         never replaced, so that a reader's map stays that of the file. A value that a full disk refuses is kept and
+//!         written with a later one: until then readers in other processes see less, never more.
+//! Not here: byte 1 of `lock`, without which nothing here holds.
 //!
 //! Little-endian, in values of 8 bytes:
 //!
@@ -58,7 +60,7 @@ pub struct Published {
 }
 
 impl Published {
-    /// The writer's: makes the file, or opens it and keeps its values if its header is good.
+    /// Returns the writer's: makes the file, or opens it and keeps its values if its header is good.
     pub fn create(storage: &dyn Storage) -> Result<Self> {
         storage.create_dir(DIR)?;
         let file = storage.open(PATH, OpenMode::Create)?;
@@ -97,7 +99,7 @@ impl Published {
         Self { map, file, wanted, is_behind: AtomicBool::new(false) }
     }
 
-    /// A reader's; `None` if there is no such file or its header is bad.
+    /// Opens a reader's; `None` if there is no such file or its header is bad.
     pub fn open(storage: &dyn Storage) -> Result<Option<Self>> {
         if storage.len(PATH)?.is_none() {
             return Ok(None);
@@ -146,12 +148,12 @@ impl Published {
         Ok(())
     }
 
-    /// Which state of the store the other values belong to; odd while it is being changed.
+    /// Returns which state of the store the other values belong to; odd while it is being changed.
     pub fn epoch(&self) -> u64 {
         self.load(EPOCH)
     }
 
-    /// Whether everything read since `epoch` was taken belongs to it. Ask after each batch, and drop it if not.
+    /// Returns whether everything read since `epoch` was taken belongs to it. Ask after each batch, and drop it if not.
     pub fn is_still(&self, epoch: u64) -> bool {
         fence(Ordering::SeqCst); // what was read before stays before
         epoch.is_multiple_of(2) && self.epoch() == epoch
@@ -175,7 +177,7 @@ impl Published {
         }
     }
 
-    /// One past the last whole record.
+    /// Returns one past the last whole record.
     pub fn appended(&self) -> PhysicalOffset {
         PhysicalOffset(self.load(APPENDED))
     }
@@ -185,7 +187,7 @@ impl Published {
         self.store(APPENDED, to.0);
     }
 
-    /// One past the last synced record.
+    /// Returns one past the last synced record.
     pub fn durable(&self) -> PhysicalOffset {
         PhysicalOffset(self.load(DURABLE))
     }
@@ -205,7 +207,7 @@ impl Published {
         self.store(DISPATCHED, to.0);
     }
 
-    /// The first byte that retention left.
+    /// Returns the first byte that retention left.
     pub fn minimum(&self) -> PhysicalOffset {
         PhysicalOffset(self.load(MINIMUM))
     }
@@ -215,7 +217,8 @@ impl Published {
         self.store(MINIMUM, to.0);
     }
 
-    /// Whether a sync failed that had to keep an acknowledgement: behind `durable` the disk may hold other bytes than are read.
+    /// Returns whether a sync failed that had to keep an acknowledgement: behind `durable` the disk may hold other
+    /// bytes than are read.
     pub fn sync_failed(&self) -> bool {
         self.load(SYNC_FAILED) == 1
     }
@@ -232,7 +235,7 @@ impl Published {
     }
 }
 
-/// The epoch of the next change.
+/// Returns the epoch of the next change.
 const fn next_odd(epoch: u64) -> u64 {
     epoch.wrapping_add(if epoch.is_multiple_of(2) { 1 } else { 2 })
 }
@@ -275,7 +278,7 @@ fn has_good_header(file: &dyn File) -> Result<bool> {
     Ok(bytes == header())
 }
 
-/// A number of bytes as a position.
+/// Returns a number of bytes as a position.
 fn bytes_of(bytes: usize) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }

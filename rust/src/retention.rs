@@ -1,8 +1,10 @@
 //! Retention: what may go from the log's front, and why it must stay.
 //!
-//! In: the log's files, the queues, how far each group has read, what pends. Out: facts about each file, from the front.
+//! In:     the log's files, the queues, how far each group has read, what pends.
+//! Out:    facts about each file, from the front.
 //! Always: only whole files, never the one that holds the last record or one behind it; a pending half and a delayed
-//! message that waits hold their file. Not here: how old is too old (Python), removing (store/expire.rs).
+//!         message that waits hold their file.
+//! Not here: how old is too old (Python), removing (store/expire.rs).
 
 use crate::commit_log::CommitLog;
 use crate::consume_queue::{ConsumeQueue, QueueFiles};
@@ -72,7 +74,7 @@ impl Unread {
 }
 
 impl Needed {
-    /// The lowest places of what is unread; reads queue files.
+    /// Returns the lowest places of what is unread; reads queue files.
     pub fn of(unread: &Unread, queue_files: &QueueFiles) -> Result<Self> {
         let mut needed = Self { held: unread.pending, unread: u64::MAX };
         for UnreadQueue { settled, next_read, in_memory } in &unread.queues {
@@ -90,13 +92,13 @@ impl Needed {
         Ok(needed)
     }
 
-    /// The lowest place that must stay.
+    /// Returns the lowest place that must stay.
     pub fn lowest(&self, keep_unread: bool) -> u64 {
         if keep_unread { self.held.min(self.unread) } else { self.held }
     }
 }
 
-/// Where the slowest reader of a queue goes on; `None`: nobody reads it.
+/// Returns where the slowest reader of a queue goes on; `None`: nobody reads it.
 fn next_read(
     delays: &DelayProgress,
     offsets: &ConsumerOffsets,
@@ -109,7 +111,7 @@ fn next_read(
     offsets.lowest(topic, queue_id).filter(|_| !is_system_topic(topic))
 }
 
-/// One past the files that may go at all: the one that holds the last record stays.
+/// Returns one past the files that may go at all: the one that holds the last record stays.
 pub fn removable_end(log: &CommitLog, derived: &Derived) -> u64 {
     let last = derived.anchor.and_then(|anchor| log.segments.at(anchor.physical_offset));
     last.map_or(log.segments.first(), |segment| segment.base())
@@ -143,8 +145,9 @@ pub fn log_files(
     Ok(files)
 }
 
-/// How old a file is, as the clocks agree: its newest record's store time, when it was written last. A time that is
-/// ahead of `now` was told by a clock that was ahead, and says nothing; where both are, this process's own clock counts.
+/// Returns how old a file is, as the clocks agree: its newest record's store time, when it was written last. A time
+/// that is ahead of `now` was told by a clock that was ahead, and says nothing; where both are, this process's own
+/// clock counts.
 fn age_ms(now: TimestampMs, stored: TimestampMs, modified: Option<TimestampMs>, seen_full_ms: i64) -> i64 {
     let ages = [Some(stored), modified].into_iter().flatten().map(|time| now.0.saturating_sub(time.0));
     ages.filter(|age| *age >= 0).min().unwrap_or(seen_full_ms)

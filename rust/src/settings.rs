@@ -1,7 +1,8 @@
 //! Settings: what txstore remembers about a store beside the log: `txstore/settings.json`.
 //!
-//! In: how the store was made, who wrote which range of the log, which queues were deleted. Out: how to verify a record at
-//! an offset, where a queue that was deleted begins, and the id that tells this store from any other.
+//! In:     how the store was made, who wrote which range of the log, which queues were deleted.
+//! Out:    how to verify a record at an offset, where a queue that was deleted begins, and the id that tells this store
+//!         from any other.
 //! Always: checked by a CRC; missing or damaged means the cautious answer: nothing is known to be ours.
 
 use serde_json::{Value, json};
@@ -70,7 +71,7 @@ pub struct Settings {
 pub struct StoreId(u128);
 
 impl StoreId {
-    /// The id that these random bits are.
+    /// Creates the id that these random bits are.
     pub const fn new(random: u128) -> Self {
         Self(random)
     }
@@ -79,8 +80,8 @@ impl StoreId {
         crc32fast::hash(self.to_string().as_bytes())
     }
 
-    /// The id in a settings file, if it is whole. It has a checksum of its own: the one of the file covers what releases
-    /// without ids know, so that they can read the file.
+    /// Returns the id in a settings file, if it is whole. It has a checksum of its own: the one of the file covers what
+    /// releases without ids know, so that they can read the file.
     fn from_json(value: &Value) -> Option<Self> {
         let text = value.get("id")?.as_str()?;
         let id = Self(u128::from_str_radix(text, 16).ok()?);
@@ -118,7 +119,7 @@ impl Settings {
         replace_file(storage, PATH, format!("{value:#}\n").as_bytes(), false)
     }
 
-    /// How a record at an offset is to be looked at.
+    /// Returns how a record at an offset is to be looked at.
     pub fn verify(&self, physical_offset: u64) -> Verify {
         let own = self.ranges.iter().rev().find(|range| range.start <= physical_offset);
         let guarded = own.is_some_and(|range| range.crc && range.end.is_none_or(|end| physical_offset < end));
@@ -127,14 +128,14 @@ impl Settings {
         Verify { body_crc: !guarded, record_crc: if guarded { RecordCrc::Required } else { RecordCrc::Ignore } }
     }
 
-    /// Whether txstore wrote what is at an offset.
+    /// Returns whether txstore wrote what is at an offset.
     pub fn wrote(&self, physical_offset: u64) -> bool {
         let holds =
             |range: &OwnRange| range.start <= physical_offset && range.end.is_none_or(|end| physical_offset < end);
         self.ranges.iter().any(holds)
     }
 
-    /// Whether txstore alone wrote the log between two offsets.
+    /// Returns whether txstore alone wrote the log between two offsets.
     pub fn is_all_ours(&self, from: u64, to: u64) -> bool {
         let mut at = from;
         for range in &self.ranges {
@@ -145,7 +146,7 @@ impl Settings {
         at >= to
     }
 
-    /// Whether txstore wrote the byte at an offset, or would write it next.
+    /// Returns whether txstore wrote the byte at an offset, or would write it next.
     pub fn is_ours(&self, at: u64) -> bool {
         self.ranges.iter().any(|range| range.start <= at && range.end.is_none_or(|end| at < end))
     }
@@ -173,13 +174,13 @@ impl Settings {
         self.ranges.retain(|range| range.end != Some(range.start));
     }
 
-    /// Where a queue that was deleted begins; 0: it was not.
+    /// Returns where a queue that was deleted begins; 0: it was not.
     pub fn deleted_below(&self, topic: &str, queue_id: QueueId) -> u64 {
         let is_it = |queue: &&DeletedQueue| queue.topic == topic && queue.queue_id == queue_id;
         self.deleted.iter().find(is_it).map_or(0, |queue| queue.below)
     }
 
-    /// Whether a record is one of a topic's that was deleted behind it.
+    /// Returns whether a record is one of a topic's that was deleted behind it.
     pub fn has_deleted(&self, view: &RecordView<'_>) -> bool {
         let has_entry = matches!(view.transaction_type(), TransactionType::None | TransactionType::Commit);
         has_entry && view.queue_offset.0 < self.deleted_below(view.topic, view.queue_id)

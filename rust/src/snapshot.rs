@@ -1,8 +1,9 @@
 //! Snapshot: the state at a position of the log, to open faster: `txstore/snapshot`.
 //!
-//! In: the table of transactions, the queues' ends, the index's mark. Out: the same, if the file is whole and fits the log.
+//! In:     the table of transactions, the queues' ends, the index's mark.
+//! Out:    the same, if the file is whole and fits the log.
 //! Always: everything derived from the log below the position was synced before the snapshot was written. Never needed
-//! for correctness: without it the whole log is read.
+//!         for correctness: without it the whole log is read.
 //!
 //! ```text
 //! 0         8         12     16                     little-endian
@@ -70,8 +71,8 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The bytes of a snapshot of a live table, whose ages go by the monotonic clock: `to_wall_ms` added to its time
-    /// gives wall time.
+    /// Returns the bytes of a snapshot of a live table, whose ages go by the monotonic clock: `to_wall_ms` added to its
+    /// time gives wall time.
     pub fn encode(&self, table: &Frozen, to_wall_ms: i64) -> Vec<u8> {
         let mut out = Writer(vec![0; HEADER]);
         out.u64(self.position);
@@ -115,12 +116,12 @@ impl Snapshot {
         read_file(storage, Self::decode)
     }
 
-    /// The position of the snapshot in the file; 0 if it is missing or damaged.
+    /// Returns the position of the snapshot in the file; 0 if it is missing or damaged.
     pub fn position_of(storage: &dyn Storage) -> Result<u64> {
         Ok(read_file(storage, |bytes| payload(bytes)?.u64())?.unwrap_or(0))
     }
 
-    /// A snapshot from its bytes, if they are one.
+    /// Returns a snapshot from its bytes, if they are one.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut input = payload(bytes)?;
         let (position, newest_store_ms) = (input.u64()?, input.i64()?);
@@ -154,7 +155,7 @@ fn read_file<T>(storage: &dyn Storage, take: impl FnOnce(&[u8]) -> Option<T>) ->
     Ok(map.bytes(0..length.min(map.len())).and_then(|bytes| take(&bytes)))
 }
 
-/// What follows the header, if it is as the header says.
+/// Returns what follows the header, if it is as the header says.
 fn payload(bytes: &[u8]) -> Option<Reader<'_>> {
     let mut input = Reader(bytes);
     let (magic, version, crc) = (input.u64()?, input.u32()?, input.u32()?);

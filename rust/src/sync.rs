@@ -1,9 +1,11 @@
 //! Sync: the locks and atomics of everything that threads share.
 //!
-//! In: nothing. Out: the standard library's locks, which no panic poisons, and its atomics; under `cfg(loom)` loom's,
-//! with the same face, so that `make loom` runs the engine's own code in every order. Always: a lock is its own few
-//! bytes and the kernel's futex, so that a forked child's new stores meet nothing of its parent's threads (the queue of
-//! waiting threads that `parking_lot` keeps for the whole process is copied by a fork, full of threads that are gone).
+//! In:     nothing.
+//! Out:    the standard library's locks, which no panic poisons, and its atomics; under `cfg(loom)` loom's, with the
+//!         same face, so that `make loom` runs the engine's own code in every order.
+//! Always: a lock is its own few bytes and the kernel's futex, so that a forked child's new stores meet nothing of its
+//!         parent's threads (the queue of waiting threads that `parking_lot` keeps for the whole process is copied by a
+//!         fork, full of threads that are gone).
 //! Not here: what they guard; maps that other processes share.
 
 #[cfg(loom)]

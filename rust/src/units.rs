@@ -1,6 +1,7 @@
 //! Units: one type for each number that must not be mistaken for another.
 //!
-//! In: plain integers at the edges (bytes on disk, Python). Out: newtypes with the few operations that make sense.
+//! In:     plain integers at the edges (bytes on disk, Python).
+//! Out:    newtypes with the few operations that make sense.
 //! Always: a physical offset counts bytes of the commit log, a queue offset counts entries of a queue.
 
 use std::fmt;
@@ -22,7 +23,7 @@ pub struct QueueId(pub i32);
 pub struct TimestampMs(pub i64);
 
 impl PhysicalOffset {
-    /// The offset `bytes` further on.
+    /// Returns the offset `bytes` further on.
     #[must_use]
     pub const fn plus(self, bytes: u64) -> Self {
         Self(self.0.saturating_add(bytes))
@@ -30,7 +31,7 @@ impl PhysicalOffset {
 }
 
 impl QueueOffset {
-    /// The offset `entries` further on.
+    /// Returns the offset `entries` further on.
     #[must_use]
     pub const fn plus(self, entries: u64) -> Self {
         Self(self.0.saturating_add(entries))
@@ -61,13 +62,13 @@ impl fmt::Display for TimestampMs {
     }
 }
 
-/// A length in memory as a file's length; lossless on the 64-bit machines that this crate supports.
+/// Returns a length in memory as a file's length; lossless on the 64-bit machines that this crate supports.
 #[inline]
 pub(crate) fn to_u64(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// A file's length as a length in memory; lossless on the 64-bit machines that this crate supports.
+/// Returns a file's length as a length in memory; lossless on the 64-bit machines that this crate supports.
 #[inline]
 pub(crate) fn to_usize(length: u64) -> usize {
     usize::try_from(length).unwrap_or(usize::MAX)

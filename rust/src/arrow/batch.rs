@@ -1,7 +1,9 @@
 //! Batch: records, column by column, until they are a record batch.
 //!
-//! In: one decoded record after the other. Out: record batches of one schema. Always: only what the chosen columns need is
-//! looked at; a record's properties are walked once. Not here: which records, and where they stand.
+//! In:     one decoded record after the other.
+//! Out:    record batches of one schema.
+//! Always: only what the chosen columns need is looked at; a record's properties are walked once.
+//! Not here: which records, and where they stand.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -85,7 +87,7 @@ const _: () = assert!(TAGS.len() == 4 && KEYS.len() == 4 && PRODUCER_GROUP.len()
 const _: () = assert!(REAL_QUEUE_ID.len() == 8 && TRANSACTION_PREPARED.len() == 8 && REAL_TOPIC.len() == 10);
 const _: () = assert!(TRANSACTION_ID.len() == 17 && TRANSACTION_CHECK_TIMES.len() == 23);
 
-/// Whether a column takes something from `Facts`.
+/// Returns whether a column takes something from `Facts`.
 const fn takes_facts(column: Column) -> bool {
     matches!(
         column,
@@ -177,7 +179,7 @@ impl Batch {
         self.rows += rows;
     }
 
-    /// The batch; the next one begins.
+    /// Returns the batch; the next one begins.
     pub(super) fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
         let mut arrays = Vec::with_capacity(self.columns.len());
         for (_, cells) in &mut self.columns {
@@ -266,7 +268,7 @@ fn transaction_id<'a>(view: &RecordView<'_>, facts: &Facts<'a>) -> Option<&'a [u
     transaction_id.or_else(|| unique_id.filter(|_| is_transaction))
 }
 
-/// What a record tells of a transaction.
+/// Returns what a record tells of a transaction.
 fn trace(view: &RecordView<'_>) -> &'static str {
     match view.topic {
         HALF_TOPIC => "half",
@@ -276,7 +278,7 @@ fn trace(view: &RecordView<'_>) -> &'static str {
     }
 }
 
-/// What a record shares with all others of its transaction, as recovery sees it; none in an op.
+/// Returns what a record shares with all others of its transaction, as recovery sees it; none in an op.
 fn identity(view: &RecordView<'_>, facts: &Facts<'_>) -> Option<i64> {
     let (group, unique_id) = (words(facts.group), words(facts.unique_id));
     let real_topic = if is_final(view) { view.topic } else { words(facts.real_topic) };
@@ -284,17 +286,17 @@ fn identity(view: &RecordView<'_>, facts: &Facts<'_>) -> Option<i64> {
     is_known.then(|| Identity::new(group, unique_id, real_topic, view.body_crc).0.cast_signed())
 }
 
-/// A property as text, empty where there is none.
+/// Returns a property as text, empty where there is none.
 fn words(bytes: Option<&[u8]>) -> &str {
     bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
 }
 
-/// Whether a record is the message of a committed transaction in its real topic.
+/// Returns whether a record is the message of a committed transaction in its real topic.
 fn is_final(view: &RecordView<'_>) -> bool {
     trace(view) == "final" && view.transaction_type() == TransactionType::Commit
 }
 
-/// A final message stands in its real topic; RocketMQ 5.4 does not name it once more.
+/// Returns a final message stands in its real topic; RocketMQ 5.4 does not name it once more.
 fn final_topic<'a>(view: &RecordView<'a>) -> Option<&'a [u8]> {
     is_final(view).then_some(view.topic.as_bytes())
 }

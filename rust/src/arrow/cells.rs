@@ -1,7 +1,9 @@
 //! Cells: the values of one column, on their way into an array.
 //!
-//! In: records. Out: an Arrow array. Always: values are copied once from the mapped log; text that is no UTF-8 is
-//! mended, not refused. Not here: which records.
+//! In:     records.
+//! Out:    an Arrow array.
+//! Always: values are copied once from the mapped log; text that is no UTF-8 is mended, not refused.
+//! Not here: which records.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -248,7 +250,7 @@ impl Entries {
     }
 }
 
-/// One of 64 bits, by a name's length and ends: two names with different bits are different.
+/// Returns one of 64 bits, by a name's length and ends: two names with different bits are different.
 #[inline]
 fn mark(name: &[u8]) -> u64 {
     let (first, last) = (name.first().copied().unwrap_or(0), name.last().copied().unwrap_or(0));
@@ -430,7 +432,7 @@ impl Cells {
         }
     }
 
-    /// The array.
+    /// Returns the array.
     pub(super) fn finish(self) -> Built<ArrayRef> {
         Ok(match self {
             Self::Text(texts) => Arc::new(texts.strings()?),

@@ -1,8 +1,10 @@
 //! Folded: the view of transactions, one row for each, from all its records.
 //!
-//! In: the whole log. Out: rows. Always: by the one rule that recovery uses (docs/transactions.md), also where a broker
-//! put halves back or committed twice. Memory: every transaction of the log, so there is a limit to them. Not here: the
-//! rule.
+//! In:     the whole log.
+//! Out:    rows.
+//! Always: by the one rule that recovery uses (docs/transactions.md), also where a broker put halves back or committed
+//!         twice. Memory: every transaction of the log, so there is a limit to them.
+//! Not here: the rule.
 
 use std::vec::IntoIter;
 

@@ -36,12 +36,12 @@ impl RecordName {
 }
 
 impl Log {
-    /// The store's id; `None` in a store that no txstore with ids has opened for writing.
+    /// Returns the store's id; `None` in a store that no txstore with ids has opened for writing.
     pub fn store_id(&self) -> Option<StoreId> {
         self.settings().and_then(|settings| settings.id)
     }
 
-    /// The record that begins at an offset, `None` if there is none.
+    /// Returns the record that begins at an offset, `None` if there is none.
     pub fn record_at(&self, at: u64) -> Result<Option<RecordName>> {
         match self.read(PhysicalOffset(at), &mut None, RecordName::of) {
             Ok(name) => Ok(Some(name)),
@@ -50,7 +50,7 @@ impl Log {
         }
     }
 
-    /// The last record that begins before `end`; `None` if retention has left none.
+    /// Returns the last record that begins before `end`; `None` if retention has left none.
     pub fn last_before(&self, end: u64) -> Result<Option<RecordName>> {
         let mut reach = REACH;
         loop {
@@ -65,7 +65,8 @@ impl Log {
         }
     }
 
-    /// Where the last record of a range begins. What cannot be read is passed over: naming it is the scan's task.
+    /// Returns where the last record of a range begins. What cannot be read is passed over: naming it is the scan's
+    /// task.
     fn last_between(&self, start: u64, end: u64) -> Result<Option<u64>> {
         let mut last = None;
         let mut at = self.boundary(start, end)?;

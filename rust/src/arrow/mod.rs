@@ -1,7 +1,9 @@
 //! Arrow: ranges of the commit log as record batches.
 //!
-//! In: a store's directory, what to show of it. Out: a stream of record batches of one schema. Always: no lock, no
-//! thread, nothing written; nothing behind the visible end is mapped; each record is verified. Not here: Python, Spark.
+//! In:     a store's directory, what to show of it.
+//! Out:    a stream of record batches of one schema.
+//! Always: no lock, no thread, nothing written; nothing behind the visible end is mapped; each record is verified.
+//! Not here: Python, Spark.
 
 mod batch;
 mod cells;

@@ -1,7 +1,9 @@
 //! Options: what a scan shows, and how it is cut into batches.
 //!
-//! In: what the caller asks for. Out: `ScanOptions`, checked; whether a record is wanted. Always: limits bound memory,
-//! whatever the log holds. Not here: what the store has.
+//! In:     what the caller asks for.
+//! Out:    `ScanOptions`, checked; whether a record is wanted.
+//! Always: limits bound memory, whatever the log holds.
+//! Not here: what the store has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -36,7 +38,7 @@ pub enum BadRecords {
     Skip,
 }
 
-/// The name of a record's transaction type: a record of the half topic is prepared, whatever its sysflag.
+/// Returns the name of a record's transaction type: a record of the half topic is prepared, whatever its sysflag.
 pub(super) fn transaction_type(view: &RecordView<'_>) -> TransactionType {
     if view.topic == HALF_TOPIC { TransactionType::Prepared } else { view.transaction_type() }
 }
@@ -90,7 +92,7 @@ const BATCH_ROWS_MAX: usize = 1 << 20;
 const BATCH_BYTES_MAX: usize = 1 << 30;
 
 impl ScanOptions {
-    /// A view with all its columns and nothing left out.
+    /// Returns a view with all its columns and nothing left out.
     pub fn of(view: View) -> Self {
         Self {
             view,
@@ -147,12 +149,12 @@ impl ScanOptions {
         Err(invalid(option, format!("{what}\n{hint}")))
     }
 
-    /// Whether a record's bodies are shown, so that its CRCs are checked.
+    /// Returns whether a record's bodies are shown, so that its CRCs are checked.
     pub(super) fn takes_body(&self) -> bool {
         self.columns.contains(&Column::Body)
     }
 
-    /// Whether a record belongs to the view and to what was asked for.
+    /// Returns whether a record belongs to the view and to what was asked for.
     #[inline]
     pub(super) fn wants(&self, view: &RecordView<'_>, topics: &mut TopicMemory) -> bool {
         let in_view = match self.view {
@@ -212,7 +214,7 @@ impl TopicMemory {
     }
 }
 
-/// The types of those names.
+/// Returns the types of those names.
 pub fn types_named(names: &[String]) -> Result<Vec<TransactionType>> {
     let named = |name: &String| {
         let found = TYPES.iter().find(|(known, _)| known == name).map(|(_, kind)| *kind);

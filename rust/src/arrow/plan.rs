@@ -15,8 +15,8 @@ use crate::error::Result;
 use crate::log_view::Stop;
 
 impl Log {
-    /// Where a range from `start` on, where a record begins, ends after so many wanted rows or so many bytes: at a
-    /// record's end.
+    /// Returns where a range from `start` on, where a record begins, ends after so many wanted rows or so many bytes:
+    /// at a record's end.
     pub fn advance(&self, options: &ScanOptions, start: u64, rows: Option<u64>, bytes: Option<u64>) -> Result<u64> {
         let visible = self.visible_end(Some(start))?;
         let end = options.end.map_or(visible, |end| end.min(visible)).max(start);
@@ -44,7 +44,8 @@ impl Log {
         }
     }
 
-    /// The topics that have queues, or are to have some, sorted. A new queue's file is written after its first messages.
+    /// Returns the topics that have queues, or are to have some, sorted. A new queue's file is written after its first
+    /// messages.
     pub fn topics(&self) -> Result<Vec<String>> {
         let entries = self.storage().list(crate::consume_queue::DIRECTORY)?.unwrap_or_default();
         let queues = entries.into_iter().filter(|entry| entry.is_dir).map(|entry| entry.name);

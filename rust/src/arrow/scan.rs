@@ -1,8 +1,10 @@
 //! Scan: a range of the log as a stream of record batches.
 //!
-//! In: a log, options. Out: batches, in the log's order. Always: memory is bounded by a window, a batch and one record;
-//! rows that were read while the writer changed more than the end are read again. Not here: how far the log may be
-//! read.
+//! In:     a log, options.
+//! Out:    batches, in the log's order.
+//! Always: memory is bounded by a window, a batch and one record; rows that were read while the writer changed more
+//!         than the end are read again.
+//! Not here: how far the log may be read.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -91,12 +93,12 @@ enum Left {
 }
 
 impl Scan {
-    /// A stream over the store in a directory.
+    /// Opens a stream over the store in a directory.
     pub fn open(path: &Path, options: Arc<ScanOptions>, counts: Arc<Counts>) -> Result<Self> {
         Self::over(Log::open(path)?, options, counts)
     }
 
-    /// A stream over a log.
+    /// Returns a stream over a log.
     pub fn over(log: Log, options: Arc<ScanOptions>, counts: Arc<Counts>) -> Result<Self> {
         options.check()?;
         let (start, end) = Self::range(&log, &options, &counts)?;
@@ -150,7 +152,7 @@ impl Scan {
         Ok((log.boundary(start, visible)?, end))
     }
 
-    /// The next batch; `None` at the end.
+    /// Returns the next batch; `None` at the end.
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         if self.options.view == View::Transactions {
             return self.next_folded();
@@ -213,7 +215,7 @@ impl Scan {
         Ok(())
     }
 
-    /// The window that holds the next record; `None` where the range ends.
+    /// Returns the window that holds the next record; `None` where the range ends.
     fn take_window(&mut self, needed: u64) -> Result<Option<Window>> {
         if let Some(window) = self.window.take().filter(|window| window.range.contains(&self.at)) {
             return Ok(Some(window));
@@ -332,7 +334,8 @@ impl Scan {
         Ok(true)
     }
 
-    /// The body as the application sent it, if it is asked for; `None`: it cannot be unpacked and is passed over.
+    /// Returns the body as the application sent it, if it is asked for; `None`: it cannot be unpacked and is passed
+    /// over.
     #[inline]
     fn body<'a>(&self, view: &RecordView<'a>) -> Result<Option<Cow<'a, [u8]>>> {
         if !self.takes_body {
@@ -393,12 +396,12 @@ impl Scan {
         Ok(Left::Read)
     }
 
-    /// A record may reach across the end of a range that was not cut at records, never across the visible end.
+    /// Returns a record may reach across the end of a range that was not cut at records, never across the visible end.
     fn reach(&self) -> u64 {
         if self.options.is_cut { self.end } else { u64::MAX }
     }
 
-    /// The range is over; whether it ends as it should.
+    /// Returns the range is over; whether it ends as it should.
     fn end_here(&self) -> Result<Left> {
         self.check_end().map(|()| Left::Over)
     }
@@ -428,7 +431,7 @@ impl Scan {
         self.check_end()
     }
 
-    /// Bytes of the log from the scan's place on, as far as is known.
+    /// Returns bytes of the log from the scan's place on, as far as is known.
     pub fn position(&self) -> u64 {
         self.at
     }

@@ -1,8 +1,9 @@
 //! Schema: the columns of every view, defined once for all who read Arrow.
 //!
-//! In: a view and names. Out: columns, and the Arrow schema of some of them. Always: exactly the types that Spark's
-//! Python data sources accept: no large, view or dictionary types, times in microseconds of UTC, maps of `key` and
-//! `value`.
+//! In:     a view and names.
+//! Out:    columns, and the Arrow schema of some of them.
+//! Always: exactly the types that Spark's Python data sources accept: no large, view or dictionary types, times in
+//!         microseconds of UTC, maps of `key` and `value`.
 
 use std::sync::Arc;
 
@@ -37,7 +38,7 @@ impl View {
         ("transactions", Self::Transactions),
     ];
 
-    /// The view of that name.
+    /// Returns the view of that name.
     pub fn named(name: &str) -> Result<Self> {
         let names = || Self::ALL.map(|(name, _)| name).join(", ");
         let found = Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, view)| *view);
@@ -47,7 +48,7 @@ impl View {
         })
     }
 
-    /// Its columns, in order.
+    /// Returns its columns, in order.
     pub fn columns(self) -> Vec<Column> {
         match self {
             Self::Messages | Self::CommitLog => RECORD.to_vec(),
@@ -58,7 +59,7 @@ impl View {
         }
     }
 
-    /// The chosen ones of its columns, in the order of the choice.
+    /// Returns the chosen ones of its columns, in the order of the choice.
     pub fn choose(self, names: &[String]) -> Result<Vec<Column>> {
         let columns = self.columns();
         let invalid = |what: String| Error::InvalidOption { option: "columns".into(), what };
@@ -102,7 +103,7 @@ macro_rules! columns {
         pub enum Column { $($column,)* }
 
         impl Column {
-            /// Its name.
+            /// Returns its name.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$column => $name,)* }
             }
@@ -217,7 +218,7 @@ const TRANSACTION: &[Column] = &[
 ];
 
 impl Column {
-    /// Its Arrow field.
+    /// Returns its Arrow field.
     pub fn field(self) -> Field {
         let (kind, nullable) = self.kind();
         let data_type = match kind {
@@ -237,7 +238,7 @@ impl Column {
 /// The zone of all times, spelled as Spark spells it.
 pub(super) const UTC: &str = "UTC";
 
-/// The field of a list's elements, named as Spark names it.
+/// Returns the field of a list's elements, named as Spark names it.
 pub(super) fn element(data_type: DataType) -> Arc<Field> {
     Arc::new(Field::new("element", data_type, false))
 }
@@ -247,7 +248,7 @@ pub(super) fn map_fields() -> Fields {
     Fields::from(vec![Field::new("key", DataType::Utf8, false), Field::new("value", DataType::Utf8, true)])
 }
 
-/// The schema of some columns.
+/// Returns the schema of some columns.
 pub fn schema(columns: &[Column]) -> Arc<Schema> {
     Arc::new(Schema::new(columns.iter().map(|column| column.field()).collect::<Vec<_>>()))
 }

@@ -1,7 +1,10 @@
 //! Appender: gives records their place and writes them, under the put lock.
 //!
-//! In: drafts, as a batch. Out: their places; the bytes in the page cache. Always: a batch is there whole or not at
-//! all; store timestamps never decrease; a file is durable before the next one is begun. Not here: queue offsets' meaning.
+//! In:     drafts, as a batch.
+//! Out:    their places; the bytes in the page cache.
+//! Always: a batch is there whole or not at all; store timestamps never decrease; a file is durable before the next one
+//!         is begun.
+//! Not here: queue offsets' meaning.
 
 use std::sync::Arc;
 
@@ -43,13 +46,13 @@ pub struct EndsToCome {
 }
 
 impl EndsToCome {
-    /// The same with one more.
+    /// Returns the same with one more.
     #[must_use]
     pub fn with(self, size: u32) -> Self {
         Self { bytes: self.bytes + u64::from(size), count: self.count + 1, largest: self.largest.max(size) }
     }
 
-    /// How much of the log they may take: where a copy does not fit into the rest of a file, that rest is lost.
+    /// Returns how much of the log they may take: where a copy does not fit into the rest of a file, that rest is lost.
     fn room(self, file_size: u64) -> u64 {
         let records = self.bytes + self.count * END_EXTRA;
         let lost = u64::from(self.largest) + END_EXTRA + FILE_TAIL;
@@ -109,7 +112,8 @@ pub struct Appender {
 }
 
 impl Appender {
-    /// A writer behind the log's appended end. `write_space`: space is written when it is taken, which makes small syncs cheap.
+    /// Creates a writer behind the log's appended end. `write_space`: space is written when it is taken, which makes
+    /// small syncs cheap.
     pub fn new(log: Arc<CommitLog>, with_crc: bool, write_space: bool, newest: TimestampMs) -> Self {
         let end = log.appended();
         Self {
@@ -148,19 +152,19 @@ impl Appender {
         self.parts.push(Part { offset: self.cursor, start: self.written });
     }
 
-    /// The log's bytes from a place on, if they are still in memory.
+    /// Returns the log's bytes from a place on, if they are still in memory.
     pub fn recent(&self, physical_offset: PhysicalOffset) -> Option<&[u8]> {
         let from = to_usize(physical_offset.0.checked_sub(self.buffer_start)?);
         self.buffer.get(from..self.written).filter(|bytes| !bytes.is_empty())
     }
 
-    /// Bytes of memory that are taken for batches.
+    /// Returns bytes of memory that are taken for batches.
     #[cfg(test)]
     pub(super) const fn memory(&self) -> usize {
         self.buffer.capacity()
     }
 
-    /// The store timestamp that records of this batch get.
+    /// Returns the store timestamp that records of this batch get.
     pub const fn store_timestamp(&self) -> TimestampMs {
         self.store_timestamp
     }
@@ -193,7 +197,7 @@ impl Appender {
         Ok(Appended { physical_offset, size, store_timestamp: self.store_timestamp })
     }
 
-    /// Whether `write` will neither wait nor make a file: everything goes into space that is taken already.
+    /// Returns whether `write` will neither wait nor make a file: everything goes into space that is taken already.
     pub fn is_ready(&self, urgency: Urgency) -> bool {
         self.parts.len() == 1 && self.current.is_some() && self.wanted(urgency) <= self.space_end
     }

@@ -1,7 +1,8 @@
 //! Commit log: every record, one behind the other; the truth from which all else is derived.
 //!
-//! In: encoded records. Out: records by physical offset, or in order. Always: bytes below the appended end never
-//! change.
+//! In:     encoded records.
+//! Out:    records by physical offset, or in order.
+//! Always: bytes below the appended end never change.
 //! Not here: what a record means.
 
 mod appender;
@@ -54,7 +55,7 @@ impl std::fmt::Debug for CommitLog {
 }
 
 impl CommitLog {
-    /// A log over opened files; its ends are set by recovery.
+    /// Creates a log over opened files; its ends are set by recovery.
     pub fn new(segments: SegmentQueue) -> Self {
         Self { segments, appended: AtomicU64::new(0), durable: AtomicU64::new(0), verify: RwLock::new(None) }
     }
@@ -64,12 +65,12 @@ impl CommitLog {
         *self.verify.write() = Some(Arc::new(verify));
     }
 
-    /// One past the last record.
+    /// Returns one past the last record.
     pub fn appended(&self) -> u64 {
         self.appended.load(Ordering::Acquire)
     }
 
-    /// The end that a successful sync covers.
+    /// Returns the end that a successful sync covers.
     pub fn durable(&self) -> u64 {
         self.durable.load(Ordering::Acquire)
     }
@@ -84,7 +85,7 @@ impl CommitLog {
         self.durable.store(end, Ordering::Release);
     }
 
-    /// The file that holds an offset, for reading; says `OffsetTooOld` or `MessageNotFound` if there is none.
+    /// Returns the file that holds an offset, for reading; says `OffsetTooOld` or `MessageNotFound` if there is none.
     pub fn segment(&self, offset: PhysicalOffset) -> Result<Arc<Segment>> {
         self.segment_below(offset, self.appended())
     }

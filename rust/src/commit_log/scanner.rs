@@ -1,6 +1,7 @@
 //! Scanner: the log's records in order, to its end or to the first that is none.
 //!
-//! In: where to begin and where to stop. Out: each record, borrowed from its file; then what kind of end it met.
+//! In:     where to begin and where to stop.
+//! Out:    each record, borrowed from its file; then what kind of end it met.
 //! Always: stops at the first bad record; whether that is a torn tail or damage is recovery's question.
 
 use super::CommitLog;

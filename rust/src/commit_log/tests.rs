@@ -235,7 +235,8 @@ fn eventually(holds: impl Fn() -> bool) -> bool {
     })
 }
 
-/// How many of 200 syncs meet space that is written for the first time, with 20 records of 1 KiB before each synced one.
+/// Returns how many of 200 syncs meet space that is written for the first time, with 20 records of 1 KiB before each
+/// synced one.
 fn syncs_that_meet_new_space(synced_soon: bool) -> usize {
     let memory = Memory::new();
     let storage: Arc<dyn Storage> = Arc::new(memory.clone());

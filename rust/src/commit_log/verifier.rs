@@ -1,8 +1,10 @@
 //! Verifier: sums up records in front of who reads a long part of the log, in a thread of its own.
 //!
-//! In: from where on a thread is worth its start, and how records are verified. Out: what is left to verify at an offset. Always: whoever reads
-//! decodes each record, and verifies itself what the thread has not; where no thread can be had, all of it. Not here:
-//! what a bad record means; the thread stops at it and says nothing.
+//! In:     from where on a thread is worth its start, and how records are verified.
+//! Out:    what is left to verify at an offset.
+//! Always: whoever reads decodes each record, and verifies itself what the thread has not; where no thread can be had,
+//!         all of it.
+//! Not here: what a bad record means; the thread stops at it and says nothing.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -83,7 +85,7 @@ impl Progress {
         }
     }
 
-    /// Whether to go on from here: not where the reader is further, or has ended.
+    /// Returns whether to go on from here: not where the reader is further, or has ended.
     fn waits_for_the_reader(&self, verified: u64) -> bool {
         loop {
             if self.over.load(Ordering::Relaxed) {

@@ -1,7 +1,9 @@
 //! Lenient JSON: the text that a broker's fastjson writes.
 //!
-//! In: text. Out: a value, or where and why not. Always: nesting and size are bounded, no text makes it panic. More than
-//! JSON: keys without quotes (`{0:25}`), single quotes, fastjson's escapes, a comma before the closing bracket.
+//! In:     text.
+//! Out:    a value, or where and why not.
+//! Always: nesting and size are bounded, no text makes it panic. More than JSON: keys without quotes (`{0:25}`), single
+//!         quotes, fastjson's escapes, a comma before the closing bracket.
 
 use serde_json::{Map, Number, Value};
 
@@ -46,7 +48,7 @@ impl<'t> Parser<'t> {
         after.is_some()
     }
 
-    /// The characters from here for as long as they are allowed.
+    /// Returns the characters from here for as long as they are allowed.
     fn run(&mut self, allowed: impl Fn(char) -> bool) -> &'t str {
         let len = self.rest.find(|c| !allowed(c)).unwrap_or(self.rest.len());
         let (run, rest) = self.rest.split_at(len);
@@ -167,7 +169,7 @@ fn number(word: &str) -> Option<Number> {
     Number::from_f64(word.parse().ok()?)
 }
 
-/// What stands behind a backslash.
+/// Returns what stands behind a backslash.
 fn escape(chars: &mut std::str::Chars<'_>) -> Option<char> {
     Some(match chars.next()? {
         'n' => '\n',

@@ -1,11 +1,13 @@
 //! Config text: a value as a broker writes it.
 //!
-//! In: a value. Out: text with tabs, one entry a line. Always: `parse_lenient` gives the value back. In an offset table
-//! the queue ids stand without quotes; anywhere else a key is a name, which a broker only takes with them.
+//! In:     a value.
+//! Out:    text with tabs, one entry a line.
+//! Always: `parse_lenient` gives the value back. In an offset table the queue ids stand without quotes; anywhere else a
+//!         key is a name, which a broker only takes with them.
 
 use serde_json::Value;
 
-/// The text of a config file.
+/// Returns the text of a config file.
 pub fn to_text(value: &Value) -> String {
     let mut text = String::new();
     write_value(&mut text, value, 0, false);

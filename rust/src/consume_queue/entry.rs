@@ -29,7 +29,7 @@ impl Entry {
     /// An entry for no message, in front of a queue that does not begin at 0.
     pub const PADDING: Self = Self { physical_offset: PhysicalOffset(0), size: PADDING_SIZE, tags_code: 0 };
 
-    /// Its bytes on disk.
+    /// Returns its bytes on disk.
     pub fn to_bytes(self) -> [u8; ENTRY_SIZE] {
         let mut bytes = [0; ENTRY_SIZE];
         let (offset, rest) = bytes.split_at_mut(8);
@@ -50,12 +50,12 @@ impl Entry {
         plausible.then(|| Self { physical_offset: PhysicalOffset(offset), size, tags_code: i64::from_be_bytes(*tags) })
     }
 
-    /// Whether it stands for no message.
+    /// Returns whether it stands for no message.
     pub fn is_padding(&self) -> bool {
         self.size == PADDING_SIZE
     }
 
-    /// One past the record's last byte.
+    /// Returns one past the record's last byte.
     pub fn end(&self) -> u64 {
         self.physical_offset.0 + u64::from(self.size)
     }

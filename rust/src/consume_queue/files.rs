@@ -1,7 +1,9 @@
 //! The queues' files: blocks of entries written and read by position.
 //!
-//! In: a queue's name and entry numbers. Out: bytes of entries. Always: a path is built only from names that were
-//! checked; handles are few, however many queues there are. Not here: which entries are valid.
+//! In:     a queue's name and entry numbers.
+//! Out:    bytes of entries.
+//! Always: a path is built only from names that were checked; handles are few, however many queues there are.
+//! Not here: which entries are valid.
 
 use std::sync::Arc;
 
@@ -60,7 +62,7 @@ impl QueueFiles {
         self.handles.lock().clear();
     }
 
-    /// Bytes of one file.
+    /// Returns bytes of one file.
     pub const fn file_size(&self) -> u64 {
         self.file_size
     }
@@ -75,7 +77,7 @@ impl QueueFiles {
         self.handles.lock().clear();
     }
 
-    /// Every queue that has files.
+    /// Returns every queue that has files.
     pub fn list(&self) -> Result<Vec<QueueRoom>> {
         let mut queues = Vec::new();
         for topic in self.storage.list(DIRECTORY)?.unwrap_or_default() {
@@ -143,7 +145,8 @@ impl QueueFiles {
         Ok(None)
     }
 
-    /// One past the last of a queue's entries in memory that its files have, too, without a different one before it.
+    /// Returns one past the last of a queue's entries in memory that its files have, too, without a different one
+    /// before it.
     pub fn held(&self, queue: &ConsumeQueue) -> Result<u64> {
         let (mut at, mut rest) = (queue.settled(), queue.tail());
         while !rest.is_empty() {
@@ -164,7 +167,7 @@ impl QueueFiles {
         self.handles.lock().retain(|name, _| (&name.0, name.1) != (topic, queue_id));
     }
 
-    /// An entry of a queue, from memory or file; `None` for what is no entry or has no file any more.
+    /// Returns an entry of a queue, from memory or file; `None` for what is no entry or has no file any more.
     pub fn entry(&self, queue: &ConsumeQueue, at: u64) -> Result<Option<Entry>> {
         if at >= queue.settled() {
             return Ok(queue.in_memory(at));
@@ -182,8 +185,8 @@ impl QueueFiles {
         Ok(None)
     }
 
-    /// The first entry of a queue that leads to `minimum` or behind it; its end if none does. What has no file any more
-    /// led to a place in front.
+    /// Returns the first entry of a queue that leads to `minimum` or behind it; its end if none does. What has no file
+    /// any more led to a place in front.
     pub fn first_left(&self, queue: &ConsumeQueue, minimum: u64) -> Result<u64> {
         let leads_behind = |entry: &Entry| !entry.is_padding() && entry.physical_offset.0 >= minimum;
         if queue.first == queue.next() || self.entry(queue, queue.first)?.as_ref().is_some_and(leads_behind) {
@@ -219,7 +222,7 @@ impl QueueFiles {
         Ok(files.len())
     }
 
-    /// The error of an entry that leads to no message of its queue.
+    /// Returns the error of an entry that leads to no message of its queue.
     pub fn damaged(&self, topic: &str, queue_id: QueueId, entry: u64, what: &str) -> Error {
         let (base, at) = self.locate(entry);
         Error::StoreCorrupt {
@@ -239,7 +242,7 @@ impl QueueFiles {
         })
     }
 
-    /// Whether the files hold exactly this block from `from` on.
+    /// Returns whether the files hold exactly this block from `from` on.
     pub fn holds(&self, topic: &Arc<str>, queue_id: QueueId, from: u64, block: &[u8]) -> Result<bool> {
         let mut equal = true;
         self.by_file(from, block, |base, at, bytes| {
@@ -358,7 +361,7 @@ impl QueueFiles {
     }
 }
 
-/// A queue's directory; the topic's name is checked once more, because a path is built from it.
+/// Returns a queue's directory; the topic's name is checked once more, because a path is built from it.
 fn directory(topic: &str, queue_id: QueueId) -> Result<String> {
     if names::valid_path_component(topic) && queue_id.0 >= 0 {
         Ok(format!("{DIRECTORY}/{topic}/{queue_id}"))

@@ -1,8 +1,10 @@
 //! Consume queue: one queue's entries, pointing into the commit log.
 //!
-//! In: dispatch requests in log order. Out: entries by queue offset. Derived: may be deleted and rebuilt.
+//! In:     dispatch requests in log order.
+//! Out:    entries by queue offset. Derived: may be deleted and rebuilt.
 //! Always: entry i points at a whole record below the log's end; the newest entries are in memory until a block of them
-//! is written. Not here: the record's bytes.
+//!         is written.
+//! Not here: the record's bytes.
 
 mod entry;
 mod files;
@@ -36,40 +38,40 @@ pub struct ConsumeQueue {
 }
 
 impl ConsumeQueue {
-    /// A queue whose entries `first..next` are in its files.
+    /// Creates a queue whose entries `first..next` are in its files.
     pub const fn new(topic: Arc<str>, queue_id: QueueId, first: u64, next: u64) -> Self {
         Self { topic, queue_id, first, settled: next, tail: Vec::new(), unsynced_from: None }
     }
 
-    /// A queue that begins at `first`, with padding in front of it in its first file.
+    /// Returns a queue that begins at `first`, with padding in front of it in its first file.
     pub fn padded(topic: Arc<str>, queue_id: QueueId, first: u64, entries_per_file: u64) -> Self {
         let base = first - first % entries_per_file;
         let padding = Entry::PADDING.to_bytes().repeat(to_usize(first - base));
         Self { topic, queue_id, first, settled: base, tail: padding, unsynced_from: None }
     }
 
-    /// The same queue, as far as it is in files.
+    /// Returns the same queue, as far as it is in files.
     #[must_use]
     pub fn without_tail(&self) -> Self {
         Self { topic: Arc::clone(&self.topic), tail: Vec::new(), ..*self }
     }
 
-    /// The queue offset that the next message gets.
+    /// Returns the queue offset that the next message gets.
     pub fn next(&self) -> u64 {
         self.settled + to_u64(self.tail.len() / ENTRY_SIZE)
     }
 
-    /// The first entry that is only in memory.
+    /// Returns the first entry that is only in memory.
     pub const fn settled(&self) -> u64 {
         self.settled
     }
 
-    /// The bytes that are only in memory.
+    /// Returns the bytes that are only in memory.
     pub fn tail(&self) -> &[u8] {
         &self.tail
     }
 
-    /// An entry that is only in memory.
+    /// Returns an entry that is only in memory.
     pub fn in_memory(&self, at: u64) -> Option<Entry> {
         let place = at.checked_sub(self.settled).map(|place| to_usize(place) * ENTRY_SIZE)?;
         Entry::from_bytes(self.tail.get(place..)?)

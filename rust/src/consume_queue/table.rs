@@ -1,6 +1,9 @@
 //! All queues: topic and queue id → queue.
 //!
-//! In: names. Out: slots, which stay valid while the store is open. Always: one queue for a name. Not here: files.
+//! In:     names.
+//! Out:    slots, which stay valid while the store is open.
+//! Always: one queue for a name.
+//! Not here: files.
 
 use std::sync::Arc;
 
@@ -34,7 +37,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// One past the last entry.
+    /// Returns one past the last entry.
     pub fn end(&self) -> u64 {
         self.from + crate::units::to_u64(self.bytes.len() / ENTRY_SIZE)
     }
@@ -49,7 +52,7 @@ pub struct QueueTable {
 }
 
 impl QueueTable {
-    /// The slot of a queue.
+    /// Returns the slot of a queue.
     pub fn find(&self, topic: &str, queue_id: QueueId) -> Option<Slot> {
         self.by_topic.get(topic)?.iter().find(|(id, _)| *id == queue_id).map(|(_, slot)| *slot)
     }
@@ -63,7 +66,7 @@ impl QueueTable {
         slot
     }
 
-    /// The slot of a queue, made empty if it is new.
+    /// Returns the slot of a queue, made empty if it is new.
     pub fn find_or_insert(&mut self, topic: &str, queue_id: QueueId) -> Slot {
         self.find(topic, queue_id).unwrap_or_else(|| {
             let name = self.by_topic.get_key_value(topic).map_or_else(|| topic.into(), |(name, _)| Arc::clone(name));
@@ -71,12 +74,12 @@ impl QueueTable {
         })
     }
 
-    /// A queue.
+    /// Returns a queue.
     pub fn get(&self, slot: Slot) -> Option<&ConsumeQueue> {
         self.queues.get(slot.0)
     }
 
-    /// A queue, to be changed.
+    /// Returns a queue, to be changed.
     pub fn get_mut(&mut self, slot: Slot) -> Option<&mut ConsumeQueue> {
         self.queues.get_mut(slot.0)
     }
@@ -86,7 +89,7 @@ impl QueueTable {
         self.queues.iter().enumerate().map(|(index, queue)| (Slot(index), queue))
     }
 
-    /// The offset that the next message of a queue gets.
+    /// Returns the offset that the next message of a queue gets.
     pub fn next(&self, slot: Slot) -> u64 {
         self.get(slot).map_or(0, ConsumeQueue::next)
     }
@@ -99,7 +102,7 @@ impl QueueTable {
         }
     }
 
-    /// Bytes of entries that are only in memory.
+    /// Returns bytes of entries that are only in memory.
     pub const fn buffered(&self) -> usize {
         self.buffered
     }

@@ -18,7 +18,7 @@ fn entry(number: u64) -> Entry {
     Entry { physical_offset: PhysicalOffset(number * 100), size: 100, tags_code: -7 }
 }
 
-/// All entries of the queue, from its files and from memory.
+/// Returns all entries of the queue, from its files and from memory.
 fn all(files: &QueueFiles, queue: &ConsumeQueue) -> Vec<Entry> {
     let mut found = Vec::new();
     let mut at = queue.first;

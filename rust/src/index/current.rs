@@ -1,7 +1,9 @@
 //! Current index file: the one that entries are added to.
 //!
-//! In: entries in log order. Out: blocks in the file: entries, then the slots that changed, then the header. Always: the
-//! slots in memory equal the chains of the entries below the count. Not here: which file is next.
+//! In:     entries in log order.
+//! Out:    blocks in the file: entries, then the slots that changed, then the header.
+//! Always: the slots in memory equal the chains of the entries below the count.
+//! Not here: which file is next.
 
 use std::path::PathBuf;
 
@@ -27,7 +29,7 @@ pub(super) struct Current {
 }
 
 impl Current {
-    /// A file in which nothing stands yet.
+    /// Creates a file in which nothing stands yet.
     pub(super) fn new(file: Box<dyn File>, geometry: IndexGeometry) -> Self {
         Self { file, header: Header::EMPTY, geometry, slots: vec![0; index(geometry.slots)] }
     }
@@ -114,12 +116,12 @@ impl Current {
         Ok(last)
     }
 
-    /// Whether no entry fits any more.
+    /// Returns whether no entry fits any more.
     pub(super) const fn is_full(&self) -> bool {
         self.header.count >= self.geometry.entries
     }
 
-    /// How many entries still fit.
+    /// Returns how many entries still fit.
     pub(super) fn room(&self) -> usize {
         index(self.geometry.entries.saturating_sub(self.header.count))
     }
@@ -176,7 +178,7 @@ impl Current {
         self.header.count = number + 1;
     }
 
-    /// The slots whose bytes stand in a page.
+    /// Returns the slots whose bytes stand in a page.
     fn slots_of(&self, page: u64) -> std::ops::Range<usize> {
         let first_at = |page: u64| (page * wide(PAGE_BYTES)).saturating_sub(wide(HEADER_BYTES)) / wide(SLOT_BYTES);
         let clamp = |slot: u64| usize::try_from(slot).unwrap_or(usize::MAX).min(self.slots.len());
@@ -210,7 +212,7 @@ impl Current {
     }
 }
 
-/// The page of the file in which a slot stands.
+/// Returns the page of the file in which a slot stands.
 fn page_of(slot: u32) -> u64 {
     slot_at(slot) / wide(PAGE_BYTES)
 }

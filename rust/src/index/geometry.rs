@@ -1,7 +1,8 @@
 //! Found geometry: how many slots and entries a broker's index files have.
 //!
-//! In: files of which only the length is known. Out: a geometry under which their chains make sense, or the advice to
-//! name it. Always: nothing is written.
+//! In:     files of which only the length is known.
+//! Out:    a geometry under which their chains make sense, or the advice to name it.
+//! Always: nothing is written.
 
 use super::current::{read_entry, read_header, read_slots};
 use super::layout::{ENTRY_BYTES, HEADER_BYTES, IndexGeometry, SLOT_BYTES, wide};
@@ -12,7 +13,7 @@ use crate::storage::{File, OpenMode, Storage};
 const ENTRIES_PER_SLOT: u32 = 4; // RocketMQ's defaults
 const SLOTS_LOOKED_AT: usize = 1_000; // in each file; by chance not even ten would fit
 
-/// The geometry of the files in `index/`, where it has four entries a slot; `None` without files.
+/// Returns the geometry of the files in `index/`, where it has four entries a slot; `None` without files.
 pub fn find_geometry(storage: &dyn Storage) -> Result<Option<IndexGeometry>> {
     let files = index_files(storage)?;
     let Some(first) = files.first() else { return Ok(None) };
@@ -48,7 +49,7 @@ pub(super) fn wrong(geometry: IndexGeometry, seen: &str) -> Error {
     Error::InvalidOption { option: "max_hash_slot_num".to_owned(), what }
 }
 
-/// A slot whose newest entry belongs to another one.
+/// Returns a slot whose newest entry belongs to another one.
 fn odd_slot(file: &dyn File, geometry: IndexGeometry) -> Result<Option<u32>> {
     let count = read_header(file)?.count;
     let mut used = Vec::new();

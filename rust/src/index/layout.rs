@@ -1,7 +1,9 @@
 //! Index layout: the bytes of an index file.
 //!
-//! In: a header or an entry, or its bytes. Out: the other one, and where each stands in the file. Always: entry numbers
-//! start at 1; place 0 stays zeros. Not here: reading and writing.
+//! In:     a header or an entry, or its bytes.
+//! Out:    the other one, and where each stands in the file.
+//! Always: entry numbers start at 1; place 0 stays zeros.
+//! Not here: reading and writing.
 //!
 //! | bytes                   | what                                                             |
 //! |-------------------------|------------------------------------------------------------------|
@@ -33,23 +35,23 @@ impl Default for IndexGeometry {
 }
 
 impl IndexGeometry {
-    /// The length of each file.
+    /// Returns the length of each file.
     pub fn file_bytes(self) -> u64 {
         self.entry_at(self.entries)
     }
 
-    /// Where an entry stands in the file.
+    /// Returns where an entry stands in the file.
     pub(super) fn entry_at(self, number: u32) -> u64 {
         slot_at(self.slots) + u64::from(number) * wide(ENTRY_BYTES)
     }
 
-    /// The slot of a hash.
+    /// Returns the slot of a hash.
     pub(super) fn slot_of(self, hash: u32) -> u32 {
         hash.checked_rem(self.slots).unwrap_or(0)
     }
 }
 
-/// Where a slot stands in a file.
+/// Returns where a slot stands in a file.
 pub(super) fn slot_at(slot: u32) -> u64 {
     wide(HEADER_BYTES) + u64::from(slot) * wide(SLOT_BYTES)
 }
@@ -129,7 +131,7 @@ impl StoredEntry {
     }
 }
 
-/// The name of a file whose first entry was stored at that time: `yyyyMMddHHmmssSSS` in UTC, and above `last`.
+/// Returns the name of a file whose first entry was stored at that time: `yyyyMMddHHmmssSSS` in UTC, and above `last`.
 pub(super) fn file_name(stored: TimestampMs, last: Option<&str>) -> String {
     let ms = u64::try_from(stored.0).unwrap_or(0).min(253_402_300_799_999); // the year 9999's last
     let (days, in_day) = (ms / 86_400_000, ms % 86_400_000);
@@ -141,7 +143,7 @@ pub(super) fn file_name(stored: TimestampMs, last: Option<&str>) -> String {
     format!("{:017}", wanted.max(above))
 }
 
-/// The day as `yyyyMMdd`, counted in 400-year eras of years that begin in March.
+/// Returns the day as `yyyyMMdd`, counted in 400-year eras of years that begin in March.
 fn date(days_since_epoch: u64) -> u64 {
     const EPOCH_DAY: u64 = 719_468; // days from 0000-03-01 to 1970-01-01
     const ERA_DAYS: u64 = 146_097;
@@ -164,12 +166,12 @@ fn be_u64(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |value| u64::from_be_bytes(*value))
 }
 
-/// A number of bytes as a position.
+/// Returns a number of bytes as a position.
 pub(super) fn wide(bytes: usize) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// A number within memory's reach as an index.
+/// Returns a number within memory's reach as an index.
 pub(super) fn index(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }

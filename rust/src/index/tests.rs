@@ -30,7 +30,7 @@ fn names(disk: &dyn Storage) -> Vec<String> {
     disk.list(DIR).unwrap().unwrap_or_default().into_iter().map(|entry| entry.name).collect()
 }
 
-/// The file as RocketMQ would fill it, one entry at a time.
+/// Returns the file as RocketMQ would fill it, one entry at a time.
 fn naive(geometry: IndexGeometry, entries: &[IndexEntry]) -> Vec<u8> {
     let mut file = vec![0; usize::try_from(geometry.file_bytes()).unwrap()];
     let mut header = Header::EMPTY;

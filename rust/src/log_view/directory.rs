@@ -13,7 +13,7 @@ use crate::settings::Settings;
 use crate::storage::Storage;
 use crate::units::to_u64;
 
-/// Whether a directory is a store; one with other things in it is refused.
+/// Returns whether a directory is a store; one with other things in it is refused.
 pub(crate) fn look(storage: &dyn Storage) -> Result<bool> {
     let entries = storage.list("")?.unwrap_or_default();
     if entries.iter().any(|entry| entry.is_dir && entry.name == commit_log::DIRECTORY) {
@@ -46,27 +46,27 @@ fn ours(settings: Option<&Settings>) -> Option<&Settings> {
     settings.filter(|settings| settings.ranges.last().is_some_and(|range| range.end.is_none()))
 }
 
-/// Bytes of a commit log file, if the store has one or remembers it.
+/// Returns bytes of a commit log file, if the store has one or remembers it.
 pub(crate) fn log_file_size(storage: &dyn Storage, settings: Option<&Settings>) -> Result<Option<u64>> {
     let lengths = file_lengths(storage, commit_log::DIRECTORY)?;
     let found = own_size(&lengths, settings.and_then(|settings| settings.commit_log_file_size));
     Ok(ours(settings).and_then(|settings| settings.commit_log_file_size).or(found))
 }
 
-/// Bytes of a consume queue file, if the store has one or remembers it.
+/// Returns bytes of a consume queue file, if the store has one or remembers it.
 pub(crate) fn consume_queue_file_size(storage: &dyn Storage, settings: Option<&Settings>) -> Result<Option<u64>> {
     let found = queue_file_size(storage, settings.and_then(|settings| settings.consume_queue_file_size))?;
     Ok(ours(settings).and_then(|settings| settings.consume_queue_file_size).or(found))
 }
 
-/// The lengths of a row's files, without those that a crash left empty.
+/// Returns the lengths of a row's files, without those that a crash left empty.
 fn file_lengths(storage: &dyn Storage, directory: &str) -> Result<Vec<u64>> {
     let files = SegmentQueue::files(storage, directory)?;
     Ok(files.into_iter().map(|(_, file)| file.len).filter(|length| *length > 0).collect())
 }
 
-/// The size of a row's files: what is remembered, if a file has it or none is there; else the first one's. A single
-/// file whose length did not reach the disk does not tell the store's size.
+/// Returns the size of a row's files: what is remembered, if a file has it or none is there; else the first one's. A
+/// single file whose length did not reach the disk does not tell the store's size.
 fn own_size(lengths: &[u64], remembered: Option<u64>) -> Option<u64> {
     let fits = |size: &u64| lengths.is_empty() || lengths.contains(size);
     remembered.filter(fits).or_else(|| lengths.first().copied())
@@ -90,7 +90,7 @@ fn queue_file_size(storage: &dyn Storage, remembered: Option<u64>) -> Result<Opt
     Ok(first.or(remembered))
 }
 
-/// A reader's error about a directory without a commit log.
+/// Returns a reader's error about a directory without a commit log.
 pub(crate) fn no_store(storage: &dyn Storage) -> Error {
     foreign(storage, "", "it holds no store: there is no commitlog in it")
 }

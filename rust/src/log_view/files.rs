@@ -49,14 +49,14 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// The bytes from an offset on.
+    /// Returns the bytes from an offset on.
     pub(crate) fn from(&self, at: u64) -> Cow<'_, [u8]> {
         let begin = at.saturating_sub(self.range.start);
         self.map.bytes(begin..self.map.len()).unwrap_or_default()
     }
 
-    /// What is at `at`, where `rest` begins, the window's last bytes. Too few of them for a record's beginning say
-    /// nothing yet, also if they are zeros, unless the file ends there, too.
+    /// Returns what is at `at`, where `rest` begins, the window's last bytes. Too few of them for a record's beginning
+    /// say nothing yet, also if they are zeros, unless the file ends there, too.
     #[inline]
     pub(crate) fn step<'a>(&self, rest: &'a [u8], at: u64, verify: Verify) -> Step<'a> {
         if to_u64(rest.len()) < FILE_TAIL && self.range.end < self.file_end {
@@ -67,23 +67,23 @@ impl Window {
 }
 
 impl LogFiles {
-    /// The files as they were listed: offset of the first byte, and length.
+    /// Creates the files as they were listed: offset of the first byte, and length.
     pub(crate) const fn new(storage: Arc<dyn Storage>, file_size: u64, files: Vec<(u64, u64)>) -> Self {
         Self { storage, file_size, files }
     }
 
-    /// The files of a log that is open.
+    /// Returns the files of a log that is open.
     pub(crate) fn of(segments: &SegmentQueue) -> Self {
         let files = segments.all().iter().map(|segment| (segment.base(), segments.file_size())).collect();
         Self::new(Arc::clone(segments.storage()), segments.file_size(), files)
     }
 
-    /// Where the files are.
+    /// Returns where the files are.
     pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
     }
 
-    /// Bytes of one file.
+    /// Returns bytes of one file.
     #[cfg(feature = "arrow")]
     pub(crate) const fn file_size(&self) -> u64 {
         self.file_size
@@ -96,7 +96,7 @@ impl LogFiles {
         self.files.first().map_or(0, |(base, _)| *base)..end
     }
 
-    /// The range of the file that holds an offset.
+    /// Returns the range of the file that holds an offset.
     pub(crate) fn file_of(&self, at: u64) -> Option<Range<u64>> {
         let next = self.files.partition_point(|(base, _)| *base <= at);
         let (base, _) = self.files.get(next.checked_sub(1)?)?;
@@ -104,8 +104,8 @@ impl LogFiles {
         file.contains(&at).then_some(file)
     }
 
-    /// A view of the bytes from `at` on: of at least `needed`, up to the end of the file or to `limit`. `None` where
-    /// there is no file.
+    /// Returns a view of the bytes from `at` on: of at least `needed`, up to the end of the file or to `limit`. `None`
+    /// where there is no file.
     pub(crate) fn window(&self, at: u64, limit: u64, needed: u64) -> Result<Option<Window>> {
         let Some(file) = self.file_of(at) else { return Ok(None) };
         let path = Self::path(file.start);
@@ -159,7 +159,7 @@ impl LogFiles {
         Ok(())
     }
 
-    /// The first whole record that begins in a range of one file.
+    /// Returns the first whole record that begins in a range of one file.
     pub(crate) fn record_in(&self, range: Range<u64>, verify: impl Fn(u64) -> Verify) -> Result<Option<u64>> {
         let mut found = None;
         self.records_in(range, verify, |view| {
@@ -169,7 +169,7 @@ impl LogFiles {
         Ok(found)
     }
 
-    /// What follows an offset.
+    /// Returns what follows an offset.
     pub(crate) fn after(&self, at: u64, verify: impl Fn(u64) -> Verify) -> Result<After> {
         let bytes_end = match self.file_of(at) {
             Some(file) => self.bytes_end(at..file.end)?.max(at),
@@ -188,7 +188,7 @@ impl LogFiles {
         Ok(After { bytes_end, later_record })
     }
 
-    /// One past the last byte of a range of one file that is not zero; the range's beginning if there is none.
+    /// Returns one past the last byte of a range of one file that is not zero; the range's beginning if there is none.
     fn bytes_end(&self, range: Range<u64>) -> Result<u64> {
         let Some(file) = self.file_of(range.start) else { return Ok(range.start) };
         let path = Self::path(file.start);
@@ -214,12 +214,12 @@ impl LogFiles {
         format!("{DIRECTORY}/{base:020}")
     }
 
-    /// The error of an offset that retention removed.
+    /// Returns the error of an offset that retention removed.
     pub(crate) fn gone(at: u64, minimum: u64) -> Error {
         Error::OffsetTooOld { place: "the commit log".into(), requested: at, minimum }
     }
 
-    /// An error about an offset of the log.
+    /// Returns an error about an offset of the log.
     #[cfg(feature = "arrow")]
     pub(crate) fn corrupt(&self, at: u64, what: &str) -> Error {
         let base = self.file_of(at).map_or(at, |file| file.start);

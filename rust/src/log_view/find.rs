@@ -15,7 +15,7 @@ const MAGIC_HEAD: [u8; 3] = [0xDA, 0xA3, 0x20];
 /// The magic ends this far after a record's beginning.
 pub(super) const MAGIC_END: u64 = 8;
 
-/// The distance to the first offset at which a record's magic follows four bytes.
+/// Returns the distance to the first offset at which a record's magic follows four bytes.
 pub(super) fn find_magic(bytes: &[u8]) -> Option<usize> {
     const SIZE: usize = size_of::<u32>();
     let after = bytes.get(SIZE..)?;
@@ -34,7 +34,7 @@ pub(crate) struct Found {
     pub(crate) stored_ms: i64,
 }
 
-/// The next whole record that begins after `at`. `rest` is the file from `at` to its end.
+/// Returns the next whole record that begins after `at`. `rest` is the file from `at` to its end.
 pub(crate) fn next_record(rest: &[u8], at: u64, file_end: u64, verify: impl Fn(u64) -> Verify) -> Option<Found> {
     let mut skipped = 1;
     while let Some(distance) = rest.get(skipped..).and_then(find_magic) {

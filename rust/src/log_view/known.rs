@@ -64,7 +64,8 @@ impl KnownEnd {
         })
     }
 
-    /// Whether the log ends at `at`, where no record begins. `last_ms` is the store time of the record before it.
+    /// Returns whether the log ends at `at`, where no record begins. `last_ms` is the store time of the record before
+    /// it.
     pub(crate) fn verdict(&self, files: &LogFiles, at: u64, last_ms: Option<i64>) -> Result<Verdict> {
         let reached = match last_ms {
             _ if self.safe_ms <= 0 => Reached::Unknown,
@@ -97,7 +98,7 @@ impl KnownEnd {
     }
 }
 
-/// The end of the log that is known to have been durable.
+/// Returns the end of the log that is known to have been durable.
 ///
 /// Nothing is durable that was not appended: a published page that says so is damaged, and the least of it is believed.
 /// What txstore wrote it made durable before it closed the store.
@@ -107,8 +108,8 @@ pub fn known_durable(settings: Option<&Settings>, published: Option<&Published>,
     published.max(snapshot_position).max(closed.unwrap_or(0))
 }
 
-/// A broker that stops writes the time of the last record that it dispatched, too. In one that is killed that time may
-/// be ahead of what was durable.
+/// Returns a broker that stops writes the time of the last record that it dispatched, too. In one that is killed that
+/// time may be ahead of what was durable.
 fn safe_ms(checkpoint: Checkpoint, is_clean: bool) -> i64 {
     if is_clean { checkpoint.physic_ms.max(checkpoint.logics_ms) } else { checkpoint.physic_ms }
 }
@@ -121,7 +122,7 @@ const fn follows(after: After, at: u64) -> Follows {
     }
 }
 
-/// The highest end of a record at or after `at` that the last entry of a consume queue names.
+/// Returns the highest end of a record at or after `at` that the last entry of a consume queue names.
 fn queue_end(storage: &Arc<dyn Storage>, settings: &Settings, at: u64) -> Result<Option<u64>> {
     let size = consume_queue_file_size(storage.as_ref(), Some(settings))?;
     let Some(size) = size.filter(|size| *size > 0) else { return Ok(None) };
@@ -134,7 +135,7 @@ fn queue_end(storage: &Arc<dyn Storage>, settings: &Settings, at: u64) -> Result
     Ok(end)
 }
 
-/// The last entry of a queue: after it the files hold zeros.
+/// Returns the last entry of a queue: after it the files hold zeros.
 fn last_entry(queues: &QueueFiles, queue: &QueueRoom) -> Result<Option<Entry>> {
     let (mut low, mut high, mut last) = (queue.first, queue.room, None);
     while low < high {

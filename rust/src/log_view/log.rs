@@ -2,7 +2,8 @@
 //!
 //! In:     a store's directory.
 //! Out:    how far the log may be read, its records in order, offsets at which records begin.
-//! Always: takes no lock, keeps no file open, writes nothing; maps nothing above the visible end, where one is published.
+//! Always: takes no lock, keeps no file open, writes nothing; maps nothing above the visible end, where one is
+//!         published.
 //!
 //! | the store                  | its end                                              | CRCs are needed                |
 //! |----------------------------|------------------------------------------------------|--------------------------------|
@@ -53,12 +54,12 @@ pub struct Log {
 }
 
 impl Log {
-    /// The log of the store in a directory.
+    /// Opens the log of the store in a directory.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_with(Arc::new(Disk::open(path)?))
     }
 
-    /// The log of a store on any storage.
+    /// Opens the log of a store on any storage.
     pub fn open_with(storage: Arc<dyn Storage>) -> Result<Self> {
         if !look(storage.as_ref())? {
             return Err(no_store(storage.as_ref()));
@@ -119,27 +120,27 @@ impl Log {
         Ok(known)
     }
 
-    /// The first offset that is left.
+    /// Returns the first offset that is left.
     pub fn first(&self) -> u64 {
         self.files.range().start
     }
 
-    /// How far it may be read, where a writer says so.
+    /// Returns how far it may be read, where a writer says so.
     pub const fn published_end(&self) -> Option<u64> {
         self.published_end
     }
 
-    /// What the store remembers about itself.
+    /// Returns what the store remembers about itself.
     pub(crate) const fn settings(&self) -> Option<&Settings> {
         self.settings.as_ref()
     }
 
-    /// The store's files.
+    /// Returns the store's files.
     pub(crate) fn storage(&self) -> &dyn Storage {
         self.files.storage().as_ref()
     }
 
-    /// Whether txstore alone wrote what is left.
+    /// Returns whether txstore alone wrote what is left.
     pub(crate) fn is_all_ours(&self) -> bool {
         let range = self.files.range();
         self.settings.as_ref().is_some_and(|settings| settings.is_all_ours(range.start, range.end))
@@ -165,8 +166,8 @@ impl Log {
         }
     }
 
-    /// The record that begins at an offset. `near` is the view that the last one was found in: offsets in order need
-    /// few.
+    /// Returns the record that begins at an offset. `near` is the view that the last one was found in: offsets in order
+    /// need few.
     pub(crate) fn read<T>(
         &self,
         offset: PhysicalOffset,
@@ -194,7 +195,7 @@ impl Log {
         Err(self.corrupt(offset.0, "no record is here"))
     }
 
-    /// Whether what was read since the last `refresh` is to be believed.
+    /// Returns whether what was read since the last `refresh` is to be believed.
     pub(crate) fn is_still(&self) -> bool {
         match (self.writer, &self.published) {
             (Writer::Ours(epoch), Some(published)) => published.is_still(epoch),
@@ -202,7 +203,7 @@ impl Log {
         }
     }
 
-    /// The visible end: where the next record will begin.
+    /// Returns the visible end: where the next record will begin.
     ///
     /// Where no writer publishes it, it is looked for from `from` on, an offset at which a record begins; best the last
     /// one that was found. Damage before the end does not change it: reading meets that later, and names it.
@@ -229,7 +230,8 @@ impl Log {
         Ok(at.max(self.known.durable))
     }
 
-    /// Whether the log ends at `at`, where no record begins. `last_ms` is the store time of the record before it.
+    /// Returns whether the log ends at `at`, where no record begins. `last_ms` is the store time of the record before
+    /// it.
     pub(crate) fn verdict(&self, at: u64, last_ms: Option<i64>) -> Result<Verdict> {
         let last_ms = match last_ms {
             None => self.stored_before(at)?,
@@ -238,7 +240,7 @@ impl Log {
         self.known.verdict(&self.files, at, last_ms)
     }
 
-    /// The store time of the last record before an offset at which none begins.
+    /// Returns the store time of the last record before an offset at which none begins.
     fn stored_before(&self, at: u64) -> Result<Option<i64>> {
         let mut before = at;
         while let Some(file) = before.checked_sub(1).and_then(|byte| self.files.file_of(byte)) {
@@ -263,8 +265,8 @@ impl Log {
         Ok(None)
     }
 
-    /// How a record is looked at: its CRCs where its body is read, or where the log may end. `last_ms` is the store time
-    /// of the record before it.
+    /// Returns how a record is looked at: its CRCs where its body is read, or where the log may end. `last_ms` is the
+    /// store time of the record before it.
     #[inline]
     pub(crate) fn verify(&self, at: u64, last_ms: Option<i64>, body: bool) -> Verify {
         let is_known = at < self.known.durable || last_ms.is_some_and(|last_ms| last_ms < self.known.safe_ms);
@@ -276,18 +278,18 @@ impl Log {
         self.settings.as_ref().map_or(Verify::BODY, |settings| settings.verify(at))
     }
 
-    /// A view of the bytes from `at` on: of at least `needed`, up to the file's end or to `limit`. `None` after the last
-    /// file.
+    /// Returns a view of the bytes from `at` on: of at least `needed`, up to the file's end or to `limit`. `None` after
+    /// the last file.
     pub(crate) fn window(&self, at: u64, limit: u64, needed: u64) -> Result<Option<Window>> {
         self.files.window(at, limit.min(self.published_end.unwrap_or(u64::MAX)), needed)
     }
 
-    /// The error of an offset that retention removed.
+    /// Returns the error of an offset that retention removed.
     pub(crate) fn gone(at: u64, minimum: u64) -> Error {
         LogFiles::gone(at, minimum)
     }
 
-    /// An error about an offset of the log.
+    /// Returns an error about an offset of the log.
     pub(crate) fn corrupt(&self, at: u64, what: &str) -> Error {
         self.files.corrupt(at, what)
     }

@@ -87,7 +87,7 @@ pub enum Cause {
 }
 
 impl Facts {
-    /// The rule.
+    /// Returns the rule.
     pub const fn tail(self) -> Tail {
         match self {
             Self { is_below_durable: true, .. } => Tail::Damaged(Cause::BelowDurable),
@@ -108,7 +108,7 @@ impl Facts {
 }
 
 impl Cause {
-    /// What is wrong, where the offset holds zeros.
+    /// Returns what is wrong, where the offset holds zeros.
     pub const fn text(self) -> &'static str {
         match self {
             Self::BelowDurable => "zeros, where records were stored and synced",

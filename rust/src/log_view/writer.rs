@@ -48,7 +48,7 @@ impl Writer {
     }
 }
 
-/// Whether neither mark of an open store is there.
+/// Returns whether neither mark of an open store is there.
 pub(crate) fn is_clean(storage: &dyn Storage) -> Result<bool> {
     Ok(storage.len(GUARD)?.is_none() && storage.len(ABORT)?.is_none())
 }

@@ -1,7 +1,9 @@
 //! Compression: a body as the application sent it.
 //!
-//! In: a sysflag, a stored body, how long the result may be. Out: the body, borrowed where it is not compressed.
-//! Always: memory stays near the limit, whatever the bytes claim. Not here: compressing.
+//! In:     a sysflag, a stored body, how long the result may be.
+//! Out:    the body, borrowed where it is not compressed.
+//! Always: memory stays near the limit, whatever the bytes claim.
+//! Not here: compressing.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -13,7 +15,7 @@ pub const BODY_MAX: usize = 64 << 20;
 /// A frame may ask for this window even where the limit is lower: every ZSTD decoder grants it, by its standard.
 const ZSTD_WINDOW_MIN: usize = 8 << 20;
 
-/// The body without its compression; an error's text says what is wrong with it.
+/// Returns the body without its compression; an error's text says what is wrong with it.
 pub fn decompress(sys_flag: i32, body: &[u8], limit: usize) -> std::result::Result<Cow<'_, [u8]>, String> {
     if sys_flag & SYS_COMPRESSED == 0 || body.is_empty() {
         return Ok(Cow::Borrowed(body));
@@ -37,7 +39,7 @@ fn unzstd(body: &[u8], limit: usize) -> std::result::Result<Vec<u8>, String> {
     read_to_limit(decoder.map_err(|error| error.to_string())?, limit)
 }
 
-/// One byte more than the limit at most, to tell "as long as" from "longer".
+/// Returns one byte more than the limit at most, to tell "as long as" from "longer".
 fn read_to_limit(reader: impl Read, limit: usize) -> std::result::Result<Vec<u8>, String> {
     let mut plain = Vec::new();
     let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);

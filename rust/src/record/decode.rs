@@ -1,8 +1,9 @@
 //! Decode: bytes as a record, or exactly why they are none.
 //!
-//! In: bytes that begin where a record should, and where that is. Out: a view that borrows, a blank, or an error.
-//! Always: any bytes, never a panic; lengths add up exactly to the total size. Not here: whether an error is a torn
-//! tail or damage, and whether a blank fills its file.
+//! In:     bytes that begin where a record should, and where that is.
+//! Out:    a view that borrows, a blank, or an error.
+//! Always: any bytes, never a panic; lengths add up exactly to the total size.
+//! Not here: whether an error is a torn tail or damage, and whether a blank fills its file.
 
 use super::encode::crc_property;
 use super::layout::{

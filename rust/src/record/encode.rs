@@ -1,7 +1,9 @@
 //! Encode: a message as a record's bytes.
 //!
-//! In: a draft, its place, whether a record CRC ends it. Out: the bytes, appended to the caller's buffer.
-//! Always: RocketMQ's bytes exactly; after an error the buffer is as it was. Not here: the limit on a message's size.
+//! In:     a draft, its place, whether a record CRC ends it.
+//! Out:    the bytes, appended to the caller's buffer.
+//! Always: RocketMQ's bytes exactly; after an error the buffer is as it was.
+//! Not here: the limit on a message's size.
 
 use std::net::SocketAddr;
 
@@ -12,7 +14,7 @@ use super::layout::{
 use super::{Draft, Place, TransactionType, crc32};
 use crate::error::{Error, Result};
 
-/// How many bytes `encode` will write.
+/// Returns how many bytes `encode` will write.
 ///
 /// An error names what is too long: the topic, the properties with their CRC, or all of it.
 pub fn encoded_size(draft: &Draft<'_>, with_crc: bool) -> Result<u32> {
@@ -49,14 +51,14 @@ pub(crate) fn put(draft: &Draft<'_>, measured: &Measured, place: Place, with_crc
     debug_assert_eq!(u32::try_from(out.len() - start), Ok(measured.total), "a record has the size it states");
 }
 
-/// The eight bytes that begin a blank record of `size` bytes.
+/// Returns the eight bytes that begin a blank record of `size` bytes.
 pub fn blank(size: u32) -> [u8; BLANK_MIN] {
     let [s0, s1, s2, s3] = size.to_be_bytes();
     let [m0, m1, m2, m3] = MAGIC_BLANK.to_be_bytes();
     [s0, s1, s2, s3, m0, m1, m2, m3]
 }
 
-/// The property that holds a record's CRC.
+/// Returns the property that holds a record's CRC.
 pub(super) fn crc_property(crc: u32) -> [u8; CRC_PROPERTY_LEN] {
     let mut property = [0; CRC_PROPERTY_LEN];
     let mut cursor = Cursor { rest: &mut property };
@@ -66,7 +68,7 @@ pub(super) fn crc_property(crc: u32) -> [u8; CRC_PROPERTY_LEN] {
     property
 }
 
-/// The CRC's decimal digits, least significant first.
+/// Returns the CRC's decimal digits, least significant first.
 fn crc_digits(crc: u32) -> [u8; CRC_DIGITS] {
     // Two halves of five digits: their divisions run side by side, where one row of ten waits for each.
     let (mut low, mut high) = (crc % 100_000, crc / 100_000);

@@ -1,6 +1,7 @@
 //! Layout: where each field of a record stands, and the bits of its sysflag.
 //!
-//! In: nothing. Out: constants, each from the one before (docs/format.md, "Message record").
+//! In:     nothing.
+//! Out:    constants, each from the one before (docs/format.md, "Message record").
 //! Always: big-endian. Hosts are 8 bytes (IPv4) or 20 (IPv6), so what follows the born host moves with the sysflag.
 //!
 //! ```text
@@ -61,37 +62,37 @@ pub const HOST_V4_LEN: usize = 4 + 4;
 /// Bytes of an IPv6 host with its port.
 pub const HOST_V6_LEN: usize = 16 + 4;
 
-/// Where the store timestamp stands under this sysflag.
+/// Returns where the store timestamp stands under this sysflag.
 pub const fn store_timestamp_at(sys_flag: i32) -> usize {
     BORN_HOST_AT + host_len(sys_flag & SYS_BORN_HOST_V6 != 0)
 }
 
-/// Where the store host stands under this sysflag.
+/// Returns where the store host stands under this sysflag.
 pub const fn store_host_at(sys_flag: i32) -> usize {
     store_timestamp_at(sys_flag) + 8
 }
 
-/// Where the reconsume times stand under this sysflag.
+/// Returns where the reconsume times stand under this sysflag.
 pub const fn reconsume_times_at(sys_flag: i32) -> usize {
     store_host_at(sys_flag) + host_len(sys_flag & SYS_STORE_HOST_V6 != 0)
 }
 
-/// Where the prepared transaction offset stands under this sysflag.
+/// Returns where the prepared transaction offset stands under this sysflag.
 pub const fn prepared_transaction_offset_at(sys_flag: i32) -> usize {
     reconsume_times_at(sys_flag) + 4
 }
 
-/// Where the body's length stands under this sysflag.
+/// Returns where the body's length stands under this sysflag.
 pub const fn body_len_at(sys_flag: i32) -> usize {
     prepared_transaction_offset_at(sys_flag) + 8
 }
 
-/// Where the body begins under this sysflag: the length of everything before it.
+/// Returns where the body begins under this sysflag: the length of everything before it.
 pub const fn body_at(sys_flag: i32) -> usize {
     body_len_at(sys_flag) + 4
 }
 
-/// How many bytes an address takes, with its port.
+/// Returns how many bytes an address takes, with its port.
 pub const fn host_len(v6: bool) -> usize {
     if v6 { HOST_V6_LEN } else { HOST_V4_LEN }
 }

@@ -1,7 +1,9 @@
 //! Message ids: the unique id that a producer makes, the offset id that names a place.
 //!
-//! In: an address, a process, the time; or a host and a physical offset. Out: upper-case hex digits.
-//! Always: one generator never makes an id twice within a month, whatever the clock does. Not here: the clock.
+//! In:     an address, a process, the time; or a host and a physical offset.
+//! Out:    upper-case hex digits.
+//! Always: one generator never makes an id twice within a month, whatever the clock does.
+//! Not here: the clock.
 //!
 //! ```text
 //!  unique id   address 4 | 16   process id 2   process-unique 4   milliseconds since the month began 4   counter 2
@@ -30,7 +32,7 @@ pub struct UniqueId {
 }
 
 impl UniqueId {
-    /// The digits.
+    /// Returns the digits.
     pub fn as_str(&self) -> &str {
         // Only hex digits are ever written, so the fallback is never taken.
         self.digits.get(..self.len).and_then(|digits| std::str::from_utf8(digits).ok()).unwrap_or_default()
@@ -82,7 +84,7 @@ pub struct UniqueIds {
 }
 
 impl UniqueIds {
-    /// A generator; `process_unique` tells processes with one process id apart.
+    /// Creates a generator; `process_unique` tells processes with one process id apart.
     pub fn new(address: IpAddr, pid: u32, process_unique: u32) -> Self {
         let mut prefix = UniqueId { digits: [b'0'; UNIQUE_V6_DIGITS], len: UNIQUE_V4_DIGITS };
         let [_, _, pid @ ..] = pid.to_be_bytes();
@@ -99,7 +101,7 @@ impl UniqueIds {
         Self { prefix, newest: AtomicU64::new(0), month_day: AtomicU32::new(0) }
     }
 
-    /// The next id.
+    /// Returns the next id.
     pub fn next(&self, now: TimestampMs) -> UniqueId {
         let newest = self.advance(u64::try_from(now.0).unwrap_or_default());
         let since_month = self.since_month(newest >> COUNTER_BITS).to_be_bytes();
@@ -113,7 +115,7 @@ impl UniqueIds {
         id
     }
 
-    /// The counter goes on from one millisecond to the next, and carries into it when it wraps.
+    /// Returns the counter goes on from one millisecond to the next, and carries into it when it wraps.
     fn advance(&self, now: u64) -> u64 {
         let after = |newest: u64| {
             let next = newest.wrapping_add(1);
@@ -130,7 +132,7 @@ impl UniqueIds {
         }
     }
 
-    /// Milliseconds since the month (UTC) of `ms` began.
+    /// Returns milliseconds since the month (UTC) of `ms` began.
     fn since_month(&self, ms: u64) -> u32 {
         let day = u32::try_from(ms / DAY_MS).unwrap_or(u32::MAX);
         let mut month_day = self.month_day.load(Ordering::Relaxed);
@@ -144,7 +146,7 @@ impl UniqueIds {
     }
 }
 
-/// The day on which the month of `day` began; both since 1970-01-01.
+/// Returns the day on which the month of `day` began; both since 1970-01-01.
 fn first_day_of_month(day: u32) -> u32 {
     // Years are counted from March, so that the leap day comes last; 719,468 days lie between 0000-03-01 and 1970.
     let of_era = (u64::from(day) + 719_468) % 146_097;
@@ -155,7 +157,7 @@ fn first_day_of_month(day: u32) -> u32 {
     day.saturating_sub(u32::try_from(before).unwrap_or_default())
 }
 
-/// The id that names a store's address and a place in its log.
+/// Returns the id that names a store's address and a place in its log.
 pub fn offset_message_id(host: SocketAddr, physical_offset: PhysicalOffset) -> String {
     let mut digits = [b'0'; OFFSET_V6_DIGITS];
     let mut rest = digits.iter_mut();

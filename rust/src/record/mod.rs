@@ -1,7 +1,9 @@
 //! Record: a message as bytes of the commit log.
 //!
-//! In: a `Draft` and its `Place`, or bytes. Out: exactly RocketMQ's bytes, or a `RecordView` that borrows from them.
-//! Always: the only room that knows a record's bytes. Not here: where a record goes, and what it is to a transaction.
+//! In:     a `Draft` and its `Place`, or bytes.
+//! Out:    exactly RocketMQ's bytes, or a `RecordView` that borrows from them.
+//! Always: the only room that knows a record's bytes.
+//! Not here: where a record goes, and what it is to a transaction.
 
 pub mod compression;
 pub mod decode;
@@ -45,7 +47,7 @@ pub enum TransactionType {
 }
 
 impl TransactionType {
-    /// What the sysflag's transaction bits say.
+    /// Returns what the sysflag's transaction bits say.
     pub const fn of(sys_flag: i32) -> Self {
         match sys_flag & layout::SYS_TRANSACTION_MASK {
             layout::SYS_PREPARED => Self::Prepared,
@@ -55,7 +57,7 @@ impl TransactionType {
         }
     }
 
-    /// Whether records of this type get an entry in their queue.
+    /// Returns whether records of this type get an entry in their queue.
     pub const fn is_queued(self) -> bool {
         matches!(self, Self::None | Self::Commit)
     }
@@ -66,12 +68,12 @@ impl TransactionType {
 pub struct Host<'a>(&'a [u8]);
 
 impl<'a> Host<'a> {
-    /// The bytes, which tell two addresses apart.
+    /// Returns the bytes, which tell two addresses apart.
     pub const fn bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// The address.
+    /// Returns the address.
     pub fn address(self) -> SocketAddr {
         let port = self.0.last_chunk().map_or(0, |[_, _, high, low]| u16::from_be_bytes([*high, *low]));
         let v4 = self.0.first_chunk::<4>().map_or(Ipv4Addr::UNSPECIFIED, |ip| Ipv4Addr::from(*ip));
@@ -126,22 +128,22 @@ pub struct RecordView<'a> {
 }
 
 impl<'a> RecordView<'a> {
-    /// What the sysflag says the record is to a transaction.
+    /// Returns what the sysflag says the record is to a transaction.
     pub const fn transaction_type(&self) -> TransactionType {
         TransactionType::of(self.sys_flag)
     }
 
-    /// The id that names the store's address and the place in its log.
+    /// Returns the id that names the store's address and the place in its log.
     pub fn offset_message_id(&self) -> String {
         offset_message_id(self.store_host.address(), self.physical_offset)
     }
 
-    /// The id that the producer gave it.
+    /// Returns the id that the producer gave it.
     pub fn unique_id(&self) -> Option<&'a str> {
         self.properties.get_str(properties::UNIQUE_KEY)
     }
 
-    /// The unique id, else the offset id.
+    /// Returns the unique id, else the offset id.
     pub fn message_id(&self) -> String {
         self.unique_id().map_or_else(|| self.offset_message_id(), str::to_owned)
     }
@@ -187,7 +189,7 @@ pub struct Place {
     pub store_timestamp: TimestampMs,
 }
 
-/// The CRC-32 of RocketMQ: ISO-HDLC without its top bit.
+/// Returns the CRC-32 of RocketMQ: ISO-HDLC without its top bit.
 pub fn crc32(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes) & layout::CRC_MASK
 }

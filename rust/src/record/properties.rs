@@ -1,7 +1,9 @@
 //! Properties: the name/value text inside a record, order kept.
 //!
-//! In: `name \x01 value \x02` repeated, the last \x02 perhaps missing. Out: values by name, pairs in order.
-//! Always: read as leniently as RocketMQ does: what has no name or no value is not there, of equal names the last counts.
+//! In:     `name \x01 value \x02` repeated, the last \x02 perhaps missing.
+//! Out:    values by name, pairs in order.
+//! Always: read as leniently as RocketMQ does: what has no name or no value is not there, of equal names the last
+//!         counts.
 //! Not here: what a property means.
 
 use std::ops::Range;
@@ -154,7 +156,7 @@ pub const RESERVED: &[&str] = &[
     "_SYS_MSG_PRIORITY_",
 ];
 
-/// Whether an application may not set this name.
+/// Returns whether an application may not set this name.
 pub fn is_reserved(name: &str) -> bool {
     RESERVED.contains(&name)
 }
@@ -164,12 +166,12 @@ pub fn is_reserved(name: &str) -> bool {
 pub struct Properties<'a>(pub &'a [u8]);
 
 impl<'a> Properties<'a> {
-    /// The value of this name; of equal names the last.
+    /// Returns the value of this name; of equal names the last.
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
         self.0.get(self.range_of(name)?)
     }
 
-    /// Where in the text the value of this name is; of equal names the last.
+    /// Returns where in the text the value of this name is; of equal names the last.
     pub fn range_of(&self, name: &str) -> Option<Range<usize>> {
         // From the end, so that the first one found is the last one set.
         let mut rest = self.0;
@@ -183,12 +185,12 @@ impl<'a> Properties<'a> {
         }
     }
 
-    /// The value of this name, if it is UTF-8.
+    /// Returns the value of this name, if it is UTF-8.
     pub fn get_str(&self, name: &str) -> Option<&'a str> {
         self.get(name).and_then(|value| std::str::from_utf8(value).ok())
     }
 
-    /// What `get_str` gives for each of these names, in one walk.
+    /// Returns what `get_str` gives for each of these names, in one walk.
     pub fn get_all<const N: usize>(&self, names: [&str; N]) -> [Option<&'a str>; N] {
         let mut values = [None; N];
         let mut rest = Some(self.0);
@@ -306,7 +308,7 @@ fn split_first_entry(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// Where a byte stands first.
+/// Returns where a byte stands first.
 fn position<const BYTE: u8>(text: &[u8]) -> Option<usize> {
     let (mut tail, mut at) = (text, 0);
     while let Some((word, after)) = tail.split_first_chunk::<8>() {
@@ -319,7 +321,7 @@ fn position<const BYTE: u8>(text: &[u8]) -> Option<usize> {
     tail.iter().position(|byte| *byte == BYTE).map(|distance| at + distance)
 }
 
-/// How many bytes above the lowest one a byte stands first: eight are looked at in one step.
+/// Returns how many bytes above the lowest one a byte stands first: eight are looked at in one step.
 fn first_in_word<const BYTE: u8>(word: u64) -> Option<usize> {
     const ONES: u64 = 0x0101_0101_0101_0101;
     // A byte of `zeros` is 0 where it stands. Subtracting borrows only above the first of them, so that the lowest

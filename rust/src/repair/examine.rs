@@ -1,7 +1,10 @@
 //! Examine: a store's files looked at one by one, without opening it.
 //!
-//! In: a directory. Out: an `Examination`. Always: writes nothing and takes no lock; behind a bad place it goes on at the
-//! next record, which says itself where it stands. Not here: comparing what is derived with the log in a store that opens.
+//! In:     a directory.
+//! Out:    an `Examination`.
+//! Always: writes nothing and takes no lock; behind a bad place it goes on at the next record, which says itself where
+//!         it stands.
+//! Not here: comparing what is derived with the log in a store that opens.
 
 use std::sync::Arc;
 
@@ -76,7 +79,7 @@ impl Examiner {
         })
     }
 
-    /// How many files the log has.
+    /// Returns how many files the log has.
     pub const fn files(&self) -> usize {
         self.files.len()
     }
@@ -328,7 +331,7 @@ impl Examiner {
     }
 }
 
-/// Bytes of a file of the log: as remembered, else as the names are apart, else as the most files are long.
+/// Returns bytes of a file of the log: as remembered, else as the names are apart, else as the most files are long.
 fn file_size(files: &[(u64, DirEntry)], settings: Option<&Settings>) -> u64 {
     let remembered = settings.and_then(|settings| settings.commit_log_file_size);
     let apart = || files.windows(2).filter_map(|pair| Some(pair.get(1)?.0 - pair.first()?.0)).min();

@@ -1,7 +1,9 @@
 //! Filler: records that stand where records were lost, so that whoever reads the log passes over the place.
 //!
-//! In: a range of the log. Out: its bytes. Always: whole records with the transaction bits of a rollback, which no queue
-//! and no index ever names, in RocketMQ as here; a range that reaches its file's end closes with a blank record.
+//! In:     a range of the log.
+//! Out:    its bytes.
+//! Always: whole records with the transaction bits of a rollback, which no queue and no index ever names, in RocketMQ
+//!         as here; a range that reaches its file's end closes with a blank record.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -21,7 +23,7 @@ pub(super) const SHORT_TOPIC: &str = SHORT_REPAIR_TOPIC;
 /// Bytes of one filler at most: no larger than messages usually may be.
 const FILLER_MAX: u64 = 1 << 20;
 
-/// The bytes that fill `from..to` of a file that begins at `base` and has `size` bytes.
+/// Returns the bytes that fill `from..to` of a file that begins at `base` and has `size` bytes.
 pub(super) fn fill(from: u64, to: u64, base: u64, size: u64, stored: TimestampMs, verify: Verify) -> Result<Vec<u8>> {
     let with_crc = matches!(verify.record_crc, RecordCrc::Required);
     let mut topic = TOPIC;
@@ -53,12 +55,12 @@ pub(super) fn fill(from: u64, to: u64, base: u64, size: u64, stored: TimestampMs
     Ok(out)
 }
 
-/// Whether a record is a filler.
+/// Returns whether a record is a filler.
 pub fn is_filler(view: &RecordView<'_>) -> bool {
     matches!(view.topic, TOPIC | SHORT_TOPIC) && view.transaction_type() == TransactionType::Rollback
 }
 
-/// Whether some filler fits a room between two records.
+/// Returns whether some filler fits a room between two records.
 pub(super) fn fits(room: u64, verify: Verify) -> bool {
     let with_crc = matches!(verify.record_crc, RecordCrc::Required);
     least_size(SHORT_TOPIC, with_crc).is_ok_and(|least| room >= least)

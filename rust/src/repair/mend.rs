@@ -1,9 +1,10 @@
 //! Mend: a damaged store made fit to be opened.
 //!
-//! In: a store that nobody has open, what an examination found, where copies go. Out: what was done. Always, in this order,
-//! so that a crash at any place leaves a store that can be examined and mended again: copies of all that may change; the
-//! log's damaged places; and only when the whole log can be read the marks of a writer, then what is derived goes. Not
-//! here: opening it, which builds what went from the log.
+//! In:     a store that nobody has open, what an examination found, where copies go.
+//! Out:    what was done. Always, in this order, so that a crash at any place leaves a store that can be examined and
+//!         mended again: copies of all that may change; the log's damaged places; and only when the whole log can be
+//!         read the marks of a writer, then what is derived goes.
+//! Not here: opening it, which builds what went from the log.
 
 use std::sync::Arc;
 
@@ -137,7 +138,7 @@ impl Mender<'_> {
         Ok(())
     }
 
-    /// What is remembered of the store, with the sizes of files that go.
+    /// Returns what is remembered of the store, with the sizes of files that go.
     fn settings(&self) -> Result<Settings> {
         let mut settings = Settings::load(self.storage)?.unwrap_or_default();
         settings.commit_log_file_size = Some(self.found.file_size);
@@ -262,8 +263,8 @@ impl Mender<'_> {
         Ok(())
     }
 
-    /// A queue of which the log has no record any more: its files alone say where it goes on, and no offset may be given
-    /// twice.
+    /// Returns a queue of which the log has no record any more: its files alone say where it goes on, and no offset may
+    /// be given twice.
     fn goes_on(&self, topic: &str, queue: &str) -> bool {
         let path = format!("{}/{topic}/{queue}/", consume_queue::DIRECTORY);
         let damaged = self.found.derived.iter().any(|(file, _)| file.starts_with(&path));

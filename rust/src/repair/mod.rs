@@ -1,9 +1,10 @@
 //! Repair: what is wrong with a store that may not open, and the same store made fit to open again.
 //!
-//! In: a directory. Out: facts, as far as anything can be read; then files mended, each with a copy of what it was.
+//! In:     a directory.
+//! Out:    facts, as far as anything can be read; then files mended, each with a copy of what it was.
 //! Always: examining writes nothing; what can be read stays at its physical offset; nothing is guessed: where a record
-//! was lost a record stands that no reader shows. Not here: opening, which builds again what is derived; when, and the
-//! words for it (Python).
+//!         was lost a record stands that no reader shows.
+//! Not here: opening, which builds again what is derived; when, and the words for it (Python).
 
 mod examine;
 mod filler;
@@ -37,7 +38,7 @@ pub enum DamageKind {
 }
 
 impl DamageKind {
-    /// Its name in reports.
+    /// Returns its name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Front => "front",

@@ -75,7 +75,7 @@ fn filled() -> (Memory, Vec<Sent>) {
     (memory, sent)
 }
 
-/// Bytes of a record: all are as long.
+/// Returns bytes of a record: all are as long.
 fn size(sent: &[Sent]) -> u64 {
     sent[1].physical_offset.0 - sent[0].physical_offset.0
 }
@@ -101,7 +101,7 @@ fn mended(memory: &Memory) -> Mended {
     mend(&storage, memory, "txstore/repair-1", &examine(memory)).unwrap()
 }
 
-/// Every record of users that the log has: place and body.
+/// Returns every record of users that the log has: place and body.
 fn records(store: &Store) -> BTreeMap<u64, Vec<u8>> {
     let (records, _) = store.scan(PhysicalOffset(store.stat().unwrap().min_physical_offset), usize::MAX).unwrap();
     let views = records.iter().map(|record| record.view().unwrap()).filter(|view| view.topic != TOPIC);
@@ -429,7 +429,7 @@ fn a_filler_fits_any_room_that_a_record_left() {
     }
 }
 
-/// A broker's log with short records at these offsets, stored a second apart, in one file.
+/// Returns a broker's log with short records at these offsets, stored a second apart, in one file.
 fn short_records(places: &[u64]) -> Memory {
     use crate::checkpoint::Checkpoint;
     use crate::record::{Draft, Place, encode};

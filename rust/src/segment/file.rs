@@ -1,7 +1,9 @@
 //! One file of a row: written by position, read through a map.
 //!
-//! In: bytes at offsets of the whole row. Out: views of them. Always: nothing outside the file's own range is touched;
-//! the map is read-only. Not here: which bytes are valid.
+//! In:     bytes at offsets of the whole row.
+//! Out:    views of them.
+//! Always: nothing outside the file's own range is touched; the map is read-only.
+//! Not here: which bytes are valid.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -60,22 +62,22 @@ impl Segment {
         Ok(Self::of(storage, file, path, base, size))
     }
 
-    /// The row's offset of this file's first byte.
+    /// Returns the row's offset of this file's first byte.
     pub const fn base(&self) -> u64 {
         self.base
     }
 
-    /// The row's offset behind this file's last byte.
+    /// Returns the row's offset behind this file's last byte.
     pub const fn end(&self) -> u64 {
         self.base + self.size
     }
 
-    /// Whether the byte at an offset of the row stands in this file.
+    /// Returns whether the byte at an offset of the row stands in this file.
     pub const fn holds(&self, offset: u64) -> bool {
         self.base <= offset && offset < self.end()
     }
 
-    /// The path below the store's directory.
+    /// Returns the path below the store's directory.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -110,7 +112,7 @@ impl Segment {
         self.file.set_len(self.size)
     }
 
-    /// The bytes of a range of the row, which must lie within this file.
+    /// Returns the bytes of a range of the row, which must lie within this file.
     pub fn bytes(&self, range: Range<u64>) -> Result<Cow<'_, [u8]>> {
         let local = self.local(&range);
         self.map()?.bytes(local.clone()).ok_or_else(|| Error::StoreCorrupt {
@@ -120,12 +122,12 @@ impl Segment {
         })
     }
 
-    /// Where the file is, for messages.
+    /// Returns where the file is, for messages.
     pub fn place(&self) -> PathBuf {
         self.root.join(&self.path)
     }
 
-    /// An error about a byte of this file.
+    /// Returns an error about a byte of this file.
     pub fn corrupt(&self, offset: u64, what: impl Into<String>) -> Error {
         Error::StoreCorrupt { file: self.place(), offset: offset.saturating_sub(self.base), what: what.into() }
     }

@@ -1,7 +1,9 @@
 //! The row of files itself: finds the file of an offset, adds one at the end, removes some at either end.
 //!
-//! In: a directory of files named by their first byte's offset, 20 digits. Out: the segment of an offset.
-//! Always: the files are of one size and follow each other without a gap. Not here: where the valid bytes end.
+//! In:     a directory of files named by their first byte's offset, 20 digits.
+//! Out:    the segment of an offset.
+//! Always: the files are of one size and follow each other without a gap.
+//! Not here: where the valid bytes end.
 
 use std::sync::Arc;
 
@@ -51,7 +53,7 @@ impl SegmentQueue {
         Ok(Self { storage, directory: directory.to_owned(), size, segments: RwLock::new(segments) })
     }
 
-    /// The error of files that should hold `from..to` and are not there.
+    /// Returns the error of files that should hold `from..to` and are not there.
     pub fn missing(&self, from: u64, to: u64) -> Error {
         missing(self.storage.as_ref(), &self.directory, from, to)
     }
@@ -66,27 +68,27 @@ impl SegmentQueue {
         Ok(entries.into_iter().filter_map(numbered).collect())
     }
 
-    /// Where the files are.
+    /// Returns where the files are.
     pub const fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
     }
 
-    /// Bytes of one file.
+    /// Returns bytes of one file.
     pub const fn file_size(&self) -> u64 {
         self.size
     }
 
-    /// The first offset that a file holds; 0 without files.
+    /// Returns the first offset that a file holds; 0 without files.
     pub fn first(&self) -> u64 {
         self.segments.read().first().map_or(0, |segment| segment.base())
     }
 
-    /// All files, in order.
+    /// Returns all files, in order.
     pub fn all(&self) -> Vec<Arc<Segment>> {
         self.segments.read().clone()
     }
 
-    /// The file that holds an offset.
+    /// Returns the file that holds an offset.
     pub fn at(&self, offset: u64) -> Option<Arc<Segment>> {
         let segments = self.segments.read();
         let first = segments.first()?.base();
@@ -94,7 +96,7 @@ impl SegmentQueue {
         segments.get(to_usize(index)).cloned()
     }
 
-    /// The file that holds an offset; made if it is the next one of the row.
+    /// Returns the file that holds an offset; made if it is the next one of the row.
     pub fn at_or_create(&self, offset: u64) -> Result<Arc<Segment>> {
         loop {
             if let Some(segment) = self.at(offset) {
@@ -126,7 +128,7 @@ impl SegmentQueue {
         Ok(true)
     }
 
-    /// Whether the directory has files after the last one that is open.
+    /// Returns whether the directory has files after the last one that is open.
     pub fn is_continued(&self) -> Result<bool> {
         let end = self.segments.read().last().map_or(0, |last| last.end());
         let files = Self::files(self.storage.as_ref(), &self.directory)?;
@@ -191,7 +193,7 @@ impl SegmentQueue {
         Ok(())
     }
 
-    /// When a file was written last, by the wall clock of then; `None` if that is not known.
+    /// Returns when a file was written last, by the wall clock of then; `None` if that is not known.
     pub fn modified(&self, segment: &Segment) -> Result<Option<TimestampMs>> {
         self.storage.modified(segment.path())
     }

@@ -21,7 +21,7 @@ fn half(queue_offset: u64, immunity_ms: Option<i64>, checks: u16) -> NewHalf<'st
     }
 }
 
-/// A table, from one number for each half: pending, put back, or an outcome.
+/// Returns a table, from one number for each half: pending, put back, or an outcome.
 fn table(states: &[u8]) -> Table {
     let mut table = Table::new(0);
     for (number, state) in (0..).zip(states) {

@@ -1,7 +1,8 @@
 //! Ahead: asks memory for bytes of a map that will be looked at soon, and does not wait for them.
 //!
-//! In: bytes, and which of them. Out: nothing; where the machine cannot, nothing happens either. Not here: the disk, whose
-//! bytes the kernel reads ahead by itself.
+//! In:     bytes, and which of them.
+//! Out:    nothing; where the machine cannot, nothing happens either.
+//! Not here: the disk, whose bytes the kernel reads ahead by itself.
 #![allow(unsafe_code)] // The processor's instruction has no safe form.
 
 use std::ops::Range;

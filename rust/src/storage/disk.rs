@@ -1,8 +1,10 @@
 //! Disk: the files below one real directory.
 //!
-//! In: relative paths and byte ranges. Out: bytes, maps and locks of the operating system. Always: every path is walked
-//! part by part from one directory handle and no part may be a symbolic link; files are 0600, directories 0700, handles
-//! close on exec. Not here: what is synced when (the callers know the order).
+//! In:     relative paths and byte ranges.
+//! Out:    bytes, maps and locks of the operating system.
+//! Always: every path is walked part by part from one directory handle and no part may be a symbolic link; files are
+//!         0600, directories 0700, handles close on exec.
+//! Not here: what is synced when (the callers know the order).
 #![allow(unsafe_code)] // Maps and locks have no safe form; each block says who keeps its invariant.
 
 mod lock;
@@ -43,7 +45,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// The files below an existing directory.
+    /// Opens the files below an existing directory.
     pub fn open(root: &Path) -> Result<Self> {
         let failed = |source: io::Error| Error::from_io("open", root, source);
         let root = std::path::absolute(root).map_err(failed)?;
@@ -53,7 +55,7 @@ impl Disk {
         Ok(Self { root, handle })
     }
 
-    /// The same, and the directory (not those above it) is made if it is not there.
+    /// Returns the same, and the directory (not those above it) is made if it is not there.
     pub fn create(root: &Path) -> Result<Self> {
         let failed = |source: Errno| Error::from_io("create", root, source.into());
         match fs::mkdir(root, Mode::from_raw_mode(DIR_MODE)) {
@@ -78,7 +80,7 @@ impl Disk {
         self.error(operation, path, io::Error::new(io::ErrorKind::InvalidInput, why))
     }
 
-    /// The handle of a directory, walked part by part; `ENOENT` where a part is missing.
+    /// Returns the handle of a directory, walked part by part; `ENOENT` where a part is missing.
     fn dir(&self, parts: &[&str]) -> Result<OwnedFd, Errno> {
         let mut here = self.handle.try_clone().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         for part in parts {
@@ -228,7 +230,7 @@ impl Storage for Disk {
     }
 }
 
-/// What a directory holds, unsorted. What vanishes meanwhile is left out.
+/// Returns what a directory holds, unsorted. What vanishes meanwhile is left out.
 fn dir_entries(handle: BorrowedFd<'_>) -> Result<Vec<DirEntry>, Errno> {
     let mut entries = Vec::new();
     for entry in retry_on_intr(|| fs::Dir::read_from(handle))? {
@@ -298,9 +300,9 @@ impl DiskFile {
 }
 
 impl DiskFile {
-    /// Whether a byte that was written once can be written again on a full disk. Where a file system copies on write
-    /// (btrfs; XFS for blocks that a copy of the file shares), storing through a map needs space, and without it ends the
-    /// process by a signal. A file system that is not known is taken for one of these.
+    /// Returns whether a byte that was written once can be written again on a full disk. Where a file system copies on
+    /// write (btrfs; XFS for blocks that a copy of the file shares), storing through a map needs space, and without it
+    /// ends the process by a signal. A file system that is not known is taken for one of these.
     fn keeps_its_blocks(&self) -> bool {
         fs::fstatfs(&self.handle).is_ok_and(|stat| [EXT_MAGIC, TMPFS_MAGIC].contains(&stat.f_type))
     }

@@ -1,8 +1,9 @@
 //! Memory: files that lose, tear, and refuse at the n-th call.
 //!
-//! In: the same calls as a disk's. Out: the same answers; and, asked for, a copy as a crash would leave it. Always:
-//! what a seed decides is decided again by the same seed; calls that change something are counted from 1; files know when
-//! they were written last if they are given a clock.
+//! In:     the same calls as a disk's.
+//! Out:    the same answers; and, asked for, a copy as a crash would leave it.
+//! Always: what a seed decides is decided again by the same seed; calls that change something are counted from 1; files
+//!         know when they were written last if they are given a clock.
 
 mod content;
 mod held;
@@ -132,12 +133,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// No files, no faults.
+    /// Returns no files, no faults.
     pub fn new() -> Self {
         Self { root: PathBuf::from("/memory"), ..Self::default() }
     }
 
-    /// A copy of the files as they would be found after a crash at this moment, without locks and faults.
+    /// Returns a copy of the files as they would be found after a crash at this moment, without locks and faults.
     #[must_use]
     pub fn crash(&self, seed: u64, keep: CrashKeep) -> Self {
         match keep {
@@ -149,8 +150,8 @@ impl Memory {
         }
     }
 
-    /// A copy as lost power would leave it, where each choice, from 0 to what is given, is the caller's: how many of a
-    /// sector's changes were written, whether a name was, how long the file is.
+    /// Returns a copy as lost power would leave it, where each choice, from 0 to what is given, is the caller's: how
+    /// many of a sector's changes were written, whether a name was, how long the file is.
     #[must_use]
     pub fn lose_power(&self, mut choose: impl FnMut(usize) -> usize) -> Self {
         self.over(self.shared.tree.lock().after_power_loss(&mut choose))
@@ -212,7 +213,7 @@ impl Memory {
         self.shared.faults.lock().writes = Some(Vec::new());
     }
 
-    /// What was noted: so a test knows where a call can be torn.
+    /// Returns what was noted: so a test knows where a call can be torn.
     pub fn noted_writes(&self) -> Vec<usize> {
         self.shared.faults.lock().writes.clone().unwrap_or_default()
     }
@@ -223,7 +224,7 @@ impl Memory {
         HeldSyncs::of(&self.shared.gate)
     }
 
-    /// How many calls were counted.
+    /// Returns how many calls were counted.
     pub fn calls(&self) -> u64 {
         self.shared.faults.lock().calls
     }
@@ -244,7 +245,7 @@ impl Memory {
             .map_or(Ok(()), |fault| Err(self.error(operation, path, fault.error())))
     }
 
-    /// The path in one spelling, and what stands there.
+    /// Returns the path in one spelling, and what stands there.
     fn find(&self, tree: &Tree, operation: &'static str, path: &str) -> Result<Option<Node>> {
         if parent_and_name(path).is_none() {
             return Err(self.error(operation, path, io::ErrorKind::InvalidInput));
@@ -252,7 +253,7 @@ impl Memory {
         tree.find(path).map_err(|e| self.error(operation, path, e))
     }
 
-    /// A directory's path in one spelling.
+    /// Returns a directory's path in one spelling.
     fn dir<'p>(&self, operation: &'static str, path: &'p str) -> Result<&'p str> {
         match parts(path) {
             Some(parts) if parts.is_empty() => Ok(""),
@@ -467,7 +468,7 @@ impl Storage for Memory {
     }
 }
 
-/// A number of its own for each file that lives.
+/// Returns a number of its own for each file that lives.
 fn identity(inode: &Inode) -> usize {
     Arc::as_ptr(inode).addr()
 }

@@ -1,8 +1,10 @@
 //! Storage: the one seam between the engine and the operating system's files.
 //!
-//! In: paths below the store's directory, byte ranges. Out: bytes, or an `Error` that names the file and the call.
+//! In:     paths below the store's directory, byte ranges.
+//! Out:    bytes, or an `Error` that names the file and the call.
 //! Always: no other room opens, writes, syncs, renames or removes a file; paths are relative, without `..`, and no
-//! symbolic link is followed. Not here: what the bytes mean.
+//!         symbolic link is followed.
+//! Not here: what the bytes mean.
 
 pub mod ahead;
 pub mod disk;
@@ -52,7 +54,7 @@ pub struct Opener {
 
 /// The files below one directory.
 pub trait Storage: Send + Sync + Debug {
-    /// The store's directory, for messages.
+    /// Returns the store's directory, for messages.
     fn root(&self) -> &std::path::Path;
     /// Counts an opening, and says who opens.
     fn opener(&self) -> Opener {
@@ -63,7 +65,7 @@ pub trait Storage: Send + Sync + Debug {
         let random = filled.is_ok_and(|bytes| bytes == random.len()).then_some(u128::from_ne_bytes(random));
         Opener { process, opens: OPENS.fetch_add(1, Ordering::Relaxed), random }
     }
-    /// Whether a process of that number runs here.
+    /// Returns whether a process of that number runs here.
     fn is_running(&self, process: u32) -> bool {
         let process = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
         let found = process.map(rustix::process::test_kill_process);
@@ -72,11 +74,11 @@ pub trait Storage: Send + Sync + Debug {
     }
     /// Opens a file.
     fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>>;
-    /// What a directory holds, sorted by name; `None` if it is not there.
+    /// Returns what a directory holds, sorted by name; `None` if it is not there.
     fn list(&self, dir: &str) -> Result<Option<Vec<DirEntry>>>;
-    /// The length of a file; `None` if there is no such file.
+    /// Returns the length of a file; `None` if there is no such file.
     fn len(&self, path: &str) -> Result<Option<u64>>;
-    /// When a file was written last, by the wall clock of then; `None` if that is not known.
+    /// Returns when a file was written last, by the wall clock of then; `None` if that is not known.
     fn modified(&self, _path: &str) -> Result<Option<TimestampMs>> {
         Ok(None)
     }
@@ -96,15 +98,15 @@ pub trait Storage: Send + Sync + Debug {
     /// Takes the exclusive lock of one byte of a file for as long as the value lives; `None` if it is held elsewhere.
     /// The file is made if it is not there. Open-file-description locks, which RocketMQ's POSIX locks respect.
     fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn Lock>>>;
-    /// Whether somebody holds the exclusive lock of that byte. Takes nothing, makes nothing.
+    /// Returns whether somebody holds the exclusive lock of that byte. Takes nothing, makes nothing.
     fn is_locked(&self, path: &str, byte: u64) -> Result<bool>;
 }
 
 /// An open file.
 pub trait File: Send + Sync + Debug {
-    /// The length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> Result<u64>;
-    /// Whether the file has no bytes.
+    /// Returns whether the file has no bytes.
     fn is_empty(&self) -> Result<bool> {
         Ok(self.len()? == 0)
     }
@@ -114,7 +116,7 @@ pub trait File: Send + Sync + Debug {
     fn allocate(&self, range: Range<u64>) -> Result<()>;
     /// Makes a range read as zeros and gives its space back where the file system can. The length stays.
     fn punch(&self, range: Range<u64>) -> Result<()>;
-    /// Whether a range is found to be zeros without much reading; false where that cannot be told soon.
+    /// Returns whether a range is found to be zeros without much reading; false where that cannot be told soon.
     fn is_blank(&self, _range: Range<u64>) -> Result<bool> {
         Ok(false)
     }
@@ -124,9 +126,10 @@ pub trait File: Send + Sync + Debug {
     fn write_at(&self, buf: &[u8], position: u64) -> Result<()>;
     /// Makes what was written, and the length, durable (fdatasync).
     fn sync(&self) -> Result<()>;
-    /// A read-only view of the file's present length.
+    /// Returns a read-only view of the file's present length.
     fn map_read(&self) -> Result<Box<dyn ReadMap>>;
-    /// A read-only view of a range alone, which must lie within the file: what lies behind it is not even mapped.
+    /// Returns a read-only view of a range alone, which must lie within the file: what lies behind it is not even
+    /// mapped.
     fn map_range(&self, range: Range<u64>) -> Result<Box<dyn ReadMap>>;
     /// Shared 64-bit values at the file's beginning, seen by other processes at once.
     fn map_shared(&self, values: usize) -> Result<Box<dyn SharedMap>>;
@@ -134,13 +137,13 @@ pub trait File: Send + Sync + Debug {
 
 /// A read-only view of a file.
 pub trait ReadMap: Send + Sync + Debug {
-    /// The view's length in bytes.
+    /// Returns the view's length in bytes.
     fn len(&self) -> u64;
-    /// Whether the view has no bytes.
+    /// Returns whether the view has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// The bytes of a range, or `None` if it reaches past the view. Borrowed from the map on a real disk.
+    /// Returns the bytes of a range, or `None` if it reaches past the view. Borrowed from the map on a real disk.
     fn bytes(&self, range: Range<u64>) -> Option<Cow<'_, [u8]>>;
 }
 
@@ -157,7 +160,7 @@ pub trait SharedMap: Send + Sync + Debug {
         }
         Ok(())
     }
-    /// The values themselves; none where they are not stored through the map.
+    /// Returns the values themselves; none where they are not stored through the map.
     fn values(&self) -> &[AtomicU64];
 }
 

@@ -1,8 +1,10 @@
 //! Paths below the store's directory: which are allowed, and their parts.
 //!
-//! In: a relative path. Out: its parts, or `None` where it could lead outside. Always: the same rule for every storage.
+//! In:     a relative path.
+//! Out:    its parts, or `None` where it could lead outside.
+//! Always: the same rule for every storage.
 
-/// The parts of a path; none for the directory itself (`""` or `"."`).
+/// Returns the parts of a path; none for the directory itself (`""` or `"."`).
 pub(super) fn parts(path: &str) -> Option<Vec<&str>> {
     if path.is_empty() || path == "." {
         return Some(Vec::new());

@@ -2,7 +2,8 @@
 //!
 //! In:     any offset, or damage at one.
 //! Out:    the next record's offset, parts of a range, where the log continues after damage.
-//! Always: bytes in a body that look like a record do not count: the record's own queue confirms it, or a walk leads to it.
+//! Always: bytes in a body that look like a record do not count: the record's own queue confirms it, or a walk leads to
+//!         it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,8 +23,8 @@ use crate::record::RecordView;
 const CANDIDATES_MAX: usize = 64;
 
 impl Log {
-    /// An offset near the end at which a record begins, found by halving. What a broker has cut may still be there, as
-    /// whole records, so only one counts that is known to be before the end.
+    /// Returns an offset near the end at which a record begins, found by halving. What a broker has cut may still be
+    /// there, as whole records, so only one counts that is known to be before the end.
     pub(super) fn late_record(&self) -> Result<u64> {
         let (range, file_size) = (self.files.range(), self.files.file_size());
         let mut file = range.end.saturating_sub(file_size).max(range.start);
@@ -43,8 +44,8 @@ impl Log {
         Ok(low)
     }
 
-    /// Whether a file begins with a record that is before the log's end. Without a checkpoint nothing was cut before a
-    /// later file that holds records.
+    /// Returns whether a file begins with a record that is before the log's end. Without a checkpoint nothing was cut
+    /// before a later file that holds records.
     fn begins_before_the_end(&self, file: u64) -> Result<bool> {
         let Some(window) = self.window(file, u64::MAX, 0)? else { return Ok(false) };
         let bytes = window.from(file);
@@ -54,12 +55,12 @@ impl Log {
         })
     }
 
-    /// A record is before the log's end if it is durable by what is known.
+    /// Returns a record is before the log's end if it is durable by what is known.
     fn is_before_the_end(&self, view: &RecordView<'_>) -> bool {
         view.physical_offset.0 < self.known.durable || view.store_timestamp.0 < self.known.safe_ms
     }
 
-    /// The first offset from `at` on, below `end`, at which a record begins; `end` if there is none.
+    /// Returns the first offset from `at` on, below `end`, at which a record begins; `end` if there is none.
     ///
     /// A body may hold bytes that look like a record, even one of that offset. So an offset counts only if the record's
     /// own queue points to it, or if walking from the file's first record leads there.
@@ -90,7 +91,7 @@ impl Log {
         }
     }
 
-    /// The first offset of a range at which a wanted record begins to which its queue points.
+    /// Returns the first offset of a range at which a wanted record begins to which its queue points.
     fn confirmed(&self, range: Range<u64>, wants: impl Fn(&RecordView<'_>) -> bool) -> Result<Option<u64>> {
         let size = consume_queue_file_size(self.storage(), self.settings.as_ref())?;
         let Some(size) = size.filter(|size| *size > 0) else { return Ok(None) };
@@ -107,7 +108,8 @@ impl Log {
         Ok(found)
     }
 
-    /// Where the log goes on after damage at an offset: at the next whole record, else where it is known to have ended.
+    /// Returns where the log goes on after damage at an offset: at the next whole record, else where it is known to
+    /// have ended.
     pub(crate) fn resume_after(&self, damaged: u64, verdict: &Verdict) -> Result<u64> {
         let Some(file) = self.files.file_of(damaged) else { return Ok(verdict.written.max(damaged)) };
         let found = self.files.record_in(damaged + 1..file.end, |at| self.whole(at))?;
@@ -116,7 +118,7 @@ impl Log {
         Ok(found.unwrap_or_else(later))
     }
 
-    /// Where the log goes on after damage at an offset that is known to be before its end.
+    /// Returns where the log goes on after damage at an offset that is known to be before its end.
     pub(crate) fn resume_before(&self, damaged: u64, end: u64) -> Result<u64> {
         let Some(file) = self.files.file_of(damaged) else { return Ok(end) };
         let until = file.end.min(end);
@@ -141,7 +143,7 @@ impl Log {
     }
 }
 
-/// Whether a record's own queue has an entry that points to it.
+/// Returns whether a record's own queue has an entry that points to it.
 fn is_in_queue(queues: &QueueFiles, view: &RecordView<'_>) -> bool {
     if !view.transaction_type().is_queued() || !names::valid_path_component(view.topic) || view.queue_id.0 < 0 {
         return false;

@@ -202,8 +202,8 @@ impl Case {
         }
     }
 
-    /// A record of the log as if it had been at another offset, after some bytes of a body. A broker cuts what is newer
-    /// than what it keeps, so it is as new as the newest.
+    /// Returns a record of the log as if it had been at another offset, after some bytes of a body. A broker cuts what
+    /// is newer than what it keeps, so it is as new as the newest.
     fn stale_bytes(&mut self, from: u64, length: u64) -> Vec<u8> {
         let (sent, _) = self.chance.of(&self.sent).unwrap().clone();
         let base = sent.physical_offset.0 - sent.physical_offset.0 % FILE;
@@ -247,8 +247,8 @@ enum Says {
     AnotherFault,
 }
 
-/// Something is wrong in a record without a checksum of it. Only recovery looks at the queue offset and the topic, and only a
-/// scan unpacks the body.
+/// Returns whether something is wrong in a record without a checksum of it. Only recovery looks at the queue offset and the
+/// topic, and only a scan unpacks the body.
 fn is_another_fault(error: &Error) -> bool {
     let text = error.to_string();
     ["queue offset", "cannot name a directory", "the body's compression", "the body is no whole"]
@@ -295,7 +295,7 @@ fn recovered(case: &Case, read_only: bool) -> Says {
     says(case.open(read_only).map(|store| store.stat().unwrap().max_physical_offset))
 }
 
-/// What recovery may say of what an examination found. Damage below a snapshot is not read again.
+/// Returns what recovery may say of what an examination found. Damage below a snapshot is not read again.
 fn expected(case: &Case, found: &Examination) -> Vec<Says> {
     let places = |from: u64| found.damages.iter().map(|damage| damage.from).find(|at| *at >= from);
     let of = |from: u64| places(from).map_or(Says::End(found.end), Says::Damaged);
@@ -361,7 +361,7 @@ fn agree(seed: u64) {
     assert_eq!(to_u64(kept.count()), found.records, "after a repair; {about}");
 }
 
-/// Bytes that are damaged, each counted once.
+/// Returns bytes that are damaged, each counted once.
 fn merged(found: &Examination) -> u64 {
     let (mut end, mut bytes) = (0, 0);
     for damage in &found.damages {

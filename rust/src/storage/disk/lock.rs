@@ -1,6 +1,7 @@
 //! Locks of single bytes of a file, as open-file-description locks.
 //!
-//! In:     an open file, a byte. Out: a held lock.
+//! In:     an open file, a byte.
+//! Out:    a held lock.
 //! Always: the process that took a lock unlocks it explicitly when it is dropped, so that a forked child's copy of the
 //!         descriptor does not keep it. A forked child never unlocks, because the lock belongs to the open file
 //!         description, which it shares with its parent. It only closes its copies, so that it does not keep the lock
@@ -120,7 +121,7 @@ fn process() -> u32 {
     std::process::id()
 }
 
-/// Whether somebody holds the exclusive lock of a byte.
+/// Returns whether somebody holds the exclusive lock of a byte.
 pub(super) fn is_locked(file: &OwnedFd, byte: u64) -> Result<bool, Errno> {
     // A shared lock is in the way of exclusive ones only, which is the question.
     Ok(one_byte_lock(file.as_fd(), libc::F_OFD_GETLK, libc::F_RDLCK, byte)? != libc::F_UNLCK)

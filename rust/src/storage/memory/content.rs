@@ -1,8 +1,10 @@
 //! File content: what a file reads as now, what of it is durable, and what lies between.
 //!
-//! In: writes, lengths, holes, syncs. Out: bytes now, or bytes as lost power would leave them. Always: without power each
-//! 512-byte sector is as it was after one of the writes since the last sync, or before them all, whatever became of its
-//! neighbours; the length likewise. Not here: names.
+//! In:     writes, lengths, holes, syncs.
+//! Out:    bytes now, or bytes as lost power would leave them.
+//! Always: without power each 512-byte sector is as it was after one of the writes since the last sync, or before them
+//!         all, whatever became of its neighbours; the length likewise.
+//! Not here: names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -95,13 +97,13 @@ impl Content {
         self.pending.clear();
     }
 
-    /// The same file after its process was killed: nothing that returned is lost, nothing became durable.
+    /// Returns the same file after its process was killed: nothing that returned is lost, nothing became durable.
     pub(super) fn without_process(&mut self) -> Self {
         self.take_over();
         Self { shared: None, ..self.clone() }
     }
 
-    /// The same file after the power was lost, all of it durable.
+    /// Returns the same file after the power was lost, all of it durable.
     pub(super) fn after_power_loss(&mut self, choose: &mut Choose<'_>) -> Self {
         let survived = self.without_power(choose);
         Self { now: survived.clone(), durable: survived, pending: Vec::new(), shared: None, modified: self.modified }
@@ -149,7 +151,7 @@ impl Content {
         pages.into_iter().map(part).collect()
     }
 
-    /// The lengths the file had since the last sync, the durable one first.
+    /// Returns the lengths the file had since the last sync, the durable one first.
     fn len_changes(&self) -> Vec<u64> {
         let mut lens = vec![self.durable.len];
         let mut len = self.durable.len;
@@ -167,7 +169,7 @@ impl Content {
         lens
     }
 
-    /// The file's first values, shared; `None` if other maps have fewer.
+    /// Returns the file's first values, shared; `None` if other maps have fewer.
     pub(super) fn share(&mut self, values: usize) -> Option<Arc<[AtomicU64]>> {
         if self.shared.is_none() {
             let shared: Arc<[AtomicU64]> = (0..values.max(VALUES_MIN)).map(|_| AtomicU64::new(0)).collect();
@@ -203,7 +205,7 @@ impl Content {
     }
 }
 
-/// The part of a write's bytes that falls into a piece.
+/// Returns the part of a write's bytes that falls into a piece.
 fn slice<'b>(bytes: &'b [u8], at: u64, piece: &Range<u64>) -> &'b [u8] {
     let from = usize::try_from(piece.start.saturating_sub(at)).unwrap_or(usize::MAX);
     let to = usize::try_from(piece.end.saturating_sub(at)).unwrap_or(usize::MAX);

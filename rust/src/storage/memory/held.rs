@@ -1,6 +1,8 @@
 //! Held syncs: a disk that is slow for as long as a test wants.
 //!
-//! In: syncs of files. Out: the same, later. Always: nothing waits when no test holds syncs.
+//! In:     syncs of files.
+//! Out:    the same, later.
+//! Always: nothing waits when no test holds syncs.
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! Chance: numbers that only a seed decides.
 //!
-//! In: a seed. Out: the same numbers for the same seed (`SplitMix64`), so that a failing run can be run again.
+//! In:     a seed.
+//! Out:    the same numbers for the same seed (`SplitMix64`), so that a failing run can be run again.
 
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
@@ -17,7 +18,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from 0 to `most`, both included.
+    /// Returns a number from 0 to `most`, both included.
     pub(super) fn up_to(&mut self, most: usize) -> usize {
         let values = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
         usize::try_from(self.next() % values).unwrap_or(0)

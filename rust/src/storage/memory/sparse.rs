@@ -1,6 +1,9 @@
 //! Sparse content: a file's bytes in memory, where pages of zeros take no space.
 //!
-//! In: byte ranges. Out: bytes. Always: what lies past the length is zeros. Not here: what of it is durable.
+//! In:     byte ranges.
+//! Out:    bytes.
+//! Always: what lies past the length is zeros.
+//! Not here: what of it is durable.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -67,7 +70,7 @@ impl Sparse {
         self.len = len;
     }
 
-    /// The pages of a range that hold something.
+    /// Returns the pages of a range that hold something.
     pub(super) fn pages_in(&self, range: &Range<u64>) -> Vec<u64> {
         if range.is_empty() {
             return Vec::new();
@@ -76,7 +79,7 @@ impl Sparse {
     }
 }
 
-/// A range cut at the multiples of `unit`.
+/// Returns a range cut at the multiples of `unit`.
 pub(super) fn pieces(range: Range<u64>, unit: u64) -> impl Iterator<Item = Range<u64>> {
     let mut at = range.start;
     std::iter::from_fn(move || {

@@ -241,7 +241,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a step shows; every error is the same here.
+/// Returns what a step shows; every error is the same here.
 fn take(storage: &dyn Storage, file: &mut Option<Box<dyn File>>, step: &Step) -> Option<Vec<u8>> {
     let done = |result: Result<()>| result.ok().map(|()| Vec::new());
     match step {

@@ -1,7 +1,9 @@
 //! Tree of names: which file stands where, now and on the disk.
 //!
-//! In: names made, moved and removed; synced directories. Out: the tree now, or as lost power would leave it. Always: a
-//! change is durable once its directory is synced; before that each change survives by chance, a rename as a whole.
+//! In:     names made, moved and removed; synced directories.
+//! Out:    the tree now, or as lost power would leave it.
+//! Always: a change is durable once its directory is synced; before that each change survives by chance, a rename as a
+//!         whole.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
@@ -44,7 +46,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// What stands at a path. An error if a file stands where a directory should.
+    /// Returns what stands at a path. An error if a file stands where a directory should.
     pub(super) fn find(&self, path: &str) -> io::Result<Option<Node>> {
         if path.is_empty() {
             return Ok(Some(Node::Dir));
@@ -103,7 +105,7 @@ impl Tree {
         self.pending.clear();
     }
 
-    /// Every file once that has a name, or had one on the disk.
+    /// Returns every file once that has a name, or had one on the disk.
     pub(super) fn files(&self) -> Vec<Inode> {
         let mut known = HashSet::new();
         let nodes = self.now.values().chain(self.durable.values());
@@ -114,7 +116,7 @@ impl Tree {
         nodes.filter_map(file).collect()
     }
 
-    /// The tree after its process was killed.
+    /// Returns the tree after its process was killed.
     pub(super) fn without_process(&self) -> Self {
         // A file may stand in several places of the record; it stays one file.
         let mut copies: Vec<(Inode, Inode)> = Vec::new();
@@ -139,7 +141,7 @@ impl Tree {
         tree
     }
 
-    /// The tree after the power was lost, all of it durable.
+    /// Returns the tree after the power was lost, all of it durable.
     pub(super) fn after_power_loss(&self, choose: &mut Choose<'_>) -> Self {
         let mut survived = self.durable.clone();
         for change in &self.pending {
