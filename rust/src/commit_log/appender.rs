@@ -1,10 +1,10 @@
-//! Appender: gives records their place and writes them, under the put lock.
+//! Assigns physical offsets to records and writes them, under the put lock.
 //!
 //! In:     drafts, as a batch.
-//! Out:    their places; the bytes in the page cache.
-//! Always: a batch is there whole or not at all; store timestamps never decrease; a file is durable before the next one
-//!         is begun.
-//! Not here: queue offsets' meaning.
+//! Out:    their physical offsets; the bytes in the page cache.
+//! Always: a batch is written whole or not at all. Store timestamps never decrease. A file is durable before the next
+//!         one is begun.
+//! Not here: what queue offsets mean.
 
 use std::sync::Arc;
 
@@ -20,39 +20,40 @@ use crate::units::{PhysicalOffset, QueueOffset, TimestampMs, to_u64, to_usize};
 const CHUNK_MIN: u64 = 1 << 20;
 /// The most space taken ahead with fallocate, in bytes.
 const CHUNK_MAX: u64 = 64 << 20;
-/// The most space taken ahead where its zeros are written at once, in bytes: as much as stays unnoticed among syncs.
+/// The most space allocated ahead by writing zeros, in bytes: writing this much has no visible cost between syncs.
 const WRITTEN_MAX: u64 = 1 << 20;
-/// What one write puts ahead of small records: pages that it makes together cost a third less than those that each record
-/// makes for itself, and larger pieces of the page cache cost more again (docs/performance.md).
+/// One write of zeros ahead of small records. Creating pages together costs a third less than creating them for each
+/// record, and larger writes cost more again (docs/performance.md).
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-/// Bytes of the log that are kept in memory behind their writing.
+/// Bytes of the log that are kept in memory after they are written.
 const RECENT_MAX: usize = 256 << 10;
 /// Bytes of memory that the buffer keeps after a large batch.
 const BUFFER_MAX: usize = 8 << 20;
-/// Ends may still use this much when sends find the disk full, beside what each of them may need.
+/// Ends may still use this many bytes when sends find the disk full, in addition to what each of them may need.
 const END_RESERVE: u64 = 1 << 20;
-/// What an end may write beside a copy of its half message: an op message of its own (about 165 bytes), a longer topic.
+/// Bytes that an end may write in addition to a copy of its half message: its op message (about 165 bytes), a longer
+/// topic.
 const END_EXTRA: u64 = 192;
 
-/// The half messages that pend: each may be copied by its end, when no more space can be taken.
+/// The pending half messages. Each may be copied by its end when no more space can be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndsToCome {
-    /// Bytes of their records.
+    /// Total size of their records in bytes.
     pub bytes: u64,
-    /// How many.
+    /// Number of half messages.
     pub count: u64,
-    /// At least the largest record.
+    /// Upper bound of the largest record, in bytes.
     pub largest: u32,
 }
 
 impl EndsToCome {
-    /// Returns the same with one more.
+    /// Returns these with one more record of `size` bytes.
     #[must_use]
     pub fn with(self, size: u32) -> Self {
         Self { bytes: self.bytes + u64::from(size), count: self.count + 1, largest: self.largest.max(size) }
     }
 
-    /// Returns how much of the log they may take: where a copy does not fit into the rest of a file, that rest is lost.
+    /// Returns how much of the log they may take. If a copy does not fit into the rest of a file, that rest is lost.
     fn room(self, file_size: u64) -> u64 {
         let records = self.bytes + self.count * END_EXTRA;
         let lost = u64::from(self.largest) + END_EXTRA + FILE_TAIL;
@@ -60,23 +61,23 @@ impl EndsToCome {
     }
 }
 
-/// Whether a batch may use the space that is kept for ending transactions.
+/// Whether a batch may use the space that is reserved for ending transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
-    /// No: it leaves room for the ends of what pends.
+    /// No: it leaves the space that the ends of pending transactions need.
     Send(EndsToCome),
     /// Yes.
     End,
 }
 
-/// Where a record went.
+/// Where a record was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// Its place in the log.
+    /// Its physical offset.
     pub physical_offset: PhysicalOffset,
-    /// Its bytes.
+    /// Its size in bytes.
     pub size: u32,
-    /// When.
+    /// Its store timestamp.
     pub store_timestamp: TimestampMs,
 }
 
@@ -87,7 +88,7 @@ struct Part {
     start: usize,
 }
 
-/// The log's one writer.
+/// The only writer of the log.
 #[derive(Debug)]
 pub struct Appender {
     log: Arc<CommitLog>,
@@ -95,25 +96,25 @@ pub struct Appender {
     write_space: bool,
     store_timestamp: TimestampMs,
     cursor: u64,
-    /// The newest bytes of the log, then the batch: what was just written is read again soonest.
+    /// The newest bytes of the log, then the batch. Records that were just written are read again soonest.
     buffer: Vec<u8>,
     /// How many bytes of `buffer` are in the log.
     written: usize,
-    /// The place of `buffer`'s first byte.
+    /// The physical offset of `buffer`'s first byte.
     buffer_start: u64,
     parts: Vec<Part>,
     current: Option<Arc<Segment>>,
     space_end: u64,
-    /// Up to here, at least, the page cache holds what is written next as zeros.
+    /// The page cache holds zeros at least up to this offset, from where the next record is written.
     zeros_end: u64,
-    /// Up to here the log may hold bytes of a batch that failed, which a full disk did not let this make zeros.
+    /// Up to this offset the log may hold bytes of a failed batch, because a full disk kept them from being cleared.
     dirty_end: u64,
     chunk: u64,
 }
 
 impl Appender {
-    /// Creates a writer behind the log's appended end. `write_space`: space is written when it is taken, which makes
-    /// small syncs cheap.
+    /// Creates a writer at the log's appended end. With `write_space`, space is written when it is allocated, which
+    /// makes small syncs cheap.
     pub fn new(log: Arc<CommitLog>, with_crc: bool, write_space: bool, newest: TimestampMs) -> Self {
         let end = log.appended();
         Self {
@@ -123,7 +124,7 @@ impl Appender {
             write_space,
             store_timestamp: newest,
             cursor: end,
-            // It grows to this anyway.
+            // The buffer grows to this size anyway.
             buffer: Vec::with_capacity(2 * RECENT_MAX),
             written: 0,
             buffer_start: end,
@@ -135,13 +136,13 @@ impl Appender {
         }
     }
 
-    /// Begins a batch, forgetting one that was not written.
+    /// Begins a batch and discards one that was not written.
     pub fn begin(&mut self, wall: TimestampMs) {
         self.cursor = self.log.appended();
         if self.written > RECENT_MAX {
             (self.written, self.buffer_start) = (0, self.cursor);
         }
-        // The batch before was small: what a large one took before it is given back.
+        // The previous batch was small, so the memory of an earlier large batch is released.
         let is_too_large = self.buffer.capacity() > BUFFER_MAX && self.buffer.len() < self.buffer.capacity() / 8;
         self.buffer.truncate(self.written);
         if is_too_large {
@@ -152,19 +153,19 @@ impl Appender {
         self.parts.push(Part { offset: self.cursor, start: self.written });
     }
 
-    /// Returns the log's bytes from a place on, if they are still in memory.
+    /// Returns the log's bytes from a physical offset on, if they are still in memory.
     pub fn recent(&self, physical_offset: PhysicalOffset) -> Option<&[u8]> {
         let from = to_usize(physical_offset.0.checked_sub(self.buffer_start)?);
         self.buffer.get(from..self.written).filter(|bytes| !bytes.is_empty())
     }
 
-    /// Returns bytes of memory that are taken for batches.
+    /// Returns the bytes of memory that batches occupy.
     #[cfg(test)]
     pub(super) const fn memory(&self) -> usize {
         self.buffer.capacity()
     }
 
-    /// Returns the store timestamp that records of this batch get.
+    /// Returns the store timestamp of the records in this batch.
     pub const fn store_timestamp(&self) -> TimestampMs {
         self.store_timestamp
     }
@@ -197,12 +198,12 @@ impl Appender {
         Ok(Appended { physical_offset, size, store_timestamp: self.store_timestamp })
     }
 
-    /// Returns whether `write` will neither wait nor make a file: everything goes into space that is taken already.
+    /// Returns whether `write` neither waits nor creates a file, because the batch fits into allocated space.
     pub fn is_ready(&self, urgency: Urgency) -> bool {
         self.parts.len() == 1 && self.current.is_some() && self.wanted(urgency) <= self.space_end
     }
 
-    /// Takes the space that the batch needs. On a full disk the batch is forgotten and nothing has changed.
+    /// Allocates the space that the batch needs. On a full disk the batch is discarded and nothing has changed.
     pub fn make_room(&mut self, urgency: Urgency) -> Result<()> {
         let wanted = self.wanted(urgency);
         while self.space_end < wanted {
@@ -216,12 +217,12 @@ impl Appender {
         Ok(())
     }
 
-    /// Writes the batch; `synced_soon`: somebody will wait until it is durable. After an error nothing of it is in the log,
-    /// or, where that cannot be assured, the error is `StorePoisoned`.
+    /// Writes the batch. `synced_soon` says that a caller will wait until it is durable. After an error nothing of it
+    /// is in the log. If that cannot be ensured, the error is `StorePoisoned`.
     pub fn write(&mut self, synced_soon: bool) -> Result<()> {
         let from = self.log.appended();
         if self.dirty_end > self.cursor {
-            // This batch covers only a part of what a failed one left. What comes after it must be zeros.
+            // This batch covers only a part of what a failed one left. The bytes after this batch must be zeros.
             self.clear(self.cursor, self.dirty_end)?;
             self.dirty_end = self.cursor;
         }
@@ -231,7 +232,7 @@ impl Appender {
                 if let Some(last) =
                     self.parts.last().filter(|last| last.offset != self.buffer_start && last.start != self.written)
                 {
-                    // The batch went on in another file: what is kept has no gap.
+                    // The batch continued in another file. The bytes that are kept must have no gap.
                     self.buffer.drain(..last.start);
                     self.buffer_start = last.offset;
                 }
@@ -242,7 +243,7 @@ impl Appender {
                 self.current = self.log.segments.at(from);
                 match self.take_back(from) {
                     Ok(()) => self.dirty_end = from,
-                    // Making zeros needs space where a file system copies on write. The next batch begins at the same
+                    // Making zeros needs space if the file system copies on write. The next batch begins at the same
                     // offset, and readers do not read there.
                     Err(Error::DiskFull { .. }) => self.dirty_end = self.cursor.max(self.dirty_end),
                     Err(second) => {
@@ -265,7 +266,8 @@ impl Appender {
             let segment = match &self.current {
                 Some(segment) if part.offset < segment.end() => segment,
                 _ => {
-                    // A file is durable before the next is begun: otherwise lost power could leave a hole (L1, L8).
+                    // A file is durable before the next one is begun; otherwise a power loss could leave a hole (L1,
+                    // L8).
                     if let Some(full) = self.current.as_ref().filter(|_| !mutated(Mutant::RollWithoutSync)) {
                         full.sync().map_err(|error| Error::StorePoisoned { why: error.to_string() })?;
                     }
@@ -273,8 +275,8 @@ impl Appender {
                 }
             };
             let bytes_end = part.offset + to_u64(bytes.len());
-            // A sync that finds space written for the first time waits for the file system's journal, too, so what is
-            // synced soon writes more of it at once (docs/performance.md).
+            // A sync after the first write to new space also waits for the file system's journal. So a batch that is
+            // synced soon writes more space at once (docs/performance.md).
             let (wanted, ahead) = if synced_soon {
                 (bytes_end + block, bytes_end + WRITTEN_MAX)
             } else {
@@ -290,14 +292,15 @@ impl Appender {
         Ok(())
     }
 
-    /// Makes the batch's bytes zeros again.
+    /// Overwrites the batch's bytes with zeros.
     fn take_back(&mut self, from: u64) -> Result<()> {
         (self.space_end, self.zeros_end) = (from, from);
         self.clear(from, self.cursor)
     }
 
-    /// Makes a range zeros, the last file first. A file that only the failed batch began is durable without its record before
-    /// the file before it loses its end: lost power would otherwise leave the record after a hole.
+    /// Overwrites a range with zeros, the last file first. If only the failed batch began a file, that file is durable
+    /// without its record before the previous file loses its end. Otherwise a power loss could leave the record after a
+    /// hole.
     fn clear(&self, from: u64, to: u64) -> Result<()> {
         let appended = self.log.appended();
         for segment in self.log.segments.all().iter().rev() {
@@ -323,7 +326,7 @@ impl Appender {
     }
 
     fn wanted(&self, urgency: Urgency) -> u64 {
-        // Small files (of tests) would otherwise be made many ahead.
+        // Without this limit, small files (in tests) would be created far ahead.
         let reserve = END_RESERVE.min(self.log.segments.file_size() / 4);
         match urgency {
             Urgency::Send(ends) if ends.count == 0 => self.cursor + reserve,

@@ -1,4 +1,4 @@
-//! Commit log: every record, one behind the other; the truth from which all else is derived.
+//! Stores every record in order. Everything else is derived from this log.
 //!
 //! In:     encoded records.
 //! Out:    records by physical offset, or in order.
@@ -40,7 +40,7 @@ pub struct CommitLog {
     verify: RwLock<Option<Arc<VerifyAt>>>,
 }
 
-/// How a record at an offset is to be looked at.
+/// Returns how a record at an offset is verified.
 pub type VerifyAt = Box<dyn Fn(u64) -> Verify + Send + Sync>;
 
 impl std::fmt::Debug for CommitLog {
@@ -60,7 +60,8 @@ impl CommitLog {
         Self { segments, appended: AtomicU64::new(0), durable: AtomicU64::new(0), verify: RwLock::new(None) }
     }
 
-    /// Says how records are verified when they are read: those that txstore wrote by their own CRC, too (L5).
+    /// Sets how records are verified when they are read. Records that txstore wrote are also checked by their own CRC
+    /// (L5).
     pub fn set_verify(&self, verify: VerifyAt) {
         *self.verify.write() = Some(Arc::new(verify));
     }
@@ -70,7 +71,7 @@ impl CommitLog {
         self.appended.load(Ordering::Acquire)
     }
 
-    /// Returns the end that a successful sync covers.
+    /// Returns the end up to which a sync has succeeded.
     pub fn durable(&self) -> u64 {
         self.durable.load(Ordering::Acquire)
     }
@@ -85,7 +86,8 @@ impl CommitLog {
         self.durable.store(end, Ordering::Release);
     }
 
-    /// Returns the file that holds an offset, for reading; says `OffsetTooOld` or `MessageNotFound` if there is none.
+    /// Returns the file that holds an offset, for reading. Fails with `OffsetTooOld` or `MessageNotFound` if no file
+    /// does.
     pub fn segment(&self, offset: PhysicalOffset) -> Result<Arc<Segment>> {
         self.segment_below(offset, self.appended())
     }
@@ -108,13 +110,13 @@ impl CommitLog {
         self.reader(end).read(offset, use_it)
     }
 
-    /// For reading several records below `end`.
+    /// Creates a reader for several records below `end`.
     pub fn reader(&self, end: u64) -> LogReader<'_> {
         LogReader { log: self, end, verify: self.verify.read().clone(), segment: None }
     }
 }
 
-/// Reads records at any offsets; the file of the last one stays at hand.
+/// Reads records at any offsets and keeps the file of the last one mapped.
 pub struct LogReader<'a> {
     log: &'a CommitLog,
     end: u64,
@@ -134,7 +136,7 @@ impl std::fmt::Debug for LogReader<'_> {
 }
 
 impl LogReader<'_> {
-    /// Asks memory for a record that will be read soon, where it stands in the file at hand.
+    /// Prefetches a record that will be read soon into the processor's cache, if it is in the current file.
     pub fn ask_for(&self, offset: PhysicalOffset, size: u32) {
         let range = offset.0..offset.0.saturating_add(size.into());
         let segment = self.segment.as_ref().filter(|segment| segment.holds(range.start) && range.end <= segment.end());
@@ -145,7 +147,8 @@ impl LogReader<'_> {
 
     /// Reads the record at an offset and hands it to `use_it`, borrowed from the file.
     ///
-    /// Its CRCs are verified; a bad record is `StoreCorrupt`, an offset at or behind the reader's end `MessageNotFound`.
+    /// Verifies its CRCs. Fails with `StoreCorrupt` for a bad record, and with `MessageNotFound` for an offset at or
+    /// past the reader's end.
     pub fn read<T>(&mut self, offset: PhysicalOffset, use_it: impl FnOnce(&RecordView<'_>, &[u8]) -> T) -> Result<T> {
         if offset.0 >= self.end {
             return Err(not_found(offset));
@@ -171,7 +174,7 @@ fn not_found(offset: PhysicalOffset) -> Error {
     Error::MessageNotFound { what: format!("no record begins at physical offset {offset} of the commit log") }
 }
 
-/// Bytes that a record must leave free behind it in its file.
+/// Bytes that must remain free after a record in its file.
 pub const FILE_TAIL: u64 = 8;
 const _: () =
     assert!(layout::BLANK_MIN == 8 && FILE_TAIL == 8, "the free bytes are those of the smallest blank record");

@@ -1,8 +1,8 @@
-//! Scanner: the log's records in order, to its end or to the first that is none.
+//! Reads the log's records in order, up to its end or to the first bytes that are not a record.
 //!
 //! In:     where to begin and where to stop.
 //! Out:    each record, borrowed from its file; then what kind of end it met.
-//! Always: stops at the first bad record; whether that is a torn tail or damage is recovery's question.
+//! Always: stops at the first bad record. Recovery decides whether that is a torn tail or damage.
 
 use super::CommitLog;
 use crate::error::Result;
@@ -16,23 +16,23 @@ use crate::units::{PhysicalOffset, to_u64, to_usize};
 pub enum Tail {
     /// The limit, zeros, or the end of the last file.
     End,
-    /// Bytes that are no record.
+    /// Bytes that are not a record.
     Bad(String),
     /// The visitor had enough.
     Stopped,
 }
 
-/// How far a scan came.
+/// The result of a scan.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Scan {
     /// One past the last good record (or blank record).
     pub end: u64,
-    /// What is there.
+    /// What is at the end.
     pub tail: Tail,
 }
 
 impl Scan {
-    /// Why no record begins where the scan ended, if the log is known to go on up to `end`.
+    /// Returns why no record begins where the scan ended, if the log is known to continue up to `end`.
     pub fn damage_before(&self, end: u64) -> Option<&str> {
         match &self.tail {
             Tail::Bad(why) => Some(why),
@@ -42,7 +42,7 @@ impl Scan {
     }
 }
 
-/// What stands at an offset of the log.
+/// What is at an offset of the log.
 #[derive(Debug)]
 pub enum Step<'a> {
     /// A record.
@@ -51,13 +51,13 @@ pub enum Step<'a> {
     FileEnd,
     /// Nothing was written here.
     Unwritten,
-    /// No record.
+    /// Bytes that are not a record.
     Bad(DecodeError),
     /// A blank record that does not fill its file.
     BadBlank(String),
 }
 
-/// Looks at the bytes `rest` of a file that ends at `file_end`; they stand at `at`.
+/// Classifies the bytes `rest` at offset `at` of a file that ends at `file_end`.
 #[inline]
 pub fn step(rest: &[u8], at: u64, file_end: u64, verify: Verify) -> Step<'_> {
     match decode(rest, PhysicalOffset(at), verify) {
@@ -67,7 +67,7 @@ pub fn step(rest: &[u8], at: u64, file_end: u64, verify: Verify) -> Step<'_> {
             Step::BadBlank(format!("a blank record of {size} bytes where {} are left in the file", file_end - at))
         }
         Err(DecodeError::Empty) => Step::Unwritten,
-        // Fewer bytes than a record begins with, and all zeros: the end of a file, where even a blank one does not fit.
+        // Fewer bytes than a record header, all zeros, are the end of a file where not even a blank record fits.
         Err(_) if is_too_short(rest) => {
             if at + to_u64(rest.len()) == file_end {
                 Step::FileEnd
@@ -95,12 +95,13 @@ pub struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    /// From a record's beginning up to `limit`, which is a record's end (or `u64::MAX`: to the end of the files).
+    /// Creates a scanner from a record's beginning up to `limit`: the end of a record, or `u64::MAX` for the end of the
+    /// files.
     pub const fn new(log: &'a CommitLog, from: PhysicalOffset, limit: u64) -> Self {
         Self { log, from: from.0, limit }
     }
 
-    /// Calls `visit` for each record, with its bytes; `verify` says how to look at the record at an offset.
+    /// Calls `visit` for each record, with its bytes. `verify` returns how to verify the record at an offset.
     pub fn run(
         &self,
         verify: impl Fn(u64) -> Verify,
@@ -116,7 +117,8 @@ impl<'a> Scanner<'a> {
                 match step(rest, at, segment.end(), verify(at)) {
                     Step::Record(view) => {
                         let size = to_usize(u64::from(view.size));
-                        // The record behind the next, which is often as large: memory is slow to answer.
+                        // Prefetches the record after the next one, which often has a similar size, because memory is
+                        // slow to respond.
                         ask_for(rest, 2 * size..3 * size);
                         let (record, behind) = rest.split_at_checked(size).unwrap_or((rest, &[]));
                         at += u64::from(view.size);

@@ -1,4 +1,4 @@
-//! The log by itself: batches over files' ends, space ahead, errors in the middle, what a scan meets, group commit.
+//! The commit log alone: batches across file ends, space ahead, errors in the middle, what a scan meets, group commit.
 
 use super::*;
 use crate::flush::GroupCommit;
@@ -100,7 +100,7 @@ fn l1_a_batch_that_fails_at_any_call_leaves_nothing_and_the_next_one_fits() {
             memory.fail_at(memory.calls() + call, kind, false);
             let result = append(&mut appender, &bodies);
             if result.is_ok() {
-                // Behind the batch's last call, or less space was taken ahead.
+                // The call is after the batch's last one, or less space was allocated ahead.
                 continue;
             }
             failed += 1;
@@ -192,7 +192,7 @@ fn what_a_thread_verifies_ahead_is_not_verified_again_and_no_bad_record_passes()
     let bodies = vec![vec![7; 3_000]; 1_000];
     let placed = append(&mut appender, &bodies).unwrap();
     let must = Verify { body_crc: false, record_crc: RecordCrc::Required };
-    // How many records were read, of them how many verified ahead, and what the end was.
+    // Returns how many records were read, how many of them were verified ahead, and the end.
     let read = || {
         let (mut found, mut ahead) = (0, 0);
         let scan = verified_ahead(
@@ -206,7 +206,7 @@ fn what_a_thread_verifies_ahead_is_not_verified_again_and_no_bad_record_passes()
                         found += 1;
                         let next = view.physical_offset.0 + u64::from(view.size);
                         let known = || verify(next).record_crc == RecordCrc::Ignore;
-                        // A reader who has more to do than the thread, after the first records.
+                        // The reader is slower than the thread after the first records.
                         ahead += usize::from(known() || (found == 10 && eventually(known)));
                         Ok(true)
                     })
@@ -236,7 +236,7 @@ fn eventually(holds: impl Fn() -> bool) -> bool {
 }
 
 /// Returns how many of 200 syncs meet space that is written for the first time, with 20 records of 1 KiB before each
-/// synced one.
+/// synced record.
 fn syncs_that_meet_new_space(synced_soon: bool) -> usize {
     let memory = Memory::new();
     let storage: Arc<dyn Storage> = Arc::new(memory.clone());
@@ -264,7 +264,7 @@ fn what_is_synced_soon_writes_space_ahead_so_that_few_syncs_meet_new_space() {
     assert!(syncs_that_meet_new_space(true) < 10);
 }
 
-/// A large batch's memory is given back once batches are small again, and not while they stay large.
+/// A large batch's memory is released once batches are small again, and not while they stay large.
 #[test]
 fn what_a_large_batch_took_is_given_back() {
     let memory = Memory::new();

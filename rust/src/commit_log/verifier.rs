@@ -1,10 +1,10 @@
-//! Verifier: sums up records in front of who reads a long part of the log, in a thread of its own.
+//! Verifies CRCs ahead of a reader of a long part of the log, in a thread of its own.
 //!
-//! In:     from where on a thread is worth its start, and how records are verified.
+//! In:     the offset from which a thread is worth its start, and how records are verified.
 //! Out:    what is left to verify at an offset.
-//! Always: whoever reads decodes each record, and verifies itself what the thread has not; where no thread can be had,
-//!         all of it.
-//! Not here: what a bad record means; the thread stops at it and says nothing.
+//! Always: the reader decodes each record, and verifies what the thread has not. Without a thread it verifies
+//!         everything.
+//! Not here: what a bad record means. The thread stops at it and reports nothing.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -16,11 +16,11 @@ use crate::record::decode::Verify;
 use crate::sync::{AtomicBool, AtomicU64};
 use crate::units::PhysicalOffset;
 
-/// The thread stays within so many bytes of the reader, who finds them in the processor's cache.
+/// The thread stays within this many bytes of the reader, so that the reader finds them in the processor's cache.
 const WINDOW: u64 = 4 << 20;
-/// Bytes after which the two tell each other how far they are.
+/// Bytes after which reader and thread tell each other their progress.
 const STEP: u64 = 64 << 10;
-/// In which the reader does not get through the window.
+/// A pause in which the reader cannot get through the window.
 const NAP: Duration = Duration::from_micros(100);
 
 #[derive(Debug, Default)]
@@ -30,8 +30,8 @@ struct Progress {
     over: AtomicBool,
 }
 
-/// Has `read` go through the log, with a thread in front of it from `from` on, up to `limit`; what it is handed stands for
-/// `verify`.
+/// Runs `read` over the log with a verifying thread ahead of it, from `from` up to `limit`. The function that `read`
+/// receives replaces `verify`.
 pub fn verified_ahead<T>(
     log: &CommitLog,
     from: u64,
@@ -49,7 +49,7 @@ pub fn verified_ahead<T>(
                 known.set(progress.verified.load(Ordering::Acquire).min(offset + STEP));
             }
             if offset >= from && !started.replace(true) {
-                // Without it the reader does all of it.
+                // Without the thread the reader verifies everything.
                 let _ = thread::Builder::new().name("txstore-verify".into()).spawn_scoped(scope, work);
             }
             if offset < known.get() { Verify::NOTHING } else { verify(offset) }
@@ -85,7 +85,7 @@ impl Progress {
         }
     }
 
-    /// Returns whether to go on from here: not where the reader is further, or has ended.
+    /// Waits for the reader and returns whether to continue. It does not if the reader is ahead or has ended.
     fn waits_for_the_reader(&self, verified: u64) -> bool {
         loop {
             if self.over.load(Ordering::Relaxed) {

@@ -1,7 +1,7 @@
-//! What a directory holds: whether it is a store, and how large its files are.
+//! Tells whether a directory is a store, and how large its files are.
 //!
 //! In:     a directory, remembered settings.
-//! Out:    sizes, or an error that says why it is no store.
+//! Out:    sizes, or an error that says why the directory is not a store.
 //! Always: reads only.
 
 use super::writer::ABORT;
@@ -13,7 +13,7 @@ use crate::settings::Settings;
 use crate::storage::Storage;
 use crate::units::to_u64;
 
-/// Returns whether a directory is a store; one with other things in it is refused.
+/// Returns whether a directory is a store. A directory with other contents is refused with an error.
 pub(crate) fn look(storage: &dyn Storage) -> Result<bool> {
     let entries = storage.list("")?.unwrap_or_default();
     if entries.iter().any(|entry| entry.is_dir && entry.name == commit_log::DIRECTORY) {
@@ -26,7 +26,7 @@ pub(crate) fn look(storage: &dyn Storage) -> Result<bool> {
             "a DLedger store keeps its log elsewhere; only ordinary stores are read",
         ));
     }
-    // What an opening that crashed at its very beginning leaves.
+    // An `open` that crashed at its very beginning leaves these.
     let ours = ["lock", ABORT, "txstore", "config", "checkpoint", "index", consume_queue::DIRECTORY];
     match entries.iter().find(|entry| !ours.contains(&entry.name.as_str())) {
         Some(other) => Err(foreign(
@@ -41,32 +41,33 @@ pub(crate) fn look(storage: &dyn Storage) -> Result<bool> {
     }
 }
 
-/// Until we close it nobody else writes the store: then no file's length is believed against what is remembered.
+/// Returns the settings of an open txstore store. Until we close it, no other process writes the store, so the
+/// remembered size is believed and file lengths are not.
 fn ours(settings: Option<&Settings>) -> Option<&Settings> {
     settings.filter(|settings| settings.ranges.last().is_some_and(|range| range.end.is_none()))
 }
 
-/// Returns bytes of a commit log file, if the store has one or remembers it.
+/// Returns the size of a commit log file in bytes, if the store has one or remembers it.
 pub(crate) fn log_file_size(storage: &dyn Storage, settings: Option<&Settings>) -> Result<Option<u64>> {
     let lengths = file_lengths(storage, commit_log::DIRECTORY)?;
     let found = own_size(&lengths, settings.and_then(|settings| settings.commit_log_file_size));
     Ok(ours(settings).and_then(|settings| settings.commit_log_file_size).or(found))
 }
 
-/// Returns bytes of a consume queue file, if the store has one or remembers it.
+/// Returns the size of a consume queue file in bytes, if the store has one or remembers it.
 pub(crate) fn consume_queue_file_size(storage: &dyn Storage, settings: Option<&Settings>) -> Result<Option<u64>> {
     let found = queue_file_size(storage, settings.and_then(|settings| settings.consume_queue_file_size))?;
     Ok(ours(settings).and_then(|settings| settings.consume_queue_file_size).or(found))
 }
 
-/// Returns the lengths of a row's files, without those that a crash left empty.
+/// Returns the lengths of the files in a segment list, without the empty ones that a crash left.
 fn file_lengths(storage: &dyn Storage, directory: &str) -> Result<Vec<u64>> {
     let files = SegmentQueue::files(storage, directory)?;
     Ok(files.into_iter().map(|(_, file)| file.len).filter(|length| *length > 0).collect())
 }
 
-/// Returns the size of a row's files: what is remembered, if a file has it or none is there; else the first one's. A
-/// single file whose length did not reach the disk does not tell the store's size.
+/// Returns the file size of a segment list: the remembered size if some file has it or there are no files, else the
+/// length of the first file. A single file whose length did not reach the disk does not tell the store's size.
 fn own_size(lengths: &[u64], remembered: Option<u64>) -> Option<u64> {
     let fits = |size: &u64| lengths.is_empty() || lengths.contains(size);
     remembered.filter(fits).or_else(|| lengths.first().copied())
@@ -78,7 +79,7 @@ fn queue_file_size(storage: &dyn Storage, remembered: Option<u64>) -> Result<Opt
         let directory = format!("{}/{}", consume_queue::DIRECTORY, topic.name);
         for queue in storage.list(&directory).ok().flatten().unwrap_or_default() {
             let mut lengths = file_lengths(storage, &format!("{directory}/{}", queue.name))?;
-            // A file of half entries is a damaged one: it tells no size.
+            // A file that ends within an entry is damaged and tells no size.
             lengths.retain(|length| length.is_multiple_of(to_u64(ENTRY_SIZE)));
             let size = own_size(&lengths, remembered).filter(|_| !lengths.is_empty());
             if size.is_some() && (remembered.is_none() || size == remembered) {

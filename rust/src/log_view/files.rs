@@ -1,4 +1,4 @@
-//! The log's files, read by position without opening them as a log.
+//! Reads the log's files by physical offset without opening them as a log.
 //!
 //! In:     which files there are.
 //! Out:    views of their parts, whole records between damaged bytes, and what follows an offset.
@@ -17,7 +17,7 @@ use crate::segment::SegmentQueue;
 use crate::storage::{OpenMode, ReadMap, Storage};
 use crate::units::{to_u64, to_usize};
 
-/// Bytes that are mapped at once: what a scan holds of the log, however long it is.
+/// Bytes that are mapped at once. This bounds a scan's memory for a log of any length.
 pub(super) const WINDOW: u64 = if cfg!(test) { 1 << 12 } else { 32 << 20 };
 
 /// The files of a log.
@@ -25,7 +25,7 @@ pub(super) const WINDOW: u64 = if cfg!(test) { 1 << 12 } else { 32 << 20 };
 pub(crate) struct LogFiles {
     storage: Arc<dyn Storage>,
     file_size: u64,
-    /// Where each begins, and its length.
+    /// The first offset and the length of each file.
     files: Vec<(u64, u64)>,
 }
 
@@ -55,8 +55,8 @@ impl Window {
         self.map.bytes(begin..self.map.len()).unwrap_or_default()
     }
 
-    /// Returns what is at `at`, where `rest` begins, the window's last bytes. Too few of them for a record's beginning
-    /// say nothing yet, also if they are zeros, unless the file ends there, too.
+    /// Returns what begins at `at`. `rest` is the window's bytes from there on. Too few bytes for a record header
+    /// decide nothing, even if they are zeros, unless the file ends there too.
     #[inline]
     pub(crate) fn step<'a>(&self, rest: &'a [u8], at: u64, verify: Verify) -> Step<'a> {
         if to_u64(rest.len()) < FILE_TAIL && self.range.end < self.file_end {
@@ -67,7 +67,7 @@ impl Window {
 }
 
 impl LogFiles {
-    /// Creates the files as they were listed: offset of the first byte, and length.
+    /// Creates the view from a listing of files: the first offset and the length of each.
     pub(crate) const fn new(storage: Arc<dyn Storage>, file_size: u64, files: Vec<(u64, u64)>) -> Self {
         Self { storage, file_size, files }
     }
@@ -78,18 +78,18 @@ impl LogFiles {
         Self::new(Arc::clone(segments.storage()), segments.file_size(), files)
     }
 
-    /// Returns where the files are.
+    /// Returns the storage that holds the files.
     pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
     }
 
-    /// Returns bytes of one file.
+    /// Returns the size of one file in bytes.
     #[cfg(feature = "arrow")]
     pub(crate) const fn file_size(&self) -> u64 {
         self.file_size
     }
 
-    /// From where the first file begins to where the last one ends.
+    /// Returns the range from the beginning of the first file to the end of the last one.
     #[cfg(feature = "arrow")]
     pub(crate) fn range(&self) -> Range<u64> {
         let end = self.files.last().map_or(0, |(base, _)| base.saturating_add(self.file_size));
@@ -104,8 +104,8 @@ impl LogFiles {
         file.contains(&at).then_some(file)
     }
 
-    /// Returns a view of the bytes from `at` on: of at least `needed`, up to the end of the file or to `limit`. `None`
-    /// where there is no file.
+    /// Returns a view of at least `needed` bytes from `at` on, up to the end of the file or to `limit`. `None` if no
+    /// file holds `at`.
     pub(crate) fn window(&self, at: u64, limit: u64, needed: u64) -> Result<Option<Window>> {
         let Some(file) = self.file_of(at) else { return Ok(None) };
         let path = Self::path(file.start);
@@ -119,8 +119,8 @@ impl LogFiles {
         Ok(Some(Window { map, range: at..end, file_end: file.end }))
     }
 
-    /// Shows whole records that begin in a range of one file and say that they are where they are, until `visit` has
-    /// enough. Anything may be between two of them.
+    /// Calls `visit` for each whole record in a range of one file that states its own offset correctly, until `visit`
+    /// has enough. There may be any bytes between two records.
     pub(crate) fn records_in(
         &self,
         range: Range<u64>,
@@ -188,14 +188,14 @@ impl LogFiles {
         Ok(After { bytes_end, later_record })
     }
 
-    /// Returns one past the last byte of a range of one file that is not zero; the range's beginning if there is none.
+    /// Returns one past the last nonzero byte of a range of one file, or the range's beginning if all are zeros.
     fn bytes_end(&self, range: Range<u64>) -> Result<u64> {
         let Some(file) = self.file_of(range.start) else { return Ok(range.start) };
         let path = Self::path(file.start);
         let Some(length) = self.storage.len(&path)? else { return Ok(range.start) };
         let handle = self.storage.open(&path, OpenMode::Read)?;
         let (from, mut to) = (range.start - file.start, range.end.min(file.start.saturating_add(length)) - file.start);
-        // Files are mostly holes after the end of the log; those are not read.
+        // Most of a file after the end of the log is a hole; holes are not read.
         while from < to && !handle.is_blank(from..to)? {
             let part = to.saturating_sub(WINDOW).max(from)..to;
             if !handle.is_blank(part.clone())? {
@@ -214,7 +214,7 @@ impl LogFiles {
         format!("{DIRECTORY}/{base:020}")
     }
 
-    /// Returns the error of an offset that retention removed.
+    /// Returns the error for an offset that retention removed.
     pub(crate) fn gone(at: u64, minimum: u64) -> Error {
         Error::OffsetTooOld { place: "the commit log".into(), requested: at, minimum }
     }

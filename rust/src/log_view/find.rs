@@ -1,8 +1,8 @@
-//! Finds where a record begins among bytes that are none.
+//! Finds where a record begins among damaged or foreign bytes.
 //!
-//! In:     bytes of one file, and the offset at which they are.
+//! In:     bytes of one file, and their physical offset.
 //! Out:    the distance to the next magic, or the next whole record.
-//! Always: a record says at which offset it is, so bytes in the body of another one are not taken for it.
+//! Always: a record states its own offset, so a copy of a record in another one's body is not mistaken for a record.
 
 use memchr::memmem;
 
@@ -10,12 +10,12 @@ use crate::commit_log::{Step, step};
 use crate::record::decode::Verify;
 use crate::units::to_u64;
 
-/// What both versions' magics begin with; the last byte is 0xA7 or 0xAB.
+/// The common beginning of both versions' magics; the last byte is 0xA7 or 0xAB.
 const MAGIC_HEAD: [u8; 3] = [0xDA, 0xA3, 0x20];
-/// The magic ends this far after a record's beginning.
+/// The magic ends this many bytes after a record's beginning.
 pub(super) const MAGIC_END: u64 = 8;
 
-/// Returns the distance to the first offset at which a record's magic follows four bytes.
+/// Returns the distance to the first offset where four bytes and then a record's magic follow.
 pub(super) fn find_magic(bytes: &[u8]) -> Option<usize> {
     const SIZE: usize = size_of::<u32>();
     let after = bytes.get(SIZE..)?;
@@ -28,7 +28,7 @@ pub(super) fn find_magic(bytes: &[u8]) -> Option<usize> {
 pub(crate) struct Found {
     /// Where it begins.
     pub(crate) physical_offset: u64,
-    /// Its bytes.
+    /// Its size in bytes.
     pub(crate) size: u64,
     /// Its store time.
     pub(crate) stored_ms: i64,

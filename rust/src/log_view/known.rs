@@ -1,8 +1,8 @@
-//! What is known of a log's end before the log is read, and the verdict on an offset at which no record begins.
+//! Collects what is known of the log's end before the log is read, and classifies an offset without a record.
 //!
 //! In:     the published end, the snapshot, the settings, the checkpoint, the marks of the last writer.
 //! Out:    the known durable end; for an offset whether the log ends there.
-//! Always: recovery, the Arrow scan and repair use this one. The rule itself is in `tail`.
+//! Always: recovery, the Arrow scan and repair use this module. The rule itself is in `tail`.
 
 use std::sync::Arc;
 
@@ -21,17 +21,17 @@ use crate::storage::Storage;
 pub(crate) struct KnownEnd {
     /// The end that a writer is known to have made durable; 0 if nothing is known.
     pub(crate) durable: u64,
-    /// Records that are older were durable, also those of a broker; 0 if nothing is known.
+    /// Records stored before this time were durable, also those of a broker; 0 if nothing is known.
     pub(crate) safe_ms: i64,
     /// The last writer closed the store.
     pub(crate) is_clean: bool,
-    /// Another process may write, and does not say how far it is.
+    /// Another process may write, and does not publish how far it has written.
     pub(crate) is_in_use: bool,
-    /// Who wrote what.
+    /// Which process wrote which range.
     pub(crate) settings: Settings,
 }
 
-/// What an offset is at which no record begins.
+/// What an offset without a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     /// The answer.
@@ -40,12 +40,12 @@ pub(crate) struct Verdict {
     pub(crate) bytes_end: u64,
     /// Where the first whole record of a later file begins.
     pub(crate) later_record: Option<u64>,
-    /// The end that the log is known to have had.
+    /// The end that the log is known to have reached.
     pub(crate) written: u64,
 }
 
 impl KnownEnd {
-    /// Asks the checkpoint; the rest was asked before.
+    /// Adds the checkpoint to the facts that the caller has collected.
     pub(crate) fn find(
         storage: &dyn Storage,
         settings: Option<&Settings>,
@@ -64,8 +64,7 @@ impl KnownEnd {
         })
     }
 
-    /// Returns whether the log ends at `at`, where no record begins. `last_ms` is the store time of the record before
-    /// it.
+    /// Returns whether the log ends at `at`, where no record begins. `last_ms` is the store time of the record before.
     pub(crate) fn verdict(&self, files: &LogFiles, at: u64, last_ms: Option<i64>) -> Result<Verdict> {
         let reached = match last_ms {
             _ if self.safe_ms <= 0 => Reached::Unknown,
@@ -85,7 +84,7 @@ impl KnownEnd {
             reached,
             follows: follows(after, at),
         };
-        // Entries are read only where they could tell more.
+        // Queue entries are read only where they could change the answer.
         let is_open = matches!(facts.tail(), Tail::End) && reached != Reached::Yes;
         if is_open
             && (self.is_clean || reached == Reached::No)
@@ -100,16 +99,16 @@ impl KnownEnd {
 
 /// Returns the end of the log that is known to have been durable.
 ///
-/// Nothing is durable that was not appended: a published page that says so is damaged, and the least of it is believed.
-/// What txstore wrote it made durable before it closed the store.
+/// The durable end cannot exceed the appended end. A published page that says so is damaged, and its lower value
+/// counts. txstore makes everything it wrote durable before it closes the store.
 pub fn known_durable(settings: Option<&Settings>, published: Option<&Published>, snapshot_position: u64) -> u64 {
     let published = published.map_or(0, |published| published.durable().0.min(published.appended().0));
     let closed = settings.into_iter().flat_map(|settings| &settings.ranges).filter_map(|range| range.end).max();
     published.max(snapshot_position).max(closed.unwrap_or(0))
 }
 
-/// Returns a broker that stops writes the time of the last record that it dispatched, too. In one that is killed that
-/// time may be ahead of what was durable.
+/// Returns the store time before which every record was durable. A broker that stops cleanly also writes the time of
+/// the last record that it dispatched. In a broker that was killed that time may be later than what was durable.
 fn safe_ms(checkpoint: Checkpoint, is_clean: bool) -> i64 {
     if is_clean { checkpoint.physic_ms.max(checkpoint.logics_ms) } else { checkpoint.physic_ms }
 }
@@ -135,7 +134,7 @@ fn queue_end(storage: &Arc<dyn Storage>, settings: &Settings, at: u64) -> Result
     Ok(end)
 }
 
-/// Returns the last entry of a queue: after it the files hold zeros.
+/// Returns the last entry of a queue. Only zeros follow it in the files.
 fn last_entry(queues: &QueueFiles, queue: &QueueRoom) -> Result<Option<Entry>> {
     let (mut low, mut high, mut last) = (queue.first, queue.room, None);
     while low < high {

@@ -1,14 +1,13 @@
-//! The commit log for a reader that does not open the store.
+//! Reads the commit log of a store that this process has not opened.
 //!
 //! In:     a store's directory.
 //! Out:    how far the log may be read, its records in order, offsets at which records begin.
-//! Always: takes no lock, keeps no file open, writes nothing; maps nothing above the visible end, where one is
-//!         published.
+//! Always: takes no lock, keeps no file open, writes nothing. Maps nothing above the visible end if one is published.
 //!
 //! | the store                  | its end                                              | CRCs are needed                |
 //! |----------------------------|------------------------------------------------------|--------------------------------|
-//! | a txstore that writes      | what that one has published                          | nowhere                        |
-//! | a broker that writes       | the first offset without a whole record: "not yet"   | from the last file but one on  |
+//! | a txstore process writes   | the end that this process has published              | nowhere                        |
+//! | a broker writes            | the first offset without a whole record: "not yet"   | from the last file but one on  |
 //! | no process writes          | where `tail` says that it ends                       | where the log may end          |
 //!
 //! A CRC that is not needed is still checked where a body is read.
@@ -41,14 +40,14 @@ use crate::storage::Storage;
 use crate::storage::disk::Disk;
 use crate::units::PhysicalOffset;
 
-/// The commit log of a store that is not opened.
+/// The commit log of a store that this process has not opened.
 #[derive(Debug)]
 pub struct Log {
     files: LogFiles,
     settings: Option<Settings>,
     published: Option<Published>,
     writer: Writer,
-    /// One past the last record, as far as that is known without looking.
+    /// One past the last record, if a writer publishes it.
     published_end: Option<u64>,
     known: KnownEnd,
 }
@@ -79,7 +78,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Looks again at who writes, which files there are and how far they may be read.
+    /// Updates the writer, the list of files and the end up to which they may be read.
     pub(crate) fn refresh(&mut self) -> Result<()> {
         let storage = Arc::clone(self.files.storage());
         let storage = storage.as_ref();
@@ -87,7 +86,7 @@ impl Log {
             self.published = Published::open(storage)?;
         }
         self.writer = Writer::find(storage, self.published.as_ref())?;
-        // A store that was closed meanwhile says now how far it goes.
+        // A store that was closed in the meantime now records its end.
         self.settings = Settings::load(storage)?;
         let mut file_size = self.files.file_size();
         if file_size == 0 {
@@ -109,7 +108,7 @@ impl Log {
         let (settings, published) = (self.settings.as_ref(), self.published.as_ref());
         let mut known = KnownEnd::find(storage, settings, published, snapshot, clean, in_use)?;
         if let Some(end) = self.published_end {
-            // All of it may be read, so all of it is whole.
+            // Everything up to the published end may be read, so it is whole.
             known.durable = end;
         }
         if in_use {
@@ -120,17 +119,17 @@ impl Log {
         Ok(known)
     }
 
-    /// Returns the first offset that is left.
+    /// Returns the first physical offset that retention has left.
     pub fn first(&self) -> u64 {
         self.files.range().start
     }
 
-    /// Returns how far it may be read, where a writer says so.
+    /// Returns the end that the writer publishes, if there is one.
     pub const fn published_end(&self) -> Option<u64> {
         self.published_end
     }
 
-    /// Returns what the store remembers about itself.
+    /// Returns the settings that the store remembers.
     pub(crate) const fn settings(&self) -> Option<&Settings> {
         self.settings.as_ref()
     }
@@ -140,20 +139,21 @@ impl Log {
         self.files.storage().as_ref()
     }
 
-    /// Returns whether txstore alone wrote what is left.
+    /// Returns whether txstore alone wrote all remaining files.
     pub(crate) fn is_all_ours(&self) -> bool {
         let range = self.files.range();
         self.settings.as_ref().is_some_and(|settings| settings.is_all_ours(range.start, range.end))
     }
 
-    /// Below it a broker finished every half, even where the log does not tell how; 0 in a log that txstore alone wrote.
+    /// Returns the half-queue offset below which a broker finished every half message, even where the log does not tell
+    /// how. 0 in a log that txstore alone wrote.
     pub fn half_progress(&self) -> Result<u64> {
         let (offsets, _) = ConsumerOffsets::load(self.storage())?;
         let stored = offsets.get(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE);
         Ok(stored.filter(|_| !self.is_all_ours()).unwrap_or(0))
     }
 
-    /// Shows every record up to the visible end.
+    /// Calls `show` for each record up to the visible end and returns that end.
     pub(crate) fn each(&self, mut show: impl FnMut(&RecordView<'_>)) -> Result<u64> {
         let end = self.visible_end(None)?;
         let walk = self.walk(self.first(), end, |view| {
@@ -166,8 +166,8 @@ impl Log {
         }
     }
 
-    /// Returns the record that begins at an offset. `near` is the view that the last one was found in: offsets in order
-    /// need few.
+    /// Reads the record that begins at an offset. `near` keeps the view of the last call, so ascending offsets need few
+    /// views.
     pub(crate) fn read<T>(
         &self,
         offset: PhysicalOffset,
@@ -195,7 +195,7 @@ impl Log {
         Err(self.corrupt(offset.0, "no record is here"))
     }
 
-    /// Returns whether what was read since the last `refresh` is to be believed.
+    /// Returns whether what was read since the last `refresh` is still valid.
     pub(crate) fn is_still(&self) -> bool {
         match (self.writer, &self.published) {
             (Writer::Ours(epoch), Some(published)) => published.is_still(epoch),
@@ -205,8 +205,8 @@ impl Log {
 
     /// Returns the visible end: where the next record will begin.
     ///
-    /// Where no writer publishes it, it is looked for from `from` on, an offset at which a record begins; best the last
-    /// one that was found. Damage before the end does not change it: reading meets that later, and names it.
+    /// If no writer publishes it, the search starts at `from`, an offset at which a record begins; the end that was
+    /// found last is best. Damage before the end does not change the end: a read reports it later.
     pub fn visible_end(&self, from: Option<u64>) -> Result<u64> {
         if let Some(end) = self.published_end {
             return Ok(end);
@@ -230,8 +230,7 @@ impl Log {
         Ok(at.max(self.known.durable))
     }
 
-    /// Returns whether the log ends at `at`, where no record begins. `last_ms` is the store time of the record before
-    /// it.
+    /// Returns whether the log ends at `at`, where no record begins. `last_ms` is the store time of the record before.
     pub(crate) fn verdict(&self, at: u64, last_ms: Option<i64>) -> Result<Verdict> {
         let last_ms = match last_ms {
             None => self.stored_before(at)?,
@@ -265,15 +264,15 @@ impl Log {
         Ok(None)
     }
 
-    /// Returns how a record is looked at: its CRCs where its body is read, or where the log may end. `last_ms` is the
-    /// store time of the record before it.
+    /// Returns which CRCs of a record are checked: those of records whose body is read, and those where the log may
+    /// end. `last_ms` is the store time of the record before.
     #[inline]
     pub(crate) fn verify(&self, at: u64, last_ms: Option<i64>, body: bool) -> Verify {
         let is_known = at < self.known.durable || last_ms.is_some_and(|last_ms| last_ms < self.known.safe_ms);
         if !body && is_known { Verify::NOTHING } else { self.whole(at) }
     }
 
-    /// Everything that can be checked of a record.
+    /// Returns the settings that check everything in a record.
     fn whole(&self, at: u64) -> Verify {
         self.settings.as_ref().map_or(Verify::BODY, |settings| settings.verify(at))
     }
@@ -284,7 +283,7 @@ impl Log {
         self.files.window(at, limit.min(self.published_end.unwrap_or(u64::MAX)), needed)
     }
 
-    /// Returns the error of an offset that retention removed.
+    /// Returns the error for an offset that retention removed.
     pub(crate) fn gone(at: u64, minimum: u64) -> Error {
         LogFiles::gone(at, minimum)
     }
@@ -295,11 +294,11 @@ impl Log {
     }
 }
 
-/// The files of the log; they follow each other, and all have one size.
+/// Returns the files of the log. They follow each other and have one size.
 fn list(storage: &dyn Storage, file_size: u64) -> Result<Vec<(u64, u64)>> {
     let mut files: Vec<(u64, u64)> = Vec::new();
     for (base, file) in SegmentQueue::files(storage, DIRECTORY)? {
-        // A crash left it between its making and its length; nothing was ever in it.
+        // A crash left this file after its creation and before its length was set, so it never held anything.
         if file.len == 0 {
             continue;
         }

@@ -1,8 +1,9 @@
-//! The commit log as its files show it, and the one answer to where it ends.
+//! Reads the commit log's files and decides in one module where the log ends.
 //!
 //! In:     a store's directory, or the files of a log that is already open.
-//! Out:    who writes the store, records in order, the next record after damage, and the verdict on a log's end.
-//! Always: takes no lock and writes nothing. Recovery, the Arrow scan and repair ask here, so they agree.
+//! Out:    which process writes the store, records in order, the next record after damage, and the verdict on a log's
+//!         end.
+//! Always: takes no lock and writes nothing. Recovery, the Arrow scan and repair use it, so they agree.
 //!
 //! | module      | answers                                                           |
 //! |-------------|-------------------------------------------------------------------|
@@ -10,9 +11,9 @@
 //! | `known`     | What is known of the end before the log is read?                  |
 //! | `files`     | Which files are there, and what is in them after an offset?       |
 //! | `find`      | Where does the next record begin?                                 |
-//! | `writer`    | Who writes the store, and was it closed?                          |
+//! | `writer`    | Which process writes the store, and was it closed?                |
 //! | `directory` | Is a directory a store, and how large are its files?              |
-//! | `log`       | A log as a reader finds it who does not open the store.           |
+//! | `log`       | What does a reader see that does not open the store?              |
 
 mod directory;
 mod files;

@@ -1,21 +1,21 @@
-//! Decides what an offset is at which no record begins. Pure.
+//! Classifies an offset at which no record begins. Pure.
 //!
-//! In:     facts about the offset: what is known of the log's end, who wrote there, what follows.
-//! Out:    the end of the log, a tail that is cut, or damage.
-//! Always: a function of the facts alone. Damage is an error and nothing is cut.
+//! In:     facts about the offset: what is known of the log's end, which process wrote there, what follows.
+//! Out:    the end of the log, a torn tail, stale bytes, or damage.
+//! Always: the result depends on the facts alone. Damage is an error and nothing is cut.
 //!
-//! In its own range txstore leaves no bytes after its end that it does not know of. RocketMQ does: a broker that
-//! recovers moves its end and overwrites later what is after it. There the checkpoint decides. A broker stores the time
-//! of a record in it after that record is durable, so once the log has reached that time nothing durable is missing.
+//! In its own range txstore leaves no unknown bytes after its end. RocketMQ does: a broker that recovers moves its end
+//! back and overwrites the rest later. There the checkpoint decides. A broker writes the store time of a record to the
+//! checkpoint after that record is durable, so once the log has reached that time no durable record is missing.
 
 /// What follows the offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
     /// Zeros up to the end of the file, and no whole record in a later file.
     Nothing,
-    /// The same, but a consume queue names a record at or after the offset.
+    /// Zeros as in `Nothing`, but a consume queue names a record at or after the offset.
     QueueEntry,
-    /// Other bytes than zeros in the same file.
+    /// Nonzero bytes in the same file.
     Bytes,
     /// A whole record in a later file.
     LaterRecord,
@@ -32,10 +32,10 @@ pub enum Reached {
     Yes,
 }
 
-/// What became of the last writer.
+/// The state in which the last writer left the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastWriter {
-    /// It may be writing at the offset, and does not say how far it is.
+    /// It may be writing at the offset, and does not publish how far it has written.
     MayWrite,
     /// It closed the store.
     Closed,
@@ -48,7 +48,7 @@ pub enum LastWriter {
 pub struct Facts {
     /// It is below the end that is known to have been durable.
     pub is_below_durable: bool,
-    /// What became of the last writer.
+    /// The state in which the last writer left the store.
     pub writer: LastWriter,
     /// It is in a range that txstore writes.
     pub is_ours: bool,
@@ -58,25 +58,25 @@ pub struct Facts {
     pub follows: Follows,
 }
 
-/// What the offset is.
+/// The kind of an offset without a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
     /// The end of the log.
     End,
     /// The end of the log for now: another process may be writing the next record.
     NotYet,
-    /// The end of the log, then what an unfinished write left. A writer cuts it.
+    /// The end of the log, followed by the rest of an unfinished write. A writer cuts it.
     Torn,
-    /// The end of the log, then what a broker had cut without making it zeros. A writer cuts it.
+    /// The end of the log, followed by bytes that a broker had cut without making them zeros. A writer cuts them.
     Stale,
     /// Records are missing.
     Damaged(Cause),
 }
 
-/// Why a record must have been there.
+/// Why a record must have been at the offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The log is known to have been durable beyond the offset.
+    /// The log is known to have been durable past the offset.
     BelowDurable,
     /// A later file holds a whole record.
     LaterRecord,
@@ -87,7 +87,7 @@ pub enum Cause {
 }
 
 impl Facts {
-    /// Returns the rule.
+    /// Applies the rule.
     pub const fn tail(self) -> Tail {
         match self {
             Self { is_below_durable: true, .. } => Tail::Damaged(Cause::BelowDurable),
@@ -108,7 +108,7 @@ impl Facts {
 }
 
 impl Cause {
-    /// Returns what is wrong, where the offset holds zeros.
+    /// Returns what is wrong if the offset holds zeros.
     pub const fn text(self) -> &'static str {
         match self {
             Self::BelowDurable => "zeros, where records were stored and synced",

@@ -1,4 +1,4 @@
-//! The story: one rule says where a log ends, and it says the same to everyone who asks.
+//! The story: one rule says where a log ends, and every caller gets the same answer.
 
 #[cfg(feature = "arrow")]
 mod agreement;
@@ -9,8 +9,8 @@ const FOLLOWS: [Follows; 4] = [Follows::Nothing, Follows::QueueEntry, Follows::B
 const WRITERS: [LastWriter; 3] = [LastWriter::MayWrite, LastWriter::Closed, LastWriter::Crashed];
 const REACHED: [Reached; 3] = [Reached::Unknown, Reached::No, Reached::Yes];
 
-/// The whole rule, one line for each fact that decides: whose range, closed or not, what the checkpoint says; then the
-/// answers where nothing, a queue's entry, bytes, or a record in a later file follow.
+/// The whole rule, one line for each combination of facts: whose range, closed or not, what the checkpoint says; then
+/// the answers if nothing, a queue entry, bytes, or a record in a later file follow.
 #[test]
 fn the_rule_of_a_logs_end() {
     use Tail::{Damaged, End, Stale, Torn};
@@ -41,7 +41,7 @@ fn the_rule_of_a_logs_end() {
     }
 }
 
-/// Below the known end everything is damage; where another process may be writing, nothing else is.
+/// Below the known end everything is damage. Where another process may be writing, nothing else is.
 #[test]
 fn what_is_known_outweighs_what_follows() {
     for (is_ours, writer) in [false, true].into_iter().flat_map(|is_ours| WRITERS.map(|writer| (is_ours, writer))) {

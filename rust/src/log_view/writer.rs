@@ -1,8 +1,8 @@
-//! Who writes a store, and whether the last writer closed it.
+//! Finds which process writes a store, and whether the last writer closed it.
 //!
 //! In:     the store's locks and marks.
 //! Out:    the writer.
-//! Always: takes no lock and makes no file.
+//! Always: takes no lock and creates no file.
 
 use crate::error::Result;
 #[cfg(feature = "arrow")]
@@ -11,16 +11,16 @@ use crate::storage::Storage;
 
 /// Exists while a store is open. If it is found at opening, the last close was not clean.
 pub(crate) const ABORT: &str = "abort";
-/// Makes a RocketMQ broker refuse the store while txstore has it open, and until txstore has healed it.
+/// Makes a RocketMQ broker refuse the store while txstore has it open, and until txstore has recovered it.
 pub const GUARD: &str = "commitlog/!txstore-open";
 /// The file whose bytes are locked.
 pub(crate) const LOCK: &str = "lock";
 /// The byte of `lock` that RocketMQ locks too.
 pub(crate) const WRITER_BYTE: u64 = 0;
-/// The byte that says that `published` is to be believed.
+/// The byte of `lock` whose lock says that `published` is valid.
 pub(crate) const PUBLISHER_BYTE: u64 = 1;
 
-/// Who is known to write the store.
+/// The process that writes the store, as far as known.
 #[cfg(feature = "arrow")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writer {
@@ -28,15 +28,15 @@ pub(crate) enum Writer {
     Ours(u64),
     /// A process that publishes nothing: a broker, or a txstore process that is still opening.
     Other,
-    /// None. The last one closed the store.
+    /// No process. The last one closed the store.
     None,
-    /// None. The last one did not close the store.
+    /// No process. The last one did not close the store.
     Crashed,
 }
 
 #[cfg(feature = "arrow")]
 impl Writer {
-    /// Asks the locks and marks.
+    /// Finds the writer from the locks and marks.
     pub(crate) fn find(storage: &dyn Storage, published: Option<&Published>) -> Result<Self> {
         let epoch = published.map(Published::epoch).filter(|epoch| epoch.is_multiple_of(2));
         Ok(match epoch {
@@ -48,7 +48,7 @@ impl Writer {
     }
 }
 
-/// Returns whether neither mark of an open store is there.
+/// Returns whether both marks of an open store are absent.
 pub(crate) fn is_clean(storage: &dyn Storage) -> Result<bool> {
     Ok(storage.len(GUARD)?.is_none() && storage.len(ABORT)?.is_none())
 }

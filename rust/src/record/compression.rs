@@ -1,7 +1,7 @@
-//! Compression: a body as the application sent it.
+//! Decompresses bodies.
 //!
-//! In:     a sysflag, a stored body, how long the result may be.
-//! Out:    the body, borrowed where it is not compressed.
+//! In:     a sysflag, a stored body, the maximum length of the result.
+//! Out:    the body, borrowed if it is not compressed.
 //! Always: memory stays near the limit, whatever the bytes claim.
 //! Not here: compressing.
 
@@ -10,12 +10,12 @@ use std::io::Read;
 
 use super::layout::{SYS_COMPRESSED, SYS_COMPRESSION_MASK, SYS_LZ4, SYS_ZLIB, SYS_ZSTD};
 
-/// A body is never unpacked to more than this where it is shown: RocketMQ's clients compress bodies of at most 4 MiB.
+/// The default limit of a decompressed body where it is shown. RocketMQ's clients compress bodies of at most 4 MiB.
 pub const BODY_MAX: usize = 64 << 20;
-/// A frame may ask for this window even where the limit is lower: every ZSTD decoder grants it, by its standard.
+/// A frame may ask for this window even if the limit is lower: the ZSTD standard requires every decoder to grant it.
 const ZSTD_WINDOW_MIN: usize = 8 << 20;
 
-/// Returns the body without its compression; an error's text says what is wrong with it.
+/// Returns the body decompressed. An error's text says what is wrong with it.
 pub fn decompress(sys_flag: i32, body: &[u8], limit: usize) -> std::result::Result<Cow<'_, [u8]>, String> {
     if sys_flag & SYS_COMPRESSED == 0 || body.is_empty() {
         return Ok(Cow::Borrowed(body));
@@ -39,7 +39,7 @@ fn unzstd(body: &[u8], limit: usize) -> std::result::Result<Vec<u8>, String> {
     read_to_limit(decoder.map_err(|error| error.to_string())?, limit)
 }
 
-/// Returns one byte more than the limit at most, to tell "as long as" from "longer".
+/// Reads at most one byte more than the limit, to tell "as long as" from "longer".
 fn read_to_limit(reader: impl Read, limit: usize) -> std::result::Result<Vec<u8>, String> {
     let mut plain = Vec::new();
     let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);

@@ -1,8 +1,8 @@
-//! Decode: bytes as a record, or exactly why they are none.
+//! Decodes bytes as a record, or says exactly why they are not one.
 //!
-//! In:     bytes that begin where a record should, and where that is.
+//! In:     bytes that begin where a record should, and their physical offset.
 //! Out:    a view that borrows, a blank, or an error.
-//! Always: any bytes, never a panic; lengths add up exactly to the total size.
+//! Always: never panics, whatever the bytes are. The lengths add up exactly to the total size.
 //! Not here: whether an error is a torn tail or damage, and whether a blank fills its file.
 
 use super::encode::crc_property;
@@ -14,18 +14,18 @@ use super::layout::{
 use super::{Host, Properties, RecordView, Version, crc32};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 
-/// What is done with the whole-record CRC, the last 20 bytes of the properties.
+/// Whether the whole-record CRC, the last 20 bytes of the properties, is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordCrc {
-    /// Nothing.
+    /// It is not checked.
     Ignore,
-    /// It is checked where it stands.
+    /// It is checked if it is present.
     IfPresent,
-    /// It must be there and right.
+    /// It must be present and correct.
     Required,
 }
 
-/// What is checked beside the structure.
+/// What is checked in addition to the structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verify {
     /// The body's CRC.
@@ -35,9 +35,9 @@ pub struct Verify {
 }
 
 impl Verify {
-    /// For what was verified before, or is another's affair.
+    /// For records that were verified before, or that another caller verifies.
     pub const NOTHING: Self = Self { body_crc: false, record_crc: RecordCrc::Ignore };
-    /// By what every record has, whoever wrote it.
+    /// Checks the CRC that every record has, whichever process wrote it.
     pub const BODY: Self = Self { body_crc: true, record_crc: RecordCrc::Ignore };
 }
 
@@ -48,12 +48,12 @@ pub enum Scanned<'a> {
     Record(RecordView<'a>),
     /// The rest of the file is unused.
     Blank {
-        /// All that remains of the file; the caller checks that it does.
+        /// Bytes that remain of the file. The caller checks that they do.
         size: u32,
     },
 }
 
-/// Why bytes are no record.
+/// Why bytes are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Size and magic are 0.
@@ -65,42 +65,42 @@ pub enum DecodeError {
         /// Bytes that the record needs, from its beginning.
         needed: u32,
     },
-    /// The magic is none of RocketMQ's.
+    /// The magic is not one of RocketMQ's.
     #[error("the magic is {found:#010x}, no record's")]
     BadMagic {
-        /// The magic as it stands.
+        /// The magic as stored.
         found: u32,
     },
-    /// No record can have this size.
+    /// The size is not possible for a record.
     #[error("the total size is {found}, which no record can have")]
     BadSize {
-        /// The size as it stands.
+        /// The size as stored.
         found: u32,
     },
-    /// The record belongs elsewhere.
+    /// The record states another physical offset.
     #[error("the record says that it stands at {says}, which is not here")]
     WrongPlace {
-        /// Where it says it stands.
+        /// The offset that it states.
         says: PhysicalOffset,
     },
     /// A length does not fit the total size.
     #[error("the {field} does not fit the total size")]
     BadLength {
-        /// Which length.
+        /// The name of the length.
         field: &'static str,
     },
-    /// A port beyond 65,535.
+    /// A port above 65,535.
     #[error("the {field} has port {found}; ports end at 65535")]
     BadPort {
-        /// Which host.
+        /// The name of the host field.
         field: &'static str,
-        /// The port as it stands.
+        /// The port as stored.
         found: u32,
     },
     /// Queues are numbered from 0.
     #[error("the queue id is {found}; queues are numbered from 0")]
     NegativeQueue {
-        /// The number as it stands.
+        /// The number as stored.
         found: i32,
     },
     /// The topic is not UTF-8.
@@ -109,21 +109,21 @@ pub enum DecodeError {
     /// The body's CRC is wrong.
     #[error("the body's CRC is {stored:#010x}, but its bytes have {computed:#010x}")]
     BodyCrc {
-        /// The CRC as it stands.
+        /// The CRC as stored.
         stored: u32,
-        /// The CRC that the bytes have.
+        /// The CRC computed from the bytes.
         computed: u32,
     },
     /// The whole record's CRC is wrong.
     #[error("the record's CRC is {}, but its bytes have {computed}",
         stored.map_or_else(|| "no number".to_owned(), |stored| stored.to_string()))]
     RecordCrc {
-        /// The CRC as it stands; `None` where it is no 32-bit number.
+        /// The CRC as stored; `None` if it is not a 32-bit number.
         stored: Option<u32>,
-        /// The CRC that the bytes have.
+        /// The CRC computed from the bytes.
         computed: u32,
     },
-    /// The whole record's CRC is not there, and must be.
+    /// The required whole-record CRC is missing.
     #[error("the record has no CRC: the last 20 bytes of its properties are not __CRC32#")]
     RecordCrcMissing,
     /// The topic is empty.
@@ -133,7 +133,7 @@ pub enum DecodeError {
 
 type Decoded<T> = std::result::Result<T, DecodeError>;
 
-/// Reads the record that `bytes` begin with and that stands at `at`.
+/// Reads the record at the beginning of `bytes`, whose physical offset is `at`.
 #[inline]
 pub fn decode(bytes: &[u8], at: PhysicalOffset, verify: Verify) -> Decoded<Scanned<'_>> {
     let (size, magic) = start(bytes)?;
@@ -153,7 +153,7 @@ pub fn decode(bytes: &[u8], at: PhysicalOffset, verify: Verify) -> Decoded<Scann
     read(record, size, version, at, verify).map(Scanned::Record)
 }
 
-/// The sysflag and the body of a record that was decoded before, without looking at the rest of it.
+/// Returns the sysflag and the body of a record that was decoded before, without checking the rest of it.
 pub fn body_of(record: &[u8]) -> Option<(i32, &[u8])> {
     let sys_flag = i32::from_be_bytes(*record.get(SYS_FLAG_AT..)?.first_chunk()?);
     let (len, behind) = record.get(body_len_at(sys_flag)..)?.split_first_chunk()?;
@@ -168,7 +168,7 @@ fn start(bytes: &[u8]) -> Decoded<(u32, u32)> {
     if size == 0 && magic == 0 { Err(DecodeError::Empty) } else { Ok((size, magic)) }
 }
 
-/// Reads every field of the bytes of one record, whose size and magic are known to be good.
+/// Reads every field of one record, whose size and magic are known to be good.
 #[inline]
 fn read(record: &[u8], size: u32, version: Version, at: PhysicalOffset, verify: Verify) -> Decoded<RecordView<'_>> {
     let mut reader = Reader { rest: record };
@@ -255,7 +255,7 @@ fn stored_crc(property: &[u8; CRC_PROPERTY_LEN]) -> Option<u32> {
     })
 }
 
-/// Takes fields one behind the other.
+/// Takes fields one after the other.
 struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -282,7 +282,7 @@ impl<'a> Reader<'a> {
         if found > u16::MAX.into() { Err(DecodeError::BadPort { field, found }) } else { Ok(Host(host)) }
     }
 
-    /// Body, topic and properties, with nothing left behind them.
+    /// Takes the body, topic and properties, which must end the record.
     fn texts(&mut self, version: Version) -> Decoded<(&'a [u8], &'a [u8], &'a [u8])> {
         let body_len = u32::from_be_bytes(self.field("body length")?);
         let body = self.text("body length", to_usize(body_len), to_usize(RECORD_MAX))?;
@@ -317,7 +317,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Never saturates where this crate builds: Linux has 32-bit addresses at least.
+/// Never saturates: this crate builds for Linux, where addresses have at least 32 bits.
 fn to_usize(len: u32) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX)
 }

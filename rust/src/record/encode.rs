@@ -1,8 +1,8 @@
-//! Encode: a message as a record's bytes.
+//! Encodes a message as a record.
 //!
-//! In:     a draft, its place, whether a record CRC ends it.
+//! In:     a draft, its `Place`, whether a record CRC ends it.
 //! Out:    the bytes, appended to the caller's buffer.
-//! Always: RocketMQ's bytes exactly; after an error the buffer is as it was.
+//! Always: RocketMQ's bytes exactly. An error leaves the buffer unchanged.
 //! Not here: the limit on a message's size.
 
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 
 /// Returns how many bytes `encode` will write.
 ///
-/// An error names what is too long: the topic, the properties with their CRC, or all of it.
+/// An error names what is too long: the topic, the properties with their CRC, or the whole record.
 pub fn encoded_size(draft: &Draft<'_>, with_crc: bool) -> Result<u32> {
     Ok(measure(draft, with_crc)?.total)
 }
@@ -28,7 +28,7 @@ pub fn encode(draft: &Draft<'_>, place: Place, with_crc: bool, out: &mut Vec<u8>
     Ok(measured.total)
 }
 
-/// Appends a record that was measured, with the same `with_crc`.
+/// Appends a record that was measured with the same `with_crc`.
 pub(crate) fn put(draft: &Draft<'_>, measured: &Measured, place: Place, with_crc: bool, out: &mut Vec<u8>) {
     let start = out.len();
     out.reserve(usize::try_from(measured.total).unwrap_or(usize::MAX));
@@ -70,7 +70,8 @@ pub(super) fn crc_property(crc: u32) -> [u8; CRC_PROPERTY_LEN] {
 
 /// Returns the CRC's decimal digits, least significant first.
 fn crc_digits(crc: u32) -> [u8; CRC_DIGITS] {
-    // Two halves of five digits: their divisions run side by side, where one row of ten waits for each.
+    // The number is split into two halves of five digits. Their divisions run in parallel, whereas ten divisions in
+    // sequence would wait for each other.
     let (mut low, mut high) = (crc % 100_000, crc / 100_000);
     let mut digits = [b'0'; CRC_DIGITS];
     let (first, last) = digits.split_at_mut(CRC_DIGITS / 2);
@@ -90,9 +91,9 @@ enum TopicLength {
     V2(u16),
 }
 
-/// What a record's parts will take.
+/// The sizes of a record's parts.
 pub(crate) struct Measured {
-    /// All of it, in bytes.
+    /// Size of the whole record in bytes.
     pub(crate) total: u32,
     sys_flag: i32,
     body_len: u32,
@@ -102,7 +103,7 @@ pub(crate) struct Measured {
     separator: bool,
 }
 
-/// Measures a draft; errors as `encoded_size`.
+/// Measures a draft. Fails as `encoded_size` does.
 pub(crate) fn measure(draft: &Draft<'_>, with_crc: bool) -> Result<Measured> {
     let sys_flag = stored_sys_flag(draft);
     let topic_len = topic_length(draft.topic)?;
@@ -184,7 +185,7 @@ fn put_head(draft: &Draft<'_>, place: Place, measured: &Measured, out: &mut Vec<
     out.extend_from_slice(head.get(..body_at(measured.sys_flag)).unwrap_or_default());
 }
 
-/// Writes fields one behind the other into a buffer that is known to hold them.
+/// Writes fields one after the other into a buffer that is known to be large enough.
 struct Cursor<'a> {
     rest: &'a mut [u8],
 }

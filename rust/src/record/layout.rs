@@ -1,8 +1,8 @@
-//! Layout: where each field of a record stands, and the bits of its sysflag.
+//! Defines the offset of each field of a record, and the bits of its sysflag.
 //!
 //! In:     nothing.
-//! Out:    constants, each from the one before (docs/format.md, "Message record").
-//! Always: big-endian. Hosts are 8 bytes (IPv4) or 20 (IPv6), so what follows the born host moves with the sysflag.
+//! Out:    constants, each computed from the previous one (docs/format.md, "Message record").
+//! Always: big-endian. Hosts are 8 bytes (IPv4) or 20 (IPv6), so fields after the born host move with the sysflag.
 //!
 //! ```text
 //!  byte (IPv4)  bytes   field
@@ -36,25 +36,25 @@ pub const MAGIC_V2: u32 = 0xDAA3_20AB;
 /// Magic of the blank record that fills a file's end.
 pub const MAGIC_BLANK: u32 = 0xCBD4_3194;
 
-/// Where the total size stands.
+/// Offset of the total size.
 pub const TOTAL_SIZE_AT: usize = 0;
-/// Where the magic stands.
+/// Offset of the magic.
 pub const MAGIC_AT: usize = TOTAL_SIZE_AT + 4;
-/// Where the body's CRC stands.
+/// Offset of the body CRC.
 pub const BODY_CRC_AT: usize = MAGIC_AT + 4;
-/// Where the queue id stands.
+/// Offset of the queue id.
 pub const QUEUE_ID_AT: usize = BODY_CRC_AT + 4;
-/// Where the application's flag stands.
+/// Offset of the application's flag.
 pub const FLAG_AT: usize = QUEUE_ID_AT + 4;
-/// Where the queue offset stands.
+/// Offset of the queue offset.
 pub const QUEUE_OFFSET_AT: usize = FLAG_AT + 4;
-/// Where the record's own physical offset stands.
+/// Offset of the record's own physical offset.
 pub const PHYSICAL_OFFSET_AT: usize = QUEUE_OFFSET_AT + 8;
-/// Where the sysflag stands.
+/// Offset of the sysflag.
 pub const SYS_FLAG_AT: usize = PHYSICAL_OFFSET_AT + 8;
-/// Where the born timestamp stands.
+/// Offset of the born timestamp.
 pub const BORN_TIMESTAMP_AT: usize = SYS_FLAG_AT + 4;
-/// Where the born host stands.
+/// Offset of the born host.
 pub const BORN_HOST_AT: usize = BORN_TIMESTAMP_AT + 8;
 
 /// Bytes of an IPv4 host with its port.
@@ -62,32 +62,32 @@ pub const HOST_V4_LEN: usize = 4 + 4;
 /// Bytes of an IPv6 host with its port.
 pub const HOST_V6_LEN: usize = 16 + 4;
 
-/// Returns where the store timestamp stands under this sysflag.
+/// Returns the offset of the store timestamp under this sysflag.
 pub const fn store_timestamp_at(sys_flag: i32) -> usize {
     BORN_HOST_AT + host_len(sys_flag & SYS_BORN_HOST_V6 != 0)
 }
 
-/// Returns where the store host stands under this sysflag.
+/// Returns the offset of the store host under this sysflag.
 pub const fn store_host_at(sys_flag: i32) -> usize {
     store_timestamp_at(sys_flag) + 8
 }
 
-/// Returns where the reconsume times stand under this sysflag.
+/// Returns the offset of the reconsume times under this sysflag.
 pub const fn reconsume_times_at(sys_flag: i32) -> usize {
     store_host_at(sys_flag) + host_len(sys_flag & SYS_STORE_HOST_V6 != 0)
 }
 
-/// Returns where the prepared transaction offset stands under this sysflag.
+/// Returns the offset of the prepared transaction offset under this sysflag.
 pub const fn prepared_transaction_offset_at(sys_flag: i32) -> usize {
     reconsume_times_at(sys_flag) + 4
 }
 
-/// Returns where the body's length stands under this sysflag.
+/// Returns the offset of the body's length under this sysflag.
 pub const fn body_len_at(sys_flag: i32) -> usize {
     prepared_transaction_offset_at(sys_flag) + 8
 }
 
-/// Returns where the body begins under this sysflag: the length of everything before it.
+/// Returns the offset of the body under this sysflag: the length of everything before it.
 pub const fn body_at(sys_flag: i32) -> usize {
     body_len_at(sys_flag) + 4
 }
@@ -99,9 +99,9 @@ pub const fn host_len(v6: bool) -> usize {
 
 /// The longest head: both hosts are IPv6.
 pub const HEAD_MAX: usize = body_at(SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6);
-/// The smallest size a record can state: IPv4 hosts, and nothing in body, topic and properties.
+/// The smallest size of a record: IPv4 hosts, and an empty body, topic and properties.
 pub const RECORD_MIN: usize = body_at(0) + 1 + 2;
-/// The smallest blank record: its size and its magic. This much is always left behind a file's last record.
+/// The smallest blank record: its size and its magic. This much space always remains after a file's last record.
 pub const BLANK_MIN: usize = MAGIC_AT + 4;
 
 /// The longest properties: their length is a signed 16-bit integer.
@@ -113,13 +113,13 @@ pub const TOPIC_V2_MAX: usize = 32_767;
 /// The longest record: its size is a signed 32-bit integer.
 pub const RECORD_MAX: u32 = 0x7FFF_FFFF;
 
-/// What the whole-record CRC's property begins with.
+/// The beginning of the whole-record CRC's property.
 pub const CRC_PROPERTY_HEAD: &[u8; 9] = b"__CRC32#\x01";
 /// Decimal digits of the whole-record CRC.
 pub const CRC_DIGITS: usize = 10;
 /// Bytes of the whole-record CRC's property.
 pub const CRC_PROPERTY_LEN: usize = CRC_PROPERTY_HEAD.len() + CRC_DIGITS + 1;
-/// Both CRCs lose their top bit: Java keeps them in a non-negative int.
+/// Both CRCs lose their top bit, because Java keeps them in a non-negative int.
 pub const CRC_MASK: u32 = 0x7FFF_FFFF;
 
 /// Ends a property's name.
@@ -131,7 +131,7 @@ pub const VALUE_END: u8 = 2;
 pub const SYS_COMPRESSED: i32 = 0x1;
 /// Sysflag: the message has several tags.
 pub const SYS_MULTI_TAGS: i32 = 0x2;
-/// Sysflag: the two bits that say what a record is to a transaction.
+/// Sysflag: the two bits of the transaction type.
 pub const SYS_TRANSACTION_MASK: i32 = 0xC;
 /// Sysflag, transaction bits: prepared.
 pub const SYS_PREPARED: i32 = 0x4;

@@ -1,4 +1,4 @@
-//! Message ids: the unique id that a producer makes, the offset id that names a place.
+//! Makes and parses message ids: a producer's unique id, and the offset id that names a physical offset.
 //!
 //! In:     an address, a process, the time; or a host and a physical offset.
 //! Out:    upper-case hex digits.
@@ -51,12 +51,12 @@ impl fmt::Debug for UniqueId {
     }
 }
 
-/// The id of a message: one of ours, or whatever text its client gave it.
+/// The id of a message: one of ours, or the text that its client gave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageId {
-    /// Made here.
+    /// An id made by txstore.
     Unique(UniqueId),
-    /// Given.
+    /// An id given by a client.
     Text(Box<str>),
 }
 
@@ -74,17 +74,17 @@ impl std::ops::Deref for MessageId {
 /// Makes the unique ids of one process.
 #[derive(Debug)]
 pub struct UniqueIds {
-    /// The digits that all ids share, and zeros.
+    /// The digits that all ids share, then zeros.
     prefix: UniqueId,
-    /// Milliseconds since the epoch and the counter of the newest id: it only grows, so no id comes twice, also
-    /// when the clock stands still, goes back, or the counter wraps within a millisecond.
+    /// Milliseconds since the epoch and the counter of the newest id. It only grows, so no id is made twice, even if
+    /// the clock stops, goes back, or the counter wraps within a millisecond.
     newest: AtomicU64,
-    /// The day on which the month of the newest id began, since the epoch.
+    /// The day on which the month of the newest id began, counted from the epoch.
     month_day: AtomicU32,
 }
 
 impl UniqueIds {
-    /// Creates a generator; `process_unique` tells processes with one process id apart.
+    /// Creates a generator. `process_unique` tells apart processes with the same process id.
     pub fn new(address: IpAddr, pid: u32, process_unique: u32) -> Self {
         let mut prefix = UniqueId { digits: [b'0'; UNIQUE_V6_DIGITS], len: UNIQUE_V4_DIGITS };
         let [_, _, pid @ ..] = pid.to_be_bytes();
@@ -115,7 +115,8 @@ impl UniqueIds {
         id
     }
 
-    /// Returns the counter goes on from one millisecond to the next, and carries into it when it wraps.
+    /// Returns the next value of `newest`. The counter continues from one millisecond to the next, and carries into it
+    /// when it wraps.
     fn advance(&self, now: u64) -> u64 {
         let after = |newest: u64| {
             let next = newest.wrapping_add(1);
@@ -132,11 +133,11 @@ impl UniqueIds {
         }
     }
 
-    /// Returns milliseconds since the month (UTC) of `ms` began.
+    /// Returns the milliseconds since the month (UTC) of `ms` began.
     fn since_month(&self, ms: u64) -> u32 {
         let day = u32::try_from(ms / DAY_MS).unwrap_or(u32::MAX);
         let mut month_day = self.month_day.load(Ordering::Relaxed);
-        // The first 28 days of a month need no calendar; on the others the answer is looked up each time.
+        // The first 28 days of a month need no calendar; on later days the month is computed each time.
         if !(month_day..month_day.saturating_add(28)).contains(&day) {
             month_day = first_day_of_month(day);
             self.month_day.store(month_day, Ordering::Relaxed);
@@ -157,7 +158,7 @@ fn first_day_of_month(day: u32) -> u32 {
     day.saturating_sub(u32::try_from(before).unwrap_or_default())
 }
 
-/// Returns the id that names a store's address and a place in its log.
+/// Returns the id that names a store's address and a physical offset of its log.
 pub fn offset_message_id(host: SocketAddr, physical_offset: PhysicalOffset) -> String {
     let mut digits = [b'0'; OFFSET_V6_DIGITS];
     let mut rest = digits.iter_mut();
@@ -171,7 +172,7 @@ pub fn offset_message_id(host: SocketAddr, physical_offset: PhysicalOffset) -> S
     digits.iter().take(len).copied().map(char::from).collect()
 }
 
-/// The address and the place that an offset id names; `None` if it is none.
+/// Returns the address and the physical offset that an offset id names; `None` if the text is not an offset id.
 pub fn parse_offset_message_id(id: &str) -> Option<(SocketAddr, PhysicalOffset)> {
     let (address, rest) = match id.len() {
         OFFSET_V4_DIGITS => {
@@ -190,7 +191,7 @@ pub fn parse_offset_message_id(id: &str) -> Option<(SocketAddr, PhysicalOffset)>
     Some((SocketAddr::new(address, port), PhysicalOffset(u64::from_be_bytes(physical_offset))))
 }
 
-/// Writes two digits a byte; the rest of `digits` goes on behind them.
+/// Writes two digits per byte and leaves the rest of `digits` for the next call.
 fn put_hex(digits: &mut std::slice::IterMut<'_, u8>, bytes: &[u8]) {
     let values = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xF]);
     for (value, digit) in values.zip(digits) {

@@ -1,15 +1,15 @@
-//! Ahead: asks memory for bytes of a map that will be looked at soon, and does not wait for them.
+//! Prefetches bytes of a map that will be read soon, without waiting for them.
 //!
 //! In:     bytes, and which of them.
-//! Out:    nothing; where the machine cannot, nothing happens either.
-//! Not here: the disk, whose bytes the kernel reads ahead by itself.
+//! Out:    nothing. On other machines it has no effect.
+//! Not here: the disk, which the kernel reads ahead by itself.
 #![allow(unsafe_code)] // The processor's instruction has no safe form.
 
 use std::ops::Range;
 
 const LINE: usize = 64;
 
-/// Asks for the cache lines of a range, which may reach behind the bytes.
+/// Prefetches the cache lines of a range, which may reach past the bytes.
 #[inline]
 pub fn ask_for(bytes: &[u8], range: Range<usize>) {
     #[cfg(target_arch = "x86_64")]

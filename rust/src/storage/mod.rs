@@ -1,8 +1,8 @@
-//! Storage: the one seam between the engine and the operating system's files.
+//! Defines the only interface between the engine and the operating system's files.
 //!
 //! In:     paths below the store's directory, byte ranges.
 //! Out:    bytes, or an `Error` that names the file and the call.
-//! Always: no other room opens, writes, syncs, renames or removes a file; paths are relative, without `..`, and no
+//! Always: no other module opens, writes, syncs, renames or removes a file. Paths are relative, without `..`, and no
 //!         symbolic link is followed.
 //! Not here: what the bytes mean.
 
@@ -22,11 +22,11 @@ use crate::units::TimestampMs;
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
-    /// An existing file, only to read.
+    /// Opens an existing file, only to read.
     Read,
-    /// An existing file, to read and write.
+    /// Opens an existing file, to read and write.
     Write,
-    /// To read and write; made (0600) if it is not there.
+    /// Opens a file to read and write, and creates it (0600) if it is missing.
     Create,
 }
 
@@ -41,14 +41,14 @@ pub struct DirEntry {
     pub len: u64,
 }
 
-/// Who opens a store: what keeps the unique ids of two writers apart.
+/// Identifies one opening of a store. Keeps the unique ids of two writers apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opener {
-    /// The process's number.
+    /// The process id.
     pub process: u32,
-    /// How often a store was opened there before.
+    /// How often this process opened a store before.
     pub opens: u64,
-    /// Random bits, from which a new store gets its id; `None` where the system has none.
+    /// Random bits for the id of a new store; `None` if the system has none.
     pub random: Option<u128>,
 }
 
@@ -56,7 +56,7 @@ pub struct Opener {
 pub trait Storage: Send + Sync + Debug {
     /// Returns the store's directory, for messages.
     fn root(&self) -> &std::path::Path;
-    /// Counts an opening, and says who opens.
+    /// Counts an opening, and returns its identity.
     fn opener(&self) -> Opener {
         static OPENS: AtomicU64 = AtomicU64::new(0);
         let process = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
@@ -65,40 +65,40 @@ pub trait Storage: Send + Sync + Debug {
         let random = filled.is_ok_and(|bytes| bytes == random.len()).then_some(u128::from_ne_bytes(random));
         Opener { process, opens: OPENS.fetch_add(1, Ordering::Relaxed), random }
     }
-    /// Returns whether a process of that number runs here.
+    /// Returns whether a process with that id runs on this machine.
     fn is_running(&self, process: u32) -> bool {
         let process = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
         let found = process.map(rustix::process::test_kill_process);
-        // One that belongs to another user may not be signalled, but it runs.
+        // A process of another user cannot be signalled, but it runs.
         !matches!(found, Some(Err(rustix::io::Errno::SRCH)) | None)
     }
     /// Opens a file.
     fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>>;
-    /// Returns what a directory holds, sorted by name; `None` if it is not there.
+    /// Returns the entries of a directory, sorted by name; `None` if the directory is missing.
     fn list(&self, dir: &str) -> Result<Option<Vec<DirEntry>>>;
     /// Returns the length of a file; `None` if there is no such file.
     fn len(&self, path: &str) -> Result<Option<u64>>;
-    /// Returns when a file was written last, by the wall clock of then; `None` if that is not known.
+    /// Returns when a file was last written, by the wall clock; `None` if that is not known.
     fn modified(&self, _path: &str) -> Result<Option<TimestampMs>> {
         Ok(None)
     }
-    /// Makes a directory (0700) and those above it; each new one's entry is synced.
+    /// Creates a directory (0700) and its missing parents, and syncs each new entry.
     fn create_dir(&self, dir: &str) -> Result<()>;
     /// Renames a file over another.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
-    /// Removes a file; one that is not there is fine.
+    /// Removes a file. A missing file is ignored.
     fn unlink(&self, path: &str) -> Result<()>;
-    /// Removes a directory and everything below it; one that is not there is fine.
+    /// Removes a directory and everything below it. A missing directory is ignored.
     fn remove_dir(&self, dir: &str) -> Result<()>;
     /// Makes the entries of a directory durable.
     fn sync_dir(&self, dir: &str) -> Result<()>;
     /// Makes everything durable that was written to the file system so far, contents and names, also by other processes
     /// (syncfs).
     fn sync_file_system(&self) -> Result<()>;
-    /// Takes the exclusive lock of one byte of a file for as long as the value lives; `None` if it is held elsewhere.
-    /// The file is made if it is not there. Open-file-description locks, which RocketMQ's POSIX locks respect.
+    /// Takes the exclusive lock of one byte of a file while the value lives; `None` if it is held elsewhere. Creates
+    /// the file if it is missing. Uses open-file-description locks, which RocketMQ's POSIX locks respect.
     fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn Lock>>>;
-    /// Returns whether somebody holds the exclusive lock of that byte. Takes nothing, makes nothing.
+    /// Returns whether a process holds the exclusive lock of that byte. Takes no lock and creates no file.
     fn is_locked(&self, path: &str, byte: u64) -> Result<bool>;
 }
 
@@ -112,15 +112,15 @@ pub trait File: Send + Sync + Debug {
     }
     /// Sets the length; new bytes are zeros and take no space.
     fn set_len(&self, len: u64) -> Result<()>;
-    /// Takes space for a range, so that writing there cannot find the disk full. The bytes stay.
+    /// Allocates space for a range, so that writing there cannot find the disk full. The bytes do not change.
     fn allocate(&self, range: Range<u64>) -> Result<()>;
-    /// Makes a range read as zeros and gives its space back where the file system can. The length stays.
+    /// Makes a range read as zeros and frees its space if the file system can. The length does not change.
     fn punch(&self, range: Range<u64>) -> Result<()>;
-    /// Returns whether a range is found to be zeros without much reading; false where that cannot be told soon.
+    /// Returns whether a range is known to be zeros without much reading; false if that cannot be told quickly.
     fn is_blank(&self, _range: Range<u64>) -> Result<bool> {
         Ok(false)
     }
-    /// Reads exactly `buf.len()` bytes; an error if the file ends before.
+    /// Reads exactly `buf.len()` bytes. Fails if the file ends before.
     fn read_at(&self, buf: &mut [u8], position: u64) -> Result<()>;
     /// Writes all of `buf`; short writes and interruptions are continued.
     fn write_at(&self, buf: &[u8], position: u64) -> Result<()>;
@@ -128,10 +128,9 @@ pub trait File: Send + Sync + Debug {
     fn sync(&self) -> Result<()>;
     /// Returns a read-only view of the file's present length.
     fn map_read(&self) -> Result<Box<dyn ReadMap>>;
-    /// Returns a read-only view of a range alone, which must lie within the file: what lies behind it is not even
-    /// mapped.
+    /// Returns a read-only view of a range alone, which must lie within the file. Bytes after it are not mapped.
     fn map_range(&self, range: Range<u64>) -> Result<Box<dyn ReadMap>>;
-    /// Shared 64-bit values at the file's beginning, seen by other processes at once.
+    /// Maps 64-bit values at the file's beginning, which other processes see at once.
     fn map_shared(&self, values: usize) -> Result<Box<dyn SharedMap>>;
 }
 
@@ -153,14 +152,15 @@ pub trait SharedMap: Send + Sync + Debug {
     fn load(&self, index: usize) -> u64 {
         self.values().get(index).map_or(0, |value| value.load(Ordering::Acquire))
     }
-    /// Writes value `index` (release); nothing past the end. Fails where a file system needs space for it and has none.
+    /// Writes value `index` (release). Ignores an index past the end. Fails if the file system needs space for it and
+    /// has none.
     fn store(&self, index: usize, to: u64) -> Result<()> {
         if let Some(value) = self.values().get(index) {
             value.store(to, Ordering::Release);
         }
         Ok(())
     }
-    /// Returns the values themselves; none where they are not stored through the map.
+    /// Returns the values themselves; empty if they are not stored through the map.
     fn values(&self) -> &[AtomicU64];
 }
 

@@ -1,10 +1,10 @@
-//! Paths below the store's directory: which are allowed, and their parts.
+//! Splits and checks paths below the store's directory.
 //!
 //! In:     a relative path.
-//! Out:    its parts, or `None` where it could lead outside.
+//! Out:    its parts, or `None` if it could lead outside.
 //! Always: the same rule for every storage.
 
-/// Returns the parts of a path; none for the directory itself (`""` or `"."`).
+/// Returns the parts of a path; empty for the directory itself (`""` or `"."`).
 pub(super) fn parts(path: &str) -> Option<Vec<&str>> {
     if path.is_empty() || path == "." {
         return Some(Vec::new());
@@ -14,7 +14,7 @@ pub(super) fn parts(path: &str) -> Option<Vec<&str>> {
     parts.iter().all(allowed).then_some(parts)
 }
 
-/// The parts of a path that names something below the directory: those of its parent, and its own name.
+/// Splits a path below the directory into the parts of its parent and its own name.
 pub(super) fn parent_and_name(path: &str) -> Option<(Vec<&str>, &str)> {
     let mut parts = parts(path)?;
     let name = parts.pop()?;

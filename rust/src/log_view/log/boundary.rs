@@ -1,9 +1,8 @@
-//! Boundary: offsets at which a record begins, near an offset at which perhaps none does.
+//! Finds offsets at which a record begins, near any given offset.
 //!
 //! In:     any offset, or damage at one.
 //! Out:    the next record's offset, parts of a range, where the log continues after damage.
-//! Always: bytes in a body that look like a record do not count: the record's own queue confirms it, or a walk leads to
-//!         it.
+//! Always: bytes in a body that look like a record do not count. The record's own queue or a walk must confirm it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,19 +18,19 @@ use crate::log_view::known::Verdict;
 use crate::names;
 use crate::record::RecordView;
 
-/// Records that are looked at for one that a queue confirms, before the file is walked from its beginning.
+/// How many records are compared with their queues before the file is walked from its beginning.
 const CANDIDATES_MAX: usize = 64;
 
 impl Log {
-    /// Returns an offset near the end at which a record begins, found by halving. What a broker has cut may still be
-    /// there, as whole records, so only one counts that is known to be before the end.
+    /// Returns an offset near the end at which a record begins, found by binary search. Whole records that a broker has
+    /// cut may still be there, so only a record that is known to be before the end counts.
     pub(super) fn late_record(&self) -> Result<u64> {
         let (range, file_size) = (self.files.range(), self.files.file_size());
         let mut file = range.end.saturating_sub(file_size).max(range.start);
         while file > range.start && !self.begins_before_the_end(file)? {
             file -= file_size;
         }
-        // Halving finds some record long before the end; walking on from it finds the end for certain.
+        // Binary search finds some record long before the end; walking on from it reliably finds the end.
         let (mut low, mut high) = (file, (file + file_size).min(range.end));
         while high - low > WINDOW {
             let middle = low + (high - low) / 2;
@@ -44,8 +43,8 @@ impl Log {
         Ok(low)
     }
 
-    /// Returns whether a file begins with a record that is before the log's end. Without a checkpoint nothing was cut
-    /// before a later file that holds records.
+    /// Returns whether a file begins with a record before the log's end. Without a checkpoint nothing was cut before a
+    /// later file that holds records.
     fn begins_before_the_end(&self, file: u64) -> Result<bool> {
         let Some(window) = self.window(file, u64::MAX, 0)? else { return Ok(false) };
         let bytes = window.from(file);
@@ -55,12 +54,12 @@ impl Log {
         })
     }
 
-    /// Returns a record is before the log's end if it is durable by what is known.
+    /// Returns whether a record is before the log's end: its offset or its store time is known to be durable.
     fn is_before_the_end(&self, view: &RecordView<'_>) -> bool {
         view.physical_offset.0 < self.known.durable || view.store_timestamp.0 < self.known.safe_ms
     }
 
-    /// Returns the first offset from `at` on, below `end`, at which a record begins; `end` if there is none.
+    /// Returns the first offset from `at` on, below `end`, at which a record begins; `end` if there is no such offset.
     ///
     /// A body may hold bytes that look like a record, even one of that offset. So an offset counts only if the record's
     /// own queue points to it, or if walking from the file's first record leads there.
@@ -91,7 +90,7 @@ impl Log {
         }
     }
 
-    /// Returns the first offset of a range at which a wanted record begins to which its queue points.
+    /// Returns the first offset of a range where a wanted record begins that its queue confirms.
     fn confirmed(&self, range: Range<u64>, wants: impl Fn(&RecordView<'_>) -> bool) -> Result<Option<u64>> {
         let size = consume_queue_file_size(self.storage(), self.settings.as_ref())?;
         let Some(size) = size.filter(|size| *size > 0) else { return Ok(None) };
@@ -108,8 +107,7 @@ impl Log {
         Ok(found)
     }
 
-    /// Returns where the log goes on after damage at an offset: at the next whole record, else where it is known to
-    /// have ended.
+    /// Returns where the log continues after damage at an offset: at the next whole record, else at its known end.
     pub(crate) fn resume_after(&self, damaged: u64, verdict: &Verdict) -> Result<u64> {
         let Some(file) = self.files.file_of(damaged) else { return Ok(verdict.written.max(damaged)) };
         let found = self.files.record_in(damaged + 1..file.end, |at| self.whole(at))?;
@@ -118,14 +116,14 @@ impl Log {
         Ok(found.unwrap_or_else(later))
     }
 
-    /// Returns where the log goes on after damage at an offset that is known to be before its end.
+    /// Returns where the log continues after damage at an offset that is known to be before its end.
     pub(crate) fn resume_before(&self, damaged: u64, end: u64) -> Result<u64> {
         let Some(file) = self.files.file_of(damaged) else { return Ok(end) };
         let until = file.end.min(end);
         Ok(self.files.record_in(damaged + 1..until, |at| self.whole(at))?.unwrap_or(until))
     }
 
-    /// Cuts a range into about `parts` even ones, each from a record's beginning to another's.
+    /// Cuts a range into about `parts` equal parts. Each begins and ends at a record boundary.
     pub fn cut(&self, range: Range<u64>, parts: u64) -> Result<Vec<Range<u64>>> {
         let parts = parts.max(1);
         let bytes = range.end.saturating_sub(range.start);

@@ -1,8 +1,8 @@
-//! Walk: records of the log in order, from an offset at which one begins.
+//! Walks the log's records in order, from an offset at which one begins.
 //!
 //! In:     an offset, a limit, a visitor.
 //! Out:    where the walk ended, and why.
-//! Always: reads through views of the files. A record that a view cuts off is read again through a larger one.
+//! Always: reads through views of the files. A record that a view cuts off is read again through a larger view.
 
 use super::Log;
 use crate::commit_log::Step;
@@ -11,7 +11,7 @@ use crate::record::RecordView;
 use crate::record::decode::DecodeError;
 use crate::units::to_usize;
 
-/// What is wrong with an offset where nothing is written, and a record should begin.
+/// Says that an offset where a record should begin holds only zeros.
 pub(crate) const UNWRITTEN: &str = "zeros, where a record should begin";
 
 /// A part of the log, read in order.
@@ -30,14 +30,14 @@ pub(crate) struct Walk {
 pub(crate) enum Stop {
     /// The limit, or no more files.
     Limit,
-    /// The visitor had enough; the record it refused is the next one.
+    /// The visitor had enough. The record that it refused is the next one.
     Visitor,
     /// No record begins there.
     NoRecord(String),
 }
 
 impl Log {
-    /// Shows each record from an offset on at which one begins, until `visit` has enough.
+    /// Calls `visit` for each record from an offset at which one begins, until `visit` has enough.
     pub(crate) fn walk(&self, from: u64, limit: u64, visit: impl FnMut(&RecordView<'_>) -> bool) -> Result<Walk> {
         self.walk_from(from, None, limit, visit)
     }

@@ -1,8 +1,8 @@
-//! The story: recovery, the Arrow scan and repair look at the same damaged log and say the same of it: where it ends,
-//! what is damaged, and at which byte.
+//! The story: recovery, the Arrow scan and repair read the same damaged log and report the same: where it ends, what is
+//! damaged, and at which byte.
 //!
-//! The logs are made at random: sessions of txstore and of a broker, closed or killed, then damaged. `TXSTORE_DAMAGED_LOGS`
-//! says how many they are, `TXSTORE_DAMAGED_SEED` which one is the first.
+//! The logs are random: sessions of txstore and of a broker, closed or killed, then damaged. `TXSTORE_DAMAGED_LOGS`
+//! sets how many there are, `TXSTORE_DAMAGED_SEED` the first seed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ const FILE: u64 = 4 << 10;
 const CASES: u64 = 2_000;
 const BEGAN_MS: i64 = 1_700_000_000_000;
 
-/// Random numbers of a seed (splitmix64).
+/// A generator of random numbers from a seed (splitmix64).
 struct Chance(u64);
 
 impl Chance {
@@ -62,7 +62,7 @@ fn options(read_only: bool) -> StoreOptions {
     }
 }
 
-/// A store in the making.
+/// A store under construction.
 struct Case {
     chance: Chance,
     memory: Memory,
@@ -134,7 +134,7 @@ impl Case {
         }
     }
 
-    /// A broker appends what txstore would append, and changes no file of txstore's own.
+    /// Appends as a broker what txstore would append, and changes no file of txstore's own.
     fn brokers_session(&mut self, may_be_killed: bool) {
         let before = self.memory.crash(0, CrashKeep::PageCache);
         let store = self.open(false).unwrap();
@@ -171,7 +171,8 @@ impl Case {
         self.sent.last().map_or(0, |(sent, _)| sent.physical_offset.0 + u64::from(sent.size))
     }
 
-    /// Zeros, other bytes, or bytes of the log itself somewhere, whole records of another offset among them.
+    /// Overwrites some bytes with zeros, other bytes, or bytes of the log itself, including whole records of another
+    /// offset.
     fn damage(&mut self) {
         let Some((sent, _)) = self.chance.of(&self.sent).cloned() else { return };
         let (record, size) = (sent.physical_offset.0, u64::from(sent.size));
@@ -186,7 +187,7 @@ impl Case {
         };
         let base = from - from % FILE;
         let length = length.min(base + FILE - from);
-        // What a broker has cut is after all that it keeps.
+        // What a broker has cut lies after everything that it keeps.
         let bytes = match self.chance.below(if from < record_end { 2 } else { 3 }) {
             0 => vec![0; to_usize(length)],
             1 => (0..length).map(|_| self.chance.below(256).to_le_bytes()[0]).collect(),
@@ -203,7 +204,7 @@ impl Case {
     }
 
     /// Returns a record of the log as if it had been at another offset, after some bytes of a body. A broker cuts what
-    /// is newer than what it keeps, so it is as new as the newest.
+    /// is newer than what it keeps, so the record is as new as the newest.
     fn stale_bytes(&mut self, from: u64, length: u64) -> Vec<u8> {
         let (sent, _) = self.chance.of(&self.sent).unwrap().clone();
         let base = sent.physical_offset.0 - sent.physical_offset.0 % FILE;
@@ -224,7 +225,7 @@ impl Case {
         bytes
     }
 
-    /// What is known beside the log may be lost, or old.
+    /// Removes or ages files other than the log that tell where it ends.
     fn forget(&mut self) {
         for path in ["txstore/snapshot", "txstore/published", "txstore/settings.json", "checkpoint"] {
             if self.chance.one_in(6) {
@@ -239,7 +240,7 @@ impl Case {
     }
 }
 
-/// What one of them says: the log's end, or the first damage.
+/// The report of one of the three: the log's end, or the first damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Says {
     End(u64),
@@ -269,7 +270,7 @@ fn says(result: Result<u64, Error>) -> Says {
     }
 }
 
-/// What a scan says, how many rows it has, and how many damaged ranges and bytes it passed over.
+/// Returns what a scan reports, how many rows it has, and how many damaged ranges and bytes it skipped.
 fn scan(memory: &Memory, bad_records: BadRecords) -> (Says, usize, u64, u64) {
     let options = ScanOptions { bad_records, ..ScanOptions::of(View::CommitLog) };
     let counts = Arc::new(Counts::default());
@@ -295,7 +296,7 @@ fn recovered(case: &Case, read_only: bool) -> Says {
     says(case.open(read_only).map(|store| store.stat().unwrap().max_physical_offset))
 }
 
-/// Returns what recovery may say of what an examination found. Damage below a snapshot is not read again.
+/// Returns what recovery may report for an examination. Damage below a snapshot is not read again.
 fn expected(case: &Case, found: &Examination) -> Vec<Says> {
     let places = |from: u64| found.damages.iter().map(|damage| damage.from).find(|at| *at >= from);
     let of = |from: u64| places(from).map_or(Says::End(found.end), Says::Damaged);
@@ -322,17 +323,17 @@ fn agree(seed: u64) {
     }
     let (skipped, rows, ranges, bytes) = scan(&case.memory, BadRecords::Skip);
     let lost: u64 = merged(&found);
-    // Only a scan unpacks bodies, and passes over a record whose body it cannot unpack.
+    // Only a scan decompresses bodies, and skips a record whose body it cannot decompress.
     if found.damages.iter().all(|damage| damage.given_up == 0) && ranges <= to_u64(found.damages.len()) {
         assert_eq!(to_u64(rows), found.records, "passing over damage, {skipped:?}; {about}");
     }
-    // Where the log ends damaged, how far that goes is not known to the byte.
+    // If the log ends damaged, the length of the damage is not known to the byte.
     if found.damages.iter().all(|damage| damage.kind == DamageKind::Bad && damage.given_up == 0)
         && ranges <= to_u64(found.damages.len())
     {
         assert_eq!(bytes, lost, "passing over damage, {skipped:?}; {about}");
     }
-    // What a writer does keeps all that a reader found, and nothing that was cut comes back.
+    // A writer keeps everything that a reader found, and nothing that was cut comes back.
     let case = Case { memory: case.memory.crash(0, CrashKeep::PageCache), ..case };
     let written = recovered(&case, false);
     if written == Says::AnotherFault {
@@ -361,7 +362,7 @@ fn agree(seed: u64) {
     assert_eq!(to_u64(kept.count()), found.records, "after a repair; {about}");
 }
 
-/// Returns bytes that are damaged, each counted once.
+/// Returns the number of damaged bytes, each counted once.
 fn merged(found: &Examination) -> u64 {
     let (mut end, mut bytes) = (0, 0);
     for damage in &found.damages {
