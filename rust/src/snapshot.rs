@@ -1,9 +1,9 @@
-//! Snapshot: the state at a position of the log, to open faster: `txstore/snapshot`.
+//! Stores the state at a physical offset of the log, to open faster: `txstore/snapshot`.
 //!
 //! In:     the table of transactions, the queues' ends, the index's mark.
 //! Out:    the same, if the file is whole and fits the log.
-//! Always: everything derived from the log below the position was synced before the snapshot was written. Never needed
-//!         for correctness: without it the whole log is read.
+//! Always: everything derived from the log below the position was synced before the snapshot was written. The snapshot
+//!         is never needed for correctness: without it the whole log is read.
 //!
 //! ```text
 //! 0         8         12     16                     little-endian
@@ -23,20 +23,20 @@ use crate::units::{QueueId, to_u64, to_usize};
 
 const PATH: &str = "txstore/snapshot";
 const MAGIC: u64 = u64::from_le_bytes(*b"txsnap\r\n");
-/// A file of another version is read as if there were none: the whole log is scanned once.
+/// A file of another version is ignored: the whole log is scanned once.
 const VERSION: u32 = 2;
 const HEADER: usize = 16;
 /// Bytes of a pending transaction with one copy.
 const PENDING_SIZE_MIN: usize = 2 * 8 + 2 * 8 + 7 * 4;
 
-/// A record that must stand in the log for the snapshot to fit it.
+/// A record that must be in the log for the snapshot to fit it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
     /// Where it begins.
     pub physical_offset: u64,
-    /// Its bytes.
+    /// Its size in bytes.
     pub size: u32,
-    /// The CRC-32 of all of them.
+    /// The CRC-32 of all its bytes.
     pub crc: u32,
 }
 
@@ -45,9 +45,9 @@ pub struct Anchor {
 pub struct QueueExtent {
     /// Its topic.
     pub topic: Arc<str>,
-    /// Its number.
+    /// Its queue id.
     pub queue_id: QueueId,
-    /// The first entry that is left.
+    /// The first remaining entry.
     pub first: u64,
     /// One past the last entry.
     pub next: u64,
@@ -56,23 +56,23 @@ pub struct QueueExtent {
 /// Everything derived from the log below `position`.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// The position.
+    /// The physical offset up to which the log is included.
     pub position: u64,
-    /// The last record in front of it; `None` in an empty log.
+    /// The last record before the position; `None` in an empty log.
     pub anchor: Option<Anchor>,
-    /// The newest store timestamp in front of it.
+    /// The newest store timestamp before the position.
     pub newest_store_ms: i64,
     /// The queues.
     pub queues: Vec<QueueExtent>,
     /// The last index file.
     pub index: Option<IndexMark>,
-    /// The transactions; times are wall times.
+    /// The transactions, with wall times.
     pub table: Table,
 }
 
 impl Snapshot {
-    /// Returns the bytes of a snapshot of a live table, whose ages go by the monotonic clock: `to_wall_ms` added to its
-    /// time gives wall time.
+    /// Encodes a snapshot of a live table. The table's ages use the monotonic clock; `to_wall_ms` added to its times
+    /// gives wall time.
     pub fn encode(&self, table: &Frozen, to_wall_ms: i64) -> Vec<u8> {
         let mut out = Writer(vec![0; HEADER]);
         out.u64(self.position);
@@ -105,7 +105,7 @@ impl Snapshot {
         replace_file(storage, PATH, bytes, false)
     }
 
-    /// Removes the file, so that the next opening reads the whole log.
+    /// Removes the file, so that the next `open` reads the whole log.
     pub fn remove(storage: &dyn Storage) -> Result<()> {
         storage.unlink(PATH)?;
         storage.sync_dir("txstore")
@@ -121,7 +121,7 @@ impl Snapshot {
         Ok(read_file(storage, |bytes| payload(bytes)?.u64())?.unwrap_or(0))
     }
 
-    /// Returns a snapshot from its bytes, if they are one.
+    /// Decodes a snapshot; `None` if the bytes are not one.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut input = payload(bytes)?;
         let (position, newest_store_ms) = (input.u64()?, input.i64()?);
@@ -150,12 +150,12 @@ impl Snapshot {
 fn read_file<T>(storage: &dyn Storage, take: impl FnOnce(&[u8]) -> Option<T>) -> Result<Option<T>> {
     let Some(length) = storage.len(PATH)?.filter(|length| *length > to_u64(HEADER)) else { return Ok(None) };
     let file = storage.open(PATH, OpenMode::Read)?;
-    // Mapped: with a million pending transactions it is large, and it is read only once.
+    // The file is mapped because with a million pending transactions it is large, and it is read only once.
     let map = file.map_read()?;
     Ok(map.bytes(0..length.min(map.len())).and_then(|bytes| take(&bytes)))
 }
 
-/// Returns what follows the header, if it is as the header says.
+/// Returns the payload if the header matches it.
 fn payload(bytes: &[u8]) -> Option<Reader<'_>> {
     let mut input = Reader(bytes);
     let (magic, version, crc) = (input.u64()?, input.u32()?, input.u32()?);
@@ -191,7 +191,7 @@ fn write_table(out: &mut Writer, table: &Frozen, to_wall_ms: i64) {
     }
 }
 
-/// One transaction; nearly all have one copy, so the others follow only where there are some.
+/// Writes one transaction. Nearly all have one copy, so the list of further copies is present only if there are some.
 fn write_pending(out: &mut Writer, entry: &Pending, to_wall_ms: i64) {
     out.copy(entry.newest);
     out.u64(entry.identity);
@@ -229,7 +229,7 @@ fn read_table(input: &mut Reader<'_>) -> Option<Table> {
     table.ops = OpProgress::from_parts(op_end, runs);
     let groups = (0..input.u64()?).map(|_| input.text()).collect::<Option<Vec<_>>>()?;
     let pending = input.u64()?;
-    // A count beyond what the bytes can hold is damage, not a reason to take memory.
+    // A count larger than the bytes can hold is damage, so no memory is reserved for it.
     table.reserve(to_usize(pending).min(input.0.len() / PENDING_SIZE_MIN));
     for _ in 0..pending {
         read_pending(input, &groups, &mut table)?;

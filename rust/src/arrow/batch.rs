@@ -1,9 +1,9 @@
-//! Batch: records, column by column, until they are a record batch.
+//! Collects records column by column into a record batch.
 //!
 //! In:     one decoded record after the other.
 //! Out:    record batches of one schema.
-//! Always: only what the chosen columns need is looked at; a record's properties are walked once.
-//! Not here: which records, and where they stand.
+//! Always: reads only what the chosen columns need, and walks a record's properties once.
+//! Not here: which records are shown.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -23,17 +23,17 @@ use crate::record::properties::{
 use crate::record::{Properties, RecordView, TransactionType};
 use crate::units::TimestampMs;
 
-/// A row that is to be.
+/// A row before it is appended.
 #[derive(Debug)]
 pub(super) struct Row<'a> {
     pub(super) view: RecordView<'a>,
-    /// The body as the application sent it; nothing where it is not asked for.
+    /// The body as the application sent it; empty if it is not selected.
     pub(super) body: Cow<'a, [u8]>,
-    /// In the views of ops and traces: the half that is named.
+    /// In the views of ops and traces: the queue offset of the half message that is named.
     pub(super) half_queue_offset: u64,
 }
 
-/// The properties that columns ask for.
+/// The properties that columns need.
 #[derive(Clone, Copy, Debug, Default)]
 struct Facts<'a> {
     unique_id: Option<&'a [u8]>,
@@ -48,11 +48,11 @@ struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// Notes one property; the last of equal names counts. Most names are told apart by their length.
+    /// Notes one property. Of equal names the last counts. Most names differ in length.
     #[inline]
     fn note(&mut self, name: &[u8], value: &'a [u8]) {
         const fn is(name: &[u8], known: &str) -> bool {
-            // Shorter than a call of memcmp, which these few bytes are not worth.
+            // A loop is cheaper than a memcmp call for so few bytes.
             let known = known.as_bytes();
             let (mut name, mut known) = (name, known);
             while let ([first, name_rest @ ..], [second, known_rest @ ..]) = (name, known) {
@@ -87,7 +87,7 @@ const _: () = assert!(TAGS.len() == 4 && KEYS.len() == 4 && PRODUCER_GROUP.len()
 const _: () = assert!(REAL_QUEUE_ID.len() == 8 && TRANSACTION_PREPARED.len() == 8 && REAL_TOPIC.len() == 10);
 const _: () = assert!(TRANSACTION_ID.len() == 17 && TRANSACTION_CHECK_TIMES.len() == 23);
 
-/// Returns whether a column takes something from `Facts`.
+/// Returns whether a column reads `Facts`.
 const fn takes_facts(column: Column) -> bool {
     matches!(
         column,
@@ -108,7 +108,7 @@ const fn takes_facts(column: Column) -> bool {
 pub(super) struct Batch {
     schema: Arc<Schema>,
     columns: Vec<(Column, Cells)>,
-    /// The cells of the properties, which are filled while facts are looked for.
+    /// The cells of the properties column, filled while facts are collected.
     entries: Option<Entries>,
     needs_facts: bool,
     rows: usize,
@@ -134,7 +134,7 @@ impl Batch {
         self.rows
     }
 
-    /// Forgets what was appended.
+    /// Discards what was appended.
     pub(super) fn clear(&mut self) {
         self.rows = 0;
         self.entries = self.entries.as_ref().map(Entries::like);
@@ -143,7 +143,7 @@ impl Batch {
         }
     }
 
-    /// Appends rows, one column after the other: what differs between columns is then decided once for all of them.
+    /// Appends rows, one column after the other, so that each column's type is matched once for all of them.
     pub(super) fn append(&mut self, rows: &[Row<'_>]) {
         let facts: Vec<Facts<'_>> = rows.iter().map(|row| self.read_properties(row.view.properties)).collect();
         for (column, cells) in &mut self.columns {
@@ -152,7 +152,7 @@ impl Batch {
         self.rows += rows.len();
     }
 
-    /// Walks a record's properties once, for the facts and for the map.
+    /// Walks a record's properties once, for the facts and for the properties column.
     #[inline]
     fn read_properties<'a>(&mut self, properties: Properties<'a>) -> Facts<'a> {
         let mut facts = Facts::default();
@@ -171,7 +171,7 @@ impl Batch {
         facts
     }
 
-    /// Appends rows of another kind, which `append` knows.
+    /// Appends rows of another kind, whose values `append` writes.
     pub(super) fn append_by(&mut self, rows: usize, mut append: impl FnMut(Column, &mut Cells)) {
         for (column, cells) in &mut self.columns {
             append(*column, cells);
@@ -179,7 +179,7 @@ impl Batch {
         self.rows += rows;
     }
 
-    /// Returns the batch; the next one begins.
+    /// Returns the batch and begins the next one.
     pub(super) fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
         let mut arrays = Vec::with_capacity(self.columns.len());
         for (_, cells) in &mut self.columns {
@@ -198,7 +198,7 @@ impl Batch {
     }
 }
 
-/// Appends one column's values; `facts` has as many as there are rows.
+/// Appends one column's values. `facts` has one item per row.
 fn append(column: Column, cells: &mut Cells, rows: &[Row<'_>], facts: &[Facts<'_>]) {
     let views = rows.iter().map(|row| &row.view);
     let known = || views.clone().zip(facts);
@@ -256,19 +256,19 @@ fn append(column: Column, cells: &mut Cells, rows: &[Row<'_>], facts: &[Facts<'_
             Column::Trace => views.for_each(|view| texts.push(trace(view).as_bytes())),
             _ => facts.iter().for_each(|facts| texts.push_or_null(facts.group)),
         },
-        // The properties are appended with the facts; lists of numbers are only in the view of transactions.
+        // The properties are appended with the facts. Lists of numbers occur only in the view of transactions.
         Cells::Map | Cells::Longs(..) => {}
     }
 }
 
-/// `__transactionId__`, else the unique id of a transaction's record.
+/// Returns `__transactionId__`, else the unique id of a transaction's record.
 fn transaction_id<'a>(view: &RecordView<'_>, facts: &Facts<'a>) -> Option<&'a [u8]> {
     let Facts { transaction_id, unique_id, prepared, .. } = *facts;
     let is_transaction = prepared || view.transaction_type() != TransactionType::None;
     transaction_id.or_else(|| unique_id.filter(|_| is_transaction))
 }
 
-/// Returns what a record tells of a transaction.
+/// Returns the role of a record in a transaction.
 fn trace(view: &RecordView<'_>) -> &'static str {
     match view.topic {
         HALF_TOPIC => "half",
@@ -278,7 +278,7 @@ fn trace(view: &RecordView<'_>) -> &'static str {
     }
 }
 
-/// Returns what a record shares with all others of its transaction, as recovery sees it; none in an op.
+/// Returns the identity that all records of a transaction share, as recovery computes it; `None` for an op.
 fn identity(view: &RecordView<'_>, facts: &Facts<'_>) -> Option<i64> {
     let (group, unique_id) = (words(facts.group), words(facts.unique_id));
     let real_topic = if is_final(view) { view.topic } else { words(facts.real_topic) };
@@ -286,7 +286,7 @@ fn identity(view: &RecordView<'_>, facts: &Facts<'_>) -> Option<i64> {
     is_known.then(|| Identity::new(group, unique_id, real_topic, view.body_crc).0.cast_signed())
 }
 
-/// Returns a property as text, empty where there is none.
+/// Returns a property as text; empty if it is missing.
 fn words(bytes: Option<&[u8]>) -> &str {
     bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
 }
@@ -296,7 +296,7 @@ fn is_final(view: &RecordView<'_>) -> bool {
     trace(view) == "final" && view.transaction_type() == TransactionType::Commit
 }
 
-/// Returns a final message stands in its real topic; RocketMQ 5.4 does not name it once more.
+/// Returns the topic of a final message: its own, because RocketMQ 5.4 does not repeat the real topic in a property.
 fn final_topic<'a>(view: &RecordView<'a>) -> Option<&'a [u8]> {
     is_final(view).then_some(view.topic.as_bytes())
 }

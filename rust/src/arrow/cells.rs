@@ -1,8 +1,8 @@
-//! Cells: the values of one column, on their way into an array.
+//! Collects the values of one column into an Arrow array.
 //!
 //! In:     records.
 //! Out:    an Arrow array.
-//! Always: values are copied once from the mapped log; text that is no UTF-8 is mended, not refused.
+//! Always: copies values once from the mapped log. Invalid UTF-8 is replaced, not refused.
 //! Not here: which records.
 
 use std::borrow::Cow;
@@ -22,12 +22,12 @@ use crate::units::PhysicalOffset;
 /// The results of Arrow's own calls.
 pub(super) type Built<T> = Result<T, ArrowError>;
 
-/// Texts, or bytes, one behind the other.
+/// Texts or byte strings, stored back to back.
 #[derive(Debug)]
 pub(super) struct Texts {
     ends: Ends,
     bytes: Vec<u8>,
-    /// Which are null; nothing where none can be.
+    /// The null bitmap; empty if no value can be null.
     nulls: NullBufferBuilder,
 }
 
@@ -38,7 +38,7 @@ impl Default for Texts {
 }
 
 impl Texts {
-    /// With room for as much as `like` has.
+    /// Creates an empty value with the capacity of `like`.
     fn like(like: &Self) -> Self {
         Self {
             ends: like.ends.like(),
@@ -57,7 +57,7 @@ impl Texts {
         self.end();
     }
 
-    /// Appends bytes to a text that `end` will end.
+    /// Appends bytes to the current text, until `end` is called.
     #[inline]
     pub(super) fn write(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
@@ -90,7 +90,7 @@ impl Texts {
 
     fn strings(self) -> Built<StringArray> {
         let (offsets, bytes, nulls) = self.parts();
-        // One look over all bytes at once.
+        // Validates all bytes at once.
         match StringArray::try_new(offsets.clone(), bytes.clone(), nulls.clone()) {
             Ok(strings) => Ok(strings),
             Err(_) => mended(&BinaryArray::try_new(offsets, bytes, nulls)?),
@@ -98,7 +98,7 @@ impl Texts {
     }
 }
 
-/// Some text is no UTF-8: what is not becomes U+FFFD.
+/// Replaces invalid UTF-8 in the texts by U+FFFD.
 #[cold]
 fn mended(broken: &BinaryArray) -> Built<StringArray> {
     let texts: Vec<Option<Cow<'_, str>>> = broken.iter().map(|text| text.map(String::from_utf8_lossy)).collect();
@@ -109,7 +109,7 @@ fn mended(broken: &BinaryArray) -> Built<StringArray> {
     Ok(texts.into_iter().collect())
 }
 
-/// Where each of some runs of bytes or values ends, behind the first one's beginning.
+/// The end offset of each run of bytes or values, after the beginning of the first one.
 #[derive(Debug)]
 pub(super) struct Ends(Vec<i32>);
 
@@ -132,11 +132,11 @@ impl Ends {
 
     #[inline]
     pub(super) fn push(&mut self, end: usize) {
-        // A batch is bounded far below; see `ScanOptions::check`.
+        // A batch is limited to much less; see `ScanOptions::check`.
         self.0.push(i32::try_from(end).unwrap_or(i32::MAX));
     }
 
-    /// Keeps the first ones; gives where the last of them ends.
+    /// Keeps the first `length` runs and returns the end of the last one.
     fn truncate(&mut self, length: usize) -> usize {
         self.0.truncate(length + 1);
         self.0.last().map_or(0, |end| usize::try_from(*end).unwrap_or(0))
@@ -151,7 +151,7 @@ impl Ends {
 #[derive(Debug)]
 pub(super) struct Numbers<T> {
     values: Vec<T>,
-    /// Which are null; nothing where none can be.
+    /// The null bitmap; empty if no value can be null.
     nulls: NullBufferBuilder,
 }
 
@@ -186,9 +186,9 @@ pub(super) struct Entries {
     ends: Ends,
     names: Texts,
     values: Texts,
-    /// Marks of the names of the map that is being filled.
+    /// Marks of the names in the current map.
     seen: u64,
-    /// Two of them have one mark, so that they may be equal.
+    /// Two names have the same mark, so they may be equal.
     is_doubtful: bool,
 }
 
@@ -210,7 +210,7 @@ impl Entries {
         self.values.push(value);
     }
 
-    /// Ends the map that began at `begin`. Of equal names the last one counts.
+    /// Ends the map that began at `begin`. Of equal names the last counts.
     #[inline]
     pub(super) fn end(&mut self, begin: usize, properties: Properties<'_>) {
         if self.is_doubtful {
@@ -232,7 +232,7 @@ impl Entries {
         }
     }
 
-    /// Empty ones, with room for as much as there is in these.
+    /// Creates empty entries with the same capacity.
     pub(super) fn like(&self) -> Self {
         Self {
             ends: self.ends.like(),
@@ -250,7 +250,7 @@ impl Entries {
     }
 }
 
-/// Returns one of 64 bits, by a name's length and ends: two names with different bits are different.
+/// Returns one of 64 bits, computed from a name's length, first and last byte. Names with different bits differ.
 #[inline]
 fn mark(name: &[u8]) -> u64 {
     let (first, last) = (name.first().copied().unwrap_or(0), name.last().copied().unwrap_or(0));
@@ -258,7 +258,7 @@ fn mark(name: &[u8]) -> u64 {
     1 << (mixed & 63)
 }
 
-/// Texts of which one often follows its like: those are counted, and copied together.
+/// Texts that often repeat: equal neighbours are counted, and copied together.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
     texts: Texts,
@@ -276,7 +276,7 @@ impl Repeats {
         }
     }
 
-    /// The same once more.
+    /// Repeats the last text.
     #[inline]
     fn push_again(&mut self) {
         self.waiting += 1;
@@ -289,7 +289,7 @@ impl Repeats {
         self.waiting = 1;
     }
 
-    /// Copies what waits, twice as much each time.
+    /// Writes the pending copies of the last text, doubling the copied length each time.
     fn settle(&mut self) {
         let (bytes, length) = (&mut self.texts.bytes, self.last.len());
         let (begin, waiting) = (bytes.len(), std::mem::take(&mut self.waiting));
@@ -315,7 +315,7 @@ impl Repeats {
     }
 }
 
-/// Addresses as text; the last one is remembered.
+/// Addresses as text. The last one is cached.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
     texts: Repeats,
@@ -334,7 +334,7 @@ impl Hosts {
     }
 }
 
-/// Message ids; the digits of the last address are remembered.
+/// Message ids. The digits of the last address are cached.
 #[derive(Debug, Default)]
 pub(super) struct PlaceIds {
     texts: Texts,
@@ -348,7 +348,7 @@ impl PlaceIds {
         self.texts.push(id);
     }
 
-    /// The id that names a store's address and a place in its log.
+    /// Appends the id that names a store's address and a physical offset.
     #[inline]
     pub(super) fn push_place(&mut self, host: Host<'_>, place: PhysicalOffset) {
         if self.last != host.bytes() {
@@ -362,16 +362,16 @@ impl PlaceIds {
     }
 }
 
-/// Sixteen upper-case digits.
+/// Returns sixteen upper-case digits.
 #[inline]
 fn hex(number: u64) -> [u8; 2 * size_of::<u64>()] {
-    // Each half byte to a byte of its own, all at once; the lowest digit ends in the lowest byte.
+    // All half bytes are spread to bytes at once; the lowest digit ends in the lowest byte.
     let mut spread = u128::from(number);
     for shift in [32, 16, 8, 4] {
         let mask = u128::MAX / ((1 << (2 * shift)) - 1) * ((1 << shift) - 1);
         spread = (spread | spread << shift) & mask;
     }
-    // Ten and more are letters, which begin seven behind the digits.
+    // Digits from ten on are letters, which begin seven after the decimal digits in ASCII.
     let letters =
         ((spread + 0x0606_0606_0606_0606_0606_0606_0606_0606) >> 4) & 0x0101_0101_0101_0101_0101_0101_0101_0101;
     (spread + 0x3030_3030_3030_3030_3030_3030_3030_3030 + letters * 7).to_be_bytes()
@@ -391,12 +391,12 @@ pub(super) enum Cells {
     Longs(Ends, Numbers<i64>),
     Time(Numbers<i64>),
     Bytes(Texts),
-    /// Its entries are kept beside the columns.
+    /// The entries are kept separately from the columns.
     Map,
 }
 
 impl Cells {
-    /// Empty ones of a column.
+    /// Creates empty cells for a column.
     pub(super) fn of(column: Column) -> Self {
         match (column, column.field().data_type()) {
             (Column::Topic | Column::TransactionType, _) => Self::Repeated(Repeats::default()),
@@ -415,7 +415,7 @@ impl Cells {
         }
     }
 
-    /// Empty ones, with room for as much as there is in these.
+    /// Creates empty cells with the same capacity.
     pub(super) fn like(&self) -> Self {
         match self {
             Self::Text(texts) => Self::Text(Texts::like(texts)),

@@ -1,9 +1,9 @@
-//! Folded: the view of transactions, one row for each, from all its records.
+//! Builds the view of transactions: one row for each, folded from all its records.
 //!
 //! In:     the whole log.
 //! Out:    rows.
-//! Always: by the one rule that recovery uses (docs/transactions.md), also where a broker put halves back or committed
-//!         twice. Memory: every transaction of the log, so there is a limit to them.
+//! Always: uses the rule that recovery uses (docs/transactions.md), also where a broker put halves back or committed
+//!         twice. Memory holds every transaction of the log, so their number is limited.
 //! Not here: the rule.
 
 use std::vec::IntoIter;
@@ -19,17 +19,17 @@ use crate::half::table::Table;
 use crate::names::HALF_TOPIC;
 use crate::store::{HalfRecord, TransactionRow, rows};
 
-/// Half messages of the log at most: at some 1.4 KiB each while they are folded, a task stays well below 512 MiB.
+/// Maximum number of half messages in the log. Folding takes about 1.4 KiB each, so a task stays well below 512 MiB.
 pub(super) const HALVES_MAX: u64 = 200_000;
 
-/// Transactions that wait to become batches.
+/// Transactions that are not in a batch yet.
 #[derive(Debug)]
 pub(super) struct Folded {
     rows: IntoIter<TransactionRow>,
 }
 
 impl Folded {
-    /// Reads a log of no more half messages than that.
+    /// Reads a log of at most `halves_max` half messages.
     pub(super) fn of(log: &Log, halves_max: u64) -> Result<Self> {
         let mut table = Table::new(0);
         let mut replay = Replay::new(Keep::All, log.first(), log.half_progress()?);
@@ -50,7 +50,7 @@ impl Folded {
         Ok(Self { rows: rows.into_iter() })
     }
 
-    /// Appends the next rows.
+    /// Appends at most `most` further rows.
     pub(super) fn append(&mut self, batch: &mut Batch, most: usize) {
         let rows: Vec<TransactionRow> = self.rows.by_ref().take(most).collect();
         batch.append_by(rows.len(), |column, cells| append(column, cells, &rows));

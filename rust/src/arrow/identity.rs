@@ -1,8 +1,8 @@
-//! Tells whether a store is the one that was read before: by its id, and by single records.
+//! Tells whether a store is the one that was read before, by its id and by single records.
 //!
 //! In:     a log, an offset where a record begins or ends.
-//! Out:    the store's id; what tells that record from any other that could be at its offset.
-//! Always: a few looks, whatever the log's size.
+//! Out:    the store's id; the name that tells that record from any other that could be at its offset.
+//! Always: few reads, whatever the log's size.
 
 use super::Log;
 use crate::error::{Error, Result};
@@ -11,10 +11,10 @@ use crate::record::RecordView;
 use crate::settings::StoreId;
 use crate::units::PhysicalOffset;
 
-/// How far before an end the first look for its last record begins, in bytes.
+/// How far before an end the first search for its last record begins, in bytes.
 const REACH: u64 = 1 << 14;
 
-/// What tells a record from any other that could be at its offset.
+/// Tells a record from any other that could be at its offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordName {
     /// Its first byte in the log.
@@ -41,7 +41,7 @@ impl Log {
         self.settings().and_then(|settings| settings.id)
     }
 
-    /// Returns the record that begins at an offset, `None` if there is none.
+    /// Returns the record that begins at an offset; `None` if no record does.
     pub fn record_at(&self, at: u64) -> Result<Option<RecordName>> {
         match self.read(PhysicalOffset(at), &mut None, RecordName::of) {
             Ok(name) => Ok(Some(name)),
@@ -65,8 +65,7 @@ impl Log {
         }
     }
 
-    /// Returns where the last record of a range begins. What cannot be read is passed over: naming it is the scan's
-    /// task.
+    /// Returns where the last record of a range begins. Skips what cannot be read; the scan reports it.
     fn last_between(&self, start: u64, end: u64) -> Result<Option<u64>> {
         let mut last = None;
         let mut at = self.boundary(start, end)?;

@@ -1,8 +1,8 @@
-//! Arrow: ranges of the commit log as record batches.
+//! Reads ranges of the commit log as Arrow record batches.
 //!
 //! In:     a store's directory, what to show of it.
 //! Out:    a stream of record batches of one schema.
-//! Always: no lock, no thread, nothing written; nothing behind the visible end is mapped; each record is verified.
+//! Always: takes no lock, starts no thread, writes nothing. Maps nothing past the visible end. Verifies each record.
 //! Not here: Python, Spark.
 
 mod batch;

@@ -1,9 +1,9 @@
-//! Options: what a scan shows, and how it is cut into batches.
+//! Defines what a scan shows, and how it is cut into batches.
 //!
-//! In:     what the caller asks for.
+//! In:     the caller's options.
 //! Out:    `ScanOptions`, checked; whether a record is wanted.
 //! Always: limits bound memory, whatever the log holds.
-//! Not here: what the store has.
+//! Not here: what the store contains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -19,26 +19,26 @@ use crate::record::{RecordView, TransactionType};
 /// Which topics are shown.
 #[derive(Clone, Debug)]
 pub enum Topics {
-    /// Those of applications.
+    /// Topics of applications.
     Applications,
-    /// The system's, too.
+    /// All topics, including the system's.
     All,
-    /// These.
+    /// The named topics.
     Named(BTreeSet<String>),
-    /// Those of applications (or all, with `true`) whose whole name matches.
+    /// Topics of applications (or all, with `true`) whose whole name matches.
     Matching(Regex, bool),
 }
 
-/// What is done about a place of the log that should hold a record and does not.
+/// What the scan does at an offset that should hold a record and does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadRecords {
     /// The scan ends with an error that names file and offset.
     Fail,
-    /// The scan goes on at the next record; the places are counted.
+    /// The scan continues at the next record and counts the damaged ranges.
     Skip,
 }
 
-/// Returns the name of a record's transaction type: a record of the half topic is prepared, whatever its sysflag.
+/// Returns a record's transaction type. A record of the half topic is prepared, whatever its sysflag.
 pub(super) fn transaction_type(view: &RecordView<'_>) -> TransactionType {
     if view.topic == HALF_TOPIC { TransactionType::Prepared } else { view.transaction_type() }
 }
@@ -54,45 +54,46 @@ pub(super) const TYPES: [(&str, TransactionType); 4] = [
 /// What a scan shows.
 #[derive(Clone, Debug)]
 pub struct ScanOptions {
-    /// What the rows are.
+    /// The view that defines the rows.
     pub view: View,
     /// The columns, in order.
     pub columns: Vec<Column>,
-    /// The topics, in the views of messages and of the commit log.
+    /// The topics shown in the views of messages and of the commit log.
     pub topics: Topics,
-    /// Queue offsets that are shown, for those queues that have limits; with `only_queues` the others are not shown.
+    /// Queue offsets shown, for the queues that have limits. With `only_queues` no other queue is shown.
     pub queues: BTreeMap<String, BTreeMap<i32, Range<i64>>>,
-    /// Queues without limits are not shown.
+    /// Whether queues without limits are hidden.
     pub only_queues: bool,
     /// Store times that are shown, in milliseconds.
     pub store_ms: Range<i64>,
     /// The transaction types that are shown; `None`: all.
     pub types: Option<Vec<TransactionType>>,
-    /// Records that begin at or behind it are shown; `None`: from the first that is left.
+    /// Records that begin at or after this offset are shown; `None`: from the first remaining one.
     pub start: Option<u64>,
-    /// Records that begin in front of it are shown; `None`: up to the visible end.
+    /// Records that begin before this offset are shown; `None`: up to the visible end.
     pub end: Option<u64>,
-    /// Start and end are places where records begin, found before: a record across the end means that they were not.
+    /// Start and end are known record boundaries. A record across the end means that they were not.
     pub is_cut: bool,
-    /// Rows of a batch at most.
+    /// Maximum number of rows in a batch.
     pub batch_rows: usize,
-    /// Bytes of a batch's records at most, unless a single record has more.
+    /// Maximum total size of a batch's records in bytes, unless a single record is larger.
     pub batch_bytes: usize,
-    /// About damage.
+    /// What to do about damage.
     pub bad_records: BadRecords,
     /// Whether it is an error that retention removed the start of the range.
     pub fail_on_data_loss: bool,
 }
 
-/// RocketMQ's clients send bodies of at most 4 MiB, so a batch is a few of them, and in the cache of most machines.
+/// RocketMQ's clients send bodies of at most 4 MiB, so a batch holds a few of them, and fits the cache of most
+/// machines.
 pub const BATCH_BYTES: usize = 8 << 20;
-/// Beyond this, batches do not become faster.
+/// Larger batches are not faster.
 pub const BATCH_ROWS: usize = 16_384;
 const BATCH_ROWS_MAX: usize = 1 << 20;
 const BATCH_BYTES_MAX: usize = 1 << 30;
 
 impl ScanOptions {
-    /// Returns a view with all its columns and nothing left out.
+    /// Returns the options that show all columns and rows of a view.
     pub fn of(view: View) -> Self {
         Self {
             view,
@@ -134,7 +135,7 @@ impl ScanOptions {
         }
     }
 
-    /// A transaction's outcome needs every record from the log's beginning to its end: nothing can be left out.
+    /// Checks that the whole log is read. A transaction's outcome needs every record, so nothing can be left out.
     fn check_whole(&self) -> Result<()> {
         let left_out = [
             ("transaction_types", self.types.is_some()),
@@ -149,12 +150,12 @@ impl ScanOptions {
         Err(invalid(option, format!("{what}\n{hint}")))
     }
 
-    /// Returns whether a record's bodies are shown, so that its CRCs are checked.
+    /// Returns whether bodies are shown, so that their CRCs are checked.
     pub(super) fn takes_body(&self) -> bool {
         self.columns.contains(&Column::Body)
     }
 
-    /// Returns whether a record belongs to the view and to what was asked for.
+    /// Returns whether a record belongs to the view and matches the options.
     #[inline]
     pub(super) fn wants(&self, view: &RecordView<'_>, topics: &mut TopicMemory) -> bool {
         let in_view = match self.view {
@@ -184,7 +185,7 @@ impl ScanOptions {
     }
 }
 
-/// The last topic that was judged: records of one topic often follow each other.
+/// The last topic and its result, because records of one topic often follow each other.
 #[derive(Debug, Default)]
 pub(super) struct TopicMemory {
     topic: String,
@@ -214,7 +215,7 @@ impl TopicMemory {
     }
 }
 
-/// Returns the types of those names.
+/// Returns the transaction types with those names.
 pub fn types_named(names: &[String]) -> Result<Vec<TransactionType>> {
     let named = |name: &String| {
         let found = TYPES.iter().find(|(known, _)| known == name).map(|(_, kind)| *kind);
@@ -224,7 +225,7 @@ pub fn types_named(names: &[String]) -> Result<Vec<TransactionType>> {
     names.iter().map(named).collect()
 }
 
-/// Topics whose whole name matches a regular expression.
+/// Returns the topics whose whole name matches a regular expression.
 pub fn topics_matching(pattern: &str, system: bool) -> Result<Topics> {
     let compiled = Regex::new(&format!("^(?:{pattern})$"));
     let compiled = compiled.map_err(|why| {

@@ -1,4 +1,4 @@
-//! Plans what a stream reads next, by what a scan is to show.
+//! Plans what a stream reads next.
 //!
 //! In:     a log, a scan's options.
 //! Out:    where a range of so many rows or bytes ends; the topics that a pattern may mean.
@@ -15,15 +15,15 @@ use crate::error::Result;
 use crate::log_view::Stop;
 
 impl Log {
-    /// Returns where a range from `start` on, where a record begins, ends after so many wanted rows or so many bytes:
-    /// at a record's end.
+    /// Returns where a range ends that begins at the record boundary `start` and has so many wanted rows or so many
+    /// bytes. The result is a record boundary.
     pub fn advance(&self, options: &ScanOptions, start: u64, rows: Option<u64>, bytes: Option<u64>) -> Result<u64> {
         let visible = self.visible_end(Some(start))?;
         let end = options.end.map_or(visible, |end| end.min(visible)).max(start);
         let start = start.max(self.first());
         let by_bytes = bytes.map_or(end, |bytes| start.saturating_add(bytes).min(end));
         let Some(rows) = rows else {
-            // At least one record, or the range would never end.
+            // The range has at least one record; otherwise it would never end.
             return if by_bytes < end { self.boundary(by_bytes.max(start + 1), end) } else { Ok(end) };
         };
         let (mut left, mut at, mut topics) = (rows, start, TopicMemory::default());
@@ -38,13 +38,13 @@ impl Log {
         })?;
         match walk.stop {
             Stop::NoRecord(_) if at == walk.at || at == start => self.resume_before(walk.at, end),
-            // Nothing is after the last one but the blank rest of its file.
+            // After the last record there is only the blank rest of its file.
             Stop::Limit if walk.at > at && left > 0 && at < by_bytes => Ok(walk.at.min(end)),
             _ => Ok(at.min(end)),
         }
     }
 
-    /// Returns the topics that have queues, or are to have some, sorted. A new queue's file is written after its first
+    /// Returns the topics that have queues, or will have some, sorted. A new queue's file is written after its first
     /// messages.
     pub fn topics(&self) -> Result<Vec<String>> {
         let entries = self.storage().list(crate::consume_queue::DIRECTORY)?.unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Scan: a range of the log as a stream of record batches.
+//! Streams a range of the log as record batches.
 //!
 //! In:     a log, options.
 //! Out:    batches, in the log's order.
-//! Always: memory is bounded by a window, a batch and one record; rows that were read while the writer changed more
+//! Always: memory is bounded by a window, a batch and one record. Rows that were read while the writer changed more
 //!         than the end are read again.
 //! Not here: how far the log may be read.
 
@@ -32,29 +32,29 @@ use crate::storage::ahead::ask_for;
 use crate::sync::unmodelled::Mutex;
 use crate::units::to_usize;
 
-/// After so many bytes a batch is handed out even without rows, so that a caller who waits can look around.
+/// After this many bytes a batch is returned even without rows, so that a waiting caller regains control.
 const SILENT_BYTES_MAX: u64 = 1 << 30;
-/// Shows as -1: a final or discarded copy names its half by the half's place alone.
+/// Shown as -1: a final or discarded copy names its half message by physical offset alone.
 const NO_HALF: u64 = u64::MAX;
-/// Rows that go into their columns together: few enough that what they borrow is still near.
+/// Rows that go into their columns together: few enough that the bytes they borrow are still in the cache.
 const CHUNK_ROWS: usize = 32;
-/// Where bodies are passed over, memory is asked for the heads of records so far ahead ...
+/// If bodies are skipped, the heads of this many records are prefetched ...
 const HEADS_AHEAD: usize = 8;
-/// ... and for the last bytes of those in front of them: their topics and properties, or what fits two lines.
+/// ... with this many last bytes of the records before them: their topics and properties, or what fits two cache lines.
 const TAIL_BYTES: usize = 128;
 /// How often a batch is read again because the writer changed more than the end.
 const TRIES_MAX: u32 = 8;
 
-/// What streams of one scan have met so far.
+/// Counters shared by the streams of one scan.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Places that hold no record and were passed over.
+    /// Damaged ranges that were skipped.
     pub bad_records: AtomicU64,
-    /// Bytes of the log that were passed over with them.
+    /// Bytes of the log that were skipped with them.
     pub bad_bytes: AtomicU64,
     /// Bytes that retention had removed.
     pub lost_bytes: AtomicU64,
-    /// Why the last stream that failed did.
+    /// The error of the last stream that failed.
     pub(crate) failure: Mutex<Option<Error>>,
 }
 
@@ -64,29 +64,29 @@ pub struct Scan {
     log: Log,
     options: Arc<ScanOptions>,
     counts: Arc<Counts>,
-    /// The next record to be looked at.
+    /// The offset of the next record to read.
     at: u64,
     /// The store time of the record before it, if that was read.
     last_ms: Option<i64>,
-    /// No record at or behind it is shown; `u64::MAX`: where nothing is written.
+    /// No record at or after this offset is shown; `u64::MAX`: the scan ends where nothing is written.
     end: u64,
     batch: Batch,
     batch_bytes: usize,
     topics: TopicMemory,
     takes_body: bool,
     window: Option<Window>,
-    /// In the view of transactions, all of them, once they are folded.
+    /// In the view of transactions: all of them, once they are folded.
     folded: Option<Folded>,
     is_done: bool,
 }
 
-/// How a window was left.
+/// Why reading of a window stopped.
 enum Left {
     /// Its records are read.
     Read,
     /// The batch is full.
     Full,
-    /// The last record begins before this window ends and reaches behind it.
+    /// The last record begins before this window ends and continues after it.
     Needs(u64),
     /// The scan is over.
     Over,
@@ -98,7 +98,7 @@ impl Scan {
         Self::over(Log::open(path)?, options, counts)
     }
 
-    /// Returns a stream over a log.
+    /// Creates a stream over a log.
     pub fn over(log: Log, options: Arc<ScanOptions>, counts: Arc<Counts>) -> Result<Self> {
         options.check()?;
         let (start, end) = Self::range(&log, &options, &counts)?;
@@ -122,7 +122,7 @@ impl Scan {
         })
     }
 
-    /// Where the range begins and ends, at records.
+    /// Returns where the range begins and ends, at record boundaries.
     fn range(log: &Log, options: &ScanOptions, counts: &Counts) -> Result<(u64, u64)> {
         let first = log.first();
         let asked = options.start.unwrap_or(first);
@@ -130,7 +130,7 @@ impl Scan {
             if options.fail_on_data_loss {
                 return Err(Log::gone(asked, first));
             }
-            // Of a range of many, only what is lost of this one is counted.
+            // If a scan has many ranges, each counts only its own loss.
             let lost = first.min(options.end.unwrap_or(first)).saturating_sub(asked);
             counts.lost_bytes.fetch_add(lost, Ordering::Relaxed);
         }
@@ -163,8 +163,7 @@ impl Scan {
             if self.log.is_still() {
                 return read.and_then(|()| self.hand_out(begin));
             }
-            // The writer reopened the store meanwhile: what stands above the end that it found then is not to be
-            // believed.
+            // The writer reopened the store in the meantime, so bytes past the end that it found then are not valid.
             self.batch.clear();
             (self.at, self.window, self.is_done, self.batch_bytes) = (begin, None, false, 0);
             self.last_ms = None;
@@ -215,7 +214,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Returns the window that holds the next record; `None` where the range ends.
+    /// Returns the window that holds the next record; `None` at the end of the range.
     fn take_window(&mut self, needed: u64) -> Result<Option<Window>> {
         if let Some(window) = self.window.take().filter(|window| window.range.contains(&self.at)) {
             return Ok(Some(window));
@@ -240,7 +239,7 @@ impl Scan {
         if found.is_some() || self.end == u64::MAX {
             return Ok(found);
         }
-        // The writer may have gone on to another file since.
+        // The writer may have continued in another file since.
         self.log.refresh()?;
         if self.at < self.log.first() {
             return Err(Log::gone(self.at, self.log.first()));
@@ -263,7 +262,7 @@ impl Scan {
         }
     }
 
-    /// Decodes the next records into rows; `None`: there are enough for now.
+    /// Decodes the next records into rows; `None` if there are enough for now.
     fn read_chunk<'a>(
         &mut self,
         window: &Window,
@@ -296,7 +295,8 @@ impl Scan {
         Ok(None)
     }
 
-    /// Asks memory, which is slow to answer, for what later records will be looked at for. Often they are all of one size.
+    /// Prefetches the parts of later records that will be read, because memory is slow to respond. Often all have one
+    /// size.
     #[inline]
     fn ask_ahead(&self, rest: &[u8], size: usize) {
         if self.takes_body {
@@ -307,7 +307,7 @@ impl Scan {
         }
     }
 
-    /// Adds a record's rows; `false`: they go into the next batch.
+    /// Adds a record's rows; `false` if they must go into the next batch.
     #[inline]
     fn push<'a>(&mut self, view: RecordView<'a>, rows: &mut Vec<Row<'a>>) -> Result<bool> {
         let filled = self.batch.rows() + rows.len();
@@ -334,8 +334,8 @@ impl Scan {
         Ok(true)
     }
 
-    /// Returns the body as the application sent it, if it is asked for; `None`: it cannot be unpacked and is passed
-    /// over.
+    /// Returns the body as the application sent it, if it is selected; `None` if it cannot be decompressed and is
+    /// skipped.
     #[inline]
     fn body<'a>(&self, view: &RecordView<'a>) -> Result<Option<Cow<'a, [u8]>>> {
         if !self.takes_body {
@@ -350,7 +350,7 @@ impl Scan {
         }
     }
 
-    /// Counts bytes that are no good record, or says that they are none.
+    /// Counts damaged bytes, or fails with an error that names them.
     fn bad(&self, at: u64, bytes: u64, why: &str) -> Result<()> {
         if self.options.bad_records == BadRecords::Fail {
             let hint = "hint: `txstore store check` names all damage; the option bad_records=\"skip\" (Spark: badRecords=skip) reads on after it";
@@ -361,7 +361,7 @@ impl Scan {
         Ok(())
     }
 
-    /// At an offset at which no record begins.
+    /// Handles an offset where no record begins.
     fn meet(&mut self, found: Step<'_>, window: &Window) -> Result<Left> {
         let why = match found {
             Step::Unwritten => UNWRITTEN.to_owned(),
@@ -387,7 +387,7 @@ impl Scan {
             }
             self.log.resume_after(self.at, &verdict)?
         } else {
-            // The end was found before, so records are missing here.
+            // The end is known, so records are missing here.
             self.log.resume_before(self.at, self.end)?
         };
         self.bad(self.at, next - self.at, &why)?;
@@ -396,17 +396,18 @@ impl Scan {
         Ok(Left::Read)
     }
 
-    /// Returns a record may reach across the end of a range that was not cut at records, never across the visible end.
+    /// Returns how far a record may reach: past the end of a range that was not cut at records, never past the visible
+    /// end.
     fn reach(&self) -> u64 {
         if self.options.is_cut { self.end } else { u64::MAX }
     }
 
-    /// Returns the range is over; whether it ends as it should.
+    /// Ends the range, after a check that it ends correctly.
     fn end_here(&self) -> Result<Left> {
         self.check_end().map(|()| Left::Over)
     }
 
-    /// A range whose end was found before must end exactly there.
+    /// Checks that a range with a known end ends exactly there.
     fn check_end(&self) -> Result<()> {
         if self.at > self.end && self.options.is_cut {
             let what = format!("a record reaches across {}, where another should begin", self.end);
@@ -415,7 +416,7 @@ impl Scan {
         Ok(())
     }
 
-    /// There is no file to read on in; whether the log may end there.
+    /// Checks that the log may end where there is no further file.
     fn check_written(&self) -> Result<()> {
         let written = match self.end {
             u64::MAX => {
@@ -431,7 +432,7 @@ impl Scan {
         self.check_end()
     }
 
-    /// Returns bytes of the log from the scan's place on, as far as is known.
+    /// Returns the physical offset that the scan has reached, as far as is known.
     pub fn position(&self) -> u64 {
         self.at
     }
@@ -441,7 +442,7 @@ impl Iterator for Scan {
     type Item = std::result::Result<RecordBatch, ArrowError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // The caller is C: a panic must not reach it.
+        // The caller is C, which a panic must not reach.
         let next = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.next_batch()));
         let next =
             next.unwrap_or_else(|_| Err(Error::StorePoisoned { why: "a panic in the scan, which is a bug".into() }));

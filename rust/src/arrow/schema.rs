@@ -1,4 +1,4 @@
-//! Schema: the columns of every view, defined once for all who read Arrow.
+//! Defines the columns of every view, once for all Arrow readers.
 //!
 //! In:     a view and names.
 //! Out:    columns, and the Arrow schema of some of them.
@@ -20,9 +20,10 @@ pub enum View {
     CommitLog,
     /// Half messages.
     Halves,
-    /// What op messages name: one row for each half that one names.
+    /// What op messages name: one row for each half message that an op names.
     Ops,
-    /// Whatever tells of a transaction: halves, finals, discarded copies, and a row for each half that an op names.
+    /// Every record of a transaction: halves, finals, discarded copies, and a row for each half message that an op
+    /// names.
     Traces,
     /// Transactions: one row for each, folded from all its records.
     Transactions,
@@ -59,7 +60,7 @@ impl View {
         }
     }
 
-    /// Returns the chosen ones of its columns, in the order of the choice.
+    /// Returns the chosen columns, in the order of `names`.
     pub fn choose(self, names: &[String]) -> Result<Vec<Column>> {
         let columns = self.columns();
         let invalid = |what: String| Error::InvalidOption { option: "columns".into(), what };
@@ -235,7 +236,7 @@ impl Column {
     }
 }
 
-/// The zone of all times, spelled as Spark spells it.
+/// The time zone of all times, spelled as Spark spells it.
 pub(super) const UTC: &str = "UTC";
 
 /// Returns the field of a list's elements, named as Spark names it.
@@ -243,7 +244,7 @@ pub(super) fn element(data_type: DataType) -> Arc<Field> {
     Arc::new(Field::new("element", data_type, false))
 }
 
-/// Name and value of a map's entries; Spark insists on these names.
+/// Returns the key and value fields of a map's entries. Spark requires these names.
 pub(super) fn map_fields() -> Fields {
     Fields::from(vec![Field::new("key", DataType::Utf8, false), Field::new("value", DataType::Utf8, true)])
 }

@@ -1,4 +1,5 @@
-//! The story: what a scan makes of records that no well-behaved client writes, and of a storage that keeps its own counsel.
+//! The story: how a scan reads records that no correct client writes, and storage that does not say which ranges are
+//! blank.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +18,7 @@ use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 const HOST: &str = "127.0.0.1:10911";
 const FILE: u64 = 1 << 16;
 
-/// A log with records of these properties, one behind the other, in files of 64 KiB; where each begins.
+/// Returns a log with records of these properties, one after the other, in files of 64 KiB, and where each begins.
 fn log_of(properties: &[&[u8]], body: &[u8]) -> (Arc<Memory>, Vec<u64>) {
     records_of("orders", properties, body)
 }
@@ -160,7 +161,7 @@ fn the_view_of_transactions_says_how_many_are_too_many() {
 
 #[test]
 fn no_end_of_a_window_hides_a_record() {
-    // Windows have 4 KiB here: with some sizes one ends within the zeros that a record begins with.
+    // Windows have 4 KiB here. With some sizes a window ends within the zeros that begin a record.
     for length in 0..60 {
         let (storage, places) = log_of(&[b"".as_slice(); 300], &[b'x'; 64][..length]);
         let end = places[299];

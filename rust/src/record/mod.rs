@@ -1,9 +1,9 @@
-//! Record: a message as bytes of the commit log.
+//! Defines a record: a message as bytes of the commit log.
 //!
 //! In:     a `Draft` and its `Place`, or bytes.
 //! Out:    exactly RocketMQ's bytes, or a `RecordView` that borrows from them.
-//! Always: the only room that knows a record's bytes.
-//! Not here: where a record goes, and what it is to a transaction.
+//! Always: the only module that knows a record's bytes.
+//! Not here: which physical offset a record gets, and its role in a transaction.
 
 pub mod compression;
 pub mod decode;
@@ -33,7 +33,7 @@ pub enum Version {
     V2,
 }
 
-/// What the sysflag says a record is to a transaction. The half messages of 4.3 and later say `None`.
+/// The transaction type that the sysflag states. The half messages of RocketMQ 4.3 and later say `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionType {
     /// An ordinary message.
@@ -47,7 +47,7 @@ pub enum TransactionType {
 }
 
 impl TransactionType {
-    /// Returns what the sysflag's transaction bits say.
+    /// Returns the type that the sysflag's transaction bits state.
     pub const fn of(sys_flag: i32) -> Self {
         match sys_flag & layout::SYS_TRANSACTION_MASK {
             layout::SYS_PREPARED => Self::Prepared,
@@ -63,12 +63,12 @@ impl TransactionType {
     }
 }
 
-/// An address as a record has it: that of the network, then the port in four bytes.
+/// An address as stored in a record: the network address, then the port in four bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Host<'a>(&'a [u8]);
 
 impl<'a> Host<'a> {
-    /// Returns the bytes, which tell two addresses apart.
+    /// Returns the bytes, which are equal only for equal addresses.
     pub const fn bytes(self) -> &'a [u8] {
         self.0
     }
@@ -101,13 +101,13 @@ pub struct RecordView<'a> {
     pub queue_id: QueueId,
     /// The application's own flag.
     pub flag: i32,
-    /// The entry in the queue; 0 for prepared and rollback.
+    /// The queue offset of the record's entry; 0 for prepared and rollback.
     pub queue_offset: QueueOffset,
-    /// The record's own place.
+    /// The record's own physical offset.
     pub physical_offset: PhysicalOffset,
     /// The bits of `layout::SYS_…`.
     pub sys_flag: i32,
-    /// When the producer made the message.
+    /// When the producer created the message.
     pub born_timestamp: TimestampMs,
     /// The producer's address.
     pub born_host: Host<'a>,
@@ -117,7 +117,7 @@ pub struct RecordView<'a> {
     pub store_host: Host<'a>,
     /// How often a consumer asked for it again.
     pub reconsume_times: i32,
-    /// In a committed message: where its half message stands.
+    /// In a committed message: the physical offset of its half message.
     pub prepared_transaction_offset: PhysicalOffset,
     /// The body as stored, perhaps compressed.
     pub body: &'a [u8],
@@ -128,12 +128,12 @@ pub struct RecordView<'a> {
 }
 
 impl<'a> RecordView<'a> {
-    /// Returns what the sysflag says the record is to a transaction.
+    /// Returns the transaction type that the sysflag states.
     pub const fn transaction_type(&self) -> TransactionType {
         TransactionType::of(self.sys_flag)
     }
 
-    /// Returns the id that names the store's address and the place in its log.
+    /// Returns the id that names the store's address and the record's physical offset.
     pub fn offset_message_id(&self) -> String {
         offset_message_id(self.store_host.address(), self.physical_offset)
     }
@@ -149,7 +149,7 @@ impl<'a> RecordView<'a> {
     }
 }
 
-/// A message that is to become a record.
+/// A message before it is encoded as a record.
 #[derive(Clone, Copy, Debug)]
 pub struct Draft<'a> {
     /// The topic.
@@ -158,9 +158,9 @@ pub struct Draft<'a> {
     pub queue_id: QueueId,
     /// The application's own flag.
     pub flag: i32,
-    /// The bits of `layout::SYS_…`; those of the hosts are set by the hosts.
+    /// The bits of `layout::SYS_…`. The address family bits are set from the hosts.
     pub sys_flag: i32,
-    /// When the producer made the message.
+    /// When the producer created the message.
     pub born_timestamp: TimestampMs,
     /// The producer's address.
     pub born_host: SocketAddr,
@@ -168,24 +168,24 @@ pub struct Draft<'a> {
     pub store_host: SocketAddr,
     /// How often a consumer asked for it again.
     pub reconsume_times: i32,
-    /// In a committed message: where its half message stands.
+    /// In a committed message: the physical offset of its half message.
     pub prepared_transaction_offset: PhysicalOffset,
     /// The body as stored, perhaps compressed.
     pub body: &'a [u8],
-    /// The body's CRC where it is known already; else it is computed.
+    /// The body's CRC if it is known already; else it is computed.
     pub body_crc: Option<u32>,
-    /// The raw properties, without a CRC's.
+    /// The raw properties, without the record CRC.
     pub properties: &'a [u8],
 }
 
-/// What an append decides about a record.
+/// The values that an append assigns to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Where the record goes.
+    /// The record's physical offset.
     pub physical_offset: PhysicalOffset,
-    /// Its entry in the queue; written as 0 for prepared and rollback.
+    /// Its queue offset; written as 0 for prepared and rollback.
     pub queue_offset: QueueOffset,
-    /// When it is stored.
+    /// When the record is stored.
     pub store_timestamp: TimestampMs,
 }
 

@@ -1,8 +1,8 @@
-//! Properties: the name/value text inside a record, order kept.
+//! Reads and writes properties: the ordered name/value text inside a record.
 //!
-//! In:     `name \x01 value \x02` repeated, the last \x02 perhaps missing.
+//! In:     `name \x01 value \x02` repeated; the last \x02 may be missing.
 //! Out:    values by name, pairs in order.
-//! Always: read as leniently as RocketMQ does: what has no name or no value is not there, of equal names the last
+//! Always: reads as leniently as RocketMQ does. Entries without a name or a value are ignored; of equal names the last
 //!         counts.
 //! Not here: what a property means.
 
@@ -28,7 +28,7 @@ pub const REAL_TOPIC: &str = "REAL_TOPIC";
 pub const REAL_QUEUE_ID: &str = "REAL_QID";
 /// `true` on a transaction's messages.
 pub const TRANSACTION_PREPARED: &str = "TRAN_MSG";
-/// The group of the producer that can be asked.
+/// The producer group that can be asked in a check.
 pub const PRODUCER_GROUP: &str = "PGROUP";
 /// The lowest offset of the queue, added on the way to a consumer.
 pub const MIN_OFFSET: &str = "MIN_OFFSET";
@@ -52,13 +52,13 @@ pub const CLUSTER: &str = "CLUSTER";
 pub const UNIQUE_KEY: &str = "UNIQ_KEY";
 /// More of the unique id, for a batch.
 pub const EXTEND_UNIQUE_INFO: &str = "EXTEND_UNIQ_INFO";
-/// Seconds before a half message is asked about.
+/// Seconds before a half message is checked.
 pub const CHECK_IMMUNITY_TIME: &str = "CHECK_IMMUNITY_TIME_IN_SECONDS";
-/// In a half message that was put back within its immunity time: the first copy's queue offset.
+/// In a half message that a broker put back within its immunity time: the first copy's queue offset.
 pub const TRANSACTION_PREPARED_QUEUE_OFFSET: &str = "TRAN_PREPARED_QUEUE_OFFSET";
 /// The transaction's id.
 pub const TRANSACTION_ID: &str = "__transactionId__";
-/// How often a broker asked about a half message.
+/// How often a broker checked a half message.
 pub const TRANSACTION_CHECK_TIMES: &str = "TRANSACTION_CHECK_TIMES";
 /// The instance id of the producer.
 pub const INSTANCE_ID: &str = "INSTANCE_ID";
@@ -76,7 +76,7 @@ pub const INNER_NUM: &str = "INNER_NUM";
 pub const INNER_BASE: &str = "INNER_BASE";
 /// The queues that a message is in besides its own.
 pub const INNER_MULTI_DISPATCH: &str = "INNER_MULTI_DISPATCH";
-/// What orders messages within a topic.
+/// The key that orders messages within a topic.
 pub const SHARDING_KEY: &str = "__SHARDINGKEY";
 /// Delay in seconds.
 pub const TIMER_DELAY_SEC: &str = "TIMER_DELAY_SEC";
@@ -94,9 +94,9 @@ pub const BORN_TIMESTAMP: &str = "BORN_TIMESTAMP";
 pub const DLQ_ORIGIN_TOPIC: &str = "DLQ_ORIGIN_TOPIC";
 /// The id of the message that a dead letter copies.
 pub const DLQ_ORIGIN_MESSAGE_ID: &str = "DLQ_ORIGIN_MESSAGE_ID";
-/// The whole-record CRC; no user sees it.
+/// The whole-record CRC. It is hidden from users.
 pub const CRC32: &str = "__CRC32#";
-/// What stands between two of the `KEYS`.
+/// The separator between two of the `KEYS`.
 pub const KEY_SEPARATOR: char = ' ';
 
 /// The names that an application may not set: those that RocketMQ 5.4.0 reserves.
@@ -161,19 +161,19 @@ pub fn is_reserved(name: &str) -> bool {
     RESERVED.contains(&name)
 }
 
-/// A record's properties, as they stand in it.
+/// A record's properties as stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Properties<'a>(pub &'a [u8]);
 
 impl<'a> Properties<'a> {
-    /// Returns the value of this name; of equal names the last.
+    /// Returns the value of this name. Of equal names the last counts.
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
         self.0.get(self.range_of(name)?)
     }
 
-    /// Returns where in the text the value of this name is; of equal names the last.
+    /// Returns the range of this name's value in the text. Of equal names the last counts.
     pub fn range_of(&self, name: &str) -> Option<Range<usize>> {
-        // From the end, so that the first one found is the last one set.
+        // The search runs from the end, so that the first match is the value that was set last.
         let mut rest = self.0;
         loop {
             let (before, entry) = split_last_entry(rest);
@@ -190,7 +190,7 @@ impl<'a> Properties<'a> {
         self.get(name).and_then(|value| std::str::from_utf8(value).ok())
     }
 
-    /// Returns what `get_str` gives for each of these names, in one walk.
+    /// Returns the `get_str` value for each of these names, in one walk.
     pub fn get_all<const N: usize>(&self, names: [&str; N]) -> [Option<&'a str>; N] {
         let mut values = [None; N];
         let mut rest = Some(self.0);
@@ -204,7 +204,7 @@ impl<'a> Properties<'a> {
         values.map(|value| value.and_then(|value| std::str::from_utf8(value).ok()))
     }
 
-    /// Names and values in the order of writing, without a CRC's: that one is the record's, not the message's.
+    /// Returns names and values in stored order, without the CRC, which belongs to the record and not to the message.
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let mut rest = Some(self.0);
         let entries = std::iter::from_fn(move || {
@@ -216,15 +216,15 @@ impl<'a> Properties<'a> {
     }
 }
 
-/// Appends a property; a separator that the text before it lacks is added first.
+/// Appends a property. If the text before it lacks its last separator, adds it first.
 pub fn push(out: &mut Vec<u8>, name: &str, value: &str) {
     push_bytes(out, name.as_bytes(), value.as_bytes());
 }
 
-/// Appends all properties but the named ones and a CRC's, in their order.
+/// Appends all properties except the named ones and the record CRC, in their order.
 pub fn copy_without(properties: Properties<'_>, names: &[&str], out: &mut Vec<u8>) {
     let text = properties.0;
-    // Neighbours that stay are copied together.
+    // Adjacent properties that stay are copied together.
     let (mut run, mut at, mut rest) = (0, 0, Some(text));
     while let Some(tail) = rest {
         let (entry, after) = split_first_entry(tail);
@@ -241,14 +241,14 @@ pub fn copy_without(properties: Properties<'_>, names: &[&str], out: &mut Vec<u8
     push_run(out, text.get(run..).unwrap_or_default());
 }
 
-/// Adds the separator that the text before may lack.
+/// Adds the separator if the text before lacks it.
 fn separate(out: &mut Vec<u8>) {
     if out.last().is_some_and(|last| *last != VALUE_END) {
         out.push(VALUE_END);
     }
 }
 
-/// Appends properties as they stand, between separators.
+/// Appends properties unchanged, between separators.
 fn push_run(out: &mut Vec<u8>, run: &[u8]) {
     if run.is_empty() {
         return;
@@ -280,11 +280,11 @@ fn value_of<'a>(entry: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     is_value.then_some(value)
 }
 
-/// The last entry, and what stands before its separator: `None` where nothing does.
+/// Splits off the last entry. Returns it and the text before its separator; `None` if there is no text before.
 fn split_last_entry(text: &[u8]) -> (Option<&[u8]>, &[u8]) {
     let mut head = text;
     while let Some((before, word)) = head.split_last_chunk::<8>() {
-        // The last byte is the lowest one of the word.
+        // The last byte of the text is the lowest byte of the word.
         if let Some(distance) = first_in_word::<VALUE_END>(u64::from_be_bytes(*word)) {
             return split_around(text, before.len() + 7 - distance);
         }
@@ -300,7 +300,7 @@ fn split_around(text: &[u8], at: usize) -> (Option<&[u8]>, &[u8]) {
     (text.get(..at), text.get(at + 1..).unwrap_or_default())
 }
 
-/// The first entry, and what stands behind its separator: `None` where nothing does.
+/// Splits off the first entry. Returns it and the text after its separator; `None` if there is no text after.
 fn split_first_entry(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     match position::<VALUE_END>(text) {
         Some(at) => (text.get(..at).unwrap_or_default(), text.get(at + 1..)),
@@ -308,7 +308,7 @@ fn split_first_entry(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// Returns where a byte stands first.
+/// Returns the position of the first such byte.
 fn position<const BYTE: u8>(text: &[u8]) -> Option<usize> {
     let (mut tail, mut at) = (text, 0);
     while let Some((word, after)) = tail.split_first_chunk::<8>() {
@@ -321,11 +321,11 @@ fn position<const BYTE: u8>(text: &[u8]) -> Option<usize> {
     tail.iter().position(|byte| *byte == BYTE).map(|distance| at + distance)
 }
 
-/// Returns how many bytes above the lowest one a byte stands first: eight are looked at in one step.
+/// Returns the distance in bytes from the word's lowest byte to the first such byte. Compares eight bytes in one step.
 fn first_in_word<const BYTE: u8>(word: u64) -> Option<usize> {
     const ONES: u64 = 0x0101_0101_0101_0101;
-    // A byte of `zeros` is 0 where it stands. Subtracting borrows only above the first of them, so that the lowest
-    // mark is always true.
+    // A byte of `zeros` is 0 where the word has `BYTE`. Subtraction borrows only above the first such byte, so the
+    // lowest mark is always correct.
     let zeros = word ^ (ONES * u64::from(BYTE));
     let marks = zeros.wrapping_sub(ONES) & !zeros & (ONES << 7);
     if marks == 0 { None } else { usize::try_from(marks.trailing_zeros() / 8).ok() }

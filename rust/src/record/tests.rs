@@ -1,4 +1,4 @@
-//! Records: written and read back they are the same, a flipped bit is always found, no bytes make the reader panic.
+//! Records read back as they were written, a flipped bit is always found, and no bytes make the reader panic.
 
 use std::net::SocketAddr;
 

@@ -1,10 +1,10 @@
-//! Examine: a store's files looked at one by one, without opening it.
+//! Examines a store's files one by one, without opening it.
 //!
 //! In:     a directory.
 //! Out:    an `Examination`.
-//! Always: writes nothing and takes no lock; behind a bad place it goes on at the next record, which says itself where
-//!         it stands.
-//! Not here: comparing what is derived with the log in a store that opens.
+//! Always: writes nothing and takes no lock. After damage it continues at the next record, which states its own
+//!         physical offset.
+//! Not here: comparing derived files with the log in a store that opens.
 
 use std::sync::Arc;
 
@@ -26,13 +26,13 @@ use crate::snapshot::Snapshot;
 use crate::storage::{DirEntry, OpenMode, Storage};
 use crate::units::{QueueId, TimestampMs, to_u64, to_usize};
 
-/// Lost messages that are named; more are counted.
+/// Lost messages that are named. Further ones are only counted.
 const LOST_MAX: usize = 10_000;
 /// The files of `config/` that are JSON.
 pub(super) const CONFIG_FILES: [&str; 4] =
     ["topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json"];
 
-/// Looks at a store, one file of its log a step.
+/// Examines a store, one log file per step.
 #[derive(Debug)]
 pub struct Examiner {
     storage: Arc<dyn Storage>,
@@ -41,11 +41,11 @@ pub struct Examiner {
     next: usize,
     known: KnownEnd,
     out: Examination,
-    /// The log's end was met: what follows is none of it.
+    /// The end of the log was reached. Later bytes do not belong to it.
     has_ended: bool,
-    /// When the newest record that was read was stored.
+    /// The newest store time of the records read so far.
     newest: TimestampMs,
-    /// When the last record that was read was stored.
+    /// The store time of the record that was read last.
     last_ms: Option<i64>,
 }
 
@@ -55,11 +55,11 @@ impl Examiner {
         let settings = Settings::load(storage.as_ref())?;
         let mut files = SegmentQueue::files(storage.as_ref(), commit_log::DIRECTORY)?;
         let file_size = file_size(&files, settings.as_ref());
-        // An empty file at the end is one that a crash left at its making.
+        // An empty last file was left by a crash at its creation.
         while files.last().is_some_and(|(_, file)| file.len == 0) {
             files.pop();
         }
-        // Asked first: a writer may go on meanwhile.
+        // This is read first, because a writer may continue in the meantime.
         let clean = is_clean(storage.as_ref())?;
         let published = Published::open(storage.as_ref())?;
         let snapshot = Snapshot::position_of(storage.as_ref())?;
@@ -84,7 +84,7 @@ impl Examiner {
         self.files.len()
     }
 
-    /// Looks at the next file; false: there is none.
+    /// Examines the next file; false if all are done.
     pub fn step(&mut self) -> Result<bool> {
         let Some((base, entry)) = self.files.get(self.next).cloned() else { return Ok(false) };
         let path = format!("{}/{}", commit_log::DIRECTORY, entry.name);
@@ -116,7 +116,7 @@ impl Examiner {
         let read = map.as_ref().and_then(|map| map.bytes(0..map.len().min(self.out.file_size)));
         let mut bytes = read.unwrap_or_default();
         if to_u64(bytes.len()) < self.out.file_size {
-            // What a cut file lacks reads as zeros.
+            // The missing bytes of a truncated file read as zeros.
             bytes.to_mut().resize(to_usize(self.out.file_size), 0);
         }
         self.walk(base, path, &bytes)?;
@@ -126,7 +126,7 @@ impl Examiner {
         Ok(())
     }
 
-    /// Reads the records of a file; what is damaged is noted, and reading goes on after it.
+    /// Reads the records of a file. Notes damage and continues reading after it.
     fn walk(&mut self, base: u64, path: &str, bytes: &[u8]) -> Result<()> {
         let file_end = base + self.out.file_size;
         let mut at = base;
@@ -169,7 +169,8 @@ impl Examiner {
         }
     }
 
-    /// At an offset at which no record begins: the log ends there, or goes on after damage. Where reading goes on.
+    /// Handles an offset where no record begins: the log ends there, or continues after damage. Returns where reading
+    /// continues.
     fn no_record(&mut self, rest: &[u8], at: u64, file_end: u64, path: &str, why: String) -> Result<u64> {
         let verdict = self.known.verdict(&self.log_files, at, self.last_ms)?;
         if !matches!(verdict.tail, Tail::Damaged(_)) {
@@ -210,7 +211,7 @@ impl Examiner {
         self.out.damages.push(Damage { kind, from, to, file, what, given_up: 0, records_before, stored });
     }
 
-    /// Looks at the rest: where the log should begin and end, what is derived, what is lost.
+    /// Examines the rest: where the log should begin and end, derived files, lost messages.
     pub fn finish(mut self) -> Result<Examination> {
         while self.step()? {}
         let storage = Arc::clone(&self.storage);
@@ -218,7 +219,7 @@ impl Examiner {
         self.judge_end()?;
         self.derived(storage.as_ref())?;
         let size = self.out.file_size.max(1);
-        // A file gets its length before its bytes.
+        // The length of a file is repaired before its bytes.
         let order = |damage: &Damage| (damage.from / size, damage.kind != DamageKind::Length, damage.from);
         self.out.damages.sort_by_key(order);
         self.queues(storage.as_ref())?;
@@ -235,7 +236,7 @@ impl Examiner {
         Ok(())
     }
 
-    /// Where the log is known to have gone further than it does.
+    /// Notes damage if the log is known to have reached past its readable end.
     fn judge_end(&mut self) -> Result<()> {
         let end = self.out.end;
         let verdict = self.known.verdict(&self.log_files, end, self.last_ms)?;
@@ -248,7 +249,7 @@ impl Examiner {
         Ok(())
     }
 
-    /// Files that are built from the log, or have a second copy, and are not as they must be.
+    /// Notes damaged files that are derived from the log or have a second copy.
     fn derived(&mut self, storage: &dyn Storage) -> Result<()> {
         let mut bad = Vec::new();
         for name in CONFIG_FILES {
@@ -282,7 +283,7 @@ impl Examiner {
         Ok(())
     }
 
-    /// The queues' entries: which name what is lost, and whether their files have one length.
+    /// Examines the queues: which entries name lost messages, and whether the files have one length.
     fn queues(&mut self, storage: &dyn Storage) -> Result<()> {
         let mut lengths: Vec<(String, u64)> = Vec::new();
         for topic in storage.list(consume_queue::DIRECTORY)?.unwrap_or_default() {
@@ -331,7 +332,8 @@ impl Examiner {
     }
 }
 
-/// Returns bytes of a file of the log: as remembered, else as the names are apart, else as the most files are long.
+/// Returns the size of a log file in bytes: the remembered size, else the distance between file names, else the most
+/// common length.
 fn file_size(files: &[(u64, DirEntry)], settings: Option<&Settings>) -> u64 {
     let remembered = settings.and_then(|settings| settings.commit_log_file_size);
     let apart = || files.windows(2).filter_map(|pair| Some(pair.get(1)?.0 - pair.first()?.0)).min();

@@ -1,9 +1,9 @@
-//! Filler: records that stand where records were lost, so that whoever reads the log passes over the place.
+//! Builds fillers: records that replace lost ones, so that every reader of the log skips the range.
 //!
 //! In:     a range of the log.
 //! Out:    its bytes.
-//! Always: whole records with the transaction bits of a rollback, which no queue and no index ever names, in RocketMQ
-//!         as here; a range that reaches its file's end closes with a blank record.
+//! Always: whole records with the transaction bits of a rollback, which neither RocketMQ nor txstore puts in a queue or
+//!         an index. A range that reaches its file's end ends with a blank record.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -15,12 +15,12 @@ use crate::record::layout::{BLANK_MIN, SYS_ROLLBACK};
 use crate::record::{Draft, Place, RecordView, TransactionType};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
 
-/// The topic that fillers bear.
+/// The topic of fillers.
 pub const TOPIC: &str = REPAIR_TOPIC;
-/// The topic of a filler where the other one does not fit. With it a filler is not longer than any record with the same
-/// CRCs that could have been there.
+/// The topic of a filler where `TOPIC` does not fit. With it a filler is at most as long as any lost record with the
+/// same CRCs could have been.
 pub(super) const SHORT_TOPIC: &str = SHORT_REPAIR_TOPIC;
-/// Bytes of one filler at most: no larger than messages usually may be.
+/// Maximum size of one filler in bytes: the usual limit of a message.
 const FILLER_MAX: u64 = 1 << 20;
 
 /// Returns the bytes that fill `from..to` of a file that begins at `base` and has `size` bytes.
@@ -36,7 +36,7 @@ pub(super) fn fill(from: u64, to: u64, base: u64, size: u64, stored: TimestampMs
     let mut out = Vec::new();
     let mut at = from;
     if to == base + size {
-        // A record tells that the place was repaired, and at a file's beginning its time is asked for.
+        // A record shows that the range was repaired. At a file's beginning its store time is also read.
         if to - from >= least + to_u64(BLANK_MIN) {
             at += put(at, least, &mut out)?;
         }
@@ -60,7 +60,7 @@ pub fn is_filler(view: &RecordView<'_>) -> bool {
     matches!(view.topic, TOPIC | SHORT_TOPIC) && view.transaction_type() == TransactionType::Rollback
 }
 
-/// Returns whether some filler fits a room between two records.
+/// Returns whether a filler fits into `room` bytes between two records.
 pub(super) fn fits(room: u64, verify: Verify) -> bool {
     let with_crc = matches!(verify.record_crc, RecordCrc::Required);
     least_size(SHORT_TOPIC, with_crc).is_ok_and(|least| room >= least)

@@ -1,10 +1,11 @@
-//! Mend: a damaged store made fit to be opened.
+//! Repairs a damaged store so that it can be opened.
 //!
-//! In:     a store that nobody has open, what an examination found, where copies go.
-//! Out:    what was done. Always, in this order, so that a crash at any place leaves a store that can be examined and
-//!         mended again: copies of all that may change; the log's damaged places; and only when the whole log can be
-//!         read the marks of a writer, then what is derived goes.
-//! Not here: opening it, which builds what went from the log.
+//! In:     a store that no process has open, the result of an examination, a directory for copies.
+//! Out:    what was done.
+//! Always: works in this order, so that a crash at any point leaves a store that can be examined and repaired again:
+//!         copies of all that may change; the damaged ranges of the log; and only when the whole log can be read, the
+//!         marks of a writer, then the removal of derived files.
+//! Not here: opening the store, which rebuilds the removed files from the log.
 
 use std::sync::Arc;
 
@@ -25,27 +26,27 @@ use crate::units::{QueueId, to_usize};
 
 /// Bytes that are copied in one call.
 const COPIED_AT_ONCE: u64 = 1 << 20;
-/// What a store has beside its log that an opening changes or that goes.
+/// Files other than the log that an `open` changes or that are removed.
 const BESIDE: [&str; 6] = ["consumequeue", "index", "config", settings::DIRECTORY, "checkpoint", "abort"];
-/// Where copies go by themselves.
+/// Prefix of the default directory for copies.
 const COPIES: &str = "repair-";
 
 /// What was done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mended {
-    /// Files of which a copy was made, by their path in the store.
+    /// Files that were copied, by their path in the store.
     pub copied: Vec<String>,
     /// Ranges of the log that were filled.
     pub filled: Vec<(u64, u64)>,
     /// Ranges of the log that were set to zeros: its end.
     pub cleared: Vec<(u64, u64)>,
-    /// Files of the log that were made anew.
+    /// Log files that were created again.
     pub made: Vec<String>,
-    /// What was removed to be built again.
+    /// Files that were removed to be rebuilt.
     pub removed: Vec<String>,
 }
 
-/// Mends; `copies_below` is the directory in `copies` that the copies go to.
+/// Repairs the store. `copies_below` is the directory in `copies` for the copies.
 pub fn mend(
     storage: &Arc<dyn Storage>,
     copies: &dyn Storage,
@@ -77,7 +78,7 @@ struct Mender<'a> {
 }
 
 impl Mender<'_> {
-    /// Of the log only what is damaged, and the last file, to which an opening may add.
+    /// Copies the files. Of the log it copies only damaged files and the last one, which an `open` may extend.
     fn copy_all(&mut self) -> Result<()> {
         let files = SegmentQueue::files(self.storage, commit_log::DIRECTORY)?;
         let last = files.last().map(|(base, _)| *base);
@@ -111,7 +112,7 @@ impl Mender<'_> {
         }
     }
 
-    /// A whole copy or none: it gets its name when it is durable.
+    /// Copies a file as a whole or not at all: the copy gets its name when it is durable.
     fn copy(&mut self, path: &str) -> Result<()> {
         let to = if self.copies_below.is_empty() { path.to_owned() } else { format!("{}/{path}", self.copies_below) };
         let directory = to.rsplit_once('/').map_or("", |(above, _)| above);
@@ -125,7 +126,7 @@ impl Mender<'_> {
         while at < length {
             let mut bytes = vec![0; to_usize(COPIED_AT_ONCE.min(length - at))];
             from.read_at(&mut bytes, at)?;
-            // What was never written stays so: index files are mostly holes.
+            // Holes stay holes, because most of an index file is a hole.
             if bytes.iter().any(|byte| *byte != 0) {
                 file.write_at(&bytes, at)?;
             }
@@ -138,11 +139,11 @@ impl Mender<'_> {
         Ok(())
     }
 
-    /// Returns what is remembered of the store, with the sizes of files that go.
+    /// Returns the store's settings, including the sizes of files that will be removed.
     fn settings(&self) -> Result<Settings> {
         let mut settings = Settings::load(self.storage)?.unwrap_or_default();
         settings.commit_log_file_size = Some(self.found.file_size);
-        // Nobody wrote what the log has lost at its end; a range that still grows ends with the log anyway.
+        // No process wrote what the log has lost at its end. An open range ends with the log anyway.
         settings.ranges.retain(|range| range.start < self.found.end);
         for end in settings.ranges.iter_mut().filter_map(|range| range.end.as_mut()) {
             *end = self.found.end.min(*end);
@@ -188,7 +189,7 @@ impl Mender<'_> {
         }
     }
 
-    /// What follows the end of the log goes: the checkpoint that tells it from damage goes, too.
+    /// Clears what follows the end of the log. The checkpoint that would call it damage is removed, too.
     fn cut_tail(&mut self) -> Result<()> {
         let ends = |damage: &&Damage| matches!(damage.kind, DamageKind::Tail | DamageKind::End);
         let damaged = self.found.damages.iter().find(ends).map(|damage| (damage.from, damage.from));
@@ -209,7 +210,7 @@ impl Mender<'_> {
         Ok(())
     }
 
-    /// A file in place of one that is not there. It gets its name when it is whole.
+    /// Creates a missing file. It gets its name when it is complete.
     fn make(&mut self, base: u64, damage: &Damage, settings: &Settings) -> Result<()> {
         let size = self.found.file_size;
         let path = format!("{}/{base:020}", commit_log::DIRECTORY);
@@ -225,7 +226,7 @@ impl Mender<'_> {
         Ok(())
     }
 
-    /// From here on, until an opening has built everything again, no broker may have it.
+    /// Marks the store so that no broker opens it until txstore has rebuilt everything.
     fn mark(&self) -> Result<()> {
         let guard = self.storage.open(GUARD, OpenMode::Create)?;
         guard.write_at(b"!", 0)?;
@@ -248,13 +249,13 @@ impl Mender<'_> {
         for path in ["txstore/snapshot", "checkpoint"] {
             self.remove(path)?;
         }
-        // Readers may have it mapped, so it stays the same file, with nothing in it.
+        // Readers may have the page mapped, so the file stays and is emptied.
         if Published::clear(self.storage)? {
             self.out.removed.push("txstore/published".to_owned());
         }
         for name in CONFIG_FILES {
             for damaged in config_file::load(self.storage, name)?.damaged {
-                // It says first which of the two it is.
+                // The text begins with the path of the damaged file: the file or its `.bak`.
                 if let Some((path, _)) = damaged.split_once(':') {
                     self.remove(path)?;
                 }
@@ -263,8 +264,8 @@ impl Mender<'_> {
         Ok(())
     }
 
-    /// Returns a queue of which the log has no record any more: its files alone say where it goes on, and no offset may
-    /// be given twice.
+    /// Returns whether a queue must be kept: the log has no record of it, so only its files tell its next queue offset,
+    /// and no offset may be assigned twice.
     fn goes_on(&self, topic: &str, queue: &str) -> bool {
         let path = format!("{}/{topic}/{queue}/", consume_queue::DIRECTORY);
         let damaged = self.found.derived.iter().any(|(file, _)| file.starts_with(&path));
@@ -290,7 +291,7 @@ impl Mender<'_> {
     }
 }
 
-/// Writes a report beside the copies.
+/// Writes a report next to the copies.
 pub fn report(copies: &dyn Storage, copies_below: &str, text: &str) -> Result<()> {
     let path = if copies_below.is_empty() { "report.json".to_owned() } else { format!("{copies_below}/report.json") };
     replace_file(copies, &path, text.as_bytes(), false)

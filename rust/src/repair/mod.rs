@@ -1,10 +1,10 @@
-//! Repair: what is wrong with a store that may not open, and the same store made fit to open again.
+//! Finds out what is wrong with a store, and repairs it so that it opens again.
 //!
 //! In:     a directory.
-//! Out:    facts, as far as anything can be read; then files mended, each with a copy of what it was.
-//! Always: examining writes nothing; what can be read stays at its physical offset; nothing is guessed: where a record
-//!         was lost a record stands that no reader shows.
-//! Not here: opening, which builds again what is derived; when, and the words for it (Python).
+//! Out:    facts, as far as anything can be read; then repaired files, each with a copy of its previous bytes.
+//! Always: examining writes nothing. What can be read keeps its physical offset. Nothing is guessed: a lost record is
+//!         replaced by a record that no reader shows.
+//! Not here: opening, which rebuilds derived files; when to repair, and the words for it (Python).
 
 mod examine;
 mod filler;
@@ -20,20 +20,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::units::{QueueId, TimestampMs};
 
-/// What kind of damage the log has.
+/// The kind of damage to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DamageKind {
-    /// Files at the log's front are gone.
+    /// The first files of the log are missing.
     Front,
-    /// A file in the middle is gone, or has no byte.
+    /// A file in the middle is missing or empty.
     Missing,
-    /// A file has not the length of the others.
+    /// A file differs in length from the others.
     Length,
-    /// Bytes that are no record, with records behind them.
+    /// Bytes that are not a record, with records after them.
     Bad,
-    /// Bytes that are no record, with nothing behind them.
+    /// Bytes that are not a record, with nothing after them.
     Tail,
-    /// The log ended further behind.
+    /// The log ended further on.
     End,
 }
 
@@ -51,44 +51,44 @@ impl DamageKind {
     }
 }
 
-/// A damaged place of the log.
+/// A damaged range of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// What kind.
+    /// The kind of damage.
     pub kind: DamageKind,
     /// The first physical offset that cannot be read.
     pub from: u64,
-    /// One past the last.
+    /// One past the last such offset.
     pub to: u64,
     /// The file's path in the store.
     pub file: String,
     /// What is wrong with it.
     pub what: String,
-    /// Whole records at its end that are given up with it, because no filler is as short as what is damaged.
+    /// Whole records at its end that are lost with it, because no filler is as short as the damaged range.
     pub given_up: u64,
-    /// Records of the log in front of it that can be read.
+    /// Readable records of the log before it.
     pub records_before: u64,
     /// When the last of them was stored.
     pub stored: TimestampMs,
 }
 
-/// A message that a consume queue names and the log has no more.
+/// A message that a consume queue names and that is missing in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// Its topic.
     pub topic: String,
     /// Its queue.
     pub queue_id: QueueId,
-    /// Its entry there.
+    /// Its queue offset.
     pub queue_offset: u64,
-    /// Where its record stood.
+    /// The physical offset of its record.
     pub physical_offset: u64,
 }
 
 /// What an examination found.
 #[derive(Clone, Debug, Default)]
 pub struct Examination {
-    /// Bytes of a file of the log; 0: there is none.
+    /// Size of a log file in bytes; 0 if there are no files.
     pub file_size: u64,
     /// The physical offset at which the log begins.
     pub first: u64,
@@ -100,16 +100,16 @@ pub struct Examination {
     pub clean: bool,
     /// What is wrong with the log, in its order.
     pub damages: Vec<Damage>,
-    /// A torn end behind what is known to be durable, which the next opening cuts.
+    /// A torn tail after the known durable end, which the next `open` cuts.
     pub torn: Option<(u64, u64)>,
-    /// Files that are built from the log and cannot be right: path and what is wrong.
+    /// Derived files that are damaged: path and reason.
     pub derived: Vec<(String, String)>,
-    /// The first messages that are lost, as far as queues name them.
+    /// The first lost messages, as far as queues name them.
     pub lost: Vec<Lost>,
-    /// How many they are.
+    /// The number of lost messages.
     pub lost_count: u64,
-    /// The queues that the log has records of, by topic.
+    /// The queues whose records are in the log, by topic.
     pub queued: BTreeMap<String, BTreeSet<QueueId>>,
-    /// Files of the log, by their first physical offset, in which nothing is wrong.
+    /// Undamaged log files, by their first physical offset.
     pub whole: Vec<u64>,
 }

@@ -1,5 +1,5 @@
-//! Repair: what can be read before is read afterwards, at its place; a second repair finds nothing; no crash in the
-//! middle makes it worse.
+//! What can be read before a repair is read afterwards, at the same offset. A second repair finds nothing. A crash in
+//! the middle makes nothing worse.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,7 @@ fn end(store: &Store, half: &Sent, kind: EndKind) {
         .unwrap();
 }
 
-/// A closed store with about seven files of its log, and where its messages stand.
+/// Returns a closed store with about seven log files, and the offsets of its messages.
 fn filled() -> (Memory, Vec<Sent>) {
     let memory = Memory::new();
     let store = open(&memory).unwrap();
@@ -75,7 +75,7 @@ fn filled() -> (Memory, Vec<Sent>) {
     (memory, sent)
 }
 
-/// Returns bytes of a record: all are as long.
+/// Returns the size of a record in bytes. All are equally long.
 fn size(sent: &[Sent]) -> u64 {
     sent[1].physical_offset.0 - sent[0].physical_offset.0
 }
@@ -101,7 +101,7 @@ fn mended(memory: &Memory) -> Mended {
     mend(&storage, memory, "txstore/repair-1", &examine(memory)).unwrap()
 }
 
-/// Returns every record of users that the log has: place and body.
+/// Returns every record of user topics in the log: physical offset and body.
 fn records(store: &Store) -> BTreeMap<u64, Vec<u8>> {
     let (records, _) = store.scan(PhysicalOffset(store.stat().unwrap().min_physical_offset), usize::MAX).unwrap();
     let views = records.iter().map(|record| record.view().unwrap()).filter(|view| view.topic != TOPIC);
@@ -129,7 +129,7 @@ fn queues_are_right(store: &Store, kept: &[&Sent]) {
     }
 }
 
-/// Damages a closed store, repairs it, and compares: `gone` tells which messages may be missing.
+/// Damages a closed store, repairs it, and compares. `gone` tells which messages may be missing.
 fn repaired(about: &str, kinds: &[&str], damage: impl Fn(&Memory, &[Sent]), gone: impl Fn(usize, &Sent) -> bool) {
     let (memory, sent) = filled();
     damage(&memory, &sent);
@@ -276,7 +276,7 @@ fn lost_halves_and_ops_are_not_guessed() {
         let waiting = store.halves_waiting(None, usize::MAX).unwrap();
         waiting.iter().map(|waiting| waiting.newest.queue_offset).collect::<Vec<_>>()
     };
-    // The progress that was stored had passed it, so it ended: how, nothing tells any more.
+    // The stored progress had passed it, so it has ended; nothing tells its outcome any more.
     assert_eq!(pending(&store), [0; 0]);
     let ended = store.end_transaction(
         &End {
@@ -333,7 +333,7 @@ fn a_decision_that_is_lost_is_not_taken_for_a_rollback_by_the_op_that_is_left() 
         .unwrap();
         assert_eq!(ended(&store, &half), Outcome::FinishedUnknown, "{kind:?}");
         assert_eq!(ended(&store, &rolled_back), Outcome::RolledBack);
-        // What comes behind the repair is as it says, also where the whole log is read again.
+        // Messages after the repair behave normally, also where the whole log is read again.
         end(&store, &pending, EndKind::RollBack);
         store.close().unwrap();
         memory.unlink("txstore/snapshot").unwrap();
@@ -365,7 +365,7 @@ fn queues_that_retention_emptied_go_on_at_their_offsets() {
     assert_eq!(examine(&memory).derived, []);
 }
 
-/// Each call of a repair is the last one, or fails; repairing again gets to the same end.
+/// The crash happens at each call of a repair in turn, or the call fails. A second repair reaches the same result.
 #[test]
 fn a_crash_in_any_call_of_a_repair_can_be_repaired() {
     let damaged = || {

@@ -1,4 +1,4 @@
-//! A snapshot comes back as it was, and with any flipped byte not at all.
+//! A snapshot reads back unchanged, and with any flipped byte it is rejected.
 
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ fn half(queue_offset: u64, immunity_ms: Option<i64>, checks: u16) -> NewHalf<'st
     }
 }
 
-/// Returns a table, from one number for each half: pending, put back, or an outcome.
+/// Builds a table from one number for each half message: pending, put back, or an outcome.
 fn table(states: &[u8]) -> Table {
     let mut table = Table::new(0);
     for (number, state) in (0..).zip(states) {
@@ -31,7 +31,7 @@ fn table(states: &[u8]) -> Table {
             table.join(key, &half(number * 2 + 1, None, 2));
         }
         if state % 8 == 3 {
-            // It was sent again, and an op names the first copy alone, so that it pends and takes no further one.
+            // The half was resent, and an op names the first copy alone. So it is pending and takes no further copy.
             table.join(key, &half(number * 2 + 1, None, 0));
             table.saw_op(key, number * 2, Op::RollsBack);
         }
@@ -85,7 +85,7 @@ fn facts(table: &Table) -> Vec<String> {
     all
 }
 
-/// What an older release wrote is no error and no snapshot: the log is read from its beginning.
+/// A snapshot of an older release is ignored without an error: the log is read from its beginning.
 #[test]
 fn of_another_version_it_is_none() {
     let mut bytes = snapshot(2).encode(&table(&[3, 4]).freeze(), 0);
@@ -98,7 +98,7 @@ proptest! {
     fn it_comes_back_as_it_was(states in proptest::collection::vec(any::<u8>(), 0..60), queues in 0_usize..5) {
         let (mut live, whole) = (table(&states), snapshot(queues));
         let half_progress = live.half_progress(120);
-        // The clocks agree here, so that times on the one are times on the other.
+        // Both clocks agree here, so their times are equal.
         let bytes = whole.encode(&live.freeze(), 0);
         let mut back = Snapshot::decode(&bytes).unwrap();
         prop_assert_eq!((back.position, back.anchor, back.newest_store_ms), (12_345, whole.anchor, 99));

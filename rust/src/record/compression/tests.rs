@@ -1,4 +1,4 @@
-//! Compression: each kind comes back, and nothing grows beyond the limit.
+//! Bodies of each compression come back, and nothing grows beyond the limit.
 
 use std::io::Write;
 

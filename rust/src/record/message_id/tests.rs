@@ -1,4 +1,4 @@
-//! Ids: the digits that a RocketMQ client makes, none of them twice.
+//! Ids have the digits that a RocketMQ client makes, and none is made twice.
 
 use std::collections::HashSet;
 

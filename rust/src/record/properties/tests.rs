@@ -1,10 +1,10 @@
-//! Properties: read as RocketMQ reads them, here against the plainest way to do so.
+//! Properties read as RocketMQ reads them, compared with the simplest implementation.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// The rule, written out: split, then name and value, neither empty.
+/// Implements the rule directly: split, then name and value, neither empty.
 fn plain(text: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let entries = text.split(|byte| *byte == VALUE_END);
     let pairs = entries.filter_map(|entry| {
