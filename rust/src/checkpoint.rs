@@ -1,4 +1,4 @@
-//! Checkpoint: how far the log and what is derived from it are safe on disk.
+//! Stores how far the log and what is derived from it are safe on disk.
 //!
 //! In:     times and offsets that are lower bounds over every synced file.
 //! Out:    the file `checkpoint`, which brokers believe.
@@ -32,9 +32,9 @@ pub struct Checkpoint {
     pub logics_ms: i64,
     /// Store time of the newest record whose index entries are surely durable.
     pub index_ms: i64,
-    /// A replica's; kept.
+    /// Belongs to a replica; kept unchanged.
     pub master_flushed_offset: i64,
-    /// A replica's; kept.
+    /// Belongs to a replica; kept unchanged.
     pub confirm_physical_offset: i64,
 }
 

@@ -1,8 +1,8 @@
-//! Clocks: the one place that reads the time.
+//! Reads the time. No other module does.
 //!
 //! In:     nothing.
 //! Out:    wall time for records, monotonic time for ages.
-//! Always: an age is a difference of monotonic readings, so a jump of the wall clock decides nothing.
+//! Always: an age is a difference of monotonic readings, so a jump of the wall clock has no effect on it.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -13,7 +13,7 @@ use crate::units::TimestampMs;
 pub trait Clock: Send + Sync + Debug {
     /// Returns the wall clock, in milliseconds since the epoch.
     fn wall(&self) -> TimestampMs;
-    /// Returns milliseconds since some fixed moment; never decreases.
+    /// Returns the milliseconds since some fixed moment; never decreases.
     fn monotonic_ms(&self) -> i64;
 }
 
@@ -28,13 +28,13 @@ impl Clock for SystemClock {
     }
 
     fn monotonic_ms(&self) -> i64 {
-        // Boottime goes on while the machine sleeps: a transaction grows older then, too.
+        // Boottime also advances while the machine sleeps, so transactions age then, too.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
     }
 }
 
-/// A clock that a test turns.
+/// A clock that a test sets.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     wall_ms: AtomicI64,
@@ -42,18 +42,18 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// Returns a clock that stands at `wall`.
+    /// Creates a clock whose wall time is `wall`.
     pub const fn at(wall: TimestampMs) -> Self {
         Self { wall_ms: AtomicI64::new(wall.0), monotonic_ms: AtomicI64::new(0) }
     }
 
-    /// Both clocks go on by `milliseconds`.
+    /// Advances both clocks by `milliseconds`.
     pub fn advance(&self, milliseconds: i64) {
         self.wall_ms.fetch_add(milliseconds, Ordering::SeqCst);
         self.monotonic_ms.fetch_add(milliseconds, Ordering::SeqCst);
     }
 
-    /// Only the wall clock jumps, forwards or back.
+    /// Moves only the wall clock, forwards or back.
     pub fn jump_wall(&self, milliseconds: i64) {
         self.wall_ms.fetch_add(milliseconds, Ordering::SeqCst);
     }

@@ -1,9 +1,9 @@
-//! Config files: the small JSON files below `config/`, and the way any small file is replaced.
+//! Reads and replaces the small JSON files below `config/`, and replaces any small file.
 //!
 //! In:     a broker's lenient JSON, or a value to write.
-//! Out:    a value and what was found damaged.
-//! Always: at each moment of a replacement the file or its `.bak` is whole; a damaged file never pushes a good `.bak`
-//!         out.
+//! Out:    a value and the damage that was found.
+//! Always: at each moment of a replacement the file or its `.bak` is whole. A damaged file never replaces a good
+//!         `.bak`.
 //! Not here: what keys mean.
 
 mod parse;
@@ -19,16 +19,16 @@ use crate::units::TimestampMs;
 pub use parse::{TEXT_BYTES_MAX, parse_lenient};
 pub use text::to_text;
 
-/// What was read of a config file.
+/// The result of reading a config file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Loaded {
-    /// The object in the file, or in its `.bak`; `None` if there is no good one.
+    /// The object in the file, or in its `.bak`; `None` if neither is good.
     pub value: Option<Value>,
-    /// What was bad: one text a file.
+    /// One text for each damaged file.
     pub damaged: Vec<String>,
 }
 
-/// Reads `config/NAME`, and `config/NAME.bak` where that is missing, empty or damaged.
+/// Reads `config/NAME`, or `config/NAME.bak` if the file is missing, empty or damaged.
 pub fn load(storage: &dyn Storage, name: &str) -> Result<Loaded> {
     let mut loaded = Loaded::default();
     for path in [format!("config/{name}"), format!("config/{name}.bak")] {
@@ -44,11 +44,11 @@ pub fn load(storage: &dyn Storage, name: &str) -> Result<Loaded> {
     Ok(loaded)
 }
 
-/// Puts a text into `config/NAME`; what was there becomes `config/NAME.bak`, if it was good.
+/// Writes a text to `config/NAME`. The previous file becomes `config/NAME.bak` if it was good.
 pub fn replace(storage: &dyn Storage, name: &str, text: &str) -> Result<()> {
     let path = format!("config/{name}");
     if text.len() > TEXT_BYTES_MAX {
-        // A text that could not be read back must not take the place of one that can.
+        // A text that cannot be read back must not replace one that can.
         let too_large = std::io::Error::new(std::io::ErrorKind::FileTooLarge, format!("{} bytes", text.len()));
         return Err(Error::from_io("write", storage.root().join(path), too_large));
     }
@@ -56,14 +56,14 @@ pub fn replace(storage: &dyn Storage, name: &str, text: &str) -> Result<()> {
     replace_file(storage, &path, text.as_bytes(), backup)
 }
 
-/// Replaces a file, made with its directory if need be, so that a crash leaves the old bytes or the new ones; with
-/// `backup` the old file becomes `PATH.bak`, and between two renames only that one is there.
+/// Replaces a file so that a crash leaves the old bytes or the new ones. Creates its directory if needed. With `backup`
+/// the old file becomes `PATH.bak`, and between two renames only that one exists.
 pub fn replace_file(storage: &dyn Storage, path: &str, bytes: &[u8], backup: bool) -> Result<()> {
     let dir = path.rsplit_once('/').map_or("", |(dir, _)| dir);
     let tmp = format!("{path}.tmp");
     storage.create_dir(dir)?;
     let file = storage.open(&tmp, OpenMode::Create)?;
-    file.set_len(0)?; // a crash may have left a longer one
+    file.set_len(0)?; // a crash may have left a longer file
     file.write_at(bytes, 0)?;
     if !mutated(Mutant::RenameWithoutSync) {
         file.sync()?;
@@ -75,7 +75,7 @@ pub fn replace_file(storage: &dyn Storage, path: &str, bytes: &[u8], backup: boo
     storage.sync_dir(dir)
 }
 
-/// Counts a file's `dataVersion` up, by which brokers see that it changed.
+/// Increments a file's `dataVersion`, by which brokers detect a change.
 pub fn bump_data_version(value: &mut Value, now: TimestampMs) {
     let Some(object) = value.as_object_mut() else { return };
     let field = |name| object.get("dataVersion").and_then(|version| version.get(name)).and_then(Value::as_i64);
@@ -85,7 +85,7 @@ pub fn bump_data_version(value: &mut Value, now: TimestampMs) {
     object.insert("dataVersion".to_owned(), version);
 }
 
-/// Returns the object in a file, or what is wrong with it; `None` if there is no such file.
+/// Returns the object in a file, or what is wrong with it; `None` if the file is missing.
 fn read_object(storage: &dyn Storage, path: &str) -> Result<Option<Result<Value, String>>> {
     let Some(len) = storage.len(path)? else { return Ok(None) };
     let bytes = match usize::try_from(len) {

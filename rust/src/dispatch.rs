@@ -1,8 +1,8 @@
-//! Dispatch: what a record means for the consume queues and the index; it does not know topics apart.
+//! Adds records to the consume queues and the index. It treats all topics alike.
 //!
 //! In:     records, as they are appended or scanned.
 //! Out:    queue entries and index entries, in memory.
-//! Always: in log order; prepared and rollback records get no queue entry, rollback records no index entry.
+//! Always: in log order. Prepared and rollback records get no queue entry, rollback records no index entry.
 
 use crate::consume_queue::{Entry, QueueTable, Slot};
 use crate::delay;
@@ -16,9 +16,9 @@ use crate::units::{PhysicalOffset, TimestampMs};
 /// What one record adds to the derived files.
 #[derive(Clone, Copy, Debug)]
 pub struct DispatchRequest<'a> {
-    /// Where it stands.
+    /// Its physical offset.
     pub physical_offset: PhysicalOffset,
-    /// Its bytes.
+    /// Its size in bytes.
     pub size: u32,
     /// When it was stored.
     pub store_timestamp: TimestampMs,
@@ -35,7 +35,7 @@ pub struct DispatchRequest<'a> {
 }
 
 impl<'a> DispatchRequest<'a> {
-    /// Returns the request of a record that stands in the log.
+    /// Returns the request for a record in the log.
     pub fn of(view: &RecordView<'a>) -> Self {
         let [unique_id, keys, tags] = view.properties.get_all([UNIQUE_KEY, KEYS, TAGS]);
         Self {
@@ -56,7 +56,7 @@ impl<'a> DispatchRequest<'a> {
     }
 }
 
-/// What dispatch has not handed to files yet.
+/// Entries that are not in files yet.
 #[derive(Debug, Default)]
 pub struct Dispatcher {
     /// The queues.
@@ -90,7 +90,7 @@ impl Dispatcher {
     }
 }
 
-/// Returns what the index knows a record's unique id and keys by.
+/// Returns the index hashes of a record's unique id and keys.
 pub fn index_hashes<'a>(
     topic_hash: i32,
     unique_id: Option<&'a str>,
@@ -100,7 +100,7 @@ pub fn index_hashes<'a>(
     unique_id.into_iter().chain(words).map(move |key| java::index_hash_after(topic_hash, key))
 }
 
-/// Returns the code in the queue entry: of the tags, or in the schedule topic the time of delivery.
+/// Returns the code in the queue entry: the tags code, or in the schedule topic the delivery time.
 fn tags_code(view: &RecordView<'_>, tags: Option<&str>) -> i64 {
     let level = || view.properties.get_str(DELAY)?.parse::<usize>().ok();
     let delayed = (view.topic == SCHEDULE_TOPIC).then(level).flatten();

@@ -1,8 +1,8 @@
-//! Errors: what went wrong, exactly, and what kind of next step the caller has.
+//! Defines the errors: what went wrong, exactly, and which kind of next step the caller has.
 //!
 //! In:     facts (a file, an offset, a limit).
 //! Out:    one `Error` whose text says what, where and what to do.
-//! Always: data stays in the variant; nobody parses a text.
+//! Always: data stays in the variant, so that no caller parses a text.
 //! Not here: Python's classes (`python/error.rs`).
 
 use std::io;
@@ -13,21 +13,21 @@ use crate::units::PhysicalOffset;
 /// The crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What became of a transaction.
+/// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// Its message stands in the real topic.
+    /// Its message is in the real topic.
     Committed,
-    /// It left nothing.
+    /// No message became visible.
     RolledBack,
-    /// It was parked in `TRANS_CHECK_MAX_TIME_TOPIC`.
+    /// It was moved to `TRANS_CHECK_MAX_TIME_TOPIC`.
     Discarded,
-    /// A broker finished it and left no trace of how.
+    /// A broker finished it and left no record of the outcome.
     FinishedUnknown,
 }
 
 impl Outcome {
-    /// Returns the word by which Python and clients know it.
+    /// Returns the name that Python and clients use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Committed => "committed",
@@ -49,14 +49,14 @@ impl std::fmt::Display for Outcome {
     }
 }
 
-/// What a caller can do next.
+/// The next step that a caller can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// Fix the call.
     Invalid,
     /// Look elsewhere.
     NotFound,
-    /// Look again: the world has moved on.
+    /// Read the state again: it has changed.
     IllegalState,
     /// Retry later.
     Unavailable,
@@ -66,43 +66,43 @@ pub enum ErrorKind {
     Poisoned,
     /// The handle was closed.
     Closed,
-    /// The operating system said no.
+    /// The operating system refused the call.
     System,
 }
 
-/// Everything that can go wrong.
+/// All errors of the engine.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A message that cannot be stored as it is.
+    /// The message cannot be stored in this form.
     #[error("{what}")]
     InvalidMessage {
-        /// What is wrong and what would be right.
+        /// What is wrong and what is accepted.
         what: String,
     },
-    /// A topic, group or queue name or number that is not allowed.
+    /// A topic, group or queue name or number is not allowed.
     #[error("{what}")]
     InvalidName {
-        /// What is wrong and what would be right.
+        /// What is wrong and what is accepted.
         what: String,
     },
-    /// An option that does not exist, is out of its range, or contradicts the store.
+    /// An option does not exist, is out of its range, or contradicts the store.
     #[error("option {option}: {what}")]
     InvalidOption {
         /// The option's name.
         option: String,
-        /// What is wrong and what would be right.
+        /// What is wrong and what is accepted.
         what: String,
     },
-    /// No such message.
+    /// The message does not exist.
     #[error("{what}")]
     MessageNotFound {
-        /// Which message, and where it was looked for.
+        /// Which message, and where it was searched.
         what: String,
     },
-    /// No such transaction.
+    /// The transaction does not exist.
     #[error("{what}")]
     TransactionNotFound {
-        /// Which transaction, and where it was looked for.
+        /// Which transaction, and where it was searched.
         what: String,
     },
     /// The offset was removed by retention.
@@ -112,15 +112,15 @@ pub enum Error {
         place: String,
         /// The offset asked for.
         requested: u64,
-        /// The lowest offset that is left.
+        /// The lowest remaining offset.
         minimum: u64,
     },
-    /// The transaction has ended, otherwise than asked.
+    /// The transaction has ended with another outcome than requested.
     #[error("transaction {transaction} has ended already: {outcome}")]
     AlreadyEnded {
         /// Its id, or its half message's offsets.
         transaction: String,
-        /// What became of it.
+        /// How it ended.
         outcome: Outcome,
     },
     /// The transaction has not ended.
@@ -129,7 +129,7 @@ pub enum Error {
         /// Its id.
         transaction: String,
     },
-    /// The end comes from a group that did not begin the transaction.
+    /// The group in the call did not begin the transaction.
     #[error("transaction {transaction} belongs to producer group {expected}, not to {given}")]
     WrongGroup {
         /// Its id, or its half message's offsets.
@@ -146,7 +146,7 @@ pub enum Error {
     LateEnd {
         /// Its id, or its half message's offsets.
         transaction: String,
-        /// How long an end is taken without a check, in milliseconds.
+        /// How long an end is accepted without a check, in milliseconds.
         immunity_ms: i64,
     },
     /// The handle was opened by another process, before a fork.
@@ -162,7 +162,7 @@ pub enum Error {
     /// The handle is read-only.
     #[error("the store is open read-only: {what} needs a writer")]
     ReadOnly {
-        /// What was asked for.
+        /// The operation that was called.
         what: &'static str,
     },
     /// Another process has the store open for writing.
@@ -172,7 +172,7 @@ pub enum Error {
         path: PathBuf,
         /// The process that opened it, if `abort` names one.
         pid: Option<u32>,
-        /// No process of that number runs on this machine.
+        /// No process with that id runs on this machine.
         is_gone: bool,
     },
     /// No space is left.
@@ -180,18 +180,18 @@ pub enum Error {
     DiskFull {
         /// The file that could not grow.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
-    /// The option's number of pending transactions is reached.
+    /// The number of pending transactions has reached the option's limit.
     #[error("{pending} transactions are pending, the most that {option} allows\nhint: end some, or raise it")]
     TooManyPending {
         /// The option's name.
         option: &'static str,
-        /// How many pend.
+        /// The number of pending transactions.
         pending: u64,
     },
-    /// The call was not to wait, and would have to; nothing has changed. No Python call ends so.
+    /// The call must not wait, but would have to. Nothing has changed. No Python call fails with it.
     #[error("the write would have to wait\nhint: call again and let it wait")]
     WouldWait,
     /// The process has no file handles or maps left.
@@ -199,10 +199,10 @@ pub enum Error {
     TooManyFiles {
         /// The file that could not be opened.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file says something that cannot be.
+    /// A file contains something impossible.
     #[error("{} is damaged at byte {offset}: {what}\nhint: nothing was changed; `txstore store check` tells more", file.display())]
     StoreCorrupt {
         /// The file, relative to the store or absolute.
@@ -212,7 +212,7 @@ pub enum Error {
         /// What was found.
         what: String,
     },
-    /// A file of a row is not there.
+    /// A file of a segment list is missing.
     #[error("{} is missing: the bytes {from}..{to} of the log are not there\nhint: nothing was changed; put the file back from a copy", path.display())]
     MissingFile {
         /// The file that should be there.
@@ -222,7 +222,7 @@ pub enum Error {
         /// One past the last byte that is missing.
         to: PhysicalOffset,
     },
-    /// The directory is no store that this engine writes.
+    /// The directory is not a store that this engine can write.
     #[error("{} cannot be used: {what}", path.display())]
     ForeignStore {
         /// The store or the file in it.
@@ -230,7 +230,7 @@ pub enum Error {
         /// What it is instead, and what to do.
         what: String,
     },
-    /// A write or sync failed; what is on disk is not known any more.
+    /// A write or sync failed, so what is on disk is unknown.
     #[error("the store stopped writing: {why}\nhint: close it and open it again; opening recovers")]
     StorePoisoned {
         /// The first failure.
@@ -239,20 +239,20 @@ pub enum Error {
     /// The handle was closed.
     #[error("the store is closed")]
     StoreClosed,
-    /// Anything else the operating system refused.
+    /// The operating system refused another call.
     #[error("cannot {operation} {}: {source}{}", path.display(), io_hint(operation, source.kind()))]
     Io {
-        /// What was tried: open, read, write, sync, …
+        /// The call that failed: open, read, write, sync, …
         operation: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// Returns what the caller can do next.
+    /// Returns the next step that the caller can take.
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::InvalidMessage { .. } | Self::InvalidName { .. } | Self::InvalidOption { .. } => ErrorKind::Invalid,
@@ -277,7 +277,7 @@ impl Error {
         }
     }
 
-    /// Returns the same failure once more, for another caller that it concerns: one write or sync served both.
+    /// Returns a copy of the failure for another caller, whose bytes were in the same write or sync.
     #[must_use]
     pub fn repeat(&self) -> Self {
         let again = |source: &io::Error| {
@@ -292,7 +292,7 @@ impl Error {
         }
     }
 
-    /// Returns the error of a failed system call: a full disk and a lack of handles have kinds of their own.
+    /// Creates the error of a failed system call. A full disk and a lack of handles have variants of their own.
     pub fn from_io(operation: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
         let path = path.into();
         match source.kind() {
@@ -303,7 +303,7 @@ impl Error {
     }
 }
 
-/// Returns what helps against the refusals that a user's own setting causes.
+/// Returns the hint for errors that a user's own setting causes.
 fn io_hint(operation: &str, kind: io::ErrorKind) -> &'static str {
     match (operation, kind) {
         ("listen at", io::ErrorKind::AddrInUse) => {

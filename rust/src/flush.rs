@@ -1,16 +1,16 @@
-//! Flush: what is durable when an append returns.
+//! Makes appends durable before they return.
 //!
 //! In:     an end of the log that must be durable.
-//! Out:    it is, or an error.
-//! Always: one thread syncs, for all that wait; a sync that failed is never tried again on the same data.
-//! Not here: who waits, and the derived files.
+//! Out:    success, or an error.
+//! Always: one thread syncs for all waiting threads. A failed sync is never retried on the same data.
+//! Not here: which calls wait, and the derived files.
 
 use crate::commit_log::CommitLog;
 use crate::error::{Error, Result};
 use crate::mutant::{Mutant, mutated};
 use crate::sync::{Condvar, Mutex};
 
-/// Threads that wait for a sync; the first one there does it for all (group commit).
+/// Lets threads wait for a sync. The first one syncs for all (group commit).
 #[derive(Debug, Default)]
 pub struct GroupCommit {
     state: Mutex<State>,
@@ -24,7 +24,7 @@ struct State {
 }
 
 impl GroupCommit {
-    /// Waits until the log is durable up to `end`; `published` is called with each new durable end.
+    /// Waits until the log is durable up to `end`. Calls `published` with each new durable end.
     pub fn wait(&self, log: &CommitLog, end: u64, published: impl Fn(u64)) -> Result<()> {
         if log.durable() >= end {
             return Ok(());
@@ -61,13 +61,13 @@ impl GroupCommit {
         }
     }
 
-    /// Nothing is written any more, for a reason.
+    /// Stops all writing, for the given reason.
     pub fn poison(&self, why: &str) {
         self.state.lock().poisoned.get_or_insert_with(|| why.to_owned());
         self.done.notify_all();
     }
 
-    /// Why nothing is written any more.
+    /// Returns why writing has stopped; `None` if it has not.
     pub fn poisoned(&self) -> Option<String> {
         self.state.lock().poisoned.clone()
     }

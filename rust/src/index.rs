@@ -1,10 +1,10 @@
-//! Index: where the messages with a key stand, by the key's hash.
+//! Finds messages by the hash of a key.
 //!
 //! In:     hashes of keys with their records' offsets, in log order.
-//! Out:    candidates, newest first: hashes collide, so the caller compares the key itself. Derived: may be deleted and
-//!         built again.
-//! Always: a file's entries are written before the slots that lead to them, and these before the header that counts
-//!         them.
+//! Out:    candidates, newest first. Hashes collide, so the caller compares the key itself. The index is derived: it
+//!         may be deleted and rebuilt.
+//! Always: a file's entries are written before the slots that point to them, and the slots before the header that
+//!         counts the entries.
 //! Not here: keys and their hashes.
 
 mod current;
@@ -33,13 +33,13 @@ const NAME_DIGITS: usize = 17;
 pub struct IndexEntry {
     /// The absolute value of `TOPIC#KEY`'s hash code.
     pub hash: u32,
-    /// Where the record stands.
+    /// The record's physical offset.
     pub physical_offset: PhysicalOffset,
     /// When the record was stored.
     pub store_timestamp: TimestampMs,
 }
 
-/// How far the index had come: what a snapshot keeps.
+/// The end of the index, as a snapshot keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexMark {
     /// The last file's name.
@@ -48,12 +48,12 @@ pub struct IndexMark {
     pub count: u32,
 }
 
-/// A file of the index, as its header tells.
+/// A file of the index and its header.
 #[derive(Debug)]
 struct Known {
     name: String,
     header: Header,
-    /// The handle of queries, opened by the first one.
+    /// The handle for queries, opened by the first one.
     handle: OnceLock<Box<dyn File>>,
 }
 
@@ -70,7 +70,7 @@ pub struct IndexFiles {
     geometry: IndexGeometry,
     writable: bool,
     files: Vec<Known>,
-    /// The last file, once something was added to it.
+    /// The last file, once an entry was added to it.
     current: Option<Current>,
     /// Whether the current file has bytes that are not synced.
     dirty: bool,
@@ -79,11 +79,11 @@ pub struct IndexFiles {
 }
 
 impl IndexFiles {
-    /// As `open`, where the geometry is known to be the store's own: a file of another length is damaged, so that all are
-    /// built again. A writer removes them, a reader passes them over.
+    /// Opens the files like `open`, where the geometry is known to be the store's own. A file of another length is
+    /// damaged, so that all are rebuilt: a writer removes them, a reader ignores them.
     pub fn open_own(storage: Arc<dyn Storage>, geometry: IndexGeometry, writable: bool) -> Result<Self> {
         let found = index_files(&*storage)?;
-        // One without bytes is what a crash left at its making.
+        // A crash left an empty file at its creation.
         if found.iter().all(|file| file.len == 0 || file.len == geometry.file_bytes()) {
             return Self::open(storage, geometry, writable);
         }
@@ -94,7 +94,7 @@ impl IndexFiles {
         Ok(Self { storage, geometry, writable, files: Vec::new(), current: None, dirty: false, full: Vec::new() })
     }
 
-    /// Opens the files in `index/`, which must all have this geometry. Without files nothing is made.
+    /// Opens the files in `index/`, which must all have this geometry. Creates none.
     pub fn open(storage: Arc<dyn Storage>, geometry: IndexGeometry, writable: bool) -> Result<Self> {
         if geometry.slots == 0 || geometry.entries < 2 {
             let what = format!("{} slots and {} entries hold nothing", geometry.slots, geometry.entries);
@@ -102,7 +102,7 @@ impl IndexFiles {
         }
         if writable && storage.list(DIR)?.is_some() {
             remove_empty(&*storage)?;
-            // A process that was killed may have removed a file and not synced it; what is gone now must stay gone.
+            // A killed process may have removed a file without a sync. What is missing now must stay missing.
             storage.sync_dir(DIR)?;
         }
         let mut files = Vec::new();
@@ -117,7 +117,7 @@ impl IndexFiles {
         Ok(Self { storage, geometry, writable, files, current: None, dirty: false, full: Vec::new() })
     }
 
-    /// Slots and entries of each file.
+    /// Returns the slots and entries of each file.
     pub const fn geometry(&self) -> IndexGeometry {
         self.geometry
     }
@@ -127,28 +127,28 @@ impl IndexFiles {
         self.files.len()
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no files.
     pub const fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
-    /// Returns the highest end of any file: an entry below it is there already.
+    /// Returns the highest end of any file. Entries below it are already in the index.
     pub fn end(&self) -> Option<PhysicalOffset> {
         self.files.iter().map(|file| file.header.end_offset).max()
     }
 
-    /// Returns how far the index has come; `None` without files.
+    /// Returns the end of the index; `None` without files.
     pub fn mark(&self) -> Option<IndexMark> {
         self.files.last().map(|file| IndexMark { file: file.name.clone(), count: file.header.count })
     }
 
-    /// Returns whether the file that a mark names is there; without a mark there is nothing to miss.
+    /// Returns whether the file that a mark names exists; true without a mark.
     pub fn has(&self, mark: Option<&IndexMark>) -> bool {
         mark.is_none_or(|mark| self.files.iter().any(|file| file.name == mark.file && file.header.count >= mark.count))
     }
 
-    /// Brings the index back to a mark, or to nothing. An error that names a damaged file leaves the choice to bring it
-    /// back to nothing and to build it again.
+    /// Truncates the index to a mark, or to nothing. If an error names a damaged file, the caller may truncate to
+    /// nothing and rebuild the index.
     pub fn roll_back(&mut self, mark: Option<&IndexMark>) -> Result<()> {
         self.for_writing("rolling the index back")?;
         self.current = None;
@@ -174,7 +174,7 @@ impl IndexFiles {
         Error::StoreCorrupt { file: self.full_path(&mark.file), offset: 0, what }
     }
 
-    /// Removes the files, never the last one, that lead only below `minimum`. How many they were.
+    /// Removes the files whose entries all point below `minimum`, except the last file. Returns how many it removed.
     pub fn remove_below(&mut self, minimum: PhysicalOffset) -> Result<usize> {
         self.for_writing("removing index files")?;
         let all_but_last = self.files.len().saturating_sub(1);
@@ -184,7 +184,7 @@ impl IndexFiles {
         Ok(old)
     }
 
-    /// Removes files in the order given: from an end of the row inwards, so that no crash leaves a gap.
+    /// Removes files in the given order, from an end of the list inwards, so that no crash leaves a gap.
     fn unlink(&self, files: impl Iterator<Item = Known>) -> Result<()> {
         let mut some = false;
         for file in files {
@@ -194,7 +194,8 @@ impl IndexFiles {
         if some { self.storage.sync_dir(DIR) } else { Ok(()) }
     }
 
-    /// Adds entries, in log order. After an error the count of the last good header holds; roll back and add again.
+    /// Adds entries, in log order. After an error the count in the last good header is valid: roll back and add them
+    /// again.
     pub fn append(&mut self, entries: &[IndexEntry]) -> Result<()> {
         self.for_writing("adding to the index")?;
         let mut rest = entries;
@@ -202,7 +203,7 @@ impl IndexFiles {
             let mut current = self.take_current(first.store_timestamp)?;
             let (now, later) = rest.split_at(rest.len().min(current.room()));
             self.dirty = true;
-            // Dropped on an error: the slots in memory are ahead then, and the next call reads them again.
+            // An error drops `current`. Its slots in memory are newer than the file, so the next call reads them again.
             current.append(now)?;
             if let Some(file) = self.files.last_mut() {
                 file.header = current.header;
@@ -213,7 +214,7 @@ impl IndexFiles {
         Ok(())
     }
 
-    /// Returns a file with room for an entry: the one at hand, the last one, or a new one.
+    /// Returns a file with space for an entry: the current one, the last one, or a new one.
     fn take_current(&mut self, stored: TimestampMs) -> Result<Current> {
         let current = match (self.current.take(), self.files.last()) {
             (Some(current), _) => Some(current),
@@ -258,7 +259,7 @@ impl IndexFiles {
         Ok(())
     }
 
-    /// Returns where records with that hash stand, the newest first, at most `max` and only those within the range.
+    /// Returns the offsets of records with that hash, newest first: at most `max`, all within the range.
     pub fn query(&self, hash: u32, max: usize, within: Range<PhysicalOffset>) -> Result<Vec<PhysicalOffset>> {
         let mut found = Vec::new();
         for file in self.files.iter().rev() {
@@ -279,19 +280,19 @@ impl IndexFiles {
         found: &mut Vec<PhysicalOffset>,
     ) -> Result<()> {
         let Some(handle) = self.handle(file)? else { return Ok(()) };
-        // Another process may be adding to the file that a reader knows.
+        // Another process may be adding entries to this file.
         let count = if self.writable { file.header.count } else { read_header(handle)?.count };
         let slot = self.geometry.slot_of(hash);
         let mut bytes = [0; SLOT_BYTES];
         handle.read_at(&mut bytes, slot_at(slot))?;
         let (mut number, mut above) = (be_u32(&bytes, 0), self.geometry.entries);
-        // Numbers only go down, so that a damaged chain ends, too.
+        // Entry numbers only decrease along a chain, so a damaged chain ends, too.
         while number > 0 && number < above && found.len() < max {
             let entry = read_entry(handle, self.geometry, number)?;
             if self.geometry.slot_of(entry.hash) != slot {
                 break;
             }
-            // At or above the count stands what is just being added: only its way to the older ones is of use.
+            // Entries at or above the count are just being added. They are only followed to older ones.
             if entry.hash == hash && number < count && within.contains(&entry.physical_offset) {
                 found.push(entry.physical_offset);
             }
@@ -300,7 +301,7 @@ impl IndexFiles {
         Ok(())
     }
 
-    /// Where each entry leads that a slot's chain reaches, and its hash.
+    /// Returns the physical offset and the hash of each entry that a slot's chain reaches.
     pub fn chained(&self) -> Result<Vec<(PhysicalOffset, u32)>> {
         let mut found = Vec::new();
         for file in &self.files {
@@ -325,7 +326,7 @@ impl IndexFiles {
         Ok(found)
     }
 
-    /// `None` in a reader of a file that its writer has removed since.
+    /// Returns the handle of a file; `None` in a reader if the writer has removed the file since.
     fn handle<'f>(&self, file: &'f Known) -> Result<Option<&'f dyn File>> {
         if let Some(handle) = file.handle.get() {
             return Ok(Some(&**handle));
@@ -351,7 +352,7 @@ fn path_of(name: &str) -> String {
     format!("{DIR}/{name}")
 }
 
-/// Returns the index's files by name. An empty one is left out: a crash took its length, and nothing was in it.
+/// Returns the index's files by name. Leaves out empty ones, whose length was lost in a crash.
 fn index_files(storage: &dyn Storage) -> Result<Vec<DirEntry>> {
     let mut entries = named_files(storage)?;
     entries.retain(|entry| entry.len > 0);

@@ -1,4 +1,4 @@
-//! Message: what an application sends, checked and encoded once.
+//! Checks and encodes an application's message once.
 //!
 //! In:     topic, tags, keys, properties as the application wrote them.
 //! Out:    an `Envelope` with the properties' text as the record will hold it.
@@ -23,8 +23,8 @@ use crate::units::TimestampMs;
 /// The highest of RocketMQ's delay levels.
 pub const DELAY_LEVEL_MAX: u8 = 18;
 
-/// What the engine sets by itself, and adds again where it belongs. A half message that came with one of these would be
-/// taken for a broker's copy of a half message.
+/// The properties that only the engine sets, and adds again where needed. A half message that arrived with one of these
+/// would be mistaken for a broker's copy of a half message.
 pub(crate) const ENGINES_OWN: &[&str] = &[
     UNIQUE_KEY,
     TRANSACTION_PREPARED,
@@ -48,32 +48,32 @@ pub struct Envelope {
     pub flag: i32,
     /// 0, or one of RocketMQ's delay levels.
     pub delay_level: u8,
-    /// The code of its tags.
+    /// The tags code.
     pub tags_code: i64,
-    /// The hash that the topic's keys begin with.
+    /// The hash of `TOPIC#`, with which the index hashes of its keys begin.
     pub topic_hash: i32,
-    /// What a client elsewhere said of it; `None`: it is made here and now.
+    /// What a remote client stated about it; `None` if the message was created in this process.
     pub origin: Option<Origin>,
-    /// Where in the properties its keys are.
+    /// The range of the keys in `properties`.
     keys: Option<Range<usize>>,
 }
 
-/// What a message brings that was made in another process.
+/// The values of a message that was created in another process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The unique id that its producer gave it.
     pub unique_id: Option<String>,
-    /// Whether and how the body is compressed; no other bits are taken from a client.
+    /// Whether and how the body is compressed. No other bits are accepted from a client.
     pub sys_flag: i32,
-    /// When it was made.
+    /// When it was created.
     pub born_timestamp: TimestampMs,
-    /// Where it was made.
+    /// The host that created it.
     pub born_host: SocketAddr,
     /// How often it was consumed before.
     pub reconsume_times: i32,
 }
 
-/// What an application may say of a message.
+/// The parts of a message that an application may set.
 #[derive(Clone, Debug, Default)]
 pub struct Parts<'a> {
     /// The topic.
@@ -82,9 +82,9 @@ pub struct Parts<'a> {
     pub tags: Option<&'a str>,
     /// Keys, separated by spaces.
     pub keys: &'a str,
-    /// Names and values of its own.
+    /// The application's own names and values.
     pub properties: &'a [(&'a str, &'a str)],
-    /// A number of its own.
+    /// The application's own flag.
     pub flag: i32,
     /// 0, or one of RocketMQ's delay levels.
     pub delay_level: u8,
@@ -92,7 +92,7 @@ pub struct Parts<'a> {
     pub message_group: Option<&'a str>,
 }
 
-/// A topic's name, checked, with what is computed from it once.
+/// A topic's checked name, with the hashes computed from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topic {
     name: Arc<str>,
@@ -108,12 +108,12 @@ impl Topic {
 }
 
 impl Envelope {
-    /// Checks and encodes.
+    /// Checks and encodes a message.
     pub fn new(parts: &Parts<'_>) -> Result<Self> {
         Self::of(Topic::new(parts.topic)?, parts)
     }
 
-    /// As `new`, with the topic checked before.
+    /// Checks and encodes a message whose topic was checked before.
     pub fn of(topic: Topic, parts: &Parts<'_>) -> Result<Self> {
         if parts.delay_level > DELAY_LEVEL_MAX {
             return Err(invalid(format!("delay level {} is not within 0 to {DELAY_LEVEL_MAX}", parts.delay_level)));
@@ -142,7 +142,7 @@ impl Envelope {
             }
             add(&mut text, name, value)?;
         }
-        // One check for all sends; what the engine adds is checked when the record is encoded.
+        // One check covers all sends. What the engine adds is checked when the record is encoded.
         if text.len() > PROPERTIES_MAX {
             return Err(invalid(format!(
                 "the properties take {} bytes, at most {PROPERTIES_MAX} are allowed",
@@ -161,8 +161,8 @@ impl Envelope {
         })
     }
 
-    /// Returns the envelope of a message as a client sent it. `properties` is the text as it came; what the engine
-    /// itself sets is taken out of it, so that no client can pretend.
+    /// Creates the envelope of a message that a client sent. `properties` is the received text. Properties that only
+    /// the engine may set are removed, so that no client can forge them.
     pub fn received(topic: Topic, properties: &str, flag: i32, mut origin: Origin) -> Result<Self> {
         let came = Properties(properties.as_bytes());
         if properties.len() > PROPERTIES_MAX {
@@ -185,7 +185,7 @@ impl Envelope {
             tags_code: java::tags_code(Properties(&text).get_str(TAGS)),
             topic_hash: topic.hash,
             keys: Properties(&text).range_of(KEYS),
-            // Above the highest a broker takes the highest.
+            // A broker reduces a higher level to the highest one.
             delay_level: u8::try_from(level.max(0)).unwrap_or(u8::MAX).min(DELAY_LEVEL_MAX),
             properties: text,
             flag,
@@ -204,7 +204,7 @@ impl Envelope {
     }
 }
 
-/// A body that may be stored.
+/// Checks that a body may be stored.
 pub fn check_body(body: &[u8], max_message_size: u32) -> Result<()> {
     if body.is_empty() {
         return Err(invalid(
@@ -225,7 +225,7 @@ fn add(text: &mut Vec<u8>, name: &str, value: &str) -> Result<()> {
         return Err(invalid("a property has an empty name".into()));
     }
     if value.is_empty() {
-        // RocketMQ reads an empty one as not there, so it would be lost without a word.
+        // RocketMQ treats an empty value as missing, so it would be lost silently.
         return Err(invalid(format!("property {name:?} is empty\nhint: RocketMQ keeps no empty values; leave it out")));
     }
     for part in [name, value] {

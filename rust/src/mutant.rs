@@ -1,10 +1,10 @@
-//! Mutants: wrong variants of this engine, each with one rule left out, which the tests of crashes must find.
+//! Defines mutants: wrong variants of this engine, each without one rule, which the crash tests must find.
 //!
 //! In:     a name.
-//! Out:    whether the engine is to be wrong in that way: never, unless it was built with `--cfg txstore_mutants` and
-//!         the environment names it (`TXSTORE_MUTANT`).
-//! Always: without that flag every question is the constant `false`, so nothing of this reaches a built wheel, which
-//!         refuses the flag.
+//! Out:    whether the engine is wrong in that way: never, unless it was built with `--cfg txstore_mutants` and the
+//!         environment variable `TXSTORE_MUTANT` names it.
+//! Always: without that flag each check is the constant `false`, so no mutant reaches a built wheel, which refuses the
+//!         flag.
 //! Not here: how they are found (tests/crash/mutants.py).
 
 #[cfg(all(txstore_mutants, feature = "python"))]
@@ -12,84 +12,84 @@ compile_error!("mutants are wrong on purpose: no extension module is built with 
 
 /// The rule that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(txstore_mutants), allow(dead_code))] // Two are asked for only where they are built.
+#[cfg_attr(not(txstore_mutants), allow(dead_code))] // Two variants are used only in some builds.
 pub(crate) enum Mutant {
-    /// What recovery cuts off is not made zeros.
+    /// Recovery does not zero what it cuts off.
     NoZeroing,
     /// Recovery writes no missing op.
     NoHeal,
-    /// A resent half is stored once more.
+    /// A resent half is stored again.
     NoDedupe,
-    /// In `SYNC_FLUSH` nobody waits for the sync.
+    /// `SYNC_FLUSH` does not wait for the sync.
     AcknowledgeBeforeSync,
     /// A half message is acknowledged before it is durable.
     HalfBeforeSync,
-    /// An end by hand, a discard or a resume is acknowledged before it is durable.
+    /// A manual end, a discard or a resume is acknowledged before it is durable.
     DecisionBeforeSync,
-    /// What ended is not noted, so that it can end again.
+    /// An end is not recorded, so that the transaction can end again.
     EndWithoutState,
-    /// Another end of what has ended is a success.
+    /// A different end of an ended transaction succeeds.
     AnyEndAgrees,
-    /// The op stands in front of what decides.
+    /// The op is stored before the record that decides.
     OpFirst,
     /// The progress is written before the sync that it depends on.
     ProgressFirst,
     /// A snapshot does not wait until the log is durable.
     SnapshotAhead,
-    /// A record's own CRC is not looked at.
+    /// A record's own CRC is not checked.
     NoRecordCrc,
     /// A check appends the half again, as a broker does.
     AppendOnCheck,
-    /// A sync that failed is tried again.
+    /// A failed sync is retried.
     SyncRetried,
     /// A small file is renamed before its bytes are durable.
     RenameWithoutSync,
-    /// The checkpoint is written before what it speaks of is synced.
+    /// The checkpoint is written before the files that it describes are synced.
     CheckpointAhead,
     /// Any bad record is taken for a torn tail.
     CutBelowDurable,
-    /// A half that a broker put back begins a transaction of its own.
+    /// A half that a broker put back begins a new transaction.
     PutBackStartsNew,
-    /// Queue offsets of a batch come from the counter as it was before the batch.
+    /// Queue offsets of a batch come from the counter before the batch.
     StaleQueueOffset,
-    /// Readers may read what is not durable yet.
+    /// Readers may read records that are not durable yet.
     VisibleBeforeSync,
     /// A new log file is begun before the full one is durable.
     RollWithoutSync,
     /// A group whose sync failed is acknowledged.
     FailedGroupAcknowledged,
-    /// Offsets behind their queue's end stay.
+    /// Offsets past their queue's end are kept.
     OffsetsNotClamped,
-    /// Ages go by the wall clock.
+    /// Ages use the wall clock.
     WallClockAges,
-    /// Store timestamps follow the wall clock back.
+    /// Store timestamps go back with the wall clock.
     StoreTimeGoesBack,
-    /// Each handing out counts as a check.
+    /// Each delivery of a pending transaction counts as a check.
     LookCounts,
-    /// What recovery believed from the page cache is not written again.
+    /// Records that recovery accepted from the page cache are not written again.
     NoRewrite,
     /// A committed message keeps the properties that hid it.
     FinalKeepsHiding,
-    /// Queue files keep what stands behind their end.
+    /// Queue files keep the bytes after their end.
     QueuesNotCut,
-    /// Log files are removed before it is durable where the log begins then.
+    /// Log files are removed before the new beginning of the log is durable.
     RemovedBeforePublished,
-    /// A log file goes although a half in it pends.
+    /// A log file is removed although it holds a pending half.
     PendingFileRemoved,
-    /// A log file goes although a message in it is unread.
+    /// A log file is removed although it holds an unread message.
     UnreadFileRemoved,
-    /// Log files go before what is derived from them is durable.
+    /// Log files are removed before what is derived from them is durable.
     RemovedBeforeSnapshot,
-    /// Where a topic was deleted is only in memory.
+    /// The offset up to which a topic was deleted is only in memory.
     DeletionForgotten,
-    /// A topic is deleted up to records that lost power can take back.
+    /// A topic is deleted up to records that a power loss can still undo.
     DeletedBeforeDurable,
 }
 
 /// Returns whether the engine leaves that rule out.
 #[cfg(not(txstore_mutants))]
 #[inline(always)]
-#[allow(clippy::inline_always)] // It must be nothing at all.
+#[allow(clippy::inline_always)] // It must compile to nothing.
 pub(crate) const fn mutated(_: Mutant) -> bool {
     false
 }

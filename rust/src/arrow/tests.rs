@@ -1,5 +1,4 @@
-//! The story: how a scan reads records that no correct client writes, and storage that does not say which ranges are
-//! blank.
+//! The story: how a scan reads records that no correct client writes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! The checkpoint's bytes, and files that are none.
+//! The checkpoint's bytes, and files that are not checkpoints.
 
 use super::*;
 use crate::storage::disk::Disk;

@@ -1,9 +1,9 @@
-//! Lenient JSON: the text that a broker's fastjson writes.
+//! Parses the lenient JSON that a broker's fastjson writes.
 //!
 //! In:     text.
-//! Out:    a value, or where and why not.
-//! Always: nesting and size are bounded, no text makes it panic. More than JSON: keys without quotes (`{0:25}`), single
-//!         quotes, fastjson's escapes, a comma before the closing bracket.
+//! Out:    a value, or the position and reason of an error.
+//! Always: nesting and size are bounded, and no text makes it panic. Also accepts keys without quotes (`{0:25}`),
+//!         single quotes, fastjson's escapes, a comma before the closing bracket.
 
 use serde_json::{Map, Number, Value};
 
@@ -48,7 +48,7 @@ impl<'t> Parser<'t> {
         after.is_some()
     }
 
-    /// Returns the characters from here for as long as they are allowed.
+    /// Takes the next characters while they are allowed.
     fn run(&mut self, allowed: impl Fn(char) -> bool) -> &'t str {
         let len = self.rest.find(|c| !allowed(c)).unwrap_or(self.rest.len());
         let (run, rest) = self.rest.split_at(len);
@@ -169,7 +169,7 @@ fn number(word: &str) -> Option<Number> {
     Number::from_f64(word.parse().ok()?)
 }
 
-/// Returns what stands behind a backslash.
+/// Reads the characters after a backslash.
 fn escape(chars: &mut std::str::Chars<'_>) -> Option<char> {
     Some(match chars.next()? {
         'n' => '\n',
@@ -200,6 +200,6 @@ fn utf16(chars: &mut std::str::Chars<'_>) -> Option<char> {
             return Some(pair);
         }
     }
-    // Half a pair names no character; a broker's string may hold one all the same.
+    // Half of a surrogate pair names no character, but a broker's string may contain one.
     Some(char::decode_utf16([first]).next()?.unwrap_or(char::REPLACEMENT_CHARACTER))
 }

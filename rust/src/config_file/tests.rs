@@ -1,4 +1,4 @@
-//! A broker's config files read and written as it does, and no text or crash that leaves nothing.
+//! A broker's config files are read and written as a broker does, and neither bad text nor a crash loses them.
 
 use proptest::prelude::*;
 

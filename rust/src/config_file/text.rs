@@ -1,9 +1,9 @@
-//! Config text: a value as a broker writes it.
+//! Writes a value as a broker writes it.
 //!
 //! In:     a value.
-//! Out:    text with tabs, one entry a line.
-//! Always: `parse_lenient` gives the value back. In an offset table the queue ids stand without quotes; anywhere else a
-//!         key is a name, which a broker only takes with them.
+//! Out:    text with tabs, one entry per line.
+//! Always: `parse_lenient` returns the same value. In an offset table the queue ids have no quotes. All other keys are
+//!         names, which a broker accepts only with quotes.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! An entry of a consume queue: twenty bytes that point into the commit log.
+//! Defines an entry of a consume queue: twenty bytes that point into the commit log.
 //!
 //! ```text
 //! 0               8       12              20
@@ -7,11 +7,11 @@
 
 use crate::units::PhysicalOffset;
 
-/// Bytes of one entry.
+/// Size of one entry in bytes.
 pub const ENTRY_SIZE: usize = 20;
-/// No queue offset is higher: the position of its entry would be in no file.
+/// The highest queue offset: the position of a higher entry would be in no file.
 pub const QUEUE_OFFSET_MAX: u64 = 1 << 58;
-/// The size that a padding entry names, which stands for no message.
+/// The size in a padding entry, which represents no message.
 pub const PADDING_SIZE: u32 = 0x7FFF_FFFF;
 
 /// One entry.
@@ -19,14 +19,14 @@ pub const PADDING_SIZE: u32 = 0x7FFF_FFFF;
 pub struct Entry {
     /// Where the record begins.
     pub physical_offset: PhysicalOffset,
-    /// Its bytes.
+    /// Its size in bytes.
     pub size: u32,
-    /// `String.hashCode` of its tags; 0 without. A delivery timestamp in the schedule topic.
+    /// `String.hashCode` of its tags; 0 without tags. In the schedule topic the delivery timestamp.
     pub tags_code: i64,
 }
 
 impl Entry {
-    /// An entry for no message, in front of a queue that does not begin at 0.
+    /// An entry without a message, before the first message of a queue that does not begin at 0.
     pub const PADDING: Self = Self { physical_offset: PhysicalOffset(0), size: PADDING_SIZE, tags_code: 0 };
 
     /// Returns its bytes on disk.
@@ -40,7 +40,7 @@ impl Entry {
         bytes
     }
 
-    /// Reads an entry; `None` for zeros, fewer bytes, or a negative number, which a queue has only behind its end.
+    /// Reads an entry; `None` for zeros, too few bytes, or a negative number, which occur only after a queue's end.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (offset, rest) = bytes.split_first_chunk::<8>()?;
         let (size, rest) = rest.split_first_chunk::<4>()?;
@@ -50,7 +50,7 @@ impl Entry {
         plausible.then(|| Self { physical_offset: PhysicalOffset(offset), size, tags_code: i64::from_be_bytes(*tags) })
     }
 
-    /// Returns whether it stands for no message.
+    /// Returns whether this is a padding entry, which represents no message.
     pub fn is_padding(&self) -> bool {
         self.size == PADDING_SIZE
     }

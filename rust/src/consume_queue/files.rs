@@ -1,8 +1,8 @@
-//! The queues' files: blocks of entries written and read by position.
+//! Reads and writes the queues' files: blocks of entries by queue offset.
 //!
-//! In:     a queue's name and entry numbers.
+//! In:     a queue's name and queue offsets.
 //! Out:    bytes of entries.
-//! Always: a path is built only from names that were checked; handles are few, however many queues there are.
+//! Always: builds paths only from checked names. Keeps few handles, however many queues there are.
 //! Not here: which entries are valid.
 
 use std::sync::Arc;
@@ -20,24 +20,24 @@ use crate::units::{QueueId, to_u64, to_usize};
 /// The directory of all queues.
 pub const DIRECTORY: &str = "consumequeue";
 
-/// Handles kept open; with more files in use than that, one is let go for each that comes.
+/// Maximum number of open handles. When more files are in use, each new handle closes an old one.
 const HANDLES_MAX: usize = 512;
 
-/// Entries that are read in one call where they are compared or searched.
+/// Entries read in one call for comparing and searching.
 const COMPARED_AT_ONCE: u64 = 1_024;
 
 type Name = (Arc<str>, QueueId, u64);
 
-/// A queue's files.
+/// The range of queue offsets that a queue's files cover.
 #[derive(Clone, Debug)]
 pub struct QueueRoom {
     /// Its topic.
     pub topic: Arc<str>,
-    /// Its number.
+    /// Its queue id.
     pub queue_id: QueueId,
-    /// The first entry that its files have room for.
+    /// The first queue offset that its files can hold.
     pub first: u64,
-    /// One past the last entry that they have room for.
+    /// One past the last queue offset that its files can hold.
     pub room: u64,
 }
 
@@ -51,28 +51,28 @@ pub struct QueueFiles {
 }
 
 impl QueueFiles {
-    /// Files of `file_size` bytes each.
+    /// Creates access to files of `file_size` bytes each.
     pub fn new(storage: Arc<dyn Storage>, file_size: u64, read_only: bool) -> Self {
         Self { storage, file_size, read_only, handles: Mutex::new(HashMap::new()) }
     }
 
-    /// Closes the files that are kept open: the next read looks for its file by name.
+    /// Closes the open handles. The next read opens its file by name.
     #[cfg(test)]
     pub fn close_handles(&self) {
         self.handles.lock().clear();
     }
 
-    /// Returns bytes of one file.
+    /// Returns the size of one file in bytes.
     pub const fn file_size(&self) -> u64 {
         self.file_size
     }
 
-    /// Entries of one file.
+    /// Returns the number of entries in one file.
     pub fn entries_per_file(&self) -> u64 {
         self.file_size / to_u64(ENTRY_SIZE)
     }
 
-    /// Closes all files: a later read opens those that are there then.
+    /// Closes all handles. A later read opens the files that exist then.
     pub fn forget_handles(&self) {
         self.handles.lock().clear();
     }
@@ -90,7 +90,7 @@ impl QueueFiles {
                 let directory = directory(&name, queue_id)?;
                 let files = SegmentQueue::files(self.storage.as_ref(), &directory)?;
                 for (base, file) in &files {
-                    // An empty file is one that a crash left at its making; writing there makes it anew.
+                    // A crash left this file empty at its creation. The next write creates it again.
                     if file.len == 0 {
                         continue;
                     }
@@ -114,7 +114,7 @@ impl QueueFiles {
         Ok(queues)
     }
 
-    /// Reads the entries from `from` on, at most to the end of their file; fewer if there is no such file.
+    /// Reads the entries from `from` on, at most to the end of their file. Returns fewer if the file is missing.
     pub fn read(&self, topic: &Arc<str>, queue_id: QueueId, from: u64, entries: u64) -> Result<Vec<u8>> {
         let (base, at) = self.locate(from);
         let length = (entries * to_u64(ENTRY_SIZE)).min(self.file_size - at);
@@ -124,7 +124,7 @@ impl QueueFiles {
         Ok(bytes)
     }
 
-    /// The first entry that a queue's files have, with its number, after padding.
+    /// Returns the first entry after padding that a queue's files have, with its queue offset.
     pub fn first_entry(&self, topic: &Arc<str>, queue_id: QueueId) -> Result<Option<(u64, Entry)>> {
         let files = SegmentQueue::files(self.storage.as_ref(), &directory(topic, queue_id)?)?;
         let Some((base, _)) = files.iter().find(|(_, file)| file.len == self.file_size) else { return Ok(None) };
@@ -145,7 +145,7 @@ impl QueueFiles {
         Ok(None)
     }
 
-    /// Returns one past the last of a queue's entries in memory that its files have, too, without a different one
+    /// Returns one past the last of a queue's entries in memory that its files hold, too, with no different entry
     /// before it.
     pub fn held(&self, queue: &ConsumeQueue) -> Result<u64> {
         let (mut at, mut rest) = (queue.settled(), queue.tail());
@@ -162,12 +162,12 @@ impl QueueFiles {
         Ok(at)
     }
 
-    /// Closes the files of a queue that are kept open: the next look at them finds what is there then.
+    /// Closes the open handles of a queue. The next read finds the files that exist then.
     pub fn close_queue(&self, topic: &Arc<str>, queue_id: QueueId) {
         self.handles.lock().retain(|name, _| (&name.0, name.1) != (topic, queue_id));
     }
 
-    /// Returns an entry of a queue, from memory or file; `None` for what is no entry or has no file any more.
+    /// Returns an entry of a queue, from memory or file; `None` if it is not an entry or its file was removed.
     pub fn entry(&self, queue: &ConsumeQueue, at: u64) -> Result<Option<Entry>> {
         if at >= queue.settled() {
             return Ok(queue.in_memory(at));
@@ -175,7 +175,7 @@ impl QueueFiles {
         Ok(Entry::from_bytes(&self.read(&queue.topic, queue.queue_id, at, 1)?))
     }
 
-    /// The first entry from `at` on that stands for a message, with its number.
+    /// Returns the first entry from `at` on that is not padding, with its queue offset.
     pub fn message_from(&self, queue: &ConsumeQueue, at: u64) -> Result<Option<(u64, Entry)>> {
         for at in at.max(queue.first)..queue.next() {
             if let Some(entry) = self.entry(queue, at)?.filter(|entry| !entry.is_padding()) {
@@ -185,8 +185,8 @@ impl QueueFiles {
         Ok(None)
     }
 
-    /// Returns the first entry of a queue that leads to `minimum` or behind it; its end if none does. What has no file
-    /// any more led to a place in front.
+    /// Returns the first queue offset whose record begins at or after `minimum`; the queue's end if all begin before.
+    /// Entries whose file was removed pointed before `minimum`.
     pub fn first_left(&self, queue: &ConsumeQueue, minimum: u64) -> Result<u64> {
         let leads_behind = |entry: &Entry| !entry.is_padding() && entry.physical_offset.0 >= minimum;
         if queue.first == queue.next() || self.entry(queue, queue.first)?.as_ref().is_some_and(leads_behind) {
@@ -206,8 +206,8 @@ impl QueueFiles {
         Ok(low)
     }
 
-    /// Removes the files of a queue that hold only entries below `first`, never the last one, which tells where the queue
-    /// ends. How many they were.
+    /// Removes the files of a queue that hold only entries below `first`, except the last file, which tells the queue's
+    /// end. Returns how many it removed.
     pub fn remove_below(&self, topic: &str, queue_id: QueueId, first: u64) -> Result<usize> {
         let directory = directory(topic, queue_id)?;
         let mut files = SegmentQueue::files(self.storage.as_ref(), &directory)?;
@@ -215,14 +215,14 @@ impl QueueFiles {
         files.retain(|(base, _)| (base + self.file_size) / to_u64(ENTRY_SIZE) <= first);
         for (base, file) in &files {
             self.handles.lock().retain(|name, _| !(&*name.0 == topic && name.1 == queue_id && name.2 == *base));
-            // From the front, each for good before the next: no crash leaves a gap.
+            // Files are removed from the front, each durably before the next, so that no crash leaves a gap.
             self.storage.unlink(&format!("{directory}/{}", file.name))?;
             self.storage.sync_dir(&directory)?;
         }
         Ok(files.len())
     }
 
-    /// Returns the error of an entry that leads to no message of its queue.
+    /// Returns the error for an entry that points to no message of its queue.
     pub fn damaged(&self, topic: &str, queue_id: QueueId, entry: u64, what: &str) -> Error {
         let (base, at) = self.locate(entry);
         Error::StoreCorrupt {
@@ -234,7 +234,7 @@ impl QueueFiles {
         }
     }
 
-    /// Writes a block of entries from `from` on, making files as needed.
+    /// Writes a block of entries from `from` on, and creates files as needed.
     pub fn write(&self, topic: &Arc<str>, queue_id: QueueId, from: u64, block: &[u8]) -> Result<()> {
         self.by_file(from, block, |base, at, bytes| match self.handle(topic, queue_id, base, true)? {
             Some(file) => file.write_at(bytes, at),
@@ -266,7 +266,7 @@ impl QueueFiles {
         Ok(())
     }
 
-    /// Removes files that a process made and left without their length when it was killed.
+    /// Removes files that a killed process created without setting their length.
     pub fn remove_empty(&self) -> Result<()> {
         for topic in self.storage.list(DIRECTORY)?.unwrap_or_default().into_iter().filter(|topic| topic.is_dir) {
             let directory = format!("{DIRECTORY}/{}", topic.name);
@@ -282,7 +282,8 @@ impl QueueFiles {
         Ok(())
     }
 
-    /// Makes all files durable, their names too, whoever wrote them: a process that was killed may have synced none of them.
+    /// Makes all files and their names durable, whichever process wrote them: a killed process may have synced none of
+    /// them.
     pub fn sync_all(&self) -> Result<()> {
         self.storage.sync_file_system()
     }
@@ -294,7 +295,7 @@ impl QueueFiles {
         for (other, file) in SegmentQueue::files(self.storage.as_ref(), &directory)?.into_iter().rev() {
             if other > base || (other == base && at == 0) {
                 self.close_queue(topic, queue_id);
-                // From the end, each for good before the next: no crash leaves a gap.
+                // Files are removed from the end, each durably before the next, so that no crash leaves a gap.
                 self.storage.unlink(&format!("{directory}/{}", file.name))?;
                 self.storage.sync_dir(&directory)?;
             }
@@ -303,7 +304,7 @@ impl QueueFiles {
             && let Some(file) = self.handle(topic, queue_id, base, false)?
             && !file.is_blank(at..self.file_size)?
         {
-            // Taking space back is an entry of the file system's journal; most queues have nothing there.
+            // Each punch writes to the file system's journal, and most queues have no bytes there.
             file.punch(at..self.file_size)?;
         }
         Ok(())
@@ -321,7 +322,8 @@ impl QueueFiles {
                 let mode = if self.read_only { OpenMode::Read } else { OpenMode::Write };
                 let file = self.storage.open(&path, mode)?;
                 if create {
-                    // The sync at its making may have failed in a process that could not remove it any more.
+                    // The sync at the file's creation may have failed in a process that could not remove the file any
+                    // more.
                     file.set_len(self.file_size)?;
                 }
                 file.into()
@@ -342,7 +344,7 @@ impl QueueFiles {
         Ok(Some(file))
     }
 
-    /// The file's base in bytes and the position in it.
+    /// Returns the file's base in bytes and the position in it.
     fn locate(&self, entry: u64) -> (u64, u64) {
         let position = entry * to_u64(ENTRY_SIZE);
         (position - position % self.file_size, position % self.file_size)
@@ -361,7 +363,7 @@ impl QueueFiles {
     }
 }
 
-/// Returns a queue's directory; the topic's name is checked once more, because a path is built from it.
+/// Returns a queue's directory. Checks the topic's name again, because a path is built from it.
 fn directory(topic: &str, queue_id: QueueId) -> Result<String> {
     if names::valid_path_component(topic) && queue_id.0 >= 0 {
         Ok(format!("{DIRECTORY}/{topic}/{queue_id}"))

@@ -1,8 +1,8 @@
-//! Consume queue: one queue's entries, pointing into the commit log.
+//! Holds one queue's entries, which point into the commit log.
 //!
 //! In:     dispatch requests in log order.
-//! Out:    entries by queue offset. Derived: may be deleted and rebuilt.
-//! Always: entry i points at a whole record below the log's end; the newest entries are in memory until a block of them
+//! Out:    entries by queue offset. They are derived: they may be deleted and rebuilt.
+//! Always: entry i points at a whole record below the log's end. The newest entries are in memory until a block of them
 //!         is written.
 //! Not here: the record's bytes.
 
@@ -20,20 +20,20 @@ use std::sync::Arc;
 
 use crate::units::{QueueId, to_u64, to_usize};
 
-/// One queue: how many entries it has, and those that no file holds yet.
+/// One queue: how many entries it has, and those that are not in a file yet.
 #[derive(Debug)]
 pub struct ConsumeQueue {
     /// The topic's name.
     pub topic: Arc<str>,
-    /// The queue's number.
+    /// The queue id.
     pub queue_id: QueueId,
-    /// The first entry that is left.
+    /// The first remaining entry.
     pub first: u64,
-    /// Entries below are in the files.
+    /// Entries below this offset are in the files.
     settled: u64,
     /// The entries from `settled` on.
     tail: Vec<u8>,
-    /// What was written since the last sync begins here; `None`: nothing was.
+    /// The first entry written since the last sync; `None` if nothing was written.
     pub unsynced_from: Option<u64>,
 }
 
@@ -43,14 +43,14 @@ impl ConsumeQueue {
         Self { topic, queue_id, first, settled: next, tail: Vec::new(), unsynced_from: None }
     }
 
-    /// Returns a queue that begins at `first`, with padding in front of it in its first file.
+    /// Creates a queue that begins at `first`, with padding before it in its first file.
     pub fn padded(topic: Arc<str>, queue_id: QueueId, first: u64, entries_per_file: u64) -> Self {
         let base = first - first % entries_per_file;
         let padding = Entry::PADDING.to_bytes().repeat(to_usize(first - base));
         Self { topic, queue_id, first, settled: base, tail: padding, unsynced_from: None }
     }
 
-    /// Returns the same queue, as far as it is in files.
+    /// Returns a copy that has only the entries in files.
     #[must_use]
     pub fn without_tail(&self) -> Self {
         Self { topic: Arc::clone(&self.topic), tail: Vec::new(), ..*self }

@@ -1,8 +1,8 @@
-//! All queues: topic and queue id → queue.
+//! Maps topic and queue id to a queue.
 //!
 //! In:     names.
 //! Out:    slots, which stay valid while the store is open.
-//! Always: one queue for a name.
+//! Always: each name has one queue.
 //! Not here: files.
 
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use hashbrown::HashMap;
 use super::{ConsumeQueue, ENTRY_SIZE, Entry};
 use crate::units::QueueId;
 
-/// A queue's number in the table.
+/// A queue's index in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(usize);
 
 impl Slot {
-    /// The slot of no queue.
+    /// A slot without a queue.
     pub const NONE: Self = Self(usize::MAX);
 }
 
@@ -28,7 +28,7 @@ pub struct Block {
     pub slot: Slot,
     /// Its topic.
     pub topic: Arc<str>,
-    /// Its number.
+    /// Its queue id.
     pub queue_id: QueueId,
     /// The first entry.
     pub from: u64,
@@ -66,7 +66,7 @@ impl QueueTable {
         slot
     }
 
-    /// Returns the slot of a queue, made empty if it is new.
+    /// Returns the slot of a queue. Creates an empty queue if it is new.
     pub fn find_or_insert(&mut self, topic: &str, queue_id: QueueId) -> Slot {
         self.find(topic, queue_id).unwrap_or_else(|| {
             let name = self.by_topic.get_key_value(topic).map_or_else(|| topic.into(), |(name, _)| Arc::clone(name));
@@ -84,7 +84,7 @@ impl QueueTable {
         self.queues.get_mut(slot.0)
     }
 
-    /// All queues.
+    /// Returns all queues with their slots.
     pub fn iter(&self) -> impl Iterator<Item = (Slot, &ConsumeQueue)> {
         self.queues.iter().enumerate().map(|(index, queue)| (Slot(index), queue))
     }
@@ -102,12 +102,12 @@ impl QueueTable {
         }
     }
 
-    /// Returns bytes of entries that are only in memory.
+    /// Returns the bytes of entries that are only in memory.
     pub const fn buffered(&self) -> usize {
         self.buffered
     }
 
-    /// Copies of everything that is only in memory.
+    /// Returns copies of everything that is only in memory.
     pub fn blocks(&self) -> Vec<Block> {
         let has_tail = |(_, queue): &(Slot, &ConsumeQueue)| !queue.tail().is_empty();
         self.iter().filter(has_tail).map(|(slot, queue)| Self::block(slot, queue)).collect()

@@ -1,4 +1,4 @@
-//! Consume queues: entries in memory and in files, as a vector has them.
+//! A consume queue's entries in memory and in files, compared with a vector.
 
 use proptest::prelude::*;
 
@@ -76,7 +76,7 @@ proptest! {
                     model.push(next);
                 },
                 2 => for block in table.blocks() {
-                    // More may come while a block is written.
+                    // More entries may arrive while a block is written.
                     table.push(slot, entry(to_u64(model.len())));
                     model.push(entry(to_u64(model.len())));
                     files.write(&block.topic, block.queue_id, block.from, &block.bytes).unwrap();

@@ -1,4 +1,4 @@
-//! Current index file: the one that entries are added to.
+//! Adds entries to the newest index file.
 //!
 //! In:     entries in log order.
 //! Out:    blocks in the file: entries, then the slots that changed, then the header.
@@ -15,26 +15,26 @@ use crate::error::{Error, Result};
 use crate::storage::File;
 use crate::units::TimestampMs;
 
-const PAGE_BYTES: usize = 4_096; // what the page cache takes whole, without reading it first
+const PAGE_BYTES: usize = 4_096; // the page cache takes a whole page without reading it first
 const BLOCK_BYTES: u64 = 1 << 20;
-const ENTRIES_AT_ONCE: u32 = 50_000; // about a block
+const ENTRIES_AT_ONCE: u32 = 50_000; // about 1 MB in one block
 
 #[derive(Debug)]
 pub(super) struct Current {
     pub(super) file: Box<dyn File>,
     pub(super) header: Header,
     geometry: IndexGeometry,
-    /// Zeroed by the allocator, so that pages of slots nobody used take no memory.
+    /// The allocator zeroes it lazily, so pages of unused slots take no memory.
     slots: Vec<u32>,
 }
 
 impl Current {
-    /// Creates a file in which nothing stands yet.
+    /// Creates an empty file's state.
     pub(super) fn new(file: Box<dyn File>, geometry: IndexGeometry) -> Self {
         Self { file, header: Header::EMPTY, geometry, slots: vec![0; index(geometry.slots)] }
     }
 
-    /// Goes on with a file; slots that an unfinished write left behind are built again from the entries.
+    /// Continues a file. Rebuilds the slots from the entries if an unfinished write left them inconsistent.
     pub(super) fn load(file: Box<dyn File>, path: PathBuf, geometry: IndexGeometry) -> Result<Self> {
         let header = read_header(&*file)?;
         let mut current = Self::new(file, geometry);
@@ -55,7 +55,7 @@ impl Current {
         Ok(current)
     }
 
-    /// Brings a file back to a count: builds the slots from the entries below it and writes those that differ.
+    /// Truncates a file to a count: rebuilds the slots from the entries below it and writes those that differ.
     pub(super) fn load_rolled_back(
         file: Box<dyn File>,
         path: PathBuf,
@@ -82,7 +82,7 @@ impl Current {
             None => self.header = Header::EMPTY,
             Some(last) => {
                 self.header.end_offset = last.physical_offset;
-                // Whole seconds are all that an entry keeps; the header's own end is exact where nothing was cut.
+                // An entry keeps only whole seconds. The header's own end is exact if nothing was cut.
                 if count != header.count {
                     let since_begin = i64::from(last.seconds).saturating_mul(1_000);
                     self.header.end = TimestampMs(header.begin.0.saturating_add(since_begin));
@@ -94,7 +94,7 @@ impl Current {
         self.file.write_at(&self.header.encode(), 0)
     }
 
-    /// Sets the slots by the entries below `count`, whose chains must be what this gives. The last entry.
+    /// Sets the slots from the entries below `count`, whose chains must match. Returns the last entry.
     fn chain_entries(&mut self, count: u32, path: PathBuf) -> Result<Option<StoredEntry>> {
         let (mut number, mut last) = (1, None);
         let mut block = Vec::new();
@@ -116,12 +116,12 @@ impl Current {
         Ok(last)
     }
 
-    /// Returns whether no entry fits any more.
+    /// Returns whether the file is full.
     pub(super) const fn is_full(&self) -> bool {
         self.header.count >= self.geometry.entries
     }
 
-    /// Returns how many entries still fit.
+    /// Returns how many more entries fit.
     pub(super) fn room(&self) -> usize {
         index(self.geometry.entries.saturating_sub(self.header.count))
     }
@@ -133,13 +133,13 @@ impl Current {
     /// Makes an entry the newest of its slot.
     fn link(&mut self, hash: u32, number: u32) {
         if let Some(slot) = self.slots.get_mut(index(self.geometry.slot_of(hash))) {
-            // Only told, never used: damage in it must not stop an addition.
+            // This count is only informative: damage in it must not stop an addition.
             self.header.used_slots = self.header.used_slots.saturating_add(u32::from(*slot == 0));
             *slot = number;
         }
     }
 
-    /// Adds entries that fit; the count grows when they and their slots are written.
+    /// Adds entries that fit. The count grows when they and their slots are written.
     pub(super) fn append(&mut self, entries: &[IndexEntry]) -> Result<()> {
         let Some(last) = entries.last() else { return Ok(()) };
         let at = self.geometry.entry_at(self.header.count);
@@ -178,14 +178,14 @@ impl Current {
         self.header.count = number + 1;
     }
 
-    /// Returns the slots whose bytes stand in a page.
+    /// Returns the slots in a page of the file.
     fn slots_of(&self, page: u64) -> std::ops::Range<usize> {
         let first_at = |page: u64| (page * wide(PAGE_BYTES)).saturating_sub(wide(HEADER_BYTES)) / wide(SLOT_BYTES);
         let clamp = |slot: u64| usize::try_from(slot).unwrap_or(usize::MAX).min(self.slots.len());
         clamp(first_at(page))..clamp(first_at(page + 1))
     }
 
-    /// Writes the slots of neighbouring pages.
+    /// Writes the slots of adjacent pages.
     fn write_pages(&self, pages: &[u64]) -> Result<()> {
         let (Some(first), Some(last)) = (pages.first(), pages.last()) else { return Ok(()) };
         let range = self.slots_of(*first).start..self.slots_of(*last).end;
@@ -212,7 +212,7 @@ impl Current {
     }
 }
 
-/// Returns the page of the file in which a slot stands.
+/// Returns the page of the file that holds a slot.
 fn page_of(slot: u32) -> u64 {
     slot_at(slot) / wide(PAGE_BYTES)
 }
@@ -229,7 +229,7 @@ pub(super) fn read_entry(file: &dyn File, geometry: IndexGeometry, number: u32) 
     Ok(StoredEntry::decode(&bytes))
 }
 
-/// Gives all slots in blocks, each with its first slot, for as long as `take` wants more.
+/// Passes all slots to `take` in blocks, each with its first slot, while `take` wants more.
 pub(super) fn read_slots(
     file: &dyn File,
     geometry: IndexGeometry,

@@ -1,8 +1,8 @@
-//! Found geometry: how many slots and entries a broker's index files have.
+//! Finds how many slots and entries a broker's index files have.
 //!
-//! In:     files of which only the length is known.
-//! Out:    a geometry under which their chains make sense, or the advice to name it.
-//! Always: nothing is written.
+//! In:     files whose length alone is known.
+//! Out:    a geometry under which their chains are consistent, or an error that asks for it.
+//! Always: writes nothing.
 
 use super::current::{read_entry, read_header, read_slots};
 use super::layout::{ENTRY_BYTES, HEADER_BYTES, IndexGeometry, SLOT_BYTES, wide};
@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 use crate::storage::{File, OpenMode, Storage};
 
 const ENTRIES_PER_SLOT: u32 = 4; // RocketMQ's defaults
-const SLOTS_LOOKED_AT: usize = 1_000; // in each file; by chance not even ten would fit
+const SLOTS_LOOKED_AT: usize = 1_000; // in each file; by chance fewer than ten would match
 
-/// Returns the geometry of the files in `index/`, where it has four entries a slot; `None` without files.
+/// Returns the geometry of the files in `index/` if it has four entries per slot; `None` without files.
 pub fn find_geometry(storage: &dyn Storage) -> Result<Option<IndexGeometry>> {
     let files = index_files(storage)?;
     let Some(first) = files.first() else { return Ok(None) };
@@ -25,7 +25,7 @@ pub fn find_geometry(storage: &dyn Storage) -> Result<Option<IndexGeometry>> {
     Ok(Some(geometry))
 }
 
-/// Whether the files in `index/` have this geometry; if not, an error that asks for the right one.
+/// Checks that the files in `index/` have this geometry. If not, the error asks for the right one.
 pub fn verify_geometry(storage: &dyn Storage, geometry: IndexGeometry) -> Result<()> {
     for entry in index_files(storage)? {
         let path = format!("{DIR}/{}", entry.name);
@@ -49,7 +49,7 @@ pub(super) fn wrong(geometry: IndexGeometry, seen: &str) -> Error {
     Error::InvalidOption { option: "max_hash_slot_num".to_owned(), what }
 }
 
-/// Returns a slot whose newest entry belongs to another one.
+/// Returns a slot whose newest entry belongs to another slot.
 fn odd_slot(file: &dyn File, geometry: IndexGeometry) -> Result<Option<u32>> {
     let count = read_header(file)?.count;
     let mut used = Vec::new();
@@ -61,7 +61,7 @@ fn odd_slot(file: &dyn File, geometry: IndexGeometry) -> Result<Option<u32>> {
         if newest >= geometry.entries {
             return Ok(Some(slot));
         }
-        // Behind the count stands what a crash left unfinished: it says nothing.
+        // An entry after the count was left unfinished by a crash, so it is ignored.
         if newest < count {
             let entry = read_entry(file, geometry, newest)?;
             if geometry.slot_of(entry.hash) != slot || entry.previous >= newest {

@@ -1,8 +1,8 @@
-//! Index layout: the bytes of an index file.
+//! Defines the bytes of an index file.
 //!
 //! In:     a header or an entry, or its bytes.
-//! Out:    the other one, and where each stands in the file.
-//! Always: entry numbers start at 1; place 0 stays zeros.
+//! Out:    the other one, and its position in the file.
+//! Always: entry numbers start at 1; entry 0 stays zeros.
 //! Not here: reading and writing.
 //!
 //! | bytes                   | what                                                             |
@@ -10,7 +10,7 @@
 //! | 0                       | begin timestamp 8, end timestamp 8, in ms                        |
 //! | 16                      | begin physical offset 8, end physical offset 8                   |
 //! | 32                      | used slots 4, entry count + 1 4                                  |
-//! | 40                      | slots × 4: the slot's newest entry number, 0 for none            |
+//! | 40                      | slots × 4: the slot's newest entry number, 0 if it is empty      |
 //! | 40 + 4 × slots          | entries × 20: hash 4, physical offset 8, seconds 4, previous 4   |
 
 use crate::units::{PhysicalOffset, TimestampMs};
@@ -19,12 +19,12 @@ pub(super) const HEADER_BYTES: usize = 40;
 pub(super) const SLOT_BYTES: usize = 4;
 pub(super) const ENTRY_BYTES: usize = 20;
 
-/// How many slots and entries an index file has.
+/// The number of slots and entries in an index file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexGeometry {
     /// RocketMQ's `maxHashSlotNum`.
     pub slots: u32,
-    /// RocketMQ's `maxIndexNum`; one fewer than that fits.
+    /// RocketMQ's `maxIndexNum`; at most one fewer is stored.
     pub entries: u32,
 }
 
@@ -40,7 +40,7 @@ impl IndexGeometry {
         self.entry_at(self.entries)
     }
 
-    /// Returns where an entry stands in the file.
+    /// Returns the position of an entry in the file.
     pub(super) fn entry_at(self, number: u32) -> u64 {
         slot_at(self.slots) + u64::from(number) * wide(ENTRY_BYTES)
     }
@@ -51,7 +51,7 @@ impl IndexGeometry {
     }
 }
 
-/// Returns where a slot stands in a file.
+/// Returns the position of a slot in the file.
 pub(super) fn slot_at(slot: u32) -> u64 {
     wide(HEADER_BYTES) + u64::from(slot) * wide(SLOT_BYTES)
 }
@@ -85,7 +85,7 @@ impl Header {
             begin_offset: PhysicalOffset(be_u64(bytes, 16)),
             end_offset: PhysicalOffset(be_u64(bytes, 24)),
             used_slots: be_u32(bytes, 32),
-            // A file in which nothing was written yet says 0; a negative number is damage.
+            // A file without entries says 0; a negative number is damage.
             count: u32::try_from(be_u32(bytes, 36).cast_signed()).unwrap_or(0).max(1),
         }
     }
@@ -102,14 +102,14 @@ impl Header {
     }
 }
 
-/// An entry as it stands in the file.
+/// An entry as stored in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StoredEntry {
     pub(super) hash: u32,
     pub(super) physical_offset: PhysicalOffset,
     /// Since the file's begin timestamp.
     pub(super) seconds: u32,
-    /// The number of the entry before it in its slot; 0 for none.
+    /// The number of the previous entry in its slot; 0 if it is the first.
     pub(super) previous: u32,
 }
 
@@ -131,14 +131,16 @@ impl StoredEntry {
     }
 }
 
-/// Returns the name of a file whose first entry was stored at that time: `yyyyMMddHHmmssSSS` in UTC, and above `last`.
+/// Returns the name of a file whose first entry was stored at that time: `yyyyMMddHHmmssSSS` in UTC, and higher than
+/// `last`.
 pub(super) fn file_name(stored: TimestampMs, last: Option<&str>) -> String {
-    let ms = u64::try_from(stored.0).unwrap_or(0).min(253_402_300_799_999); // the year 9999's last
+    let ms = u64::try_from(stored.0).unwrap_or(0).min(253_402_300_799_999); // the last millisecond of the year 9999
     let (days, in_day) = (ms / 86_400_000, ms % 86_400_000);
     let (hours, minutes, seconds) = (in_day / 3_600_000, in_day / 60_000 % 60, in_day / 1_000 % 60);
     let time = (hours * 10_000 + minutes * 100 + seconds) * 1_000 + in_day % 1_000;
     let wanted = date(days) * 1_000_000_000 + time;
-    // Brokers sort files by name and read it as a number, not as a date; a clock that went back must not sort wrongly.
+    // Brokers sort files by name and read it as a number, not as a date. A clock that went back must not change the
+    // order.
     let above = last.and_then(|last| last.parse::<u64>().ok()).map_or(0, |last| last.saturating_add(1));
     format!("{:017}", wanted.max(above))
 }
@@ -166,12 +168,12 @@ fn be_u64(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |value| u64::from_be_bytes(*value))
 }
 
-/// Returns a number of bytes as a position.
+/// Converts a number of bytes to a position.
 pub(super) fn wide(bytes: usize) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// Returns a number within memory's reach as an index.
+/// Converts a number to an index in memory.
 pub(super) fn index(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }

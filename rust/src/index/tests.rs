@@ -1,4 +1,4 @@
-//! Keys found again in files of any size, and chains that damage does not turn into loops.
+//! Keys are found again in files of any size, and damage does not turn chains into loops.
 
 use proptest::prelude::*;
 
@@ -290,7 +290,7 @@ proptest! {
     }
 }
 
-/// Fuzzing found it: the count of used slots is only told, so what damage made of it must not stop an addition.
+/// Fuzzing found this: the count of used slots is only informative, so damage in it must not stop an addition.
 #[test]
 fn a_damaged_count_of_used_slots_stops_no_addition() {
     let (_dir, disk) = disk();

@@ -1,4 +1,4 @@
-//! Java's hashes: values that a JVM gives, and the slow way beside the fast one.
+//! Java's hashes: values that a JVM returns, and the fast implementation compared with the simple one.
 
 use proptest::prelude::*;
 
