@@ -1,4 +1,4 @@
-//! Names: the rules of topics and groups, and the system's own topics.
+//! Checks the names of topics and groups, and defines the system's own topics.
 //!
 //! In:     a name.
 //! Out:    nothing, or an error that says what is wrong and what is allowed.
@@ -11,30 +11,30 @@ use crate::error::{Error, Result};
 pub const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
 /// Holds the op messages.
 pub const OP_TOPIC: &str = "RMQ_SYS_TRANS_OP_HALF_TOPIC";
-/// What stands in for records that were lost, and a group of what nobody sent.
+/// Topic of the records that replace lost ones, and producer group of records that no producer sent.
 pub const REPAIR_TOPIC: &str = "TXSTORE_REPAIR";
-/// The same, where a longer name does not fit the bytes that are to be filled.
+/// The same for records that are too short for the longer name.
 pub const SHORT_REPAIR_TOPIC: &str = "~";
-/// Holds the discarded halves.
+/// Holds the discarded half messages.
 pub const DISCARD_TOPIC: &str = "TRANS_CHECK_MAX_TIME_TOPIC";
 /// Holds the delayed messages.
 pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
-/// The group whose offsets say how far half and op messages are done.
+/// The group whose offsets tell how far half and op messages are processed.
 pub const TRANSACTION_GROUP: &str = "CID_RMQ_SYS_TRANS";
-/// What the names of the system's own groups begin with.
+/// Prefix of the names of the system's own groups.
 pub const SYSTEM_GROUP_PREFIX: &str = "CID_RMQ_SYS_";
-/// The topic whose settings a topic gets that is created by its first message.
+/// The topic whose settings a topic gets when its first message creates it.
 pub const TEMPLATE_TOPIC: &str = "TBW102";
-/// What a group's retry topic begins with.
+/// Prefix of a group's retry topic.
 pub const RETRY_PREFIX: &str = "%RETRY%";
-/// What a group's topic of dead letters begins with.
+/// Prefix of a group's dead letter topic.
 pub const DEAD_LETTER_PREFIX: &str = "%DLQ%";
 
 /// The longest topic, in bytes.
 pub const TOPIC_MAX: usize = 127;
 /// The longest retry or dead letter topic, in bytes.
 pub const RETRY_TOPIC_MAX: usize = 255;
-/// The longest group, in bytes: retry topics are made from it.
+/// The longest group, in bytes. It is short because retry topics contain it.
 pub const GROUP_MAX: usize = 120;
 /// The longest name of a directory entry on Linux's file systems, in bytes.
 pub const PATH_COMPONENT_MAX: usize = 255;
@@ -56,12 +56,12 @@ const SYSTEM_TOPICS: &[&str] = &[
 ];
 const SHOWN_MAX: usize = 64;
 
-/// Returns whether a topic is the system's.
+/// Returns whether a topic is a system topic.
 pub fn is_system_topic(name: &str) -> bool {
     SYSTEM_TOPICS.contains(&name) || name.starts_with(SYSTEM_PREFIX)
 }
 
-/// Whether clients may send to this topic.
+/// Checks that clients may send to this topic.
 pub fn validate_topic(name: &str) -> Result<()> {
     let is_group_topic = name.starts_with(RETRY_PREFIX) || name.starts_with(DEAD_LETTER_PREFIX);
     validate("topic", name, if is_group_topic { RETRY_TOPIC_MAX } else { TOPIC_MAX })?;
@@ -73,12 +73,12 @@ pub fn validate_topic(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a group may have this name.
+/// Checks that a group may have this name.
 pub fn validate_group(name: &str) -> Result<()> {
     validate("group", name, GROUP_MAX)
 }
 
-/// Returns whether a name may stand in a path below the store: asked again wherever a path is built.
+/// Returns whether a name may be part of a path below the store. Checked wherever a path is built.
 pub fn valid_path_component(name: &str) -> bool {
     (1..=PATH_COMPONENT_MAX).contains(&name.len()) && name.bytes().all(is_allowed) && name != "." && name != ".."
 }
@@ -103,7 +103,7 @@ const fn is_allowed(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'%' | b'|')
 }
 
-/// Returns a name as an error shows it: escaped, and its beginning only where it is long.
+/// Returns a name as an error shows it: escaped, and truncated if it is long.
 fn shown(name: &str) -> String {
     match name.char_indices().nth(SHOWN_MAX).and_then(|(end, _)| name.get(..end)) {
         Some(beginning) => format!("{beginning:?}…"),

@@ -1,8 +1,8 @@
-//! Consumer offsets: how far each group has read each queue.
+//! Keeps how far each consumer group has read each queue.
 //!
 //! In:     acknowledged queue offsets.
 //! Out:    `config/consumerOffset.json`, as a broker keeps it.
-//! Always: what the file holds and this room does not know stays in it.
+//! Always: unknown content of the file is kept.
 //! Not here: when to write, and whether an offset is above its queue's end.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,12 +17,12 @@ use crate::units::{QueueId, TimestampMs};
 
 const FILE: &str = "consumerOffset.json";
 
-/// How far each group has read each queue.
+/// How far each consumer group has read each queue.
 #[derive(Debug)]
 pub struct ConsumerOffsets {
-    /// Topic → group → queue → offset: found by borrowed names, so that setting a known one allocates nothing.
+    /// Topic → group → queue → offset. Lookups borrow the names, so that updating a known offset allocates nothing.
     table: BTreeMap<String, BTreeMap<String, BTreeMap<QueueId, u64>>>,
-    /// The file as it was read; the table is laid over it on writing.
+    /// The file as it was read. A write merges the table into it.
     file: Value,
     dirty: bool,
 }
@@ -34,7 +34,8 @@ impl Default for ConsumerOffsets {
 }
 
 impl ConsumerOffsets {
-    /// Reads the file, or its backup; the texts say what was damaged. With both bad the offsets are lost, and so said.
+    /// Reads the file, or its backup. The texts name the damage. If both are bad, the offsets are lost and a text says
+    /// so.
     pub fn load(storage: &dyn Storage) -> Result<(Self, Vec<String>)> {
         let loaded = config_file::load(storage, FILE)?;
         let mut offsets = Self::default();
@@ -49,7 +50,7 @@ impl ConsumerOffsets {
         for (key, queues) in file.get("offsetTable").and_then(Value::as_object).into_iter().flatten() {
             let Some((topic, group)) = key.split_once('@').filter(|(_, group)| !group.contains('@')) else { continue };
             for (queue, offset) in queues.as_object().into_iter().flatten() {
-                // Anything else than a queue with an offset stays in the file, unread.
+                // Anything except a queue with an offset stays in the file, unread.
                 if let (Ok(queue), Some(offset)) = (queue.parse(), offset.as_u64()) {
                     self.put(topic, group, QueueId(queue), offset);
                 }
@@ -62,18 +63,18 @@ impl ConsumerOffsets {
         self.table.get(topic)?.get(group)?.get(&queue).copied()
     }
 
-    /// Returns the lowest offset at which a group goes on in a queue; one that has none there begins at the first
-    /// message. `None`: no group reads the topic.
+    /// Returns the lowest offset at which a group continues in a queue. A group without an offset there begins at the
+    /// first message. `None` if no group reads the topic.
     pub fn lowest(&self, topic: &str, queue: QueueId) -> Option<u64> {
         let offset = |queues: &BTreeMap<QueueId, u64>| queues.get(&queue).copied().unwrap_or(0);
         if let Some(group) = topic.strip_prefix(RETRY_PREFIX) {
-            // Its own group reads it, whatever other names have a place there (docs/format.md).
+            // Only the topic's own group reads it, whatever other names are stored for it (docs/format.md).
             return Some(self.table.get(topic).and_then(|groups| groups.get(group)).map_or(0, offset));
         }
         self.table.get(topic)?.values().map(offset).min()
     }
 
-    /// Notes the next offset that a group reads of a queue.
+    /// Sets the next offset that a group reads of a queue.
     pub fn set(&mut self, topic: &str, group: &str, queue: QueueId, offset: u64) {
         let known = self.table.get_mut(topic).and_then(|groups| groups.get_mut(group)?.get_mut(&queue));
         match known {
@@ -89,7 +90,7 @@ impl ConsumerOffsets {
         groups.entry(group.to_owned()).or_default().insert(queue, offset);
     }
 
-    /// Forgets how far a group has read a topic, in the file, too.
+    /// Removes a group's offsets in a topic, also from the file.
     pub fn remove(&mut self, topic: &str, group: &str) {
         if let Some(groups) = self.table.get_mut(topic) {
             groups.remove(group);
@@ -105,7 +106,7 @@ impl ConsumerOffsets {
         self.dirty = true;
     }
 
-    /// All of them, by topic, group and queue.
+    /// Returns all offsets, by topic, group and queue.
     pub fn all(&self) -> Vec<(String, String, QueueId, u64)> {
         self.rows().map(|(topic, group, queue, offset)| (topic.to_owned(), group.to_owned(), queue, offset)).collect()
     }
@@ -123,7 +124,7 @@ impl ConsumerOffsets {
         self.dirty
     }
 
-    /// The next write is due, whatever was set: the file may have been replaced by another program.
+    /// Makes the next write due in any case, because another program may have replaced the file.
     pub const fn distrust_file(&mut self) {
         self.dirty = true;
     }
@@ -157,7 +158,8 @@ impl ConsumerOffsets {
         Ok(())
     }
 
-    /// Returns the file's value with the table's offsets in it; both of a broker's tables are there, if only empty.
+    /// Returns the file's value with the table's offsets merged in. Both of a broker's tables are present, even if
+    /// empty.
     fn laid_over(&self) -> Value {
         let mut file = self.file.clone();
         for table in ["groupTopicMap", "offsetTable"] {
@@ -180,7 +182,7 @@ fn below<'v>(value: &'v mut Value, key: &str) -> Option<&'v mut Map<String, Valu
     inside(value.as_object_mut()?, key)
 }
 
-/// Returns the object behind a key; made if there is none, also in place of something else.
+/// Returns the object at a key. Creates it if it is missing or not an object.
 fn inside<'v>(object: &'v mut Map<String, Value>, key: &str) -> Option<&'v mut Map<String, Value>> {
     let value = object.entry(key).or_insert(Value::Null);
     if !value.is_object() {

@@ -1,6 +1,6 @@
-//! Options: every limit of a store, with RocketMQ's defaults.
+//! Defines every limit of a store, with RocketMQ's defaults.
 //!
-//! In:     what the caller asks for.
+//! In:     the caller's options.
 //! Out:    `StoreOptions`, checked.
 //! Always: a size that is `None` is taken from the store's own files, or is RocketMQ's default for a new store.
 //! Not here: policy (check times, retention), which is Python's.
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 /// When an append is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushDiskType {
-    /// In the page cache: a killed process loses nothing, lost power the last half second.
+    /// In the page cache: a killed process loses nothing, a power loss the last half second.
     Async,
     /// Durable: nothing acknowledged is lost.
     Sync,
@@ -24,43 +24,44 @@ pub const COMMIT_LOG_FILE_SIZE: u64 = 1 << 30;
 pub const CONSUME_QUEUE_FILE_SIZE: u64 = 300_000 * 20;
 /// RocketMQ's `maxMessageSize`, in bytes.
 pub const MAX_MESSAGE_SIZE: u32 = 4 << 20;
-/// The smallest commit log file: below it a file could hold little more than its own blank record.
+/// The smallest commit log file. A smaller file could hold little more than its own blank record.
 pub const COMMIT_LOG_FILE_SIZE_MIN: u64 = 4 << 10;
-/// No file is larger: RocketMQ maps each in one piece, and counts its bytes in a Java int.
+/// The largest file: RocketMQ maps each in one piece, and counts its bytes in a Java int.
 pub const FILE_SIZE_MAX: u64 = (1 << 31) - 1;
-/// Room that a broker may need in a half's properties to put it back with its counters (format.md, Transactions).
+/// Bytes that a broker may need in a half message's properties to put it back with its counters (format.md,
+/// Transactions).
 pub const PUT_BACK_ROOM: usize = 148;
 
-/// Everything about a store that a caller may choose.
+/// The options of a store.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// Nothing is written, no lock is taken.
+    /// Opens without writing and without a lock.
     pub read_only: bool,
-    /// When an append is acknowledged; with `Sync` half messages are durable, too.
+    /// When an append is acknowledged. With `Sync` half messages are durable, too.
     pub flush_disk_type: FlushDiskType,
     /// When a half message is acknowledged.
     pub transaction_flush_disk_type: FlushDiskType,
-    /// Bytes of a commit log file.
+    /// Size of a commit log file in bytes.
     pub commit_log_file_size: Option<u64>,
-    /// Bytes of a consume queue file, a multiple of 20.
+    /// Size of a consume queue file in bytes, a multiple of 20.
     pub consume_queue_file_size: Option<u64>,
     /// Slots of an index file.
     pub max_hash_slot_num: Option<u32>,
     /// Entries of an index file.
     pub max_index_num: Option<u32>,
-    /// Bytes of a body at most.
+    /// Maximum size of a body in bytes.
     pub max_message_size: u32,
     /// Milliseconds between two background syncs.
     pub flush_interval_ms: u64,
-    /// Bytes of an op message's body at most.
+    /// Maximum size of an op message's body in bytes.
     pub op_message_size_max: usize,
-    /// Whether records carry a CRC of their own; `None`: on in stores that are made here, as it was in others.
+    /// Whether records carry a CRC of their own. `None`: on in stores that txstore creates, unchanged in others.
     pub append_prop_crc: Option<bool>,
     /// The age from which an end counts as late, in milliseconds; a message's immunity time replaces it.
     pub transaction_timeout_ms: i64,
     /// Whether a late end that no check asked for is refused, as RocketMQ does.
     pub reject_late_end: bool,
-    /// How many transactions may pend.
+    /// Maximum number of pending transactions.
     pub pending_transactions_max: u64,
     /// The address that records name as their store host.
     pub store_host: SocketAddr,
@@ -92,7 +93,7 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
-    /// Checks every range. Nothing has been touched when this fails.
+    /// Checks every range. A failure has no side effects.
     pub fn check(&self) -> Result<()> {
         let within = |option: &str, value: Option<u64>, least: u64, most: u64, unit: &str| match value {
             Some(value) if !(least..=most).contains(&value) => {
@@ -103,7 +104,7 @@ impl StoreOptions {
         let (log, queue) = (self.commit_log_file_size, self.consume_queue_file_size);
         within("mapped_file_size_commit_log", log, COMMIT_LOG_FILE_SIZE_MIN, FILE_SIZE_MAX, "bytes")?;
         within("mapped_file_size_consume_queue", queue, 20, FILE_SIZE_MAX - FILE_SIZE_MAX % 20, "bytes")?;
-        // Whether slots and entries fit into one file together is asked where both are known.
+        // Whether slots and entries fit into one file together is checked where both are known.
         within("max_hash_slot_num", self.max_hash_slot_num.map(u64::from), 1, FILE_SIZE_MAX / 4, "slots")?;
         within("max_index_num", self.max_index_num.map(u64::from), 2, FILE_SIZE_MAX / 20, "entries")?;
         for (option, value) in [

@@ -1,8 +1,8 @@
-//! Panics: bugs of ours, told as a line of JSON where whoever reads the log wants nothing else.
+//! Reports panics, which are our bugs, as a line of JSON if the log consists of JSON lines.
 //!
 //! In:     a panic of any thread.
-//! Out:    one line on stderr, with the keys that the command line's log has.
-//! Always: only a program asks for it, since a process has one such hook; a library leaves it as it is.
+//! Out:    one line on stderr, with the keys of the command line's log.
+//! Always: only a program installs it, because a process has one panic hook; a library leaves the hook unchanged.
 //! Not here: what a panic ends.
 
 use std::io::Write;
@@ -14,10 +14,10 @@ use serde_json::json;
 use crate::clock::{Clock, SystemClock};
 use crate::units::TimestampMs;
 
-/// From now on a panic is told as JSON.
+/// Reports every later panic as JSON.
 pub fn log_as_json() {
     panic::set_hook(Box::new(|info| {
-        // Nobody is left to hear of an error.
+        // An error is ignored, because no reader is left to report it to.
         let _ = std::io::stderr().write_all(line(info, SystemClock.wall()).as_bytes());
     }));
 }
@@ -36,7 +36,7 @@ fn line(info: &PanicHookInfo<'_>, now: TimestampMs) -> String {
     format!("{told}\n")
 }
 
-/// As `2026-01-31T12:00:00.000Z`.
+/// Formats a time as `2026-01-31T12:00:00.000Z`.
 fn time_text(TimestampMs(now): TimestampMs) -> Option<String> {
     DateTime::from_timestamp_millis(now).map(|time| time.to_rfc3339_opts(SecondsFormat::Millis, true))
 }
@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(shown(4_107_542_400_000), "2100-03-01T00:00:00.000Z");
     }
 
-    /// A process of its own, since the hook is a process's.
+    /// The test uses a process of its own, because the hook belongs to the process.
     #[test]
     fn a_panic_in_a_thread_is_one_object() {
         let this = std::env::current_exe().unwrap();

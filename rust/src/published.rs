@@ -1,12 +1,12 @@
-//! Published ends: how far readers in other processes may read.
+//! Publishes how far readers in other processes may read.
 //!
 //! In:     the writer's ends as they move.
 //! Out:    the side file `txstore/published`, mapped by readers.
-//! Always: one writer; each value is written as one aligned 64-bit value, released by the writer and acquired by
-//!         readers; an odd epoch says that the store is being changed in another way than by appending. The file is
-//!         never replaced, so that a reader's map stays that of the file. A value that a full disk refuses is kept and
-//!         written with a later one: until then readers in other processes see less, never more.
-//! Not here: byte 1 of `lock`, without which nothing here holds.
+//! Always: one writer. Each value is written as one aligned 64-bit value, released by the writer and acquired by
+//!         readers. An odd epoch says that the store is being changed in another way than by appending. The file is
+//!         never replaced, so that a reader's map stays valid. A value that a full disk refuses is kept and written
+//!         with a later one: until then readers in other processes see less, never more.
+//! Not here: byte 1 of `lock`, without which the values are not valid.
 //!
 //! Little-endian, in values of 8 bytes:
 //!
@@ -53,19 +53,19 @@ const _: () = assert!(SYNC_FAILED < VALUES);
 pub struct Published {
     map: Box<dyn SharedMap>,
     file: Box<dyn File>,
-    /// What a writer has set, although the file may not have it yet.
+    /// The values that the writer has set. The file may not have them yet.
     wanted: [AtomicU64; VALUES],
-    /// A value could not be written.
+    /// Some value could not be written.
     is_behind: AtomicBool,
 }
 
 impl Published {
-    /// Returns the writer's: makes the file, or opens it and keeps its values if its header is good.
+    /// Opens the page for writing. Creates the file, or keeps its values if its header is good.
     pub fn create(storage: &dyn Storage) -> Result<Self> {
         storage.create_dir(DIR)?;
         let file = storage.open(PATH, OpenMode::Create)?;
         if has_good_header(&*file)? {
-            // A sync that failed once may have left bytes that are read but never go to the disk: the next sync takes these.
+            // A failed sync may have left bytes that are readable but never reach the disk. The next sync writes these.
             let mut bytes = [0; FILE_BYTES];
             file.read_at(&mut bytes, 0)?;
             file.write_at(&bytes, 0)?;
@@ -76,8 +76,8 @@ impl Published {
         Self::of(file)
     }
 
-    /// Takes all values back, because what is told of the store is not true any more; says whether there were any. The
-    /// epoch is odd until a writer has opened the store.
+    /// Clears all values, because they no longer describe the store. Returns whether there were any. The epoch is odd
+    /// until a writer has opened the store.
     pub fn clear(storage: &dyn Storage) -> Result<bool> {
         if storage.len(PATH)?.is_none() {
             return Ok(false);
@@ -92,14 +92,14 @@ impl Published {
         Ok(Self { map, file, wanted, is_behind: AtomicBool::new(false) })
     }
 
-    /// Over values that a model holds.
+    /// Creates the page over values that a model holds.
     #[cfg(loom)]
     pub(crate) fn over(map: Box<dyn SharedMap>, file: Box<dyn File>) -> Self {
         let wanted = std::array::from_fn(|_| AtomicU64::new(0));
         Self { map, file, wanted, is_behind: AtomicBool::new(false) }
     }
 
-    /// Opens a reader's; `None` if there is no such file or its header is bad.
+    /// Opens the page for reading; `None` if the file is missing or its header is bad.
     pub fn open(storage: &dyn Storage) -> Result<Option<Self>> {
         if storage.len(PATH)?.is_none() {
             return Ok(None);
@@ -123,17 +123,17 @@ impl Published {
         if self.map.store(index, to.to_le()).is_err() {
             self.is_behind.store(true, Ordering::SeqCst);
         } else if self.is_behind.load(Ordering::Relaxed) {
-            // It failed before, and is tried again with each value and each sync.
+            // A failure is retried with each later value and each sync.
             let _ = self.catch_up();
         }
     }
 
-    /// Writes what a full disk refused, if it did.
+    /// Writes the values that a full disk refused, if there are any.
     fn catch_up(&self) -> Result<()> {
         if !self.is_behind.swap(false, Ordering::SeqCst) {
             return Ok(());
         }
-        // The epoch is last: it says that the others are right.
+        // The epoch is written last, because it says that the others are right.
         for index in (EPOCH..VALUES).rev() {
             let Some(wanted) = self.wanted.get(index) else { continue };
             loop {
@@ -148,28 +148,30 @@ impl Published {
         Ok(())
     }
 
-    /// Returns which state of the store the other values belong to; odd while it is being changed.
+    /// Returns the epoch: which state of the store the other values belong to. It is odd while the store is being
+    /// changed.
     pub fn epoch(&self) -> u64 {
         self.load(EPOCH)
     }
 
-    /// Returns whether everything read since `epoch` was taken belongs to it. Ask after each batch, and drop it if not.
+    /// Returns whether everything read since `epoch` was taken belongs to it. Call it after each batch, and drop the
+    /// batch if it returns false.
     pub fn is_still(&self, epoch: u64) -> bool {
-        fence(Ordering::SeqCst); // what was read before stays before
+        fence(Ordering::SeqCst); // reads before the fence stay before it
         epoch.is_multiple_of(2) && self.epoch() == epoch
     }
 
-    /// The writer begins a change that is no append: readers drop what they read until it ends. Fails where readers
-    /// could not be told of it.
+    /// Begins a change of the store that is not an append. Readers drop what they read until it ends. Fails if readers
+    /// could not be told.
     pub fn begin_change(&self) -> Result<()> {
-        // A crash may have left an odd one: the next change is another one.
+        // A crash may have left an odd epoch. The next change must have another one.
         self.store(EPOCH, next_odd(self.epoch()));
         self.catch_up()?;
-        fence(Ordering::SeqCst); // what is changed after it stays after
+        fence(Ordering::SeqCst); // changes after the fence stay after it
         Ok(())
     }
 
-    /// The change is over.
+    /// Ends the change.
     pub fn end_change(&self) {
         let epoch = self.epoch();
         if !epoch.is_multiple_of(2) {
@@ -197,7 +199,7 @@ impl Published {
         self.store(DURABLE, to.0);
     }
 
-    /// Below it, queues hold every record.
+    /// Returns the offset below which queues hold every record.
     pub fn dispatched(&self) -> PhysicalOffset {
         PhysicalOffset(self.load(DISPATCHED))
     }
@@ -228,7 +230,7 @@ impl Published {
         self.store(SYNC_FAILED, u64::from(to));
     }
 
-    /// Makes the values durable: the next opening learns from them what must not be missing.
+    /// Makes the values durable. The next `open` learns from them which records must exist.
     pub fn sync(&self) -> Result<()> {
         self.catch_up()?;
         self.file.sync()
@@ -240,13 +242,14 @@ const fn next_odd(epoch: u64) -> u64 {
     epoch.wrapping_add(if epoch.is_multiple_of(2) { 1 } else { 2 })
 }
 
-/// A page without values, in an epoch that is odd and another one than the file had: readers may have it mapped.
+/// Writes a page without values, with an odd epoch that differs from the file's. Readers may have it mapped.
 fn make_empty(file: &dyn File) -> Result<()> {
     let mut epoch = [0; VALUE_BYTES];
     if file.len()? >= bytes_of(FILE_BYTES) {
         file.read_at(&mut epoch, bytes_of(EPOCH * VALUE_BYTES))?;
     }
-    // Never shorter, not even for a moment: a reader may have the file mapped. The header goes last.
+    // The file is never truncated, not even for a moment, because a reader may have it mapped. The header is written
+    // last.
     file.set_len(bytes_of(FILE_BYTES))?;
     let mut live = [0; LIVE_BYTES];
     for (byte, of_epoch) in live.iter_mut().zip(next_odd(u64::from_le_bytes(epoch)).to_le_bytes()) {
@@ -278,7 +281,7 @@ fn has_good_header(file: &dyn File) -> Result<bool> {
     Ok(bytes == header())
 }
 
-/// Returns a number of bytes as a position.
+/// Converts a number of bytes to a position.
 fn bytes_of(bytes: usize) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }

@@ -1,10 +1,10 @@
-//! Retention: what may go from the log's front, and why it must stay.
+//! Finds which log files may be removed from the front, and why a file must stay.
 //!
-//! In:     the log's files, the queues, how far each group has read, what pends.
+//! In:     the log's files, the queues, how far each group has read, pending transactions.
 //! Out:    facts about each file, from the front.
-//! Always: only whole files, never the one that holds the last record or one behind it; a pending half and a delayed
-//!         message that waits hold their file.
-//! Not here: how old is too old (Python), removing (store/expire.rs).
+//! Always: considers only whole files before the one with the last record. A pending half and an undelivered delayed
+//!         message hold their file.
+//! Not here: the maximum age (Python), removing (store/expire.rs).
 
 use crate::commit_log::CommitLog;
 use crate::consume_queue::{ConsumeQueue, QueueFiles};
@@ -23,25 +23,25 @@ pub struct LogFile {
     pub first: u64,
     /// One past its last byte.
     pub end: u64,
-    /// How long ago its newest record was stored, or a little less: by the record that followed it. The least of what
-    /// the clocks say, and never less than the age of a file after it.
+    /// How long ago its newest record was stored, or a little less, in milliseconds: measured by the next record. The
+    /// lowest age by any clock, and never less than the age of a later file.
     pub age_ms: i64,
-    /// A half message in it, or in front of it, pends; or a delayed message waits there.
+    /// The file, or one before it, holds a pending half message or an undelivered delayed message.
     pub is_held: bool,
-    /// A message in it, or in front of it, was not read by each group of its topic.
+    /// The file, or one before it, holds a message that some group of its topic has not read.
     pub is_unread: bool,
 }
 
-/// The lowest places of the log that something needs; `u64::MAX`: nothing does.
+/// The lowest physical offsets of the log that are needed; `u64::MAX` if nothing is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needed {
-    /// A copy of a pending half, or a delayed message.
+    /// The lowest copy of a pending half, or delayed message.
     pub held: u64,
-    /// A message that not all groups of its topic have passed.
+    /// The lowest message that some group of its topic has not read.
     pub unread: u64,
 }
 
-/// What pends and where the slowest reader of each queue goes on, as far as that is known without reading files.
+/// The pending transactions, and where the slowest reader of each queue continues, as known without reading files.
 #[derive(Debug)]
 pub struct Unread {
     pending: u64,
@@ -51,7 +51,7 @@ pub struct Unread {
 /// A queue with unread messages.
 #[derive(Debug)]
 struct UnreadQueue {
-    /// As far as it is in files.
+    /// The queue without the entries that are only in memory.
     settled: ConsumeQueue,
     next_read: u64,
     /// Its first unread message that is only in memory.
@@ -59,7 +59,7 @@ struct UnreadQueue {
 }
 
 impl Unread {
-    /// Looks through what pends and what is read. Reads no file: this runs under the put lock.
+    /// Collects pending transactions and read positions. Reads no file, because it runs under the put lock.
     pub fn of(derived: &mut Derived, half_queue_end: u64, offsets: &ConsumerOffsets) -> Self {
         let pending = derived.table.lowest_place(half_queue_end).unwrap_or(u64::MAX);
         let unread = |queue: &ConsumeQueue| {
@@ -74,7 +74,7 @@ impl Unread {
 }
 
 impl Needed {
-    /// Returns the lowest places of what is unread; reads queue files.
+    /// Returns the lowest offsets that are needed. Reads queue files.
     pub fn of(unread: &Unread, queue_files: &QueueFiles) -> Result<Self> {
         let mut needed = Self { held: unread.pending, unread: u64::MAX };
         for UnreadQueue { settled, next_read, in_memory } in &unread.queues {
@@ -92,13 +92,13 @@ impl Needed {
         Ok(needed)
     }
 
-    /// Returns the lowest place that must stay.
+    /// Returns the lowest physical offset that must stay.
     pub fn lowest(&self, keep_unread: bool) -> u64 {
         if keep_unread { self.held.min(self.unread) } else { self.held }
     }
 }
 
-/// Returns where the slowest reader of a queue goes on; `None`: nobody reads it.
+/// Returns the queue offset at which the slowest reader continues; `None` if no group reads the queue.
 fn next_read(
     delays: &DelayProgress,
     offsets: &ConsumerOffsets,
@@ -111,14 +111,14 @@ fn next_read(
     offsets.lowest(topic, queue_id).filter(|_| !is_system_topic(topic))
 }
 
-/// Returns one past the files that may go at all: the one that holds the last record stays.
+/// Returns one past the files that may be removed. The file with the last record stays.
 pub fn removable_end(log: &CommitLog, derived: &Derived) -> u64 {
     let last = derived.anchor.and_then(|anchor| log.segments.at(anchor.physical_offset));
     last.map_or(log.segments.first(), |segment| segment.base())
 }
 
-/// Facts about the first files of the log that may go at all, at most `limit`; `now` is the time in the sense of store
-/// timestamps. `seen_full_ms` tells for how long this process has known that a file is full.
+/// Returns facts about at most `limit` removable files from the front of the log. `now` is comparable with store
+/// timestamps. `seen_full_ms` returns for how long this process has known that a file is full, in milliseconds.
 pub fn log_files(
     log: &CommitLog,
     removable_end: u64,
@@ -136,7 +136,8 @@ pub fn log_files(
         Ok(LogFile { first, end, age_ms, is_held: needed.held < end, is_unread: needed.unread < end })
     });
     let mut files = facts.collect::<Result<Vec<_>>>()?;
-    // Where every clock was ahead once, the files after it still grow old, and it is older than they are.
+    // If all clocks were ahead when a file was written, later files still age, and the file is at least as old as they
+    // are.
     let mut after_ms = 0;
     for file in files.iter_mut().rev() {
         after_ms = file.age_ms.max(after_ms);
@@ -145,9 +146,9 @@ pub fn log_files(
     Ok(files)
 }
 
-/// Returns how old a file is, as the clocks agree: its newest record's store time, when it was written last. A time
-/// that is ahead of `now` was told by a clock that was ahead, and says nothing; where both are, this process's own
-/// clock counts.
+/// Returns a file's age in milliseconds: the lowest age by its newest record's store time and its modification time. A
+/// time later than `now` is ignored, because that clock was ahead. If both are ignored, this process's own measurement
+/// counts.
 fn age_ms(now: TimestampMs, stored: TimestampMs, modified: Option<TimestampMs>, seen_full_ms: i64) -> i64 {
     let ages = [Some(stored), modified].into_iter().flatten().map(|time| now.0.saturating_sub(time.0));
     ages.filter(|age| *age >= 0).min().unwrap_or(seen_full_ms)

@@ -1,9 +1,9 @@
-//! Settings: what txstore remembers about a store beside the log: `txstore/settings.json`.
+//! Stores what txstore remembers about a store in addition to the log: `txstore/settings.json`.
 //!
-//! In:     how the store was made, who wrote which range of the log, which queues were deleted.
-//! Out:    how to verify a record at an offset, where a queue that was deleted begins, and the id that tells this store
-//!         from any other.
-//! Always: checked by a CRC; missing or damaged means the cautious answer: nothing is known to be ours.
+//! In:     how the store was created, which process wrote which range of the log, which queues were deleted.
+//! Out:    how to verify a record at an offset, where a deleted queue begins, and the id that tells this store from any
+//!         other.
+//! Always: checked by a CRC. If the file is missing or damaged, no range counts as ours.
 
 use serde_json::{Value, json};
 
@@ -28,50 +28,50 @@ pub struct OwnRange {
     pub start: u64,
     /// One past its last byte; `None` while it grows.
     pub end: Option<u64>,
-    /// Whether its records carry their own CRC.
+    /// Whether its records carry a CRC of their own.
     pub crc: bool,
 }
 
-/// A queue whose topic was deleted: its messages are gone, while their records stay in the log until retention.
+/// A queue whose topic was deleted. Its messages are gone, while their records stay in the log until retention.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletedQueue {
     /// The topic.
     pub topic: String,
     /// The queue.
     pub queue_id: QueueId,
-    /// Messages below this queue offset are gone; the queue goes on here, so that no offset means two messages.
+    /// Messages below this queue offset are gone. The queue continues here, so that no offset means two messages.
     pub below: u64,
-    /// Their records stand below this physical offset.
+    /// Their records lie below this physical offset.
     pub log_end: u64,
 }
 
-/// What is remembered.
+/// The remembered facts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether appended records carry their own CRC.
+    /// Whether appended records carry a CRC of their own.
     pub append_prop_crc: bool,
-    /// Bytes of a commit log file.
+    /// Size of a commit log file in bytes.
     pub commit_log_file_size: Option<u64>,
-    /// Bytes of a consume queue file.
+    /// Size of a consume queue file in bytes.
     pub consume_queue_file_size: Option<u64>,
     /// Slots of an index file.
     pub index_slots: Option<u32>,
     /// Entries of an index file.
     pub index_entries: Option<u32>,
-    /// What txstore wrote, in order.
+    /// The ranges that txstore wrote, in order.
     pub ranges: Vec<OwnRange>,
     /// Queues of topics that were deleted.
     pub deleted: Vec<DeletedQueue>,
-    /// What tells this store from any other, also from one that is made later at the same path.
+    /// Tells this store from any other, also from one that is created later at the same path.
     pub id: Option<StoreId>,
 }
 
-/// A store's id: random, made once, and kept for the store's life.
+/// A store's id: random, created once, and kept for the store's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreId(u128);
 
 impl StoreId {
-    /// Creates the id that these random bits are.
+    /// Creates the id from random bits.
     pub const fn new(random: u128) -> Self {
         Self(random)
     }
@@ -80,8 +80,8 @@ impl StoreId {
         crc32fast::hash(self.to_string().as_bytes())
     }
 
-    /// Returns the id in a settings file, if it is whole. It has a checksum of its own: the one of the file covers what
-    /// releases without ids know, so that they can read the file.
+    /// Reads the id in a settings file, if it is whole. It has a checksum of its own: the file's checksum covers only
+    /// fields that releases without ids know, so that they can read the file.
     fn from_json(value: &Value) -> Option<Self> {
         let text = value.get("id")?.as_str()?;
         let id = Self(u128::from_str_radix(text, 16).ok()?);
@@ -119,16 +119,16 @@ impl Settings {
         replace_file(storage, PATH, format!("{value:#}\n").as_bytes(), false)
     }
 
-    /// Returns how a record at an offset is to be looked at.
+    /// Returns how a record at an offset is verified.
     pub fn verify(&self, physical_offset: u64) -> Verify {
         let own = self.ranges.iter().rev().find(|range| range.start <= physical_offset);
         let guarded = own.is_some_and(|range| range.crc && range.end.is_none_or(|end| physical_offset < end));
         let guarded = guarded && !mutated(Mutant::NoRecordCrc);
-        // A record's own CRC covers its body, too: one pass is enough.
+        // A record's own CRC also covers its body, so one pass is enough.
         Verify { body_crc: !guarded, record_crc: if guarded { RecordCrc::Required } else { RecordCrc::Ignore } }
     }
 
-    /// Returns whether txstore wrote what is at an offset.
+    /// Returns whether txstore wrote the record at an offset.
     pub fn wrote(&self, physical_offset: u64) -> bool {
         let holds =
             |range: &OwnRange| range.start <= physical_offset && range.end.is_none_or(|end| physical_offset < end);
@@ -151,7 +151,7 @@ impl Settings {
         self.ranges.iter().any(|range| range.start <= at && range.end.is_none_or(|end| at < end))
     }
 
-    /// From `start` on txstore writes; what follows a range that ended there goes on with it.
+    /// Begins a range that txstore writes at `start`. A range that ended there is continued.
     pub fn begin_range(&mut self, start: u64) {
         let crc = self.append_prop_crc;
         match self.ranges.last_mut() {
@@ -166,7 +166,7 @@ impl Settings {
         }
     }
 
-    /// Up to `end` txstore wrote.
+    /// Ends the range that txstore wrote at `end`.
     pub fn end_range(&mut self, end: u64) {
         if let Some(last) = self.ranges.last_mut() {
             last.end = Some(end);
@@ -174,19 +174,19 @@ impl Settings {
         self.ranges.retain(|range| range.end != Some(range.start));
     }
 
-    /// Returns where a queue that was deleted begins; 0: it was not.
+    /// Returns the queue offset at which a deleted queue begins; 0 if it was not deleted.
     pub fn deleted_below(&self, topic: &str, queue_id: QueueId) -> u64 {
         let is_it = |queue: &&DeletedQueue| queue.topic == topic && queue.queue_id == queue_id;
         self.deleted.iter().find(is_it).map_or(0, |queue| queue.below)
     }
 
-    /// Returns whether a record is one of a topic's that was deleted behind it.
+    /// Returns whether a record belongs to a topic that was deleted after the record was stored.
     pub fn has_deleted(&self, view: &RecordView<'_>) -> bool {
         let has_entry = matches!(view.transaction_type(), TransactionType::None | TransactionType::Commit);
         has_entry && view.queue_offset.0 < self.deleted_below(view.topic, view.queue_id)
     }
 
-    /// The messages of a queue that ends at `below` are gone.
+    /// Marks the messages of a queue below `below` as deleted.
     pub fn delete_queue(&mut self, queue: DeletedQueue) {
         self.deleted.retain(|other| (&other.topic, other.queue_id) != (&queue.topic, queue.queue_id));
         self.deleted.push(queue);
@@ -203,7 +203,7 @@ impl Settings {
             "maxIndexNum": self.index_entries,
             "written": ranges,
         });
-        // Only where there are some: the file of a store without them is as older releases read it.
+        // The fields are written only if a queue was deleted, so that older releases can read all other files.
         if let Some(fields) = value.as_object_mut().filter(|_| !self.deleted.is_empty()) {
             fields.insert("deleted".into(), self.deleted.iter().map(DeletedQueue::to_json).collect());
         }

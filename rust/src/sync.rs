@@ -1,11 +1,11 @@
-//! Sync: the locks and atomics of everything that threads share.
+//! Provides the locks and atomics of everything that threads share.
 //!
 //! In:     nothing.
-//! Out:    the standard library's locks, which no panic poisons, and its atomics; under `cfg(loom)` loom's, with the
-//!         same face, so that `make loom` runs the engine's own code in every order.
-//! Always: a lock is its own few bytes and the kernel's futex, so that a forked child's new stores meet nothing of its
-//!         parent's threads (the queue of waiting threads that `parking_lot` keeps for the whole process is copied by a
-//!         fork, full of threads that are gone).
+//! Out:    the standard library's locks, which no panic poisons, and its atomics. Under `cfg(loom)` loom's, with the
+//!         same interface, so that `make loom` runs the engine's own code in every order.
+//! Always: a lock consists of its own few bytes and the kernel's futex, so that new stores in a forked child share
+//!         nothing with the parent's threads. (A fork copies `parking_lot`'s process-wide queue of waiting threads,
+//!         full of threads that no longer exist.)
 //! Not here: what they guard; maps that other processes share.
 
 #[cfg(loom)]
@@ -18,13 +18,13 @@ pub(crate) use modelled::{Condvar, Mutex, MutexGuard};
 #[cfg(not(loom))]
 pub(crate) use unmodelled::{Condvar, Mutex, MutexGuard};
 
-/// Locks from a crate that has the standard library's.
+/// Defines locks on those of a crate with the standard library's interface.
 macro_rules! locks {
     ($library:ident) => {
         use std::sync::{PoisonError, TryLockError};
         pub(crate) use $library::sync::MutexGuard;
 
-        /// A panic with the lock held leaves it usable: what it guards is only changed where nothing panics.
+        /// A mutex that a panic leaves usable: what it guards changes only where nothing panics.
         #[derive(Debug, Default)]
         pub(crate) struct Mutex<T>($library::sync::Mutex<T>);
 
@@ -57,8 +57,8 @@ macro_rules! locks {
     };
 }
 
-/// For what no model runs through, under loom too.
-#[cfg_attr(loom, allow(dead_code))] // The rest of it is for builds without loom.
+/// Locks for code that no model runs, under loom too.
+#[cfg_attr(loom, allow(dead_code))] // Builds with loom use only a part of it.
 pub(crate) mod unmodelled {
     use std::sync::{RwLockReadGuard, RwLockWriteGuard};
     use std::time::Duration;
@@ -77,7 +77,7 @@ pub(crate) mod unmodelled {
         }
     }
 
-    /// As `Mutex`, for many readers.
+    /// A lock like `Mutex`, for many readers.
     #[derive(Debug, Default)]
     pub(crate) struct RwLock<T>(std::sync::RwLock<T>);
 
@@ -109,7 +109,8 @@ mod modelled {
     }
 
     impl Condvar {
-        /// Time stands still in a model: a wake-up that is lost is found as a thread that waits for ever.
+        /// Waits without a timeout, because time does not pass in a model. A lost wake-up shows as a thread that waits
+        /// for ever.
         pub(crate) fn wait_for<'a, T>(&self, guard: MutexGuard<'a, T>, _: Duration) -> MutexGuard<'a, T> {
             self.wait(guard)
         }

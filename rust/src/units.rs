@@ -1,4 +1,4 @@
-//! Units: one type for each number that must not be mistaken for another.
+//! Defines one type for each number that must not be mistaken for another.
 //!
 //! In:     plain integers at the edges (bytes on disk, Python).
 //! Out:    newtypes with the few operations that make sense.
@@ -14,7 +14,7 @@ pub struct PhysicalOffset(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueOffset(pub u64);
 
-/// The number of a queue within its topic. Signed because RocketMQ's records carry a signed one.
+/// The number of a queue within its topic. It is signed because RocketMQ's records carry a signed number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(pub i32);
 
@@ -62,13 +62,13 @@ impl fmt::Display for TimestampMs {
     }
 }
 
-/// Returns a length in memory as a file's length; lossless on the 64-bit machines that this crate supports.
+/// Converts a length in memory to a file length. Lossless on the 64-bit machines that this crate supports.
 #[inline]
 pub(crate) fn to_u64(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// Returns a file's length as a length in memory; lossless on the 64-bit machines that this crate supports.
+/// Converts a file length to a length in memory. Lossless on the 64-bit machines that this crate supports.
 #[inline]
 pub(crate) fn to_usize(length: u64) -> usize {
     usize::try_from(length).unwrap_or(usize::MAX)

@@ -1,4 +1,4 @@
-//! Names: what RocketMQ's own validator takes and refuses, and that an error says why.
+//! Names: what RocketMQ's own validator accepts and refuses, and that an error says why.
 
 use super::*;
 

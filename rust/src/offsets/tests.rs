@@ -1,4 +1,4 @@
-//! Offsets that survive a restart, in a file that a broker wrote and goes on with.
+//! Offsets survive a restart, in a file that a broker wrote and continues to use.
 
 use super::*;
 use crate::storage::disk::Disk;

@@ -1,4 +1,4 @@
-//! Sizes that no broker could open are refused, by option, value and what is accepted.
+//! Sizes that no broker could open are refused. The error names the option, the value and what is accepted.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The ends that another process sees, and headers that it must not believe.
+//! The ends that another process sees, and headers that it must reject.
 
 use super::*;
 use crate::storage::disk::Disk;

@@ -1,8 +1,8 @@
-//! One file of a row: written by position, read through a map.
+//! One file of a segment list: written by position, read through a map.
 //!
-//! In:     bytes at offsets of the whole row.
+//! In:     bytes at offsets of the whole list.
 //! Out:    views of them.
-//! Always: nothing outside the file's own range is touched; the map is read-only.
+//! Always: touches nothing outside the file's own range; the map is read-only.
 //! Not here: which bytes are valid.
 
 use std::borrow::Cow;
@@ -15,10 +15,10 @@ use crate::mutant::{Mutant, mutated};
 use crate::storage::{File, OpenMode, ReadMap, Storage};
 use crate::sync::unmodelled::Mutex;
 
-/// Makes a file of zeros, sparse, durable with its name before it is used.
+/// Creates a sparse file of zeros. The file and its name are durable before it is used.
 ///
-/// Where that fails the file is removed again: it would be found with its full length, which the disk may not have and no
-/// later sync would write. One that cannot be removed stops all writing.
+/// If that fails, the file is removed again: it would be found with its full length, which the disk may not have and no
+/// later sync would write. If it cannot be removed, all writing stops.
 pub fn make_file(storage: &dyn Storage, directory: &str, path: &str, size: u64) -> Result<Box<dyn File>> {
     let file = storage.open(path, OpenMode::Create)?;
     let made = file.set_len(size).and_then(|()| file.sync()).and_then(|()| storage.sync_dir(directory));
@@ -31,7 +31,7 @@ pub fn make_file(storage: &dyn Storage, directory: &str, path: &str, size: u64) 
     }
 }
 
-/// A fixed-size file that holds the row's bytes from `base` on (RocketMQ's `MappedFile`).
+/// A file of fixed size that holds the list's bytes from `base` on (RocketMQ's `MappedFile`).
 #[derive(Debug)]
 pub struct Segment {
     base: u64,
@@ -40,7 +40,7 @@ pub struct Segment {
     root: PathBuf,
     file: Box<dyn File>,
     map: OnceLock<Box<dyn ReadMap>>,
-    /// Why a sync failed; held while one runs.
+    /// Why a sync failed. The lock is held while a sync runs.
     failed_sync: Mutex<Option<String>>,
 }
 
@@ -56,23 +56,23 @@ impl Segment {
         Self { base, size, path, root, file, map: OnceLock::new(), failed_sync: Mutex::new(None) }
     }
 
-    /// Makes the file, sparse, durable with its name before it is used.
+    /// Creates the file, sparse. The file and its name are durable before it is used.
     pub fn create(storage: &dyn Storage, directory: &str, path: String, base: u64, size: u64) -> Result<Self> {
         let file = make_file(storage, directory, &path, size)?;
         Ok(Self::of(storage, file, path, base, size))
     }
 
-    /// Returns the row's offset of this file's first byte.
+    /// Returns the offset of this file's first byte in the list.
     pub const fn base(&self) -> u64 {
         self.base
     }
 
-    /// Returns the row's offset behind this file's last byte.
+    /// Returns the offset after this file's last byte in the list.
     pub const fn end(&self) -> u64 {
         self.base + self.size
     }
 
-    /// Returns whether the byte at an offset of the row stands in this file.
+    /// Returns whether this file holds the byte at an offset of the list.
     pub const fn holds(&self, offset: u64) -> bool {
         self.base <= offset && offset < self.end()
     }
@@ -82,23 +82,23 @@ impl Segment {
         &self.path
     }
 
-    /// Writes bytes at an offset of the row.
+    /// Writes bytes at an offset of the list.
     pub fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.file.write_at(bytes, offset - self.base)
     }
 
-    /// Takes space for a range of the row.
+    /// Allocates space for a range of the list.
     pub fn allocate(&self, range: Range<u64>) -> Result<()> {
         self.file.allocate(self.local(&range))
     }
 
-    /// Makes a range of the row read as zeros.
+    /// Makes a range of the list read as zeros.
     pub fn punch(&self, range: Range<u64>) -> Result<()> {
         self.file.punch(self.local(&range))
     }
 
-    /// Makes what was written durable; once that failed, it fails for good: the system reports an error to one caller only,
-    /// and another thread's sync right behind it would succeed without the bytes.
+    /// Makes what was written durable. After one failure it always fails, because the system reports an error to one
+    /// caller only, and the next sync of another thread would succeed without the bytes.
     pub fn sync(&self) -> Result<()> {
         let mut failed = self.failed_sync.lock();
         if let Some(why) = failed.as_ref().filter(|_| !mutated(Mutant::SyncRetried)) {
@@ -107,12 +107,12 @@ impl Segment {
         self.file.sync().inspect_err(|error| *failed = Some(error.to_string()))
     }
 
-    /// Sets the length once more, which the next sync makes durable even if the one at the file's making failed.
+    /// Sets the length again. The next sync makes it durable even if the sync at the file's creation failed.
     pub fn renew_length(&self) -> Result<()> {
         self.file.set_len(self.size)
     }
 
-    /// Returns the bytes of a range of the row, which must lie within this file.
+    /// Returns the bytes of a range of the list, which must lie within this file.
     pub fn bytes(&self, range: Range<u64>) -> Result<Cow<'_, [u8]>> {
         let local = self.local(&range);
         self.map()?.bytes(local.clone()).ok_or_else(|| Error::StoreCorrupt {
@@ -122,7 +122,7 @@ impl Segment {
         })
     }
 
-    /// Returns where the file is, for messages.
+    /// Returns the file's full path, for messages.
     pub fn place(&self) -> PathBuf {
         self.root.join(&self.path)
     }
@@ -134,7 +134,7 @@ impl Segment {
 
     fn map(&self) -> Result<&dyn ReadMap> {
         if self.map.get().is_none() {
-            // Two threads may both map; the loser's map is dropped at once.
+            // Two threads may both map the file. The second map is dropped at once.
             let _ = self.map.set(self.file.map_read()?);
         }
         self.map.get().map(AsRef::as_ref).ok_or(Error::StoreClosed)

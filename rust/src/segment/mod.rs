@@ -1,4 +1,4 @@
-//! Segments: files of one size in a row, which together are one long array of bytes.
+//! Stores one long array of bytes in a list of files of equal size.
 
 mod file;
 mod queue;

@@ -1,8 +1,8 @@
-//! The row of files itself: finds the file of an offset, adds one at the end, removes some at either end.
+//! Manages a segment list: finds the file of an offset, adds files at the end, removes them at either end.
 //!
 //! In:     a directory of files named by their first byte's offset, 20 digits.
 //! Out:    the segment of an offset.
-//! Always: the files are of one size and follow each other without a gap.
+//! Always: the files have one size and follow each other without a gap.
 //! Not here: where the valid bytes end.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::storage::{DirEntry, OpenMode, Storage};
 use crate::sync::unmodelled::RwLock;
 use crate::units::{PhysicalOffset, TimestampMs, to_usize};
 
-/// A row of segments (RocketMQ's `MappedFileQueue`).
+/// A list of segments (RocketMQ's `MappedFileQueue`).
 #[derive(Debug)]
 pub struct SegmentQueue {
     storage: Arc<dyn Storage>,
@@ -23,19 +23,20 @@ pub struct SegmentQueue {
 }
 
 impl SegmentQueue {
-    /// Opens the files of a directory. A gap between them is `MissingFile`, another length `ForeignStore`.
+    /// Opens the files of a directory. Fails with `MissingFile` for a gap between them and with `ForeignStore` for
+    /// another length.
     pub fn open(storage: Arc<dyn Storage>, directory: &str, size: u64, read_only: bool) -> Result<Self> {
         let mode = if read_only { OpenMode::Read } else { OpenMode::Write };
         let mut segments: Vec<Arc<Segment>> = Vec::new();
         for (base, entry) in Self::files(storage.as_ref(), directory)? {
             let path = format!("{directory}/{}", entry.name);
             if read_only && segments.is_empty() && storage.len(&path)?.is_none() {
-                // Its writer has removed it since it was listed.
+                // The writer has removed the file since it was listed.
                 continue;
             }
             if entry.len == 0 {
-                // A crash left it between its making and its length; nothing was ever in it. Another thing of that name
-                // than a file is an error.
+                // A crash left this file between its creation and setting its length, so it never held anything. If the
+                // name is not a file, opening fails.
                 storage.open(&path, OpenMode::Read)?;
                 continue;
             }
@@ -53,12 +54,12 @@ impl SegmentQueue {
         Ok(Self { storage, directory: directory.to_owned(), size, segments: RwLock::new(segments) })
     }
 
-    /// Returns the error of files that should hold `from..to` and are not there.
+    /// Returns the error for missing files that should hold `from..to`.
     pub fn missing(&self, from: u64, to: u64) -> Error {
         missing(self.storage.as_ref(), &self.directory, from, to)
     }
 
-    /// The files of a row with their bases, in order; other names are passed over.
+    /// Returns the files of a segment list with their bases, in order. Ignores other names.
     pub fn files(storage: &dyn Storage, directory: &str) -> Result<Vec<(u64, DirEntry)>> {
         let entries = storage.list(directory)?.unwrap_or_default();
         let numbered = |entry: DirEntry| {
@@ -68,12 +69,12 @@ impl SegmentQueue {
         Ok(entries.into_iter().filter_map(numbered).collect())
     }
 
-    /// Returns where the files are.
+    /// Returns the storage that holds the files.
     pub const fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
     }
 
-    /// Returns bytes of one file.
+    /// Returns the size of one file in bytes.
     pub const fn file_size(&self) -> u64 {
         self.size
     }
@@ -96,7 +97,7 @@ impl SegmentQueue {
         segments.get(to_usize(index)).cloned()
     }
 
-    /// Returns the file that holds an offset; made if it is the next one of the row.
+    /// Returns the file that holds an offset. Creates it if it is the next one of the list.
     pub fn at_or_create(&self, offset: u64) -> Result<Arc<Segment>> {
         loop {
             if let Some(segment) = self.at(offset) {
@@ -109,7 +110,7 @@ impl SegmentQueue {
         }
     }
 
-    /// Opens the file that another process added after the last one, if there is one; says whether.
+    /// Opens the file that another process added after the last one. Returns whether there was one.
     pub fn extend(&self) -> Result<bool> {
         let mut segments = self.segments.write();
         let next = segments.last().map(|last| last.end());
@@ -121,7 +122,7 @@ impl SegmentQueue {
         };
         let path = format!("{}/{base:020}", self.directory);
         if self.storage.len(&path)?.is_none() {
-            // Its writer has removed it since it was listed; it has published that before.
+            // The writer has removed the file since it was listed, and has published that before.
             return Ok(false);
         }
         segments.push(Arc::new(Segment::open(self.storage.as_ref(), path, base, self.size, OpenMode::Read)?));
@@ -135,7 +136,7 @@ impl SegmentQueue {
         Ok(files.iter().any(|(base, file)| file.len == self.size && *base >= end))
     }
 
-    /// Opens the files that are there now, in place of those that were open.
+    /// Replaces the open files by those that exist now.
     pub fn open_again(&self) -> Result<()> {
         let now = Self::open(Arc::clone(&self.storage), &self.directory, self.size, true)?;
         let segments = now.all();
@@ -143,23 +144,24 @@ impl SegmentQueue {
         Ok(())
     }
 
-    /// Forgets the files that begin above an offset: a writer has only reserved them, and may remove them.
+    /// Closes the files that begin above an offset: the writer has only reserved them, and may remove them.
     pub fn forget_above(&self, offset: u64) {
         self.segments.write().retain(|segment| segment.base() <= offset);
     }
 
-    /// Forgets the files that end at or below an offset; who holds one reads on in it.
+    /// Closes the files that end at or below an offset. A reader that holds one can continue in it.
     pub fn forget_below(&self, offset: u64) {
         self.segments.write().retain(|segment| segment.end() > offset);
     }
 
-    /// Removes the files that end at or below an offset, never the last one. How many they were.
+    /// Removes the files that end at or below an offset, except the last file. Returns how many it removed.
     pub fn remove_below(&self, offset: u64) -> Result<usize> {
         let mut expired = self.all();
         expired.pop();
         expired.retain(|segment| segment.end() <= offset);
         for segment in &expired {
-            // From the front, each for good before the next: lost power may undo any of several removals, and leave a gap.
+            // Files are removed from the front, each durably before the next, because a power loss may undo any of
+            // several removals and leave a gap.
             self.storage.unlink(segment.path())?;
             self.storage.sync_dir(&self.directory)?;
             self.forget_below(segment.end());
@@ -167,7 +169,7 @@ impl SegmentQueue {
         Ok(expired.len())
     }
 
-    /// Removes the files without a byte, which opening passed over: a broker would not take them for files of the row.
+    /// Removes the empty files that `open` ignored, because a broker would not accept them as part of the list.
     pub fn remove_empty(&self) -> Result<()> {
         for (_, entry) in Self::files(self.storage.as_ref(), &self.directory)?.iter().filter(|(_, file)| file.len == 0)
         {
@@ -177,7 +179,7 @@ impl SegmentQueue {
         Ok(())
     }
 
-    /// Removes the files that begin at or behind an offset.
+    /// Removes the files that begin at or after an offset.
     pub fn remove_from(&self, offset: u64) -> Result<()> {
         let mut segments = self.segments.write();
         let keep = segments.partition_point(|segment| segment.base() < offset);
@@ -185,7 +187,8 @@ impl SegmentQueue {
         if removed.is_empty() {
             return Ok(());
         }
-        // From the end, each for good before the next: lost power may undo any of several removals, and leave a gap.
+        // Files are removed from the end, each durably before the next, because a power loss may undo any of several
+        // removals and leave a gap.
         for segment in removed.iter().rev() {
             self.storage.unlink(segment.path())?;
             self.storage.sync_dir(&self.directory)?;
@@ -193,12 +196,12 @@ impl SegmentQueue {
         Ok(())
     }
 
-    /// Returns when a file was written last, by the wall clock of then; `None` if that is not known.
+    /// Returns when a file was last written, by the wall clock; `None` if that is not known.
     pub fn modified(&self, segment: &Segment) -> Result<Option<TimestampMs>> {
         self.storage.modified(segment.path())
     }
 
-    /// Makes a range durable: every file that it touches.
+    /// Makes every file that a range touches durable.
     pub fn sync(&self, from: u64, to: u64) -> Result<()> {
         let touched: Vec<_> =
             self.all().into_iter().filter(|segment| segment.base() < to && from < segment.end()).collect();

@@ -1,4 +1,4 @@
-//! Settings come back as they were; a damaged file says nothing, never something wrong.
+//! Settings read back unchanged. A damaged file yields nothing, never a wrong value.
 
 use super::*;
 use crate::storage::memory::Memory;
@@ -39,7 +39,7 @@ fn any_flipped_byte_is_the_same_or_nothing() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1 << bit;
             replace_file(&memory, PATH, &damaged, false).unwrap();
-            // Space between two words may change into other space.
+            // A whitespace character may change into another one.
             let found = Settings::load(&memory).unwrap();
             let without_id = Settings { id: None, ..settings() };
             let same = found.is_none() || found == Some(settings()) || found == Some(without_id);
@@ -66,7 +66,7 @@ fn ranges_tell_who_wrote_what() {
     assert_eq!([99, 100, 399, 400, 499, 500, 9_999].map(required), [false, true, true, false, false, true, true]);
 }
 
-/// A release that knows no ids checks the file's CRC over the fields that it knows; the id is not one of them.
+/// A release that knows no ids checks the file's CRC over the fields that it knows. The id is not one of them.
 #[test]
 fn the_files_crc_is_the_one_of_a_release_without_ids() {
     let memory = Memory::new();

@@ -1,11 +1,11 @@
-//! Disk: the files below one real directory.
+//! Implements storage on the files below one real directory.
 //!
 //! In:     relative paths and byte ranges.
 //! Out:    bytes, maps and locks of the operating system.
-//! Always: every path is walked part by part from one directory handle and no part may be a symbolic link; files are
-//!         0600, directories 0700, handles close on exec.
+//! Always: walks every path part by part from one directory handle, and no part may be a symbolic link. Files are 0600,
+//!         directories 0700, handles close on exec.
 //! Not here: what is synced when (the callers know the order).
-#![allow(unsafe_code)] // Maps and locks have no safe form; each block says who keeps its invariant.
+#![allow(unsafe_code)] // Maps and locks have no safe form. Each block says which code keeps its invariant.
 
 mod lock;
 
@@ -33,9 +33,9 @@ const EXT_MAGIC: fs::FsWord = 0xEF53; // ext2 to ext4
 const TMPFS_MAGIC: fs::FsWord = 0x0102_1994;
 const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
-const BLANK_BLOCK_BYTES: usize = 4096; // how much `is_blank` looks at in one step
+const BLANK_BLOCK_BYTES: usize = 4096; // how many bytes `is_blank` reads in one step
 const BLANK_BLOCKS_MAX: usize = 16;
-const ZERO_BLOCK_BYTES: usize = 1 << 20; // one write where holes cannot be punched
+const ZERO_BLOCK_BYTES: usize = 1 << 20; // the size of one write if holes cannot be punched
 
 /// The files below one real directory.
 #[derive(Debug)]
@@ -50,12 +50,12 @@ impl Disk {
         let failed = |source: io::Error| Error::from_io("open", root, source);
         let root = std::path::absolute(root).map_err(failed)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // Only the store's own directory may be reached through a link: the user named it.
+        // Only the store's own directory may be a symbolic link, because the user named it.
         let handle = retry_on_intr(|| fs::open(&root, flags, Mode::empty())).map_err(|e| failed(e.into()))?;
         Ok(Self { root, handle })
     }
 
-    /// Returns the same, and the directory (not those above it) is made if it is not there.
+    /// Opens the files like `open`, and creates the directory (not its parents) if it is missing.
     pub fn create(root: &Path) -> Result<Self> {
         let failed = |source: Errno| Error::from_io("create", root, source.into());
         match fs::mkdir(root, Mode::from_raw_mode(DIR_MODE)) {
@@ -80,7 +80,7 @@ impl Disk {
         self.error(operation, path, io::Error::new(io::ErrorKind::InvalidInput, why))
     }
 
-    /// Returns the handle of a directory, walked part by part; `ENOENT` where a part is missing.
+    /// Returns the handle of a directory, walked part by part. Fails with `ENOENT` if a part is missing.
     fn dir(&self, parts: &[&str]) -> Result<OwnedFd, Errno> {
         let mut here = self.handle.try_clone().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         for part in parts {
@@ -89,7 +89,7 @@ impl Disk {
         Ok(here)
     }
 
-    /// A path's directory handle and last part, or the error of that call.
+    /// Returns a path's directory handle and last part, or the error of the call that failed.
     fn parent<'p>(&self, operation: &'static str, path: &'p str) -> Result<(Result<OwnedFd, Errno>, &'p str)> {
         let (above, name) = parent_and_name(path).ok_or_else(|| self.refused(operation, path))?;
         Ok((self.dir(&above), name))
@@ -97,7 +97,8 @@ impl Disk {
 
     fn open_file(&self, operation: &'static str, path: &str, flags: OFlags) -> Result<Result<OwnedFd, Errno>> {
         let (above, name) = self.parent(operation, path)?;
-        // Opening a pipe would wait for its other end; what is no regular file is refused afterwards.
+        // Without NONBLOCK, opening a pipe would wait for its other end. Everything except a regular file is refused
+        // afterwards.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         Ok(above.and_then(|above| retry_on_intr(|| fs::openat(&above, name, flags, Mode::from_raw_mode(FILE_MODE)))))
     }
@@ -230,7 +231,7 @@ impl Storage for Disk {
     }
 }
 
-/// Returns what a directory holds, unsorted. What vanishes meanwhile is left out.
+/// Returns the entries of a directory, unsorted. Leaves out entries that disappear in the meantime.
 fn dir_entries(handle: BorrowedFd<'_>) -> Result<Vec<DirEntry>, Errno> {
     let mut entries = Vec::new();
     for entry in retry_on_intr(|| fs::Dir::read_from(handle))? {
@@ -280,7 +281,7 @@ impl DiskFile {
         self.error(operation, io::Error::new(io::ErrorKind::UnexpectedEof, "the file ends before"))
     }
 
-    /// Writes zeros over what is not a hole already, up to the file's end.
+    /// Writes zeros over everything that is not a hole, up to the file's end.
     fn write_zeros(&self, range: Range<u64>) -> Result<()> {
         let end = range.end.min(self.len()?);
         let zeros = vec![0; ZERO_BLOCK_BYTES];
@@ -300,9 +301,9 @@ impl DiskFile {
 }
 
 impl DiskFile {
-    /// Returns whether a byte that was written once can be written again on a full disk. Where a file system copies on
-    /// write (btrfs; XFS for blocks that a copy of the file shares), storing through a map needs space, and without it
-    /// ends the process by a signal. A file system that is not known is taken for one of these.
+    /// Returns whether written bytes can be written again on a full disk. If a file system copies on write (btrfs; XFS
+    /// for blocks that a copy of the file shares), storing through a map needs space. Without it a signal ends the
+    /// process. An unknown file system counts as one of these.
     fn keeps_its_blocks(&self) -> bool {
         fs::fstatfs(&self.handle).is_ok_and(|stat| [EXT_MAGIC, TMPFS_MAGIC].contains(&stat.f_type))
     }
@@ -326,7 +327,7 @@ impl File for DiskFile {
     fn allocate(&self, range: Range<u64>) -> Result<()> {
         let Some(bytes) = range.end.checked_sub(range.start).filter(|bytes| *bytes > 0) else { return Ok(()) };
         match retry_on_intr(|| fs::fallocate(&self.handle, FallocateFlags::KEEP_SIZE, range.start, bytes)) {
-            // Such a file system takes space when the bytes are written; a full disk shows then.
+            // Such a file system allocates space when the bytes are written, and reports a full disk then.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             Err(source) => Err(self.error("reserve space for", source)),
         }
@@ -396,7 +397,7 @@ impl File for DiskFile {
     }
 
     fn sync(&self) -> Result<()> {
-        // Only an interruption, which did nothing, is tried again: after a real failure the pages count as clean.
+        // Only an interruption, which did nothing, is retried: after a real failure the pages count as clean.
         retry_on_intr(|| fs::fdatasync(&self.handle)).map_err(|e| self.error("sync", e))
     }
 
@@ -406,9 +407,9 @@ impl File for DiskFile {
             return Ok(Box::new(DiskReadMap { map: None }));
         }
         let bytes = usize::try_from(len).map_err(|_| self.error("map", Errno::OVERFLOW))?;
-        // SAFETY: the map is read-only and no store file is made shorter while it is open (docs/failures.md),
-        // so no access faults. Other bytes than those below the visible end may change under the view; callers look at
-        // those only as plain integers and bytes, whose every value is allowed, and verify them afterwards.
+        // SAFETY: the map is read-only and no store file is truncated while it is open (docs/failures.md), so no access
+        // faults. Only bytes past the visible end may change under the view; callers read those only as plain integers
+        // and bytes, whose every value is allowed, and verify them afterwards.
         let map = unsafe { MmapOptions::new().len(bytes).map(&self.handle) }.map_err(|e| self.error("map", e))?;
         Ok(Box::new(DiskReadMap { map: Some(map) }))
     }
@@ -433,7 +434,7 @@ impl File for DiskFile {
         }
         let mut options = MmapOptions::new();
         let options = options.len(bytes);
-        // SAFETY (both): the file is at least that long and never made shorter; its bytes are touched only through the
+        // SAFETY (both): the file is at least that long and never truncated; its bytes are touched only through the
         // atomics below and by writes of whole values, by this process and by others.
         if self.writable && self.keeps_its_blocks() {
             let map = unsafe { options.map_mut(&self.handle) }.map_err(|e| self.error("map", e))?;
@@ -467,7 +468,7 @@ impl ReadMap for DiskReadMap {
     }
 }
 
-/// The values as their one writer has them.
+/// The values for their only writer.
 #[derive(Debug)]
 struct DiskSharedMap {
     map: MmapMut,
@@ -485,7 +486,7 @@ impl SharedMap for DiskSharedMap {
     }
 }
 
-/// The values as a reader sees them: a store into them would fault, so it never gets the atomics.
+/// The values for a reader. A store into them would fault, so the reader never gets the atomics.
 #[derive(Debug)]
 struct DiskWatchedMap {
     map: Mmap,
@@ -497,15 +498,15 @@ impl SharedMap for DiskWatchedMap {
         if index >= self.values {
             return 0;
         }
-        // SAFETY: as in `DiskSharedMap`; the pages are read-only, where exactly relaxed loads of this size are allowed,
-        // so the ordering comes from the fence.
+        // SAFETY: as in `DiskSharedMap`. The pages are read-only, where only relaxed loads of this size are allowed, so
+        // the ordering comes from the fence.
         #[allow(clippy::cast_ptr_alignment)]
         let cell = unsafe { &*self.map.as_ptr().cast::<AtomicU64>().add(index) };
         let mut value = cell.load(Ordering::Relaxed);
         loop {
             fence(Ordering::Acquire);
-            // Where the writer writes values with `pwrite`, the kernel copies eight bytes, on all processors that we know
-            // at once. Should one copy them in parts, two reads that agree still give a whole value.
+            // If the writer writes values with `pwrite`, the kernel copies eight bytes at once on all processors that
+            // we know. If one copies them in parts, two equal reads still give a whole value.
             let again = cell.load(Ordering::Relaxed);
             if again == value {
                 return value;
@@ -523,8 +524,8 @@ impl SharedMap for DiskWatchedMap {
     }
 }
 
-/// The values as their one writer has them on a file system where storing through a map may need space: each is written
-/// with `pwrite`, which reports a full disk as an error.
+/// The values for their only writer on a file system where storing through a map may need space. Each is written with
+/// `pwrite`, which reports a full disk as an error.
 #[derive(Debug)]
 struct DiskWrittenMap {
     watched: DiskWatchedMap,
@@ -540,7 +541,7 @@ impl SharedMap for DiskWrittenMap {
         if index >= self.watched.values {
             return Ok(());
         }
-        // What was written before must be seen before: the kernel's copy is a plain one.
+        // Earlier writes must be seen before this one, and the kernel's copy has no ordering of its own.
         fence(Ordering::SeqCst);
         let position = u64::try_from(index.saturating_mul(size_of::<u64>())).unwrap_or(u64::MAX);
         self.file.write_at(&to.to_ne_bytes(), position)

@@ -1,9 +1,9 @@
-//! Memory: files that lose, tear, and refuse at the n-th call.
+//! Implements storage in memory that loses writes, tears them, and fails at the n-th call.
 //!
 //! In:     the same calls as a disk's.
-//! Out:    the same answers; and, asked for, a copy as a crash would leave it.
-//! Always: what a seed decides is decided again by the same seed; calls that change something are counted from 1; files
-//!         know when they were written last if they are given a clock.
+//! Out:    the same answers; and on request a copy of the files after a crash.
+//! Always: the same seed leads to the same result. Calls that change something are counted from 1. Files know their
+//!         modification time if they have a clock.
 
 mod content;
 mod held;
@@ -33,29 +33,29 @@ use tree::{Inode, Node, Tree, parent};
 
 const LEN_MAX: u64 = i64::MAX.cast_unsigned();
 
-/// What a crash leaves.
+/// What survives a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashKeep {
-    /// The process was killed: every call that returned counts.
+    /// The process was killed: the effect of every finished call survives.
     PageCache,
-    /// The power was lost: what was synced counts, and by chance more.
+    /// The power was lost: synced bytes survive, and others by chance.
     PowerLoss,
 }
 
 /// How a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// EIO. A sync that fails so has written some sectors and forgets the others.
+    /// EIO. Such a failed sync has written some sectors and drops the others.
     Io,
     /// ENOSPC.
     NoSpace,
     /// EROFS.
     ReadOnly,
-    /// A write stops with EIO after that many bytes; another call fails with EIO.
+    /// A write stops with EIO after this many bytes. Any other call fails with EIO.
     Tear(usize),
-    /// The machine stands still: EIO, and no call has any effect. What `crash` finds then is what the call before left.
+    /// The machine stops: EIO, and no call has any effect. `crash` finds what the previous call left.
     Stop,
-    /// As `Stop`, but a write has put that many bytes down before; later calls find it standing still.
+    /// As `Stop`, but a write has stored this many bytes before. Later calls have no effect.
     StopInside(usize),
 }
 
@@ -66,22 +66,22 @@ struct Plan {
     sticky: bool,
 }
 
-/// What is counted, and what is to fail.
+/// The counters, and the calls that fail.
 #[derive(Debug, Default)]
 struct Faults {
     calls: u64,
     with_reads: bool,
     plan: Option<Plan>,
-    /// Of each call the bytes that it was to write, if that is asked for.
+    /// The number of bytes that each call was to write, if that is recorded.
     writes: Option<Vec<usize>>,
 }
 
-/// Decides what lost power leaves: a number from 0 to the one given.
+/// Decides what survives a power loss: returns a number from 0 to its argument.
 type Choose<'c> = dyn FnMut(usize) -> usize + 'c;
 
 type Watch = dyn Fn(&Path) + Send + Sync;
 
-/// Is told the path of each call before it happens.
+/// Receives the path of each call before it happens.
 #[derive(Default)]
 struct Watcher(Option<Arc<Watch>>);
 
@@ -91,7 +91,7 @@ impl std::fmt::Debug for Watcher {
     }
 }
 
-/// Bytes that can still be allocated; `u64::MAX`: without a bound.
+/// Bytes that can still be allocated; `u64::MAX`: no limit.
 #[derive(Debug)]
 struct Space(u64);
 
@@ -118,9 +118,9 @@ struct Shared {
     space: Mutex<Space>,
     /// Held locks, by file and byte.
     locks: Mutex<HashSet<(usize, u64)>>,
-    /// How often a store was opened here, also before a crash.
+    /// How often a store was opened here, including before a crash.
     opens: AtomicU64,
-    /// Tells when a file was written last; without it that is not known.
+    /// Gives the modification time of files. Without a clock it is unknown.
     clock: Mutex<Option<Arc<dyn Clock>>>,
     gate: Arc<SyncGate>,
 }
@@ -133,12 +133,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Returns no files, no faults.
+    /// Creates storage without files and faults.
     pub fn new() -> Self {
         Self { root: PathBuf::from("/memory"), ..Self::default() }
     }
 
-    /// Returns a copy of the files as they would be found after a crash at this moment, without locks and faults.
+    /// Returns a copy of the files after a crash at this moment, without locks and faults.
     #[must_use]
     pub fn crash(&self, seed: u64, keep: CrashKeep) -> Self {
         match keep {
@@ -150,14 +150,14 @@ impl Memory {
         }
     }
 
-    /// Returns a copy as lost power would leave it, where each choice, from 0 to what is given, is the caller's: how
-    /// many of a sector's changes were written, whether a name was, how long the file is.
+    /// Returns a copy of the files after a power loss. `choose` decides, from 0 to its argument, how many of a sector's
+    /// changes were written, whether a name was, how long the file is.
     #[must_use]
     pub fn lose_power(&self, mut choose: impl FnMut(usize) -> usize) -> Self {
         self.over(self.shared.tree.lock().after_power_loss(&mut choose))
     }
 
-    /// Files are told by this clock when they are written.
+    /// Uses this clock for the modification times of files.
     #[must_use]
     pub fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
         *self.shared.clock.lock() = Some(clock);
@@ -171,17 +171,17 @@ impl Memory {
         Self { root: self.root.clone(), shared: Arc::new(shared) }
     }
 
-    /// Lets a call fail, counted from 1 since the files were made; if `sticky`, every later one, too.
+    /// Makes a call fail, counted from 1 since the files were created. With `sticky`, every later call fails, too.
     pub fn fail_at(&self, call: u64, kind: FaultKind, sticky: bool) {
         self.shared.faults.lock().plan = Some(Plan { call, kind, sticky });
     }
 
-    /// Lets no call fail any more.
+    /// Ends all faults.
     pub fn clear_fault(&self) {
         self.shared.faults.lock().plan = None;
     }
 
-    /// Counts calls that only read, too, or no more.
+    /// Sets whether calls that only read are counted, too.
     pub fn count_reads(&self, with_reads: bool) {
         self.shared.faults.lock().with_reads = with_reads;
     }
@@ -203,17 +203,17 @@ impl Memory {
         });
     }
 
-    /// Leaves so many bytes that can be allocated (each new file takes one); `u64::MAX`, the default, sets no bound.
+    /// Leaves this many bytes that can be allocated (each new file takes one); `u64::MAX`, the default, sets no limit.
     pub fn leave_space(&self, bytes: u64) {
         *self.shared.space.lock() = Space(bytes);
     }
 
-    /// Notes from here on how many bytes each counted call is to write; 0: it is no write.
+    /// Records from now on how many bytes each counted call is to write; 0 if it does not write.
     pub fn note_writes(&self) {
         self.shared.faults.lock().writes = Some(Vec::new());
     }
 
-    /// Returns what was noted: so a test knows where a call can be torn.
+    /// Returns the recorded sizes, so that a test knows where a call can be torn.
     pub fn noted_writes(&self) -> Vec<usize> {
         self.shared.faults.lock().writes.clone().unwrap_or_default()
     }
@@ -245,7 +245,7 @@ impl Memory {
             .map_or(Ok(()), |fault| Err(self.error(operation, path, fault.error())))
     }
 
-    /// Returns the path in one spelling, and what stands there.
+    /// Returns the normalized path, and the node at it.
     fn find(&self, tree: &Tree, operation: &'static str, path: &str) -> Result<Option<Node>> {
         if parent_and_name(path).is_none() {
             return Err(self.error(operation, path, io::ErrorKind::InvalidInput));
@@ -253,7 +253,7 @@ impl Memory {
         tree.find(path).map_err(|e| self.error(operation, path, e))
     }
 
-    /// Returns a directory's path in one spelling.
+    /// Returns a directory's normalized path.
     fn dir<'p>(&self, operation: &'static str, path: &'p str) -> Result<&'p str> {
         match parts(path) {
             Some(parts) if parts.is_empty() => Ok(""),
@@ -279,7 +279,7 @@ impl Memory {
 }
 
 impl Shared {
-    /// Counts a call, and gives the fault it meets.
+    /// Counts a call, and returns its fault.
     fn next(&self, path: &Path, only_reads: bool) -> Option<FaultKind> {
         let watch = self.watcher.lock().0.clone();
         if let Some(watch) = watch {
@@ -319,7 +319,7 @@ impl Storage for Memory {
 
     fn opener(&self) -> Opener {
         let opens = self.shared.opens.fetch_add(1, Ordering::SeqCst);
-        // Not random: a simulation that is repeated writes the same bytes.
+        // The number is not random, so that a repeated simulation writes the same bytes.
         Opener { process: 1, opens, random: Some(0x0074_7873_746F_7265 << 64 | u128::from(opens)) }
     }
 
@@ -442,7 +442,7 @@ impl Storage for Memory {
             return Ok(());
         };
         if !matches!(fault, FaultKind::Stop | FaultKind::StopInside(_)) {
-            // As each file's own sync that fails: some of it went to the disk, and the rest never will.
+            // As with a failed sync of each file, some of it reached the disk, and the rest never will.
             let mut random = Random::new(self.shared.faults.lock().calls);
             tree.files().iter().for_each(|file| file.lock().fail_sync(&mut |most| random.up_to(most)));
         }
@@ -468,7 +468,7 @@ impl Storage for Memory {
     }
 }
 
-/// Returns a number of its own for each file that lives.
+/// Returns a number that is unique among the existing files.
 fn identity(inode: &Inode) -> usize {
     Arc::as_ptr(inode).addr()
 }
@@ -476,7 +476,7 @@ fn identity(inode: &Inode) -> usize {
 #[derive(Debug)]
 struct MemoryLock {
     shared: Arc<Shared>,
-    _inode: Inode, // keeps the file's number its own
+    _inode: Inode, // keeps the file's number unique
     place: (usize, u64),
 }
 
@@ -505,7 +505,7 @@ impl MemoryFile {
         self.shared.next(&self.path, true).map_or(Ok(()), |fault| Err(self.error(operation, fault.error())))
     }
 
-    /// Counts a change up to `end`; the fault that it meets is the caller's.
+    /// Counts a change up to `end`. The caller handles the returned fault.
     fn changes(&self, operation: &'static str, end: Option<u64>) -> Result<Option<FaultKind>> {
         let fault = self.shared.next(&self.path, false);
         if !self.writable {

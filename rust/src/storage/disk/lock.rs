@@ -1,4 +1,4 @@
-//! Locks of single bytes of a file, as open-file-description locks.
+//! Locks single bytes of a file, with open-file-description locks.
 //!
 //! In:     an open file, a byte.
 //! Out:    a held lock.
@@ -19,7 +19,7 @@ use crate::storage::Lock;
 /// No descriptor.
 const NONE: RawFd = -1;
 
-/// Where the descriptor of one lock of this process is noted, for `close_in_child`.
+/// An entry that holds the descriptor of one lock of this process, for `close_in_child`.
 ///
 /// The list only grows, a free entry is used again, and no lock guards it: a fork may come at any moment, and a mutex
 /// that another thread holds at that moment would stay locked in the child for ever.
@@ -52,7 +52,7 @@ impl Held {
             }
             let new = Box::into_raw(Box::new(Self::new(NONE)));
             if entry.next.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-                // SAFETY: another thread added an entry first, so nobody else has seen this one.
+                // SAFETY: another thread added an entry first, so no other code has seen this one.
                 drop(unsafe { Box::from_raw(new) });
             }
         }
@@ -61,7 +61,7 @@ impl Held {
 
 static FIRST: Held = Held::new(NONE);
 
-/// Closes this process's copies of all locks. To be called in a child right after the fork; its parent keeps its locks.
+/// Closes this process's copies of all locks. Call it in a child right after the fork. The parent keeps its locks.
 pub fn close_in_child() {
     let mut entry = Some(&FIRST);
     while let Some(held) = entry {
@@ -71,8 +71,8 @@ pub fn close_in_child() {
 }
 
 fn owned(descriptor: RawFd) -> Option<OwnedFd> {
-    // SAFETY: a noted descriptor is owned by its entry alone: `DiskLock::take` gave it up, and the swap that took it out
-    // of the entry gives it to one caller only.
+    // SAFETY: a noted descriptor is owned by its entry alone: `DiskLock::take` handed over its ownership, and the swap
+    // that took it out of the entry returns it to one caller only.
     (descriptor != NONE).then(|| unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
@@ -87,7 +87,8 @@ pub(super) struct DiskLock {
 impl DiskLock {
     /// Takes the exclusive lock of a byte; `None` if it is held elsewhere.
     pub(super) fn take(file: OwnedFd, byte: u64) -> Result<Option<Self>, Errno> {
-        // It is noted before it is locked, so that a fork in between leaves no copy that holds the lock unnoticed.
+        // The descriptor is noted before it is locked, so that a fork in between leaves no unknown copy that holds the
+        // lock.
         let lock = Self { held: Held::note(file.into_raw_fd()), byte, process: process() };
         match lock.ask(libc::F_OFD_SETLK, libc::F_WRLCK) {
             Ok(_) => Ok(Some(lock)),
@@ -97,7 +98,7 @@ impl DiskLock {
     }
 
     fn ask(&self, command: i32, kind: i32) -> Result<i32, Errno> {
-        // SAFETY: the descriptor is open as long as it is noted, and only `drop` takes it out in this process.
+        // SAFETY: the descriptor is open while it is noted, and only `drop` takes it out in this process.
         let file = unsafe { BorrowedFd::borrow_raw(self.held.descriptor.load(Ordering::Acquire)) };
         one_byte_lock(file, command, kind, self.byte)
     }
@@ -107,8 +108,8 @@ impl Drop for DiskLock {
     fn drop(&mut self) {
         // In a forked child the entry may already belong to a lock of its own, and the lock itself is the parent's.
         if self.process == process() {
-            // Closing alone would keep the lock as long as any forked child lives. An error changes nothing: the
-            // descriptor is closed anyway.
+            // Closing alone would keep the lock while any forked child lives. An error changes nothing: the descriptor
+            // is closed anyway.
             let _ = self.ask(libc::F_OFD_SETLK, libc::F_UNLCK);
             drop(owned(self.held.descriptor.swap(NONE, Ordering::AcqRel)));
         }
@@ -121,13 +122,13 @@ fn process() -> u32 {
     std::process::id()
 }
 
-/// Returns whether somebody holds the exclusive lock of a byte.
+/// Returns whether a process holds the exclusive lock of a byte.
 pub(super) fn is_locked(file: &OwnedFd, byte: u64) -> Result<bool, Errno> {
-    // A shared lock is in the way of exclusive ones only, which is the question.
+    // A shared lock conflicts only with exclusive ones, which is what the call asks for.
     Ok(one_byte_lock(file.as_fd(), libc::F_OFD_GETLK, libc::F_RDLCK, byte)? != libc::F_UNLCK)
 }
 
-/// Asks for, or about, an open-file-description lock of one byte; gives the kind of lock that the answer names.
+/// Requests or tests an open-file-description lock of one byte. Returns the kind of lock in the answer.
 fn one_byte_lock(handle: BorrowedFd<'_>, command: i32, kind: i32, byte: u64) -> Result<i32, Errno> {
     let start = libc::off_t::try_from(byte).map_err(|_| Errno::INVAL)?;
     let (kind, whence) = (i16::try_from(kind), i16::try_from(libc::SEEK_SET));
@@ -135,8 +136,8 @@ fn one_byte_lock(handle: BorrowedFd<'_>, command: i32, kind: i32, byte: u64) -> 
     // SAFETY: `flock` is a plain C structure of integers, for which all zeros is a value; l_pid must be 0 here.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     (lock.l_type, lock.l_whence, lock.l_start, lock.l_len) = (l_type, l_whence, start, 1);
-    // SAFETY: the handle is open for as long as it is borrowed and `lock` is a live structure of the type that both
-    // commands take; the call keeps no pointer to it.
+    // SAFETY: the handle is open while it is borrowed and `lock` is a live structure of the type that both commands
+    // take; the call keeps no pointer to it.
     retry_on_intr(|| match unsafe { libc::fcntl(handle.as_raw_fd(), command, &raw mut lock) } {
         -1 => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
         _ => Ok(()),

@@ -1,4 +1,4 @@
-//! The files of a real directory: what the trait promises, and what no path may reach.
+//! Files of a real directory keep what the trait promises, and no path reaches outside.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -154,7 +154,7 @@ fn no_path_leads_outside() {
     assert!(outside.path().join("secret").exists());
 }
 
-/// Where storing through a map may need space, values are written. Readers must never see parts of two values.
+/// If storing through a map may need space, values are written. Readers must never see parts of two values.
 #[test]
 fn a_value_that_is_written_is_seen_whole() {
     const WRITES: u64 = 200_000;

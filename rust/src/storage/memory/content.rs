@@ -1,9 +1,9 @@
-//! File content: what a file reads as now, what of it is durable, and what lies between.
+//! Tracks a file's current bytes, its durable bytes, and the changes between them.
 //!
 //! In:     writes, lengths, holes, syncs.
-//! Out:    bytes now, or bytes as lost power would leave them.
-//! Always: without power each 512-byte sector is as it was after one of the writes since the last sync, or before them
-//!         all, whatever became of its neighbours; the length likewise.
+//! Out:    bytes now, or bytes after a power loss.
+//! Always: after a power loss each 512-byte sector is as it was after one of the writes since the last sync, or before
+//!         them all, independently of other sectors; the length likewise.
 //! Not here: names.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use crate::units::TimestampMs;
 
 const SECTOR_BYTES: u64 = 512;
 const VALUE_BYTES: u64 = 8;
-const VALUES_MIN: usize = 512; // one page, so that later maps of more values find room
+const VALUES_MIN: usize = 512; // one page, so that later maps of more values fit
 
 /// A change that is not durable yet.
 #[derive(Clone, Debug)]
@@ -32,9 +32,9 @@ pub(super) struct Content {
     now: Sparse,
     durable: Sparse,
     pending: Vec<Pending>,
-    /// Values mapped by `map_shared`; their stores are taken over before anything else looks.
+    /// Values mapped by `map_shared`. Their stores are copied into the file before any other access.
     shared: Option<Arc<[AtomicU64]>>,
-    /// When it was written last.
+    /// When it was last written.
     modified: Option<TimestampMs>,
 }
 
@@ -91,19 +91,19 @@ impl Content {
         }
     }
 
-    /// A sync that failed: some sectors went to the disk, and the others never will, though they are still read.
+    /// Fails a sync: some sectors reached the disk, and the others never will, though they can still be read.
     pub(super) fn fail_sync(&mut self, choose: &mut Choose<'_>) {
         self.durable = self.without_power(choose);
         self.pending.clear();
     }
 
-    /// Returns the same file after its process was killed: nothing that returned is lost, nothing became durable.
+    /// Returns the same file after its process was killed: no finished call is lost, nothing became durable.
     pub(super) fn without_process(&mut self) -> Self {
         self.take_over();
         Self { shared: None, ..self.clone() }
     }
 
-    /// Returns the same file after the power was lost, all of it durable.
+    /// Returns the same file after a power loss, all of it durable.
     pub(super) fn after_power_loss(&mut self, choose: &mut Choose<'_>) -> Self {
         let survived = self.without_power(choose);
         Self { now: survived.clone(), durable: survived, pending: Vec::new(), shared: None, modified: self.modified }
@@ -125,9 +125,9 @@ impl Content {
         file
     }
 
-    /// What happened to each sector since the last sync, in order.
+    /// Returns the changes of each sector since the last sync, in order.
     fn sector_changes(&self) -> BTreeMap<u64, Vec<(Range<u64>, &Pending)>> {
-        let mut written = BTreeSet::new(); // pages, so that a hole in a large file costs only where something was
+        let mut written = BTreeSet::new(); // pages, so that a hole in a large file costs only where bytes were written
         let mut sectors: BTreeMap<u64, Vec<_>> = BTreeMap::new();
         for change in &self.pending {
             let mut ranges = Vec::new();
@@ -180,7 +180,7 @@ impl Content {
         self.shared.clone().filter(|shared| shared.len() >= values)
     }
 
-    /// Writes what was stored into the shared values since the last look.
+    /// Copies stores into the shared values since the last access into the file.
     fn take_over(&mut self) {
         let Some(shared) = self.shared.clone() else { return };
         for (at, value) in (0..self.now.len).step_by(8).zip(shared.iter()) {
@@ -193,7 +193,7 @@ impl Content {
         }
     }
 
-    /// Shows a change of the file's bytes in the shared values.
+    /// Copies a change of the file's bytes into the shared values.
     fn hand_over(&self, range: &Range<u64>) {
         for (at, value) in (0..range.end).step_by(8).zip(self.shared.iter().flat_map(|shared| shared.iter())) {
             if at + VALUE_BYTES > range.start {

@@ -1,4 +1,4 @@
-//! Held syncs: a disk that is slow for as long as a test wants.
+//! Holds syncs, like a disk that is slow for as long as a test wants.
 //!
 //! In:     syncs of files.
 //! Out:    the same, later.
@@ -46,7 +46,7 @@ impl HeldSyncs {
         Self(Arc::clone(gate))
     }
 
-    /// Returns when a sync waits.
+    /// Waits until a sync is held.
     pub fn wait_for_one(&self) {
         let mut state = self.0.state.lock();
         while state.waiting == 0 {

@@ -1,7 +1,7 @@
-//! Chance: numbers that only a seed decides.
+//! Generates numbers from a seed.
 //!
 //! In:     a seed.
-//! Out:    the same numbers for the same seed (`SplitMix64`), so that a failing run can be run again.
+//! Out:    the same numbers for the same seed (`SplitMix64`), so that a failing run can be repeated.
 
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);

@@ -1,8 +1,8 @@
-//! Sparse content: a file's bytes in memory, where pages of zeros take no space.
+//! Stores a file's bytes in memory, where pages of zeros take no space.
 //!
 //! In:     byte ranges.
 //! Out:    bytes.
-//! Always: what lies past the length is zeros.
+//! Always: bytes past the length are zeros.
 //! Not here: what of it is durable.
 
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ impl Sparse {
         self.len = self.len.max(at.saturating_add(wide(bytes.len())));
     }
 
-    /// Writes without changing the length.
+    /// Writes bytes without changing the length.
     pub(super) fn put(&mut self, at: u64, bytes: &[u8]) {
         let mut rest = bytes;
         for piece in pieces(at..at.saturating_add(wide(bytes.len())), PAGE_BYTES) {
@@ -70,7 +70,7 @@ impl Sparse {
         self.len = len;
     }
 
-    /// Returns the pages of a range that hold something.
+    /// Returns the pages of a range that are stored.
     pub(super) fn pages_in(&self, range: &Range<u64>) -> Vec<u64> {
         if range.is_empty() {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! Memory answers as a disk does, and a crash leaves what it may leave and nothing else.
+//! Memory answers as a disk does, and a crash leaves only what a real crash may leave.
 
 use proptest::prelude::*;
 
@@ -143,7 +143,8 @@ fn a_failed_sync_is_not_made_good_by_the_next_one() {
     assert_eq!(seen, HashSet::from([b"x".to_vec(), b"\0".to_vec()]));
 }
 
-/// As each file's own: part of it is on the disk then, and the next one, which succeeds, does not write the rest.
+/// As with each file's own sync, a part of it is on the disk, and the next one, which succeeds, does not write the
+/// rest.
 #[test]
 fn a_failed_sync_of_the_file_system_is_not_made_good_by_the_next_one() {
     let mut seen = HashSet::new();
@@ -241,7 +242,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Returns what a step shows; every error is the same here.
+/// Returns the visible result of a step. All errors count as equal.
 fn take(storage: &dyn Storage, file: &mut Option<Box<dyn File>>, step: &Step) -> Option<Vec<u8>> {
     let done = |result: Result<()>| result.ok().map(|()| Vec::new());
     match step {
@@ -250,7 +251,7 @@ fn take(storage: &dyn Storage, file: &mut Option<Box<dyn File>>, step: &Step) ->
             file.is_some().then(Vec::new)
         }
         Step::CreateDir(path) => done(storage.create_dir(path)),
-        // A directory moves on a disk; nobody here does that.
+        // A disk can rename directories, but no code in the engine does.
         Step::Rename(from, to)
             if storage.list(from).is_ok_and(|entries| entries.is_none())
                 || storage.len(from).is_ok_and(|len| len.is_some()) =>
@@ -272,7 +273,7 @@ fn take(storage: &dyn Storage, file: &mut Option<Box<dyn File>>, step: &Step) ->
     }
 }
 
-/// Every name with its bytes.
+/// Returns every name with its bytes.
 fn everything(storage: &dyn Storage, dir: &str) -> Vec<(String, Option<Vec<u8>>)> {
     let mut all = Vec::new();
     for entry in storage.list(dir).unwrap().unwrap() {

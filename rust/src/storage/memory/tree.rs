@@ -1,8 +1,8 @@
-//! Tree of names: which file stands where, now and on the disk.
+//! Tracks which file each name refers to, now and on the disk.
 //!
-//! In:     names made, moved and removed; synced directories.
-//! Out:    the tree now, or as lost power would leave it.
-//! Always: a change is durable once its directory is synced; before that each change survives by chance, a rename as a
+//! In:     names created, renamed and removed; synced directories.
+//! Out:    the tree now, or after a power loss.
+//! Always: a change is durable once its directory is synced. Before that each change survives by chance, a rename as a
 //!         whole.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -46,7 +46,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Returns what stands at a path. An error if a file stands where a directory should.
+    /// Returns the node at a path. Fails if a parent is a file.
     pub(super) fn find(&self, path: &str) -> io::Result<Option<Node>> {
         if path.is_empty() {
             return Ok(Some(Node::Dir));
@@ -58,7 +58,7 @@ impl Tree {
         }
     }
 
-    /// The names directly below a directory.
+    /// Returns the names directly below a directory.
     pub(super) fn names<'t>(&'t self, dir: &'t str) -> impl Iterator<Item = (&'t str, &'t Node)> {
         self.now.iter().filter(move |(path, _)| parent(path) == dir).map(|(path, node)| (name(path), node))
     }
@@ -80,7 +80,7 @@ impl Tree {
         self.pending.push(change);
     }
 
-    /// Makes the changes in a directory durable, and those before them that they build upon.
+    /// Makes the changes in a directory durable, and earlier changes that they depend on.
     pub(super) fn sync(&mut self, dir: &str) {
         let mut paths: BTreeSet<String> = BTreeSet::new();
         let mut later = Vec::new();
@@ -105,7 +105,7 @@ impl Tree {
         self.pending.clear();
     }
 
-    /// Returns every file once that has a name, or had one on the disk.
+    /// Returns once each file that has a name, or had one on the disk.
     pub(super) fn files(&self) -> Vec<Inode> {
         let mut known = HashSet::new();
         let nodes = self.now.values().chain(self.durable.values());
@@ -118,7 +118,7 @@ impl Tree {
 
     /// Returns the tree after its process was killed.
     pub(super) fn without_process(&self) -> Self {
-        // A file may stand in several places of the record; it stays one file.
+        // A file may occur under several names; its copy stays one file.
         let mut copies: Vec<(Inode, Inode)> = Vec::new();
         let mut copy = |node: &Node| match node {
             Node::Dir => Node::Dir,
@@ -141,7 +141,7 @@ impl Tree {
         tree
     }
 
-    /// Returns the tree after the power was lost, all of it durable.
+    /// Returns the tree after a power loss, all of it durable.
     pub(super) fn after_power_loss(&self, choose: &mut Choose<'_>) -> Self {
         let mut survived = self.durable.clone();
         for change in &self.pending {
