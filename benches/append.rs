@@ -1,4 +1,4 @@
-//! Append: one by one, in batches, from two threads, durably; each against writes of the same bytes.
+//! Measures appends one by one, in batches, from two threads, and durably, each against writes of the same bytes.
 #![allow(clippy::unwrap_used, clippy::as_conversions, clippy::disallowed_methods, missing_docs)]
 
 mod common;
@@ -13,10 +13,10 @@ use txstore::units::QueueId;
 const BODY_BYTES: usize = 1024;
 const BATCH: usize = 100;
 
-/// Appends so many messages.
+/// Appends this many messages.
 type Way = fn(&Store, u64);
 
-/// Bytes of a record of these benches, from a store that holds one.
+/// Returns the size of a record of these benches in bytes, from a store that holds one.
 fn record_bytes() -> usize {
     let folder = common::scratch();
     let store = common::open(folder.path(), FlushDiskType::Async);
@@ -47,7 +47,7 @@ fn append_from_two(store: &Store, count: u64) {
     });
 }
 
-/// The time of appends into a new store.
+/// Returns the time of appends into a new store.
 fn timed(flush: FlushDiskType, count: u64, append: Way) -> Duration {
     let folder = common::scratch();
     let store = common::open(folder.path(), flush);

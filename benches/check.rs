@@ -1,4 +1,5 @@
-//! Check: one round over 1,000 pending transactions among 1,000,000, against reading their halves' records once.
+//! Measures one round of checks over 1,000 pending transactions among 1,000,000, against reading their halves' records
+//! once.
 #![allow(clippy::unwrap_used, clippy::as_conversions, clippy::disallowed_methods, missing_docs)]
 
 mod common;
@@ -16,7 +17,7 @@ const HALVES: u64 = 1_000_000;
 const PENDING: u64 = 1_000;
 const BODY_BYTES: usize = 128;
 
-/// A store in which one of a thousand halves pends.
+/// Fills a store in which one of a thousand halves is pending.
 fn fill(store: &Store) {
     let (envelope, body) = (common::envelope(), common::bytes(BODY_BYTES));
     let message = NewMessage { envelope: &envelope, body: &body, queue_id: QueueId(0) };
@@ -35,7 +36,7 @@ fn fill(store: &Store) {
     }
 }
 
-/// Takes what is due in the batches of a round, and says when to look again.
+/// Takes the due halves in the batches of a round, and sets when each is due again.
 fn round(store: &Store) {
     let mut seen = 0;
     loop {

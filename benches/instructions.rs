@@ -1,7 +1,10 @@
-//! Instructions: one kind of work, for callgrind to count; `python -m benches.instructions` does.
+//! Runs one kind of work, for callgrind to count; `python -m benches.instructions` starts it.
 //!
-//! In: the work's name, how often. Out: nothing. Always: only what `measured` calls counts, on its own thread, so that
-//! neither filling a store nor its flush thread shows. Not here: the counts, and what they are compared with.
+//! In:     the work's name, the number of repetitions.
+//! Out:    nothing.
+//! Always: only what `measured` calls counts, on its own thread, so that filling a store and its flush thread are not
+//!         counted.
+//! Not here: the counts, and what they are compared with.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, missing_docs)]
 
 mod common;
@@ -21,7 +24,7 @@ const BODY_BYTES: usize = 1024;
 const BATCH: usize = 100;
 const TOPIC: &str = "bench";
 
-/// What callgrind looks at; it must stay a function of its own.
+/// Runs the work that callgrind counts. It must stay a function of its own.
 #[inline(never)]
 fn measured(mut work: impl FnMut()) {
     work();
@@ -54,7 +57,7 @@ fn main() {
         }
         "recover" => {
             fill();
-            // What no sync covered is written once more: how much that is would depend on the flush thread.
+            // Bytes that no sync covered are written once more, and their number would depend on the flush thread.
             store.flush().unwrap();
             let crashed = crashed(folder.path());
             let mut opened = None;
@@ -74,7 +77,7 @@ fn main() {
     }
 }
 
-/// What a kill would leave now, in a folder of its own.
+/// Copies what a kill would leave now to a folder of its own.
 fn crashed(store: &Path) -> TempDir {
     let folder = common::scratch();
     let copied =
@@ -83,7 +86,7 @@ fn crashed(store: &Path) -> TempDir {
     folder
 }
 
-/// Writes as Python's calls do: at once where nothing has to be waited for.
+/// Writes as Python's calls do: without waiting if possible.
 fn at_once<T>(write: impl Fn(Wait) -> Result<T>) -> T {
     match write(Wait::No) {
         Err(Error::WouldWait) => write(Wait::Yes).unwrap(),
@@ -120,7 +123,7 @@ fn ends(store: &Store, halves: &[HalfCopy], kind: EndKind) {
     });
 }
 
-/// A round of checks over all that is due, as the broker takes it.
+/// Runs a round of checks over all due halves, as the broker does.
 fn round(store: &Store) {
     loop {
         let due = alike(store.halves_due(256).unwrap());

@@ -1,7 +1,9 @@
-//! Limits: what the machine itself can do, measured with the bytes of whoever asks.
+//! Measures what the machine itself can do, with the caller's sizes.
 //!
-//! In: `limits pwrite|fdatasync|pread|memcpy --count N --size BYTES --dir FOLDER [--sync-every-ms N]`. Out: one line of JSON.
-//! Always: no code of the engine runs. Not here: what is compared with it (`benches/python`).
+//! In:     `limits pwrite|fdatasync|pread|memcpy --count N --size BYTES --dir FOLDER [--sync-every-ms N]`.
+//! Out:    one line of JSON.
+//! Always: no code of the engine runs.
+//! Not here: what is compared with it (`benches/python`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::as_conversions, clippy::cast_precision_loss)]
 
 mod common;

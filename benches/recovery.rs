@@ -1,4 +1,4 @@
-//! Recovery: opening after a crash and after a clean close, against reading the log once and its CRC.
+//! Measures opening after a crash and after a clean close, against reading the log once and its CRC.
 #![allow(clippy::unwrap_used, clippy::as_conversions, clippy::disallowed_methods, missing_docs)]
 
 mod common;
@@ -15,10 +15,10 @@ use txstore::units::QueueId;
 
 const BODY_BYTES: usize = 1024;
 const MESSAGES: u64 = 200_000;
-/// Set in the child that is to leave a store behind as a crash does.
+/// Set in the child process that leaves a store as a crash does.
 const CHILD: &str = "TXSTORE_BENCH_CRASH";
 
-/// In the child: fills a store and ends without closing it; no destructor runs.
+/// In the child process, fills a store and exits without closing it; no destructor runs.
 fn crash(path: &Path) -> ! {
     let store = common::open(path, FlushDiskType::Async);
     let (envelope, body) = (common::envelope(), common::bytes(BODY_BYTES));
@@ -29,7 +29,7 @@ fn crash(path: &Path) -> ! {
     std::process::exit(0)
 }
 
-/// A copy of a store that crashed, opened.
+/// Opens a copy of a crashed store, and returns the time.
 fn open_crashed(crashed: &Path, count: u64) -> Duration {
     let mut taken = Duration::ZERO;
     for _ in 0..count {
@@ -45,7 +45,7 @@ fn open_crashed(crashed: &Path, count: u64) -> Duration {
     taken
 }
 
-/// Reads as many bytes and takes their CRC.
+/// Reads as many bytes, computes their CRC, and returns the time.
 fn scan(crashed: &Path, count: u64) -> Duration {
     let file = std::fs::File::options().read(true).open(crashed.join("commitlog/00000000000000000000")).unwrap();
     let mut block = vec![0; 1 << 20];

@@ -1,4 +1,4 @@
-//! Transaction: half and commit, half and rollback, against writes of the same bytes to the log.
+//! Measures half and commit, and half and rollback, against writes of the same bytes to the log.
 #![allow(clippy::unwrap_used, clippy::as_conversions, clippy::disallowed_methods, missing_docs)]
 
 mod common;
@@ -25,7 +25,7 @@ fn transact(store: &Store, count: u64, kind: EndKind) {
     }
 }
 
-/// Bytes of the log that one transaction takes.
+/// Returns the bytes of the log that one transaction takes.
 fn log_bytes(kind: EndKind) -> usize {
     let folder = common::scratch();
     let store = common::open(folder.path(), FlushDiskType::Async);
@@ -45,7 +45,7 @@ fn benches(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("transaction, 1 KiB");
     group.throughput(Throughput::Elements(1));
     for (name, kind) in [("half and commit", EndKind::Commit), ("half and rollback", EndKind::RollBack)] {
-        // A transaction is two writes, so the limit is one write of half its bytes, twice.
+        // A transaction is two writes, so the limit is two writes of half its bytes each.
         let size = log_bytes(kind) / 2;
         let mut limit = |count: u64| common::write_fresh(common::scratch().path(), 2 * count, size, None);
         let mut ours = |count| timed(FlushDiskType::Async, count, kind);

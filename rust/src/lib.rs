@@ -1,10 +1,10 @@
 //! RocketMQ's transactional message as an embedded engine.
 //!
 //! A producer stores a *half message* that no consumer sees, runs its local transaction, then commits or rolls back.
-//! The files are a RocketMQ store's, byte for byte. One process writes a store, many read it.
+//! The files are byte for byte those of a RocketMQ store. One process writes a store, many read it.
 //!
-//! What it is not: a broker. It opens no socket, starts no check by itself, and knows no consumer groups beyond their
-//! offsets; that is for whoever embeds it (the Python package `txstore` does).
+//! The engine is not a broker. It opens no socket, starts no check by itself, and knows consumer groups only by their
+//! offsets. The embedding program does the rest, for example the Python package `txstore`.
 //!
 //! ```no_run
 //! use txstore::half::HalfCopy;
@@ -18,7 +18,7 @@
 //! let message = NewMessage { envelope: &envelope, body: b"17", queue_id: QueueId(0) };
 //! let half = NewHalfMessage { message, group: "order-service", unique_id: None, owner: 0 };
 //! let half = store.prepare(&half, Wait::Yes)?.acknowledged()?;
-//! // The local transaction goes here; then:
+//! // Run the local transaction here. Then:
 //! let commit = End {
 //!     half: HalfCopy { queue_offset: half.queue_offset.0, physical_offset: half.physical_offset.0 },
 //!     kind: EndKind::Commit,

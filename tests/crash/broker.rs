@@ -1,9 +1,12 @@
-//! Broker: a store as a RocketMQ broker leaves it, with what only a broker does.
+//! Writes a store as a RocketMQ broker leaves it, with everything that only a broker does.
 //!
-//! In: a seed. Out: files: a log with put-backs, immunity copies, batched ops, final messages without op, parked copies with
-//! a prepared transaction offset of 0, transactions committed twice; its progress; perhaps a torn record at the end. Always:
-//! a half below the stored progress is finished or was put back behind it; an op below its own names only such halves
-//! (docs/format.md). The queues are left for us to build, as after `consumequeue` was deleted.
+//! In:     a seed.
+//! Out:    files: a log with put-backs, immunity copies, batched ops, final messages without op, parked copies with a
+//!         prepared transaction offset of 0, transactions committed twice; its progress; perhaps a torn record at the
+//!         end.
+//! Always: a half below the stored progress is finished or was put back after it; an op below its own progress names
+//!         only such halves (docs/format.md). The queues are left for txstore to build, as after `consumequeue` was
+//!         deleted.
 
 use txstore::half::op::fill_op_body;
 use txstore::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
@@ -28,10 +31,10 @@ struct Half {
     topic: usize,
     queue: i32,
     size: usize,
-    /// Queue offset and place of each copy.
+    /// Queue offset and physical offset of each copy.
     copies: Vec<(u64, u64)>,
     checks: u32,
-    /// The copies that an op names, or that were put back.
+    /// Whether an op names the copy, or it was put back.
     finished: Vec<bool>,
     ended: bool,
 }
@@ -44,12 +47,12 @@ pub struct Broker<'c> {
     next: std::collections::BTreeMap<(String, i32), u64>,
     now_ms: i64,
     halves: Vec<Half>,
-    /// Half queue offsets that wait to be named by one op.
+    /// Half queue offsets that the next op will name.
     batch: Vec<u64>,
     ops: Vec<Vec<u64>>,
 }
 
-/// Makes the store, below a machine's first opening.
+/// Writes the store that a machine then opens first.
 pub fn store(memory: &Memory, chance: &mut Chance, file_size: u64, count: &mut u64) -> (Origin, Shadow) {
     let mut broker = Broker {
         chance,
@@ -76,7 +79,7 @@ impl Broker<'_> {
         let open: Vec<usize> = (0..self.halves.len()).filter(|at| !self.halves[*at].ended).collect();
         let at = (!open.is_empty()).then(|| open[which % open.len()]);
         if self.chance.one_in(12) && !self.halves.is_empty() {
-            // A check that crossed an end: a put-back joins what has ended, too.
+            // A check may cross an end, so ended transactions are put back, too.
             let at = which % self.halves.len();
             self.put_back(at, None);
             return;
@@ -103,7 +106,7 @@ impl Broker<'_> {
                 self.halves.push(half);
                 self.half(self.halves.len() - 1, None);
             }
-            // The client sent it again.
+            // The client resent it.
             (5, Some(at)) if self.halves[at].checks == 0 => self.half(at, None),
             (5..=6, Some(at)) => self.put_back(at, None),
             (7, Some(at)) => self.put_back(at, Some(self.halves[at].copies[0].0)),
@@ -118,7 +121,7 @@ impl Broker<'_> {
                 self.halves[at].ended = true;
             }
             (12, _) => self.write_op(),
-            // A broker that was asked twice commits twice.
+            // A broker that receives two commits commits twice.
             (_, Some(at)) => {
                 self.commit(at);
                 if self.chance.one_in(3) {
@@ -130,7 +133,7 @@ impl Broker<'_> {
 
     fn commit(&mut self, at: usize) {
         self.final_message(at);
-        // Killed between the two, it never names the half.
+        // If the broker is killed between the two writes, no op names the half.
         if !self.chance.one_in(4) {
             self.name(at);
         }
@@ -144,7 +147,7 @@ impl Broker<'_> {
         } else {
             self.chance.index(half.copies.len())
         };
-        // What names the last sent half, or a copy behind it, ends it.
+        // An op that names the half that was sent last, or a later copy, ends it.
         let last = half.copies.len() - 1;
         let which = which.max(if half.checks == 0 { last } else { which });
         half.finished[which] = true;
@@ -202,7 +205,7 @@ impl Broker<'_> {
         self.halves[at].finished.push(false);
     }
 
-    /// The copy before counts as finished.
+    /// Puts the half back. The previous copy counts as finished.
     fn put_back(&mut self, at: usize, first: Option<u64>) {
         self.halves[at].checks += 1;
         self.halves[at].finished.iter_mut().for_each(|finished| *finished = true);
@@ -222,7 +225,7 @@ impl Broker<'_> {
         self.append(DISCARD_TOPIC, 0, 0, 0, &body, &text);
     }
 
-    /// Queue offset and place.
+    /// Appends a record and returns its queue offset and physical offset.
     fn append(&mut self, topic: &str, queue: i32, bits: i32, place: u64, body: &[u8], text: &[u8]) -> (u64, u64) {
         let draft = Draft {
             topic,
@@ -258,13 +261,13 @@ impl Broker<'_> {
         (queue_offset, physical_offset)
     }
 
-    /// Below it every half is finished, or has been put back behind it.
+    /// Returns the half progress: below it every half is finished or has been put back after it.
     fn progress(&mut self) -> u64 {
         let named: Vec<u64> = self.ops.iter().flatten().copied().collect();
         let mut open: Vec<u64> = Vec::new();
         for half in &self.halves {
             for ((copy, _), finished) in half.copies.iter().zip(&half.finished) {
-                // What no op names yet the broker still looks at.
+                // A broker still processes a copy that no op names yet.
                 let waits_for_op = self.batch.contains(copy);
                 if !finished || waits_for_op || (half.ended && !named.contains(copy) && half.checks == 0) {
                     open.push(*copy);
@@ -273,7 +276,7 @@ impl Broker<'_> {
         }
         let end = self.next.get(&(HALF_TOPIC.to_owned(), 0)).copied().unwrap_or(0);
         let most = open.into_iter().min().unwrap_or(end);
-        // It stores its progress now and then.
+        // The broker stores its progress only from time to time.
         if self.chance.one_in(3) { self.chance.below(most + 1) } else { most }
     }
 
@@ -284,7 +287,7 @@ impl Broker<'_> {
         let mut shadow = Shadow::default();
         shadow.put(0, &self.log);
         if self.chance.one_in(3) {
-            // Killed while it wrote.
+            // The broker was killed during a write.
             let (at, kept) = (self.at, self.log.len());
             self.append(TOPICS[0], 0, 0, 0, &[b'z'; 300], b"TAGS\x01t\x02");
             let torn = 20 + self.chance.index(200);

@@ -1,7 +1,7 @@
-//! Campaign: many runs on all cores, with a progress display and a summary.
+//! Runs many simulations on all cores, with a progress display and a summary.
 //!
-//! `TXSTORE_CRASHES`: how many crashes at least; `TXSTORE_SEED`: that run alone; `TXSTORE_FROM`: the first seed;
-//! `TXSTORE_THREADS`: how many at once.
+//! `TXSTORE_CRASHES`: the minimum number of crashes; `TXSTORE_SEED`: run this seed alone; `TXSTORE_FROM`: the first
+//! seed; `TXSTORE_THREADS`: the number of threads.
 
 use std::io::Write as _;
 use std::sync::Mutex;
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use crate::simulation::{Failure, Tally, simulate};
 
-/// Crashes of the form that runs with every test.
+/// Crashes in the quick form, which runs with every test.
 const QUICK_CRASHES: u64 = 5_000;
 
 pub fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.replace('_', "").parse().ok()
 }
 
-/// Says how far it is, every few seconds, where somebody asked for a long form.
+/// Prints the progress every few seconds in a long run.
 pub struct Progress {
     began: Instant,
     told: Mutex<Instant>,
@@ -25,7 +25,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    #[allow(clippy::disallowed_methods)] // How long a campaign takes decides nothing in it.
+    #[allow(clippy::disallowed_methods)] // A campaign's duration affects no result.
     pub fn new(shown: bool) -> Self {
         Self { began: Instant::now(), told: Mutex::new(Instant::now()), shown }
     }

@@ -1,4 +1,4 @@
-//! Chance: numbers that only a seed decides, so that a run is a function of its seed on every machine.
+//! Generates numbers from a seed, so that a run depends only on its seed, on every machine.
 
 /// A generator (`SplitMix64`).
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from 0 to below `limit`.
+    /// Returns a number from 0 to below `limit`.
     pub const fn below(&mut self, limit: u64) -> u64 {
         (self.number() >> 16) % limit
     }
@@ -25,7 +25,7 @@ impl Chance {
         self.below(limit as u64) as usize
     }
 
-    /// True once in so many times.
+    /// Returns true once in `times` calls on average.
     pub const fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }

@@ -1,7 +1,9 @@
-//! Check: a whole store, looked through: the log, what is derived from it, and every transaction.
+//! Checks a whole store: the log, what is derived from it, and every transaction.
 //!
-//! In: an open store, what a client was told. Out: nothing, or a panic that names the broken promise. Always: the outcome
-//! of each transaction is computed here by the rule itself, naively, from the log alone (docs/transactions.md).
+//! In:     an open store, what a client was told.
+//! Out:    nothing, or a panic that names the broken promise.
+//! Always: the outcome of each transaction is computed here from the log alone, by a simple implementation of the rule
+//!         (docs/transactions.md).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,16 +20,16 @@ use txstore::units::{PhysicalOffset, QueueId, QueueOffset};
 
 use crate::world::Known;
 
-/// What must have survived.
+/// What must have survived a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survives {
     /// Everything that was acknowledged.
     Acknowledged,
-    /// What a flush covers.
+    /// Everything that a successful flush covered.
     Flushed,
 }
 
-/// Looks through all of a store.
+/// Checks all of a store.
 pub fn check(store: &Store, known: &Known, survives: Survives) {
     let log = read_log(store);
     queues_are_those_of_the_log(store, &log);
@@ -35,7 +37,7 @@ pub fn check(store: &Store, known: &Known, survives: Survives) {
     transactions(store, &log, known, survives);
 }
 
-/// L1: what recovery kept of the log is byte for byte what had been written in front of the crash.
+/// L1: the log that recovery kept has exactly the bytes that were written before the crash.
 pub fn check_prefix(before: &Memory, store: &Store) {
     let report = store.open_report();
     let recovered_end = report.scanned_from + report.scanned_bytes;
@@ -178,7 +180,7 @@ fn transactions(store: &Store, log: &[StoredRecord], known: &Known, survives: Su
     progress(store, log, &all);
 }
 
-/// T3: the same body, its own topic and queue, the half's properties less what hid them.
+/// T3: the final message has the half's body, topic and queue, and its properties without the internal ones.
 fn final_is_its_half(half: &StoredRecord, last: &StoredRecord) {
     let (half, last) = (half.view().unwrap(), last.view().unwrap());
     assert_eq!(half.body, last.body, "T3: the body");
@@ -189,7 +191,7 @@ fn final_is_its_half(half: &StoredRecord, last: &StoredRecord) {
     assert_eq!(last.properties.iter().collect::<Vec<_>>(), expected, "T3: the properties");
 }
 
-/// T4, T5: what a client was told of an outcome is what the log says.
+/// T4, T5: the log confirms each outcome that a client was told.
 fn told_is_so(all: &BTreeMap<u64, Seen<'_>>, known: &Known, survives: Survives) {
     for half in &known.halves {
         let flushed = known.flushed_outcomes.iter().find(|(id, _)| *id == half.id).map(|(_, outcome)| *outcome);
@@ -201,7 +203,7 @@ fn told_is_so(all: &BTreeMap<u64, Seen<'_>>, known: &Known, survives: Survives) 
     }
 }
 
-/// T2: the store's table says of each transaction what the log says.
+/// T2: the store's table and the log agree on each transaction.
 fn store_says_so(store: &Store, all: &BTreeMap<u64, Seen<'_>>) {
     let waiting: BTreeSet<_> = store
         .halves_waiting(None, usize::MAX)
@@ -225,7 +227,7 @@ fn store_says_so(store: &Store, all: &BTreeMap<u64, Seen<'_>>) {
     }
 }
 
-/// T6: the same end again is a success that writes nothing, another one an error that names the outcome.
+/// T6: repeating an end succeeds and writes nothing; another end fails with an error that names the outcome.
 fn ends_again(store: &Store, all: &BTreeMap<u64, Seen<'_>>) {
     use txstore::error::Error;
     use txstore::store::{Decider, End, EndKind};
@@ -274,7 +276,7 @@ fn progress(store: &Store, log: &[StoredRecord], all: &BTreeMap<u64, Seen<'_>>) 
     }
 }
 
-/// T9: after healing and at a clean close, the progress is the lowest that pends.
+/// T9: after recovery and at a clean close, the progress is the lowest pending half.
 pub fn check_progress_is_exact(store: &Store) {
     let end = store.queue_range(HALF_TOPIC, QueueId(0)).unwrap().1;
     let waiting = store.halves_waiting(None, usize::MAX).unwrap();

@@ -1,7 +1,8 @@
-//! Clock: the wall clock jumps about while transactions pend and are checked, on a real disk.
+//! Lets the wall clock jump while transactions are pending and are checked, on a real disk.
 //!
-//! A model counts by the monotonic clock alone: what is due when, how often it was asked. The store must agree with it at
-//! each step, however the wall clock jumps (T13). `TXSTORE_CLOCK_JUMPS` sets how many jumps there are, `TXSTORE_SEED` which.
+//! A model counts by the monotonic clock alone: which half is due when, and how often it was checked. The store must
+//! agree with it at each step, however the wall clock jumps (T13). `TXSTORE_CLOCK_JUMPS` sets the number of jumps,
+//! `TXSTORE_SEED` the seed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use txstore::options::FlushDiskType;
 const HOUR: i64 = 3_600_000;
 const DAY: i64 = 24 * HOUR;
 const NOW: i64 = 1_700_000_000_000;
-/// Where a signed 32-bit count of seconds ends.
+/// The end of a signed 32-bit count of seconds.
 const YEAR_2038: i64 = 2_147_483_648_000;
 const TIMEOUT_MS: i64 = 6_000;
 const INTERVAL_MS: i64 = 30_000;
@@ -33,7 +34,7 @@ impl Chance {
     }
 }
 
-/// A pending half by the model: when it is due (monotonic), and how often it was asked.
+/// A pending half in the model: when it is due (monotonic), and how often it was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Model {
     due_ms: i64,
@@ -79,7 +80,7 @@ impl Turned {
         self.pending.insert(sent.queue_offset.0, model);
     }
 
-    /// Asks about all that is due, as a round of checks does, and ends some.
+    /// Checks all due halves, as a round of checks does, and ends some.
     fn check(&mut self, chance: &mut Chance, about: &str) {
         let now = self.clock.monotonic_ms();
         let due: Vec<u64> = self.store.halves_due(100).unwrap().iter().map(|due| due.newest.queue_offset).collect();

@@ -1,7 +1,8 @@
-//! Crash: a process is killed or the power is lost; then the store is opened again, perhaps crashing once more.
+//! Kills a process or cuts the power, then opens the store again, perhaps with another crash.
 //!
-//! In: a machine at some moment. Out: a machine whose store is open, whose history is what survived; or the promise that is
-//! broken. Always: after each recovery everything is looked through (promises.rs), and what the files said before it.
+//! In:     a machine at some moment.
+//! Out:    a machine whose store is open, whose history is what survived; or the promise that is broken.
+//! Always: after each recovery the whole store is checked (promises.rs), and what the files said before it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,21 +23,21 @@ use crate::machine::{Machine, TIMEOUT_MS};
 use crate::promises::{Expected, Found, FoundTransaction, check, progress_is_exact};
 use crate::watched::all_shown;
 
-/// What is known of a store beside its history.
+/// What is known of a store in addition to its history.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Origin {
-    /// Below it a broker wrote.
+    /// The physical offset below which a broker wrote.
     pub broker_end: u64,
-    /// Below it a broker finished all halves.
+    /// The half-queue offset below which a broker finished all halves.
     pub broker_progress: u64,
 }
 
 impl Machine {
-    /// The machine after a crash: other files, no store, the same clients.
+    /// Returns the machine after a crash: other files, no store, the same clients.
     #[must_use]
     pub fn crashed(mut self, memory: Memory) -> Self {
         let shadow = self.storage.shadow.lock().unwrap().clone();
-        // Whatever the old process still does reaches nothing.
+        // Later calls of the old process have no effect.
         self.memory.fail_at(self.memory.calls() + 1, FaultKind::Stop, true);
         self.store = None;
         let mut next = Self::over(memory, shadow, self.clock, self.options, self.history);
@@ -44,7 +45,7 @@ impl Machine {
         next
     }
 
-    /// What must have survived a crash of a kind.
+    /// Returns the end of the log that must have survived a crash of this kind.
     pub fn must_end(&self, keep: CrashKeep) -> u64 {
         match (self.options.flush_disk_type, keep) {
             (FlushDiskType::Async, CrashKeep::PowerLoss) => self.history.durable_end,
@@ -62,7 +63,7 @@ impl Machine {
         self.options.append_prop_crc == Some(true)
     }
 
-    /// Opens what a crash left, looks through all of it, and goes on from what is there.
+    /// Opens what a crash left, checks all of it, and continues from there.
     pub fn recover(&mut self, must_end: u64, origin: Origin, thorough: bool) -> Held<Found> {
         let raw = Raw::of(&self.memory);
         let store = match self.try_open() {
@@ -91,12 +92,12 @@ impl Machine {
         Ok(found)
     }
 
-    /// L8: a reader opens what a crash left, finds the same, and changes nothing. D1: what it found is there for good.
+    /// L8: a reader opens what a crash left, finds the same, and changes nothing. D1: what it found stays.
     pub fn read_only_opening(&mut self, must_end: u64, origin: Origin) -> Held {
         let left = files(&self.memory, "");
         let store = match self.open_reader() {
             Ok(store) => store,
-            // Nothing was ever made durable: then there may be no store yet.
+            // Nothing was ever made durable, so the store may not exist yet.
             Err(Error::ForeignStore { .. }) if self.history.durable_end == 0 => return Ok(()),
             Err(error) => return refused(&error),
         };
@@ -120,7 +121,7 @@ impl Machine {
         hold(files(&self.memory, "") == left, "L8", || "a read-only opening wrote".into())
     }
 
-    /// The history goes on from what was found: what is not there was promised to nobody.
+    /// Continues the history from what was found. What is missing was promised to no client.
     fn adopt(&mut self, store: &Store, found: &Found, origin: Origin) -> Held {
         let mut next = History { durable_end: found.end, ..std::mem::take(&mut self.history) };
         for (number, message) in &mut next.messages {
@@ -142,7 +143,7 @@ impl Machine {
         self.ages(store, found)
     }
 
-    /// T11, T13: checks count on from what was kept, ages from the store time; each is due by its age.
+    /// T11, T13: checks continue from the number that was kept, ages from the store time; each half is due by its age.
     fn ages(&mut self, store: &Store, found: &Found) -> Held {
         let now_ms = self.clock.monotonic_ms();
         let wall_ms = self.clock.wall().0.max(found.newest_ms);
@@ -196,7 +197,7 @@ fn refused<T>(error: &Error) -> Held<T> {
     broken(promise, format!("what a crash left cannot be opened: {error:?}"))
 }
 
-/// What the small files said before they were opened.
+/// The content of the small files before the store was opened.
 struct Raw {
     progress: (u64, u64),
     checkpoint: Checkpoint,
@@ -210,7 +211,7 @@ impl Raw {
         Self { progress: (stored(HALF_TOPIC), stored(OP_TOPIC)), checkpoint }
     }
 
-    /// L6: a checkpoint never says that more is durable than is there.
+    /// L6: a checkpoint never names a time later than the newest durable record.
     fn checkpoint_is_behind(&self, found: &Found) -> Held {
         let said = self.checkpoint.physic_ms.max(self.checkpoint.logics_ms).max(self.checkpoint.index_ms);
         hold(said <= found.newest_ms, "L6", || {
@@ -219,7 +220,7 @@ impl Raw {
     }
 }
 
-/// Every file with its bytes.
+/// Returns every file with its bytes.
 pub fn files(memory: &Memory, dir: &str) -> Vec<(String, Vec<u8>)> {
     let mut all = Vec::new();
     for entry in memory.list(dir).unwrap().unwrap_or_default() {
@@ -235,15 +236,15 @@ pub fn files(memory: &Memory, dir: &str) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// What a clean close promises to have made durable.
+/// Returns the files that a clean close promises to have made durable.
 fn handed_over(memory: &Memory) -> Vec<(String, Vec<u8>)> {
     let mut all = files(memory, "");
-    // The small files' backups and what a crash left of their making are nobody's promise.
+    // Backups of the small files and temporary files that a crash left are not promised.
     all.retain(|(path, _)| !path.contains(".tmp") && !path.starts_with("config/") && path != "lock");
     all
 }
 
-/// L6, L8: a store that was closed well opens as it is, and builds the same again from its log alone.
+/// L6, L8: a cleanly closed store opens unchanged, and rebuilds the same derived files from its log alone.
 pub fn check_closed(machine: &Machine) -> Held {
     let closed = machine.memory.crash(0, CrashKeep::PageCache);
     let durable = machine.memory.lose_power(|_| 0);
@@ -277,20 +278,21 @@ pub fn check_closed(machine: &Machine) -> Held {
     hold(theirs == ours, "L6", || format!("built again, the queues differ: {:?}", differs()))
 }
 
-/// Whether the front of the log is gone.
+/// Returns whether the front of the log was removed.
 fn begins_later(memory: &Memory) -> bool {
     let names = memory.list("commitlog").unwrap().unwrap_or_default();
     let first = names.iter().find(|file| file.len > 1).and_then(|file| file.name.parse::<u64>().ok());
     first.is_some_and(|first| first > 0)
 }
 
-/// L6, where the log's front is gone: built again, a queue has padding where entries led there; the others are the same.
+/// L6, if the log's front was removed: a rebuilt queue has padding instead of the removed entries; all others are
+/// equal.
 fn same_queues(machine: &Machine, rebuilt: &Memory, closed: &Memory) -> Held {
     let (theirs, ours) = (entries(machine, rebuilt)?, entries(machine, closed)?);
     hold(theirs == ours, "L6", || format!("built again, the queues are {theirs:?}, not {ours:?}"))
 }
 
-/// Each queue that has messages: its name, its first message's offset, and where its messages stand.
+/// Returns each queue that has messages: its name, its first queue offset, and its messages' physical offsets.
 fn entries(machine: &Machine, memory: &Memory) -> Held<BTreeMap<String, (u64, Vec<u64>)>> {
     let store = machine.reader_of(memory)?;
     let mut found = BTreeMap::new();
@@ -304,7 +306,7 @@ fn entries(machine: &Machine, memory: &Memory) -> Held<BTreeMap<String, (u64, Ve
     Ok(found)
 }
 
-/// L7: a byte that flips below the durable end is damage, named with its place; nothing is cut.
+/// L7: a flipped byte below the durable end is damage, reported with its offset; nothing is cut.
 pub fn check_damage(machine: &Machine, places: &[(u64, usize)], which: usize) -> Held {
     let Some((at, size)) = (!places.is_empty()).then(|| places[which % places.len()]) else { return Ok(()) };
     let damaged = machine.memory.crash(0, CrashKeep::PageCache);
@@ -327,7 +329,7 @@ pub fn check_damage(machine: &Machine, places: &[(u64, usize)], which: usize) ->
     hold(left == before, "L7", || "an opening that was refused changed the log".into())
 }
 
-/// The places and sizes of all records, for `check_damage`.
+/// Returns the physical offsets and sizes of all records, for `check_damage`.
 pub fn places(store: &Store) -> Held<Vec<(u64, usize)>> {
     let log = crate::promises::read_log(store)?;
     Ok(log.iter().map(|record| (record.view().unwrap().physical_offset.0, record.bytes().len())).collect())

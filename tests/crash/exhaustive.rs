@@ -1,9 +1,10 @@
-//! Exhaustive: short scripts, where every call is a crash, each write also torn at each place.
+//! Runs short scripts with a crash at every call, and each write torn at many bytes.
 //!
-//! In: scripts of at most eight steps. Out: for each point, every image that lost power may leave (where they are few, else
-//! some at random), and the killed process's; each is recovered, some of them crashing once more in each call of that, and
-//! looked through. Always: a write is torn at each byte of its first and last ten and around each sector's edge, and at
-//! every 96th between them (in the deep form at every byte): between two such places nothing of a record's frame changes.
+//! In:     scripts of at most eight steps.
+//! Out:    for each crash, every image that a power loss may leave (if they are few, else a random choice), and that of
+//!         the killed process. Each is recovered and checked, and some recoveries crash in each of their calls.
+//! Always: a write is torn at each byte of its first and last ten and around each sector's edge, and at every 96th
+//!         between them (in the deep form at every byte): between two such bytes nothing of a record's frame changes.
 //!
 //! `TXSTORE_POINTS=every` takes every byte and more images; `TXSTORE_SCRIPT` names one script.
 
@@ -21,7 +22,7 @@ use crate::history::Held;
 use crate::machine::{Machine, Step, TIMEOUT_MS};
 use crate::simulation::FLUSHES;
 
-/// As many images as six sectors have that each were written or not.
+/// The number of images of six sectors that were each written or not.
 const IMAGES_ALL: usize = 64;
 
 fn send(messages: usize, size: usize) -> Step {
@@ -33,7 +34,7 @@ fn half(size: usize) -> Step {
 }
 
 fn end(which: usize, kind: EndKind) -> Step {
-    // `which` is divided by seven for the copy, and taken modulo the halves that are there.
+    // `which` is divided by seven for the copy, and taken modulo the number of halves.
     Step::End { which, kind, decider: Decider::Producer }
 }
 
@@ -105,16 +106,16 @@ fn options((flush_disk_type, transaction_flush_disk_type): Flush) -> StoreOption
     }
 }
 
-/// How much is done.
+/// How thorough a run is.
 #[derive(Clone, Copy)]
 struct Depth {
-    /// Bytes between two places at which a write is torn.
+    /// Bytes between two offsets at which a write is torn.
     stride: usize,
-    /// Images of a lost power where there are too many to have all.
+    /// Images of a power loss if there are too many to check all.
     images: usize,
-    /// Most images of all that a point may have.
+    /// The maximum number of images of which all are checked.
     images_all: usize,
-    /// Every so many-th point also crashes in each call of the recovery.
+    /// At every `again`-th crash the recovery also crashes in each of its calls.
     again: u64,
 }
 
@@ -129,7 +130,7 @@ struct Point<'s> {
     steps: &'s [Step],
     flush: Flush,
     call: u64,
-    /// Bytes of a write that come through; `None`: the call does nothing.
+    /// Bytes of a write that take effect; `None`: the call has no effect.
     torn: Option<usize>,
 }
 
@@ -155,7 +156,7 @@ impl Point<'_> {
         Ok((machine.crashed(memory), must_end))
     }
 
-    /// Recovers an image, looks through it, closes it, and opens that.
+    /// Recovers an image, checks it, closes it, and opens the result.
     fn look(&self, keep: CrashKeep, memory: Memory, count: &mut Count) -> Held {
         let (mut machine, must_end) = self.crash_to(keep, memory)?;
         let found = machine.recover(must_end, Origin::default(), count.images.is_multiple_of(8))?;
@@ -169,7 +170,7 @@ impl Point<'_> {
         Ok(())
     }
 
-    /// The recovery crashes in each of its calls.
+    /// Crashes the recovery in each of its calls.
     fn crash_again(&self, keep: CrashKeep, memory: &Memory, count: &mut Count) -> Held {
         for call in 1.. {
             let (mut machine, must_end) = self.crash_to(keep, memory.crash(0, CrashKeep::PageCache))?;
@@ -209,7 +210,7 @@ impl Point<'_> {
     }
 }
 
-/// What lost power may leave: all of it where that is little, else some of it.
+/// Returns what a power loss may leave: all images if they are few, else some of them.
 fn images(memory: &Memory, depth: Depth, seed: u64) -> Vec<Memory> {
     let mut bounds = Vec::new();
     let first = memory.lose_power(|most| {
@@ -232,13 +233,13 @@ fn images(memory: &Memory, depth: Depth, seed: u64) -> Vec<Memory> {
     all
 }
 
-/// Where a write of so many bytes, which goes to some place, is torn.
+/// Returns the bytes at which a write of this size is torn.
 fn tears(bytes: usize, stride: usize) -> Vec<usize> {
     let near_edge = |at: usize| at < 10 || bytes - at < 10 || at % 512 < 2 || at % 512 > 510;
     (0..=bytes).filter(|at| at % stride == 0 || near_edge(*at)).collect()
 }
 
-/// The bytes of each call, if it is a write.
+/// Returns the size of each call's write; 0 if it does not write.
 fn calls_of(steps: &[Step], flush: Flush) -> Held<Vec<usize>> {
     let mut machine = Machine::new(options(flush));
     machine.memory.note_writes();

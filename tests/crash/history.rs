@@ -1,7 +1,8 @@
-//! History: everything that was tried on a store, and everything that a client was told of it.
+//! Records everything that was tried on a store, and everything that a client was told of it.
 //!
-//! In: what steps did. Out: what must be found after a crash, and what may be. Always: it knows nothing of files; what it
-//! says of a transaction is what the engine answered, never what the engine holds.
+//! In:     what steps did.
+//! Out:    what must be found after a crash, and what may be.
+//! Always: knows nothing of files. Its facts about a transaction are the engine's answers, never the engine's state.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use txstore::store::EndKind;
 
 use crate::watched::Shown;
 
-/// What is wrong: the promise's name and what was seen.
+/// A broken promise: its name and what was seen.
 #[derive(Clone, Debug)]
 pub struct Violation {
     pub promise: &'static str,
@@ -24,7 +25,7 @@ pub fn broken<T>(promise: &'static str, what: impl Into<String>) -> Held<T> {
     Err(Violation { promise, what: what.into() })
 }
 
-/// Holds a promise, or says what was seen.
+/// Returns a violation with what was seen, unless the promise holds.
 pub fn hold(holds: bool, promise: &'static str, what: impl FnOnce() -> String) -> Held {
     if holds { Ok(()) } else { broken(promise, what()) }
 }
@@ -39,35 +40,35 @@ pub struct Message {
     pub topic: String,
     pub queue: i32,
     pub body: Vec<u8>,
-    /// Where it went; `None`: nobody was told.
+    /// Its physical offset; `None`: no client was told.
     pub place: Option<u64>,
-    /// The log's end when that was told.
+    /// The log's end when a client was told.
     pub end: u64,
 }
 
-/// A transaction that was begun, or that was found.
+/// A transaction that a client began, or that was found.
 #[derive(Clone, Debug)]
 pub struct Half {
     pub id: Option<String>,
     pub group: String,
     pub topic: String,
     pub body: Vec<u8>,
-    /// Its copies; none: nobody was told.
+    /// Its copies; empty: no client was told.
     pub copies: Vec<HalfCopy>,
     pub end: u64,
-    /// How somebody wanted to end it, and the place that was named.
+    /// The ends that were tried, and the physical offset in each.
     pub asked: Vec<(EndKind, u64)>,
-    /// What somebody was told of its outcome, and the log's end then.
+    /// The outcome that a client was told, and the log's end then.
     pub told: Option<(Outcome, u64)>,
     pub running: bool,
     pub checks: u16,
-    /// Checks that a clean close has kept.
+    /// Checks that a clean close has stored.
     pub checks_kept: u16,
     pub immunity_ms: Option<i64>,
-    /// On the monotonic clock.
+    /// Time of storing, on the monotonic clock.
     pub stored_ms: i64,
     pub due_ms: i64,
-    /// A broker stored it, or it came through a crash without being whole.
+    /// A broker stored it, or it is a torn record that survived a crash.
     pub foreign: bool,
 }
 
@@ -75,7 +76,7 @@ pub struct Half {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Acknowledged {
     pub last: u64,
-    /// The file held at least that.
+    /// The file held at least this offset.
     pub written: u64,
 }
 
@@ -84,30 +85,30 @@ pub type Reader = (usize, i32, usize);
 
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// By number, which the body begins with.
+    /// By number, with which the body begins.
     pub messages: BTreeMap<u64, Message>,
     pub halves: Vec<Half>,
-    /// Halves that were asked about, and not answered yet.
+    /// Halves that were checked, and whose answer is outstanding.
     pub answers: Vec<(HalfCopy, EndKind)>,
     pub offsets: BTreeMap<Reader, Acknowledged>,
-    /// What a consumer or a reader in another process was shown.
+    /// The records that a consumer or a reader in another process has seen.
     pub shown: Vec<Shown>,
-    /// Lost power leaves at least that of the log.
+    /// At least this part of the log survives a power loss.
     pub durable_end: u64,
-    /// The log begins nowhere behind it: no removal went further.
+    /// The highest offset up to which a removal was tried: the log begins at or before it.
     pub minimum_tried: u64,
-    /// Topic and queue: below that offset all messages went, so its numbers are never given again.
+    /// Topic and queue: all messages below this offset were removed, so its numbers are never assigned again.
     pub gone_below: BTreeMap<(String, i32), u64>,
-    /// Topic and queue: messages below the first offset are deleted; none from the second on was ever to be.
+    /// Topic and queue: messages below the first offset are deleted; no deletion tried to reach past the second.
     pub deleted: BTreeMap<(String, i32), (u64, u64)>,
-    /// The wall clock was set: ages over a crash cannot be told.
+    /// The wall clock was set, so ages are unknown after a crash.
     pub jumped: bool,
-    /// Numbers the bodies.
+    /// The last number of a body.
     pub count: u64,
 }
 
 impl History {
-    /// A body of its own, which no other message has; it holds bytes of every kind.
+    /// Returns a unique body that holds bytes of every kind.
     pub fn body(&mut self, kind: char, size: usize) -> Vec<u8> {
         self.count += 1;
         let mut body = format!("{kind}{}:", self.count).into_bytes();
@@ -117,7 +118,7 @@ impl History {
         body
     }
 
-    /// What stood below `minimum` is removed for good; the halves of which nothing is left.
+    /// Forgets what was below `minimum`, which is removed for good. Returns the halves that have no copy left.
     pub fn forget_below(&mut self, minimum: u64) -> Vec<Half> {
         self.messages.retain(|_, message| message.place.is_none_or(|place| place >= minimum));
         self.shown.retain(|shown| shown.place >= minimum);
@@ -133,13 +134,13 @@ impl History {
         gone
     }
 
-    /// The half with a copy there.
+    /// Returns the half with this copy.
     pub fn half_at(&self, copy: HalfCopy) -> Option<usize> {
         self.halves.iter().position(|half| half.copies.contains(&copy))
     }
 }
 
-/// The number of a body, if it is one of ours: `m17:…` of a message, `h17:…` of a half.
+/// Returns the number of a body, if it is one of ours: `m17:…` of a message, `h17:…` of a half.
 pub fn number_of(body: &[u8]) -> Option<(char, u64)> {
     let end = body.iter().take(22).position(|byte| *byte == b':')?;
     let (kind, digits) = std::str::from_utf8(&body[..end]).ok()?.split_at_checked(1)?;

@@ -1,7 +1,10 @@
-//! Machine: a store in memory, its clock, and clients that work on it step by step.
+//! Runs a store in memory, its clock, and clients that work on it step by step.
 //!
-//! In: steps. Out: a history, or the promise that an answer broke. Always: an error that a fault explains ends one step,
-//! not the run, as an application would go on; any other error is a violation. Not here: what a crash leaves (crash.rs).
+//! In:     steps.
+//! Out:    a history, or the promise that an answer broke.
+//! Always: an error that a fault explains ends one step, not the run, as an application would continue. Any other error
+//!         is a violation.
+//! Not here: what a crash leaves (crash.rs).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +21,7 @@ use txstore::units::{QueueId, TimestampMs};
 use crate::history::{GROUPS, Half, Held, History, Message, TOPICS, hold, outcome_of};
 use crate::watched::{Shadow, Watched};
 
-/// One thing that a client, or the housekeeping, does.
+/// One action of a client or of the maintenance.
 #[derive(Clone, Debug)]
 pub enum Step {
     Send {
@@ -35,18 +38,18 @@ pub enum Step {
         named: bool,
         immunity: bool,
     },
-    /// A producer that got no answer sends its half once more.
+    /// A producer that got no answer resends its half.
     Resend {
         which: usize,
         queue: i32,
     },
-    /// Also of what has ended, alike or otherwise.
+    /// Also of ended transactions, with the same kind or another.
     End {
         which: usize,
         kind: EndKind,
         decider: Decider,
     },
-    /// Of another group, of a place without a half, of another id.
+    /// With another group, an offset without a half, or another id.
     WrongEnd {
         which: usize,
     },
@@ -59,7 +62,7 @@ pub enum Step {
     Resume {
         which: usize,
     },
-    /// A round of checks; who is asked answers `answer` later, if at all.
+    /// A round of checks. The producers that are asked answer `answer` later, if at all.
     Check {
         producers: bool,
         limit: usize,
@@ -73,18 +76,18 @@ pub enum Step {
         messages: usize,
         acknowledge: bool,
     },
-    /// A reader in another process.
+    /// Reads as a reader in another process.
     Look,
     Flush,
     FlushRound,
     Snapshot,
     WriteOffsets,
-    /// So many files go from the front of the log, if they may.
+    /// Removes this many files from the front of the log, as far as allowed.
     Expire {
         files: usize,
         keep_unread: bool,
     },
-    /// A topic's messages are gone, while their records stay.
+    /// Deletes a topic's messages, while their records stay.
     Delete {
         topic: usize,
     },
@@ -109,12 +112,12 @@ pub struct Machine {
     pub options: StoreOptions,
     pub history: History,
     pub store: Option<Store>,
-    /// The call from which on faults explain errors.
+    /// The number of the call from which on faults explain errors.
     pub fault: Option<u64>,
-    /// Whether readers look on while the log is synced.
+    /// Whether readers look at the store while the log is synced.
     pub peeks: bool,
     pub ends: u64,
-    /// Log files that were removed.
+    /// The number of removed log files.
     pub expired: u64,
 }
 
@@ -124,7 +127,7 @@ impl Machine {
         Self::over(Memory::new(), Shadow::default(), clock, options, History::default())
     }
 
-    /// Clients with a history in front of files.
+    /// Creates clients with a history over existing files.
     pub fn over(
         memory: Memory,
         shadow: Shadow,
@@ -149,7 +152,7 @@ impl Machine {
         Store::open_with(Arc::new(self.memory.clone()), Arc::clone(&self.clock) as _, options)
     }
 
-    /// Whether a fault may explain what is seen from here on.
+    /// Returns whether a fault may explain what is seen from now on.
     pub fn is_faulty(&self) -> bool {
         self.fault.is_some_and(|fault| self.memory.calls() >= fault)
     }
@@ -170,7 +173,7 @@ impl Machine {
         store.stat().unwrap().max_physical_offset
     }
 
-    /// Takes a step; then what readers were shown meanwhile is noted.
+    /// Takes a step, then notes what readers were shown in the meantime.
     pub fn take(&mut self, step: &Step) -> Held {
         let taken = match step {
             Step::Open => self.open(),
@@ -239,7 +242,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Calls what makes the log durable.
+    /// Calls `call`, which makes the log durable.
     fn synced(&mut self, store: &Store, call: impl Fn(&Store) -> Result<()>) -> Held<bool> {
         let end = Self::log_end(store);
         let done = self.note(call(store))?.is_some();
@@ -249,14 +252,14 @@ impl Machine {
         Ok(done)
     }
 
-    /// L2: an acknowledged half is there after lost power, if the options say so.
+    /// L2: an acknowledged half survives a power loss, if the options promise it.
     fn half_is_acknowledged(&mut self, end: u64) {
         if self.options.transaction_flush_disk_type == FlushDiskType::Sync {
             self.is_durable(end);
         }
     }
 
-    /// Lost power leaves at least that of the log.
+    /// Notes that a power loss leaves at least this part of the log.
     fn is_durable(&mut self, end: u64) {
         self.history.durable_end = self.history.durable_end.max(end);
     }
@@ -347,12 +350,12 @@ impl Machine {
         Ok(())
     }
 
-    /// T12: it finds the pending one and writes nothing; after its end it is refused for some minutes, then
-    /// it begins a new transaction.
+    /// T12: a resent half is the pending one and writes nothing. After its end it is refused for some minutes, then it
+    /// begins a new transaction.
     fn resend(&mut self, store: &Store, which: usize, queue: i32) -> Held {
         let Some(at) = self.pick(which, |half| half.id.is_some() && !half.foreign) else { return Ok(()) };
         let before = self.history.halves[at].clone();
-        // The same message again: what a broker stored has a tag (broker.rs).
+        // The resent message must be equal: what a broker stored has a tag (broker.rs).
         let tags = before.id.as_deref().filter(|id| id.starts_with("BROKER-")).map(|_| "t");
         let parts = Parts { topic: &before.topic, keys: "h", tags, ..Parts::default() };
         let mut envelope = Envelope::new(&parts).unwrap();
@@ -377,7 +380,7 @@ impl Machine {
         };
         let pending = self.pending_like(&before);
         if let Err(txstore::error::Error::AlreadyEnded { outcome, .. }) = &sent {
-            // It ended in the last minutes. Where nobody was told so, somebody must have asked for an end.
+            // It ended in the last minutes. If no client was told so, some client must have tried an end.
             let may_have_ended = |half: usize| faulty || !self.history.halves[half].asked.is_empty();
             return hold(pending.is_none_or(may_have_ended), "T12", || {
                 format!("a resend of what pends was refused as {outcome}")
@@ -409,7 +412,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The pending transaction with the same id, group, topic and body.
+    /// Returns the pending transaction with the same id, group, topic and body.
     fn pending_like(&self, like: &Half) -> Option<usize> {
         let same = |half: &Half| {
             (&half.id, &half.group, &half.topic, &half.body) == (&like.id, &like.group, &like.topic, &like.body)
@@ -418,12 +421,12 @@ impl Machine {
         (self.history.halves[newest].told.is_none()).then_some(newest)
     }
 
-    /// A half that is there.
+    /// Picks a half that exists.
     fn pick(&self, which: usize, wanted: impl Fn(&Half) -> bool) -> Option<usize> {
         let found: Vec<usize> = (0..self.history.halves.len())
             .filter(|at| {
                 let half = &self.history.halves[*at];
-                // Of what a broker ended, the log's front may have taken what says how.
+                // Retention may have removed the record that tells how a broker ended a half.
                 let is_told = !(half.foreign && half.told.is_some() && self.history.minimum_tried > 0);
                 !half.copies.is_empty() && is_told && wanted(half)
             })
@@ -449,7 +452,7 @@ impl Machine {
         self.judge_end(at, end, &ended, (before, Self::log_end(store)), faulty)
     }
 
-    /// T2, T6: an end decides what pends; alike again it is a success, otherwise an error; both write nothing.
+    /// T2, T6: an end decides a pending half. The same end again succeeds, any other fails; both write nothing.
     pub fn judge_end(
         &mut self,
         at: usize,
@@ -460,7 +463,7 @@ impl Machine {
     ) -> Held {
         let (kind, place) = (end.kind, end.half.physical_offset);
         let half = &self.history.halves[at];
-        // What an earlier end, which failed, may have done.
+        // An earlier end, which failed, may have taken effect.
         let tried = |outcome: Outcome| half.asked.iter().any(|(kind, _)| outcome_of(*kind) == outcome);
         let wanted = outcome_of(kind);
         let told = half.told.map(|(outcome, _)| outcome);
@@ -504,7 +507,7 @@ impl Machine {
         Ok(())
     }
 
-    /// T6: what is no half, or another's, is an exact error that writes nothing.
+    /// T6: an end of something that is not a half, or of another group's half, is an exact error and writes nothing.
     fn wrong_end(&mut self, store: &Store, which: usize) -> Held {
         let Some(at) = self.pick(which, |half| !half.foreign) else { return Ok(()) };
         let before = Self::log_end(store);

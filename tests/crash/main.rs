@@ -1,8 +1,9 @@
-//! Crashes and refusing disks: at each storage call of a script, and at random moments of random workloads.
+//! Tests crashes and failing disks: at each storage call of a script, and at random moments of random workloads.
 //!
-//! In: scripts on storage in memory. Out: a store that opens again, and a checker that looks through all of it.
-//! Always: a random test prints its seed; a run is a function of it. Not here: what one promise means by itself
-//! (rust/src/store/tests), real processes (test_*.py).
+//! In:     scripts on storage in memory.
+//! Out:    a store that opens again, and a checker that checks all of it.
+//! Always: a random test prints its seed, and a run depends only on its seed.
+//! Not here: tests of single promises (rust/src/store/tests), real processes (test_*.py).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::as_conversions)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, unreachable_pub, missing_docs)]
 

@@ -1,8 +1,9 @@
-//! Promises: a whole store, looked through: the log, what is derived from it, every transaction, every consumer.
+//! Checks a whole store: the log, what is derived from it, every transaction, every consumer.
 //!
-//! In: an open store, the history of what was tried and told, the shadow of the log. Out: what was found, or the promise
-//! that is broken, by name. Always: what the log means is computed here by the rule itself (rule.rs); a store that a broker
-//! wrote on is judged by it too, but T3 and T7 bind only what we wrote.
+//! In:     an open store, the history of what was tried and told, the shadow of the log.
+//! Out:    what was found, or the name of the promise that is broken.
+//! Always: what the log means is computed here by the rule itself (rule.rs). A store that a broker also wrote is
+//!         checked by it, too, but T3 and T7 bind only what txstore wrote.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -19,31 +20,31 @@ use crate::history::{Half, Held, History, READERS, TOPICS, broken, hold, number_
 use crate::rule::{Transaction, transactions};
 use crate::watched::{Shadow, crc};
 
-/// What a store is held against.
+/// What a store is compared with.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected<'a> {
     pub history: &'a History,
     pub shadow: &'a Shadow,
-    /// What was acknowledged up to this end of the log must be there.
+    /// Everything that was acknowledged up to this end of the log must exist.
     pub must_end: u64,
-    /// Below it a broker wrote.
+    /// The physical offset below which a broker wrote.
     pub broker_end: u64,
-    /// Below it a broker finished all halves.
+    /// The half-queue offset below which a broker finished all halves.
     pub broker_progress: u64,
-    /// The half and op progress in the files as a crash left them.
+    /// The half and op progress in the files that a crash left.
     pub raw_progress: Option<(u64, u64)>,
-    /// Whether our records carry a CRC of their own.
+    /// Whether txstore's records carry a CRC of their own.
     pub crc: bool,
-    /// Also what takes long: keys, the history as the store tells it, ends once more.
+    /// Also makes slow checks: keys, the history that the store returns, repeated ends.
     pub thorough: bool,
 }
 
-/// One transaction as the log tells it.
+/// One transaction as found in the log.
 #[derive(Clone, Debug)]
 pub struct FoundTransaction {
     pub copies: Vec<HalfCopy>,
     pub outcome: Option<Outcome>,
-    /// The history's half that it is.
+    /// The matching half of the history.
     pub known: Option<usize>,
     pub id: Option<String>,
     pub group: String,
@@ -59,16 +60,16 @@ pub struct FoundTransaction {
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     pub transactions: Vec<FoundTransaction>,
-    /// The places of messages, by their numbers.
+    /// The physical offsets of messages, by their numbers.
     pub messages: BTreeMap<u64, u64>,
-    /// The places of all records, with the CRC of their bytes.
+    /// The physical offsets of all records, with the CRC of their bytes.
     pub places: BTreeMap<u64, u32>,
     pub log: Vec<StoredRecord>,
     pub end: u64,
     pub newest_ms: i64,
-    /// A torn record came through, which without a CRC of its own nobody can tell.
+    /// A torn record survived. Without a CRC of its own it cannot be recognized.
     pub is_blurred: bool,
-    /// How many single checks were made.
+    /// The number of single checks.
     pub checks: u64,
 }
 
@@ -78,7 +79,7 @@ struct Look<'a> {
     log: Vec<RecordView<'a>>,
     by_place: HashMap<u64, usize>,
     rule: Vec<Transaction>,
-    /// Where the log begins.
+    /// The offset where the log begins.
     minimum: u64,
 }
 
@@ -97,7 +98,7 @@ pub fn read_log(store: &Store) -> Held<Vec<StoredRecord>> {
     }
 }
 
-/// Looks through all of a store.
+/// Checks all of a store.
 pub fn check(store: &Store, expected: Expected<'_>) -> Held<Found> {
     let log = read_log(store)?;
     let views: Vec<RecordView<'_>> = log.iter().map(|record| record.view().unwrap()).collect();
@@ -155,7 +156,7 @@ impl<'a> Look<'a> {
         let mut next: HashMap<(&str, i32), u64> = HashMap::new();
         let mut newest_ms = i64::MIN;
         for view in &self.log {
-            // A queue that has lost its front begins anywhere.
+            // A queue that has lost its front may begin at any offset.
             let first = if self.minimum > 0 { view.queue_offset.0 } else { 0 };
             let next = next.entry((view.topic, view.queue_id.0)).or_insert(first);
             hold(view.queue_offset.0 == *next, "L4", || format!("queue offset {next} is skipped by {view:?}"))?;
@@ -217,8 +218,8 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// Whether a record is a message of a topic that was deleted behind it: a deletion that somebody was told of is not
-    /// taken back, and none takes what came later.
+    /// Returns whether a record is a message of a topic that was deleted after it. An acknowledged deletion is not
+    /// undone, and a deletion never removes later messages.
     fn is_deleted(&self, view: &RecordView<'_>) -> Held<bool> {
         let deleted = self.expected.history.deleted.get(&(view.topic.to_owned(), view.queue_id.0));
         let Some((sure, tried)) = deleted else { return Ok(false) };
@@ -259,7 +260,7 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// L1, T1: every message is one that was sent, once; a half's body stands in a topic only as a committed message.
+    /// L1, T1: every message was sent, and exists once. A half's body is in a topic only as a committed message.
     fn messages(&self, found: &mut Found) -> Held {
         for view in &self.log {
             if [HALF_TOPIC, OP_TOPIC, DISCARD_TOPIC].contains(&view.topic)
@@ -306,12 +307,14 @@ impl<'a> Look<'a> {
         self.told_is_so()
     }
 
-    /// A broker may put a half back behind its final message: with the log's front gone, that one may be gone alone.
+    /// A broker may put a half back after its final message. If the log's front was removed, the final message alone
+    /// may be gone.
     fn may_have_lost(&self, one: &Transaction) -> bool {
         self.minimum > 0 && one.first().physical_offset < self.expected.broker_end
     }
 
-    /// The history's half that a transaction is: by a copy's place, else one that nobody got an answer about.
+    /// Returns the history's half of a transaction: by a copy's physical offset, else one that no client got an answer
+    /// about.
     fn known(&self, one: &Transaction) -> Option<usize> {
         let halves = &self.expected.history.halves;
         let by_place = halves.iter().position(|half| half.copies.contains(&one.first()));
@@ -324,7 +327,7 @@ impl<'a> Look<'a> {
         })
     }
 
-    /// T2, T3, T4, T7: one final or one parked copy, by us, and what it holds.
+    /// T2, T3, T4, T7: at most one final or parked copy by txstore, with the right content.
     fn ends_once(&self, one: &Transaction) -> Held {
         let ours = |number: &&usize| self.log[**number].physical_offset.0 >= self.expected.broker_end;
         let theirs = one.finals.iter().chain(&one.discards).any(|number| !ours(&number));
@@ -340,7 +343,7 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// T3: the same body, its own topic and queue, the half's properties less what hid them.
+    /// T3: the copy has the half's body, topic and queue, and its properties without the internal ones.
     fn copies_its_half(&self, one: &Transaction, last: &RecordView<'_>, is_final: bool) -> Held {
         let place = last.prepared_transaction_offset.0;
         if place < self.minimum {
@@ -358,7 +361,7 @@ impl<'a> Look<'a> {
         hold(last.properties.iter().eq(expected), "T3", || format!("other properties than {half:?}: {last:?}"))
     }
 
-    /// T2: nothing has an outcome that nobody wanted.
+    /// T2: a transaction has no outcome that no client tried.
     fn outcome_was_asked_for(&self, one: &Transaction, half: &Half) -> Held {
         let Some(outcome) = one.outcome.filter(|_| !self.may_have_lost(one)) else { return Ok(()) };
         let asked = half.asked.iter().any(|(kind, _)| outcome_of(*kind) == outcome);
@@ -371,7 +374,7 @@ impl<'a> Look<'a> {
         hold(fits, "T3", || format!("the copy at {decider:?} was not named: {half:?}"))
     }
 
-    /// T4, T5: what a client was told of an outcome is what the log says.
+    /// T4, T5: the log confirms each outcome that a client was told.
     fn told_is_so(&self) -> Held {
         let by_copy: HashMap<u64, &Transaction> =
             self.rule.iter().flat_map(|one| one.copies.iter().map(move |copy| (copy.physical_offset, one))).collect();
@@ -392,7 +395,7 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// T2: the store's table says of each transaction what the log says.
+    /// T2: the store's table and the log agree on each transaction.
     fn store_says_so(&self) -> Held {
         let waiting: BTreeSet<(u64, u64)> = (self.store.halves_waiting(None, usize::MAX).unwrap().iter())
             .map(|waiting| (waiting.newest.queue_offset, waiting.newest.physical_offset))
@@ -414,7 +417,7 @@ impl<'a> Look<'a> {
         if self.store.is_read_only() { Ok(()) } else { self.ends_again() }
     }
 
-    /// T6: the same end again is a success that writes nothing, another one an error that names the outcome.
+    /// T6: repeating an end succeeds and writes nothing; another end fails with an error that names the outcome.
     fn ends_again(&self) -> Held {
         use txstore::error::Error;
         let before = self.store.stat().unwrap().max_physical_offset;
@@ -455,7 +458,7 @@ impl<'a> Look<'a> {
         self.progress_passes_nothing(half_progress, op_progress)
     }
 
-    /// T9: neither progress has passed what a broker would miss.
+    /// T9: neither progress has passed anything that a broker would then miss.
     fn progress_passes_nothing(&self, half_progress: u64, op_progress: u64) -> Held {
         for one in self.rule.iter().filter(|one| one.outcome.is_none()) {
             let newest = one.newest().queue_offset;
@@ -472,7 +475,7 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// D2, D1: no offset beyond its queue, none that passes what was not acknowledged, none back behind the file.
+    /// D2, D1: no offset is past its queue's end, none passes unacknowledged messages, none is lower than the file's.
     fn consumers(&self) -> Held {
         for (topic, group, queue_id, offset) in self.store.consumer_offsets().unwrap() {
             let end = self.store.queue_range(&topic, queue_id).unwrap().1;
@@ -512,7 +515,7 @@ fn found_transaction(one: &Transaction, half: &RecordView<'_>, known: Option<usi
     }
 }
 
-/// T9: after healing and at a clean close, the progress is the lowest that pends.
+/// T9: after recovery and at a clean close, the progress is the lowest pending half.
 pub fn progress_is_exact(store: &Store) -> Held {
     let end = store.queue_range(HALF_TOPIC, QueueId(0)).unwrap().1;
     let waiting = store.halves_waiting(None, usize::MAX).unwrap();

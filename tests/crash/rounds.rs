@@ -1,7 +1,8 @@
-//! Rounds: what happens beside the producers: rounds of checks, retention, consumers, readers in other processes.
+//! Simulates everything except producers: rounds of checks, retention, consumers, readers in other processes.
 //!
-//! In: a machine and its store. Out: its history goes on, or the promise that an answer broke. Always: `decide` is modelled
-//! as docs/transactions.md tells it: wait, ask, or give up after so many checks.
+//! In:     a machine and its store.
+//! Out:    its history continues, or the promise that an answer broke.
+//! Always: `decide` is modelled as docs/transactions.md describes it: wait, check, or discard after a number of checks.
 
 use txstore::clock::Clock;
 use txstore::error::Error;
@@ -14,12 +15,12 @@ use crate::history::{Acknowledged, Half, Held, History, READERS, TOPICS, Violati
 use crate::machine::{Machine, TIMEOUT_MS};
 use crate::watched::{Shown, all_shown, crc};
 
-/// Checks before a transaction is given up, in the modelled `decide`.
+/// Checks before the modelled `decide` discards a transaction.
 const CHECKS_MAX: u16 = 3;
 const INTERVAL_MS: i64 = 30_000;
 
 impl Machine {
-    /// A round as `decide` makes it: wait, ask or give up. T11, T13, T14.
+    /// Runs a round of `decide`: wait, check or discard. T11, T13, T14.
     pub fn check_round(&mut self, store: &Store, producers: bool, limit: usize, answer: Option<EndKind>) -> Held {
         let (calls, end) = (self.memory.calls(), Self::log_end(store));
         let now_ms = self.clock.monotonic_ms();
@@ -58,7 +59,7 @@ impl Machine {
         self.end_half(store, at, &End { decider: Decider::Check, ..self.end_of(at, 0, EndKind::Discard) })
     }
 
-    /// T11: whatever is due is handed out, and nothing else.
+    /// T11: every due half is returned, and no other.
     fn all_due_are_handed_out(&self, due: &[Waiting], limit: usize, now_ms: i64) -> Held {
         if self.is_faulty() {
             return Ok(());
@@ -73,7 +74,7 @@ impl Machine {
         Ok(())
     }
 
-    /// T11: only checks that were sent count. T13: ages go by the monotonic clock.
+    /// T11: only checks that were sent count. T13: ages use the monotonic clock.
     fn facts_are_true(&self, at: usize, facts: &Waiting, now_ms: i64) -> Held {
         let half = &self.history.halves[at];
         let counted = (facts.checks, facts.running) == (half.checks, half.running);
@@ -82,7 +83,8 @@ impl Machine {
         hold(facts.stored_age_ms == age_ms, "T13", || format!("{facts:?} is {age_ms} ms old"))
     }
 
-    /// Whole files go from the front; what pends keeps its file (T10), and what a group has not read (D1).
+    /// Removes whole files from the front. A pending half keeps its file (T10), and so does a message that a group has
+    /// not read (D1).
     pub fn expire(&mut self, store: &Store, files: usize, keep_unread: bool) -> Held {
         let Some(facts) = self.note(store.log_files(files))? else { return Ok(()) };
         let Some(last) = facts.last() else { return Ok(()) };
@@ -102,7 +104,7 @@ impl Machine {
         gone.iter().filter(|half| !half.foreign).take(3).try_for_each(|half| self.ends_of_gone(store, half))
     }
 
-    /// A topic's queues are empty and go on where they ended; so they do behind any crash, once that was said.
+    /// Deletes a topic: its queues are empty and continue at their ends, after an acknowledgement also after any crash.
     pub fn delete(&mut self, store: &Store, topic: &str) -> Held {
         let ends = [0, 1].map(|queue| (queue, store.queue_range(topic, QueueId(queue)).unwrap().1));
         let mark = |history: &mut History, is_sure: bool| {
@@ -126,7 +128,7 @@ impl Machine {
         Ok(())
     }
 
-    /// T6: an end of a half that is gone finds its outcome or nothing, never another one, and writes nothing.
+    /// T6: an end of a removed half finds its outcome or nothing, never another outcome, and writes nothing.
     fn ends_of_gone(&self, store: &Store, half: &Half) -> Held {
         let Some((told, _)) = half.told else { return Ok(()) };
         let end = Self::log_end(store);
@@ -147,17 +149,17 @@ impl Machine {
         hold(Self::log_end(store) == end, "T6", || "an end of a half that is gone wrote".into())
     }
 
-    /// The lowest place of a half that nobody has tried to end.
+    /// Returns the lowest physical offset of a half that no client has tried to end.
     fn lowest_pending(&self) -> u64 {
         let pending = self.history.halves.iter().filter(|half| half.told.is_none() && half.asked.is_empty());
         pending.flat_map(|half| &half.copies).map(|copy| copy.physical_offset).min().unwrap_or(u64::MAX)
     }
 
-    /// The lowest place of a message that a group of its topic has not acknowledged.
+    /// Returns the lowest physical offset of a message that a group of its topic has not acknowledged.
     fn lowest_unread(&self, store: &Store) -> u64 {
         let mut lowest = u64::MAX;
         for (topic, _, group) in self.history.offsets.keys() {
-            // A group whose only offset was never written is not known behind a crash.
+            // After a crash, a group whose only offset was never written is unknown.
             let offset = |queue| store.consumer_offset(TOPICS[*topic], READERS[*group], QueueId(queue)).unwrap();
             if offset(0).or(offset(1)).is_none() {
                 continue;
@@ -181,7 +183,7 @@ impl Machine {
         self.end_half(store, at, &End { half: copy, decider: Decider::Check, ..self.end_of(at, 0, kind) })
     }
 
-    /// D1: the next messages in order, none left out.
+    /// D1: a consumer gets the next messages in order, without a gap.
     pub fn consume(
         &mut self,
         store: &Store,
@@ -195,7 +197,7 @@ impl Machine {
         hold(stored.unwrap_or(0) == known.last, "D2", || {
             format!("{reader} stood at {known:?} of {name}/{queue}, now {stored:?}")
         })?;
-        // What nobody kept from being removed is passed over.
+        // Messages that retention removed are skipped.
         let from = known.last.max(store.queue_range(name, QueueId(queue)).unwrap().0);
         let read = store.read(name, QueueId(queue), QueueOffset(from), messages, None);
         let Some((records, next)) = self.note(read)? else { return Ok(()) };
@@ -239,7 +241,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Behind a clean close nothing runs any more, and everything else is as it was.
+    /// After a clean close no local transaction runs, and everything else is unchanged.
     pub fn reopened(&mut self, store: &Store) {
         let now_ms = self.clock.monotonic_ms();
         for facts in store.halves_waiting(None, usize::MAX).unwrap() {

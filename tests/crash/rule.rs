@@ -1,7 +1,9 @@
-//! The rule: what became of each transaction, computed naively from the log alone (docs/transactions.md).
+//! Computes the outcome of each transaction from the log alone, by a simple implementation of the rule
+//! (docs/transactions.md).
 //!
-//! In: the log's records in order, and how far a broker's progress went. Out: transactions with their copies, what names
-//! them, their outcome. Shares nothing with the engine's own replay but the record's decoder.
+//! In:     the log's records in order, and a broker's progress.
+//! Out:    transactions with their copies, what names them, their outcome.
+//! Always: shares only the record's decoder with the engine's replay.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,16 +14,16 @@ use txstore::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use txstore::record::properties::{PRODUCER_GROUP, REAL_TOPIC, TRANSACTION_CHECK_TIMES, UNIQUE_KEY};
 use txstore::record::{RecordView, TransactionType};
 
-/// What a log says of one transaction. Records are named by their number in the log.
+/// A transaction as found in the log. Records are identified by their index in the log.
 #[derive(Clone, Debug, Default)]
 pub struct Transaction {
     pub copies: Vec<HalfCopy>,
-    /// The number of each copy's record.
+    /// The index of each copy's record.
     pub halves: Vec<usize>,
     pub finals: Vec<usize>,
     pub discards: Vec<usize>,
     pub named: BTreeSet<u64>,
-    /// The copy that an op must name, or one behind it.
+    /// The copy that was sent last. An op must name this copy, or a later one, to end the transaction.
     last_sent: Option<u64>,
     ended: bool,
     pub outcome: Option<Outcome>,
@@ -78,11 +80,11 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// The transaction of a key with a copy at a place; else the newest of the key, if `any_place`.
+    /// Returns the transaction of a key with a copy at a physical offset; else the newest of the key, if `any_place`.
     fn find(&self, key: Option<Key<'a>>, place: u64, any_place: bool) -> Option<usize> {
         let stands_there = |at: &&usize| self.all[**at].copies.iter().any(|copy| copy.physical_offset == place);
         let Some(key) = key else {
-            // Without a key a transaction is alone: it is found by its place.
+            // A transaction without a key has no other copies, so it is found by its offset.
             return (0..self.all.len())
                 .find(|at| stands_there(&at) && !self.by_key.values().flatten().any(|other| other == at));
         };
@@ -120,8 +122,8 @@ impl<'a> Rule<'a> {
     }
 }
 
-/// Every transaction of a log, in the order of their first halves. `broker_progress`: the half progress that a broker
-/// stored, below which it finished all.
+/// Returns every transaction of a log, in the order of their first halves. `broker_progress` is the half progress that
+/// a broker stored; it has finished all halves below it.
 pub fn transactions(log: &[RecordView<'_>], broker_progress: u64) -> Vec<Transaction> {
     let minimum = log.first().map_or(0, |first| first.physical_offset.0);
     let mut rule = Rule { minimum, ..Rule::default() };

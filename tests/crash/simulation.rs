@@ -1,7 +1,9 @@
-//! Simulation: random clients on a store that crashes again and again, all of it decided by one seed.
+//! Simulates random clients on a store that crashes again and again, all decided by one seed.
 //!
-//! In: a seed. Out: a tally, or the promise that was broken, with the steps that led there. Always: the same seed gives the
-//! same run, on every machine. More and longer with the variables that campaign.rs names.
+//! In:     a seed.
+//! Out:    a tally, or the promise that was broken, with the steps that led there.
+//! Always: the same seed gives the same run, on every machine. The variables in campaign.rs run more and longer
+//!         simulations.
 
 use std::fmt::Write as _;
 
@@ -16,7 +18,7 @@ use crate::history::{Held, Violation};
 use crate::machine::{Machine, Step, TIMEOUT_MS};
 use crate::watched::crc;
 
-/// What a run did.
+/// What a run did, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub runs: u64,
@@ -24,11 +26,11 @@ pub struct Tally {
     pub checks: u64,
     pub records: u64,
     pub ends: u64,
-    /// Log files that were removed.
+    /// The number of removed log files.
     pub expired: u64,
-    /// Runs that ended early, because a torn record without a CRC of its own came through.
+    /// Runs that ended early, because a torn record without a CRC of its own survived.
     pub blurred: u64,
-    /// Of all files at each end of a run: tells whether two runs were the same.
+    /// A hash of all files at each end of a run. It tells whether two runs were the same.
     pub trace: u64,
 }
 
@@ -51,7 +53,7 @@ pub struct Failure {
     pub seed: u64,
     pub violation: Violation,
     pub crashes: u64,
-    /// What led there.
+    /// The steps that led there.
     pub story: String,
 }
 
@@ -69,7 +71,7 @@ const STEPS: usize = 24;
 /// Bodies, from those that share a sector to those that fill most of a file.
 const SIZES: [usize; 7] = [1, 20, 90, 200, 450, 900, 2_500];
 
-/// Everything durable, half messages and decisions (the default), as little as RocketMQ's default.
+/// Everything durable; half messages and decisions durable (the default); as little durable as RocketMQ's default.
 pub const FLUSHES: [(FlushDiskType, FlushDiskType); 3] = [(Sync, Sync), (Async, Sync), (Async, Async)];
 
 pub fn options(chance: &mut Chance) -> StoreOptions {
@@ -150,7 +152,7 @@ struct Run {
     story: String,
 }
 
-/// One run.
+/// Runs one simulation.
 pub fn simulate(seed: u64) -> Result<Tally, Box<Failure>> {
     let mut chance = Chance::new(seed);
     let machine = Machine::new(options(&mut chance));
@@ -203,7 +205,7 @@ impl Run {
         self.end()
     }
 
-    /// A broker wrote first; its store is taken over, and looked through, before anything is done with it.
+    /// Begins with a broker's store, which is opened and checked before any step.
     fn begin_with_a_brokers_store(&mut self) -> Held {
         let machine = self.machine.as_mut().unwrap();
         let file_size = machine.options.commit_log_file_size.unwrap();
@@ -216,7 +218,7 @@ impl Run {
         Ok(())
     }
 
-    /// Steps, until a crash or a fault falls into one of them, or between two.
+    /// Takes steps until a crash or a fault occurs within a step or between two.
     fn life(&mut self, life: u64) -> Held {
         let moment = self.machine().memory.calls() + 1 + self.chance.below(160);
         let (kind, sticky) = match self.chance.below(10) {
@@ -259,7 +261,7 @@ impl Run {
         Ok(())
     }
 
-    /// A clean close, and what follows from it; one that failed is as if the process had been killed.
+    /// Closes the store cleanly and checks the result. A failed close counts as a killed process.
     fn reopen(&mut self) -> Held {
         let thorough = self.chance.one_in(4);
         let machine = self.machine();
@@ -280,7 +282,7 @@ impl Run {
         Ok(())
     }
 
-    /// A crash, crashes during the recovery from it, and a recovery that comes through.
+    /// Crashes, crashes again during recovery, and finally recovers.
     fn crash(&mut self) -> Held {
         let keep = if self.chance.one_in(2) { CrashKeep::PowerLoss } else { CrashKeep::PageCache };
         self.crash_as(keep)
@@ -335,7 +337,7 @@ impl Run {
         self.tally.crashes += 1;
     }
 
-    /// The last clean close, and damage done to a copy of it.
+    /// Closes the store a last time, and damages a copy of it.
     fn end(&mut self) -> Held {
         let which = self.chance.index(1 << 16);
         let blurred = self.tally.blurred > 0;

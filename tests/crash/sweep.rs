@@ -1,4 +1,4 @@
-//! Sweep: the N-th storage call fails, or the process or the machine stops there, for every N of a script.
+//! Makes the N-th storage call fail, or stops the process or the machine there, for every N of a script.
 
 use txstore::error::{Error, ErrorKind};
 use txstore::options::FlushDiskType::{self, Async, Sync};
@@ -8,10 +8,10 @@ use txstore::store::Store;
 use crate::check::{Survives, check, check_prefix, check_progress_is_exact};
 use crate::world::{World, open};
 
-/// Seeds of a lost power at one place.
+/// Seeds of a power loss at one call.
 const SEEDS: u64 = 4;
 
-/// Runs the script with a fault at its N-th call; `None` once the script is shorter.
+/// Runs the script with a fault at its N-th call; `None` once the script has fewer calls.
 fn run_with_fault(flush: FlushDiskType, call: u64, kind: FaultKind, sticky: bool) -> Option<World> {
     let mut world = World::new(flush);
     world.memory.fail_at(call, kind, sticky);
@@ -19,7 +19,7 @@ fn run_with_fault(flush: FlushDiskType, call: u64, kind: FaultKind, sticky: bool
     (world.memory.calls() >= call).then_some(world)
 }
 
-/// Opens without faults and looks through everything; then closes and opens once more.
+/// Opens without faults and checks everything; then closes and opens once more.
 fn reopen_and_check(world: &World, memory: &Memory, survives: Survives, about: &str) {
     let store = open(memory, &world.clock, &world.options).unwrap_or_else(|error| panic!("{about}: {error}"));
     let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -36,7 +36,7 @@ fn reopen_and_check(world: &World, memory: &Memory, survives: Survives, about: &
     check_progress_is_exact(&store);
 }
 
-/// An error of a refusing disk says which file, or that the store stopped.
+/// Returns whether the error of a failing disk names the file, or says that the store stopped.
 fn is_exact(error: &Error, kind: FaultKind) -> bool {
     match error.kind() {
         ErrorKind::Unavailable => kind == FaultKind::NoSpace && matches!(error, Error::DiskFull { .. }),
@@ -59,7 +59,7 @@ fn p2_no_storage_call_that_fails_panics_or_loses() {
                     }
                     world.memory.clear_fault();
                     world.close();
-                    // A sync that failed took its sectors with it only if the power goes: the page cache has them.
+                    // A failed sync loses its sectors only in a power loss, because the page cache has them.
                     reopen_and_check(
                         &world,
                         &world.memory.crash(0, CrashKeep::PageCache),
@@ -74,8 +74,8 @@ fn p2_no_storage_call_that_fails_panics_or_loses() {
     }
 }
 
-/// A sync that failed once took its sectors with it: neither what is acknowledged later nor what a clean close promises may
-/// rest on syncing them again, in the same process or in the next one.
+/// A failed sync has lost its sectors: neither a later acknowledgement nor the promise of a clean close may depend on
+/// syncing them again, in the same process or in the next one.
 #[test]
 fn t5_a_failed_sync_is_never_repeated_on_the_same_data() {
     for (flush, sticky) in [(Sync, false), (Sync, true), (Async, false), (Async, true)] {
@@ -86,7 +86,7 @@ fn t5_a_failed_sync_is_never_repeated_on_the_same_data() {
             world.close();
             let about = format!("{flush:?}, failure in call {call}, sticky {sticky}, lost power");
             lose_power_and_check(&world, &world.memory, survives, &about);
-            // What the next opening finds in the page cache, it must not take for written.
+            // The next `open` must not treat what it finds in the page cache as durable.
             let next = world.memory.crash(0, CrashKeep::PageCache);
             let store = open(&next, &world.clock, &world.options).unwrap_or_else(|error| panic!("{about}: {error}"));
             lose_power_and_check(&world, &next, Survives::Acknowledged, &format!("{about} after an opening"));
@@ -104,7 +104,7 @@ fn lose_power_and_check(world: &World, memory: &Memory, survives: Survives, abou
     }
 }
 
-/// Every call of the script is the last one before the process is killed, or before the power is lost.
+/// Every call of the script is in turn the last one before the process is killed, or before the power is lost.
 #[test]
 fn t5_a_crash_after_each_storage_call_loses_nothing_acknowledged() {
     for flush in [Sync, Async] {

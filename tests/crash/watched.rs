@@ -1,8 +1,10 @@
-//! Watched storage: files in memory, and beside them what the log was meant to hold.
+//! Wraps files in memory and records what the log was meant to hold.
 //!
-//! In: the engine's calls. Out: the same answers; the shadow of the log: every byte written to it, in place, whether or not
-//! it reached a disk. Always: a record that a recovery shows must stand in the shadow. It can look at the store as another
-//! process does, in the very moment before the log is synced.
+//! In:     the engine's calls.
+//! Out:    the same answers; the shadow of the log: every byte written to it, by physical offset, whether or not it
+//!         reached a disk.
+//! Always: a record that a recovery shows must be in the shadow. The wrapper can read the store as another process
+//!         does, immediately before the log is synced.
 
 use std::ops::Range;
 use std::path::Path;
@@ -23,12 +25,12 @@ use txstore::units::PhysicalOffset;
 #[derive(Clone, Debug, Default)]
 pub struct Shadow {
     bytes: Vec<u8>,
-    /// Writes that failed or were taken back: without power they may stand there all the same.
+    /// Writes that failed or were undone. After a power loss they may exist anyway.
     doubtful: Vec<(u64, Vec<u8>)>,
 }
 
 impl Shadow {
-    /// From here on the log is what was found, and nothing else may come back.
+    /// Replaces the shadow by the log that was found. No other earlier bytes may come back.
     pub fn settle(&mut self, log: &[StoredRecord], end: u64) {
         self.bytes.truncate(end as usize);
         self.doubtful.clear();
@@ -59,7 +61,7 @@ impl Shadow {
         self.doubt(start as u64, &old);
     }
 
-    /// Whether a record was written there, with these bytes.
+    /// Returns whether a record with these bytes was written at this offset.
     pub fn holds(&self, at: u64, record: &[u8]) -> bool {
         let stands = |from: u64, bytes: &[u8]| {
             let start = at.checked_sub(from).unwrap_or(u64::MAX) as usize;
@@ -69,7 +71,7 @@ impl Shadow {
     }
 }
 
-/// A record that somebody was shown.
+/// A record that a reader was shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shown {
     pub place: u64,
@@ -80,9 +82,9 @@ pub struct Shown {
 pub struct Watched {
     pub memory: Memory,
     pub shadow: Arc<Mutex<Shadow>>,
-    /// Whether to look as a reader does before the log is synced.
+    /// Whether a reader looks at the store before the log is synced.
     pub peeks: AtomicBool,
-    /// What such a reader was shown.
+    /// The records that such a reader was shown.
     pub shown: Arc<Mutex<Vec<Shown>>>,
     clock: Arc<ManualClock>,
     options: StoreOptions,
@@ -102,7 +104,7 @@ impl Watched {
     }
 }
 
-/// All that a store shows, from the log's beginning.
+/// Returns all records that a store shows, from the log's beginning.
 pub fn all_shown(store: &Store) -> Result<Vec<Shown>> {
     let mut from = PhysicalOffset(store.stat()?.min_physical_offset);
     let mut shown = Vec::new();
@@ -122,7 +124,7 @@ pub fn crc(bytes: &[u8]) -> u32 {
     txstore::record::crc32(bytes)
 }
 
-/// Where a log file's bytes begin in the log.
+/// Returns the physical offset at which a log file begins.
 fn base(path: &str) -> Option<u64> {
     path.strip_prefix("commitlog/")?.parse().ok()
 }
@@ -190,7 +192,7 @@ impl Storage for Watched {
     }
 }
 
-/// Another process that reads.
+/// Another process that reads the store.
 #[derive(Debug)]
 struct Peek {
     memory: Memory,
@@ -203,7 +205,7 @@ impl Peek {
     fn look(&self) {
         let opened =
             Store::open_with(Arc::new(self.memory.clone()), Arc::clone(&self.clock) as _, self.options.clone());
-        // Before the very first file has its length there is nothing to be read.
+        // Before the first file has its length there is nothing to read.
         if let Ok(shown) = opened.and_then(|store| all_shown(&store)) {
             self.shown.lock().unwrap().extend(shown);
         }
@@ -242,7 +244,7 @@ impl File for LogFile {
     }
 
     fn write_at(&self, buf: &[u8], position: u64) -> Result<()> {
-        // Recovery writes again what it found, torn or not: that is no intention.
+        // Recovery writes again what it found, torn or not, so this write is not intended content.
         let mut before = vec![0; buf.len()];
         if self.file.read_at(&mut before, position).is_ok() && before == buf {
             return self.file.write_at(buf, position);

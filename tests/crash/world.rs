@@ -1,7 +1,9 @@
-//! World: a store in memory, what a client asked of it, and what it was told.
+//! Runs a fixed script on a store in memory, and keeps what its client asked and was told.
 //!
-//! In: steps. Out: everything that was acknowledged, and everything that was tried. Always: an error ends one step, not the
-//! script, as an application would go on. Not here: whether what is found afterwards is right (check.rs).
+//! In:     steps.
+//! Out:    everything that was acknowledged, and everything that was tried.
+//! Always: an error ends one step, not the script, as an application would continue.
+//! Not here: whether what is found afterwards is right (check.rs).
 
 use std::sync::Arc;
 
@@ -30,7 +32,7 @@ pub struct Sent {
 pub struct Half {
     pub id: String,
     pub copy: HalfCopy,
-    /// What an acknowledged end made of it.
+    /// The outcome of an acknowledged end.
     pub outcome: Option<Outcome>,
 }
 
@@ -39,11 +41,11 @@ pub struct Half {
 pub struct Known {
     pub sent: Vec<Sent>,
     pub halves: Vec<Half>,
-    /// Covered by a successful flush: so many of each.
+    /// The numbers of messages and halves that a successful flush covered.
     pub flushed: (usize, usize),
-    /// Outcomes that a successful flush covers.
+    /// Outcomes that a successful flush covered.
     pub flushed_outcomes: Vec<(String, Outcome)>,
-    /// Numbers the bodies.
+    /// The last number of a body.
     count: u64,
 }
 
@@ -54,7 +56,7 @@ pub struct World {
     pub options: StoreOptions,
     pub known: Known,
     pub store: Option<Store>,
-    /// Errors that steps met.
+    /// Errors of the steps.
     pub errors: Vec<Error>,
 }
 
@@ -150,7 +152,7 @@ impl World {
         };
         match store.end_transaction(&end, Wait::Yes) {
             Ok(ended) => self.known.halves[at].outcome = Some(ended.outcome),
-            // An end before it failed, and yet reached the log: the store says what counts.
+            // An earlier end failed, but reached the log. The store's answer counts.
             Err(Error::AlreadyEnded { outcome, .. }) => self.known.halves[at].outcome = Some(outcome),
             Err(error) => self.errors.push(error),
         }
@@ -179,7 +181,7 @@ impl World {
         }
     }
 
-    /// A fixed script: every verb, over several files of the log and of a queue.
+    /// Runs a fixed script: every operation, over several files of the log and of a queue.
     pub fn script(&mut self) {
         self.open();
         self.send(0, 2, 40);

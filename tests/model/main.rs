@@ -1,8 +1,11 @@
-//! The store against a model: any order of its verbs, with reopening and kills, shrunk to the fewest steps when they part.
+//! Compares the store with a model: its operations in any order, with reopening and kills, shrunk to the fewest steps
+//! when they differ.
 //!
-//! In: steps that proptest chooses; `TXSTORE_EXAMPLES` says how many rows of them (200), `PROPTEST_RNG_SEED` which. Out:
-//! nothing, or the shortest row after which store and model differ. Always: the model knows topics, transactions and
-//! offsets, and nothing of files. Not here: crashes inside a call, refusing disks (tests/crash).
+//! In:     steps that proptest chooses; `TXSTORE_EXAMPLES` sets the number of sequences (200), `PROPTEST_RNG_SEED` the
+//!         seed.
+//! Out:    nothing, or the shortest sequence after which store and model differ.
+//! Always: the model knows topics, transactions and offsets, and nothing of files.
+//! Not here: crashes inside a call, failing disks (tests/crash).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::as_conversions)]
 #![allow(missing_docs, unreachable_pub)]
 

@@ -1,4 +1,4 @@
-//! Model: what a store should hold, in lists; and the steps that are possible.
+//! Models what a store should hold, in lists, and generates the possible steps.
 
 use proptest::prelude::*;
 use proptest_state_machine::ReferenceStateMachine;
@@ -10,7 +10,7 @@ pub const TOPICS: usize = 2;
 /// A transaction.
 #[derive(Clone, Debug)]
 pub struct Transaction {
-    /// Its id is of this number; several may share one.
+    /// The number of its id; several transactions may share one.
     pub id: usize,
     pub topic: usize,
     pub outcome: Option<Outcome>,
@@ -22,9 +22,9 @@ pub struct Model {
     /// The numbers of visible messages, by topic.
     pub topics: [Vec<usize>; TOPICS],
     pub transactions: Vec<Transaction>,
-    /// Acknowledged, by topic.
+    /// Acknowledged offsets, by topic.
     pub offsets: [u64; TOPICS],
-    /// Numbers messages; a transaction's message has the number of its id.
+    /// The next message number. A transaction's message has the number of its id.
     pub next: usize,
 }
 
@@ -38,7 +38,7 @@ pub enum Step {
     Prepare {
         topic: usize,
     },
-    /// The same half once more, of a transaction that may have ended.
+    /// Resends the half of a transaction that may have ended.
     Resend {
         which: usize,
     },
@@ -58,7 +58,7 @@ pub enum Step {
     WriteOffsets,
     Reopen,
     Kill,
-    /// A reader beside the writer.
+    /// Reads in a second handle while the writer is open.
     Look,
 }
 
@@ -75,7 +75,7 @@ impl Model {
         (0..self.transactions.len()).filter(|at| self.transactions[*at].outcome.is_none())
     }
 
-    /// The newest transaction with the id of another.
+    /// Returns the newest transaction with the same id as another.
     pub fn newest(&self, which: usize) -> usize {
         let id = self.transactions[which].id;
         (0..self.transactions.len()).rfind(|at| self.transactions[*at].id == id).unwrap()
@@ -169,7 +169,7 @@ impl ReferenceStateMachine for Model {
         state
     }
 
-    /// While a row is shortened, a step may come to speak of what is not there.
+    /// A shortened sequence may contain a step for an item that no longer exists.
     fn preconditions(state: &Self, step: &Step) -> bool {
         match step {
             Step::Resend { which } | Step::Resume { which } | Step::End { which, .. } => {

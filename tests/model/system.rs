@@ -1,4 +1,4 @@
-//! System: a store in memory that takes the model's steps, and is compared with it after each.
+//! Runs the model's steps on a store in memory, and compares the two after each.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const GROUP: &str = "services";
 const READERS: &str = "readers";
 const QUEUE: QueueId = QueueId(0);
 
-/// A store with the places of its transactions, in the model's order.
+/// A store, with the offsets of its transactions in the model's order.
 pub struct System {
     memory: Memory,
     clock: Arc<ManualClock>,
@@ -49,7 +49,7 @@ fn open(memory: &Memory, clock: &Arc<ManualClock>, read_only: bool) -> Store {
     Store::open_with(Arc::new(memory.clone()), Arc::clone(clock) as _, options).unwrap()
 }
 
-/// The numbers in a topic, in its order.
+/// Returns the numbers in a topic, in its order.
 fn numbers(store: &Store, number: usize) -> Vec<usize> {
     let (records, _) = store.read(&topic(number), QUEUE, QueueOffset(0), usize::MAX, None).unwrap();
     let number = |body: &[u8]| std::str::from_utf8(body).unwrap().split(':').next().unwrap().parse().unwrap();
@@ -72,7 +72,7 @@ impl System {
         let half = NewHalfMessage { message, group: GROUP, unique_id: Some(&id), owner: 0 };
         let sent = match self.store.prepare(&half, Wait::Yes) {
             Err(Error::AlreadyEnded { .. }) => {
-                // It ended in the last minutes; later the id is free again.
+                // A resend is refused in the minutes after the end; later the id is free again.
                 self.clock.advance(11 * 60_000);
                 self.store.prepare(&half, Wait::Yes)
             }
@@ -108,7 +108,7 @@ impl System {
 
     fn resume(&mut self, model: &Model, which: usize) {
         let id = format!("id{}", model.transactions[which].id);
-        // The model has taken the step already: a transaction more means that there was one to resume.
+        // The model has taken the step already: one more transaction means that there was one to resume.
         if model.transactions.len() > self.halves.len() {
             let sent = self.store.resume(&id).unwrap();
             self.begin(HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 });
@@ -131,7 +131,7 @@ impl System {
         self.store.set_consumer_offset(&name, READERS, QUEUE, of.min(end)).unwrap();
     }
 
-    /// All that a store shows, against the model.
+    /// Compares everything that a store shows with the model.
     fn agrees(&self, store: &Store, model: &Model) {
         for (number, expected) in model.topics.iter().enumerate() {
             assert_eq!(&numbers(store, number), expected, "topic {number}");
