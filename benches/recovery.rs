@@ -18,7 +18,7 @@ const MESSAGES: u64 = 200_000;
 /// Set in the child process that leaves a store as a crash does.
 const CHILD: &str = "TXSTORE_BENCH_CRASH";
 
-/// In the child process, fills a store and exits without closing it; no destructor runs.
+/// Fills a store in the child process and exits without closing it; no destructor runs.
 fn crash(path: &Path) -> ! {
     let store = common::open(path, FlushDiskType::Async);
     let (envelope, body) = (common::envelope(), common::bytes(BODY_BYTES));

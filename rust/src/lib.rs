@@ -3,8 +3,8 @@
 //! A producer stores a *half message* that no consumer sees, runs its local transaction, then commits or rolls back.
 //! The files are byte for byte those of a RocketMQ store. One process writes a store, many read it.
 //!
-//! The engine is not a broker. It opens no socket, starts no check by itself, and knows consumer groups only by their
-//! offsets. The embedding program does the rest, for example the Python package `txstore`.
+//! The engine is not a broker. It starts no check by itself, and knows consumer groups only by their offsets. The
+//! embedding program does the rest, for example the Python package `txstore`. Only the module `remoting` opens sockets.
 //!
 //! ```no_run
 //! use txstore::half::HalfCopy;

@@ -219,7 +219,7 @@ impl Published {
         self.store(MINIMUM, to.0);
     }
 
-    /// Returns whether a sync failed that had to keep an acknowledgement: behind `durable` the disk may hold other
+    /// Returns whether a sync failed that had to keep an acknowledgement: after `durable` the disk may hold other
     /// bytes than are read.
     pub fn sync_failed(&self) -> bool {
         self.load(SYNC_FAILED) == 1

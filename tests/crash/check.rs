@@ -37,7 +37,7 @@ pub fn check(store: &Store, known: &Known, survives: Survives) {
     transactions(store, &log, known, survives);
 }
 
-/// L1: the log that recovery kept has exactly the bytes that were written before the crash.
+/// Checks L1: the log that recovery kept has exactly the bytes that were written before the crash.
 pub fn check_prefix(before: &Memory, store: &Store) {
     let report = store.open_report();
     let recovered_end = report.scanned_from + report.scanned_bytes;
@@ -67,7 +67,7 @@ fn read_log(store: &Store) -> Vec<StoredRecord> {
     }
 }
 
-/// L4, L6, T1: each queue has exactly the log's visible records of that queue, numbered from 0.
+/// Checks L4, L6, T1: each queue has exactly the log's visible records of that queue, numbered from 0.
 fn queues_are_those_of_the_log(store: &Store, log: &[StoredRecord]) {
     let mut expected: BTreeMap<(String, i32), Vec<u64>> = BTreeMap::new();
     let mut keys: BTreeMap<(String, String), Vec<u64>> = BTreeMap::new();
@@ -98,7 +98,7 @@ fn queues_are_those_of_the_log(store: &Store, log: &[StoredRecord]) {
     }
 }
 
-/// L2.
+/// Checks L2: everything that must survive is in the log.
 fn acknowledged_is_there(log: &[StoredRecord], known: &Known, survives: Survives) {
     let by_place: BTreeMap<u64, &StoredRecord> =
         log.iter().map(|record| (record.view().unwrap().physical_offset.0, record)).collect();
@@ -180,7 +180,7 @@ fn transactions(store: &Store, log: &[StoredRecord], known: &Known, survives: Su
     progress(store, log, &all);
 }
 
-/// T3: the final message has the half's body, topic and queue, and its properties without the internal ones.
+/// Checks T3: the final message has the half's body, topic and queue, and its properties without the internal ones.
 fn final_is_its_half(half: &StoredRecord, last: &StoredRecord) {
     let (half, last) = (half.view().unwrap(), last.view().unwrap());
     assert_eq!(half.body, last.body, "T3: the body");
@@ -191,7 +191,7 @@ fn final_is_its_half(half: &StoredRecord, last: &StoredRecord) {
     assert_eq!(last.properties.iter().collect::<Vec<_>>(), expected, "T3: the properties");
 }
 
-/// T4, T5: the log confirms each outcome that a client was told.
+/// Checks T4, T5: the log confirms each outcome that a client was told.
 fn told_is_so(all: &BTreeMap<u64, Seen<'_>>, known: &Known, survives: Survives) {
     for half in &known.halves {
         let flushed = known.flushed_outcomes.iter().find(|(id, _)| *id == half.id).map(|(_, outcome)| *outcome);
@@ -203,7 +203,7 @@ fn told_is_so(all: &BTreeMap<u64, Seen<'_>>, known: &Known, survives: Survives) 
     }
 }
 
-/// T2: the store's table and the log agree on each transaction.
+/// Checks T2: the store's table and the log agree on each transaction.
 fn store_says_so(store: &Store, all: &BTreeMap<u64, Seen<'_>>) {
     let waiting: BTreeSet<_> = store
         .halves_waiting(None, usize::MAX)
@@ -227,7 +227,7 @@ fn store_says_so(store: &Store, all: &BTreeMap<u64, Seen<'_>>) {
     }
 }
 
-/// T6: repeating an end succeeds and writes nothing; another end fails with an error that names the outcome.
+/// Checks T6: repeating an end succeeds and writes nothing; another end fails with an error that names the outcome.
 fn ends_again(store: &Store, all: &BTreeMap<u64, Seen<'_>>) {
     use txstore::error::Error;
     use txstore::store::{Decider, End, EndKind};
@@ -253,7 +253,7 @@ fn ends_again(store: &Store, all: &BTreeMap<u64, Seen<'_>>) {
     assert_eq!(store.stat().unwrap().max_physical_offset, before, "T6: something was written");
 }
 
-/// T8, T9.
+/// Checks T8, T9: op messages name the decided halves, and the progress passes no pending half.
 fn progress(store: &Store, log: &[StoredRecord], all: &BTreeMap<u64, Seen<'_>>) {
     let stored = |topic| store.consumer_offset(topic, TRANSACTION_GROUP, QueueId(0)).unwrap().unwrap_or(0);
     let (half_progress, op_progress) = (stored(HALF_TOPIC), stored(OP_TOPIC));
@@ -276,7 +276,7 @@ fn progress(store: &Store, log: &[StoredRecord], all: &BTreeMap<u64, Seen<'_>>) 
     }
 }
 
-/// T9: after recovery and at a clean close, the progress is the lowest pending half.
+/// Checks T9: after recovery and at a clean close, the progress is the lowest pending half.
 pub fn check_progress_is_exact(store: &Store) {
     let end = store.queue_range(HALF_TOPIC, QueueId(0)).unwrap().1;
     let waiting = store.halves_waiting(None, usize::MAX).unwrap();

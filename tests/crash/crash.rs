@@ -92,7 +92,7 @@ impl Machine {
         Ok(found)
     }
 
-    /// L8: a reader opens what a crash left, finds the same, and changes nothing. D1: what it found stays.
+    /// Checks L8: a reader opens what a crash left, finds the same, and changes nothing. D1: what it found stays.
     pub fn read_only_opening(&mut self, must_end: u64, origin: Origin) -> Held {
         let left = files(&self.memory, "");
         let store = match self.open_reader() {
@@ -143,7 +143,8 @@ impl Machine {
         self.ages(store, found)
     }
 
-    /// T11, T13: checks continue from the number that was kept, ages from the store time; each half is due by its age.
+    /// Checks T11, T13: checks continue from the number that was kept, ages from the store time; each half is due by
+    /// its age.
     fn ages(&mut self, store: &Store, found: &Found) -> Held {
         let now_ms = self.clock.monotonic_ms();
         let wall_ms = self.clock.wall().0.max(found.newest_ms);
@@ -191,7 +192,7 @@ fn adopted(one: &FoundTransaction, before: &[Half], end: u64, now_ms: i64, origi
     }
 }
 
-/// L7, L8: nothing that a crash leaves is damage.
+/// Reports an error as a broken promise. L7, L8: nothing that a crash leaves is damage.
 fn refused<T>(error: &Error) -> Held<T> {
     let promise = if matches!(error, Error::StoreCorrupt { .. }) { "L7" } else { "L8" };
     broken(promise, format!("what a crash left cannot be opened: {error:?}"))
@@ -211,7 +212,7 @@ impl Raw {
         Self { progress: (stored(HALF_TOPIC), stored(OP_TOPIC)), checkpoint }
     }
 
-    /// L6: a checkpoint never names a time later than the newest durable record.
+    /// Checks L6: a checkpoint never names a time later than the newest durable record.
     fn checkpoint_is_behind(&self, found: &Found) -> Held {
         let said = self.checkpoint.physic_ms.max(self.checkpoint.logics_ms).max(self.checkpoint.index_ms);
         hold(said <= found.newest_ms, "L6", || {
@@ -244,7 +245,7 @@ fn handed_over(memory: &Memory) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// L6, L8: a cleanly closed store opens unchanged, and rebuilds the same derived files from its log alone.
+/// Checks L6, L8: a cleanly closed store opens unchanged, and rebuilds the same derived files from its log alone.
 pub fn check_closed(machine: &Machine) -> Held {
     let closed = machine.memory.crash(0, CrashKeep::PageCache);
     let durable = machine.memory.lose_power(|_| 0);
@@ -285,8 +286,8 @@ fn begins_later(memory: &Memory) -> bool {
     first.is_some_and(|first| first > 0)
 }
 
-/// L6, if the log's front was removed: a rebuilt queue has padding instead of the removed entries; all others are
-/// equal.
+/// Checks L6, if the log's front was removed: a rebuilt queue has padding instead of the removed entries; all others
+/// are equal.
 fn same_queues(machine: &Machine, rebuilt: &Memory, closed: &Memory) -> Held {
     let (theirs, ours) = (entries(machine, rebuilt)?, entries(machine, closed)?);
     hold(theirs == ours, "L6", || format!("built again, the queues are {theirs:?}, not {ours:?}"))
@@ -306,7 +307,7 @@ fn entries(machine: &Machine, memory: &Memory) -> Held<BTreeMap<String, (u64, Ve
     Ok(found)
 }
 
-/// L7: a flipped byte below the durable end is damage, reported with its offset; nothing is cut.
+/// Checks L7: a flipped byte below the durable end is damage, reported with its offset; nothing is cut.
 pub fn check_damage(machine: &Machine, places: &[(u64, usize)], which: usize) -> Held {
     let Some((at, size)) = (!places.is_empty()).then(|| places[which % places.len()]) else { return Ok(()) };
     let damaged = machine.memory.crash(0, CrashKeep::PageCache);

@@ -252,7 +252,7 @@ impl Machine {
         Ok(done)
     }
 
-    /// L2: an acknowledged half survives a power loss, if the options promise it.
+    /// Notes L2: the acknowledged half survives a power loss, if the options promise it.
     fn half_is_acknowledged(&mut self, end: u64) {
         if self.options.transaction_flush_disk_type == FlushDiskType::Sync {
             self.is_durable(end);
@@ -350,8 +350,8 @@ impl Machine {
         Ok(())
     }
 
-    /// T12: a resent half is the pending one and writes nothing. After its end it is refused for some minutes, then it
-    /// begins a new transaction.
+    /// Resends a half. T12: it is the pending one and writes nothing. After its end it is refused for some minutes,
+    /// then it begins a new transaction.
     fn resend(&mut self, store: &Store, which: usize, queue: i32) -> Held {
         let Some(at) = self.pick(which, |half| half.id.is_some() && !half.foreign) else { return Ok(()) };
         let before = self.history.halves[at].clone();
@@ -452,7 +452,7 @@ impl Machine {
         self.judge_end(at, end, &ended, (before, Self::log_end(store)), faulty)
     }
 
-    /// T2, T6: an end decides a pending half. The same end again succeeds, any other fails; both write nothing.
+    /// Checks T2, T6: an end decides a pending half. The same end again succeeds, any other fails; both write nothing.
     pub fn judge_end(
         &mut self,
         at: usize,
@@ -507,7 +507,8 @@ impl Machine {
         Ok(())
     }
 
-    /// T6: an end of something that is not a half, or of another group's half, is an exact error and writes nothing.
+    /// Sends a wrong end. T6: an end of something that is not a half, or of another group's half, is an exact error and
+    /// writes nothing.
     fn wrong_end(&mut self, store: &Store, which: usize) -> Held {
         let Some(at) = self.pick(which, |half| !half.foreign) else { return Ok(()) };
         let before = Self::log_end(store);

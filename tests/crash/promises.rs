@@ -143,7 +143,7 @@ pub fn check(store: &Store, expected: Expected<'_>) -> Held<Found> {
 }
 
 impl<'a> Look<'a> {
-    /// L5.
+    /// Checks L5: a record is whole.
     fn is_whole(&self, record: &StoredRecord, view: &RecordView<'_>) -> Held {
         let ours = self.expected.crc && view.physical_offset.0 >= self.expected.broker_end;
         let verify = Verify { body_crc: true, record_crc: if ours { RecordCrc::Required } else { RecordCrc::Ignore } };
@@ -151,7 +151,7 @@ impl<'a> Look<'a> {
         hold(decoded.is_ok(), "L5", || format!("{decoded:?} of {view:?}"))
     }
 
-    /// L4, T13.
+    /// Checks L4, T13: offsets and store times are consistent.
     fn places_are_their_own(&self) -> Held {
         let mut next: HashMap<(&str, i32), u64> = HashMap::new();
         let mut newest_ms = i64::MIN;
@@ -168,7 +168,8 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// L6: each queue has exactly the log's records of that queue; each key leads to its records, the newest first.
+    /// Checks L6: each queue has exactly the log's records of that queue; each key leads to its records, the newest
+    /// first.
     fn queues_are_those_of_the_log(&self) -> Held {
         let mut expected: BTreeMap<(&str, i32), Vec<u64>> = BTreeMap::new();
         let mut keys: BTreeMap<(&str, &str), Vec<u64>> = BTreeMap::new();
@@ -234,7 +235,7 @@ impl<'a> Look<'a> {
         self.by_place.get(&place).map(|number| &self.log[*number])
     }
 
-    /// L2, D1.
+    /// Checks L2, D1: everything that must survive is in the log.
     fn acknowledged_is_there(&self, places: &BTreeMap<u64, u32>) -> Held {
         let Expected { history, must_end, .. } = self.expected;
         for message in history.messages.values().filter(|message| message.end <= must_end) {
@@ -260,7 +261,7 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// L1, T1: every message was sent, and exists once. A half's body is in a topic only as a committed message.
+    /// Checks L1, T1: every message was sent, and exists once. A half's body is in a topic only as a committed message.
     fn messages(&self, found: &mut Found) -> Held {
         for view in &self.log {
             if [HALF_TOPIC, OP_TOPIC, DISCARD_TOPIC].contains(&view.topic)
@@ -307,8 +308,8 @@ impl<'a> Look<'a> {
         self.told_is_so()
     }
 
-    /// A broker may put a half back after its final message. If the log's front was removed, the final message alone
-    /// may be gone.
+    /// Returns whether a transaction may lack its final message: a broker may put a half back after it, so that
+    /// retention removed the final message alone.
     fn may_have_lost(&self, one: &Transaction) -> bool {
         self.minimum > 0 && one.first().physical_offset < self.expected.broker_end
     }
@@ -327,7 +328,7 @@ impl<'a> Look<'a> {
         })
     }
 
-    /// T2, T3, T4, T7: at most one final or parked copy by txstore, with the right content.
+    /// Checks T2, T3, T4, T7: at most one final or parked copy by txstore, with the right content.
     fn ends_once(&self, one: &Transaction) -> Held {
         let ours = |number: &&usize| self.log[**number].physical_offset.0 >= self.expected.broker_end;
         let theirs = one.finals.iter().chain(&one.discards).any(|number| !ours(&number));
@@ -343,7 +344,7 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// T3: the copy has the half's body, topic and queue, and its properties without the internal ones.
+    /// Checks T3: the copy has the half's body, topic and queue, and its properties without the internal ones.
     fn copies_its_half(&self, one: &Transaction, last: &RecordView<'_>, is_final: bool) -> Held {
         let place = last.prepared_transaction_offset.0;
         if place < self.minimum {
@@ -361,7 +362,7 @@ impl<'a> Look<'a> {
         hold(last.properties.iter().eq(expected), "T3", || format!("other properties than {half:?}: {last:?}"))
     }
 
-    /// T2: a transaction has no outcome that no client tried.
+    /// Checks T2: a transaction has no outcome that no client tried.
     fn outcome_was_asked_for(&self, one: &Transaction, half: &Half) -> Held {
         let Some(outcome) = one.outcome.filter(|_| !self.may_have_lost(one)) else { return Ok(()) };
         let asked = half.asked.iter().any(|(kind, _)| outcome_of(*kind) == outcome);
@@ -374,7 +375,7 @@ impl<'a> Look<'a> {
         hold(fits, "T3", || format!("the copy at {decider:?} was not named: {half:?}"))
     }
 
-    /// T4, T5: the log confirms each outcome that a client was told.
+    /// Checks T4, T5: the log confirms each outcome that a client was told.
     fn told_is_so(&self) -> Held {
         let by_copy: HashMap<u64, &Transaction> =
             self.rule.iter().flat_map(|one| one.copies.iter().map(move |copy| (copy.physical_offset, one))).collect();
@@ -395,7 +396,7 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// T2: the store's table and the log agree on each transaction.
+    /// Checks T2: the store's table and the log agree on each transaction.
     fn store_says_so(&self) -> Held {
         let waiting: BTreeSet<(u64, u64)> = (self.store.halves_waiting(None, usize::MAX).unwrap().iter())
             .map(|waiting| (waiting.newest.queue_offset, waiting.newest.physical_offset))
@@ -417,7 +418,7 @@ impl<'a> Look<'a> {
         if self.store.is_read_only() { Ok(()) } else { self.ends_again() }
     }
 
-    /// T6: repeating an end succeeds and writes nothing; another end fails with an error that names the outcome.
+    /// Checks T6: repeating an end succeeds and writes nothing; another end fails with an error that names the outcome.
     fn ends_again(&self) -> Held {
         use txstore::error::Error;
         let before = self.store.stat().unwrap().max_physical_offset;
@@ -442,7 +443,7 @@ impl<'a> Look<'a> {
         hold(before == after, "T6", || "ends of what has ended wrote something".into())
     }
 
-    /// T8, T9.
+    /// Checks T8, T9: op messages name the decided halves, and the progress passes no pending half.
     fn progress(&self) -> Held {
         if self.store.is_read_only() {
             return Ok(());
@@ -458,7 +459,7 @@ impl<'a> Look<'a> {
         self.progress_passes_nothing(half_progress, op_progress)
     }
 
-    /// T9: neither progress has passed anything that a broker would then miss.
+    /// Checks T9: neither progress has passed anything that a broker would then miss.
     fn progress_passes_nothing(&self, half_progress: u64, op_progress: u64) -> Held {
         for one in self.rule.iter().filter(|one| one.outcome.is_none()) {
             let newest = one.newest().queue_offset;
@@ -475,7 +476,8 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// D2, D1: no offset is past its queue's end, none passes unacknowledged messages, none is lower than the file's.
+    /// Checks D2, D1: no offset is past its queue's end, none passes unacknowledged messages, none is lower than the
+    /// file's.
     fn consumers(&self) -> Held {
         for (topic, group, queue_id, offset) in self.store.consumer_offsets().unwrap() {
             let end = self.store.queue_range(&topic, queue_id).unwrap().1;
@@ -515,7 +517,7 @@ fn found_transaction(one: &Transaction, half: &RecordView<'_>, known: Option<usi
     }
 }
 
-/// T9: after recovery and at a clean close, the progress is the lowest pending half.
+/// Checks T9: after recovery and at a clean close, the progress is the lowest pending half.
 pub fn progress_is_exact(store: &Store) -> Held {
     let end = store.queue_range(HALF_TOPIC, QueueId(0)).unwrap().1;
     let waiting = store.halves_waiting(None, usize::MAX).unwrap();

@@ -59,7 +59,7 @@ impl Machine {
         self.end_half(store, at, &End { decider: Decider::Check, ..self.end_of(at, 0, EndKind::Discard) })
     }
 
-    /// T11: every due half is returned, and no other.
+    /// Checks T11: every due half is returned, and no other.
     fn all_due_are_handed_out(&self, due: &[Waiting], limit: usize, now_ms: i64) -> Held {
         if self.is_faulty() {
             return Ok(());
@@ -74,7 +74,7 @@ impl Machine {
         Ok(())
     }
 
-    /// T11: only checks that were sent count. T13: ages use the monotonic clock.
+    /// Checks T11: only checks that were sent count. T13: ages use the monotonic clock.
     fn facts_are_true(&self, at: usize, facts: &Waiting, now_ms: i64) -> Held {
         let half = &self.history.halves[at];
         let counted = (facts.checks, facts.running) == (half.checks, half.running);
@@ -128,7 +128,7 @@ impl Machine {
         Ok(())
     }
 
-    /// T6: an end of a removed half finds its outcome or nothing, never another outcome, and writes nothing.
+    /// Checks T6: an end of a removed half finds its outcome or nothing, never another outcome, and writes nothing.
     fn ends_of_gone(&self, store: &Store, half: &Half) -> Held {
         let Some((told, _)) = half.told else { return Ok(()) };
         let end = Self::log_end(store);
@@ -183,7 +183,7 @@ impl Machine {
         self.end_half(store, at, &End { half: copy, decider: Decider::Check, ..self.end_of(at, 0, kind) })
     }
 
-    /// D1: a consumer gets the next messages in order, without a gap.
+    /// Consumes messages. D1: a consumer gets the next messages in order, without a gap.
     pub fn consume(
         &mut self,
         store: &Store,
@@ -214,7 +214,8 @@ impl Machine {
         hold(beyond.is_err(), "D2", || format!("{reader} may acknowledge what {name}/{queue} has not"))
     }
 
-    /// A reader in another process sees whole records in order, up to the visible end, and its queues say the same.
+    /// Checks that a reader in another process sees whole records in order, up to the visible end, and its queues say
+    /// the same.
     pub fn look(&mut self, store: &Store) -> Held {
         let Some(reader) = self.note(self.open_reader())? else { return Ok(()) };
         let stat = store.stat().unwrap();
@@ -241,7 +242,7 @@ impl Machine {
         Ok(())
     }
 
-    /// After a clean close no local transaction runs, and everything else is unchanged.
+    /// Notes that after a clean close no local transaction runs, and everything else is unchanged.
     pub fn reopened(&mut self, store: &Store) {
         let now_ms = self.clock.monotonic_ms();
         for facts in store.halves_waiting(None, usize::MAX).unwrap() {

@@ -169,7 +169,7 @@ impl ReferenceStateMachine for Model {
         state
     }
 
-    /// A shortened sequence may contain a step for an item that no longer exists.
+    /// Returns whether a step is possible. A shortened sequence may contain one for an item that no longer exists.
     fn preconditions(state: &Self, step: &Step) -> bool {
         match step {
             Step::Resend { which } | Step::Resume { which } | Step::End { which, .. } => {

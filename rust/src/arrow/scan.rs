@@ -38,9 +38,9 @@ const SILENT_BYTES_MAX: u64 = 1 << 30;
 const NO_HALF: u64 = u64::MAX;
 /// Rows that go into their columns together: few enough that the bytes they borrow are still in the cache.
 const CHUNK_ROWS: usize = 32;
-/// If bodies are skipped, the heads of this many records are prefetched ...
+/// If bodies are skipped, the head of the record this many records ahead is prefetched ...
 const HEADS_AHEAD: usize = 8;
-/// ... with this many last bytes of the records before them: their topics and properties, or what fits two cache lines.
+/// ... with this many last bytes of the record before it: its topic and properties, or what fits two cache lines.
 const TAIL_BYTES: usize = 128;
 /// How often a batch is read again because the writer changed more than the end.
 const TRIES_MAX: u32 = 8;

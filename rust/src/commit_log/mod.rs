@@ -40,7 +40,7 @@ pub struct CommitLog {
     verify: RwLock<Option<Arc<VerifyAt>>>,
 }
 
-/// Returns how a record at an offset is verified.
+/// Tells how a record at an offset is verified.
 pub type VerifyAt = Box<dyn Fn(u64) -> Verify + Send + Sync>;
 
 impl std::fmt::Debug for CommitLog {

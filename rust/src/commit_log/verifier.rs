@@ -85,7 +85,7 @@ impl Progress {
         }
     }
 
-    /// Waits for the reader and returns whether to continue. It does not if the reader is ahead or has ended.
+    /// Waits while the thread is too far ahead. Returns false if the reader has passed it or has ended.
     fn waits_for_the_reader(&self, verified: u64) -> bool {
         loop {
             if self.over.load(Ordering::Relaxed) {

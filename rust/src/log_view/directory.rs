@@ -41,8 +41,8 @@ pub(crate) fn look(storage: &dyn Storage) -> Result<bool> {
     }
 }
 
-/// Returns the settings of an open txstore store. Until we close it, no other process writes the store, so the
-/// remembered size is believed and file lengths are not.
+/// Returns the settings if txstore has not closed the store. Until then no broker writes the store, so the remembered
+/// size counts and file lengths do not.
 fn ours(settings: Option<&Settings>) -> Option<&Settings> {
     settings.filter(|settings| settings.ranges.last().is_some_and(|range| range.end.is_none()))
 }

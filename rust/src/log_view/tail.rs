@@ -24,7 +24,7 @@ pub enum Follows {
 /// Whether the last record before the offset is as new as the newest one that the checkpoint knows to be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reached {
-    /// There is no checkpoint, or nothing was durable when it was written.
+    /// The checkpoint is missing, or nothing was durable when it was written.
     Unknown,
     /// It is older: a durable record is missing.
     No,

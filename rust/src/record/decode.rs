@@ -317,7 +317,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Never saturates: this crate builds for Linux, where addresses have at least 32 bits.
+/// Converts a length. It never saturates: this crate builds for Linux, where addresses have at least 32 bits.
 fn to_usize(len: u32) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX)
 }

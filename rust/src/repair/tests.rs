@@ -108,7 +108,7 @@ fn records(store: &Store) -> BTreeMap<u64, Vec<u8>> {
     views.map(|view| (view.physical_offset.0, view.body.to_vec())).collect()
 }
 
-/// Each queue reads its messages at their own offsets, and only those.
+/// Checks that each queue returns its messages at their own offsets, and only those.
 fn queues_are_right(store: &Store, kept: &[&Sent]) {
     for topic in ["orders", "parcel"] {
         let (first, _) = store.queue_range(topic, QueueId(0)).unwrap();
