@@ -1,8 +1,10 @@
-//! What the benches share: the limits themselves, stores in scratch folders, and ratios of what ran in turns.
+//! Shared by the benches: the limits themselves, stores in temporary folders, and ratios of alternating measurements.
 //!
-//! In: sizes and counts. Out: durations, and a line for each ratio. Always: a limit writes as many bytes, in pieces of
-//! the same size, to the same file system, as what it is compared with. Not here: what is compared.
-#![allow(dead_code)] // Each bench is a crate of its own and uses a part.
+//! In:     sizes and counts.
+//! Out:    durations, and a line for each ratio.
+//! Always: a limit writes as many bytes, in pieces of the same size, to the same file system, as the measured code.
+//! Not here: what is compared.
+#![allow(dead_code)] // Each bench is a crate of its own and uses only a part.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::indexing_slicing)]
 #![allow(unreachable_pub, clippy::as_conversions, clippy::needless_pass_by_value)]
 
@@ -17,14 +19,15 @@ use txstore::message::{Envelope, Parts};
 use txstore::options::{FlushDiskType, StoreOptions};
 use txstore::store::Store;
 
-/// Bytes of a file, as of a commit log file.
+/// Size of a file in bytes, as of a commit log file.
 const FILE_BYTES: u64 = 1 << 30;
-/// Zeros are written in pieces of this size, as the store does.
+/// Size of one write of zeros in bytes, as in the store.
 const ZEROS_BYTES: usize = 1 << 20;
 
-/// Writes of one size to fresh pages: reserved with fallocate, never written before. The time of the writes alone.
+/// Writes pieces of one size to fresh pages: reserved with fallocate, never written before. Returns the time of the
+/// writes alone.
 ///
-/// `sync_every`: another thread makes the data durable that often, as a store's own does.
+/// `sync_every`: the interval at which another thread makes the data durable, as a store's own thread does.
 pub fn write_fresh(directory: &Path, writes: u64, size: usize, sync_every: Option<Duration>) -> Duration {
     let record = bytes(size);
     let per_file = FILE_BYTES / size as u64;
@@ -60,7 +63,7 @@ pub fn write_fresh(directory: &Path, writes: u64, size: usize, sync_every: Optio
     })
 }
 
-/// Writes of one size, each made durable, to a file that holds zeros already. The time of each.
+/// Writes pieces of one size, each made durable, to a file that already holds zeros. Returns the time of each.
 pub fn write_durably(directory: &Path, writes: u64, size: usize) -> Vec<Duration> {
     let (record, zeros) = (bytes(size), vec![0; ZEROS_BYTES]);
     let file = create(&directory.join("limit-durable"));
@@ -79,14 +82,14 @@ pub fn write_durably(directory: &Path, writes: u64, size: usize) -> Vec<Duration
         .collect()
 }
 
-/// Copies of one size to fresh pages of memory, with no file behind them. The time of the copies alone.
+/// Copies pieces of one size to fresh pages of memory without a file. Returns the time of the copies alone.
 pub fn copy_fresh(copies: u64, size: usize) -> Duration {
     let record = bytes(size);
     let per_block = FILE_BYTES / size as u64;
     let mut taken = Duration::ZERO;
     for first in (0..copies).step_by(usize::try_from(per_block).unwrap()) {
         let here = per_block.min(copies - first);
-        // As much memory comes from the system anew, and goes back to it at the end of the round.
+        // The system provides as much new memory, and gets it back at the end of the round.
         let mut block = Vec::with_capacity(usize::try_from(here).unwrap() * size);
         let start = Instant::now();
         for _ in 0..here {
@@ -98,7 +101,7 @@ pub fn copy_fresh(copies: u64, size: usize) -> Duration {
     taken
 }
 
-/// Reads of one size from a file in the page cache, in order.
+/// Reads pieces of one size from a file in the page cache, in order. Returns the time.
 pub fn read_warm(directory: &Path, reads: u64, size: usize) -> Duration {
     write_fresh(directory, reads, size, None);
     let file = File::options().read(true).open(directory.join("limit-0")).unwrap();
@@ -116,7 +119,7 @@ fn create(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap()
 }
 
-/// Bytes that no file system stores shorter.
+/// Returns bytes that no file system can compress.
 pub fn bytes(size: usize) -> Vec<u8> {
     let mut state = 1_u32;
     (0..size)
@@ -127,12 +130,12 @@ pub fn bytes(size: usize) -> Vec<u8> {
         .collect()
 }
 
-/// A folder that goes away with its value.
+/// Creates a folder that is removed when its value is dropped.
 pub fn scratch() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("txstore-bench-").tempdir().unwrap()
 }
 
-/// A store in a folder; half messages are synced only if everything is.
+/// Opens a store in a folder. Half messages are synced only if everything is.
 pub fn open(directory: &Path, flush_disk_type: FlushDiskType) -> Store {
     let options = StoreOptions {
         flush_disk_type,
@@ -143,19 +146,19 @@ pub fn open(directory: &Path, flush_disk_type: FlushDiskType) -> Store {
     Store::open(directory, options).unwrap()
 }
 
-/// What all messages of the benches say of themselves.
+/// Returns the envelope of all messages of the benches.
 pub fn envelope() -> Envelope {
     Envelope::new(&Parts { topic: "bench", ..Parts::default() }).unwrap()
 }
 
-/// Criterion, set for runs that each make a store of their own: few samples, each a few times.
+/// Configures Criterion for runs that each create their own store: few samples, each a few times.
 pub fn criterion() -> Criterion {
     let seconds = |number| Duration::from_secs(number);
     let criterion = Criterion::default().warm_up_time(seconds(1)).measurement_time(seconds(3)).sample_size(10);
     criterion.configure_from_args()
 }
 
-/// What was measured in turns: the times of ours and of what it is compared with, for the same number of things.
+/// The results of alternating measurements: the times of txstore and of the comparison, for the same number of items.
 #[derive(Debug)]
 pub struct Turns {
     ours: &'static str,
@@ -164,9 +167,10 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// Runs a bench whose every sample measures ours, then the other; prints the median ratio of their speeds.
+    /// Runs a bench whose every sample measures txstore, then the comparison. Prints the median ratio of their speeds.
     ///
-    /// Criterion's own figures are of ours. Both are given the number of things to do and return the time it took.
+    /// Criterion's own results are those of txstore. Both functions receive the number of items and return the time
+    /// they took.
     pub fn bench(
         group: &mut BenchmarkGroup<'_, criterion::measurement::WallTime>,
         ours: (&'static str, &mut dyn FnMut(u64) -> Duration),
@@ -178,7 +182,7 @@ impl Turns {
             bencher.iter_custom(|count| {
                 let ours = ours.1(count);
                 let other = other.1(count);
-                // A handful of things is mostly the cost of beginning.
+                // The time of a few items is mostly startup cost.
                 if other > Duration::from_millis(2) {
                     turns.ratios.push(other.as_secs_f64() / ours.as_secs_f64());
                 }

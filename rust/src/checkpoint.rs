@@ -26,11 +26,11 @@ const _: () = assert!(FIELDS * FIELD_BYTES <= FILE_BYTES);
 /// How far the log and what is derived from it are safe on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Store time of the newest record that is surely durable.
+    /// Store time of the newest record that is known to be durable.
     pub physic_ms: i64,
-    /// Store time of the newest record whose queue entry is surely durable.
+    /// Store time of the newest record whose queue entry is known to be durable.
     pub logics_ms: i64,
-    /// Store time of the newest record whose index entries are surely durable.
+    /// Store time of the newest record whose index entries are known to be durable.
     pub index_ms: i64,
     /// Belongs to a replica; kept unchanged.
     pub master_flushed_offset: i64,

@@ -46,7 +46,7 @@ pub(crate) enum Mutant {
     RenameWithoutSync,
     /// The checkpoint is written before the files that it describes are synced.
     CheckpointAhead,
-    /// Any bad record is taken for a torn tail.
+    /// Every bad record counts as a torn tail.
     CutBelowDurable,
     /// A half that a broker put back begins a new transaction.
     PutBackStartsNew,
@@ -68,7 +68,7 @@ pub(crate) enum Mutant {
     LookCounts,
     /// Records that recovery accepted from the page cache are not written again.
     NoRewrite,
-    /// A committed message keeps the properties that hid it.
+    /// A committed message keeps the properties of its half message that hid it.
     FinalKeepsHiding,
     /// Queue files keep the bytes after their end.
     QueuesNotCut,

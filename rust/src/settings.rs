@@ -146,7 +146,7 @@ impl Settings {
         at >= to
     }
 
-    /// Returns whether txstore wrote the byte at an offset, or would write it next.
+    /// Returns whether txstore wrote the byte at an offset, or will write it next.
     pub fn is_ours(&self, at: u64) -> bool {
         self.ranges.iter().any(|range| range.start <= at && range.end.is_none_or(|end| at < end))
     }

@@ -26,7 +26,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"txsnap\r\n");
 /// A file of another version is ignored: the whole log is scanned once.
 const VERSION: u32 = 2;
 const HEADER: usize = 16;
-/// Bytes of a pending transaction with one copy.
+/// Size of a pending transaction with one copy, in bytes.
 const PENDING_SIZE_MIN: usize = 2 * 8 + 2 * 8 + 7 * 4;
 
 /// A record that must be in the log for the snapshot to fit it.

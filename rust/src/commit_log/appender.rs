@@ -16,9 +16,9 @@ use crate::record::{Draft, Place};
 use crate::segment::Segment;
 use crate::units::{PhysicalOffset, QueueOffset, TimestampMs, to_u64, to_usize};
 
-/// The least space taken ahead of the writer, in bytes.
+/// The least space allocated ahead of the writer, in bytes.
 const CHUNK_MIN: u64 = 1 << 20;
-/// The most space taken ahead with fallocate, in bytes.
+/// The most space allocated ahead with fallocate, in bytes.
 const CHUNK_MAX: u64 = 64 << 20;
 /// The most space allocated ahead by writing zeros, in bytes: writing this much has no visible cost between syncs.
 const WRITTEN_MAX: u64 = 1 << 20;
