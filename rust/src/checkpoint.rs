@@ -1,7 +1,7 @@
 //! Stores how far the log and what is derived from it are safe on disk.
 //!
 //! In:     times and offsets that are lower bounds over every synced file.
-//! Out:    the file `checkpoint`, which brokers believe.
+//! Out:    the file `checkpoint`, which brokers rely on.
 //! Always: written in place and synced before `store` returns.
 //! Not here: what the bounds are.
 //!
