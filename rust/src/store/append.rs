@@ -1,7 +1,10 @@
-//! Append: messages and half messages into the log, their entries into queues and index.
+//! Appends messages and half messages to the log, and their entries to queues and index.
 //!
-//! In: envelopes with bodies. Out: where each went. Always: all of a batch or nothing; when it returns the messages are
-//! visible, in `SYNC_FLUSH` durable. Not here: ends of transactions.
+//! In:     envelopes with bodies.
+//! Out:    the offsets of each message.
+//! Always: a batch is stored completely or not at all. When a call returns, its messages are visible, and durable in
+//!         `SYNC_FLUSH`.
+//! Not:    ends of transactions.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +27,7 @@ use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 /// A message to be stored.
 #[derive(Clone, Copy, Debug)]
 pub struct NewMessage<'a> {
-    /// All but the body.
+    /// Everything except the body.
     pub envelope: &'a Envelope,
     /// The body.
     pub body: &'a [u8],
@@ -39,24 +42,24 @@ pub struct NewHalfMessage<'a> {
     pub message: NewMessage<'a>,
     /// Its producer group.
     pub group: &'a str,
-    /// Its id, if the producer has sent it before.
+    /// The message's unique id, if the producer has sent it before.
     pub unique_id: Option<&'a str>,
-    /// The producer's number; not 0: its local transaction runs here until `local_transaction_ended`.
+    /// The producer's id. If it is not 0, the local transaction runs here until `local_transaction_ended`.
     pub owner: u32,
 }
 
-/// Where a message went.
+/// The result of storing a message.
 #[derive(Clone, Debug)]
 pub struct Sent {
-    /// Its unique id.
+    /// The message's unique id.
     pub unique_id: MessageId,
-    /// Its record.
+    /// The physical offset of the record.
     pub physical_offset: PhysicalOffset,
-    /// Its place in its queue (of a half: in the half queue; of a delayed one: in its level's).
+    /// The queue offset: of a half message in the half queue, of a delayed message in its level's queue.
     pub queue_offset: QueueOffset,
-    /// Its queue (of a half or delayed one: its real queue).
+    /// The queue id. Half and delayed messages: the id of the real queue.
     pub queue_id: QueueId,
-    /// Bytes of its record; 0 where it was there already.
+    /// The size of the record in bytes. 0 if the message was stored before.
     pub size: u32,
 }
 
@@ -67,28 +70,28 @@ impl Sent {
     }
 }
 
-/// A half message that is to pend.
+/// A half message that begins a pending transaction.
 pub(super) struct PendingHalf<'a> {
-    /// Its record.
+    /// The draft of its record.
     pub(super) draft: &'a Draft<'a>,
-    /// The code of its tags.
+    /// The hash code of its tags.
     pub(super) tags_code: i64,
     /// Its unique id.
     pub(super) unique_id: Option<&'a str>,
     /// Its keys, separated by spaces.
     pub(super) keys: Option<&'a str>,
-    /// What its copies share.
+    /// The identity that all its copies share.
     pub(super) identity: Option<Identity>,
     /// Its producer group.
     pub(super) group: &'a str,
-    /// How long it is not to be asked about.
+    /// How long no check is sent, in milliseconds.
     pub(super) immunity_ms: Option<i64>,
-    /// The producer in which its local transaction runs; 0: none.
+    /// The id of the producer that runs the local transaction. 0: none.
     pub(super) owner: u32,
 }
 
 impl Store {
-    /// Stores messages as one write.
+    /// Stores messages in one write.
     pub fn append(&self, messages: &[NewMessage<'_>], wait: Wait) -> Result<Unacknowledged<'_, Vec<Sent>>> {
         self.shared.check_append(messages)?;
         let mut inner = self.shared.lock_to_send(wait)?;
@@ -97,7 +100,7 @@ impl Store {
         Ok(self.shared.unacknowledged(inner, Purpose::Message, sent))
     }
 
-    /// As `append`, for one message; without a list, since most calls are this one.
+    /// Stores one message. Avoids a list, because most calls store one message.
     pub fn append_one(&self, message: &NewMessage<'_>, wait: Wait) -> Result<Unacknowledged<'_, Sent>> {
         let messages = std::slice::from_ref(message);
         self.shared.check_append(messages)?;
@@ -108,12 +111,12 @@ impl Store {
         Ok(self.shared.unacknowledged(inner, Purpose::Message, sent))
     }
 
-    /// Stores a half message, or finds the pending one that it is a resend of.
+    /// Stores a half message, or finds the pending half message that it resends.
     pub fn prepare(&self, half: &NewHalfMessage<'_>, wait: Wait) -> Result<Unacknowledged<'_, Sent>> {
         self.shared.check_prepare(half)?;
         let mut inner = self.shared.lock_to_send(wait)?;
         let (sent, end) = self.shared.prepare_in(&mut inner, half, wait)?;
-        // Also where the half was found: the write that stored it may still wait for its sync.
+        // A half message that was found may also wait for the sync of the write that stored it.
         Ok(self.shared.unacknowledged_up_to(inner, Purpose::Half, end, sent))
     }
 }
@@ -169,7 +172,7 @@ impl Shared {
         text.clear();
         text.extend_from_slice(&envelope.properties);
         properties::push(text, UNIQUE_KEY, unique_id);
-        // A delayed message is a record of the schedule topic, and its queue entry says when it is due.
+        // A delayed message is stored in the schedule topic, and its queue entry contains the time at which it is due.
         let (topic, queue, topic_hash) = match envelope.delay_level {
             0 => (&*envelope.topic, queue_id, envelope.topic_hash),
             level => {
@@ -188,7 +191,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Where the half is, and the physical offset after its record.
+    /// Stores or finds the half message. Returns its position and the physical offset after its record.
     fn prepare_in(&self, inner: &mut Inner, half: &NewHalfMessage<'_>, wait: Wait) -> Result<(Sent, PhysicalOffset)> {
         let mut batch = Batch::begin(self, inner, Purpose::Half)?;
         let NewMessage { envelope, body, queue_id } = half.message;
@@ -221,7 +224,7 @@ impl Shared {
         Ok((Sent::new(unique_id, placed, queue_id), placed.physical_offset.plus(placed.size.into())))
     }
 
-    /// Writes the record of a half message and lets it pend: what sending one and resuming one share.
+    /// Writes a half message's record and begins its pending transaction. Shared by `prepare` and resume.
     pub(super) fn store_half(&self, batch: &mut Batch<'_>, half: &PendingHalf<'_>, wait: Wait) -> Result<Placed> {
         let PendingHalf { draft, tags_code, unique_id, keys, .. } = *half;
         let keys = IndexKeys { topic_hash: self.half_topic_hash, unique_id, keys };
@@ -315,7 +318,8 @@ pub(super) fn check_queue(queue_id: QueueId) -> Result<()> {
     Ok(())
 }
 
-/// What differs between a stored half message and one that is sent under its id; else the queue that the stored one is for.
+/// What differs between a stored half message and one that is sent under its id; else the queue that the stored one is
+/// for.
 fn difference(
     stored: &RecordView<'_>,
     half: &NewHalfMessage<'_>,

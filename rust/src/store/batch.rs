@@ -1,4 +1,4 @@
-//! Batch: records that are written together, and what else a write has to do.
+//! Records that are written together, and the other steps of a write.
 //!
 //! ```text
 //!   begin ──► push, push, … ──► write ──► Unacknowledged ──► acknowledged
@@ -6,9 +6,9 @@
 //!             and bytes         queues, index                     if a rule asks for one
 //! ```
 //! In:     drafts, while the caller holds the put lock.
-//! Out:    where each record is, and what must happen before the write may be acknowledged.
+//! Out:    the offsets of each record, and what must happen before the write may be acknowledged.
 //! Always: all records of a batch are written, or none. Queues and index change only after the log has the records.
-//!         The purpose of a write decides which space it may use and which flush rule covers it, here and nowhere else.
+//!         Only this module decides which space a write may use and which flush rule applies to it, by its purpose.
 
 use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::commit_log::{Appended, Appender, Urgency};
@@ -23,75 +23,75 @@ use crate::record::Draft;
 use crate::sync::MutexGuard;
 use crate::units::{PhysicalOffset, QueueOffset, TimestampMs};
 
-/// Whether a call may wait: for a lock, for space in the log or for a sync.
+/// Whether a call may wait for a lock, for space in the log or for a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// It may.
+    /// The call may wait.
     Yes,
-    /// It may not. Where it would have to, it fails with `Error::WouldWait` and nothing has changed.
+    /// The call may not wait. If it would have to, it fails with `Error::WouldWait` and changes nothing.
     No,
 }
 
-/// What a batch is written for.
+/// The purpose of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Ordinary messages, and delayed ones whose time has come.
+    /// Ordinary messages, and delayed messages that are due.
     Message,
     /// A producer's half message.
     Half,
     /// The half message of a transaction that an operator resumes.
     Resume,
-    /// Transactions that a producer or a check ends; ops that recovery adds.
+    /// Transactions that a producer or a check ends, and ops that recovery adds.
     End,
     /// Transactions that an operator ends.
     EndByHand,
-    /// Transactions that a policy or an operator gives up.
+    /// Transactions that a policy or an operator discards.
     Discard,
 }
 
 impl Purpose {
-    /// Whether such a write is acknowledged only after a sync.
+    /// Returns whether a write for this purpose is acknowledged only after a sync.
     const fn is_synced(self, options: &StoreOptions) -> bool {
         let all_are = matches!(options.flush_disk_type, FlushDiskType::Sync);
         match self {
-            // If lost power takes an end, its half is there and a check decides again.
+            // If a power loss takes an end, its half message is still there and a check decides again.
             Self::Message | Self::End => all_are,
-            // The local transaction, which may sync a database, begins when its half is acknowledged.
+            // The local transaction, which may sync a database, begins when its half message is acknowledged.
             Self::Half => all_are || matches!(options.transaction_flush_disk_type, FlushDiskType::Sync),
-            // Nobody would decide this again.
+            // If a power loss took such a write, no later check would repeat the decision.
             Self::Resume | Self::EndByHand | Self::Discard => true,
         }
     }
 }
 
-/// A write that other threads see in the log and that the caller must not report as done yet.
+/// A write that is visible in the log but may not be reported as done yet.
 #[derive(Debug)]
 #[must_use = "a write counts when it is acknowledged"]
 pub struct Unacknowledged<'a, T> {
     shared: &'a Shared,
     value: T,
-    /// The log must be durable up to here first.
+    /// The physical offset up to which the log must be durable first.
     durable_first: Option<PhysicalOffset>,
 }
 
 impl<T> Unacknowledged<'_, T> {
-    /// What was written.
+    /// Returns what was written.
     pub const fn value(&self) -> &T {
         &self.value
     }
 
-    /// Whether the write still waits for a sync.
+    /// Returns whether the write still waits for a sync.
     pub const fn needs_sync(&self) -> bool {
         self.durable_first.is_some()
     }
 
-    /// What was written, and the end up to which the log must be durable before it may be acknowledged: for a caller
-    /// that waits for one sync on behalf of many writes (`Store::wait_durable`).
+    /// Returns what was written, and the end up to which the log must be durable before the write may be acknowledged.
+    /// For a caller that waits for one sync on behalf of many writes (`Store::wait_durable`).
     pub fn into_parts(self) -> (T, Option<PhysicalOffset>) {
         (self.value, self.durable_first)
     }
 
-    /// Waits until the write may be acknowledged; returns what was written.
+    /// Waits until the write may be acknowledged, then returns what was written.
     #[inline]
     pub fn acknowledged(self) -> Result<T> {
         if let Some(end) = self.durable_first {
@@ -103,7 +103,7 @@ impl<T> Unacknowledged<'_, T> {
 }
 
 impl Store {
-    /// Waits until the log is durable up to `end`, for all writes that lie before it.
+    /// Waits until the log is durable up to `end`. This covers all writes before it.
     pub fn wait_durable(&self, end: PhysicalOffset) -> Result<()> {
         self.shared.wait_durable(end.0)?;
         self.shared.readers.announce();
@@ -112,7 +112,7 @@ impl Store {
 }
 
 impl Shared {
-    /// Whether writes for this purpose are acknowledged only after a sync.
+    /// Returns whether writes for this purpose are acknowledged only after a sync.
     pub(super) fn is_synced(&self, purpose: Purpose) -> bool {
         let too_early = mutated(Mutant::AcknowledgeBeforeSync)
             || match purpose {
@@ -123,7 +123,8 @@ impl Shared {
         purpose.is_synced(&self.options) && !too_early
     }
 
-    /// Takes the put lock for sending; a sender that is too far ahead of the background thread first does its work.
+    /// Takes the put lock to send messages. If too much is buffered, the sender first does the background thread's
+    /// work.
     #[inline]
     pub(super) fn lock_to_send(&self, wait: Wait) -> Result<MutexGuard<'_, Inner>> {
         match wait {
@@ -138,7 +139,7 @@ impl Shared {
         }
     }
 
-    /// Releases the put lock after a write, and wakes readers that may see it already.
+    /// Releases the put lock after a write, and wakes readers that may already see it.
     #[inline]
     pub(super) fn unacknowledged<T>(
         &self,
@@ -150,7 +151,7 @@ impl Shared {
         self.unacknowledged_up_to(inner, purpose, end, value)
     }
 
-    /// As `unacknowledged`, of what lies before `end`.
+    /// Does the same as `unacknowledged` for everything before `end`.
     #[inline]
     pub(super) fn unacknowledged_up_to<T>(
         &self,
@@ -168,7 +169,7 @@ impl Shared {
     }
 }
 
-/// What the index finds a record by.
+/// The keys under which the index finds a record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IndexKeys<'a> {
     /// The hash of its topic (`java::topic_hash`).
@@ -179,18 +180,18 @@ pub(super) struct IndexKeys<'a> {
     pub(super) keys: Option<&'a str>,
 }
 
-/// Where a record of a batch goes.
+/// The position of a batch's record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placed {
-    /// In the log.
+    /// The offset in the commit log.
     pub(super) physical_offset: PhysicalOffset,
-    /// In its queue.
+    /// The offset in the record's queue.
     pub(super) queue_offset: QueueOffset,
-    /// Bytes of its record.
+    /// The size of the record in bytes.
     pub(super) size: u32,
 }
 
-/// What the derived state gets once the log has the batch. Its memory is used again by the next batch.
+/// What the derived state gets after the log has the batch. The next batch reuses the memory.
 #[derive(Debug, Default)]
 pub(super) struct Staged {
     entries: Vec<(Slot, QueueOffset, Entry)>,
@@ -201,7 +202,7 @@ pub(super) struct Staged {
 /// Records that are written together.
 pub(super) struct Batch<'a> {
     shared: &'a Shared,
-    /// What the put lock guards.
+    /// The state that the put lock guards.
     pub(super) inner: &'a mut Inner,
     purpose: Purpose,
     now: TimestampMs,
@@ -209,7 +210,7 @@ pub(super) struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Begins a batch, forgetting one that was not written.
+    /// Begins a batch. Discards a previous one that was not written.
     #[inline]
     pub(super) fn begin(shared: &'a Shared, inner: &'a mut Inner, purpose: Purpose) -> Result<Self> {
         let guard = PoisonOnPanic(shared);
@@ -221,12 +222,12 @@ impl<'a> Batch<'a> {
         Ok(Self { shared, inner, purpose, now, _guard: guard })
     }
 
-    /// The wall clock at the batch's begin.
+    /// Returns the wall clock time at which the batch began.
     pub(super) const fn now(&self) -> TimestampMs {
         self.now
     }
 
-    /// The store timestamp of the batch's records.
+    /// Returns the store timestamp of the batch's records.
     pub(super) fn store_timestamp(&self) -> TimestampMs {
         self.inner.appender.as_ref().map_or(self.now, Appender::store_timestamp)
     }
@@ -238,7 +239,7 @@ impl<'a> Batch<'a> {
         self.push_to(slot, draft, tags_code, keys)
     }
 
-    /// As `push`, for a message that waits on a delay level: its queue entry says when it is due.
+    /// Adds a delayed message. Its queue entry contains the time at which it is due.
     pub(super) fn push_delayed(
         &mut self,
         draft: &Draft<'_>,
@@ -246,15 +247,15 @@ impl<'a> Batch<'a> {
         keys: Option<&IndexKeys<'_>>,
     ) -> Result<Placed> {
         let placed = self.push(draft, delay::delivery_ms(delay_level, self.now), keys)?;
-        // Both clocks now, not at the begin: only their difference counts. What is noted of a batch that is not written
-        // is replaced by what comes to its queue offset.
+        // Both clocks are read now because only their difference counts. If the batch is not written, the next message
+        // at this queue offset replaces the note.
         let clock = self.shared.clock.as_ref();
         let moment = Moment { wall: clock.wall(), monotonic_ms: clock.monotonic_ms() };
         self.inner.due_times.appended(draft.queue_id, placed.queue_offset.0, moment);
         Ok(placed)
     }
 
-    /// As `push`, where the queue's slot is known.
+    /// Adds a record to a queue whose slot is known.
     #[inline]
     pub(super) fn push_to(
         &mut self,
@@ -281,9 +282,9 @@ impl<'a> Batch<'a> {
         Ok(Placed { physical_offset, queue_offset, size })
     }
 
-    /// Writes the batch to the log, then adds its records to queues and index. After an error nothing has changed.
+    /// Writes the batch to the log, then adds its records to queues and index. An error changes nothing.
     pub(super) fn write(&mut self, wait: Wait) -> Result<()> {
-        // Asked again under the put lock: `close` hands the files over, and another process may have them by now.
+        // Check again under the put lock: after `close`, another process may own the files.
         self.shared.check_writable("sending")?;
         let Self { shared, inner: Inner { appender, derived, staged, .. }, purpose, .. } = self;
         let (appender, Some(last)) = (appender.as_mut().ok_or_else(no_writer)?, staged.last.take()) else {
@@ -293,7 +294,7 @@ impl<'a> Batch<'a> {
         let urgency = match purpose {
             Purpose::End | Purpose::EndByHand | Purpose::Discard => Urgency::End,
             Purpose::Message => Urgency::Send(pending),
-            // What this half takes now, its end may need again.
+            // The end of this half message may need the same space again.
             Purpose::Half | Purpose::Resume => Urgency::Send(pending.with(last.size)),
         };
         if !appender.is_ready(urgency) {
@@ -318,7 +319,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Callers have refused a read-only store before, each with its own words.
+/// Returns the error for a write without a writer. Callers refuse a read-only store earlier, with their own messages.
 const fn no_writer() -> Error {
     Error::ReadOnly { what: "writing" }
 }

@@ -1,8 +1,10 @@
-//! End of a transaction: the only place that appends a real message and its op.
+//! Ends transactions. Only this module appends a final message and its op message.
 //!
-//! In: ends, from many threads. Out: outcomes. Always: the table decides under the put lock; all decisions of a group
-//! stand in the log in front of its op message; what waits together is one write and one sync. Ending twice alike is a
-//! success that writes nothing; any other end is an exact error that writes nothing.
+//! In:     ends, from many threads.
+//! Out:    outcomes.
+//! Always: the table decides under the put lock. In the log, all decisions of a group come before its op message. Ends
+//!         that wait together become one write and one sync. A repeated end succeeds and writes nothing. Any other
+//!         end of an ended transaction is an exact error and writes nothing.
 
 use std::sync::Arc;
 
@@ -23,14 +25,14 @@ use crate::record::decode::{Scanned, Verify, decode};
 use crate::sync::Mutex;
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, to_usize};
 
-/// How a transaction is to end.
+/// How to end a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndKind {
-    /// Its message becomes visible.
+    /// The message becomes visible.
     Commit,
-    /// It leaves nothing.
+    /// The message is never delivered.
     RollBack,
-    /// It is given up and parked.
+    /// The message is moved to `TRANS_CHECK_MAX_TIME_TOPIC`.
     Discard,
 }
 
@@ -47,24 +49,24 @@ impl EndKind {
 /// A request to end a transaction.
 #[derive(Clone, Debug)]
 pub struct End {
-    /// Any copy of its half message.
+    /// Any copy of the half message.
     pub half: HalfCopy,
-    /// How.
+    /// How to end the transaction.
     pub kind: EndKind,
-    /// Its id, to be compared if given.
+    /// The transaction id to compare, if given.
     pub transaction_id: Option<String>,
-    /// The producer group, to be compared if given.
+    /// The producer group to compare, if given.
     pub group: Option<String>,
-    /// Who decided it.
+    /// The source of the decision.
     pub decider: Decider,
 }
 
-/// Who decided how a transaction ends.
+/// The source of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decider {
     /// The producer that sent it.
     Producer,
-    /// A check that was answered, or that gets no answer any more.
+    /// A check that was answered, or that no producer answers any more.
     Check,
     /// An operator, by hand.
     Operator,
@@ -80,18 +82,18 @@ impl End {
     }
 }
 
-/// What an end did.
+/// The result of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// What became of the transaction.
+    /// The outcome of the transaction.
     pub outcome: Outcome,
-    /// It had ended so before; nothing was written.
+    /// The transaction had the same outcome before. Nothing was written.
     pub already: bool,
-    /// Where the final (or parked) message stands, if this end wrote one.
+    /// The offsets of the final or discarded message, if this end wrote one.
     pub place: Option<(PhysicalOffset, QueueOffset)>,
 }
 
-/// Ends that wait to be one group.
+/// Ends that wait to be written as one group.
 #[derive(Debug, Default)]
 pub(super) struct EndQueue {
     pub(super) waiting: Mutex<Vec<Arc<Ticket>>>,
@@ -104,7 +106,7 @@ pub(super) struct Ticket {
     result: Mutex<Option<Result<Ended>>>,
 }
 
-/// What a group of ends comes to; its memory is used again.
+/// The decisions of a group of ends. The memory is reused.
 #[derive(Debug, Default)]
 pub(super) struct Group {
     pub(super) decisions: Vec<Decision>,
@@ -113,7 +115,7 @@ pub(super) struct Group {
     /// The half queue offsets that the op messages name.
     named: Vec<u64>,
     op_body: String,
-    /// The result of an end that is a group of its own.
+    /// The result of an end that is a group by itself.
     results: Vec<Result<Ended>>,
 }
 
@@ -125,7 +127,7 @@ impl Group {
     }
 }
 
-/// What a group decides of one transaction.
+/// The decision of a group about one transaction.
 #[derive(Debug)]
 pub(super) struct Decision {
     pub(super) key: Key,
@@ -134,7 +136,7 @@ pub(super) struct Decision {
 }
 
 impl Store {
-    /// Ends a transaction; the end is acknowledged when this returns.
+    /// Ends a transaction. The end is acknowledged when this returns.
     pub fn end_transaction(&self, end: &End, wait: Wait) -> Result<Ended> {
         self.shared.check_writable("ending a transaction")?;
         match wait {
@@ -143,12 +145,12 @@ impl Store {
         }
     }
 
-    /// Whether an end is acknowledged only after a sync.
+    /// Returns whether an end is acknowledged only after a sync.
     pub fn is_end_synced(&self, end: &End) -> bool {
         self.shared.is_synced(end.purpose())
     }
 
-    /// Ends transactions as one group, as threads that wait together do: one write, one sync.
+    /// Ends transactions as one group, with one write and one sync, as threads that wait together do.
     pub fn end_together(&self, ends: Vec<End>) -> Vec<Result<Ended>> {
         if let Err(error) = self.shared.check_writable("ending a transaction") {
             return ends.iter().map(|_| Err(error.repeat())).collect();
@@ -162,7 +164,8 @@ impl Store {
 }
 
 impl Shared {
-    /// Waits for a turn; who has it ends all that wait. While one group is synced the next one gathers.
+    /// Waits for the turn. The thread that has the turn writes all waiting ends. The next group gathers during the
+    /// sync.
     fn end_in_group(&self, end: End) -> Result<Ended> {
         let purpose = end.purpose();
         let result = self.take_turn(end);
@@ -185,7 +188,7 @@ impl Shared {
         self.look_for_gone(&ticket.end, result.unwrap_or(Err(Error::StoreClosed)))
     }
 
-    /// Ends a transaction where nothing has to be waited for.
+    /// Ends a transaction if nothing has to be waited for.
     fn end_at_once(&self, end: &End) -> Result<Ended> {
         if self.is_synced(end.purpose()) {
             return Err(Error::WouldWait);
@@ -196,7 +199,7 @@ impl Shared {
         results.clear();
         self.write_group(&mut inner, &[end], &mut results, Wait::No)?;
         if let Some(Err(Error::TransactionNotFound { .. })) = results.first() {
-            // The call that may wait looks in files for what is left of it, and counts it.
+            // The caller that may wait repeats the search in the files, and counts a failure then.
             inner.counts.not_found -= 1;
             return Err(Error::WouldWait);
         }
@@ -214,8 +217,8 @@ impl Shared {
         let written = written.and_then(|()| self.unacknowledged(inner, Purpose::End, ()).acknowledged());
         let failed = written.err().filter(|_| !mutated(Mutant::FailedGroupAcknowledged));
         for (ticket, result) in group.iter().zip(results) {
-            // What an end was told of an outcome may rest on the group's own decisions, or on one whose sync failed
-            // before: nothing of it is acknowledged.
+            // The outcome that an end reports may depend on a decision of this group, or on an earlier one whose sync
+            // failed. After a failed sync nothing of it is acknowledged.
             let tells = matches!(result, Ok(_) | Err(Error::AlreadyEnded { .. }));
             let result = match &failed {
                 Some(error) if tells => Err(error.repeat()),
@@ -225,10 +228,10 @@ impl Shared {
         }
     }
 
-    /// Waits for the sync of what nobody would decide again, where a group as such needs none. Its turn is over by now, so
-    /// that no other end waits for the disk.
+    /// Waits for the sync of a decision that no check would repeat, if the group itself needs no sync. The turn is over
+    /// by now, so no other end waits for the disk.
     fn confirm(&self, purpose: Purpose, result: Result<Ended>) -> Result<Ended> {
-        // An outcome that was there before may not be durable either.
+        // An outcome that existed before may not be durable either.
         let tells = matches!(result, Ok(_) | Err(Error::AlreadyEnded { .. }));
         if tells && self.is_synced(purpose) && !self.is_synced(Purpose::End) {
             self.wait_durable(self.log.appended())?;
@@ -236,13 +239,13 @@ impl Shared {
         result
     }
 
-    /// Of a group's purposes the one that asks most: a sync, if any asks for one.
+    /// Returns the strictest purpose of a group: one that requires a sync, if there is any.
     fn purpose_of<'e>(&self, ends: impl Iterator<Item = &'e End>) -> Purpose {
         let mut purposes = ends.map(End::purpose);
         purposes.find(|purpose| self.is_synced(*purpose)).unwrap_or(Purpose::End)
     }
 
-    /// Ends these as one group, whatever else waits.
+    /// Ends these transactions as one group, without others that wait.
     pub(super) fn end_all(&self, ends: Vec<End>) -> Vec<Result<Ended>> {
         let ticket = |end| Arc::new(Ticket { end, result: Mutex::new(None) });
         let group: Vec<_> = ends.into_iter().map(ticket).collect();
@@ -251,7 +254,7 @@ impl Shared {
         group.iter().map(|ticket| self.look_for_gone(&ticket.end, result(ticket))).collect()
     }
 
-    /// Decides all ends, then writes all that is decided: finals and parked copies, then ops.
+    /// Decides all ends, then writes the decisions: first final and discarded messages, then op messages.
     pub(super) fn write_group(
         &self,
         inner: &mut Inner,
@@ -309,7 +312,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Decides one end; the record that decides a pending transaction joins the batch.
+    /// Decides one end. Adds the record that decides a pending transaction to the batch.
     fn decide_end(&self, batch: &mut Batch<'_>, end: &End, group: &mut Group) -> Result<Ended> {
         let outcome = end.kind.outcome();
         let Some(key) = Self::pending(batch.inner, end)? else {
@@ -329,11 +332,11 @@ impl Shared {
         Ok(Ended { outcome, already: false, place })
     }
 
-    /// The record at a place, copied into a buffer that is used again: from memory, where it mostly still is.
+    /// Copies the record at a physical offset into a reused buffer. It is usually still in memory.
     fn copy_record(&self, inner: &mut Inner, place: PhysicalOffset) -> Result<Vec<u8>> {
         let mut bytes = std::mem::take(&mut inner.record);
         bytes.clear();
-        // The table names the places of records, and bytes that were kept since their writing need no CRC to be believed.
+        // The table contains offsets of records, and bytes that were kept since they were written need no CRC check.
         let recent = inner.appender.as_ref().and_then(|appender| appender.recent(place)).and_then(|recent| {
             let size = u32::from_be_bytes(*recent.first_chunk()?);
             recent.get(..to_usize(size.into()))
@@ -345,7 +348,7 @@ impl Shared {
         Ok(bytes)
     }
 
-    /// Adds the record that decides to the batch; a roll back has none but its op. With it the number of its topic.
+    /// Adds the deciding record to the batch and returns the topic's number. A rollback has only its op message.
     fn push_decision(
         &self,
         batch: &mut Batch<'_>,
@@ -371,7 +374,7 @@ impl Shared {
         Ok((Some(placed), topic))
     }
 
-    /// The pending transaction that an end names, after comparing place and group.
+    /// Finds the pending transaction that an end names, and compares offsets and producer group.
     pub(super) fn pending(inner: &Inner, end: &End) -> Result<Option<Key>> {
         let Some(key) = inner.derived.table.find(end.half.queue_offset) else { return Ok(None) };
         let Some(entry) = inner.derived.table.get(key) else { return Ok(None) };
@@ -382,7 +385,7 @@ impl Shared {
         Ok(Some(key))
     }
 
-    /// An end of what does not pend: the same again is a success, anything else an error.
+    /// Handles an end of a transaction that is not pending. The same outcome is a success, any other is an error.
     fn compare_with_decided(&self, inner: &Inner, end: &End) -> Result<Ended> {
         let queue = inner.derived.dispatcher.queues.get(inner.derived.half_slot).ok_or(Error::StoreClosed)?;
         let wanted = end.half.queue_offset;
@@ -412,8 +415,8 @@ impl Shared {
         else {
             return Ok(());
         };
-        // As in RocketMQ only a message with an immunity time of its own can be late: once that has passed, a check
-        // settles it. A discard is no producer's end.
+        // As in RocketMQ, only a message with its own immunity time can be late. After that time a check decides. A
+        // discard does not come from a producer.
         let Some(immunity_ms) = entry.immunity_ms().filter(|_| end.kind != EndKind::Discard) else { return Ok(()) };
         if self.clock.monotonic_ms() - entry.stored_ms > immunity_ms {
             return Err(Error::LateEnd { transaction: name(end), immunity_ms });
@@ -421,7 +424,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Adds the op messages that name every copy of what is decided, from the stored progress on.
+    /// Adds op messages that name every copy of the decided transactions, from the stored progress on.
     pub(super) fn push_ops(&self, batch: &mut Batch<'_>, group: &mut Group) -> Result<()> {
         let progress = batch.inner.derived.stored_half_progress;
         let Group { decisions, named, .. } = group;
@@ -437,7 +440,7 @@ impl Shared {
         let mut rest = named.as_slice();
         loop {
             let (inside, after) = rest.split_at(fill_op_body(rest, self.options.op_message_size_max, op_body));
-            // They are in order.
+            // The offsets are sorted.
             let Some(highest) = inside.last().copied() else { return Ok(()) };
             rest = after;
             let draft = Draft {
@@ -459,7 +462,7 @@ impl Shared {
         }
     }
 
-    /// Writes op messages for decided halves that none names: what a crash (or a broker) left open (T8).
+    /// Writes the op messages that a crash or a broker omitted for decided halves (T8).
     pub(super) fn heal(&self, inner: &mut Inner, unnamed: &[u64]) -> Result<()> {
         if unnamed.is_empty() || mutated(Mutant::NoHeal) {
             return Ok(());
@@ -481,7 +484,8 @@ impl Inner {
     }
 }
 
-/// A half whose real topic cannot be a topic was not written by us; committing it would write where nobody looks.
+/// Checks the real topic. If it is invalid, txstore did not write the half, and no consumer could read the final
+/// message.
 fn check_real(draft: &Draft<'_>) -> Result<()> {
     if crate::names::valid_path_component(draft.topic) && draft.queue_id >= QueueId(0) {
         return Ok(());
@@ -502,7 +506,7 @@ pub(super) fn check_group(end: &End, expected: &str) -> Result<()> {
 
 fn check_id(end: &End, found: Option<&str>) -> Result<()> {
     match end.transaction_id.as_deref().filter(|id| found != Some(id)) {
-        // The right id is not told: who ends a transaction must know it.
+        // The error does not show the right id: a caller must know the id to end the transaction.
         Some(id) => Err(not_found(end, &format!("its id is not {id:?}"))),
         None => Ok(()),
     }

@@ -1,22 +1,22 @@
 //! Keeps a read-only store up to date with its writers in other processes.
 //!
-//! In:     who writes, and the end that a writer publishes, or the growing log.
+//! In:     the state of the writer, and the end that it publishes, or the growing log.
 //! Out:    queues and transactions up to that end.
-//! Always: takes no lock of the store and writes nothing. An incomplete record at the end is not visible yet.
+//! Always: takes no store lock and writes nothing. An incomplete record at the end is not visible yet.
 //!
-//! A reader's life is a row of looks. Each look takes a `Sight` of the store and does one of three things:
+//! A reader looks at the store repeatedly. Each look takes a `Sight` of the store and does one of three things:
 //!
 //! | the sight                                              | what the reader does                                   |
 //! |--------------------------------------------------------|--------------------------------------------------------|
-//! | a writer opens the store (odd epoch)                   | keeps what it has, and reads nothing new               |
-//! | the epoch is another, or its own files were removed    | begins again: opens all files and reads as at opening  |
-//! | otherwise                                              | reads on from its end up to the limit                  |
+//! | a writer is opening the store (odd epoch)              | keeps its state, and reads nothing new                 |
+//! | the epoch changed, or files of the reader were removed | begins again: opens all files and reads as at opening  |
+//! | otherwise                                              | continues from its end up to the limit                 |
 //!
-//! - Within one epoch the log below the reader's end does not change, except that retention removes whole files from its
-//!   front. Across epochs a reader assumes nothing.
-//! - A reader opens the next log file only when it has read all of the one before. Such a file is never removed at the
-//!   end of the log, as one is that a writer has only reserved.
-//! - A look counts only if the sight is the same after it. Then a log that ends below the published end is damaged.
+//! - Within one epoch the log below the reader's end does not change, except that retention removes whole files from
+//!   the start of the log. Across epochs a reader assumes nothing.
+//! - A reader opens the next log file only after it has read the previous one completely. Such a file is never removed
+//!   at the end of the log, unlike a file that a writer has only reserved.
+//! - A look counts only if the sight is the same afterwards. Then a log that ends below the published end is damaged.
 
 use std::sync::Arc;
 
@@ -30,19 +30,19 @@ use crate::published::Published;
 use crate::recovery::{Recovered, follow, recover};
 use crate::snapshot::Snapshot;
 
-/// Index entries that a reader keeps before it looks whether the writer's files have them.
+/// The number of index entries that a reader keeps before it checks whether the writer's files contain them.
 const READER_INDEX_MAX: usize = 1 << 20;
-/// Looks at a store whose writers change all the time, before the reader leaves it for its next call.
+/// How often a reader repeats a look while writers change the store, before it leaves the rest to its next call.
 const LOOKS_MAX: usize = 8;
 
-/// What came of a look.
+/// The result of a look.
 enum Look {
     Done,
-    /// The store changed meanwhile.
+    /// The store changed during the look.
     Again,
 }
 
-/// Readers follow writers in other processes.
+/// Lets readers follow writers in other processes.
 impl Shared {
     fn sight(&self) -> Result<Sight> {
         if self.readers.page().is_none()
@@ -53,7 +53,7 @@ impl Shared {
         Sight::of(self.storage.as_ref(), self.readers.page())
     }
 
-    /// Reads what writers have appended since the last call. In a writer it does nothing.
+    /// Reads what writers appended since the last call. Does nothing in a writer.
     pub(super) fn refresh(&self) -> Result<()> {
         self.check_open()?;
         if !self.options.read_only {
@@ -77,7 +77,7 @@ impl Shared {
         let seen = inner.seen.filter(|seen| seen.epoch == sight.epoch && !is_all_gone);
         let Some(seen) = seen else { return self.begin_again(&mut inner, sight) };
         if !seen.is_same(sight) {
-            // A range of the log that is txstore's has begun or ended.
+            // A range of the log that txstore writes has begun or ended.
             self.reload_settings()?;
             inner.seen = Some(*sight);
         }
@@ -91,7 +91,7 @@ impl Shared {
         followed
     }
 
-    /// Whether there may be a record at the reader's end.
+    /// Returns whether there may be a record at the reader's end.
     fn has_more(&self, sight: &Sight) -> Result<bool> {
         let end = self.log.appended();
         if sight.limit < u64::MAX || end < sight.floor {
@@ -103,7 +103,7 @@ impl Shared {
         }
     }
 
-    /// Reads on from the reader's end.
+    /// Continues reading from the reader's end.
     fn read_on(&self, inner: &mut Inner, sight: &Sight) -> Result<Look> {
         let known = sight.known(KnownEnd::default(), inner.derived.stored_half_progress);
         let settings = self.configuration.settings.lock().clone();
@@ -125,7 +125,7 @@ impl Shared {
         self.prune_index(inner)?;
         let tail = followed?;
         if is_cut_off {
-            // A broker removed the file that comes next: it removes old ones whether they were read or not.
+            // A broker removed the next file. It removes old files even if a reader has not read them.
             return self.begin_again(inner, sight);
         }
         if end < sight.floor {
@@ -134,17 +134,17 @@ impl Shared {
         Ok(Look::Done)
     }
 
-    /// Reads the store as an opening does.
+    /// Reads the store again, as at opening.
     fn begin_again(&self, inner: &mut Inner, sight: &Sight) -> Result<Look> {
         let snapshot = Snapshot::load(self.storage.as_ref())?;
-        // Taken after the snapshot, so that it is not above the limit.
+        // Taken after the snapshot was loaded, so that the snapshot does not end above the limit.
         let now = self.sight()?;
         if !now.is_same(sight) {
             return Ok(Look::Again);
         }
         let begun = self.begin_with(inner, snapshot, &now);
         if !self.sight()?.is_same(&now) {
-            // Also an error says nothing then.
+            // The sight changed, so an error has no meaning either.
             return Ok(Look::Again);
         }
         begun?;
@@ -177,7 +177,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A killed writer may have left what no sync covered: what is shown must not be taken back by lost power.
+    /// Syncs what a killed writer may have left unsynced, so that a power loss cannot take back messages already shown.
     fn sync_shown(&self, sight: &Sight, from: u64, end: u64) -> Result<()> {
         let is_ours = || self.configuration.settings.lock().ranges.last().is_some_and(|range| range.end.is_none());
         if sight.writer != LiveWriter::Nobody || end <= from.max(sight.floor) || !is_ours() {
@@ -197,7 +197,7 @@ impl Shared {
         }
     }
 
-    /// Drops index entries that the writer has put into files.
+    /// Drops index entries that the writer has written to files.
     fn prune_index(&self, inner: &mut Inner) -> Result<()> {
         let dispatched = self.readers.page().map_or(0, |published| published.dispatched().0);
         if inner.derived.dispatcher.index.len() > READER_INDEX_MAX {

@@ -1,9 +1,9 @@
-//! Maintenance: what a store does beside appends: derived files, syncs, the clean close.
+//! Maintains the store beside appends: writes derived files, syncs, and closes cleanly.
 //!
-//! In:     a background thread, or a caller.
+//! In:     calls of the background thread or of a caller.
 //! Out:    files that are as new as they need to be.
-//! Always: data is synced before what points to it. The log never waits for a queue or the index.
-//! Not here: snapshots (`snapshot`), offsets and progress (`configuration`).
+//! Always: data is synced before anything that points to it. The log never waits for a queue or the index.
+//! Not:    snapshots (`snapshot`), offsets and progress (`configuration`).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -18,33 +18,33 @@ use crate::snapshot::Snapshot;
 use crate::sync::{AtomicBool, Mutex};
 use crate::units::PhysicalOffset;
 
-/// Bytes of queue entries in memory from which the background thread is woken.
+/// The background thread is woken when this many bytes of queue entries are in memory.
 const BUFFERED_WAKE: usize = 1 << 20;
-/// Index entries in memory from which the background thread is woken.
+/// The background thread is woken when this many index entries are in memory.
 const INDEX_WAKE: usize = 1 << 15;
-/// Bytes of the log that are not durable from which the background thread is woken. A full file is made durable before the
-/// next one is begun, and sends wait for that: much of it must be durable by then, however large the messages are.
+/// The background thread is woken when this many bytes of the log are not durable. A full file becomes durable before
+/// the next one begins, and sends wait for that. So most of the file must be durable by then, for any message size.
 const UNSYNCED_WAKE: u64 = 64 << 20;
-/// Bytes of queue entries, or index entries, in memory from which a sender writes them itself.
+/// A sender writes queue entries or index entries itself when they take this many bytes in memory.
 const BUFFERED_MAX: usize = 32 << 20;
 const INDEX_MAX: usize = 1 << 20;
 
-/// What asks for maintenance, and who does it.
+/// State of the requests for maintenance.
 #[derive(Debug, Default)]
 pub(super) struct Maintenance {
-    /// One thread at a time writes what is derived.
+    /// Held by the one thread that writes derived files.
     pub(super) turn: Mutex<()>,
     /// The background thread sleeps here.
     pub(super) wake: Wake,
-    /// The background thread was woken for what is buffered.
+    /// The background thread was woken because of buffered entries.
     is_asked: AtomicBool,
-    /// So much is buffered that the next sender writes it.
+    /// So much is buffered that the next sender must write it.
     is_overfull: AtomicBool,
 }
 
 impl Maintenance {
-    /// Wakes the background thread when much is buffered (bytes of queue entries, and index entries), or much of the log is
-    /// not durable.
+    /// Wakes the background thread when much is buffered (bytes of queue entries, or index entries), or when much of
+    /// the log is not durable.
     #[inline]
     pub(super) fn ask(&self, buffered_bytes: usize, index_entries: usize, unsynced_bytes: u64) {
         let is_buffered = buffered_bytes > BUFFERED_WAKE || index_entries > INDEX_WAKE;
@@ -55,13 +55,13 @@ impl Maintenance {
         self.is_overfull.store(buffered_bytes > BUFFERED_MAX || index_entries > INDEX_MAX, Ordering::Relaxed);
     }
 
-    /// Whether the next sender has to do the background thread's work first.
+    /// Returns whether the next sender must first do the background thread's work.
     pub(super) fn is_overfull(&self) -> bool {
         self.is_overfull.load(Ordering::Relaxed)
     }
 }
 
-/// Starts the background thread. It ends with the store, also with one that was never closed.
+/// Starts the background thread. It ends with the store, even if the store was never closed.
 pub(super) fn spawn(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
     let weak = Arc::downgrade(shared);
     std::thread::Builder::new()
@@ -77,21 +77,22 @@ fn run(weak: &Weak<Shared>) {
         if shared.lifecycle.is_closed() {
             return;
         }
-        // A panic outside of what is guarded anyway would end this thread, and nothing would be synced any more.
+        // A panic outside the guarded code would end this thread, and nothing would be synced after that.
         let _guard = PoisonOnPanic(&shared);
-        // An error stays: a failed sync poisons, a full disk is met again by the next round and by the senders.
+        // Errors do not get lost: a failed sync poisons the store, and the next round or a sender meets a full disk
+        // again.
         let _ = shared.flush_round();
     }
 }
 
 impl Store {
-    /// Makes everything that was appended durable.
+    /// Makes everything that was appended durable. Waits for the sync.
     pub fn flush(&self) -> Result<()> {
         self.shared.check_writable("flushing")?;
         self.shared.wait_durable(self.shared.log.appended())
     }
 
-    /// Whether the log is durable up to `end`.
+    /// Returns whether the log is durable up to `end`.
     pub fn is_durable(&self, end: u64) -> bool {
         self.shared.log.durable() >= end
     }
@@ -103,7 +104,7 @@ impl Shared {
         if self.maintenance.is_overfull.swap(false, Ordering::Relaxed) { self.write_derived() } else { Ok(()) }
     }
 
-    /// Writes what is derived, syncs the log.
+    /// Writes derived files, then syncs the log.
     pub(super) fn flush_round(&self) -> Result<()> {
         self.maintenance.is_asked.store(false, Ordering::Release);
         let derived = self.write_derived();
@@ -124,8 +125,9 @@ impl Shared {
         self.write_derived_up_to(|_| ())
     }
 
-    /// Writes what is only in memory now, and returns what `capture` takes at the same moment: when this returns, the
-    /// files of queues and index end where the capture ends, because only the holder of the maintenance lock writes them.
+    /// Writes everything that is in memory now, and returns what `capture` takes at the same moment. On return the
+    /// files of queues and index end where the capture ends, because only the holder of the maintenance lock writes
+    /// them.
     pub(super) fn write_derived_up_to<T>(&self, capture: impl FnOnce(&Inner) -> T) -> Result<T> {
         let _guard = PoisonOnPanic(self);
         let mut inner = self.inner.lock();
@@ -167,12 +169,12 @@ impl Shared {
         let mut files = self.index_files.lock();
         let mark = files.mark();
         files.append(entries).inspect_err(|_| {
-            // What could not be added whole is taken back, so that adding it again adds it once.
+            // A partial write is rolled back, so that a repetition adds every entry once.
             let _ = files.roll_back(mark.as_ref());
         })
     }
 
-    /// A sync that failed is never tried again on the same data: the second one would succeed without it.
+    /// Poisons the store after a failed sync. A second sync of the same data would succeed without writing it.
     pub(super) fn synced(&self, result: Result<()>) -> Result<()> {
         result.map_err(|error| match error {
             Error::TooManyFiles { .. } => error,
@@ -180,24 +182,25 @@ impl Shared {
         })
     }
 
-    /// The clean close: everything synced, the log without space ahead, our marks gone, the guard last.
+    /// Closes cleanly: syncs everything, trims the log's reserved space, removes the writer's marks, and last the
+    /// guard.
     pub(super) fn hand_over(&self) -> Result<()> {
         if self.options.read_only {
             return Ok(());
         }
         if self.lifecycle.is_poisoned() {
-            // What is on disk is not known; the guard stays, and the next opening recovers.
+            // The state on disk is unknown. The guard stays, so that the next opening recovers.
             return Ok(());
         }
-        // Every later holder of this lock finds the store closed: nothing is written once it is handed over.
+        // Every later holder of this lock sees that the store is closed, so nothing is written after the hand-over.
         let _one = self.maintenance.turn.lock();
-        // First of all, so that a full disk, which fails what comes next, does not keep the log from being durable.
+        // This comes first: a full disk fails the steps below, and must not keep the log from becoming durable.
         self.wait_durable(self.log.appended())?;
         self.snapshot_alone()?;
         if self.snapshots.are_queues_damaged() {
             Snapshot::remove(self.storage.as_ref())?;
         }
-        // A broker that the guard turned away has put back the offsets that it read when it came.
+        // A broker that the guard refused has written back the offsets that it read at its start.
         self.configuration.offsets.lock().distrust_file();
         self.write_progress_alone()?;
         let end = self.log.appended();

@@ -1,10 +1,10 @@
-//! Store: one open directory; the façade over log, queues, index and the table of transactions.
+//! An open store directory: the façade over the commit log, queues, index and transaction table.
 //!
-//! In:     messages, ends, queries.
+//! In:     messages, ends of transactions, queries.
 //! Out:    offsets, outcomes, messages.
-//! Always: one process writes. One lock orders all appends and ends. Readers see only what is below the visible end. What
-//!         threads share, and the order of locks, is in `state`.
-//! Not here: when to check, which producer is asked (Python).
+//! Always: one process writes. One lock orders all appends and ends. Readers see only what is below the visible end.
+//!         `state` describes what threads share and the lock order.
+//! Not:    when to check and which producer to ask (Python decides this).
 
 mod append;
 mod batch;
@@ -75,7 +75,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in a directory; a writer makes it if it is missing or empty.
+    /// Opens the store in a directory. A writer creates the store if the directory is missing or empty.
     pub fn open(path: &Path, options: StoreOptions) -> Result<Self> {
         options.check()?;
         let storage = if options.read_only { Disk::open(path)? } else { Disk::create(path)? };
@@ -96,37 +96,37 @@ impl Store {
         Ok(store)
     }
 
-    /// What opening found and did.
+    /// Returns what opening the store found and did.
     pub fn open_report(&self) -> &OpenReport {
         &self.shared.report
     }
 
-    /// The directory.
+    /// Returns the store's directory.
     pub fn path(&self) -> PathBuf {
         self.shared.storage.root().to_owned()
     }
 
-    /// Whether it was opened read-only.
+    /// Returns whether the store was opened read-only.
     pub fn is_read_only(&self) -> bool {
         self.shared.options.read_only
     }
 
-    /// Whether `close` was called.
+    /// Returns whether `close` was called.
     pub fn is_closed(&self) -> bool {
         self.shared.lifecycle.is_closed()
     }
 
-    /// Writes all that is buffered, hands the store over and releases the locks. Idempotent.
+    /// Writes all buffered data, completes the clean close and releases the locks. Idempotent.
     pub fn close(&self) -> Result<()> {
         let lifecycle = &self.shared.lifecycle;
-        // The parent's files and locks do not belong to a forked child.
+        // A forked child does not own its parent's files and locks.
         if !lifecycle.close() || lifecycle.is_forked() {
             return Ok(());
         }
         self.shared.maintenance.wake.set();
         self.shared.readers.wake_all();
         if let Some(thread) = self.flusher.lock().take() {
-            // A panic there has poisoned the store already.
+            // A panic in the background thread has already poisoned the store.
             let _ = thread.join();
         }
         let result = self.shared.hand_over();
@@ -134,7 +134,7 @@ impl Store {
         result
     }
 
-    /// One round of what the background thread does: write what is derived, sync the log.
+    /// Runs one round of the background thread: writes derived files and syncs the log.
     pub fn flush_round(&self) -> Result<()> {
         self.shared.check_open()?;
         self.shared.flush_round()
@@ -143,7 +143,7 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // Nobody is there to tell; a store that was not closed well is recovered at the next opening.
+        // A destructor cannot return an error. The next opening recovers a store that was not closed cleanly.
         let _ = self.close();
     }
 }

@@ -1,9 +1,9 @@
-//! Open: a directory becomes a store, after any end.
+//! Opens a directory as a store, after a clean close, a crash or a power loss.
 //!
 //! In:     a directory, options.
-//! Out:    what the store's threads share.
-//! Always: the phases of `open_as`, in their order. Each may crash; the next opening then repeats all of them. A directory
-//!         that is no store, or a kind of store that we cannot continue, is refused before anything changes.
+//! Out:    the state that the store's threads share.
+//! Always: the phases of `open_as` run in their order. If one crashes, the next opening repeats all of them. A
+//!         directory that is not a store, or a store that txstore cannot continue, is refused before anything changes.
 //!
 //! | module      | phase                                                                  |
 //! |-------------|------------------------------------------------------------------------|
@@ -49,22 +49,22 @@ use crate::storage::{Opener, Storage};
 use crate::sync::Mutex;
 use crate::units::{PhysicalOffset, TimestampMs, to_u64};
 
-/// What opening found and did.
+/// What opening a store found and did.
 #[derive(Clone, Debug, Default)]
 pub struct OpenReport {
-    /// The last writer had closed the store.
+    /// The last writer closed the store cleanly.
     pub clean: bool,
-    /// Where reading the log began.
+    /// The physical offset at which reading the log began.
     pub scanned_from: u64,
     /// Bytes of the log that were read.
     pub scanned_bytes: u64,
-    /// Bytes of a torn tail that were cut (would be, read-only).
+    /// Bytes of a torn tail that were cut (that would be cut, if read-only).
     pub truncated_bytes: u64,
-    /// Decided halves that got their missing op (would get, read-only).
+    /// Decided halves whose missing op was added (would be added, if read-only).
     pub healed_ops: u64,
-    /// How long it took.
+    /// The duration of the opening.
     pub milliseconds: u64,
-    /// What a person should know.
+    /// Warnings for the operator.
     pub warnings: Vec<String>,
 }
 
@@ -83,7 +83,7 @@ impl OpenReport {
     }
 }
 
-/// What is opened, by whom and how.
+/// The arguments of an opening: storage, clock and options.
 struct Opening {
     storage: Arc<dyn Storage>,
     clock: Arc<dyn Clock>,
@@ -112,7 +112,7 @@ fn open_writer(opening: &Opening) -> Result<Shared> {
     open_as(opening, &geometry, settings, Some(&mut claim)).inspect_err(|_| claim.withdraw(storage))
 }
 
-/// Opens as a writer, which has a claim, or as a reader.
+/// Opens the store as a writer, which has a claim, or as a reader.
 fn open_as(
     opening: &Opening,
     geometry: &Geometry,
@@ -193,7 +193,7 @@ fn appender(opening: &Opening, log: &Arc<CommitLog>, settings: &Settings, newest
 }
 
 impl Shared {
-    /// Adds the missing ops, syncs, writes the progress and lets readers read: the last steps of a writer's opening.
+    /// Ends a writer's opening: adds missing ops, syncs, writes the progress and admits readers.
     fn begin_writing(&self, unnamed: &[u64]) -> Result<()> {
         let mut inner = self.inner.lock();
         self.take_reserve(&mut inner)?;
@@ -201,8 +201,8 @@ impl Shared {
         drop(inner);
         let end = self.log.appended();
         self.wait_durable(end)?;
-        // Also where the snapshot reaches the end: a crash may have come between it and the progress. It writes only
-        // what has changed.
+        // Needed even if the snapshot reaches the end, because a crash may have come between the two writes. Only
+        // changes are written.
         self.write_progress()?;
         if let Some(published) = self.readers.page() {
             published.set_appended(PhysicalOffset(end));
@@ -211,7 +211,8 @@ impl Shared {
             published.set_dispatched(PhysicalOffset(self.report.scanned_from));
             published.set_sync_failed(false);
             if !self.report.clean {
-                // Without this, lost power could bring back that a sync failed, and hide what is acknowledged from here on.
+                // Without this sync, a power loss could restore the mark of a failed sync and hide messages
+                // acknowledged from now on.
                 published.sync()?;
             }
             published.end_change();
@@ -219,7 +220,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes the space for ending what is pending, before a full disk can refuse it. If it does already, sends report it.
+    /// Reserves the space to end all pending transactions before the disk is full. If it is full already, sends report
+    /// it.
     fn take_reserve(&self, inner: &mut Inner) -> Result<()> {
         let pending = inner.derived.ends_to_come();
         if let Some(appender) = inner.appender.as_mut().filter(|_| pending.count > 0) {
@@ -233,7 +235,7 @@ impl Shared {
 }
 
 fn unique_ids(opener: Opener, clock: &dyn Clock, options: &StoreOptions) -> UniqueIds {
-    // RocketMQ's clients use a class loader's hash here. It tells two opens in one process apart.
+    // RocketMQ's clients use the hash of a class loader here. It distinguishes two openings in one process.
     let mixed = (clock.wall().0.cast_unsigned() ^ (opener.opens << 48)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     UniqueIds::new(options.store_host.ip(), opener.process, u32::try_from(mixed >> 32).unwrap_or(0))
 }

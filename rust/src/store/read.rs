@@ -1,9 +1,9 @@
-//! Read: messages by queue, by physical offset, by key, in the log's order.
+//! Reads messages by queue, by physical offset, by key, and in log order.
 //!
 //! In:     names and offsets.
 //! Out:    records, copied out of the log.
-//! Always: nothing after the visible end. Entries that are only in memory are seen like those in files.
-//! Not here: decoding bodies, filtering by policy.
+//! Always: nothing after the visible end is returned. Entries in memory are read like entries in files.
+//! Not:    decoding bodies, filtering by policy.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ use crate::record::RecordView;
 use crate::record::properties::{KEYS, TAGS, UNIQUE_KEY};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
 
-/// Bytes that one `read` returns at most, beyond its first message: RocketMQ's `maxTransferBytesOnMessageInMemory` is
-/// 256 KiB; a reader in the process is not sent anything, so it may have more.
+/// The maximum of bytes that one `read` returns after its first message. RocketMQ's `maxTransferBytesOnMessageInMemory`
+/// is 256 KiB. Readers in the process need no network, so their limit is higher.
 const READ_BYTES_MAX: usize = 4 << 20;
-/// Bytes at the log's end that are taken to be in memory still.
+/// Bytes at the log's end that are assumed to be in the page cache.
 const WARM_BYTES: u64 = 64 << 20;
-/// Records so far ahead are asked for from memory, which is slow to answer.
+/// How many records ahead to request from the page cache, because such a request is slow.
 const AHEAD: usize = 2;
-/// Candidates of one hash that a query looks at.
+/// The maximum of index candidates of one hash that a query examines.
 const CANDIDATES_MAX: usize = 4_096;
 
 impl Store {
-    /// Visible messages of a queue from an offset on, and the offset to go on from. With `tags` only messages with one
-    /// of them; those passed over count as read.
+    /// Returns visible messages of a queue from an offset on, and the offset to continue from. With `tags`, returns
+    /// only messages with one of them. Skipped messages count as read.
     pub fn read(
         &self,
         topic: &str,
@@ -42,7 +42,7 @@ impl Store {
         self.read_within(topic, queue_id, queue_offset, max_messages, tags, u64::MAX)
     }
 
-    /// As `read`, but looks at no more than `entries_max` entries of the queue: a rare tag would have it look at all.
+    /// Reads at most `entries_max` entries of the queue, so that a rare tag does not scan the whole queue.
     pub fn read_within(
         &self,
         topic: &str,
@@ -56,7 +56,7 @@ impl Store {
         self.read_in((topic, queue_id), queue_offset, max_messages, tags, entries_max, Wait::Yes)
     }
 
-    /// The same without following a writer.
+    /// Reads messages without following a writer.
     pub(super) fn read_in(
         &self,
         (topic, queue_id): (&str, QueueId),
@@ -80,7 +80,7 @@ impl Store {
                 Err(error) if found.is_empty() => return Err(error),
                 Err(_) => break,
             };
-            // Taken after the entries: all that they lead to is visible.
+            // Taken after the entries, so that every record that they point to is visible.
             let mut log = self.shared.log.reader(self.shared.visible_end());
             let mut copier = Copier::of(entries.iter().take(max_messages - found.len()));
             for (number, entry) in entries.iter().enumerate() {
@@ -95,7 +95,7 @@ impl Store {
                 match wanted.then(|| self.record_if((&mut log, &mut copier), at, *entry, tags)).transpose() {
                     Ok(record) => found.extend(record.flatten().inspect(|record| bytes += record.bytes().len())),
                     Err(error) if found.is_empty() => return Err(error),
-                    // The error is that message's alone: those before it are returned first.
+                    // The error concerns only that message. The messages before it are returned first.
                     Err(_) => return Ok((found, QueueOffset(next))),
                 }
                 next += 1;
@@ -104,7 +104,7 @@ impl Store {
         Ok((found, QueueOffset(next)))
     }
 
-    /// The record at a physical offset.
+    /// Returns the record at a physical offset.
     pub fn read_at(&self, physical_offset: PhysicalOffset) -> Result<StoredRecord> {
         self.shared.refresh()?;
         self.shared
@@ -112,8 +112,8 @@ impl Store {
             .read(physical_offset, self.shared.visible_end(), |_, bytes| StoredRecord::new(bytes, physical_offset))
     }
 
-    /// Records of every topic in the log's order, and the offset to go on from: at most `max_messages`, and no more than
-    /// one after `READ_BYTES_MAX`.
+    /// Returns records of all topics in log order, and the offset to continue from: at most `max_messages`, and at most
+    /// one record after `READ_BYTES_MAX`.
     pub fn scan(&self, from: PhysicalOffset, max_messages: usize) -> Result<(Vec<StoredRecord>, PhysicalOffset)> {
         self.shared.refresh()?;
         let first = self.shared.log.segments.first();
@@ -139,8 +139,8 @@ impl Store {
         }
     }
 
-    /// Messages of a topic with a key or unique id, the newest first: at most `max_messages`, and no more than one after
-    /// `READ_BYTES_MAX`.
+    /// Returns messages of a topic with a key or unique id, the newest first: at most `max_messages`, and at most one
+    /// message after `READ_BYTES_MAX`.
     pub fn query(&self, topic: &str, key: &str, max_messages: usize) -> Result<Vec<StoredRecord>> {
         let (mut found, mut bytes) = (Vec::new(), 0);
         self.query_each(topic, key, |view, record| {
@@ -151,7 +151,7 @@ impl Store {
         Ok(found)
     }
 
-    /// Hands each message of a topic with a key or unique id to `take`, the newest first, until that returns false.
+    /// Calls `take` with each message of a topic with a key or unique id, the newest first, until it returns false.
     pub(super) fn query_each(
         &self,
         topic: &str,
@@ -167,7 +167,7 @@ impl Store {
                 !wanted || take(view, bytes)
             });
             match more {
-                // The index may still name what retention removed.
+                // The index may still contain records that retention removed.
                 Ok(true) | Err(Error::OffsetTooOld { .. } | Error::MessageNotFound { .. }) => {}
                 Ok(false) => break,
                 Err(error) => return Err(error),
@@ -176,17 +176,17 @@ impl Store {
         Ok(())
     }
 
-    /// The first entry that is left in a queue, and one past its last visible one.
+    /// Returns the first remaining queue offset, and the queue offset after the last visible entry.
     pub fn queue_range(&self, topic: &str, queue_id: QueueId) -> Result<(u64, u64)> {
         self.shared.refresh()?;
         self.shared.range(topic, queue_id)
     }
 
-    /// The first queue offset whose message was stored at `timestamp` or later; the queue's end if none was.
+    /// Returns the first queue offset whose message was stored at `timestamp` or later, or the queue's end.
     pub fn search_offset(&self, topic: &str, queue_id: QueueId, timestamp: TimestampMs) -> Result<u64> {
         self.shared.refresh()?;
         let (mut low, mut high) = self.shared.range(topic, queue_id)?;
-        // Store timestamps never decrease in the log, so neither do they in a queue.
+        // Store timestamps never decrease in the log, and so never in a queue.
         while low < high {
             let middle = low + (high - low) / 2;
             let entries = self.shared.entries(topic, queue_id, middle, 1)?;
@@ -194,7 +194,7 @@ impl Store {
                 Some(entry) => {
                     let (log, end) = (&self.shared.log, self.shared.visible_end());
                     match log.read(entry.physical_offset, end, |view, _| view.store_timestamp) {
-                        // Removed meanwhile: older than all that is left.
+                        // Retention removed the message in the meantime: it is older than all that remain.
                         Err(Error::OffsetTooOld { .. }) => TimestampMs(i64::MIN),
                         stored => stored?,
                     }
@@ -210,7 +210,7 @@ impl Store {
         Ok(low)
     }
 
-    /// Topic, number and range of every queue, sorted; without those of deleted topics.
+    /// Returns topic, queue id and offset range of every queue, sorted, without deleted topics.
     pub fn queues(&self) -> Result<Vec<(String, QueueId, u64, u64)>> {
         self.shared.refresh()?;
         self.shared.refresh_deleted()?;
@@ -229,7 +229,7 @@ impl Store {
             let (first, end) = self.shared.range(&topic, queue_id)?;
             Ok((topic, queue_id, first, end))
         };
-        // The half and op queue are in the table before their first message.
+        // The half and op queues are in the table before their first message.
         let kept = |row: &Result<(String, QueueId, u64, u64)>| {
             let is_there = |(topic, queue_id, first, end): &(String, QueueId, u64, u64)| {
                 *end > 0 && (first < end || settings.deleted_below(topic, *queue_id) < *end)
@@ -239,7 +239,7 @@ impl Store {
         names.into_iter().map(range).filter(kept).collect()
     }
 
-    /// The record of a queue's entry, if it has one of the tags: codes collide, so the tag itself is compared.
+    /// Returns the record of a queue entry if it has one of the tags. Compares the tags, because tag codes collide.
     fn record_if(
         &self,
         (log, copier): (&mut LogReader<'_>, &mut Copier),
@@ -249,7 +249,7 @@ impl Store {
     ) -> Result<Option<StoredRecord>> {
         let physical_offset = entry.physical_offset;
         let record = log.read(physical_offset, |view, bytes| {
-            // A record says itself which entry is its own; any other one is damaged.
+            // A record contains its own queue and queue offset. If they differ, the entry is damaged.
             let is_it = (view.topic, view.queue_id, view.queue_offset.0) == (topic, queue_id, queue_offset);
             let has_one = |tags: &[String]| {
                 let tag = view.properties.get_str(TAGS);
@@ -270,7 +270,8 @@ impl Store {
 }
 
 impl Shared {
-    /// The error of a message that retention removed since its entry was read: what is left of the queue, in its terms.
+    /// Returns the error for a message that retention removed after its entry was read, with the queue's remaining
+    /// range.
     fn too_old(&self, topic: &str, queue_id: QueueId, requested: u64) -> Error {
         let inner = self.inner.lock();
         let queues = &inner.derived.dispatcher.queues;
@@ -278,7 +279,7 @@ impl Shared {
         Error::OffsetTooOld { place: format!("{topic}/{queue_id}"), requested, minimum: first.max(requested + 1) }
     }
 
-    /// Visible entries of a queue from an offset on.
+    /// Returns visible entries of a queue from a queue offset on.
     pub(super) fn entries(&self, topic: &str, queue_id: QueueId, from: u64, most: u64) -> Result<Vec<Entry>> {
         self.entries_if(topic, queue_id, from, most, Wait::Yes)
     }
@@ -305,7 +306,7 @@ impl Shared {
         let most = most.min(queue.next() - from);
         let in_file = (from < queue.settled()).then(|| (Arc::clone(&queue.topic), most.min(queue.settled() - from)));
         let in_memory = if in_file.is_none() { tail_bytes(queue, from, most) } else { Vec::new() };
-        // Everything below may take the lock again, or wait for a disk.
+        // The steps below may take the lock again, or wait for the disk.
         drop(inner);
         let bytes = match in_file {
             Some((name, most)) => self.queue_files.read(&name, queue_id, from, most)?,
@@ -316,7 +317,7 @@ impl Shared {
         let whole = |entry: &Entry| entry.is_padding() || entry.end() <= appended;
         let mut entries: Vec<Entry> =
             entries.iter().map_while(|entry| Entry::from_bytes(entry).filter(whole)).collect();
-        // Old records are probably not in memory, and an error is told by the call that may wait.
+        // Old records are probably not in the page cache. Errors are left to the call that may wait.
         let is_old = |first: &Entry| first.physical_offset.0 + WARM_BYTES < appended;
         if wait == Wait::No && entries.first().is_none_or(is_old) {
             return Err(Error::WouldWait);
@@ -332,9 +333,9 @@ impl Shared {
         Ok(entries)
     }
 
-    /// Whether an entry has gone since the queue was looked at: retention, or a deletion of its topic, removed its file.
+    /// Returns whether retention or a topic deletion removed an entry since the queue was read.
     fn is_removed(&self, topic: &str, queue_id: QueueId, queue_offset: u64) -> Result<bool> {
-        // A reader learns from its writer where the log and the queues begin now.
+        // A reader gets the current first offsets of the log and the queues from its writer.
         self.refresh()?;
         self.refresh_deleted()?;
         let inner = self.inner.lock();
@@ -343,13 +344,13 @@ impl Shared {
         Ok(queue.is_some_and(|queue| queue_offset < queue.first))
     }
 
-    /// The error of an entry that cannot be. The next opening builds all queues again: this one writes no snapshot.
+    /// Returns the error for an impossible entry. Prevents snapshots, so that the next opening rebuilds all queues.
     fn damaged_entry(&self, topic: &str, queue_id: QueueId, queue_offset: u64, what: &str) -> Error {
         self.snapshots.distrust_queues();
         self.queue_files.damaged(topic, queue_id, queue_offset, what)
     }
 
-    /// One entry's bytes, from memory or file.
+    /// Returns the bytes of one entry, from memory or file.
     pub(super) fn entry_bytes(&self, queue: &ConsumeQueue, at: u64) -> Result<Vec<u8>> {
         if at >= queue.settled() {
             return Ok(tail_bytes(queue, at, 1));
@@ -366,7 +367,7 @@ impl Shared {
         let Some(queue) = queues.find(topic, queue_id).and_then(|slot| queues.get(slot)) else { return Ok((0, 0)) };
         let (first, mut end) = (queue.first, queue.next());
         let visible = self.visible_end();
-        // Only in SYNC_FLUSH a few last entries may be after the visible end.
+        // Only in `SYNC_FLUSH` may the last few entries be after the visible end.
         while end > first && visible < self.log.appended() {
             let bytes = self.entry_bytes(queue, end - 1)?;
             if Entry::from_bytes(&bytes).is_none_or(|entry| entry.is_padding() || entry.end() <= visible) {
@@ -377,14 +378,15 @@ impl Shared {
         Ok((first, end))
     }
 
-    /// Where records with a key may be, the newest first: entries in memory, then in files.
+    /// Returns the physical offsets that may hold records with a key, the newest first: first from memory, then from
+    /// files.
     pub(super) fn candidates(&self, topic: &str, key: &str) -> Result<Vec<PhysicalOffset>> {
         let hash = java::index_hash(topic, key);
         let inner = self.inner.lock();
         let in_memory = inner.derived.dispatcher.index.iter().chain(inner.derived.index_in_flight.iter());
         let mut physical_offsets: BTreeSet<PhysicalOffset> =
             in_memory.filter(|entry| entry.hash == hash).map(|entry| entry.physical_offset).collect();
-        // In this order: an entry is in the files before it is gone from memory.
+        // Memory is read first, because an entry is in the files before it leaves memory.
         drop(inner);
         let everywhere = PhysicalOffset(0)..PhysicalOffset(u64::MAX);
         physical_offsets.extend(self.index_files.lock().query(hash, CANDIDATES_MAX, everywhere)?);

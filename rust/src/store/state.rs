@@ -1,9 +1,9 @@
-//! State: what the threads of an open store share, each part with its own lock.
+//! What the threads of an open store share. Each part has its own lock.
 //!
 //! In:     what opening assembles.
-//! Out:    `Shared`; its methods are in the modules that its parts belong to.
-//! Always: locks are taken downwards in this drawing. While a lock is held, only locks that its arrows reach may be taken.
-//!         Locks of the last two rows are held for a moment, and none of them is taken while another of the same row is held.
+//! Out:    `Shared`. Its methods are in the modules that own its parts.
+//! Always: locks are taken downwards in this drawing. While a lock is held, only locks that its arrows reach may be
+//!         taken. Locks of the last two rows are held briefly, and two locks of the same row are never held together.
 //!
 //! ```text
 //!   ends.turn            delivering              pending_topics     one group of ends; one round of delayed
@@ -48,7 +48,7 @@ use crate::recovery::Derived;
 use crate::storage::Storage;
 use crate::sync::Mutex;
 
-/// What the store's threads share.
+/// The state that the store's threads share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) options: StoreOptions,
@@ -56,12 +56,12 @@ pub(super) struct Shared {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) report: OpenReport,
     pub(super) ids: UniqueIds,
-    /// The hash with which keys of the half topic begin in the index.
+    /// The hash prefix of the half topic's keys in the index.
     pub(super) half_topic_hash: i32,
     pub(super) log: Arc<CommitLog>,
     pub(super) queue_files: QueueFiles,
     pub(super) index_files: Mutex<IndexFiles>,
-    /// What the put lock guards.
+    /// The state that the put lock guards.
     pub(super) inner: Mutex<Inner>,
     /// Ends that wait to be written as one group.
     pub(super) ends: EndQueue,
@@ -71,40 +71,40 @@ pub(super) struct Shared {
     pub(super) readers: Readers,
     pub(super) maintenance: Maintenance,
     pub(super) snapshots: SnapshotState,
-    /// One thread at a time delivers delayed messages.
+    /// Held by the one thread that delivers delayed messages.
     pub(super) delivering: Mutex<()>,
-    /// Topics of pending transactions by half queue offset, kept from one call of `pending` to the next.
+    /// Topics of pending transactions by half queue offset, kept between calls of `pending`.
     pub(super) pending_topics: Mutex<PendingTopics>,
     pub(super) ages: LogAges,
     pub(super) lifecycle: Lifecycle,
 }
 
-/// What the put lock guards.
+/// The state that the put lock guards.
 #[derive(Debug)]
 pub(super) struct Inner {
     /// `None` in a reader.
     pub(super) appender: Option<Appender>,
-    /// Everything derived from the log.
+    /// Everything that is derived from the log.
     pub(super) derived: Derived,
-    /// Changes of what a snapshot holds that no record of the log tells: counts of checks, queues' beginnings.
+    /// Counts changes to snapshot contents that no log record contains: numbers of checks, first offsets of queues.
     pub(super) unlogged_changes: u64,
-    /// Reused for properties.
+    /// Reused buffer for properties.
     pub(super) scratch: Vec<u8>,
-    /// Reused for a half's record.
+    /// Reused buffer for a half message's record.
     pub(super) record: Vec<u8>,
-    /// Reused for what a batch adds to queues and index.
+    /// Reused memory for what a batch adds to queues and index.
     pub(super) staged: Staged,
-    /// Reused for a group of ends.
+    /// Reused memory for a group of ends.
     pub(super) group: Group,
     pub(super) counts: Counts,
-    /// When this process first saw the entries of delayed messages.
+    /// When this process first saw the queue entries of delayed messages.
     pub(super) due_times: DueTimes,
-    /// The store as a reader found it last.
+    /// The last state of the store that a reader saw.
     pub(super) seen: Option<Sight>,
 }
 
 impl Inner {
-    /// Begins with what recovery derived; a reader has no appender.
+    /// Returns the state after recovery. A reader has no appender.
     pub(super) fn new(derived: Derived, appender: Option<Appender>, clock: &dyn Clock, options: &StoreOptions) -> Self {
         let mut derived = derived;
         let now = Moment { wall: clock.wall(), monotonic_ms: clock.monotonic_ms() };
