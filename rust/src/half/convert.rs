@@ -1,7 +1,10 @@
-//! Convert: a real message into its half message and back; pure.
+//! Converts a real message to its half message and back. Pure functions.
 //!
-//! In: properties and places. Out: drafts. Always: what the application set is kept, in its order; what hides the real
-//! topic is added on the way in and taken off on the way out. Not here: offsets, CRC.
+//! In:     properties and offsets.
+//! Out:    drafts.
+//! Always: the properties that the application set are kept, in their order. The properties that hide the real topic
+//!         are added to the half message and removed from the final message.
+//! Not:    offsets of the new record, CRC.
 
 use std::net::SocketAddr;
 
@@ -20,7 +23,7 @@ use crate::units::{PhysicalOffset, QueueId};
 
 use super::{HALF_QUEUE, HalfFacts};
 
-/// Writes the properties of the half of `envelope` to `text`, and checks that a broker could put it back.
+/// Writes the properties of the half message of `envelope` to `text`. Checks that a broker could put it back.
 pub fn half_properties(
     envelope: &Envelope,
     queue_id: QueueId,
@@ -45,7 +48,7 @@ pub fn half_properties(
     Ok(())
 }
 
-/// The final message of a half: its own topic and queue again, committed, pointing back.
+/// Returns the draft of a half's final message: in its real topic and queue, committed, with the half's offset.
 pub fn final_draft<'a>(
     half: &RecordView<'a>,
     facts: &HalfFacts<'a>,
@@ -64,7 +67,7 @@ pub fn final_draft<'a>(
     }
 }
 
-/// The parked copy of a half that is given up.
+/// Returns the draft of a discarded half's copy in the discard topic.
 pub fn discard_draft<'a>(half: &RecordView<'a>, store_host: SocketAddr, text: &'a mut Vec<u8>) -> Draft<'a> {
     text.clear();
     properties::copy_without(half.properties, &[], text);
@@ -77,7 +80,7 @@ pub fn discard_draft<'a>(half: &RecordView<'a>, store_host: SocketAddr, text: &'
     }
 }
 
-/// The new half of a discarded one, as freshly sent.
+/// Returns the draft of a new half from a discarded one, as if it was just sent.
 pub fn resume_draft<'a>(discarded: &RecordView<'a>, store_host: SocketAddr, text: &'a mut Vec<u8>) -> Draft<'a> {
     text.clear();
     properties::copy_without(discarded.properties, &[TRANSACTION_CHECK_TIMES], text);

@@ -1,7 +1,9 @@
-//! Counts: how transactions ended, and what checks brought, since the store was opened.
+//! Counts how transactions ended and what checks answered, since the store was opened.
 //!
-//! In: ends as they are judged, checks as they are sent and answered; all under the put lock. Out: figures, by topic where
-//! that tells something. Always: they only grow; topics beyond a bound are counted together. Not here: what pends.
+//! In:     ends and checks, all under the put lock.
+//! Out:    statistics, by topic where that is useful.
+//! Always: counts only grow. Topics above a limit are counted together.
+//! Not:    the number of pending transactions.
 
 use std::sync::Arc;
 
@@ -9,11 +11,11 @@ use hashbrown::HashMap;
 
 use crate::error::{Error, Outcome};
 
-/// Bounds of the buckets of times from half to commit, in milliseconds: RocketMQ's.
+/// Bucket bounds for the time from half message to commit, in milliseconds. The same as RocketMQ's.
 pub const LATENCY_BOUNDS_MS: [i64; 6] = [5_000, 60_000, 600_000, 3_600_000, 12 * 3_600_000, 24 * 3_600_000];
-/// Topics that are counted apart.
+/// The maximum number of topics with their own counts.
 const TOPICS_MAX: usize = 10_000;
-/// Where all others are counted; no topic can be called so.
+/// The name under which all other topics are counted. No topic can have this name.
 pub const OTHER: &str = "(other)";
 
 /// How the transactions of one topic ended.
@@ -23,11 +25,11 @@ pub struct TopicEnds {
     pub committed: u64,
     /// Transactions that were rolled back.
     pub rolled_back: u64,
-    /// Transactions that were given up.
+    /// Transactions that were discarded.
     pub discarded: u64,
-    /// Commits by the time since their half was stored: up to each bound, and beyond the last.
+    /// Commits by the time since their half message was stored: one bucket up to each bound, and one above the last.
     pub latency: [u64; LATENCY_BOUNDS_MS.len() + 1],
-    /// Milliseconds that commits took altogether.
+    /// The sum of the commits' times in milliseconds.
     pub latency_ms: u64,
 }
 
@@ -35,37 +37,37 @@ pub struct TopicEnds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopicNumber(usize);
 
-/// What happened so far.
+/// The counts since the store was opened.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     topics: Vec<(Arc<str>, TopicEnds)>,
     numbers: HashMap<Arc<str>, TopicNumber>,
-    /// Ends that said again what was decided.
+    /// Ends that repeated the decision.
     pub repeated: u64,
-    /// Ends that said the contrary of what was decided.
+    /// Ends that contradicted the decision.
     pub contrary: u64,
-    /// Ends that came behind their immunity time.
+    /// Ends after the immunity time.
     pub late: u64,
-    /// Ends by a group that did not begin the transaction.
+    /// Ends by a producer group other than the one that began the transaction.
     pub wrong_group: u64,
-    /// Ends of what is not there: forged, or long gone.
+    /// Ends of unknown transactions: forged, or ended long ago.
     pub not_found: u64,
-    /// Ends that failed for the store's sake.
+    /// Ends that failed because of the store.
     pub failed: u64,
     /// Checks that were sent, here or to a client.
     pub checks_sent: u64,
-    /// Checks that were answered: commit.
+    /// Checks that were answered with a commit.
     pub checks_committed: u64,
-    /// Checks that were answered: roll back.
+    /// Checks that were answered with a rollback.
     pub checks_rolled_back: u64,
-    /// Checks that were answered: not known yet.
+    /// Checks that were answered with "unknown".
     pub checks_unknown: u64,
-    /// Checks without an answer when the next one was sent, or the transaction was given up.
+    /// Checks without an answer when the next check was sent or the transaction was discarded.
     pub checks_unanswered: u64,
 }
 
 impl Counts {
-    /// The number of a topic; a new one's beyond the bound is that of all others.
+    /// Returns the number of a topic. New topics above the limit share one number.
     pub fn topic(&mut self, topic: &str) -> TopicNumber {
         if let Some(number) = self.numbers.get(topic) {
             return *number;
@@ -80,12 +82,12 @@ impl Counts {
         number
     }
 
-    /// Every topic of which a transaction ended.
+    /// Returns the counts of every topic that had an ended transaction.
     pub fn topics(&self) -> &[(Arc<str>, TopicEnds)] {
         &self.topics
     }
 
-    /// A transaction of a topic ended, so long after its half was stored.
+    /// Counts a transaction that ended `age_ms` after its half message was stored.
     pub fn ended(&mut self, topic: TopicNumber, outcome: Outcome, age_ms: i64) {
         let Some((_, ends)) = self.topics.get_mut(topic.0) else { return };
         match outcome {
@@ -103,17 +105,17 @@ impl Counts {
         }
     }
 
-    /// A check was answered by an end.
+    /// Counts a check that was answered by an end.
     pub fn check_ended(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Committed => self.checks_committed += 1,
             Outcome::RolledBack => self.checks_rolled_back += 1,
-            // Nobody answered: the policy gave the transaction up.
+            // There was no answer: the policy discarded the transaction.
             Outcome::Discarded | Outcome::FinishedUnknown => {}
         }
     }
 
-    /// An end was refused.
+    /// Counts an end that was refused.
     pub fn refused(&mut self, error: &Error) {
         let count = match error {
             Error::AlreadyEnded { .. } => &mut self.contrary,
@@ -125,7 +127,7 @@ impl Counts {
         *count += 1;
     }
 
-    /// The figures that have no topic, by name.
+    /// Returns the counts that have no topic, with their names.
     pub fn all(&self) -> [(&'static str, u64); 14] {
         let sum = |of: fn(&TopicEnds) -> u64| self.topics.iter().map(|(_, ends)| of(ends)).sum();
         [

@@ -1,8 +1,8 @@
-//! Maps what the copies of a transaction share to its key in the table.
+//! Maps the identity that a transaction's copies share to the transaction's key in the table.
 //!
-//! In:     identities of pending transactions; 0 has no copies and is left out.
+//! In:     identities of pending transactions. Identity 0 has no copies and is left out.
 //! Out:    the newest transaction of an identity.
-//! Always: it grows and shrinks in small parts, so that no single call moves all of it.
+//! Always: the map grows and shrinks in small parts, so that no single call moves all of it.
 
 use hashbrown::HashTable;
 
@@ -10,9 +10,9 @@ use super::Identity;
 use super::slab::{Key, Slab};
 use crate::units::to_usize;
 
-/// Tables, chosen by bits of the hash that the tables themselves do not use first.
+/// The number of parts. They are chosen by bits of the hash that a part itself does not use first.
 const PARTS: u64 = 64;
-/// Identities that a part has room for before it gives room back.
+/// A part with a capacity above this number of identities may shrink.
 const ROOM_MIN: usize = 1 << 10;
 
 #[derive(Debug)]
@@ -27,16 +27,16 @@ impl Default for IdentityMap {
 }
 
 impl IdentityMap {
-    /// Takes memory for as many identities at once.
+    /// Reserves memory for a number of identities.
     pub(super) fn reserve(&mut self, slab: &Slab, identities: usize) {
-        // They are spread evenly, but for a few.
+        // The identities are spread evenly, with small differences.
         let each = identities / self.parts.len().max(1) * 9 / 8;
         for part in &mut self.parts {
             part.reserve(each, |key| hash_of(slab, *key));
         }
     }
 
-    /// The newest transaction of an identity.
+    /// Returns the newest transaction of an identity.
     pub(super) fn find(&self, slab: &Slab, identity: Identity) -> Option<Key> {
         let hash = hash(identity.0);
         self.parts.get(part_of(hash))?.find(hash, |key| is_same(slab, *key, identity.0)).copied()
@@ -55,20 +55,21 @@ impl IdentityMap {
         }
     }
 
-    /// Forgets a transaction that has left the slab.
+    /// Removes a transaction that has left the slab.
     pub(super) fn unlink(&mut self, slab: &Slab, key: Key, identity: u64) {
         let hash = hash(identity);
         let Some(part) = self.parts.get_mut(part_of(hash)) else { return };
         if let Ok(found) = part.find_entry(hash, |other| *other == key) {
             found.remove();
         }
-        // Far more room than is used was a spike's. A part of it stays, so that it is seldom given back and taken again.
+        // The large capacity comes from a spike. Some of it is kept, so that it is not freed and allocated again too
+        // often.
         if part.capacity() > ROOM_MIN && part.len() < part.capacity() / 8 {
             part.shrink_to(part.capacity() / 4, |other| hash_of(slab, *other));
         }
     }
 
-    /// Bytes of memory, nearly.
+    /// Returns the approximate memory use in bytes.
     pub(super) fn memory(&self) -> usize {
         self.parts.iter().map(|part| part.capacity() * 8 / 7 * (size_of::<Key>() + 1)).sum()
     }
@@ -86,7 +87,7 @@ fn part_of(hash: u64) -> usize {
     to_usize(hash >> 32 & (PARTS - 1))
 }
 
-/// Spreads numbers over all bits (the fractional part of the golden ratio, as Fibonacci hashing does).
+/// Spreads numbers over all bits: Fibonacci hashing, with the fractional part of the golden ratio.
 const fn hash(number: u64) -> u64 {
     let mixed = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed ^ (mixed >> 32)

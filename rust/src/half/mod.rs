@@ -9,8 +9,10 @@
 //!                        ▼
 //!                        op alone
 //! ```
-//! In: records of the log and calls. Out: what pends, what was decided, what is to be written. Always: one outcome for
-//! one transaction (docs/transactions.md). Not here: when to ask, which is Python's.
+//! In:     records of the log, calls.
+//! Out:    pending transactions, outcomes, and records to write.
+//! Always: each transaction has one outcome (docs/transactions.md).
+//! Not:    when to check (Python decides this).
 
 pub mod convert;
 pub mod counts;
@@ -33,20 +35,20 @@ use crate::record::RecordView;
 use crate::record::properties::{CHECK_IMMUNITY_TIME, PRODUCER_GROUP, Properties, UNIQUE_KEY};
 use crate::units::QueueId;
 
-/// The queue of half messages; txstore and RocketMQ use only this one.
+/// The id of the half message queue. txstore and RocketMQ use only this one.
 pub const HALF_QUEUE: QueueId = QueueId(0);
 
-/// Names together shorter than this are hashed in one piece: a hasher that takes pieces is larger than they are.
+/// Names shorter than this in total are hashed in one call, because a streaming hasher is larger than they are.
 const SHORT_IDENTITY: usize = 256;
 
-/// What makes two half messages copies of one transaction, as 64 bits: producer group, unique id, real topic, body CRC.
+/// Identifies the copies of one transaction: a 64-bit hash of producer group, unique id, real topic and body CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity(pub u64);
 
 impl Identity {
-    /// The identity of those four.
+    /// Computes the identity of the four values.
     pub fn new(group: &str, unique_id: &str, real_topic: &str, body_crc: u32) -> Self {
-        // A zero behind each: no name contains it, so no two lists of names read alike.
+        // A zero byte after each name. No name contains one, so different lists of names have different bytes.
         let parts = [group.as_bytes(), &[0], unique_id.as_bytes(), &[0], real_topic.as_bytes(), &[0]];
         let (parts, crc) = (parts.into_iter(), body_crc.to_be_bytes());
         let mut short = [0; SHORT_IDENTITY];
@@ -64,7 +66,7 @@ impl Identity {
         Self(xxh3_64(short.get(..SHORT_IDENTITY - unused).unwrap_or_default()))
     }
 
-    /// The identity that a record's properties give it, if it has a group and an id.
+    /// Returns the identity from a record's properties, if it has a producer group and a unique id.
     pub fn of(properties: Properties<'_>, real_topic: &str, body_crc: u32) -> Option<Self> {
         let group = properties.get_str(PRODUCER_GROUP).filter(|group| !group.is_empty())?;
         let unique_id = properties.get_str(UNIQUE_KEY).filter(|id| !id.is_empty())?;
@@ -72,33 +74,33 @@ impl Identity {
     }
 }
 
-/// Where a copy of a half message stands.
+/// The position of a copy of a half message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HalfCopy {
-    /// In the half queue.
+    /// Its offset in the half queue.
     pub queue_offset: u64,
-    /// In the commit log.
+    /// Its offset in the commit log.
     pub physical_offset: u64,
 }
 
-/// What a half message's record says.
+/// The facts in a half message's record.
 #[derive(Clone, Copy, Debug)]
 pub struct HalfFacts<'a> {
-    /// The group that may end it.
+    /// The producer group that may end the transaction.
     pub group: &'a str,
-    /// Its unique id, which is the transaction's.
+    /// The unique id, which is also the transaction id.
     pub unique_id: Option<&'a str>,
     /// The CRC of its body.
     pub body_crc: u32,
-    /// The topic it is meant for.
+    /// The real topic.
     pub real_topic: &'a str,
-    /// The queue it is meant for.
+    /// The real queue.
     pub real_queue_id: QueueId,
-    /// How often a broker has asked; 0 in one that was sent.
+    /// The number of checks that a broker has sent. 0 in a half message from a producer.
     pub checks: u16,
-    /// Whether a producer sent it, and not a broker put it back.
+    /// Whether a producer sent it. A copy that a broker put back is not sent.
     pub sent: bool,
-    /// How long it is not to be asked about, in milliseconds.
+    /// How long no check is sent, in milliseconds.
     pub immunity_ms: Option<i64>,
     /// Its tag.
     pub tags: Option<&'a str>,
@@ -121,9 +123,9 @@ impl<'a> HalfFacts<'a> {
             tags: None,
             keys: None,
         };
-        // One walk over the text: this is looked at for every end.
+        // One pass over the properties, because every end reads them.
         for (name, value) in view.properties.iter() {
-            // As `Properties::get_str`: the last one counts, and where it is no text there is none.
+            // As in `Properties::get_str`, the last value counts, and a value that is not UTF-8 counts as missing.
             let text = || std::str::from_utf8(value).ok();
             match name {
                 name::GROUP => facts.group = text().unwrap_or_default(),
@@ -141,14 +143,14 @@ impl<'a> HalfFacts<'a> {
         facts
     }
 
-    /// What makes it one with its copies, if it has a group and an id.
+    /// Returns the identity that it shares with its copies, if it has a producer group and a unique id.
     pub fn identity(&self) -> Option<Identity> {
         let unique_id = self.unique_id.filter(|id| !id.is_empty() && !self.group.is_empty())?;
         Some(Identity::new(self.group, unique_id, self.real_topic, self.body_crc))
     }
 }
 
-/// The names of those properties as bytes, to be matched at once.
+/// The property names as bytes, so that a `match` can compare them.
 mod name {
     use crate::record::properties as of;
 
@@ -162,18 +164,18 @@ mod name {
     pub(super) const KEYS: &[u8] = of::KEYS.as_bytes();
 }
 
-/// `CHECK_IMMUNITY_TIME_IN_SECONDS` in milliseconds; a negative one means none, as in RocketMQ.
+/// Reads `CHECK_IMMUNITY_TIME_IN_SECONDS` in milliseconds. A negative value means none, as in RocketMQ.
 pub fn immunity_ms(properties: Properties<'_>) -> Option<i64> {
     parse_immunity_ms(properties.get_str(CHECK_IMMUNITY_TIME)?)
 }
 
-/// A number as text; 0 where there is none.
+/// Parses a number. Returns 0 if it is missing or invalid.
 fn number<N: std::str::FromStr + Default>(value: Option<&str>) -> N {
     value.and_then(|value| value.parse().ok()).unwrap_or_default()
 }
 
 fn parse_immunity_ms(seconds: &str) -> Option<i64> {
     let seconds: i64 = seconds.parse().ok()?;
-    // More than the table keeps, three weeks, means the same; so no sum of times runs over.
+    // Values above the table's maximum of three weeks mean the same, so a sum of times cannot overflow.
     seconds.checked_mul(1_000).filter(|immunity| *immunity >= 0).map(|ms| ms.min(i64::from(i32::MAX)))
 }

@@ -1,20 +1,20 @@
-//! Maps half queue offsets to keys of the table, in the order of the half queue.
+//! Maps half queue offsets to keys of the table, in half queue order.
 //!
 //! In:     the queue offset of each pending transaction's newest copy.
 //! Out:    the transaction at an offset, the first one, those after an offset.
-//! Always: a page of consecutive offsets without transactions has no memory, so that what a spike took is given back.
+//! Always: a page of consecutive offsets without transactions takes no memory, so memory shrinks after a spike.
 
 use std::collections::BTreeMap;
 
 use super::slab::Key;
 use crate::units::{to_u64, to_usize};
 
-/// Queue offsets of one page: as many as a word has bits.
+/// The number of queue offsets in one page: the bits of a word.
 const PAGE: u64 = 64;
 
 #[derive(Clone, Debug)]
 struct Page {
-    /// One bit for each queue offset with a transaction.
+    /// One bit for each queue offset that has a transaction.
     used: u64,
     keys: [u32; 64],
 }
@@ -23,13 +23,13 @@ struct Page {
 #[derive(Clone, Debug, Default)]
 pub(super) struct OffsetMap {
     pages: BTreeMap<u64, Box<Page>>,
-    /// More transactions at a queue offset that the pages have already: only a store with several half queues, which is
-    /// never written, has such.
+    /// More transactions at queue offsets that the pages already contain. Only a store with several half queues, which
+    /// is never written, has them.
     more: Vec<(u64, Key)>,
 }
 
 impl OffsetMap {
-    /// The transaction at a queue offset.
+    /// Returns the transaction at a queue offset.
     pub(super) fn get(&self, queue_offset: u64) -> Option<Key> {
         self.pages.get(&(queue_offset / PAGE))?.get(queue_offset)
     }
@@ -65,14 +65,14 @@ impl OffsetMap {
         }
     }
 
-    /// The transactions from a queue offset on, in their order.
+    /// Returns the transactions from a queue offset on, in order.
     pub(super) fn from(&self, queue_offset: u64) -> impl Iterator<Item = (u64, Key)> + '_ {
         let pages = self.pages.range(queue_offset / PAGE..);
         let all = pages.flat_map(|(number, page)| page.iter().map(move |(at, key)| (number * PAGE + at, key)));
         all.skip_while(move |(other, _)| *other < queue_offset)
     }
 
-    /// Bytes of memory, nearly.
+    /// Returns the approximate memory use in bytes.
     pub(super) fn memory(&self) -> usize {
         // A B-tree's nodes are about two thirds full.
         self.pages.len() * (size_of::<Page>() + size_of::<(u64, Box<Page>)>() * 3 / 2)

@@ -1,59 +1,61 @@
-//! Outcome: what the log says became of a half; pure.
+//! The outcome rule: decides from the log what became of a half message. Pure functions.
 //!
-//! In: which records of a transaction were seen. Out: its outcome, or that it pends. Always: a final message outweighs a
-//! discarded copy, that outweighs an op; so the decision is one record (docs/transactions.md); a queue offset of which
-//! nothing was noted is finished, outcome unknown. Not here: where records are.
+//! In:     which records of a transaction the log contains.
+//! Out:    its outcome, or that it is pending.
+//! Always: a final message outweighs a discarded copy, and that outweighs an op. So one record makes the decision
+//!         (docs/transactions.md). A queue offset without a note is finished with an unknown outcome.
+//! Not:    the positions of records.
 
 use std::sync::Arc;
 
 use crate::error::Outcome;
 use crate::units::{to_u64, to_usize};
 
-/// Bytes of one block.
+/// The size of one block in bytes.
 const BLOCK: usize = 16 << 10;
 
-/// Two bits for each half queue offset that is decided. Offsets between them that no record has (a repair, or a broker that
-/// lost records, leaves such gaps) are zeros, so zero means what is known of them: nothing.
+/// The outcomes of decided halves, two bits for each half queue offset. An offset without a record (a repair, or a
+/// broker that lost records, leaves such gaps) is zero, so zero means that nothing is known.
 ///
-/// They are kept in blocks: a clone shares them, and the first change of a shared block copies that block alone.
+/// The bits are stored in blocks. Clones share blocks, and the first change of a shared block copies only that block.
 #[derive(Clone, Debug, Default)]
 pub struct DecidedHalves {
-    /// The first queue offset that is kept.
+    /// The first queue offset that is stored.
     base: u64,
     /// Bytes of the first block that are before `base`.
     skipped: usize,
-    /// Bytes from the first block's beginning on.
+    /// Bytes from the start of the first block.
     length: usize,
-    /// Slices of `BLOCK` bytes: an array would be made on the stack first.
+    /// Slices of `BLOCK` bytes. An array would be created on the stack first.
     blocks: Vec<Arc<[u8]>>,
     count: u64,
 }
 
-/// What was seen of a transaction behind its half.
+/// The records of a transaction that were found after its half message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// A final message that names one of its copies.
+    /// A final message that names one of the copies.
     pub final_message: bool,
     /// A copy in the discard topic.
     pub discarded: bool,
-    /// An op that names its last sent half or a copy behind it.
+    /// An op that names the last sent half or a later copy.
     pub op: Op,
 }
 
-/// What the op of a transaction tells.
+/// What the op of a transaction means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Op {
-    /// There is none.
+    /// No op was found.
     #[default]
     None,
-    /// Where nothing else decides, it was rolled back.
+    /// If no other record decides, the transaction was rolled back.
     RollsBack,
-    /// Right in front of it a repair has put something in place of what was lost, which may have decided.
+    /// A repair replaced lost records directly before the op. The lost records may have decided the transaction.
     BehindLoss,
 }
 
 impl Evidence {
-    /// The outcome rule.
+    /// Applies the outcome rule.
     pub const fn outcome(self) -> Option<Outcome> {
         match self {
             Self { final_message: true, .. } => Some(Outcome::Committed),
@@ -66,12 +68,12 @@ impl Evidence {
 }
 
 impl DecidedHalves {
-    /// None yet, for halves from queue offset `base` on.
+    /// Returns an empty set for halves from queue offset `base` on.
     pub const fn from(base: u64) -> Self {
         Self { base, skipped: 0, length: 0, blocks: Vec::new(), count: 0 }
     }
 
-    /// As a snapshot holds them: the first queue offset, how many are decided, and four to a byte, in pieces.
+    /// Returns the parts that a snapshot stores: the first queue offset, the count, and the outcomes, four to a byte.
     pub fn parts(&self) -> (u64, u64, impl Iterator<Item = &[u8]>) {
         let pieces = (0..).zip(&self.blocks).map(|(number, block)| {
             let from = if number == 0 { self.skipped } else { 0 };
@@ -81,7 +83,7 @@ impl DecidedHalves {
         (self.base, self.count, pieces)
     }
 
-    /// Back from a snapshot.
+    /// Restores the outcomes from a snapshot.
     pub fn from_parts(base: u64, count: u64, bits: &[u8]) -> Self {
         let blocks = bits.chunks(BLOCK).map(|chunk| {
             let mut block = chunk.to_vec();
@@ -91,27 +93,27 @@ impl DecidedHalves {
         Self { base, skipped: 0, length: bits.len(), blocks: blocks.collect(), count }
     }
 
-    /// Whether nothing was noted yet.
+    /// Returns whether no outcome was noted yet.
     pub const fn is_untouched(&self) -> bool {
         self.length == self.skipped
     }
 
-    /// Bytes that hold outcomes.
+    /// Returns the number of bytes that contain outcomes.
     pub const fn bytes(&self) -> usize {
         self.length - self.skipped
     }
 
-    /// How many are decided.
+    /// Returns the number of decided halves.
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Bytes in memory.
+    /// Returns the memory use in bytes.
     pub fn memory(&self) -> usize {
         self.blocks.len() * BLOCK
     }
 
-    /// Notes an outcome; below the first queue offset nothing is kept.
+    /// Notes an outcome. Ignores queue offsets below the first one.
     pub fn set(&mut self, queue_offset: u64, outcome: Outcome) {
         let Some(place) = queue_offset.checked_sub(self.base) else { return };
         let (byte, shift) = (self.skipped + to_usize(place / 4), place % 4 * 2);
@@ -132,7 +134,7 @@ impl DecidedHalves {
         self.count += 1;
     }
 
-    /// Forgets those below a queue offset, four at a time.
+    /// Removes the outcomes below a queue offset, four at a time.
     pub fn forget_below(&mut self, queue_offset: u64) {
         let gone = to_usize(queue_offset.saturating_sub(self.base) / 4).min(self.bytes());
         self.skipped += gone;
@@ -144,7 +146,7 @@ impl DecidedHalves {
         self.length -= blocks * BLOCK;
     }
 
-    /// The outcome at a queue offset; `None` outside of what is kept. The caller knows that it does not pend.
+    /// Returns the outcome at a queue offset, or `None` if it is not stored. The half must not be pending.
     pub fn get(&self, queue_offset: u64) -> Option<Outcome> {
         let place = queue_offset.checked_sub(self.base)?;
         let byte = Some(self.skipped + to_usize(place / 4)).filter(|byte| *byte < self.length)?;

@@ -1,12 +1,13 @@
-//! Remembers transactions that were committed or discarded in the last minutes, so that a half message that arrives after
-//! its own end is refused. A request that was stuck on its way would else begin a second transaction, which a check would commit again.
+//! Remembers transactions that were committed or discarded in the last minutes, to refuse a half message that arrives
+//! after its own end. A request delayed on its way would otherwise begin a second transaction, and a check would commit
+//! it again.
 //!
-//! In:     identities with their outcomes, as transactions end and as recovery replays the log.
-//! Out:    the outcome of a half message that is sent once more.
-//! Always: at least five minutes are remembered and at most ten. Memory is bounded: of more than `KEPT_MAX` ends within
-//!         five minutes the oldest may be forgotten.
+//! In:     identities with their outcomes, from ends and from recovery.
+//! Out:    the outcome of a half message that is sent again.
+//! Always: an end is remembered for at least five and at most ten minutes. Memory is bounded: if more than `KEPT_MAX`
+//!         transactions end within five minutes, the oldest may be forgotten.
 //!
-//! Not here: snapshots. After an opening this knows what the replayed part of the log tells.
+//! Not:    snapshots. After an opening, only ends in the replayed part of the log are known.
 
 use hashbrown::HashMap;
 
@@ -15,15 +16,15 @@ use crate::error::Outcome;
 
 /// How long one generation collects, in milliseconds. Two are kept.
 const GENERATION_MS: i64 = 5 * 60_000;
-/// Identities of one generation: 32 bytes each with what a hash table leaves free.
+/// The maximum of identities in one generation. Each takes 32 bytes, with the free part of the hash table.
 const KEPT_MAX: usize = 1 << 17;
 
-/// Transactions that ended lately, in two generations: the older one is dropped as a whole.
+/// Recently ended transactions, in two generations. The older generation is dropped as a whole.
 #[derive(Debug, Default)]
 pub struct RecentlyEnded {
     current: HashMap<Identity, Outcome>,
     previous: HashMap<Identity, Outcome>,
-    /// When the current generation began: while recovery reads, a store timestamp; then on the monotonic clock.
+    /// When the current generation began: during recovery a store timestamp, then on the monotonic clock.
     begun_ms: i64,
 }
 
@@ -35,7 +36,8 @@ impl RecentlyEnded {
         }
         self.turn(now_ms);
         if outcome == Outcome::RolledBack {
-            // A producer may try again under the same id, and a check of a late half message rolls it back once more.
+            // A producer may retry with the same id after a rollback, and a check of a late half message rolls it back
+            // again.
             self.current.remove(&Identity(identity));
             self.previous.remove(&Identity(identity));
             return;
@@ -47,13 +49,13 @@ impl RecentlyEnded {
         self.current.insert(Identity(identity), outcome);
     }
 
-    /// How a transaction of this identity ended, if it ended lately.
+    /// Returns how a transaction of this identity ended, if it ended recently.
     pub fn outcome(&mut self, identity: Identity, now_ms: i64) -> Option<Outcome> {
         self.turn(now_ms);
         self.current.get(&identity).or_else(|| self.previous.get(&identity)).copied()
     }
 
-    /// Ends the reading of the log: times are on the monotonic clock from here on.
+    /// Ends recovery. From now on times use the monotonic clock.
     pub fn start(&mut self, wall_ms: i64, monotonic_ms: i64) {
         let age_ms = wall_ms.saturating_sub(self.begun_ms).clamp(0, 2 * GENERATION_MS);
         self.begun_ms = monotonic_ms - age_ms;

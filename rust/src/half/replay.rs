@@ -1,8 +1,10 @@
-//! Replay: the log's records of transactions, in order, applied to the table.
+//! Applies the log's transaction records, in order, to the table.
 //!
-//! In: half, final, discarded and op records as recovery meets them. Out: what pends, what is decided, and which
-//! decided halves no op names yet. Always: the rule of docs/transactions.md, also for stores that a broker worked on,
-//! which puts halves back and may commit twice. Not here: reading the log, writing the missing ops.
+//! In:     half, final, discarded and op records, as recovery reads them.
+//! Out:    pending and decided transactions, and the decided halves that no op names yet.
+//! Always: the rule of docs/transactions.md. It also covers stores that a broker used: a broker puts half messages back
+//!         and may commit twice.
+//! Not:    reading the log, writing the missing ops.
 
 use std::collections::BTreeSet;
 
@@ -19,53 +21,53 @@ use crate::record::properties::REAL_TOPIC;
 use crate::record::{RecordView, TransactionType};
 use crate::units::TimestampMs;
 
-/// How much is remembered of what is decided.
+/// How much the replay remembers of decided transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// Only what may still change: enough for a log that txstore alone wrote.
+    /// Only what may still change. Enough for a log that only txstore wrote.
     Open,
-    /// And the identities of all, because a broker may put any of them back.
+    /// Also the identities of all decided transactions, because a broker may put any of them back.
     Identities,
     /// Every transaction with all its records, to list them.
     All,
 }
 
-/// The state of a replay beside the table.
+/// The state of a replay besides the table.
 #[derive(Debug)]
 pub struct Replay {
     keep: Keep,
     first_physical_offset: u64,
     half_progress: u64,
-    /// One past the half queue's last offset; a lower one that comes behind stands in no queue.
+    /// The half queue offset after the last one. A later record with a lower offset is in no queue.
     half_next: u64,
     finished: HashMap<Identity, u64>,
-    /// The copies in front of the newest, of those in `finished` that have any.
+    /// The older copies of the transactions in `finished`, if they have any.
     finished_older: HashMap<Identity, Vec<u64>>,
     by_physical_offset: HashMap<u64, Key>,
     unnamed: BTreeSet<u64>,
-    /// One past the highest queue offset that an op names.
+    /// The highest queue offset that an op names, plus 1.
     named_end: u64,
-    /// Something in the log stands in for what was lost.
+    /// A repair has replaced lost records in the log.
     is_repaired: bool,
     loss: Loss,
-    /// The store timestamp of the record that was applied last.
+    /// The store timestamp of the last record that was applied.
     now_ms: i64,
 }
 
-/// Whether records were lost right in front.
+/// Whether records were lost directly before the next record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loss {
-    /// No.
+    /// No records were lost.
     None,
-    /// The last record stands in for them.
+    /// The last record replaces lost records.
     Here,
-    /// Behind them came ends of one group, written at that time: what is lost may have decided the transactions whose ops
-    /// are among them.
+    /// After the loss came ends of one group, written at that time. The lost records may have decided the transactions
+    /// that the group's ops name.
     EndsSince(TimestampMs),
 }
 
 impl Replay {
-    /// A replay of a log that begins at `first_physical_offset`, with the half progress that is stored with it.
+    /// Returns a replay of a log that begins at `first_physical_offset`, with the stored half progress.
     pub fn new(keep: Keep, first_physical_offset: u64, half_progress: u64) -> Self {
         Self {
             keep,
@@ -83,18 +85,18 @@ impl Replay {
         }
     }
 
-    /// Where records were lost: one past the highest queue offset that an op names; else 0.
+    /// Returns the highest queue offset that an op names, plus 1, if records were lost. Otherwise returns 0.
     pub const fn named_end(&self) -> u64 {
         if self.is_repaired { self.named_end } else { 0 }
     }
 
-    /// Goes on behind a half queue that ends there.
+    /// Continues after a half queue that ends at `half_next`.
     pub const fn begin_at(&mut self, half_next: u64) {
         self.half_next = half_next;
     }
 
-    /// Applies one record; others than those of transactions are passed over, and those that stand in no queue: their
-    /// queue offset says nothing.
+    /// Applies one record. Ignores records that belong to no transaction, and records that are in no queue, because
+    /// their queue offset has no meaning.
     pub fn apply(&mut self, table: &mut Table, view: &RecordView<'_>) {
         self.note_loss(view);
         self.now_ms = view.store_timestamp.0;
@@ -125,7 +127,7 @@ impl Replay {
         self.is_repaired |= self.loss == Loss::Here;
     }
 
-    /// Ends the replay: what is decided leaves the table. Returns the decided halves that no op names.
+    /// Ends the replay and removes decided transactions from the table. Returns the decided halves that no op names.
     pub fn finish(&mut self, table: &mut Table) -> Vec<u64> {
         let all: Vec<_> = table.iter().map(|(key, entry)| (key, entry.evidence().outcome())).collect();
         for (key, outcome) in all {
@@ -138,7 +140,8 @@ impl Replay {
         std::mem::take(&mut self.unnamed).into_iter().collect()
     }
 
-    /// Whether a broker's progress has passed every copy, so that it finished the transaction somehow.
+    /// Returns whether a broker's progress has passed every copy, so that the broker must have finished the
+    /// transaction.
     pub fn is_behind_progress(&self, table: &Table, key: Key) -> bool {
         table.get(key).is_some_and(|entry| entry.newest.queue_offset < self.half_progress)
     }
@@ -147,7 +150,7 @@ impl Replay {
         let facts = HalfFacts::of(view);
         let half = new_half(view, &facts);
         if view.queue_id == HALF_QUEUE {
-            // A number that was given before: the queue leads to the first one, and so does an op.
+            // The queue offset was used before. The queue entry points to the first record, and so does an op.
             if half.copy.queue_offset < self.half_next {
                 return;
             }
@@ -161,7 +164,7 @@ impl Replay {
                 self.note_place(half.copy, key);
             }
             Some(displaced) => {
-                // The one before stays findable by its place until it is settled.
+                // The displaced transaction can still be found by its physical offsets until it is settled.
                 let places: Vec<_> = table.get(displaced).into_iter().flat_map(Pending::copies).collect();
                 for (copy, _) in places {
                     self.by_physical_offset.insert(copy.physical_offset, displaced);
@@ -172,7 +175,7 @@ impl Replay {
                 let put_back = half.identity.filter(|_| !facts.sent);
                 match put_back.and_then(|identity| Some((identity, self.finished.get_mut(&identity)?))) {
                     Some((identity, finished)) => {
-                        // A broker put back what was decided: one more copy of it, which an op must name.
+                        // A broker put a decided half back. This copy needs an op that names it, too.
                         let outcome = table.outcome(*finished).unwrap_or(Outcome::FinishedUnknown);
                         self.finished_older.entry(identity).or_default().push(*finished);
                         *finished = half.copy.queue_offset;
@@ -190,7 +193,7 @@ impl Replay {
         self.note_place(half.copy, key);
     }
 
-    /// Without an identity, or when all is kept, a transaction is found by its place alone.
+    /// Notes the physical offset of a transaction that has no other key: without an identity, or when all are kept.
     fn note_place(&mut self, copy: HalfCopy, key: Key) {
         if self.keep == Keep::All {
             self.by_physical_offset.insert(copy.physical_offset, key);
@@ -242,7 +245,7 @@ impl Replay {
         table.ops.note(view.queue_offset.0, highest);
     }
 
-    /// The transaction that a final or discarded copy speaks of.
+    /// Finds the transaction that a final message or a discarded copy refers to.
     fn find(&self, table: &Table, identity: Option<Identity>, place: u64, any_place: bool) -> Option<Key> {
         let newest = identity.and_then(|identity| table.find_identity(identity));
         let stands_there = |key: &Key| table.get(*key).is_some_and(|entry| entry.has_copy_at(place));
@@ -257,7 +260,7 @@ impl Replay {
             .or_else(|| newest.filter(|_| any_place || place < self.first_physical_offset))
     }
 
-    /// A half without id or group, by its place.
+    /// Finds a half without id or group by its offset.
     fn alone(table: &Table, identity: Option<Identity>, place: u64) -> Option<Key> {
         if identity.is_some() {
             return None;
@@ -265,7 +268,7 @@ impl Replay {
         table.iter().find(|(_, entry)| entry.identity == 0 && entry.newest.physical_offset == place).map(|(key, _)| key)
     }
 
-    /// A decision about what has left the table already: a broker committed, or discarded, what was rolled back.
+    /// Decides a transaction that has already left the table: a broker committed or discarded what was rolled back.
     fn decide_again(&mut self, table: &mut Table, identity: Option<Identity>, outcome: Outcome) {
         let Some((identity, newest)) = identity.and_then(|identity| Some((identity, *self.finished.get(&identity)?)))
         else {
@@ -288,7 +291,7 @@ impl Replay {
         }
     }
 
-    /// A decided transaction whose newest copy is named by an op is done with.
+    /// Removes a decided transaction whose newest copy is named by an op.
     fn settle(&mut self, table: &mut Table, key: Key) {
         let Some(entry) = table.get(key) else { return };
         let named = entry.more().is_some_and(|more| more.named.contains(&entry.newest.queue_offset));
@@ -324,7 +327,7 @@ impl Replay {
     }
 }
 
-/// A sent half joins a transaction that nothing has ended yet.
+/// Returns whether a sent half joins a transaction that has not ended yet.
 fn joins(table: &Table, key: Key) -> bool {
     table.get(key).is_some_and(|entry| {
         entry.evidence().outcome().is_none() && entry.more().is_none_or(|more| more.named.is_empty())

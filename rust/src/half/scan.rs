@@ -1,42 +1,44 @@
-//! Scan: what waits, as facts; choosing is Python's.
+//! Returns pending transactions as facts. Python chooses what to do with them.
 //!
-//! In: the table and the monotonic clock. Out: `Waiting`, one for each pending transaction asked for; what is due, put
-//! together by what is alike. Always: ages come from the monotonic clock. Not here: whether to ask, discard or wait.
+//! In:     the table and the monotonic clock.
+//! Out:    a `Waiting` for each requested pending transaction. Due ones are grouped by equal facts.
+//! Always: ages come from the monotonic clock.
+//! Not:    whether to check, discard or wait.
 
 use std::sync::Arc;
 
 use super::HalfCopy;
 use super::table::{Key, Pending, Table};
 
-/// Facts about one pending transaction. Times are in milliseconds.
+/// The facts about one pending transaction. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// Its newest copy.
     pub newest: HalfCopy,
     /// Its producer group.
     pub group: Arc<str>,
-    /// The number of the producer that sent it; 0 unknown.
+    /// The id of the producer that sent it. 0: unknown.
     pub owner: u32,
-    /// Whether its local transaction runs here.
+    /// Whether its local transaction runs in this process.
     pub running: bool,
-    /// Since it was stored, or since its local transaction ended here.
+    /// Milliseconds since it was stored, or since its local transaction ended in this process.
     pub age_ms: i64,
-    /// Since it was stored.
+    /// Milliseconds since it was stored.
     pub stored_age_ms: i64,
-    /// How long it is not to be asked about.
+    /// How long no check is sent.
     pub immunity_ms: Option<i64>,
-    /// Checks that were sent.
+    /// The number of checks that were sent.
     pub checks: u16,
-    /// Since the last of them.
+    /// Milliseconds since the last check.
     pub last_check_age_ms: Option<i64>,
-    /// Whether the last of them was answered; true before the first.
+    /// Whether the last check was answered. True before the first check.
     pub answered: bool,
-    /// Until it is handed out; 0 or less: it is due.
+    /// Milliseconds until it is due. 0 or less means due now.
     pub look_again_in_ms: i64,
 }
 
 impl Waiting {
-    /// The facts about `entry` now.
+    /// Returns the current facts about `entry`.
     pub fn of(table: &Table, entry: &Pending, now_ms: i64) -> Self {
         Self {
             newest: entry.newest,
@@ -54,14 +56,14 @@ impl Waiting {
     }
 }
 
-/// Transactions that differ in nothing but where they stand and how old they are.
+/// Transactions that differ only in their positions and ages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alike {
-    /// Facts about each.
+    /// The facts about each transaction.
     pub halves: Vec<Waiting>,
-    /// The first one's facts, with the least of each age.
+    /// The facts of the first one, with the smallest value of each age.
     pub youngest: Waiting,
-    /// The same, with the most of each age.
+    /// The facts of the first one, with the largest value of each age.
     pub oldest: Waiting,
 }
 
@@ -81,7 +83,7 @@ impl Alike {
     }
 }
 
-/// Puts together what is alike; within each, the order stays.
+/// Groups transactions that have the same facts. Keeps the order within each group.
 pub fn alike(mut halves: Vec<Waiting>) -> Vec<Alike> {
     let kind = |half: &Waiting| {
         let checked = half.last_check_age_ms.is_some();
@@ -91,7 +93,7 @@ pub fn alike(mut halves: Vec<Waiting>) -> Vec<Alike> {
         kind(one) == kind(other) && (Arc::ptr_eq(&one.group, &other.group) || one.group == other.group)
     };
     if halves.first().is_some_and(|first| halves.iter().all(|half| same(first, half))) {
-        // Mostly all are alike, and that is told sooner than an order.
+        // Usually all have the same facts, and checking that is faster than sorting.
         return Alike::of(halves).into_iter().collect();
     }
     halves.sort_by(|one, other| kind(one).cmp(&kind(other)).then_with(|| one.group.cmp(&other.group)));
@@ -100,12 +102,12 @@ pub fn alike(mut halves: Vec<Waiting>) -> Vec<Alike> {
     lengths.into_iter().filter_map(|length| Alike::of(halves.by_ref().take(length).collect())).collect()
 }
 
-/// What is due, the longest due first.
+/// Returns the due transactions, the longest due first.
 pub fn due(table: &Table, now_ms: i64, limit: usize) -> Vec<Waiting> {
     facts(table, table.due(now_ms, limit), now_ms)
 }
 
-/// The pending transactions after a half queue offset, in the order of the half queue.
+/// Returns the pending transactions after a half queue offset, in half queue order.
 pub fn waiting_after(table: &Table, after: Option<u64>, limit: usize, now_ms: i64) -> Vec<Waiting> {
     facts(table, table.after(after).take(limit), now_ms)
 }

@@ -1,10 +1,11 @@
 //! Counts the sizes of pending half messages, so that the log keeps enough space to end them all.
 //!
-//! In:     the size of each record that begins to pend, and of each that ends.
+//! In:     the size of each record whose transaction begins to be pending, or ends.
 //! Out:    their sum, and an upper bound of the largest.
-//! Always: constant time and memory. The bound is at most twice the largest, and exact while none of its class has ended.
+//! Always: constant time and memory. The bound is at most twice the largest size, and exact until a record of its class
+//!         has been removed.
 
-/// Classes of sizes: one for each number of significant bits.
+/// The number of size classes: one for each number of significant bits.
 const CLASSES: usize = 33;
 
 /// The sizes of records, added and removed in any order.
@@ -12,7 +13,7 @@ const CLASSES: usize = 33;
 pub struct Sizes {
     bytes: u64,
     count: u64,
-    /// For each class how many records it has, and the largest since it was empty.
+    /// The number of records in each class, and their largest size since the class was empty.
     classes: [(u32, u32); CLASSES],
     /// A bit for each class that has records.
     used: u64,
@@ -25,17 +26,17 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// The sum.
+    /// Returns the sum of the sizes in bytes.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How many there are.
+    /// Returns the number of records.
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// At least the largest.
+    /// Returns an upper bound of the largest size.
     pub fn largest(&self) -> u32 {
         let highest = (u64::BITS - self.used.leading_zeros()).checked_sub(1);
         let class = highest.and_then(|class| self.classes.get(crate::units::to_usize(class.into())));

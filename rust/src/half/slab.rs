@@ -1,9 +1,9 @@
-//! Keeps the table's transactions in blocks that a snapshot shares with the live table instead of copying them.
+//! Stores the table's transactions in blocks. A snapshot shares the blocks with the live table instead of copying them.
 //!
 //! In:     transactions, one by one.
-//! Out:    their keys; the blocks as they are at one moment.
-//! Always: a shared block never changes: the live table copies it before its next change there. A block without
-//!         transactions has no memory.
+//! Out:    their keys, and the blocks at one moment.
+//! Always: a shared block never changes. The live table copies it before its next change there. A block without
+//!         transactions takes no memory.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::units::{to_u64, to_usize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(u32);
 
-/// Transactions of one block. Copying one takes a few microseconds, which an end or a check can spare.
+/// The number of transactions in one block. Copying a block takes a few microseconds, which an end or a check can
+/// spare.
 const BLOCK: u16 = 512;
 
 /// The transactions of consecutive keys.
@@ -26,7 +27,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Its transactions.
+    /// Returns the block's transactions.
     pub(super) fn entries(&self) -> impl Iterator<Item = &Pending> {
         self.entries.iter().flatten()
     }
@@ -40,18 +41,18 @@ impl Block {
 #[derive(Debug, Default)]
 pub(super) struct Slab {
     blocks: Vec<Arc<Block>>,
-    /// The blocks that have room. The first of them is used first, so that the last ones become empty.
+    /// The blocks with free entries. The lowest is used first, so that the last blocks become empty.
     with_room: BTreeSet<u32>,
 }
 
 impl Slab {
-    /// A transaction.
+    /// Returns a transaction.
     pub(super) fn get(&self, key: Key) -> Option<&Pending> {
         let (block, at) = parts(key);
         self.blocks.get(to_usize(block.into()))?.entries.get(usize::from(at))?.as_ref()
     }
 
-    /// A transaction, to be changed.
+    /// Returns a transaction for a change.
     pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Pending> {
         let (block, at) = parts(key);
         Arc::make_mut(self.blocks.get_mut(to_usize(block.into()))?).entries.get_mut(usize::from(at))?.as_mut()
@@ -65,7 +66,7 @@ impl Slab {
             *shared = Arc::new(Block::with_memory());
         }
         let block = Arc::make_mut(shared);
-        // A block is among those with room only while it has a free entry.
+        // A block is in `with_room` only while it has a free entry.
         let at = block.free.pop().unwrap_or_default();
         if block.free.is_empty() {
             self.with_room.remove(&number);
@@ -76,7 +77,7 @@ impl Slab {
         Key(number * u32::from(BLOCK) + u32::from(at))
     }
 
-    /// Takes a transaction out.
+    /// Removes a transaction.
     pub(super) fn remove(&mut self, key: Key) -> Option<Pending> {
         self.get(key)?;
         let (number, at) = parts(key);
@@ -91,7 +92,7 @@ impl Slab {
         Some(entry)
     }
 
-    /// All transactions with their keys, in no order.
+    /// Returns all transactions with their keys, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Pending)> {
         (0..).zip(&self.blocks).flat_map(|(number, block)| {
             let key = move |at: u32| Key(number * u32::from(BLOCK) + at);
@@ -99,12 +100,12 @@ impl Slab {
         })
     }
 
-    /// The blocks as they are now.
+    /// Returns the current blocks, shared.
     pub(super) fn share(&self) -> Vec<Arc<Block>> {
         self.blocks.clone()
     }
 
-    /// Bytes of memory, nearly.
+    /// Returns the approximate memory use in bytes.
     pub(super) fn memory(&self) -> usize {
         let used = self.blocks.iter().filter(|block| !block.entries.is_empty()).count();
         let block = usize::from(BLOCK) * (size_of::<Option<Pending>>() + size_of::<u16>());
@@ -119,19 +120,19 @@ impl Slab {
     }
 }
 
-/// A key's block, and its entry there.
+/// Returns a key's block, and its entry in the block.
 fn parts(key: Key) -> (u32, u16) {
     let at = u16::try_from(key.0 % u32::from(BLOCK)).unwrap_or_default();
     (key.0 / u32::from(BLOCK), at)
 }
 
 impl Key {
-    /// As the maps of the table hold it.
+    /// Returns the number that the maps of the table store.
     pub(super) const fn number(self) -> u32 {
         self.0
     }
 
-    /// Back from there.
+    /// Returns the key of a number that the maps of the table store.
     pub(super) const fn from_number(number: u32) -> Self {
         Self(number)
     }

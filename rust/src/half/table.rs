@@ -1,8 +1,10 @@
-//! Table: queue offset → state of every half; under the one lock that orders ends.
+//! The table of transactions: the state of every half message by half queue offset.
 //!
-//! In: halves as they are stored or scanned, and outcomes. Out: what pends, what was decided, how far the progress may
-//! go. Always: a transaction pends or is decided, never both; its copies share its fate. Memory: about a hundred bytes a
-//! pending transaction, two bits a decided half. Not here: records, files, policy.
+//! In:     half messages as they are stored or scanned, and outcomes.
+//! Out:    pending transactions, outcomes, and how far the progress may go.
+//! Always: a transaction is pending or decided, never both, and so are all its copies. The store's put lock guards the
+//!         table. A pending transaction takes about a hundred bytes, a decided half message two bits.
+//! Not:    records, files, policy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,139 +22,139 @@ use super::{HalfCopy, Identity};
 use crate::error::Outcome;
 use crate::units::to_usize;
 
-/// No check yet.
+/// Means that no check was sent yet.
 const NEVER: u32 = u32::MAX;
-/// Ages beyond a thousand years are one: a store timestamp may say anything.
+/// The maximum age, a thousand years. A store timestamp can have any value.
 const AGE_MAX_MS: i64 = 1_000 * 366 * 24 * 3_600_000;
-/// No immunity time.
+/// Means that there is no immunity time.
 const NO_IMMUNITY: i32 = -1;
-/// No time was set; far in the past, where sums with it are still numbers.
+/// Means that no time is set. Far in the past, but sums with it do not overflow.
 const NOT_DUE: i64 = i64::MIN / 4;
 
-/// A transaction that pends, or one that recovery is still reading about.
+/// A pending transaction, or one whose records recovery is still reading.
 #[derive(Clone, Debug)]
 pub struct Pending {
     /// Its newest copy.
     pub newest: HalfCopy,
-    /// What its copies share; 0 for a half without id or group, which has no copies.
+    /// The identity that its copies share. 0: a half without id or group, which has no copies.
     pub identity: u64,
-    /// When it was stored: while recovery reads, the store timestamp; then on the monotonic clock.
+    /// When it was stored: during recovery the store timestamp, then on the monotonic clock.
     pub stored_ms: i64,
-    /// When it is to be looked at again, on the monotonic clock.
+    /// When to look at it again, on the monotonic clock.
     pub due_ms: i64,
-    /// Its local transaction ended here so long after it was stored.
+    /// Milliseconds from `stored_ms` until the local transaction ended here.
     aged_after_ms: u32,
-    /// Its last check was sent so long after it was stored.
+    /// Milliseconds from `stored_ms` until the last check was sent.
     checked_after_ms: u32,
-    /// Bytes of its newest copy's record.
+    /// The size of the newest copy's record in bytes.
     pub size: u32,
-    /// Its producer group's number.
+    /// The number of its producer group.
     group: u32,
-    /// The producer that sent it, as the caller numbers them; 0 unknown.
+    /// The id of the producer that sent it. 0: unknown.
     pub owner: u32,
     immunity_ms: i32,
-    /// Checks that were sent.
+    /// The number of checks that were sent.
     pub checks: u16,
-    /// Its local transaction runs here.
+    /// The local transaction runs in this process.
     pub running: bool,
-    /// No check waits for its answer.
+    /// No check waits for an answer.
     answered: bool,
-    /// The newest copy was sent, not put back by a broker.
+    /// A producer sent the newest copy. False: a broker put it back.
     newest_sent: bool,
-    /// What only few have.
+    /// Facts that few transactions have.
     more: Option<Box<More>>,
 }
 
-/// What most transactions do not have: other copies, and traces that recovery met.
+/// Facts that most transactions do not have: other copies, and evidence found during recovery.
 #[derive(Clone, Debug, Default)]
 pub struct More {
-    /// The copies in front of the newest, oldest first, and whether each was sent.
+    /// The copies before the newest, oldest first, and whether each was sent.
     pub older: Vec<(HalfCopy, bool)>,
     /// Copies that an op names.
     pub named: BTreeSet<u64>,
-    /// What was seen.
+    /// The evidence of an outcome.
     pub evidence: Evidence,
-    /// Physical offsets of final messages, while all is kept.
+    /// Physical offsets of final messages. Filled with `Keep::All` only.
     pub finals: Vec<u64>,
-    /// Physical offsets of discarded copies, while all is kept.
+    /// Physical offsets of discarded copies. Filled with `Keep::All` only.
     pub discards: Vec<u64>,
-    /// Physical offsets of op messages, while all is kept.
+    /// Physical offsets of op messages. Filled with `Keep::All` only.
     pub ops: Vec<u64>,
-    /// Store timestamp of the record that decided, while all is kept.
+    /// Store timestamp of the deciding record. Filled with `Keep::All` only.
     pub ended_ms: Option<i64>,
 }
 
-/// A half that is to be kept.
+/// A half message to add to the table.
 #[derive(Clone, Copy, Debug)]
 pub struct NewHalf<'a> {
-    /// Where it stands.
+    /// Its position.
     pub copy: HalfCopy,
-    /// What its copies share.
+    /// The identity that its copies share.
     pub identity: Option<Identity>,
     /// Its producer group.
     pub group: &'a str,
-    /// Bytes of its record.
+    /// The size of its record in bytes.
     pub size: u32,
     /// When it was stored (see `Pending::stored_ms`).
     pub stored_ms: i64,
-    /// How long it is not to be asked about.
+    /// How long no check is sent, in milliseconds.
     pub immunity_ms: Option<i64>,
-    /// Checks that were sent already.
+    /// The number of checks that were already sent.
     pub checks: u16,
-    /// Who sent it; not 0: its local transaction runs here.
+    /// The id of the producer. If it is not 0, the local transaction runs in this process.
     pub owner: u32,
     /// Whether a producer sent it.
     pub sent: bool,
 }
 
 impl Pending {
-    /// Its copies, oldest first, with whether each was sent.
+    /// Returns its copies, oldest first, and whether each was sent.
     pub fn copies(&self) -> impl Iterator<Item = (HalfCopy, bool)> + '_ {
         let older = self.more.iter().flat_map(|more| more.older.iter().copied());
         older.chain([(self.newest, self.newest_sent)])
     }
 
-    /// Whether one of its copies stands there.
+    /// Returns whether one of its copies has that physical offset.
     pub fn has_copy_at(&self, physical_offset: u64) -> bool {
         self.copies().any(|(copy, _)| copy.physical_offset == physical_offset)
     }
 
-    /// How long it must not be asked about, in milliseconds.
+    /// Returns how long no check may be sent, in milliseconds.
     pub fn immunity_ms(&self) -> Option<i64> {
         (self.immunity_ms != NO_IMMUNITY).then(|| i64::from(self.immunity_ms))
     }
 
-    /// When its age began, on the monotonic clock.
+    /// Returns when its age began, on the monotonic clock.
     pub fn aged_from_ms(&self) -> i64 {
         self.stored_ms + i64::from(self.aged_after_ms)
     }
 
-    /// Whether no check waits for its answer.
+    /// Returns whether no check waits for an answer.
     pub const fn is_answered(&self) -> bool {
         self.answered
     }
 
-    /// When its last check was sent, on the monotonic clock.
+    /// Returns when its last check was sent, on the monotonic clock.
     pub fn last_check_ms(&self) -> Option<i64> {
         (self.checked_after_ms != NEVER).then(|| self.stored_ms + i64::from(self.checked_after_ms))
     }
 
-    /// Its producer group's number.
+    /// Returns the number of its producer group.
     pub const fn group_number(&self) -> u32 {
         self.group
     }
 
-    /// What only few have.
+    /// Returns the facts that few transactions have.
     pub fn more(&self) -> Option<&More> {
         self.more.as_deref()
     }
 
-    /// What was seen of it.
+    /// Returns the evidence of its outcome.
     pub fn evidence(&self) -> Evidence {
         self.more.as_ref().map_or_else(Evidence::default, |more| more.evidence)
     }
 
-    /// The queue offset of its last sent half: an op that names it or a copy behind it ends the transaction.
+    /// Returns the queue offset of its last sent half. An op that names it or a later copy ends the transaction.
     fn last_sent(&self) -> u64 {
         let sent = self.copies().filter(|(_, sent)| *sent).last();
         sent.or_else(|| self.copies().next()).map_or(self.newest.queue_offset, |(copy, _)| copy.queue_offset)
@@ -163,7 +165,7 @@ impl Pending {
     }
 }
 
-/// The state of all halves.
+/// The state of all half messages.
 #[derive(Debug, Default)]
 pub struct Table {
     slab: Slab,
@@ -176,7 +178,7 @@ pub struct Table {
     group_numbers: HashMap<Arc<str>, u32>,
     sizes: Sizes,
     lowest: u64,
-    /// The outcomes of halves that are decided.
+    /// The outcomes of decided halves.
     pub decided: DecidedHalves,
     /// Op messages, for the op progress.
     pub ops: OpProgress,
@@ -185,23 +187,23 @@ pub struct Table {
 }
 
 impl Table {
-    /// Nothing pends; halves begin at queue offset `first`.
+    /// Returns a table without transactions, for halves from queue offset `first` on.
     pub fn new(first: u64) -> Self {
         Self { decided: DecidedHalves::from(first), lowest: first, ..Self::default() }
     }
 
-    /// The producer groups by their numbers.
+    /// Returns the producer groups by their numbers.
     pub fn groups(&self) -> &[Arc<str>] {
         &self.groups
     }
 
-    /// Takes memory for as many transactions at once.
+    /// Reserves memory for a number of transactions.
     pub fn reserve(&mut self, transactions: usize) {
         self.by_identity.reserve(&self.slab, transactions);
     }
 
-    /// Notes where the first half stands that the log still has: of those in front of it nothing is known, which is
-    /// another thing than an outcome. Behind the first half it does nothing.
+    /// Sets the queue offset of the first half that the log still contains. Nothing is known of earlier halves, which
+    /// is different from an outcome. Does nothing after the first half was added.
     pub fn begin_at(&mut self, first: u64) {
         if self.live == 0 && self.decided.is_untouched() {
             self.decided = DecidedHalves::from(first);
@@ -209,29 +211,29 @@ impl Table {
         }
     }
 
-    /// How many transactions pend.
+    /// Returns the number of pending transactions.
     pub const fn len(&self) -> u64 {
         self.live
     }
 
-    /// Whether nothing pends.
+    /// Returns whether no transaction is pending.
     pub const fn is_empty(&self) -> bool {
         self.live == 0
     }
 
-    /// The sizes of the pending halves' records.
+    /// Returns the sizes of the pending half messages' records.
     pub const fn sizes(&self) -> &Sizes {
         &self.sizes
     }
 
-    /// Bytes of memory, nearly.
+    /// Returns the approximate memory use in bytes.
     pub fn memory(&self) -> usize {
         // A B-tree's nodes are about two thirds full.
         let due = self.due.len() * size_of::<(i64, Key)>() * 3 / 2;
         self.slab.memory() + self.by_queue_offset.memory() + self.by_identity.memory() + due + self.decided.memory()
     }
 
-    /// A transaction.
+    /// Returns a transaction.
     pub fn get(&self, key: Key) -> Option<&Pending> {
         self.slab.get(key)
     }
@@ -240,38 +242,38 @@ impl Table {
         self.slab.get_mut(key)
     }
 
-    /// The transaction with a copy at that queue offset.
+    /// Finds the transaction that has a copy at a half queue offset.
     pub fn find(&self, queue_offset: u64) -> Option<Key> {
         self.by_queue_offset.get(queue_offset).or_else(|| self.older.get(&queue_offset).copied())
     }
 
-    /// The newest transaction of that identity.
+    /// Finds the newest transaction of an identity.
     pub fn find_identity(&self, identity: Identity) -> Option<Key> {
         self.by_identity.find(&self.slab, identity)
     }
 
-    /// The name of a transaction's producer group.
+    /// Returns the name of a transaction's producer group.
     pub fn group(&self, entry: &Pending) -> &str {
         self.groups.get(to_usize(u64::from(entry.group))).map_or("", AsRef::as_ref)
     }
 
-    /// The same, shared.
+    /// Returns the name of a transaction's producer group, shared.
     pub fn shared_group(&self, entry: &Pending) -> Arc<str> {
         self.groups.get(to_usize(u64::from(entry.group))).map_or_else(|| "".into(), Arc::clone)
     }
 
-    /// All transactions, in no order.
+    /// Returns all transactions, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &Pending)> {
         self.slab.iter()
     }
 
-    /// The transactions whose newest copy is after a queue offset (`None`: all), in the order of the half queue.
+    /// Returns transactions whose newest copy is after a queue offset (`None`: all), in half queue order.
     pub fn after(&self, queue_offset: Option<u64>) -> impl Iterator<Item = Key> + '_ {
         let from = queue_offset.map_or(0, |queue_offset| queue_offset.saturating_add(1));
         self.by_queue_offset.from(from).map(|(_, key)| key)
     }
 
-    /// The table as it is now. Takes no copy of a transaction: what changes later is copied then.
+    /// Returns the table at this moment. Copies no transaction: a later change copies what it changes.
     pub fn freeze(&self) -> Frozen {
         Frozen {
             blocks: self.slab.share(),
@@ -309,7 +311,7 @@ impl Table {
         key
     }
 
-    /// Adds a copy behind a transaction's newest.
+    /// Adds a copy after a transaction's newest copy.
     pub fn join(&mut self, key: Key, half: &NewHalf<'_>) {
         let Some(before) = self.get(key).map(|entry| entry.newest.queue_offset) else { return };
         self.by_queue_offset.remove(before, key);
@@ -324,7 +326,7 @@ impl Table {
         self.by_queue_offset.insert(half.copy.queue_offset, key);
     }
 
-    /// Sets the time at which a transaction is handed out.
+    /// Sets the time at which a transaction is due.
     pub fn set_due(&mut self, key: Key, due_ms: i64) {
         let Some(entry) = self.get_mut(key) else { return };
         let before = std::mem::replace(&mut entry.due_ms, due_ms);
@@ -334,7 +336,7 @@ impl Table {
         self.due.insert((due_ms, key));
     }
 
-    /// Notes that a check was sent; whether the one before it had its answer.
+    /// Notes that a check was sent. Returns whether the previous check was answered.
     pub fn checked(&mut self, key: Key, now_ms: i64) -> bool {
         let Some(entry) = self.get_mut(key) else { return true };
         entry.checks = entry.checks.saturating_add(1);
@@ -342,14 +344,14 @@ impl Table {
         std::mem::replace(&mut entry.answered, false)
     }
 
-    /// Notes that a check was answered, by what ends nothing.
+    /// Notes a check answer that did not end the transaction.
     pub fn answered(&mut self, key: Key) {
         if let Some(entry) = self.get_mut(key) {
             entry.answered = true;
         }
     }
 
-    /// Notes that a transaction's local part ended here: its age counts from now.
+    /// Notes that a local transaction ended in this process. The transaction's age counts from now.
     pub fn local_ended(&mut self, key: Key, now_ms: i64) {
         if let Some(entry) = self.get_mut(key).filter(|entry| entry.running) {
             entry.running = false;
@@ -357,17 +359,17 @@ impl Table {
         }
     }
 
-    /// The due ones, the longest due first.
+    /// Returns the transactions that are due, the longest due first.
     pub fn due(&self, now_ms: i64, limit: usize) -> Vec<Key> {
         self.due.iter().take_while(|(due, _)| *due <= now_ms).take(limit).map(|(_, key)| *key).collect()
     }
 
-    /// When the first one is due.
+    /// Returns when the next transaction is due.
     pub fn next_due_ms(&self) -> Option<i64> {
         self.due.first().map(|(due, _)| *due)
     }
 
-    /// Ends a transaction: it does not pend any more, and all its copies are decided.
+    /// Ends a transaction: it is no longer pending, and all its copies are decided.
     pub fn decide(&mut self, key: Key, outcome: Outcome) {
         let Some(entry) = self.remove(key) else { return };
         for (copy, _) in entry.copies() {
@@ -375,14 +377,14 @@ impl Table {
         }
     }
 
-    /// Ends a transaction now: as `decide`, and its half message is refused if it arrives once more.
+    /// Ends a transaction now. Unlike `decide`, also refuses its half message if that arrives again.
     pub fn end(&mut self, key: Key, outcome: Outcome, now_ms: i64) {
         let identity = self.get(key).map_or(0, |entry| entry.identity);
         self.recent.note(identity, outcome, now_ms);
         self.decide(key, outcome);
     }
 
-    /// Takes a transaction out of the table.
+    /// Removes a transaction from the table.
     pub fn remove(&mut self, key: Key) -> Option<Pending> {
         let entry = self.slab.remove(key)?;
         self.by_queue_offset.remove(entry.newest.queue_offset, key);
@@ -396,16 +398,17 @@ impl Table {
         Some(entry)
     }
 
-    /// The lowest newest copy of a pending transaction, or `half_queue_end`: how far the half progress may go.
+    /// Returns how far the half progress may go: the lowest newest copy of a pending transaction, or `half_queue_end`.
     pub fn half_progress(&mut self, half_queue_end: u64) -> u64 {
-        // It only ever rises: newer halves stand behind, and a transaction's newest copy moves only back in the queue.
+        // The value only rises: new halves are added at the end, and a newest copy only moves towards it.
         while self.lowest < half_queue_end && !self.is_newest(self.lowest) {
             self.lowest += 1;
         }
         self.lowest.min(half_queue_end)
     }
 
-    /// Where the log's lowest copy of a pending transaction stands. Halves stand in the log as in their queue.
+    /// Returns the lowest physical offset of a pending transaction's copy. The log and the half queue have the same
+    /// order.
     pub fn lowest_place(&mut self, half_queue_end: u64) -> Option<u64> {
         let newest = Some(self.half_progress(half_queue_end)).filter(|lowest| self.is_newest(*lowest));
         let lowest = newest.into_iter().chain(self.older.keys().copied()).min()?;
@@ -413,12 +416,12 @@ impl Table {
         entry.copies().find(|(copy, _)| copy.queue_offset == lowest).map(|(copy, _)| copy.physical_offset)
     }
 
-    /// No newest copy of a pending transaction is below it.
+    /// Returns a queue offset below which no pending transaction has its newest copy.
     pub const fn lowest(&self) -> u64 {
         self.lowest
     }
 
-    /// The outcome of a half that does not pend; `None` if the table does not reach that far.
+    /// Returns the outcome of a half that is not pending, or `None` if the table does not contain it.
     pub fn outcome(&self, queue_offset: u64) -> Option<Outcome> {
         self.decided.get(queue_offset)
     }
@@ -439,36 +442,36 @@ impl Table {
     }
 }
 
-/// A table at one moment: what a snapshot is made of while the live one goes on.
+/// The table at one moment. A snapshot is made of it while the live table changes.
 #[derive(Debug)]
 pub struct Frozen {
     blocks: Vec<Arc<Block>>,
     groups: Vec<Arc<str>>,
     lowest: u64,
-    /// The outcomes of halves that are decided.
+    /// The outcomes of decided halves.
     pub decided: DecidedHalves,
     /// Op messages, for the op progress.
     pub ops: OpProgress,
 }
 
 impl Frozen {
-    /// All transactions, in no order.
+    /// Returns all transactions, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &Pending> {
         self.blocks.iter().flat_map(|block| block.entries())
     }
 
-    /// The producer groups by their numbers.
+    /// Returns the producer groups by their numbers.
     pub fn groups(&self) -> &[Arc<str>] {
         &self.groups
     }
 
-    /// No newest copy of a pending transaction is below it.
+    /// Returns a queue offset below which no pending transaction has its newest copy.
     pub const fn lowest(&self) -> u64 {
         self.lowest
     }
 }
 
-/// What recovery does while it reads the log.
+/// The methods that recovery uses while it reads the log.
 impl Table {
     /// Notes a final message.
     pub fn saw_final(&mut self, key: Key) {
@@ -484,7 +487,7 @@ impl Table {
         }
     }
 
-    /// Notes an op that names the copy at `queue_offset`, and what it tells.
+    /// Notes an op that names the copy at `queue_offset`, and what it says about the outcome.
     pub fn saw_op(&mut self, key: Key, queue_offset: u64, op: Op) {
         if let Some(entry) = self.get_mut(key) {
             let ends = queue_offset >= entry.last_sent();
@@ -496,30 +499,30 @@ impl Table {
         }
     }
 
-    /// Keeps more about a transaction than its state needs.
+    /// Notes more facts about a transaction than its state needs.
     pub fn note(&mut self, key: Key, note: impl FnOnce(&mut More)) {
         if let Some(entry) = self.get_mut(key) {
             note(entry.more_mut());
         }
     }
 
-    /// Ends the reading: ages go by the monotonic clock from here on, and each is due `due_in_ms` behind its age's start.
+    /// Ends recovery: ages now use the monotonic clock. Each transaction is due `due_in_ms` after the start of its age.
     pub fn start(&mut self, wall_ms: i64, monotonic_ms: i64, due_in_ms: impl Fn(&Pending) -> i64) {
         self.recent.start(wall_ms, monotonic_ms);
         let mut due: Vec<(i64, Key)> = self.iter().map(|(key, _)| (0, key)).collect();
         for (due_ms, key) in &mut due {
             if let Some(entry) = self.get_mut(*key) {
-                // A store timestamp in the future (the clock was set back) means an age of 0.
+                // If the clock was set back, a store timestamp can be in the future. It means an age of 0.
                 entry.stored_ms = monotonic_ms - wall_ms.saturating_sub(entry.stored_ms).clamp(0, AGE_MAX_MS);
                 entry.due_ms = entry.aged_from_ms() + due_in_ms(entry);
                 *due_ms = entry.due_ms;
             }
         }
-        // Built at once from all of them, the tree is dense.
+        // A tree that is built from all elements at once is dense.
         self.due = due.into_iter().collect();
     }
 
-    /// Puts a transaction back as a snapshot holds it.
+    /// Restores a transaction from a snapshot.
     pub fn restore(&mut self, half: &NewHalf<'_>, older: &[(HalfCopy, bool)], named: Vec<u64>) -> Key {
         let key = self.insert(half);
         if !named.is_empty() {
@@ -535,19 +538,19 @@ impl Table {
     }
 }
 
-/// How far the op progress may go: it passes only ops that name nothing at or above the half progress.
+/// Computes the op progress: it passes only ops that name nothing at or above the half progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpProgress {
-    /// First op queue offset of a run → the highest half that the run names.
+    /// The first op queue offset of a run → the highest half queue offset that the run names.
     runs: BTreeMap<u64, u64>,
     end: u64,
-    /// How often runs were joined in pairs, so that each covers twice as many ops.
+    /// How often runs were joined in pairs. Each join doubles the number of ops that a run covers.
     doublings: u32,
 }
 
-/// Ops that share one run: a coarse answer is a lower, safe one.
+/// The number of ops that share one run. Coarser runs give a lower op progress, which is safe.
 const OPS_PER_RUN: u64 = 64;
-/// Runs that are kept: after a transaction that is pending for long they would grow without end.
+/// The maximum number of runs. After a transaction that stays pending they would grow without limit.
 const RUNS_MAX: usize = 1 << 14;
 
 impl OpProgress {
@@ -578,7 +581,7 @@ impl OpProgress {
         }
     }
 
-    /// The op progress for a half progress, which never goes back.
+    /// Returns the op progress for a half progress. It never decreases.
     pub fn pass(&mut self, half_progress: u64) -> u64 {
         while let Some(run) = self.runs.first_entry().filter(|run| *run.get() < half_progress) {
             run.remove();
@@ -586,12 +589,12 @@ impl OpProgress {
         self.runs.keys().next().copied().unwrap_or(self.end)
     }
 
-    /// As a snapshot holds it.
+    /// Returns the parts that a snapshot stores.
     pub fn parts(&self) -> (u64, impl Iterator<Item = (u64, u64)> + '_) {
         (self.end, self.runs.iter().map(|(first, highest)| (*first, *highest)))
     }
 
-    /// Back from a snapshot.
+    /// Restores the op progress from a snapshot.
     pub fn from_parts(end: u64, runs: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let mut progress = Self { runs: runs.into_iter().collect(), end, doublings: 0 };
         progress.join_runs();
