@@ -1,10 +1,10 @@
-//! Recovery: from the files of a store to its state, after any end.
+//! Recovers the state of a store from its files, after a clean close, a crash or a power loss.
 //!
-//! In:     the opened log, what is known about it (snapshot, settings, published and checkpointed ends).
+//! In:     the opened log, and what is known about it (snapshot, settings, published and checkpointed ends).
 //! Out:    the derived state with the log's true end, and a report of what was found.
 //! Always: repeatable from the start. What a snapshot covers is not read again. A bad record below the durable end is
 //!         damage, after it a torn tail.
-//! Not here: locks, and writing the missing ops, which the store does with its ordinary append.
+//! Not:    locks. The store writes the missing ops with its ordinary append.
 
 mod cut;
 mod derived;
@@ -28,23 +28,23 @@ pub use cut::{cut_begun_again, cut_log, cut_queues, rewrite_log};
 pub use derived::Derived;
 use run::Run;
 
-/// Bytes of the log that are read before a second thread is worth its start.
+/// How many bytes of the log must be left to read before a second thread is worth its start.
 const ALONE_BYTES: u64 = 16 << 20;
-/// Warnings that are kept: the first ones tell what is wrong.
+/// The maximum of warnings to keep. The first ones say what is wrong.
 const WARNINGS_MAX: usize = 1_000;
 
 /// What is known before the log is read.
 #[derive(Debug)]
 pub struct Known {
-    /// Nothing may be written.
+    /// Recovery may not write anything.
     pub read_only: bool,
-    /// The last writer closed the store.
+    /// The last writer closed the store cleanly.
     pub clean: bool,
-    /// What is known of the log's end.
+    /// What is known about the log's end.
     pub(crate) end: KnownEnd,
-    /// Where to stop: what a live writer has published, or `u64::MAX`.
+    /// The physical offset at which to stop: the end that a live writer has published, or `u64::MAX`.
     pub limit: u64,
-    /// A writer's next records will be read with the same replay.
+    /// The same replay will read a writer's next records.
     pub followed: bool,
     /// The stored progress of the half queue.
     pub half_progress: u64,
@@ -53,7 +53,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// Whether records can follow those that are read: a writer lives, or published an end that was not reached.
+    /// Returns whether more records can follow: a writer lives, or has published an end that was not reached.
     pub(crate) fn may_grow(&self) -> bool {
         self.followed || self.limit < u64::MAX
     }
@@ -64,22 +64,22 @@ impl Known {
 pub struct Recovered {
     /// The state that the store continues with.
     pub derived: Derived,
-    /// What was found on the way.
+    /// What recovery found.
     pub report: RecoveryReport,
 }
 
 /// What recovery found.
 #[derive(Debug, Default)]
 pub struct RecoveryReport {
-    /// Where reading the log began.
+    /// The physical offset at which reading the log began.
     pub scanned_from: u64,
-    /// Bytes of a torn tail.
+    /// The size of a torn tail in bytes.
     pub torn_bytes: u64,
     /// A broker left bytes after the end of the log or of a queue.
     pub stale: bool,
     /// Half queue offsets of decided halves that no op names.
     pub unnamed: Vec<u64>,
-    /// What a person should know.
+    /// Warnings for the operator.
     pub warnings: Vec<String>,
 }
 
@@ -91,7 +91,7 @@ impl RecoveryReport {
     }
 }
 
-/// Reads the log and builds all that is derived from it.
+/// Reads the log and builds the derived state.
 pub fn recover(
     log: &CommitLog,
     queue_files: &QueueFiles,
@@ -106,7 +106,7 @@ pub fn recover(
     let mut run = Run::new(log, queue_files, settings, known, &mut derived, &mut report);
     run.begin(index, snapshot)?;
     let from = run.derived.end;
-    // Where only txstore wrote, nothing that is decided comes back; a broker may put back anything.
+    // If only txstore wrote the log, decided transactions do not come back. A broker may put back any of them.
     let keep = if run.all_ours { Keep::Open } else { Keep::Identities };
     run.derived.replay = Replay::new(keep, log.segments.first(), known.half_progress);
     let queues = &run.derived.dispatcher.queues;
@@ -128,8 +128,8 @@ pub fn recover(
     Ok(Recovered { derived, report })
 }
 
-/// Reads on after the end of `derived`, for a reader that follows a writer. Returns what the scan met at the end; the caller
-/// decides what it means, because it knows how far there must be records.
+/// Continues reading after the end of `derived`, for a reader that follows a writer. Returns what the scan found at the
+/// end. The caller decides what it means, because the caller knows how far there must be records.
 pub fn follow(
     log: &CommitLog,
     queue_files: &QueueFiles,
@@ -141,7 +141,7 @@ pub fn follow(
     let mut run = Run::new(log, queue_files, settings, known, derived, &mut report);
     let scan = Scanner::new(log, PhysicalOffset(run.derived.end), known.limit)
         .run(|offset| settings.verify(offset), |view, bytes| run.record(view, bytes).map(|()| true));
-    // Also after an error: what was applied is not applied again.
+    // Needed after an error, too, because records that were applied are not applied again.
     let settled = run.settle();
     let scan = scan?;
     derived.end = derived.end.max(scan.end);

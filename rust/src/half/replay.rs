@@ -193,7 +193,7 @@ impl Replay {
         self.note_place(half.copy, key);
     }
 
-    /// Notes the physical offset of a transaction that has no other key: without an identity, or when all are kept.
+    /// With `Keep::All`, notes a copy's physical offset, by which later records find its transaction.
     fn note_place(&mut self, copy: HalfCopy, key: Key) {
         if self.keep == Keep::All {
             self.by_physical_offset.insert(copy.physical_offset, key);

@@ -1,8 +1,8 @@
-//! Cut: what a crash left after the end of the log and of the queues is removed, and what stays becomes durable.
+//! Cuts what a crash left after the end of the log and of the queues, and makes the rest durable.
 //!
 //! In:     the recovered end and queues.
 //! Out:    files that end where the log and the queues end.
-//! Always: repeatable. What was cut never comes back.
+//! Always: repeatable. Data that was cut never comes back.
 
 use super::Derived;
 use crate::commit_log::CommitLog;
@@ -11,11 +11,11 @@ use crate::dispatch::Dispatcher;
 use crate::error::Result;
 use crate::mutant::{Mutant, mutated};
 
-/// Bytes that are written again in one call.
+/// How many bytes to rewrite in one call.
 const REWRITTEN_AT_ONCE: u64 = 1 << 20;
 
-/// Writes a range of the log once more, unchanged. After a sync that failed the page cache shows bytes that the
-/// disk does not have and that no later sync would write; written again, they are durable with the next one.
+/// Rewrites a range of the log, unchanged. After a failed sync the page cache shows bytes that are not on disk and that
+/// no later sync would write. After the rewrite, the next sync makes them durable.
 pub fn rewrite_log(log: &CommitLog, from: u64, end: u64) -> Result<()> {
     for segment in log.segments.all() {
         if segment.end() > from && segment.base() <= end {
@@ -32,7 +32,7 @@ pub fn rewrite_log(log: &CommitLog, from: u64, end: u64) -> Result<()> {
     Ok(())
 }
 
-/// Zeroes the log's last file after `end` and removes the files after it (L3: what was cut never comes back).
+/// Zeroes the log's last file after `end` and removes the files after it (L3: data that was cut never comes back).
 pub fn cut_log(log: &CommitLog, end: u64) -> Result<()> {
     if let Some(segment) = log.segments.at(end) {
         if !mutated(Mutant::NoZeroing) {
@@ -43,7 +43,7 @@ pub fn cut_log(log: &CommitLog, end: u64) -> Result<()> {
     log.segments.remove_from(end + 1)
 }
 
-/// Makes the queues' files end where the queues end, then makes all files of the store durable with one sync of the file
+/// Cuts the queues' files where the queues end, then makes all files of the store durable with one sync of the file
 /// system.
 pub fn cut_queues(queue_files: &QueueFiles, dispatcher: &Dispatcher) -> Result<()> {
     queue_files.remove_empty()?;
@@ -53,7 +53,7 @@ pub fn cut_queues(queue_files: &QueueFiles, dispatcher: &Dispatcher) -> Result<(
     queue_files.sync_all()
 }
 
-/// Cuts only the queues that a broker deleted and began again: recovery may have written entries of their earlier life.
+/// Cuts only queues that a broker deleted and began again. Recovery may have written entries of the deleted queue.
 pub fn cut_begun_again(queue_files: &QueueFiles, derived: &Derived) -> Result<()> {
     for slot in derived.begun_again.keys() {
         if let Some(queue) = derived.dispatcher.queues.get(*slot) {

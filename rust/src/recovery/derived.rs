@@ -1,8 +1,8 @@
-//! Derived: what the log implies, in memory: queues, transactions, and how far everything is processed.
+//! The state in memory that is derived from the log: queues, transactions, and how far everything is processed.
 //!
-//! In:     records, first from recovery, then from every write; in a reader from what its writer appends.
-//! Out:    the state that the store keeps while it is open.
-//! Always: it can be built again from the log alone. The store's put lock guards it.
+//! In:     records, first from recovery, then from every write. In a reader, what its writer appends.
+//! Out:    the state that the store uses while it is open.
+//! Always: it can be rebuilt from the log alone. The store's put lock guards it.
 
 use std::sync::Arc;
 
@@ -21,28 +21,28 @@ use crate::settings::{DeletedQueue, Settings};
 use crate::snapshot::Anchor;
 use crate::units::TimestampMs;
 
-/// Everything that is derived from the log.
+/// The state that is derived from the log.
 #[derive(Debug)]
 pub struct Derived {
     /// Queues, and index entries that are only in memory.
     pub dispatcher: Dispatcher,
     /// Index entries that are being written to files.
     pub index_in_flight: Arc<Vec<IndexEntry>>,
-    /// Transactions. Their times are store timestamps until `start`.
+    /// Transactions. Until `start`, their times are store timestamps.
     pub table: Table,
-    /// The half queue; no queue until `start`.
+    /// The half queue. Not valid until `start`.
     pub half_slot: Slot,
-    /// The op queue; no queue until `start`.
+    /// The op queue. Not valid until `start`.
     pub op_slot: Slot,
     /// The half progress that consumerOffset.json holds.
     pub stored_half_progress: u64,
     /// How far the delayed messages are delivered.
     pub delays: DelayProgress,
-    /// Continues where the log continues, for a reader that follows a writer.
+    /// Applies the log's next records, for a reader that follows a writer.
     pub replay: Replay,
     /// Queues that a broker deleted and began again, and the physical offset at which each began.
     pub begun_again: HashMap<Slot, u64>,
-    /// One past the last record that recovery or a reader has read.
+    /// The physical offset after the last record that recovery or a reader has read.
     pub end: u64,
     /// The last record.
     pub anchor: Option<Anchor>,
@@ -69,40 +69,43 @@ impl Derived {
         }
     }
 
-    /// Begins the time of an open store: transactions without an immunity time are due `timeout_ms` after they were stored.
+    /// Begins the time of an open store. Transactions without an immunity time are due `timeout_ms` after they were
+    /// stored.
     pub fn start(&mut self, now: Moment, timeout_ms: i64) {
         let queues = &mut self.dispatcher.queues;
         self.half_slot = queues.find_or_insert(HALF_TOPIC, HALF_QUEUE);
         self.op_slot = queues.find_or_insert(OP_TOPIC, HALF_QUEUE);
         let half_end = queues.next(self.half_slot);
-        // A progress that lost power left beyond the queue's end would keep new halves out of op messages.
+        // A power loss can leave a progress after the queue's end. It would keep new halves out of op messages.
         self.stored_half_progress = self.stored_half_progress.min(half_end);
-        // Nothing is known of halves that the log does not contain any more.
+        // Nothing is known about halves that the log no longer contains.
         self.table.begin_at(half_end);
-        // With a wall clock before the newest record every half would be younger than it is: time continues from the later.
+        // If the wall clock is before the newest record, every half would seem too young. Time continues from the later
+        // one.
         let wall_ms = now.wall.0.max(self.newest.0);
         self.table.start(wall_ms, now.monotonic_ms, |entry| entry.immunity_ms().unwrap_or(timeout_ms));
     }
 
-    /// Returns what the ends of all pending transactions may take of the log.
+    /// Returns how much space in the log the ends of all pending transactions may take.
     pub fn ends_to_come(&self) -> EndsToCome {
         let sizes = self.table.sizes();
         EndsToCome { bytes: sizes.bytes(), count: sizes.count(), largest: sizes.largest() }
     }
 
-    /// Notes the record that was appended last, for the next snapshot.
+    /// Notes the last appended record, for the next snapshot.
     pub fn note_last(&mut self, last: Appended) {
         self.anchor = Some(Anchor { physical_offset: last.physical_offset.0, size: last.size, crc: 0 });
         self.newest = last.store_timestamp;
     }
 
-    /// Returns whether a broker has deleted and begun a queue again since we deleted it. Then our mark means nothing any more.
+    /// Returns whether a broker deleted and began a queue again after txstore deleted it. Then txstore's mark is
+    /// invalid.
     pub fn is_begun_again(&self, deleted: &DeletedQueue) -> bool {
         let slot = self.dispatcher.queues.find(&deleted.topic, deleted.queue_id);
         slot.and_then(|slot| self.begun_again.get(&slot)).is_some_and(|begun_at| *begun_at >= deleted.log_end)
     }
 
-    /// Lets deleted queues begin after what they contained when they were deleted.
+    /// Lets deleted queues begin after the entries that they had when they were deleted.
     pub fn begin_deleted(&mut self, settings: &Settings) {
         for deleted in settings.deleted.iter().filter(|deleted| !self.is_begun_again(deleted)).collect::<Vec<_>>() {
             let slot = self.dispatcher.queues.find(&deleted.topic, deleted.queue_id);

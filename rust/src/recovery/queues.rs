@@ -1,8 +1,10 @@
-//! Queues: the consume queues as the log has them, beside the files that are there.
+//! Builds the consume queues from the log and compares them with their files.
 //!
-//! In: records in log order, the queues' files. Out: the queues, in memory and in their files. Always: entry i is that of
-//! message i; where a broker wrote, a message queue that it deleted and began again has its new messages alone, as the
-//! broker's own queue file says. Not here: reading the log, transactions, the index.
+//! In:     records in log order, the queues' files.
+//! Out:    the queues, in memory and in their files.
+//! Always: entry i is the entry of message i. If a broker deleted a message queue and began it again, the queue
+//!         contains only its new messages, as the broker's own queue file says.
+//! Not:    reading the log, transactions, the index.
 
 use std::sync::Arc;
 
@@ -17,23 +19,23 @@ use crate::names::{HALF_TOPIC, is_system_topic};
 use crate::record::RecordView;
 use crate::units::QueueId;
 
-/// Bytes of queue entries that recovery keeps in memory before it compares them with the files.
+/// How many bytes of queue entries recovery keeps in memory before it compares them with the files.
 const BUFFERED_MAX: usize = 8 << 20;
-/// Index entries that recovery keeps in memory before it writes them.
+/// How many index entries recovery keeps in memory before it writes them.
 const INDEX_MAX: usize = 1 << 16;
 
-/// Entries that a queue may lack in its middle.
+/// The maximum of entries that may be missing in the middle of a queue.
 const GAP_MAX: u64 = 1 << 20;
 
-/// What a scan knows of queues beside their entries.
+/// What a scan knows about queues besides their entries.
 #[derive(Debug)]
 pub(super) struct QueueFacts {
     last: Option<Slot>,
-    /// Buffered bytes from which on they are compared with the files again.
+    /// When this many bytes are buffered, they are compared with the files again.
     settle_from: usize,
-    /// Queues that a broker began again at that physical offset: what is before it was deleted.
+    /// Queues that a broker began again, and the physical offset. Earlier records of these queues were deleted.
     begun_at: HashMap<Slot, u64>,
-    /// Queues without an entry in a file when their first record was met, where a broker wrote.
+    /// Queues that had no entry in a file when their first record was read, in a log that a broker wrote.
     fileless: HashSet<Slot>,
 }
 
@@ -55,7 +57,7 @@ impl Run<'_> {
             });
         }
         let known = self.find_queue(view);
-        // What is between is held in memory, so a number that no queue reaches must not decide how much that is.
+        // Entries in between are kept in memory. An offset that no queue reaches must not decide how many.
         let most =
             known.map_or(QUEUE_OFFSET_MAX, |slot| self.derived.dispatcher.queues.next(slot).saturating_add(GAP_MAX));
         if view.queue_offset.0 > most {
@@ -90,7 +92,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The queue of a record, which is often that of the record before.
+    /// Finds the queue of a record. It is often the queue of the previous record.
     fn find_queue(&mut self, view: &RecordView<'_>) -> Option<Slot> {
         let queues = &self.derived.dispatcher.queues;
         let is_it = |queue: &ConsumeQueue| queue.queue_id == view.queue_id && *queue.topic == *view.topic;
@@ -99,8 +101,8 @@ impl Run<'_> {
         self.queues.last
     }
 
-    /// Adds the queue that begins with this record, as far as the log goes back, or with a later one that a broker began it
-    /// again with.
+    /// Adds the queue that begins with this record. It begins at the log's first record of it, or at the later record
+    /// with which a broker began it again.
     fn first_seen(&mut self, view: &RecordView<'_>) -> Result<Slot> {
         let topic: Arc<str> = view.topic.into();
         let may_begin_again = !self.all_ours && !is_system_topic(view.topic);
@@ -125,7 +127,7 @@ impl Run<'_> {
 
     fn first_of_queue(&self, topic: Arc<str>, view: &RecordView<'_>) -> Result<ConsumeQueue> {
         let first = view.queue_offset.0;
-        // Entries before it point below the log's first file; where a file has them, they stay as they are.
+        // Entries before it point below the log's first file. If a file contains them, they do not change.
         let has_front = first > 0 && !self.queue_files.read(&topic, view.queue_id, first - 1, 1)?.is_empty();
         Ok(if first == 0 || has_front {
             ConsumeQueue::new(topic, view.queue_id, first, first)
@@ -134,7 +136,7 @@ impl Run<'_> {
         })
     }
 
-    /// Whether an entry of that record's queue leads to its own message, and a broker wrote that.
+    /// Returns whether an entry of the record's queue points to its own message, and a broker wrote that message.
     fn is_brokers(&self, view: &RecordView<'_>, queue_offset: u64, entry: Entry) -> bool {
         let of = (view.topic, view.queue_id, queue_offset);
         let is_it = |found: &RecordView<'_>, _: &[u8]| {
@@ -144,15 +146,15 @@ impl Run<'_> {
             && self.log.read(entry.physical_offset, self.known.limit, is_it).unwrap_or(false)
     }
 
-    /// Whether a queue goes on with a record whose queue offset was given before: the broker's queue file says so, or has no
-    /// entry there and the record is a first one. A broker begins a queue at 0 again when its topic was deleted, and lower
-    /// than before when it lost the end of the queue's file.
+    /// Returns whether a queue continues with a record whose queue offset was used before: the broker's queue file says
+    /// so, or has no entry there and the record is a first one. A broker begins a queue at 0 again after its topic was
+    /// deleted, and at a lower offset after it lost the end of the queue's file.
     fn begins_again(&self, slot: Slot, view: &RecordView<'_>) -> Result<bool> {
         if is_system_topic(view.topic) || self.settings.wrote(view.physical_offset.0) {
             return Ok(false);
         }
         let Some(queue) = self.derived.dispatcher.queues.get(slot) else { return Ok(false) };
-        // What was open may be the deleted file.
+        // An open file may be the deleted one.
         self.queue_files.close_queue(&queue.topic, queue.queue_id);
         let in_file = self.queue_files.read(&queue.topic, queue.queue_id, view.queue_offset.0, 1)?;
         let in_file = Entry::from_bytes(&in_file).filter(|entry| !entry.is_padding());
@@ -162,30 +164,32 @@ impl Run<'_> {
         })
     }
 
-    /// Drops a queue's entries from `queue_offset` on; the record at `physical_offset` comes next.
+    /// Drops a queue's entries from `queue_offset` on. The next entry is that of the record at `physical_offset`.
     fn begin_again(&mut self, slot: Slot, queue_offset: u64, physical_offset: u64) {
         self.derived.dispatcher.queues.begin_again(slot, queue_offset);
         self.derived.begun_again.insert(slot, physical_offset);
     }
 
-    /// Compares entries in memory with the files now and then.
+    /// Compares entries in memory with the files when enough are buffered.
     pub(super) fn settle_if_much(&mut self) -> Result<()> {
         let is_much = self.derived.dispatcher.queues.buffered() > self.queues.settle_from;
         if is_much || (!self.known.read_only && self.derived.dispatcher.index.len() > INDEX_MAX) {
             self.settle()?;
-            // What a reader could not find in the files stays in memory: it looks again only after as much has come.
+            // Entries that a reader did not find in the files stay in memory. It looks again after the same number of
+            // new bytes.
             self.queues.settle_from = self.derived.dispatcher.queues.buffered() + BUFFERED_MAX;
         }
         Ok(())
     }
 
-    /// Compares what is in memory with the files; writes what differs, or keeps it in memory if nothing may be written.
+    /// Compares entries in memory with the files. Writes what differs, or keeps it in memory in a read-only store.
     pub(super) fn settle(&mut self) -> Result<()> {
         if self.known.read_only {
             return self.settle_found();
         }
         for block in self.derived.dispatcher.queues.blocks() {
-            // After a crash equal bytes may be in the page cache only, where a failed sync left them: they are written.
+            // After a crash, equal bytes may be only in the page cache, where a failed sync left them. So they are
+            // written again.
             let is_there =
                 self.known.clean && self.queue_files.holds(&block.topic, block.queue_id, block.from, &block.bytes)?;
             if !is_there {
@@ -200,7 +204,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Drops entries that the files have: of each queue those before the first that differs.
+    /// Drops entries that the files contain: in each queue those before the first that differs.
     fn settle_found(&mut self) -> Result<()> {
         let queues = &mut self.derived.dispatcher.queues;
         let mut found = Vec::new();
@@ -213,7 +217,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Message queues that have no file, in a topic of which a broker began another one again, were deleted with it.
+    /// Removes message queues without a file if a broker began another queue of the topic again: they were deleted with
+    /// it.
     pub(super) fn forget_deleted_queues(&mut self) {
         let queues = &mut self.derived.dispatcher.queues;
         let mut topics: HashMap<Arc<str>, u64> = HashMap::new();
@@ -232,7 +237,7 @@ impl Run<'_> {
         }
     }
 
-    /// Queues whose messages are all gone keep their offsets: the next message must not get a used one.
+    /// Adds queues that have no messages left, because the next message must not get a used queue offset.
     pub(super) fn add_silent_queues(&mut self) -> Result<()> {
         for QueueRoom { topic, queue_id, first, room } in self.queue_files.list()? {
             if self.derived.dispatcher.queues.find(&topic, queue_id).is_some() {
@@ -245,7 +250,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// One past the last entry of a queue's files that points below `limit`.
+    /// Returns the queue offset after the last entry in a queue's files that points below `limit`.
     fn last_below(&self, topic: &Arc<str>, queue_id: QueueId, first: u64, room: u64, limit: u64) -> Result<u64> {
         let (mut low, mut high) = (first, room);
         while low < high {

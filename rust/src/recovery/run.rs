@@ -1,8 +1,9 @@
-//! Run: one pass over the log that applies each record to the derived state.
+//! Applies each record of the log to the derived state, in one pass.
 //!
 //! In:     records in log order, from a snapshot's position or the log's beginning.
 //! Out:    the derived state, and what is wrong with the log or its end.
-//! Always: what a bad record means is decided at the end, where the known durable end tells a torn tail from damage.
+//! Always: the meaning of a bad record is decided at the end, where the known durable end tells a torn tail from
+//!         damage.
 
 use super::queues::QueueFacts;
 use super::{Derived, Known, RecoveryReport};
@@ -21,7 +22,7 @@ use crate::settings::Settings;
 use crate::snapshot::{Anchor, Snapshot};
 use crate::units::{PhysicalOffset, TimestampMs, to_u64};
 
-/// Whether the record at physical offset 0 is a delayed message. Plain records name that offset, too.
+/// Whether the record at physical offset 0 is a delayed message. Ordinary records also name that offset.
 #[derive(Clone, Copy)]
 enum AtZero {
     NotAsked,
@@ -34,11 +35,11 @@ pub(super) struct Run<'a> {
     pub(super) log: &'a CommitLog,
     pub(super) queue_files: &'a QueueFiles,
     pub(super) index: Option<&'a mut IndexFiles>,
-    /// Records up to here are in the index files; `None`: none are.
+    /// Records up to this physical offset are in the index files. `None`: none are.
     index_covered: Option<PhysicalOffset>,
     pub(super) known: &'a Known,
     pub(super) settings: &'a Settings,
-    /// txstore alone wrote the log.
+    /// Only txstore wrote the log.
     pub(super) all_ours: bool,
     at_zero: AtZero,
     pub(super) queues: QueueFacts,
@@ -71,14 +72,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Begins where the snapshot ends, without one at the log's beginning.
+    /// Begins at the snapshot's end, or at the log's beginning if there is no snapshot.
     pub(super) fn begin(&mut self, index: Option<&'a mut IndexFiles>, snapshot: Option<Snapshot>) -> Result<()> {
         self.index = index;
         if let Some(index) = self.index.as_deref_mut() {
             if !self.known.clean && !self.known.read_only {
                 index.roll_back(snapshot.as_ref().and_then(|snapshot| snapshot.index.as_ref()))?;
             }
-            // A crash leaves a reader with index files that it may not mend: it keeps entries of its own.
+            // After a crash, a reader must not repair the index files, so it keeps its own entries.
             self.index_covered = if self.known.clean || !self.known.read_only { index.end() } else { None };
         }
         self.derived.delays.clone_from(&self.known.delays);
@@ -102,8 +103,8 @@ impl<'a> Run<'a> {
         derived.newest = TimestampMs(snapshot.newest_store_ms);
     }
 
-    /// Ends pending transactions whose half message a broker has removed: it took them for finished, and they cannot be
-    /// committed any more.
+    /// Ends pending transactions whose half message a broker has removed. The broker considered them finished, and they
+    /// can no longer be committed.
     fn forget_removed(&mut self) {
         let first = self.log.segments.first();
         let table = &mut self.derived.table;
@@ -132,21 +133,21 @@ impl<'a> Run<'a> {
         self.derived.anchor = Some(Anchor {
             physical_offset: view.physical_offset.0,
             size: view.size,
-            // Only the last one's is needed; `finish` computes it.
+            // Only the last record's CRC is needed. `finish` computes it.
             crc: 0,
         });
         debug_assert_eq!(to_u64(bytes.len()), u64::from(view.size));
         self.settle_if_much()
     }
 
-    /// A delivered message says which delayed one it was: that one is not delivered again, whatever the file says.
+    /// Notes which delayed message a delivered message came from. It is not delivered again, whatever the file says.
     fn note_delivery(&mut self, view: &RecordView<'_>) {
         let delayed_at = view.prepared_transaction_offset;
         let is_other = view.transaction_type() != TransactionType::None || delayed_at >= view.physical_offset;
         if is_other || self.known.may_grow() || (delayed_at.0 == 0 && !self.delayed_at_zero()) {
             return;
         }
-        // Records before this one were read already. One that is gone or bad is no delayed message that is still pending.
+        // Records before this one were already read. A missing or bad record is not a pending delayed message.
         let found = self.log.read(delayed_at, view.physical_offset.0, |delayed, _| {
             is_delivery_of(view, delayed).then_some((delayed.queue_id, delayed.queue_offset.0 + 1))
         });
@@ -171,7 +172,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Tells the end of the log, after which a writer cuts what is there, from damage, which is an error.
+    /// Tells the end of the log, after which a writer cuts, from damage, which is an error.
     pub(super) fn check_tail(&mut self, tail: &Tail) -> Result<()> {
         let end = self.derived.end;
         if end >= self.known.limit || mutated(Mutant::CutBelowDurable) {
@@ -203,7 +204,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The store time of the last record.
+    /// Returns the store timestamp of the last record.
     fn last_ms(&self) -> Option<i64> {
         let last = PhysicalOffset(self.derived.anchor?.physical_offset);
         self.log.read(last, u64::MAX, |view, _| view.store_timestamp.0).ok()
@@ -216,7 +217,7 @@ impl<'a> Run<'a> {
         self.add_silent_queues()?;
         self.report.stale |= self.has_stale_entries()?;
         self.clamp_delays();
-        // A reader that follows a writer goes on with the replay: there, what is decided stays until its op is read.
+        // A reader that follows a writer continues the replay, so decided transactions stay until their op is read.
         if !self.known.followed {
             self.report.unnamed = self.derived.replay.finish(&mut self.derived.table);
         }
@@ -227,7 +228,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Whether a queue's file goes on after the queue: a broker that recovered leaves old entries there.
+    /// Returns whether a queue's file has entries after the queue's end. A broker that recovered leaves old entries
+    /// there.
     fn has_stale_entries(&self) -> Result<bool> {
         let closed = self.known.end.settings.ranges.last().and_then(|range| range.end);
         if !self.known.clean || self.known.read_only || closed == Some(self.derived.end) {
@@ -242,7 +244,7 @@ impl<'a> Run<'a> {
         Ok(false)
     }
 
-    /// A progress beyond its queue's end, as lost power can leave it, is brought back.
+    /// Lowers a progress after its queue's end, which a power loss can leave.
     fn clamp_delays(&mut self) {
         let mut beyond = Vec::new();
         for (queue_id, progress) in &mut self.derived.delays {

@@ -1,7 +1,7 @@
-//! Snapshot fit: whether a snapshot and the files of a store still belong together.
+//! Checks whether a snapshot and the files of a store still belong together.
 //!
 //! In:     a snapshot, the log, the files of queues and index.
-//! Out:    the snapshot, with the queues as they begin now; nothing where everything must be built from the log.
+//! Out:    the snapshot, with the current first offsets of its queues. `None` if the state must be built from the log.
 //! Always: reads only.
 
 use std::sync::Arc;
@@ -29,13 +29,13 @@ pub(super) fn usable(
     for queue in &mut found.queues {
         queue.first = settings.deleted_below(&queue.topic, queue.queue_id).min(queue.next).max(queue.first);
     }
-    // Where files of queues or index were removed, they are built again from the whole log.
+    // If files of queues or index were removed, they are rebuilt from the whole log.
     let is_whole =
         queues_are_there(log, queue_files, &found)? && index.is_none_or(|index| index.has(found.index.as_ref()));
     Ok(is_whole.then_some(found))
 }
 
-/// Whether the log still holds what the snapshot was taken of.
+/// Returns whether the log still contains the records that the snapshot covers.
 fn fits(log: &CommitLog, snapshot: &Snapshot) -> bool {
     let Some(anchor) = snapshot.anchor else { return log.segments.all().is_empty() && snapshot.position == 0 };
     let record = |segment: &Segment| {
@@ -47,7 +47,7 @@ fn fits(log: &CommitLog, snapshot: &Snapshot) -> bool {
     log.segments.first() <= snapshot.position && found == Some(anchor.crc)
 }
 
-/// The log's front may have been removed since the snapshot was taken: its queues begin where the log begins.
+/// Moves the first offsets of queues to the log's first file, because retention may have removed earlier files.
 fn begin_with_the_log(log: &CommitLog, queue_files: &QueueFiles, snapshot: &mut Snapshot) -> Result<()> {
     let minimum = log.segments.first();
     for queue in snapshot.queues.iter_mut().filter(|_| minimum > 0) {
@@ -57,7 +57,7 @@ fn begin_with_the_log(log: &CommitLog, queue_files: &QueueFiles, snapshot: &mut 
     Ok(())
 }
 
-/// Whether the files hold the queues as a snapshot counts them: the first and last entry, and one of each file.
+/// Returns whether the files contain the queues of a snapshot. Checks the first and last entry, and one of each file.
 fn queues_are_there(log: &CommitLog, queue_files: &QueueFiles, snapshot: &Snapshot) -> Result<bool> {
     let per_file = queue_files.entries_per_file();
     for queue in snapshot.queues.iter().filter(|queue| queue.first < queue.next) {
@@ -66,7 +66,7 @@ fn queues_are_there(log: &CommitLog, queue_files: &QueueFiles, snapshot: &Snapsh
             let Some(entry) = Entry::from_bytes(&queue_files.read(&queue.topic, queue.queue_id, at, 1)?) else {
                 return Ok(false);
             };
-            // A queue that a broker deleted and began again has only newer messages.
+            // A queue that a broker deleted and began again contains only newer messages.
             let is_newer = !entry.is_padding() && entry.physical_offset.0 >= snapshot.position;
             if is_newer || !leads_to_its_message(log, &queue.topic, queue.queue_id, at, entry) {
                 return Ok(false);
@@ -80,8 +80,8 @@ fn queues_are_there(log: &CommitLog, queue_files: &QueueFiles, snapshot: &Snapsh
     Ok(true)
 }
 
-/// Whether an entry leads to the record that names this entry. Padding, and an entry whose record is gone or damaged, says
-/// nothing against the queue.
+/// Returns whether an entry points to the record that names this entry. Padding, and an entry whose record is missing
+/// or damaged, are no evidence against the queue.
 fn leads_to_its_message(log: &CommitLog, topic: &str, queue_id: QueueId, queue_offset: u64, entry: Entry) -> bool {
     if entry.is_padding() || entry.physical_offset.0 < log.segments.first() {
         return true;

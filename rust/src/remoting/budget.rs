@@ -1,16 +1,17 @@
-//! Budget: the memory that clients may hold, counted for all connections together and for each.
+//! Limits the memory that clients may hold, in total and per connection.
 //!
-//! In:     bytes of buffers, of answers that wait, of requests that wait.
-//! Out:    whether a connection holds too much, so that it must go.
-//! Always: the sum stays below three quarters of the budget; the last quarter is for what is not counted. A connection may
-//!         hold as much as all of them leave free, so one alone holds half of the three quarters, and a small one stays.
+//! In:     bytes of buffers, of waiting answers and of waiting requests.
+//! Out:    whether a connection holds too much and must be closed.
+//! Always: the total stays below three quarters of the budget. The last quarter is for memory that is not counted. A
+//!         connection may hold as much as all connections leave free. So a single connection may hold half of the
+//!         three quarters, and a small connection is not closed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Bytes that clients may hold where nothing else is said.
+/// The default budget in bytes.
 pub const BUDGET_DEFAULT: usize = 512 << 20;
-/// What a request that waits takes, beside its own bytes.
+/// Bytes that a waiting request takes besides its own.
 pub(super) const WAITING_COST: usize = 4 << 10;
 
 /// The memory of all connections.
@@ -20,14 +21,14 @@ pub(super) struct Budget {
     held: AtomicUsize,
 }
 
-/// One connection's part of it.
+/// The memory of one connection.
 #[derive(Debug)]
 pub(super) struct Account {
     budget: Arc<Budget>,
     held: AtomicUsize,
 }
 
-/// Bytes that are held until this is dropped.
+/// A number of bytes that are held until this is dropped.
 #[derive(Debug)]
 pub struct Charge {
     account: Arc<Account>,
@@ -39,34 +40,34 @@ impl Budget {
         Arc::new(Self { max: max / 4 * 3, held: AtomicUsize::new(0) })
     }
 
-    /// Bytes that are held now.
+    /// Returns the number of bytes held now.
     pub(super) fn held(&self) -> usize {
         self.held.load(Relaxed)
     }
 }
 
 impl Account {
-    /// For a new connection.
+    /// Creates the account of a new connection.
     pub(super) fn new(budget: &Arc<Budget>) -> Arc<Self> {
         Arc::new(Self { budget: Arc::clone(budget), held: AtomicUsize::new(0) })
     }
 
-    /// Holds bytes.
+    /// Holds a number of bytes until the charge is dropped.
     pub(super) fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
         self.budget.held.fetch_add(bytes, Relaxed);
         self.held.fetch_add(bytes, Relaxed);
         Charge { account: Arc::clone(self), bytes }
     }
 
-    /// Whether the connection must go, so that others have memory.
+    /// Returns whether the connection must be closed so that others have memory.
     pub(super) fn is_too_much(&self) -> bool {
-        // What is free shrinks also by what connections leave waiting that have gone: coming again gains nothing.
+        // The free part also shrinks by what closed connections leave waiting, so reconnecting gains nothing.
         self.held.load(Relaxed) > self.budget.max.saturating_sub(self.budget.held())
     }
 }
 
 impl Charge {
-    /// Holds so many bytes from now on.
+    /// Changes the number of bytes held.
     pub(super) fn set(&mut self, bytes: usize) {
         let before = std::mem::replace(&mut self.bytes, bytes);
         if bytes >= before {

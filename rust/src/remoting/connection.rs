@@ -1,7 +1,9 @@
-//! Connection: one client's commands in, answers out, as one task.
+//! Runs one client's connection as one task: reads commands, writes answers.
 //!
-//! In: a socket. Out: nothing; it ends when the client goes, sends what is no frame, or does not read. Always: what can
-//! be answered without waiting is, in order; the rest waits as small tasks, a bounded number. Not here: what is answered.
+//! In:     a socket.
+//! Out:    nothing. The task ends when the client disconnects, sends a malformed frame, or does not read.
+//! Always: requests that need no waiting are answered in order. Others become small tasks, up to a limit.
+//! Not:    the contents of the answers.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -25,18 +27,18 @@ use super::router;
 use super::service::{Service, Session};
 use super::stream::Stream;
 
-/// Requests of one connection that may wait at a time.
+/// The maximum of waiting requests of one connection.
 const IN_HAND_MAX: usize = 2_048;
 const READ_BYTES: usize = 64 << 10;
-/// Reads in a row before other connections get their turn.
+/// The maximum of successive reads before other connections get their turn.
 const READS_MAX: usize = 16;
-/// Commands in a row before other connections get their turn.
+/// The maximum of successive commands before other connections get their turn.
 const COMMANDS_MAX: usize = 64;
 
 type Handling = Pin<Box<dyn Future<Output = Option<Command>> + Send>>;
 
 thread_local! {
-    /// One for each I/O thread: an idle connection has none.
+    /// One buffer for each I/O thread, so that an idle connection needs none.
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
 }
 
@@ -47,15 +49,15 @@ pub(super) struct Connection {
     reader: FrameReader,
     tasks: JoinSet<()>,
     deadlines: Deadlines,
-    /// The memory of `reader`.
+    /// The memory that `reader` holds.
     buffer: Charge,
 }
 
 /// Why a connection ends.
 enum End {
-    /// The client has gone, or the server stops.
+    /// The client has disconnected, or the server stops.
     Quiet,
-    /// It did what no client may.
+    /// The client violated the protocol or a limit.
     Dropped,
 }
 
@@ -82,7 +84,7 @@ impl Connection {
             let Ok((left, took_some)) = session.outbox.write_to(&mut self.stream) else { return End::Dropped };
             self.deadlines.written(took_some, left > 0);
             let stops = *stopping.borrow();
-            // What was left in hand while the client did not read.
+            // Commands that were left in the buffer while the client did not read.
             match self.take_whole() {
                 Ok(0) => {}
                 Ok(_) => {
@@ -102,7 +104,8 @@ impl Connection {
             tokio::select! {
                 ready = self.stream.ready(interest), if !stops || left > 0 => match ready {
                     Ok(ready) if ready.is_readable() && !stops => match self.read() {
-                        // A socket that is never empty would keep its thread: readiness alone gives no turn to others.
+                        // A socket that is never empty would keep its thread: waiting for readiness gives no turn to
+                        // others.
                         Ok(true) => tokio::task::yield_now().await,
                         Ok(false) => return End::Quiet,
                         Err(end) => return end,
@@ -124,7 +127,7 @@ impl Connection {
         }
     }
 
-    /// Takes what has arrived; false: the client has gone.
+    /// Reads what has arrived. Returns false if the client has disconnected.
     fn read(&mut self) -> Result<bool, End> {
         let mut taken = 0;
         BUFFER.with_borrow_mut(|buffer| {
@@ -146,7 +149,7 @@ impl Connection {
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    // Behind TLS, bytes that nobody who holds the key has sent.
+                    // With TLS: bytes that do not come from the holder of the key.
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(self.malformed(&error)),
                     Err(_) => return Ok(false),
                 }
@@ -155,8 +158,8 @@ impl Connection {
         })
     }
 
-    /// Deals with what has arrived whole, as long as the client reads and others need not wait for their turn; how many
-    /// commands that were.
+    /// Handles the complete commands that have arrived, while the client reads and until others get their turn. Returns
+    /// the number of commands.
     fn take_whole(&mut self) -> Result<usize, End> {
         let mut taken = 0;
         while taken < COMMANDS_MAX && !self.session.outbox.is_full() {
@@ -167,7 +170,7 @@ impl Connection {
             }
             taken += 1;
         }
-        // Where the client is to read first, or others have their turn, the rest of the frame may be here already.
+        // If the client must read first, or others get their turn, the rest of the frame may already be in the buffer.
         let is_client_awaited = taken < COMMANDS_MAX && !self.session.outbox.is_full();
         self.deadlines.frames(taken, is_client_awaited && self.reader.buffered() > 0);
         Ok(taken)
@@ -193,7 +196,7 @@ impl Connection {
         let (service, session) = (Arc::clone(&self.service), Arc::clone(&self.session));
         let bytes = command.memory() + WAITING_COST;
         let mut handling: Handling = Box::pin(async move { router::handle(&service, &session, command).await });
-        // Most requests need no waiting: they are answered here, in order, without a task of their own.
+        // Most requests need no waiting. They are answered here, in order, without their own task.
         match handling.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(answer) => {
                 if let Some(answer) = answer {

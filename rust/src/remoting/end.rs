@@ -1,8 +1,10 @@
-//! End: transactions that clients commit or roll back.
+//! Commits and rolls back transactions for clients.
 //!
-//! In: `END_TRANSACTION`, mostly one-way. Out: outcomes, also of what had ended otherwise. Always: offsets and group must
-//! be the half's own, so that a forged end changes nothing; the same again is a success; the engine's rules decide, there
-//! are none here. Not here: checks.
+//! In:     `END_TRANSACTION`, mostly one-way.
+//! Out:    outcomes, also of a transaction that already ended differently.
+//! Always: offsets and group must match the half message, so a forged end changes nothing. A repeated end succeeds.
+//!         Only the engine's rules decide.
+//! Not:    checks.
 
 use super::codes::response;
 use super::command::Command;
@@ -57,7 +59,7 @@ pub(super) async fn end(service: &Service, request: &Command) -> Result<Command,
             answer.ext_fields.set("already", ended.already.to_string());
             Ok(answer)
         }
-        // A client that comes too late is told how the transaction ended.
+        // A client whose end comes too late gets the transaction's outcome.
         Err(error) => {
             let ended = if let Error::AlreadyEnded { outcome, .. } = &error { Some(outcome.name()) } else { None };
             let refusal = Refusal::from(error);

@@ -1,8 +1,10 @@
-//! Remoting: RocketMQ's own protocol, between a server and clients of any language.
+//! RocketMQ's Remoting protocol between a server and clients in any language.
 //!
-//! In: bytes of a connection. Out: commands, and bytes again; in a server, messages stored and handed out. Always:
-//! limits are held before memory is asked for; a malformed frame is an exact error, never a panic; sending, ending and
-//! pulling never wait for Python. Not here: groups, topics and checks, which Python decides.
+//! In:     bytes of a connection.
+//! Out:    commands, and bytes again. In a server: messages stored and delivered.
+//! Always: limits are checked before memory is allocated. A malformed frame is an exact error, never a panic. Sending,
+//!         ending and pulling never wait for Python.
+//! Not:    groups, topics and checks (Python decides these).
 
 pub mod codes;
 pub mod command;

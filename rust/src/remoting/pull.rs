@@ -1,7 +1,9 @@
-//! Pull: messages of a queue, at once or when there are some.
+//! Answers pull requests, at once or when messages arrive.
 //!
-//! In: requests that pull. Out: whole records back to back, and where to go on. Always: nothing behind the visible end;
-//! a held pull costs no thread; no system topic is handed out. Not here: who of a group reads which queue.
+//! In:     requests that pull.
+//! Out:    complete records, one after another, and the next offset.
+//! Always: nothing after the visible end is sent. A held pull blocks no thread. System topics are refused.
+//! Not:    which member of a group reads which queue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,14 +23,14 @@ use crate::units::{QueueId, QueueOffset};
 const COMMIT_OFFSET: i32 = 1;
 const SUSPEND: i32 = 1 << 1;
 const WITH_SUBSCRIPTION: i32 = 1 << 2;
-/// Messages that one pull hands out.
+/// The maximum number of messages in one answer.
 const MESSAGES_MAX: usize = 1_024;
-/// Bytes that one pull hands out, beyond its first message.
+/// The maximum of bytes in one answer, not counting its first message.
 const BYTES_MAX: usize = 1 << 20;
-/// Messages that one pull passes over for their tags, nearly. Then its client is told where to go on: a look through a
-/// long queue would keep other connections waiting.
+/// The approximate maximum of messages that one pull skips because of their tags. Then the answer names the next
+/// offset, because a search through a long queue would delay other connections.
 const PASSED_MAX: u64 = 16_384;
-/// How long a pull is held, whatever it asks for.
+/// The maximum time to hold a pull, in milliseconds, whatever the request asks for.
 const HELD_MS_MAX: u64 = 60_000;
 
 struct Pull<'a> {
@@ -72,7 +74,7 @@ pub(super) async fn pull(service: &Service, session: &Session, request: &Command
     read_or_hold(service, request, &pull, &entry, &wanted).await
 }
 
-/// What is wanted: as the request says it, or as the group's heartbeats did.
+/// Returns the subscription from the request, or from the group's heartbeats.
 fn subscription(service: &Service, request: &Command, pull: &Pull<'_>) -> Result<Arc<Subscription>, Refusal> {
     let sys_flag: i32 = number_or(request, "sysFlag", 0)?;
     if sys_flag & WITH_SUBSCRIPTION != 0 {
@@ -95,18 +97,18 @@ fn subscription(service: &Service, request: &Command, pull: &Pull<'_>) -> Result
     Ok(found)
 }
 
-/// The tags of `a || b`; `None` for every message.
+/// Parses the tags of `a || b`. Returns `None` for all messages.
 pub(super) fn parse_tags(expression: &str) -> Option<Vec<String>> {
     let tags: Vec<String> =
         expression.split("||").map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
     (!tags.is_empty() && !tags.iter().any(|tag| tag == "*")).then_some(tags)
 }
 
-/// A push consumer says with its pulls how far it has come.
+/// Stores the group's offset that a push consumer sends with its pulls.
 fn acknowledge(service: &Service, session: &Session, request: &Command, pull: &Pull<'_>) -> Result<(), Refusal> {
     let sys_flag: i32 = number_or(request, "sysFlag", 0)?;
     let Ok(place) = u64::try_from(number_or(request, "commitOffset", -1_i64)?) else { return Ok(()) };
-    // While an older offset waits for Python, none is noted: the client says it again with its next pull.
+    // While an older offset waits for Python, none is stored here. The client repeats it with its next pull.
     if sys_flag & COMMIT_OFFSET == 0 || sys_flag & SUSPEND == 0 || session.has_updates_waiting() {
         return Ok(());
     }
@@ -143,11 +145,11 @@ async fn read_or_hold(
         let (first_look, passed_many) = (from == began, next.0 - from >= PASSED_MAX);
         from = next.0;
         if (first_look && from > began) || passed_many {
-            // At once, so that the client can acknowledge what was passed over.
+            // The answer is sent at once, so that the client can acknowledge the skipped messages.
             return answer(service, request, pull, response::PULL_RETRY_IMMEDIATELY, from);
         }
         let arrived = service.arrivals.wait(pull.topic, pull.queue_id.0, from);
-        // What came between reading and waiting wakes nobody.
+        // A message that arrives between the read and the registration wakes nothing, so check again.
         let (_, end) = range(service, pull)?;
         if end > from {
             continue;
@@ -159,7 +161,7 @@ async fn read_or_hold(
     }
 }
 
-/// Waits; whether something arrived before the time was over.
+/// Waits for messages. Returns whether one arrived before the timeout.
 async fn held(
     service: &Service,
     arrived: tokio::sync::oneshot::Receiver<()>,
@@ -172,7 +174,7 @@ async fn held(
     }
 }
 
-/// Counts a held pull as long as it lives, also where its connection ends first.
+/// Counts a held pull until dropped, even if its connection ends first.
 struct Held<'a>(&'a Counters);
 
 impl<'a> Held<'a> {
@@ -192,7 +194,7 @@ fn range(service: &Service, pull: &Pull<'_>) -> Result<(u64, u64), Refusal> {
     service.store.queue_range(pull.topic, pull.queue_id).map_err(Refusal::from)
 }
 
-/// Where to read from, or the answer that says where the queue is.
+/// Returns the offset to read from, or the answer that names the queue's valid offset.
 fn in_range(service: &Service, request: &Command, pull: &Pull<'_>) -> Result<Result<u64, Command>, Refusal> {
     let (first, end) = range(service, pull)?;
     let from = u64::try_from(pull.queue_offset).ok().filter(|from| (first..=end).contains(from));

@@ -1,8 +1,8 @@
-//! Routes a request to the part of the server that answers it.
+//! Routes each request to the part of the server that answers it.
 //!
 //! In:     a client's request.
 //! Out:    its answer, if the client wants one.
-//! Always: the table of codes says who answers. What an account may not have done goes no further.
+//! Always: the table of codes names the handler. A request that the account may not send is refused first.
 
 use super::codes::{Handler, RequestCode, request as codes, response};
 use super::command::Command;
@@ -11,10 +11,10 @@ use super::fields::Refusal;
 use super::service::{Service, Session, UpdateWaiting};
 use super::{end, offset, pull, send};
 
-/// Bytes of the body of a request that is no message: a heartbeat with a thousand groups has less.
+/// The maximum body size of a request that is not a message, in bytes. A heartbeat with a thousand groups is smaller.
 const CONTROL_BODY_MAX: usize = 1 << 20;
 
-/// The answer to a request; `None` where none is wanted.
+/// Handles a request. Returns the answer, or `None` if the client wants none.
 pub(super) async fn handle(service: &Service, session: &Session, request: Command) -> Option<Command> {
     if request.is_response() {
         service.answered(session, request);
@@ -22,7 +22,7 @@ pub(super) async fn handle(service: &Service, session: &Session, request: Comman
     }
     let one_way = request.is_one_way();
     let blank = request.response(response::SUCCESS, None);
-    // Before anything is read of it, the signature included: only messages are long.
+    // Checked before anything of the request is used, the signature included: only messages may be long.
     if !is_message(request.code) && request.body.len() > CONTROL_BODY_MAX {
         let remark = format!("a request {} has {CONTROL_BODY_MAX} bytes at most", request.code);
         Counters::count(&service.counters.requests_refused);
@@ -56,13 +56,13 @@ async fn obey(service: &Service, session: &Session, request: Command) -> Result<
     }
 }
 
-/// Notes how far a group has come; Python does where it must decide, or has earlier updates of the connection.
+/// Stores a group's offset. Python does it if it must decide, or if it has earlier updates of the connection.
 async fn update_offset(service: &Service, session: &Session, request: Command) -> Result<Command, Refusal> {
     if !session.has_updates_waiting() && offset::is_plain(service, &request) {
         return offset::update(service, &request);
     }
     let _waiting = UpdateWaiting::new(&session.updates_waiting);
-    // Also one that wants no answer is asked for, so that it is known when it is done.
+    // An update without an answer is awaited, too, so that its end is known.
     service.answer_of_python(session, request).await
 }
 

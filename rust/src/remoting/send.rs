@@ -1,7 +1,10 @@
-//! Send: messages, batches and half messages of clients.
+//! Stores the messages, batches and half messages that clients send.
 //!
-//! In: requests that send. Out: where each message went. Always: a system topic is refused; a batch is stored whole
-//! or not at all; an answer goes out when the store may acknowledge. Not here: which topics there may be.
+//! In:     requests that send.
+//! Out:    the offsets of each message.
+//! Always: system topics are refused. A batch is stored completely or not at all. The answer is sent when the store may
+//!         acknowledge.
+//! Not:    which topics may exist.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -20,12 +23,12 @@ use crate::record::properties::{PRODUCER_GROUP, Properties, SHARDING_KEY, TRANSA
 use crate::store::{NewHalfMessage, NewMessage, Sent, Wait};
 use crate::units::{QueueId, TimestampMs};
 
-/// How often a message is retried where neither client nor group says so.
+/// The maximum of retries for a message if neither client nor group sets one.
 const RETRIES_MAX: i32 = 16;
-/// Messages of one batch.
+/// The maximum number of messages in one batch.
 const BATCH_MAX: usize = 16_384;
 
-/// A send request's fields, by whichever names.
+/// The fields of a send request, with long or short names.
 struct Header<'a> {
     group: &'a str,
     topic: &'a str,
@@ -85,7 +88,7 @@ pub(super) async fn send(service: &Service, session: &Session, request: &Command
     let properties = Properties(header.properties.as_bytes());
     let is_half = says_half(properties) && header.reconsume_times == 0;
     if !is_half && header.sys_flag & SYS_TRANSACTION_MASK == SYS_PREPARED {
-        // Stored as it is, it would be visible at once.
+        // Stored as an ordinary message, it would be visible at once.
         let remark = "sysFlag says that the message is a half message, its property TRAN_MSG does not";
         return Err(Refusal::new(response::MESSAGE_ILLEGAL, remark));
     }
@@ -107,7 +110,7 @@ pub(super) async fn send(service: &Service, session: &Session, request: &Command
     Ok(stored(service, request, &sent))
 }
 
-/// Whether the properties say that it is a half message, in capitals or not, as RocketMQ reads it.
+/// Returns whether the properties mark a half message. Ignores case, as RocketMQ does.
 fn says_half(properties: Properties<'_>) -> bool {
     properties.get_str(TRANSACTION_PREPARED).is_some_and(|said| said.eq_ignore_ascii_case("true"))
 }
@@ -120,17 +123,17 @@ fn kind_of(envelope: &Envelope) -> Kind {
     }
 }
 
-/// Counts what was stored; what was there already went in before.
+/// Counts stored messages. Half messages that were already stored were counted before.
 fn count(entry: &TopicEntry, kind: Kind, sent: &[Sent]) {
     for one in sent.iter().filter(|one| one.size > 0) {
         entry.traffic.sent(kind, one.size.into());
     }
 }
 
-/// The topic of dead letters, for a message that its group was handed as often as it may be.
+/// Returns the dead-letter topic if the message has reached its group's maximum of retries.
 fn gives_up(service: &Service, header: &Header<'_>) -> Option<String> {
     let group = header.topic.strip_prefix(RETRY_PREFIX)?;
-    // Members that lock queues retry on their own, and hand back only what they give up.
+    // Members that lock queues retry by themselves, and send back only messages that they no longer retry.
     let over = header.reconsume_times > header.retries_max || service.tables.is_orderly(group);
     over.then(|| format!("{DEAD_LETTER_PREFIX}{group}"))
 }
@@ -150,7 +153,8 @@ async fn send_half(
         NewMessage { envelope: &envelope, body: part.body, queue_id: queue(service, &entry, header.queue_id)? };
     let half = NewHalfMessage { message, group, unique_id: envelope.unique_id(), owner };
     let written = service.store.prepare(&half, Wait::Yes)?;
-    // Nobody here sees the local transaction end, and word of it may be lost on the way: its age counts from now.
+    // The server does not see the end of the local transaction, and the client's end may be lost: the age counts from
+    // now.
     let half_queue_offset = written.value().queue_offset.0;
     service.store.local_transaction_ended(half_queue_offset)?;
     let sent = [service.acknowledged(written).await?];
@@ -193,7 +197,7 @@ async fn send_batch(
     Ok(stored(service, request, &sent))
 }
 
-/// The messages of a batch's body.
+/// Parses the messages in a batch's body.
 ///
 /// ```text
 ///  bytes  field
@@ -234,7 +238,7 @@ fn part_of(bytes: &[u8]) -> Option<(Part<'_>, &[u8])> {
     Some((Part { flag: i32::from_be_bytes(*flag), properties, body }, after))
 }
 
-/// The queue that a message goes to; below 0 the client leaves it to the server.
+/// Returns the queue for a message. Below 0 the client leaves the choice to the server.
 fn queue(service: &Service, entry: &TopicEntry, asked: i32) -> Result<QueueId, Refusal> {
     let queues = entry.write_queues;
     if queues < 1 {

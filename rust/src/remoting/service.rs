@@ -1,8 +1,8 @@
-//! What all connections of a server share: the store, and what is known of topics, groups, accounts and clients.
+//! What all connections of a server share: the store, and tables of topics, groups, accounts and clients.
 //!
-//! In:     a connection's needs: a topic, a producer's number, an acknowledgement, Python's answer.
-//! Out:    those, or why the client is refused.
-//! Always: Python is asked only about a topic or a producer that is new, and what it alone decides.
+//! In:     what a connection needs: a topic, a producer's id, an acknowledgement, an answer from Python.
+//! Out:    that, or the reason why the client is refused.
+//! Always: Python is asked only about new topics and producers, and about requests that only Python can decide.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -33,26 +33,26 @@ use crate::store::{Store, Unacknowledged};
 use crate::sync::unmodelled::{Mutex, RwLock};
 use crate::units::{PhysicalOffset, QueueOffset};
 
-/// Bytes of what a client answers an operator's question; longer answers are dropped.
+/// The maximum body size of a client's answer to an operator's request, in bytes. Longer answers are dropped.
 const ANSWER_BODY_MAX: usize = 4 << 20;
 
-/// Questions that one client may leave without an answer; more are not asked.
+/// The maximum of unanswered requests to one client. Further requests are not sent.
 const ASKED_MAX: usize = 1_000;
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 pub struct Service {
     pub(super) store: Arc<Store>,
     pub(super) host: SocketAddr,
-    /// What Python has told of topics and groups.
+    /// What Python has said about topics and groups.
     pub tables: Tables,
-    /// What Python is asked.
+    /// The channel to Python.
     pub policy: Policy,
-    /// What has happened so far.
+    /// Counters since the start.
     pub counters: Counters,
     pub(super) arrivals: Arc<Arrivals>,
     pub(super) durable: Durable,
-    /// Whose turn it is where a client leaves the queue to the server.
+    /// The round-robin counter for sends whose client leaves the queue to the server.
     pub(super) turn: AtomicU32,
     tls: RwLock<Option<Arc<Tls>>>,
     accounts: RwLock<Option<Arc<Accounts>>>,
@@ -63,14 +63,14 @@ pub struct Service {
     budget: Arc<Budget>,
 }
 
-/// What a topic is wanted for.
+/// The purpose for which a client needs a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     Send,
     Read,
 }
 
-/// One client's connection, as requests see it.
+/// One client's connection, as request handlers see it.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: u64,
@@ -78,20 +78,20 @@ pub(super) struct Session {
     pub(super) born_host: SocketAddr,
     pub(super) outbox: Outbox,
     pub(super) account: Arc<Account>,
-    /// Numbers among the living producers, by producer group and by the account that sent for it.
+    /// Ids of the live producers, by producer group and by the account that sent for the group.
     producers: Mutex<HashMap<(String, Option<String>), u32>>,
-    /// Whether Python has heard of it, and so must hear of its end.
+    /// Whether Python knows this connection, and so must be told when it ends.
     known: AtomicBool,
-    /// Whether a request of its was denied: one is told, the others are counted.
+    /// Whether a request of this connection was denied. Only the first one is logged, later ones are counted.
     denied: AtomicBool,
-    /// What it was asked and has not answered, by `opaque`.
+    /// The `opaque` of each request to the client that it has not answered.
     asked: Mutex<HashSet<i32>>,
-    /// Updates of offsets that wait for Python.
+    /// The number of offset updates that wait for Python.
     pub(super) updates_waiting: AtomicUsize,
 }
 
 impl Session {
-    /// `peer`: the client's address; `None` for one of this machine that came by a file.
+    /// `peer` is the client's address, or `None` for a local client that connected through a file.
     fn new(id: u64, peer: Option<SocketAddr>, account: Arc<Account>) -> Self {
         Self {
             id,
@@ -107,13 +107,13 @@ impl Session {
         }
     }
 
-    /// Whether an update of an offset waits for Python. What the engine noted now would be replaced by what is older.
+    /// Returns whether an offset update waits for Python. That older update would overwrite one made directly.
     pub(super) fn has_updates_waiting(&self) -> bool {
         self.updates_waiting.load(Relaxed) > 0
     }
 }
 
-/// Counts an update of an offset as long as it waits, also where its connection ends first.
+/// Counts a waiting offset update until dropped, even if its connection ends first.
 pub(super) struct UpdateWaiting<'a>(&'a AtomicUsize);
 
 impl<'a> UpdateWaiting<'a> {
@@ -130,7 +130,7 @@ impl Drop for UpdateWaiting<'_> {
 }
 
 impl Service {
-    /// Raises `InvalidOption` for a certificate or a key that cannot be used.
+    /// Creates the service. Fails with `InvalidOption` if the certificate or the key cannot be used.
     pub(super) fn new(store: Arc<Store>, options: &ServerOptions) -> Result<Self> {
         let tls = options.tls.as_ref().map(Tls::new).transpose()?;
         Ok(Self {
@@ -152,7 +152,7 @@ impl Service {
         })
     }
 
-    /// Whether its account may have a request done; always where there are no accounts.
+    /// Checks whether the session's account may send a request. Always passes without accounts.
     pub(super) fn admit(&self, session: &Session, request: &Command) -> Result<(), Refusal> {
         let Some(accounts) = self.accounts.read().clone() else { return Ok(()) };
         let Err(denied) = access::admit(&accounts, request, |place| self.topic_at(place)) else { return Ok(()) };
@@ -170,13 +170,13 @@ impl Service {
         Err(Refusal::new(response::NO_PERMISSION, remark))
     }
 
-    /// Whether an account may send to a topic now; always where there are no accounts.
+    /// Returns whether an account may currently send to a topic. Always true without accounts.
     pub fn may_send(&self, account: Option<&str>, topic: &str) -> bool {
         let accounts = self.accounts.read().clone();
         accounts.is_none_or(|accounts| accounts.may(account, &Need::Send(topic.into())))
     }
 
-    /// The topic of what stands at a place, a half message's real one.
+    /// Returns the topic of the record at a physical offset. For a half message, the real topic.
     fn topic_at(&self, place: Place) -> Option<String> {
         match place {
             Place::Record(offset) => {
@@ -190,7 +190,7 @@ impl Service {
         }
     }
 
-    /// Has Python answer, at some time where the client wants no answer.
+    /// Lets Python answer a request. Does not wait if the client wants no answer.
     pub(super) async fn decide(&self, session: &Session, request: Command) -> Result<Command, Refusal> {
         if !request.is_one_way() {
             return self.answer_of_python(session, request).await;
@@ -202,7 +202,7 @@ impl Service {
         Ok(blank)
     }
 
-    /// Waits for Python's answer.
+    /// Lets Python answer a request and waits for the answer.
     pub(super) async fn answer_of_python(&self, session: &Session, request: Command) -> Result<Command, Refusal> {
         let blank = request.response(response::SUCCESS, None);
         session.known.store(true, Relaxed);
@@ -214,7 +214,7 @@ impl Service {
         })
     }
 
-    /// A topic's queues; one that is not known yet is asked for, and made where Python finds that right.
+    /// Returns a topic's queues. Asks Python about an unknown topic, and Python may create it.
     pub(super) async fn topic(&self, session: &Session, name: &str, wanted: Use) -> Result<TopicEntry, Refusal> {
         if let Some(entry) = self.tables.topic(name) {
             return Ok(entry);
@@ -226,7 +226,7 @@ impl Service {
         names::validate_topic(name)?;
         let asked = Event::UnknownTopic { name: name.to_owned(), create: wanted == Use::Send };
         succeeded(self.policy.ask(session.id, &session.address, asked).await?)?;
-        // Many may have waited for the same topic: what nobody will read is not looked for.
+        // Many may have waited for the same topic. Skip the lookup if the client no longer reads.
         if !session.outbox.is_open() {
             return Err(Refusal::new(response::SYSTEM_BUSY, "the client does not read its answers"));
         }
@@ -234,7 +234,7 @@ impl Service {
         self.tables.topic(name).ok_or_else(missing)
     }
 
-    /// A producer group's number on this connection; the first half message of a group makes it a producer of it.
+    /// Returns a producer group's id on this connection. The group's first half message registers it as a producer.
     pub(super) async fn producer(&self, session: &Session, group: &str, account: Option<&str>) -> Result<u32, Refusal> {
         let key = (group.to_owned(), account.map(str::to_owned));
         if let Some(number) = session.producers.lock().get(&key) {
@@ -248,14 +248,14 @@ impl Service {
         Ok(number)
     }
 
-    /// Has Python told again of a producer group that it has forgotten, with the group's next half message.
+    /// Forgets a producer group of a connection. Its next half message registers it with Python again.
     pub fn forget_producer(&self, connection: u64, group: &str) {
         if let Some(session) = self.sessions.lock().get(&connection).cloned() {
             session.producers.lock().retain(|(of, _), _| of != group);
         }
     }
 
-    /// Waits until a write may be acknowledged, without a thread of its own; returns what was written.
+    /// Waits until a write may be acknowledged, without blocking a thread. Returns what was written.
     pub(super) async fn acknowledged<T>(&self, written: Unacknowledged<'_, T>) -> Result<T, Refusal> {
         let (value, durable_first) = written.into_parts();
         if let Some(end) = durable_first {
@@ -264,8 +264,8 @@ impl Service {
         Ok(value)
     }
 
-    /// Secures new connections by this certificate, and lets these accounts ask, those that are connected among them.
-    /// After an error all is as it was; what is not given stays.
+    /// Uses this certificate for new connections, and these accounts for all connections, existing ones included.
+    /// `None` keeps the current value. An error changes nothing.
     pub fn set_secrets(&self, tls: Option<&TlsOptions>, accounts: Option<Accounts>) -> Result<()> {
         if let Some(options) = tls {
             let tls = Arc::new(Tls::new(options)?);
@@ -277,39 +277,39 @@ impl Service {
         Ok(())
     }
 
-    /// What new connections are secured by; `None`: they are plain.
+    /// Returns the TLS setup of new connections. `None` means without TLS.
     pub(super) fn tls(&self) -> Option<Arc<Tls>> {
         self.tls.read().clone()
     }
 
-    /// Bytes that clients hold.
+    /// Returns the number of bytes that clients hold.
     pub fn memory_held(&self) -> usize {
         self.budget.held()
     }
 
-    /// Sends a command to a client; false where its connection is gone or does not take it.
+    /// Sends a command to a client. Returns false if its connection has gone or does not accept it.
     pub fn send(&self, connection: u64, command: &Command) -> bool {
         let session = self.sessions.lock().get(&connection).cloned();
         session.is_some_and(|session| session.outbox.put(command))
     }
 
-    /// As `send`, and Python is told of the answer, which names the command by its `opaque`.
+    /// Sends a command to a client and reports its answer, with the same `opaque`, to Python. Returns as `send` does.
     pub fn ask(&self, connection: u64, command: &Command) -> bool {
         let Some(session) = self.sessions.lock().get(&connection).cloned() else { return false };
         let mut asked = session.asked.lock();
         asked.len() < ASKED_MAX && session.outbox.put(command) && asked.insert(command.opaque)
     }
 
-    /// Hands a client's answer to Python; one to what it was not asked is nobody's.
+    /// Reports a client's answer to Python. Ignores an answer to a request that was not sent.
     pub(super) fn answered(&self, session: &Session, answer: Command) {
         if session.asked.lock().remove(&answer.opaque) && answer.body.len() <= ANSWER_BODY_MAX {
             let charge = session.account.charge(answer.memory() + WAITING_COST);
-            // Where the line is full it is as if the client had not answered.
+            // If the queue to Python is full, this has the same effect as if the client had not answered.
             let _ = self.policy.tell(session.id, &session.address, Event::ClientAnswer(answer), Some(charge));
         }
     }
 
-    /// Ends a connection.
+    /// Closes a connection.
     pub fn close_connection(&self, connection: u64) {
         if let Some(session) = self.sessions.lock().get(&connection) {
             session.outbox.close();
@@ -334,13 +334,13 @@ impl Service {
         if self.sessions.lock().remove(&session.id).is_some() {
             self.counters.connections.fetch_sub(1, Relaxed);
             if session.known.load(Relaxed) {
-                // Refused only where the server has stopped.
+                // This fails only if the server has stopped.
                 let _ = self.policy.tell(session.id, &session.address, Event::ConnectionClosed, None);
             }
         }
     }
 
-    /// Has Python log why a connection is ended: a frame that was none, a handshake that failed.
+    /// Lets Python log why a connection is closed: a malformed frame or a failed TLS handshake.
     pub(super) fn refused(&self, session: &Session, why: String) {
         self.note(session, Event::ConnectionRefused { reason: why });
     }
@@ -350,7 +350,7 @@ impl Service {
     }
 }
 
-/// The number of a producer, 0 where the answer names none; or why the client is refused.
+/// Returns the producer's id in the answer (0 if missing), or the reason of the refusal.
 fn succeeded(answer: Answer) -> Result<u32, Refusal> {
     match answer {
         Answer::Producer(number) => Ok(number),

@@ -1,8 +1,8 @@
 //! Answers the end of a transaction whose half message retention has removed.
 //!
-//! In:     an end that found no half message.
-//! Out:    what became of the transaction, as far as its final message or its discarded copy tells.
-//! Always: files are read without the put lock, and only so many: anybody may send such an end.
+//! In:     an end whose half message was not found.
+//! Out:    the outcome, if a final message or a discarded copy proves it.
+//! Always: files are read without the put lock, and their number is limited, because anybody may send such an end.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::half::HalfFacts;
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use crate::record::TransactionType;
 
-/// Slots of index files that one end may look at: one for each topic in each file.
+/// The maximum of index slots that one end may read: one for each topic in each file.
 const SLOTS_MAX: usize = 1 << 16;
 
 impl Shared {
-    /// Where an end found nothing: what the transaction left, if its half message is gone; else the same error.
+    /// Returns the outcome that a removed half's transaction left in the log, or the original error.
     pub(super) fn look_for_gone(&self, end: &End, result: Result<Ended>) -> Result<Ended> {
         if !matches!(result, Err(Error::TransactionNotFound { .. })) {
             return result;
@@ -38,7 +38,7 @@ impl Shared {
             Err(error) => Err(error),
         };
         let mut inner = self.inner.lock();
-        // It was counted as not found.
+        // The failed end was counted as not found.
         inner.counts.not_found -= 1;
         inner.count_ends(&[end], std::slice::from_ref(&again));
         again
@@ -54,11 +54,11 @@ impl Shared {
         Ok(entry.is_none_or(|entry| entry.physical_offset.0 < self.log.segments.first()))
     }
 
-    /// What the final message or the discarded copy of a half that is gone says: both name its physical offset.
+    /// Returns the outcome from a final message or a discarded copy. Both contain the half's physical offset.
     fn outcome_left(&self, end: &End, mut topics: Vec<Arc<str>>) -> Result<Option<Outcome>> {
         let Some(id) = end.transaction_id.as_deref() else { return Ok(None) };
         topics.retain(|topic| ![HALF_TOPIC, OP_TOPIC].contains(&&**topic));
-        // The topic of discarded copies first.
+        // Searches the topic of discarded copies first.
         topics.sort_by(|one, other| (&**one != DISCARD_TOPIC, one).cmp(&(&**other != DISCARD_TOPIC, other)));
         topics.dedup();
         let files = self.index_files.lock().len().max(1);
@@ -67,7 +67,7 @@ impl Shared {
                 let found = self.log.read(physical_offset, self.log.appended(), |view, _| {
                     let parked = view.topic == DISCARD_TOPIC;
                     let named = view.prepared_transaction_offset.0;
-                    // A broker's discarded copy names no physical offset.
+                    // A broker's discarded copy contains no physical offset.
                     let names_it = named == end.half.physical_offset || (parked && named == 0);
                     let ends = parked || view.transaction_type() == TransactionType::Commit;
                     if view.topic != &**topic || view.unique_id() != Some(id) || !names_it || !ends {

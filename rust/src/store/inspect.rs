@@ -1,7 +1,9 @@
-//! Inspect: what a repair asks of a store that opens again.
+//! Compares the index of an open store with its log, for a repair.
 //!
-//! In: an open store. Out: what the index and the log say differently. Always: comparing writes nothing. Not here:
-//! comparing queues and transactions (Python), mending files (`repair`).
+//! In:     an open store.
+//! Out:    differences between index and log.
+//! Always: writes nothing.
+//! Not:    comparing queues and transactions (Python), repairing files (`repair`).
 
 use super::Store;
 use crate::commit_log::Scanner;
@@ -11,12 +13,12 @@ use crate::java;
 use crate::record::properties::TAGS;
 use crate::units::{PhysicalOffset, to_u64};
 
-/// Findings of one kind that are told.
+/// The maximum of reported findings of one kind.
 const FINDINGS_MAX: usize = 1_000;
 
 impl Store {
-    /// What is wrong with the index, as texts: entries that lead to no record with such a key, keys that lead nowhere; and
-    /// how many entries there are.
+    /// Returns the number of index entries, and a text for each problem: entries that point to no record with such a
+    /// key, and keys without an entry.
     pub fn check_index(&self) -> Result<(u64, Vec<String>)> {
         let shared = &self.shared;
         shared.refresh()?;
@@ -39,7 +41,7 @@ impl Store {
         let in_memory = inner.derived.dispatcher.index.iter().chain(inner.derived.index_in_flight.iter());
         found.extend(in_memory.map(|entry| (entry.physical_offset, entry.hash)));
         drop(inner);
-        // The index may still name what retention removed, and before recovery what a crash took.
+        // The index may still contain records that retention removed, and before recovery those that a crash took.
         found.retain(|(physical_offset, _)| physical_offset.0 >= first && physical_offset.0 < end);
         for entries in [&mut expected, &mut tags, &mut found] {
             entries.sort_unstable();
@@ -49,7 +51,7 @@ impl Store {
             format!("index: {what} (hash {hash}, record at {physical_offset})")
         };
         let missing = expected.iter().filter(|entry| found.binary_search(entry).is_err());
-        // A broker of 5.4 indexes tags as well, which here nobody asks for: they may be there.
+        // A RocketMQ 5.4 broker also indexes tags. txstore does not query them, so they are no problem.
         let wrong =
             found.iter().filter(|entry| expected.binary_search(entry).is_err() && tags.binary_search(entry).is_err());
         let texts = missing.take(FINDINGS_MAX).map(|entry| told(entry, "a key of a record does not lead to it"));

@@ -1,7 +1,9 @@
-//! Layout check: what a directory contains, before anything in it is touched.
+//! Checks what a directory contains before anything in it is changed.
 //!
-//! In: a directory, options, remembered settings. Out: whether it is a store, and its files' sizes. Always: reads only;
-//! what is no store, or a kind of store that we cannot continue, is refused by name. Not here: locks, recovery.
+//! In:     a directory, options, stored settings.
+//! Out:    whether it is a store, and the sizes of its files.
+//! Always: reads only. A directory that is not a store, or a store that txstore cannot continue, is refused by name.
+//! Not:    locks, recovery.
 
 use crate::consume_queue;
 use crate::error::{Error, Result};
@@ -12,14 +14,14 @@ use crate::options::{COMMIT_LOG_FILE_SIZE, CONSUME_QUEUE_FILE_SIZE, FILE_SIZE_MA
 use crate::settings::Settings;
 use crate::storage::Storage;
 
-/// Sizes of the files.
+/// The sizes of the store's files.
 pub(super) struct Geometry {
     pub(super) commit_log: u64,
     pub(super) consume_queue: u64,
     pub(super) index: IndexGeometry,
 }
 
-/// Kinds of stores that we cannot continue (docs/format.md).
+/// Refuses kinds of stores that txstore cannot continue (docs/format.md).
 pub(super) fn refuse(storage: &dyn Storage) -> Result<()> {
     if storage.len("consumequeue/CURRENT")?.is_some() {
         return Err(foreign(
@@ -53,7 +55,7 @@ pub(super) fn refuse(storage: &dyn Storage) -> Result<()> {
     Ok(())
 }
 
-/// The files' sizes: the store's own, else what is asked for, else RocketMQ's.
+/// Returns the files' sizes: those of the store, or those in the options, or RocketMQ's defaults.
 pub(super) fn geometry(storage: &dyn Storage, options: &StoreOptions, settings: Option<&Settings>) -> Result<Geometry> {
     let own = log_file_size(storage, settings)?;
     let commit_log = agree("mapped_file_size_commit_log", own, options.commit_log_file_size, COMMIT_LOG_FILE_SIZE)?;
@@ -91,7 +93,7 @@ fn index_geometry(storage: &dyn Storage, options: &StoreOptions, settings: Optio
     Ok(geometry)
 }
 
-/// The store's own size rules; asking for another is an error, not a wish.
+/// Returns the store's own size. An option with a different size is an error.
 fn agree(option: &str, own: Option<u64>, asked: Option<u64>, default: u64) -> Result<u64> {
     match (own, asked) {
         (Some(own), Some(asked)) if own != asked => Err(Error::InvalidOption {

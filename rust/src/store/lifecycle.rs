@@ -1,8 +1,8 @@
-//! Lifecycle: whether this handle may be used: open or closed, in the process that opened it, writable or poisoned.
+//! Decides whether a store handle may be used: open, in the process that opened it, writable, not poisoned.
 //!
-//! In:     forks, closes, errors that leave files unknown.
+//! In:     forks, closes, errors after which the files' state is unknown.
 //! Out:    errors for calls that are refused.
-//! Always: a poisoned store writes nothing any more. Only a new opening recovers it.
+//! Always: a poisoned store writes nothing. Only a new opening recovers it.
 
 use std::sync::atomic::Ordering;
 
@@ -13,11 +13,11 @@ use crate::storage::disk::close_in_child;
 use crate::storage::{Lock, Opener};
 use crate::sync::{AtomicBool, Mutex};
 
-/// How often this process was forked, as far as it was told (see `note_fork`).
+/// How many forks this process was told about (see `note_fork`).
 static FORKS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-/// Tells the engine that this process is a forked child: handles that its parent opened refuse to work in it, and it
-/// closes its copies of the locks that its parent holds.
+/// Marks this process as a forked child: handles that its parent opened refuse to work in it, and it closes its copies
+/// of its parent's locks.
 pub fn note_fork() {
     FORKS.fetch_add(1, Ordering::SeqCst);
     close_in_child();
@@ -28,10 +28,10 @@ pub fn note_fork() {
 pub(super) struct Lifecycle {
     is_closed: AtomicBool,
     is_poisoned: AtomicBool,
-    /// `FORKS` when the store was opened.
+    /// The value of `FORKS` when the store was opened.
     forks: u64,
     process: u32,
-    /// The locks of a writer, until it has handed the store over.
+    /// The writer's locks, until the clean close.
     file_locks: Mutex<Vec<Box<dyn Lock>>>,
 }
 
@@ -54,7 +54,7 @@ impl Lifecycle {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Closes; returns whether it was open.
+    /// Marks the store as closed. Returns whether it was open.
     pub(super) fn close(&self) -> bool {
         !self.is_closed.swap(true, Ordering::SeqCst)
     }
@@ -67,12 +67,12 @@ impl Lifecycle {
         self.is_poisoned.store(true, Ordering::Release);
     }
 
-    /// Gives the writer's locks back, so that another process may open the store.
+    /// Releases the writer's locks, so that another process may open the store.
     pub(super) fn unlock_files(&self) {
         self.file_locks.lock().clear();
     }
 
-    /// Refuses in a forked child and on a closed handle.
+    /// Fails in a forked child and on a closed handle.
     #[inline]
     pub(super) fn check_open(&self) -> Result<()> {
         if self.is_forked() {
@@ -92,7 +92,7 @@ impl Lifecycle {
     }
 }
 
-/// Poisons the store if a panic unwinds: it leaves what a lock guards unknown, so nothing more is written.
+/// Poisons the store if a panic unwinds. The state under a lock is then unknown, so nothing more is written.
 pub(super) struct PoisonOnPanic<'a>(pub(super) &'a Shared);
 
 impl Drop for PoisonOnPanic<'_> {
@@ -105,13 +105,13 @@ impl Drop for PoisonOnPanic<'_> {
 }
 
 impl Shared {
-    /// Refuses in a forked child and on a closed handle.
+    /// Fails in a forked child and on a closed handle.
     #[inline]
     pub(super) fn check_open(&self) -> Result<()> {
         self.lifecycle.check_open()
     }
 
-    /// Refuses what a reader or a poisoned store cannot do.
+    /// Fails for a write in a read-only or poisoned store.
     #[inline]
     pub(super) fn check_writable(&self, what: &'static str) -> Result<()> {
         self.check_open()?;
@@ -124,7 +124,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Stops all writing after an error that leaves the files unknown. Returns the error.
+    /// Stops all writing after an error that leaves the files' state unknown. Returns the error.
     pub(super) fn poison_on(&self, error: Error) -> Error {
         if let Error::StorePoisoned { why } = &error {
             self.commit.poison(why);

@@ -1,9 +1,9 @@
-//! Offers the calls that never wait, to callers that hold a lock of their own, such as Python's interpreter lock.
+//! Offers calls that never wait, for callers that hold another lock, such as Python's interpreter lock.
 //!
 //! In:     the same calls as the store's.
-//! Out:    the same results; `Error::WouldWait` where the call would have to wait for a lock or probably for the disk. Then
-//!         nothing has changed, and the caller uses the store's call of the same name.
-//! Always: locks are tried, never waited for. Calls that write say themselves whether they may wait (`Wait`).
+//! Out:    the same results, or `Error::WouldWait` if the call would have to wait for a lock or probably for the disk.
+//!         Then nothing has changed, and the caller uses the store's call of the same name.
+//! Always: locks are tried, never waited for. Calls that write take an argument that says whether they may wait (`Wait`).
 
 use super::{Store, StoredRecord, Wait};
 use crate::error::{Error, Result};
@@ -14,14 +14,14 @@ use crate::units::{QueueId, QueueOffset};
 pub struct Now<'s>(&'s Store);
 
 impl Store {
-    /// The calls that never wait.
+    /// Returns the calls that never wait.
     pub const fn now(&self) -> Now<'_> {
         Now(self)
     }
 }
 
 impl Now<'_> {
-    /// Reads messages of a queue that were stored not long ago.
+    /// Reads messages of a queue that were stored recently.
     pub fn read(
         self,
         topic: &str,
@@ -32,11 +32,11 @@ impl Now<'_> {
     ) -> Result<(Vec<StoredRecord>, QueueOffset)> {
         self.check_writer()?;
         let read = self.0.read_in((topic, queue_id), queue_offset, max_messages, tags, u64::MAX, Wait::No);
-        // The call that may wait meets the same error, and knows more about it.
+        // The call that may wait gets the same error with more detail.
         read.map_err(|_| Error::WouldWait)
     }
 
-    /// The first entry of a queue, and one past its last visible one.
+    /// Returns the first queue offset, and the queue offset after the last visible entry.
     pub fn queue_range(self, topic: &str, queue_id: QueueId) -> Result<(u64, u64)> {
         self.check_writer()?;
         let shared = &self.0.shared;
@@ -44,14 +44,14 @@ impl Now<'_> {
         shared.range_in(&*shared.inner.try_lock().ok_or(Error::WouldWait)?, topic, queue_id)
     }
 
-    /// The offset up to which a group has acknowledged a queue, if it has.
+    /// Returns the queue offset up to which a group has acknowledged a queue, if it has.
     pub fn consumer_offset(self, topic: &str, group: &str, queue_id: QueueId) -> Result<Option<u64>> {
         self.check_writer()?;
         self.0.shared.check_open()?;
         Ok(self.0.shared.configuration.offsets.try_lock().ok_or(Error::WouldWait)?.get(topic, group, queue_id))
     }
 
-    /// Sets the offset up to which a group has acknowledged a queue, in memory.
+    /// Sets the queue offset up to which a group has acknowledged a queue, in memory.
     pub fn set_consumer_offset(self, topic: &str, group: &str, queue_id: QueueId, queue_offset: u64) -> Result<()> {
         let shared = &self.0.shared;
         shared.check_writable("acknowledging")?;
@@ -62,7 +62,7 @@ impl Now<'_> {
         Ok(())
     }
 
-    /// Hands a transaction out again in `in_ms`; see `Store::look_again`.
+    /// Makes a transaction due again in `in_ms`. See `Store::look_again`.
     pub fn look_again(self, half_queue_offset: u64, in_ms: i64, asked: bool) -> Result<bool> {
         let shared = &self.0.shared;
         shared.check_open()?;
@@ -70,7 +70,7 @@ impl Now<'_> {
         shared.look_again_in(&mut inner, half_queue_offset, in_ms, asked)
     }
 
-    /// Notes that the local transaction of a half has ended; see `Store::local_transaction_ended`.
+    /// Notes that a half's local transaction has ended. See `Store::local_transaction_ended`.
     pub fn local_transaction_ended(self, half_queue_offset: u64) -> Result<()> {
         let shared = &self.0.shared;
         shared.check_open()?;
@@ -79,7 +79,7 @@ impl Now<'_> {
         Ok(())
     }
 
-    /// A reader of another process's store first reads what its writer has appended.
+    /// Fails with `WouldWait` in a reader, because it must first read what its writer has appended.
     fn check_writer(self) -> Result<()> {
         if self.0.is_read_only() { Err(Error::WouldWait) } else { Ok(()) }
     }

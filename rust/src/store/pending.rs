@@ -1,8 +1,8 @@
-//! Pending: transactions without an outcome, for the policy that decides about checks.
+//! Pending transactions, for the policy that decides about checks.
 //!
-//! In:     the table; decisions, such as when to look again, and that a check was sent.
+//! In:     the table, and notes of the policy: when to look again, and that a check was sent.
 //! Out:    facts about pending transactions.
-//! Always: writes no byte to disk (T14).
+//! Always: writes nothing to disk (T14).
 
 use super::{Inner, Shared, Store};
 use crate::error::{Error, Result};
@@ -12,27 +12,27 @@ use crate::mutant::{Mutant, mutated};
 use crate::units::{PhysicalOffset, QueueOffset};
 
 impl Store {
-    /// Pending transactions that are due, the longest due first, at most `limit`.
+    /// Returns at most `limit` pending transactions that are due, the longest due first.
     pub fn halves_due(&self, limit: usize) -> Result<Vec<Waiting>> {
         self.shared.refresh()?;
         let now_ms = self.shared.clock.monotonic_ms();
         Ok(scan::due(&self.shared.inner.lock().derived.table, now_ms, limit))
     }
 
-    /// Pending transactions after a half queue offset (`None`: from the first), at most `limit`.
+    /// Returns at most `limit` pending transactions after a half queue offset (`None`: from the first).
     pub fn halves_waiting(&self, after: Option<u64>, limit: usize) -> Result<Vec<Waiting>> {
         self.shared.refresh()?;
         let now_ms = self.shared.clock.monotonic_ms();
         Ok(scan::waiting_after(&self.shared.inner.lock().derived.table, after, limit, now_ms))
     }
 
-    /// Hands a transaction out again in `in_ms`; `asked`: a check is sent, and counts. Whether it pends still.
+    /// Makes a transaction due again in `in_ms`. `asked` counts a check as sent. Returns whether it is still pending.
     pub fn look_again(&self, half_queue_offset: u64, in_ms: i64, asked: bool) -> Result<bool> {
         self.shared.check_open()?;
         self.shared.look_again_in(&mut self.shared.inner.lock(), half_queue_offset, in_ms, asked)
     }
 
-    /// Hands transactions out again in `in_ms`; those that do not pend any more are passed over.
+    /// Makes transactions due again in `in_ms`. Ignores transactions that are no longer pending.
     pub fn look_again_all(&self, half_queue_offsets: impl Iterator<Item = u64>, in_ms: i64) -> Result<()> {
         self.shared.check_open()?;
         let due_ms = self.shared.clock.monotonic_ms().saturating_add(in_ms.max(0));
@@ -45,7 +45,8 @@ impl Store {
         Ok(())
     }
 
-    /// A check was answered: not known yet. Whether it pends there, of that group if one is given; else nothing is noted.
+    /// Notes the check answer "unknown". Returns whether the transaction is pending at this position and, if a group is
+    /// given, belongs to it. Otherwise notes nothing.
     pub fn check_unknown(&self, half: HalfCopy, group: Option<&str>) -> Result<bool> {
         self.shared.check_open()?;
         let mut inner = self.shared.inner.lock();
@@ -61,21 +62,21 @@ impl Store {
         Ok(is_it)
     }
 
-    /// The local transaction of a half has ended here: its age counts from now.
+    /// Notes that a half's local transaction ended in this process. The transaction's age counts from now.
     pub fn local_transaction_ended(&self, half_queue_offset: u64) -> Result<()> {
         self.shared.check_open()?;
         self.shared.local_transaction_ended_in(&mut self.shared.inner.lock(), half_queue_offset);
         Ok(())
     }
 
-    /// Milliseconds until the first pending transaction is due; `None`: nothing pends.
+    /// Returns the milliseconds until the first pending transaction is due, or `None` if none is pending.
     pub fn next_due_in_ms(&self) -> Result<Option<i64>> {
         self.shared.check_open()?;
         let due_ms = self.shared.inner.lock().derived.table.next_due_ms();
         Ok(due_ms.map(|due_ms| due_ms - self.shared.clock.monotonic_ms()))
     }
 
-    /// The record of a half message.
+    /// Returns the record of a half message.
     pub fn half(&self, half_queue_offset: QueueOffset) -> Result<super::StoredRecord> {
         self.shared.refresh()?;
         let inner = self.shared.inner.lock();

@@ -1,8 +1,8 @@
-//! Readers: what they may see, and how they learn that there is more.
+//! What readers may see, and how they learn of new messages.
 //!
 //! In:     ends of the log, as appends and syncs reach them.
-//! Out:    the visible end, in this process and in the published page; readers that wait are woken.
-//! Always: nothing above the visible end is shown. A wake-up is never lost.
+//! Out:    the visible end, in this process and in the published page. Wakes waiting readers.
+//! Always: nothing above the visible end is shown. No wake-up is lost.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -14,10 +14,10 @@ use crate::published::Published;
 use crate::sync::{AtomicUsize, Condvar, Mutex, fence};
 use crate::units::PhysicalOffset;
 
-/// How often a reader of another process's store looks again: no one can wake it.
+/// How often a reader of another process's store looks again, in milliseconds. It cannot be woken.
 const LOOK_AGAIN_MS: i64 = 20;
 
-/// A count to wait on: one thread would take a flag down before another has seen it.
+/// A counter to wait on. With a flag, one thread could reset it before another has seen it.
 #[derive(Debug, Default)]
 pub(super) struct Wake {
     count: Mutex<u64>,
@@ -25,19 +25,19 @@ pub(super) struct Wake {
 }
 
 impl Wake {
-    /// Wakes all that wait.
+    /// Wakes all waiters.
     pub(super) fn set(&self) {
         let mut count = self.count.lock();
         *count = count.wrapping_add(1);
         self.changed.notify_all();
     }
 
-    /// Returns the count. Take it before you look at what you wait for.
+    /// Returns the counter. Read it before you check the condition that you wait for.
     pub(super) fn seen(&self) -> u64 {
         *self.count.lock()
     }
 
-    /// Waits until the count differs from `seen`, or the time is over; returns the count.
+    /// Waits until the counter differs from `seen` or the time is over. Returns the counter.
     pub(super) fn wait_ms(&self, seen: u64, milliseconds: u64) -> u64 {
         let mut count = self.count.lock();
         if *count == seen {
@@ -47,14 +47,14 @@ impl Wake {
     }
 }
 
-/// What readers are told.
+/// What readers can see.
 #[derive(Debug, Default)]
 pub(super) struct Readers {
-    /// A writer's page from the start; a reader's as soon as a writer has made it.
+    /// The published page. A writer has it from the start, a reader as soon as a writer has created it.
     page: OnceLock<Published>,
-    /// Readers that wait for messages sleep here.
+    /// Readers wait here for messages.
     arrival: Wake,
-    /// How many sleep, or are about to.
+    /// The number of readers that wait or are about to wait.
     waiters: AtomicUsize,
 }
 
@@ -63,41 +63,41 @@ impl Readers {
         Self { page: page.map(OnceLock::from).unwrap_or_default(), ..Self::default() }
     }
 
-    /// The page that readers in other processes read; `None` before any writer has made it.
+    /// Returns the page that readers in other processes read, or `None` before a writer has created it.
     pub(super) fn page(&self) -> Option<&Published> {
         self.page.get()
     }
 
-    /// Keeps a page that a writer has made since. Another thread may have opened it, too: one of the two is kept.
+    /// Stores a page that a writer has created. If another thread has also opened it, one of the two is kept.
     pub(super) fn set_page(&self, page: Published) {
         let _ = self.page.set(page);
     }
 
-    /// Tells readers in other processes how far they may read.
+    /// Publishes to other processes how far they may read.
     pub(super) fn publish_visible(&self, end: u64) {
         if let Some(published) = self.page() {
             published.set_appended(PhysicalOffset(end));
         }
     }
 
-    /// Wakes readers that wait, if there are any.
+    /// Wakes waiting readers, if there are any.
     #[inline]
     pub(super) fn announce(&self) {
-        // Either the waiter sees the new end, or this sees the waiter.
+        // The fence guarantees that the waiter sees the new end, or this thread sees the waiter.
         fence(Ordering::SeqCst);
         if self.waiters.load(Ordering::SeqCst) > 0 {
             self.arrival.set();
         }
     }
 
-    /// Wakes all readers that wait: the store closes.
+    /// Wakes all waiting readers because the store closes.
     pub(super) fn wake_all(&self) {
         self.arrival.set();
     }
 }
 
 impl Shared {
-    /// How far readers may read.
+    /// Returns how far readers may read.
     pub(super) fn visible_end(&self) -> u64 {
         match self.options.flush_disk_type {
             FlushDiskType::Sync if !self.options.read_only => self.log.durable(),
@@ -122,7 +122,7 @@ impl Shared {
     fn wait_visible(&self, physical_offset: PhysicalOffset, until_ms: i64) -> Result<PhysicalOffset> {
         loop {
             let seen = self.readers.arrival.seen();
-            // Asked after `seen`: a close that came before it wakes no one any more.
+            // Checked after `seen`, because a close before `seen` wakes no waiter later.
             self.check_open()?;
             let end = self.visible_end();
             let left_ms = until_ms - self.clock.monotonic_ms();
@@ -144,7 +144,7 @@ impl Store {
         let timeout_ms = i64::try_from(timeout_ms).unwrap_or(i64::MAX);
         let until_ms = shared.clock.monotonic_ms().saturating_add(timeout_ms);
         shared.readers.waiters.fetch_add(1, Ordering::SeqCst);
-        // The other half of the fence in `announce`: without it a processor may look at the end before it is counted.
+        // Pairs with the fence in `announce`. Without it, a processor may read the end before this waiter is counted.
         fence(Ordering::SeqCst);
         let result = shared.wait_visible(physical_offset, until_ms);
         shared.readers.waiters.fetch_sub(1, Ordering::SeqCst);

@@ -1,19 +1,20 @@
-//! Room: whether the store takes messages now.
+//! Checks whether the store can take messages now.
 //!
 //! In:     an open store.
-//! Out:    nothing, or the error with which a send would fail: a poisoned store, a full disk, no file handles.
-//! Always: takes the space that a send would take, so space that has come back is found without a send.
+//! Out:    nothing, or the error with which a send would fail: a poisoned store, a full disk, too many open files.
+//! Always: takes the space that a send would take, so that freed space is noticed without a send.
 
 use super::batch::Wait;
 use super::{PoisonOnPanic, Store};
 use crate::commit_log::Urgency;
 use crate::error::{Error, Result};
 
-/// The part of a file of the log that is taken at most, so that asking begins no file long before a message needs it.
+/// At most this part of a log file is taken, so that a check does not begin a file long before a message needs it.
 const FILE_PART: u64 = 8;
 
 impl Store {
-    /// Checks that a large message could be sent now, and takes space for it. Raises what the send would raise.
+    /// Checks that a large message could be sent now, and takes space for it. Fails with the error that a send would
+    /// get.
     pub fn check_room(&self) -> Result<()> {
         let shared = &self.shared;
         shared.check_writable("sending")?;

@@ -1,7 +1,7 @@
-//! Sight: a store as a reader in another process finds it at one moment.
+//! The state of a store as a reader in another process sees it at one moment.
 //!
 //! In:     the locks of writers, and the end that a writer publishes.
-//! Out:    who writes, how far the log may be read, and how far there must be records.
+//! Out:    the kind of writer, how far the log may be read, and how far there must be records.
 //! Always: takes no lock and writes nothing.
 
 use crate::delay::DelayProgress;
@@ -11,40 +11,40 @@ use crate::published::Published;
 use crate::recovery::Known;
 use crate::storage::Storage;
 
-/// Who writes a store.
+/// The process that writes a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LiveWriter {
     /// A txstore process. It publishes how far the log may be read.
     Ours,
-    /// A txstore process that is opening the store: the end of the log may change in any way.
+    /// A txstore process that is opening the store. The end of the log may change in any way.
     Opening,
-    /// A broker, which publishes nothing: the log itself is asked.
+    /// A broker. It publishes nothing, so the reader examines the log itself.
     Broker,
     /// No process.
     Nobody,
 }
 
-/// A store as a reader finds it at one moment.
+/// The state of a store as a reader sees it at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sight {
     pub(super) writer: LiveWriter,
-    /// `None`: nothing was published yet.
+    /// The published epoch. `None`: nothing was published yet.
     pub(super) epoch: Option<u64>,
-    /// How far the log may be read; `u64::MAX`: to its last whole record.
+    /// How far the log may be read. `u64::MAX`: up to its last complete record.
     pub(super) limit: u64,
-    /// Records below this end must be there.
+    /// The end below which all records must exist.
     pub(super) floor: u64,
-    /// Where the log begins, as far as it was published.
+    /// The published start of the log.
     pub(super) minimum: u64,
 }
 
 impl Sight {
-    /// Looks at a store; `published` is the page in which a writer publishes.
+    /// Takes a sight of a store. `published` is the page in which a writer publishes.
     pub(super) fn of(storage: &dyn Storage, published: Option<&Published>) -> Result<Self> {
-        // The epoch comes first, so that a change after it is noticed by `is_same`.
+        // The epoch is read first, so that `is_same` notices a later change.
         let epoch = published.map(Published::epoch);
         let writer = if storage.is_locked(LOCK, PUBLISHER_BYTE)? {
-            // A page that cannot be read yet belongs to a writer that has only begun.
+            // A page that cannot be read yet belongs to a writer that has just started.
             if epoch.is_some_and(|epoch| epoch.is_multiple_of(2)) { LiveWriter::Ours } else { LiveWriter::Opening }
         } else if storage.is_locked(LOCK, WRITER_BYTE)? {
             LiveWriter::Broker
@@ -63,12 +63,12 @@ impl Sight {
         Ok(Self { writer, epoch, limit, floor, minimum })
     }
 
-    /// Whether nothing but appends and retention came between two sights.
+    /// Returns whether only appends and retention happened between two sights.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (self.writer, self.epoch) == (other.writer, other.epoch)
     }
 
-    /// Returns what recovery needs to know of the store in order to follow its writers.
+    /// Returns what recovery must know about the store to follow its writers.
     pub(super) fn known(&self, end: KnownEnd, half_progress: u64) -> Known {
         Known {
             read_only: true,
@@ -82,7 +82,7 @@ impl Sight {
     }
 }
 
-/// Returns how far a reader may read where no broker writes.
+/// Returns how far a reader may read if no broker writes.
 fn shown_until(published: &Published, is_live: bool) -> u64 {
     match (is_live, published.sync_failed()) {
         (true, _) => published.appended().0,

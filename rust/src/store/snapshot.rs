@@ -1,9 +1,9 @@
-//! Writes snapshots: the state at one position of the log, taken in passing and encoded while sends go on.
+//! Writes snapshots: the state at one position of the log, encoded while sends go on.
 //!
-//! In:     a caller, every minute and at the close.
-//! Out:    the snapshot file and the checkpoint; nothing where they hold the current state already.
+//! In:     calls, every minute and at the close.
+//! Out:    the snapshot file and the checkpoint. Nothing if they already contain the current state.
 //! Always: everything derived from the log below the position is synced first. The put lock is held to share the table's
-//!         blocks and to copy the queues' ends, not to copy, encode or write transactions.
+//!         blocks and to copy the queues' ends, but not to copy, encode or write transactions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,10 +19,10 @@ use crate::snapshot::{Anchor, QueueExtent, Snapshot};
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::units::{PhysicalOffset, QueueId, TimestampMs};
 
-/// A snapshot holds ages as wall times. It is written again when the wall clock has been set by more than this.
+/// A snapshot stores ages as wall times. It is written again after the wall clock was changed by more than this.
 const CLOCK_STEP_MS: i64 = 1_000;
 
-/// What tells one state from another without looking at all of it.
+/// Distinguishes two states without comparing all of their contents.
 #[derive(Clone, Copy, Debug)]
 struct StateMark {
     position: u64,
@@ -34,7 +34,7 @@ struct StateMark {
 }
 
 impl StateMark {
-    /// Whether a snapshot of the state `self` is one of the state `other`, too.
+    /// Returns whether a snapshot of the state `self` is also one of the state `other`.
     fn is_same(&self, other: &Self) -> bool {
         let clock_step_ms = self.to_wall_ms.abs_diff(other.to_wall_ms);
         self.position == other.position
@@ -43,19 +43,19 @@ impl StateMark {
     }
 }
 
-/// What the snapshot file holds.
+/// The state of the snapshot file.
 #[derive(Debug)]
 pub(super) struct SnapshotState {
-    /// The end of the log that it covers.
+    /// The end of the log that the snapshot covers.
     position: AtomicU64,
-    /// The state that it holds; `None`: not known.
+    /// The state in the snapshot. `None`: unknown.
     stored: Mutex<Option<StateMark>>,
-    /// A queue's file was found damaged: the next opening is to build all queues again, without a snapshot.
+    /// A queue's file is damaged. The next opening must build all queues again, without a snapshot.
     are_queues_damaged: AtomicBool,
 }
 
 impl SnapshotState {
-    /// Of a store that was opened with a snapshot up to `position`.
+    /// Creates the state for a store that was opened with a snapshot up to `position`.
     pub(super) fn new(position: u64) -> Self {
         Self {
             position: AtomicU64::new(position),
@@ -64,7 +64,7 @@ impl SnapshotState {
         }
     }
 
-    /// The end of the log that the snapshot covers.
+    /// Returns the end of the log that the snapshot covers.
     pub(super) fn position(&self) -> u64 {
         self.position.load(Ordering::Acquire)
     }
@@ -74,7 +74,7 @@ impl SnapshotState {
         self.are_queues_damaged.store(true, Ordering::Release);
     }
 
-    /// Whether a queue's file was found damaged.
+    /// Returns whether a queue's file is damaged.
     pub(super) fn are_queues_damaged(&self) -> bool {
         self.are_queues_damaged.load(Ordering::Acquire)
     }
@@ -106,7 +106,7 @@ impl Shared {
         self.snapshot_alone()
     }
 
-    /// The same, for the holder of the maintenance lock.
+    /// Does the same as `snapshot`, for the holder of the maintenance lock.
     pub(super) fn snapshot_alone(&self) -> Result<()> {
         let mark = self.state_mark(&self.inner.lock());
         if self.snapshots.stored.lock().is_some_and(|stored| stored.is_same(&mark)) {
@@ -130,7 +130,7 @@ impl Shared {
         }
         let indexed = self.index_files.lock().sync();
         self.synced(indexed)?;
-        // Before the snapshot: what is delivered below its position is not looked for in the log again.
+        // Written before the snapshot, because a delivery below the snapshot's position is not read from the log again.
         self.configuration.delay_offsets.lock().write(self.storage.as_ref(), delays, self.clock.wall())?;
         Snapshot::store(self.storage.as_ref(), &bytes)?;
         self.snapshots.position.store(mark.position, Ordering::Release);

@@ -1,9 +1,9 @@
-//! Statistics: totals of an open store, how transactions ended since it was opened, and what is pending by topic and group.
+//! Returns totals of an open store, counts of ended transactions, and pending transactions by topic and group.
 //!
 //! In:     the table, and the records of pending half messages.
 //! Out:    counts.
-//! Always: no record is read under the put lock, and each is read once while its transaction is pending.
-//! Not here: names of metrics (Python).
+//! Always: no record is read under the put lock, and each is read only once while its transaction is pending.
+//! Not:    names of metrics (Python).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ pub(super) type PendingTopics = HashMap<u64, Arc<str>>;
 /// Pending transactions of a topic and a producer group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingRow {
-    /// The topic that its messages are meant for.
+    /// The real topic of its messages.
     pub topic: Arc<str>,
-    /// The group that began it.
+    /// The producer group.
     pub group: Arc<str>,
-    /// How many transactions.
+    /// The number of transactions.
     pub pending: u64,
-    /// How long the oldest of them is stored, in milliseconds.
+    /// The age of the oldest one, in milliseconds since it was stored.
     pub oldest_ms: i64,
 }
 
@@ -80,19 +80,19 @@ impl Store {
         })
     }
 
-    /// Returns how transactions ended since the store was opened here.
+    /// Returns how transactions ended since this process opened the store.
     pub fn transaction_counts(&self) -> Result<Counts> {
         self.shared.check_open()?;
         Ok(self.shared.inner.lock().counts.clone())
     }
 
-    /// Returns pending transactions by topic and producer group. Reads the records of those that were not pending at the last
-    /// call.
+    /// Returns pending transactions by topic and producer group. Reads only the records of transactions that were not
+    /// pending at the last call.
     pub fn pending(&self) -> Result<Vec<PendingRow>> {
         self.shared.refresh()?;
         let now_ms = self.shared.clock.monotonic_ms();
         let mut topics = self.shared.pending_topics.lock();
-        // Frozen, so that the put lock is not held while all are looked through.
+        // A frozen table, so that the put lock is not held during the iteration.
         let frozen = self.shared.inner.lock().derived.table.freeze();
         let pending = frozen.iter().map(|entry| (entry.newest, entry.group_number(), now_ms - entry.stored_ms));
         let (groups, pending) = (frozen.groups().to_vec(), pending.collect::<Vec<_>>());
@@ -118,7 +118,7 @@ impl Store {
 }
 
 impl Shared {
-    /// The topic that a half is meant for; `None` where it ended meanwhile, and its record is gone.
+    /// Returns a half's real topic, or `None` if it ended in the meantime and its record was removed.
     fn topic_of(&self, half: HalfCopy, names: &mut HashSet<Arc<str>>) -> Option<Arc<str>> {
         let physical_offset = PhysicalOffset(half.physical_offset);
         let read = self.log.read(physical_offset, self.log.appended(), |view, _| {
@@ -130,7 +130,7 @@ impl Shared {
 }
 
 impl Inner {
-    /// Counts ends that were decided on: those that decided nothing, and those that answered a check.
+    /// Counts ends that decided nothing, and ends that answered a check.
     pub(super) fn count_ends(&mut self, group: &[&End], results: &[Result<Ended>]) {
         for (end, result) in group.iter().zip(results) {
             match result {
@@ -142,7 +142,7 @@ impl Inner {
         }
     }
 
-    /// Counts a transaction that ends now, while the table still has it.
+    /// Counts a transaction that ends now. It must still be in the table.
     pub(super) fn count_decision(&mut self, decision: &Decision, now_ms: i64) {
         let Some(entry) = self.derived.table.get(decision.key) else { return };
         if decision.outcome == Outcome::Discarded {

@@ -1,8 +1,8 @@
-//! Stored record: a message as the log has it, copied out of the log.
+//! A message's record, copied out of the log.
 //!
 //! In:     bytes of a record, from the log or from a broker that stored it.
-//! Out:    the record, decoded when it is asked for.
-//! Always: the bytes are those of one whole record.
+//! Out:    the record, decoded on request.
+//! Always: the bytes are exactly one complete record.
 
 use bytes::{Bytes, BytesMut};
 
@@ -13,7 +13,7 @@ use crate::record::decode::{DecodeError, Scanned, Verify, body_of, decode};
 use crate::record::layout::PHYSICAL_OFFSET_AT;
 use crate::units::{PhysicalOffset, to_usize};
 
-/// Bytes of the copies that share one allocation: one that is kept keeps as much.
+/// The size of the allocation that several copies share. One copy that is kept keeps all of it.
 const COPIES_BYTES: usize = 64 << 10;
 
 /// A record, copied out of the log.
@@ -28,7 +28,7 @@ impl StoredRecord {
         Self { bytes: Bytes::copy_from_slice(bytes), physical_offset }
     }
 
-    /// Returns the record that `bytes` begin with, sent by the broker that stored it, which has verified its checksums.
+    /// Copies the record at the start of `bytes`. It comes from the broker that stored it and verified its checksums.
     pub fn received(bytes: &[u8]) -> std::result::Result<Self, DecodeError> {
         let physical_offset = bytes.get(PHYSICAL_OFFSET_AT..).and_then(|rest| rest.first_chunk::<8>());
         let physical_offset = physical_offset.ok_or(DecodeError::BadLength { field: "total size" })?;
@@ -42,18 +42,18 @@ impl StoredRecord {
         }
     }
 
-    /// The record as stored.
+    /// Returns the record's bytes as stored.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The sysflag, and the body as stored.
+    /// Returns the sysflag, and the body as stored.
     pub fn body(&self) -> (i32, &[u8]) {
-        // Only what was decoded becomes a `StoredRecord`.
+        // A `StoredRecord` is created only from bytes that were decoded before.
         body_of(&self.bytes).unwrap_or_default()
     }
 
-    /// The record, decoded. It was verified when it was read.
+    /// Decodes the record. Its checksums were verified when it was read.
     pub fn view(&self) -> Result<RecordView<'_>> {
         match decode(&self.bytes, self.physical_offset, Verify::NOTHING) {
             Ok(Scanned::Record(view)) => Ok(view),
@@ -62,14 +62,14 @@ impl StoredRecord {
     }
 }
 
-/// Copies records of one read side by side: small ones would cost more to allocate than to copy.
+/// Copies the records of one read next to each other, because an allocation costs more than a copy of a small record.
 pub(super) struct Copier {
     room: BytesMut,
     still_to_come: usize,
 }
 
 impl Copier {
-    /// For as many bytes as `entries` lead to.
+    /// Allocates as many bytes as the records of `entries` have.
     pub(super) fn of<'a>(entries: impl Iterator<Item = &'a Entry>) -> Self {
         Self { room: BytesMut::new(), still_to_come: entries.map(|entry| to_usize(entry.size.into())).sum() }
     }
