@@ -1,8 +1,8 @@
-//! Tells when a delayed message is due, on the monotonic clock.
+//! Computes when a delayed message is due, on the monotonic clock.
 //!
-//! In:     the wall-clock time in its queue entry; both clocks when this process first saw that entry.
+//! In:     the wall-clock time in its queue entry, and both clocks when this process first saw that entry.
 //! Out:    in how many milliseconds it is due.
-//! Always: a jump of the wall clock after that moment changes nothing, and from that moment on nothing waits longer
+//! Always: a jump of the wall clock after that moment changes nothing, and from that moment no message waits longer
 //!         than its level.
 
 use std::collections::BTreeMap;
@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use super::level_of;
 use crate::units::{QueueId, TimestampMs};
 
-/// Two differences between the clocks that are closer than this are one: a clock is slewed, and a thread may be
-/// interrupted between two readings.
+/// Differences between the clocks that are closer than this are treated as equal, because a clock is slewed, and a
+/// thread may be interrupted between two readings.
 const SAME_MS: i64 = 10;
 
 /// Both clocks at one moment.
@@ -29,17 +29,17 @@ impl Moment {
     }
 }
 
-/// When entries were seen, by queues of the schedule topic.
+/// When entries were first seen, by queues of the schedule topic.
 #[derive(Debug)]
 pub struct DueTimes {
-    /// When the store was opened: what its files held was seen then.
+    /// When the store was opened. Entries in its files were first seen then.
     opened: Moment,
-    /// From a queue offset on entries were appended by this process, when the clocks differed as they did at a moment.
+    /// Entries that this process appended: the first queue offset of each run with the same clock difference.
     appended: BTreeMap<QueueId, Vec<(u64, Moment)>>,
 }
 
 impl DueTimes {
-    /// For a store that is opened at a moment.
+    /// Returns due times for a store that is opened now.
     pub const fn new(opened: Moment) -> Self {
         Self { opened, appended: BTreeMap::new() }
     }
@@ -54,7 +54,7 @@ impl DueTimes {
         }
     }
 
-    /// In how many milliseconds an entry is due whose time is `entry_ms`, by the wall clock; 0: now.
+    /// Returns in how many milliseconds an entry with the wall-clock time `entry_ms` is due. 0 means now.
     pub fn in_ms(&self, queue_id: QueueId, queue_offset: u64, entry_ms: i64, monotonic_ms: i64) -> i64 {
         let appended = self.appended.get(&queue_id).and_then(|moments| {
             let (_, moment) = moments.iter().rev().find(|(from, _)| *from <= queue_offset)?;
@@ -68,7 +68,7 @@ impl DueTimes {
         due_ms.saturating_sub(monotonic_ms).max(0)
     }
 
-    /// Forgets what is known of entries that were delivered.
+    /// Forgets entries that were delivered.
     pub fn forget_below(&mut self, queue_id: QueueId, queue_offset: u64) {
         if let Some(moments) = self.appended.get_mut(&queue_id) {
             let needed = moments.iter().rposition(|(from, _)| *from <= queue_offset).unwrap_or(0);

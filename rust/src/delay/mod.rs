@@ -1,14 +1,15 @@
-//! Delay: messages that are to be delivered later, as RocketMQ's delay levels have it; pure.
+//! Messages with RocketMQ's delay levels. Pure functions.
 //!
-//! In: messages with a level, records of the schedule topic. Out: where such a message waits, when it is due, what is
-//! delivered in its stead. Always: what is delivered is the message as it was sent, and names the record that it was.
-//! Not here: when it is due by this process's clocks (`due`), appending, how far each level is (`progress`).
+//! In:     messages with a level, records of the schedule topic.
+//! Out:    the queue of such a message, its due time, and the draft to deliver.
+//! Always: the delivered message is the message as it was sent, and names the delayed record.
+//! Not:    the due time on this process's clocks (`due`), appending, the progress of each level (`progress`).
 //!
 //! ```text
-//! sent, level 3 ─► SCHEDULE_TOPIC_XXXX, queue 2    + REAL_TOPIC, REAL_QID; its entry's tags code is the time of delivery
+//! sent, level 3 ─► SCHEDULE_TOPIC_XXXX, queue 2    + REAL_TOPIC, REAL_QID; its entry's tags code is the delivery time
 //!                        │ due
 //!                        ▼
-//!                  its topic and queue             less these and DELAY; prepared transaction offset = where it waited
+//!                  its topic and queue             less these and DELAY; prepared transaction offset: the delayed record
 //! ```
 
 mod due;
@@ -32,37 +33,38 @@ const LEVELS_MS: [i64; 18] = [
     600_000, 1_200_000, 1_800_000, 3_600_000, 7_200_000,
 ];
 
-/// The properties that make a record wait, and are not delivered: all that a broker clears, and what hides the topic.
+/// The properties of a delayed record that are not delivered: those that a broker clears, and those that hide the
+/// topic.
 pub const WAITING: &[&str] = &[DELAY, REAL_TOPIC, REAL_QUEUE_ID, TIMER_DELIVER_MS, TIMER_DELAY_SEC];
 
-/// How long a message of this level waits, in milliseconds; a level above the highest is the highest.
+/// Returns the delay of a level in milliseconds. A level above the highest means the highest.
 pub fn level_ms(level: usize) -> i64 {
     level.checked_sub(1).map_or(0, |index| LEVELS_MS.get(index).or(LEVELS_MS.last()).copied().unwrap_or(0))
 }
 
-/// The queue in which messages of this level wait.
+/// Returns the queue of the schedule topic for a level.
 pub fn queue_of(level: u8) -> QueueId {
     QueueId(i32::from(level.clamp(1, DELAY_LEVEL_MAX)) - 1)
 }
 
-/// Notes in a message's properties where it is to be delivered.
+/// Adds the real topic and queue to a message's properties.
 pub fn hide(topic: &str, queue_id: QueueId, text: &mut Vec<u8>) {
     properties::push(text, REAL_TOPIC, topic);
     properties::push(text, REAL_QUEUE_ID, itoa::Buffer::new().format(queue_id.0));
 }
 
-/// How long the messages of a queue wait, in milliseconds; `None` for a level that only a broker knows.
+/// Returns the delay of a queue's messages in milliseconds, or `None` for a level that only a broker knows.
 fn level_of(queue_id: QueueId) -> Option<i64> {
     LEVELS_MS.get(usize::try_from(queue_id.0).ok()?).copied()
 }
 
-/// When a message of this level that is stored `now` is to be delivered, by the wall clock. The store time will not do:
-/// it stays ahead for as long as the clock was ahead once.
+/// Returns the wall-clock time to deliver a message of this level that is stored `now`. The store timestamp cannot be
+/// used: it stays ahead for as long as the clock was once ahead.
 pub fn delivery_ms(level: u8, now: TimestampMs) -> i64 {
     now.0.saturating_add(level_ms(level.into()))
 }
 
-/// What is delivered for a record of the schedule topic, or why nothing can be.
+/// Returns the draft to deliver for a record of the schedule topic, or the reason why there is none.
 pub fn delivery_draft<'a>(
     waiting: &RecordView<'a>,
     store_host: SocketAddr,
@@ -80,7 +82,7 @@ pub fn delivery_draft<'a>(
         topic,
         queue_id: QueueId(queue_id),
         flag: waiting.flag,
-        // A broker's retry of a committed message keeps its bits; it is no transaction's record any more.
+        // A broker's retry of a committed message keeps these bits, but it no longer belongs to a transaction.
         sys_flag: waiting.sys_flag & !SYS_TRANSACTION_MASK,
         born_timestamp: waiting.born_timestamp,
         born_host: waiting.born_host.address(),
@@ -93,7 +95,7 @@ pub fn delivery_draft<'a>(
     })
 }
 
-/// Whether `delivered`, which names the place of `waiting`, is what became of it.
+/// Returns whether `delivered`, which names the physical offset of `waiting`, is its delivery.
 pub fn is_delivery_of(delivered: &RecordView<'_>, waiting: &RecordView<'_>) -> bool {
     delivered.transaction_type() == TransactionType::None
         && waiting.topic == SCHEDULE_TOPIC

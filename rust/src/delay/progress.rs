@@ -1,7 +1,9 @@
-//! Progress of the delay levels: how far the messages of each are delivered.
+//! The progress of the delay levels: how far the messages of each are delivered.
 //!
-//! In: queue offsets of the schedule topic. Out: `config/delayOffset.json`, as a broker keeps it. Always: what the file
-//! holds and this room does not know stays in it. Not here: when to write; what the log says beyond the file.
+//! In:     queue offsets of the schedule topic.
+//! Out:    `config/delayOffset.json`, in a broker's format.
+//! Always: unknown fields of the file are kept.
+//! Not:    when to write, and progress in the log after the file was written.
 
 use std::collections::BTreeMap;
 
@@ -18,28 +20,28 @@ const TABLE: &str = "offsetTable";
 /// Queue of the schedule topic → the next queue offset to deliver.
 pub type DelayProgress = BTreeMap<QueueId, u64>;
 
-/// The file, as it was read or written last.
+/// The file's contents when it was last read or written.
 #[derive(Debug)]
 pub struct DelayOffsets {
     file: Value,
-    /// What the file says, by level.
+    /// The offsets in the file, by queue of the schedule topic.
     written: DelayProgress,
 }
 
 impl DelayOffsets {
-    /// Reads the file, or its backup; the texts say what was damaged. `None`: neither is there, or neither is good.
+    /// Reads the file, or its backup. The texts describe damage. `None`: neither file exists or is valid.
     pub fn load(storage: &dyn Storage) -> Result<(Option<Self>, Vec<String>)> {
         let loaded = config_file::load(storage, FILE)?;
         let offsets = loaded.value.map(|file| Self { written: progress(&file), file });
         Ok((offsets, loaded.damaged))
     }
 
-    /// What the file says.
+    /// Returns the progress in the file.
     pub const fn progress(&self) -> &DelayProgress {
         &self.written
     }
 
-    /// Replaces the file, if it says anything else.
+    /// Replaces the file if its contents differ.
     pub fn write(&mut self, storage: &dyn Storage, progress: DelayProgress, now: TimestampMs) -> Result<()> {
         if progress == self.written {
             return Ok(());
@@ -69,7 +71,7 @@ impl Default for DelayOffsets {
     }
 }
 
-/// The offsets in a file; whatever else stands there is left unread.
+/// Returns the offsets in a file. Ignores other contents.
 fn progress(file: &Value) -> DelayProgress {
     let levels = file.get(TABLE).and_then(Value::as_object).into_iter().flatten();
     let known = levels.filter_map(|(level, offset)| {

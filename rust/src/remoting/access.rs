@@ -1,8 +1,10 @@
-//! Access: what an account needs so that a request of its is done.
+//! Decides which permissions a request needs, and whether its account has them.
 //!
-//! In: a request, accounts. Out: it may go on, or why not. Always: the table of codes says what a request needs; a code
-//! that is not in it, and a body that cannot be read, are for administrators; if a request names a record, the topic of
-//! that record counts, not the one that the request names. Not here: what an account may do (`accounts`).
+//! In:     a request, accounts.
+//! Out:    permission, or the reason of the refusal.
+//! Always: the table of codes says what a request needs. Unknown codes and bodies that cannot be parsed need an
+//!         administrator. If a request names a record, the topic of that record counts, not the topic in the request.
+//! Not:    the permissions of an account (`accounts`).
 
 use serde_json::Value;
 
@@ -11,25 +13,25 @@ use super::codes::{AccessRule, RequestCode};
 use super::command::Command;
 use crate::names::{DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic};
 
-/// Why a request is not done.
+/// Why a request is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
-    /// Nobody who is known has signed it.
+    /// No known account has signed it.
     NotSigned,
-    /// Whoever signed it may not do that, for this reason.
+    /// The account that signed it may not do this, for this reason.
     NotAllowed(String),
 }
 
-/// A place of the log that a request names.
+/// The offset of a record that a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A record's offset in the log.
+    /// A physical offset in the commit log.
     Record(u64),
-    /// A half message's offset in the half queue.
+    /// A queue offset in the half queue.
     Half(u64),
 }
 
-/// Whether a request is signed by somebody who may have it done. `topic_of`: the (real) topic of what stands at a place.
+/// Checks that a request is signed by an account that may send it. `topic_of` returns the (real) topic of a record.
 pub fn admit(
     accounts: &Accounts,
     request: &Command,
@@ -45,7 +47,7 @@ pub fn admit(
 fn needs(request: &Command, topic_of: impl Fn(Place) -> Option<String>) -> Vec<Need<'_>> {
     let field = |name: &str| request.ext_fields.get(name).unwrap_or_default();
     let at = |name: &str, place: fn(u64) -> Place, need: fn(String) -> Need<'static>| match field(name).parse() {
-        // Where nothing stands, the request fails by itself.
+        // If there is no record at this offset, the request itself fails.
         Ok(offset) => topic_of(place(offset)).map(need).into_iter().collect(),
         Err(_) => vec![Need::Admin],
     };
@@ -86,7 +88,7 @@ impl Need<'_> {
     }
 }
 
-/// A group's own topics belong to whoever consumes in the group.
+/// Returns the permission for a group's own topics: to consume in the group.
 fn own_group(topic: &str) -> Option<Need<'_>> {
     topic.strip_prefix(RETRY_PREFIX).or_else(|| topic.strip_prefix(DEAD_LETTER_PREFIX)).map(group)
 }
@@ -106,7 +108,7 @@ fn send_or_read(topic: &str) -> Need<'_> {
     own_group(topic).unwrap_or_else(|| Need::SendOrRead(topic.into()))
 }
 
-/// A group keeps some of its progress under names of its own: the group's, `%`, and more.
+/// Returns the permission for a group. Some progress names are the group's name, `%`, and a suffix.
 fn group(name: &str) -> Need<'_> {
     match name.split_once('%') {
         Some((group, _)) if !group.is_empty() => Need::Group(group.into()),
@@ -114,7 +116,7 @@ fn group(name: &str) -> Need<'_> {
     }
 }
 
-/// What the body says; of what it should not be, nobody but an administrator is believed.
+/// Returns the permissions that a body needs. If the body is invalid, only an administrator may send the request.
 fn of_body(request: &Command, needs: fn(&Value) -> Option<Vec<Need<'static>>>) -> Vec<Need<'static>> {
     let body = serde_json::from_slice::<Value>(&request.body).ok();
     body.as_ref().and_then(needs).unwrap_or_else(|| vec![Need::Admin])
@@ -139,7 +141,7 @@ fn locks(said: &Value) -> Option<Vec<Need<'static>>> {
     Some(needs)
 }
 
-/// A list of the object's; nothing at all is an empty one.
+/// Returns a list of the object. A missing list is empty.
 fn list<'a>(object: &'a Value, name: &str) -> Option<&'a [Value]> {
     match object.as_object()?.get(name) {
         None | Some(Value::Null) => Some(&[]),

@@ -1,7 +1,9 @@
-//! Accounts: who may ask a server for what, and whether a request is theirs, by RocketMQ's ACL signature.
+//! The accounts of a server, their permissions, and the check of RocketMQ's ACL signature.
 //!
-//! In: accounts, as Python read them; requests. Out: the account that signed a request, and what it lacks. Always: secrets
-//! are compared in constant time, and are no part of any text. Not here: what a request needs (`access`), files.
+//! In:     accounts, as Python read them, and requests.
+//! Out:    the account that signed a request, and the permission that it lacks.
+//! Always: secrets are compared in constant time, and no text contains them.
+//! Not:    what a request needs (`access`), files.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,62 +16,62 @@ use subtle::ConstantTimeEq;
 
 use super::command::Command;
 
-/// The field that names the account.
+/// The field with the account's access key.
 pub const ACCESS_KEY: &str = "AccessKey";
-/// The field with the signature; it is not signed itself.
+/// The field with the signature. The signature does not cover it.
 pub const SIGNATURE: &str = "Signature";
 
-/// What an account may do with a topic or a group.
+/// The permission of an account for a topic or a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permission(u8);
 
 impl Permission {
-    /// Nothing.
+    /// No permission.
     pub const DENY: Self = Self(0);
-    /// Send.
+    /// Permission to send.
     pub const PUB: Self = Self(1);
-    /// Read.
+    /// Permission to read.
     pub const SUB: Self = Self(2);
-    /// Send and read.
+    /// Permission to send and to read.
     pub const BOTH: Self = Self(3);
 
-    /// By its bits: 1 send, 2 read; others count for nothing.
+    /// Creates a permission from its bits: 1 send, 2 read. Other bits are ignored.
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits & Self::BOTH.0)
     }
 
-    /// Whether any of `wanted` is allowed.
+    /// Returns whether any of `wanted` is allowed.
     const fn allows(self, wanted: Self) -> bool {
         self.0 & wanted.0 != 0
     }
 }
 
-/// An account, as whoever runs the server wrote it.
+/// An account, as configured by the operator.
 pub struct AccountOptions {
-    /// Names it.
+    /// Identifies the account.
     pub access_key: String,
-    /// Proves it.
+    /// The secret that signs requests.
     pub secret_key: String,
-    /// Whether it may do everything.
+    /// Whether the account may do everything.
     pub admin: bool,
-    /// For topics that are not among `topics`.
+    /// The permission for topics that are not in `topics`.
     pub default_topic: Permission,
-    /// For groups that are not among `groups`.
+    /// The permission for groups that are not in `groups`.
     pub default_group: Permission,
-    /// By name.
+    /// Permissions by topic name.
     pub topics: HashMap<String, Permission>,
-    /// By name.
+    /// Permissions by group name.
     pub groups: HashMap<String, Permission>,
 }
 
-/// What a request needs.
+/// The permission that a request needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need<'a> {
     /// To send to a topic.
     Send(Cow<'a, str>),
     /// To read a topic.
     Read(Cow<'a, str>),
-    /// One of both.
+    /// To send to a topic or to read it.
     SendOrRead(Cow<'a, str>),
     /// To consume in a group.
     Group(Cow<'a, str>),
@@ -89,7 +91,7 @@ impl fmt::Display for Need<'_> {
     }
 }
 
-/// An account that a request was signed by.
+/// The account that signed a request.
 pub struct Account {
     access_key: String,
     key: hmac::Key,
@@ -103,7 +105,7 @@ pub struct Account {
 /// All accounts.
 pub struct Accounts {
     known: HashMap<String, Account>,
-    /// Stands for whoever is not known, so that an answer takes as long.
+    /// The key for unknown accounts, so that their check takes as long.
     nobody: hmac::Key,
 }
 
@@ -114,13 +116,14 @@ impl fmt::Debug for Accounts {
 }
 
 impl Accounts {
-    /// Of accounts with one access key the last counts.
+    /// Creates the accounts. If an access key is repeated, the last account counts.
     pub fn new(options: impl IntoIterator<Item = AccountOptions>) -> Self {
         let known = options.into_iter().map(|one| (one.access_key.clone(), Account::new(one))).collect();
         Self { known, nobody: key("") }
     }
 
-    /// The account that signed a request; none where there is no signature, or it is wrong, or the account is not known.
+    /// Returns the account that signed a request, or `None` if the signature is missing or wrong or the account is
+    /// unknown.
     pub fn signer(&self, request: &Command) -> Option<&Account> {
         let account = self.known.get(request.ext_fields.get(ACCESS_KEY)?);
         let given = BASE64_STANDARD.decode(request.ext_fields.get(SIGNATURE)?).ok()?;
@@ -130,7 +133,7 @@ impl Accounts {
 }
 
 impl Accounts {
-    /// Whether an account may do something; one that is not known may nothing.
+    /// Returns whether an account may do something. An unknown account may do nothing.
     pub(super) fn may(&self, access_key: Option<&str>, need: &Need<'_>) -> bool {
         access_key.and_then(|key| self.known.get(key)).is_some_and(|account| account.may(need))
     }
@@ -142,12 +145,12 @@ impl Account {
         Self { access_key, key: key(&secret_key), admin, default_topic, default_group, topics, groups }
     }
 
-    /// Its name.
+    /// Returns the access key.
     pub fn access_key(&self) -> &str {
         &self.access_key
     }
 
-    /// Whether it may do what a request needs.
+    /// Returns whether the account has the permission that a request needs.
     pub fn may(&self, need: &Need<'_>) -> bool {
         let topic = |name: &str| self.topics.get(name).copied().unwrap_or(self.default_topic);
         let group = |name: &str| self.groups.get(name).copied().unwrap_or(self.default_group);
@@ -166,7 +169,7 @@ fn key(secret: &str) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, secret.as_bytes())
 }
 
-/// `HmacSHA1` over the values of all other fields, in the order of their names, then the body.
+/// Computes `HmacSHA1` over the values of all other fields, in the order of their names, then the body.
 fn signed(key: &hmac::Key, request: &Command) -> hmac::Tag {
     let mut fields: Vec<_> = request.ext_fields.iter().filter(|(name, _)| *name != SIGNATURE).collect();
     fields.sort_unstable();
@@ -178,7 +181,7 @@ fn signed(key: &hmac::Key, request: &Command) -> hmac::Tag {
     content.sign()
 }
 
-/// A request with the fields that sign it.
+/// Adds the fields that sign a request.
 #[must_use]
 pub fn sign(mut request: Command, access_key: &str, secret_key: &str) -> Command {
     request.ext_fields.set(ACCESS_KEY, access_key);

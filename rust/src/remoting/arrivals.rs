@@ -1,7 +1,8 @@
-//! Arrivals: pulls that wait for messages.
+//! Wakes pulls that wait for messages.
 //!
-//! In: queues and the offsets that are waited for. Out: a wake-up for each, once its queue reaches further. Always: one
-//! thread waits for the log, for all of them; a pull that has gone away costs nothing from the next message on.
+//! In:     queues, and the queue offsets that the pulls wait for.
+//! Out:    a wake-up for each pull when its queue has grown.
+//! Always: one thread waits for the log on behalf of all pulls. A pull that ended is removed with the next message.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,25 +15,25 @@ use crate::store::Store;
 use crate::sync::unmodelled::{Condvar, Mutex};
 use crate::units::{PhysicalOffset, QueueId};
 
-/// How long a wait of the thread lasts at most: so soon it sees that the server stops.
+/// The maximum wait of the thread, so that it notices in this time that the server stops, in milliseconds.
 const LOOK_MS: u64 = 200;
-/// Between two looks at the queues: a busy store does not keep the thread busy for queues that nothing comes to.
+/// The pause between two checks of the queues. Without it, a busy store would keep the thread busy for silent queues.
 const PAUSE: Duration = Duration::from_millis(1);
 
 type Queue = (String, i32);
-/// The offset that a queue must reach beyond, and who is told.
+/// The queue offset that the queue's end must exceed, and the sender that wakes the pull.
 type Waiting = (u64, oneshot::Sender<()>);
 
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     waiting: Mutex<HashMap<Queue, Vec<Waiting>>>,
-    /// The first pull waits, or the server stops.
+    /// Signals that the first pull waits, or that the server stops.
     came: Condvar,
     stopped: AtomicBool,
 }
 
 impl Arrivals {
-    /// Wakes when the queue's end is above `queue_offset`, or the server stops.
+    /// Wakes the receiver when the queue's end is above `queue_offset`, or when the server stops.
     pub(super) fn wait(&self, topic: &str, queue_id: i32, queue_offset: u64) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
         let mut waiting = self.waiting.lock();
@@ -51,7 +52,7 @@ impl Arrivals {
         self.came.notify_all();
     }
 
-    /// Runs until `stop`, or until the store is closed.
+    /// Runs until `stop` is called or the store is closed.
     pub(super) fn run(self: &Arc<Self>, store: &Store) {
         let mut seen = PhysicalOffset(0);
         while self.is_wanted() {
@@ -68,7 +69,7 @@ impl Arrivals {
         self.stop();
     }
 
-    /// Waits until some pull waits; false: the server stops.
+    /// Waits until a pull waits. Returns false if the server stops.
     fn is_wanted(&self) -> bool {
         let mut waiting = self.waiting.lock();
         while waiting.is_empty() && !self.stopped.load(Ordering::Acquire) {
@@ -81,7 +82,7 @@ impl Arrivals {
         self.waiting.lock().retain(|(topic, queue_id), pulls| {
             let end = store.queue_range(topic, QueueId(*queue_id)).map_or(u64::MAX, |(_, end)| end);
             for (_, sender) in pulls.extract_if(.., |(wanted, sender)| *wanted < end || sender.is_closed()) {
-                // A pull that is gone needs no wake-up.
+                // A pull that has ended needs no wake-up.
                 let _ = sender.send(());
             }
             !pulls.is_empty()

@@ -1,7 +1,8 @@
-//! Check: what a producer is sent when it is asked about its transaction.
+//! Creates the request that asks a producer about its transaction.
 //!
-//! In: a pending half message. Out: `CHECK_TRANSACTION_STATE`, with the message as its producer knows it. Not here: who
-//! is asked, when.
+//! In:     a pending half message.
+//! Out:    `CHECK_TRANSACTION_STATE` with the message as its producer knows it.
+//! Not:    which producer is asked, and when.
 
 use super::codes::request;
 use super::command::{Command, ExtFields, FLAG_ONE_WAY};
@@ -11,7 +12,7 @@ use crate::names::HALF_TOPIC;
 use crate::record::{Draft, Place, encode};
 use crate::store::StoredRecord;
 
-/// The request that asks what became of a half message's transaction.
+/// Returns the request that checks a half message's transaction.
 pub fn check_request(half: &StoredRecord, broker_name: &str) -> Result<Command> {
     let view = half.view()?;
     let facts = HalfFacts::of(&view);

@@ -1,42 +1,44 @@
-//! Command: one request or response, whichever way its header was written.
+//! A request or response, independent of the encoding of its header.
 //!
-//! In: fields. Out: fields. Always: `opaque` is the request's in its response, and a response is written as its request
-//! was. Not here: bytes, and what a code means.
+//! In:     fields.
+//! Out:    fields.
+//! Always: a response has the `opaque` and the encoding of its request.
+//! Not:    bytes, and the meaning of codes.
 
-/// `flag`: this is a response.
+/// Flag bit: the command is a response.
 pub const FLAG_RESPONSE: i32 = 1;
-/// `flag`: no response is wanted.
+/// Flag bit: the client wants no response.
 pub const FLAG_ONE_WAY: i32 = 1 << 1;
 
-/// The language of whatever has no code of its own.
+/// The language code for any language without its own code.
 pub const LANGUAGE_OTHER: u8 = 7;
-/// `V5_3_3` among RocketMQ's versions: what this speaks.
+/// The number of RocketMQ's version `V5_3_3`, whose protocol txstore speaks.
 pub const VERSION: i32 = 479;
 
-/// A header with more named values is refused: no request has fifty, and each is looked for among those before it.
+/// The maximum number of ext fields. No request has fifty, and each new name is compared with all names before it.
 pub const EXT_FIELDS_MAX: usize = 1_000;
 
-/// How a header is written.
+/// The encoding of a header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SerializeType {
     /// As a JSON object.
     #[default]
     Json,
-    /// As RocketMQ's own bytes.
+    /// In RocketMQ's binary format.
     Binary,
 }
 
-/// A command's named values, in order; few, so that looking through them is quick.
+/// A command's ext fields, in order. There are few, so a linear search is fast.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtFields(Vec<(String, String)>);
 
 impl ExtFields {
-    /// The value of a name.
+    /// Returns the value of a name.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Sets a value; one of that name before it is replaced, as in a map.
+    /// Sets a value. Replaces an existing value of that name.
     pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
         let (name, value) = (name.into(), value.into());
         match self.0.iter_mut().find(|(key, _)| *key == name) {
@@ -45,17 +47,17 @@ impl ExtFields {
         }
     }
 
-    /// Names and values in their order.
+    /// Returns names and values in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// How many there are.
+    /// Returns the number of fields.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no fields.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -74,28 +76,28 @@ impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for ExtFields {
 /// One request or response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// What is asked for; in a response what came of it, 0 being success.
+    /// The request code, or the response code (0 is success).
     pub code: i32,
-    /// The language of who wrote it, by its number.
+    /// The number of the sender's language.
     pub language: u8,
-    /// RocketMQ's version that who wrote it speaks, by its number.
+    /// The number of the sender's RocketMQ version.
     pub version: i32,
-    /// Names a request among its connection's; its response bears it, too.
+    /// Identifies a request on its connection. The response has the same value.
     pub opaque: i32,
-    /// `FLAG_…` bits.
+    /// The `FLAG_…` bits.
     pub flag: i32,
-    /// Words for people.
+    /// A text for people.
     pub remark: Option<String>,
-    /// The named values.
+    /// The ext fields.
     pub ext_fields: ExtFields,
-    /// What follows the header.
+    /// The body.
     pub body: Vec<u8>,
-    /// How the header is written.
+    /// The encoding of the header.
     pub serialize_type: SerializeType,
 }
 
 impl Command {
-    /// A request without fields.
+    /// Creates a request without fields.
     pub fn request(code: i32, opaque: i32) -> Self {
         Self {
             code,
@@ -110,25 +112,25 @@ impl Command {
         }
     }
 
-    /// The response to this request, written as it was.
+    /// Creates the response to this request, in the same encoding.
     #[must_use]
     pub fn response(&self, code: i32, remark: Option<String>) -> Self {
         let flag = FLAG_RESPONSE;
         Self { flag, remark, serialize_type: self.serialize_type, ..Self::request(code, self.opaque) }
     }
 
-    /// Bytes of memory that it takes, nearly.
+    /// Returns the approximate memory use in bytes.
     pub fn memory(&self) -> usize {
         let fields: usize = self.ext_fields.iter().map(|(name, value)| name.len() + value.len()).sum();
         self.body.len() + fields + self.remark.as_ref().map_or(0, String::len)
     }
 
-    /// Whether it answers another.
+    /// Returns whether the command is a response.
     pub const fn is_response(&self) -> bool {
         self.flag & FLAG_RESPONSE != 0
     }
 
-    /// Whether nobody waits for a response.
+    /// Returns whether the sender wants no response.
     pub const fn is_one_way(&self) -> bool {
         self.flag & FLAG_ONE_WAY != 0
     }

@@ -1,13 +1,15 @@
-//! Counters: what connections and requests have done since the server began.
+//! Counters of connections and requests since the server was started.
 //!
-//! In: events. Out: figures. Always: they only grow, but for the gauges. Not here: messages (`traffic`), ends of
-//! transactions (`half/counts`), names of metrics (Python).
+//! In:     events.
+//! Out:    counts.
+//! Always: they only grow, except for the gauges.
+//! Not:    messages (`traffic`), ends of transactions (`half/counts`), names of metrics (Python).
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What has happened so far.
+        /// The counters since the start.
         #[derive(Debug, Default)]
         pub struct Counters { $($(#[$doc])* pub $name: AtomicU64,)*
             /// Connections that are open now.
@@ -17,7 +19,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Names and figures.
+            /// Returns names and values.
             pub fn all(&self) -> Vec<(&'static str, u64)> {
                 vec![
                     $((stringify!($name), self.$name.load(Relaxed)),)*
@@ -30,36 +32,37 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Connections that were accepted.
+    /// Accepted connections.
     connections_accepted,
-    /// Connections that were refused: too many are open.
+    /// Connections that were refused because too many were open.
     connections_refused,
-    /// Connections that were closed for what they sent or did not read.
+    /// Connections that were closed because of what they sent or did not read.
     connections_dropped,
-    /// Connections among them that held more memory than there was for each.
+    /// Closed connections that held too much memory.
     connections_over_budget,
-    /// Connections that did not come to TLS where they had to: plain ones, handshakes that failed or took too long.
+    /// Connections that did not complete a required TLS handshake: without TLS, failed, or too slow.
     handshakes_failed,
-    /// Half seconds that the timer of the connections' threads has counted: it stands still where they do.
+    /// Half seconds that the timer of the connections' threads has counted. The count stops if these threads are
+    /// blocked.
     io_beats,
     /// Commands that arrived.
     commands_in,
-    /// Frames that were none.
+    /// Malformed frames.
     frames_malformed,
     /// Requests that were answered with an error.
     requests_refused,
-    /// Requests among them that nobody known had signed.
+    /// Refused requests without the signature of a known account.
     requests_not_signed,
-    /// Requests among them that their account may not have done.
+    /// Refused requests for which the account had no permission.
     requests_not_allowed,
-    /// Ends that said: unknown.
+    /// Ends with the state "unknown".
     ends_unknown,
     /// Ends that answered a check.
     ends_from_check,
 }
 
 impl Counters {
-    /// One more.
+    /// Adds one to a counter.
     pub(super) fn count(counter: &AtomicU64) {
         counter.fetch_add(1, Relaxed);
     }

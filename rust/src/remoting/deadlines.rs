@@ -1,22 +1,23 @@
-//! Deadlines: until when a client must have sent or read something.
+//! Deadlines by which a client must have sent or read something.
 //!
-//! In: what a connection sees. Out: how long it may wait, and whether a deadline has passed. Always: what is sent to a
-//! client is no sign that it lives.
+//! In:     what happens on a connection.
+//! Out:    how long it may wait, and whether a deadline has passed.
+//! Always: data that the server sends does not prove that the client is alive.
 
 use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock};
 
-/// How long a client may take.
+/// The time limits of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeLimits {
-    /// To send something; live clients send heartbeats every 30 s.
+    /// The time to send something. Live clients send heartbeats every 30 s.
     pub idle: Duration,
-    /// To send the rest of its first frame.
+    /// The time to send the rest of the first frame.
     pub first_frame: Duration,
-    /// To send the rest of a later frame.
+    /// The time to send the rest of a later frame.
     pub frame: Duration,
-    /// To read something of what waits for it.
+    /// The time to read some of the waiting bytes.
     pub unread: Duration,
 }
 
@@ -36,11 +37,11 @@ impl Default for TimeLimits {
 pub(super) struct Deadlines {
     limits: TimeLimits,
     heard_ms: i64,
-    /// Whether a whole frame has come.
+    /// Whether a complete frame has arrived.
     had_frame: bool,
-    /// Since when a frame is not whole.
+    /// Since when a frame is incomplete.
     frame_began_ms: Option<i64>,
-    /// Since when the client reads nothing of what waits for it.
+    /// Since when the client has not read any of the waiting bytes.
     unread_since_ms: Option<i64>,
 }
 
@@ -60,12 +61,12 @@ impl Deadlines {
         Self { limits, heard_ms: now_ms(), had_frame: false, frame_began_ms: None, unread_since_ms: None }
     }
 
-    /// Bytes have arrived.
+    /// Notes that bytes have arrived.
     pub(super) fn heard(&mut self) {
         self.heard_ms = now_ms();
     }
 
-    /// Whole frames have come, and whether the next one has begun.
+    /// Notes that complete frames have arrived, and whether the next one has begun.
     pub(super) fn frames(&mut self, whole: usize, next_began: bool) {
         self.had_frame |= whole > 0;
         if !next_began {
@@ -75,7 +76,7 @@ impl Deadlines {
         }
     }
 
-    /// Whether the client has read something, and whether something still waits for it.
+    /// Notes whether the client has read something, and whether bytes still wait.
     pub(super) fn written(&mut self, some: bool, waits: bool) {
         if !waits {
             self.unread_since_ms = None;
@@ -84,12 +85,12 @@ impl Deadlines {
         }
     }
 
-    /// How long until the next deadline.
+    /// Returns the time until the next deadline.
     pub(super) fn next(&self) -> Duration {
         self.all().map(|(left, _)| left).min().unwrap_or(self.limits.idle)
     }
 
-    /// The deadline that has passed, if one has.
+    /// Returns the deadline that has passed, if any.
     pub(super) fn missed(&self) -> Option<Missed> {
         self.all().find(|(left, _)| left.is_zero()).map(|(_, missed)| missed)
     }

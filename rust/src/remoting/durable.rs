@@ -1,7 +1,8 @@
-//! Durable: what may be acknowledged only when it is on disk.
+//! Waits for the disk on behalf of answers that may be sent only when their data is durable.
 //!
-//! In: ends of the log that answers wait for, and ends of transactions. Out: each is told, after one sync for all that
-//! came together. Always: a thread of its own waits for the disk; the connections' threads never do.
+//! In:     ends of the log that answers wait for, and ends of transactions.
+//! Out:    a result for each, after one sync for all that came together.
+//! Always: a separate thread waits for the disk, never the connections' threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,7 +34,7 @@ impl Durable {
         receiver.await.unwrap_or(Err(Error::StoreClosed))
     }
 
-    /// Ends a transaction, durably.
+    /// Ends a transaction and waits until the end is durable.
     pub(super) async fn end(&self, end: End) -> Result<Ended> {
         let (sender, receiver) = oneshot::channel();
         self.put(|waiting| waiting.ends.push((end, sender)));
@@ -42,21 +43,21 @@ impl Durable {
 
     fn put(&self, add: impl FnOnce(&mut Waiting)) {
         let mut waiting = self.waiting.lock();
-        // Behind the lock, under which `stop` looks for the last time: nothing is left waiting for ever.
+        // Checked under the lock under which `stop` checks for the last time, so that no request waits forever.
         if !self.stopped.load(Ordering::Acquire) {
             add(&mut waiting);
             self.came.notify_all();
         }
     }
 
-    /// What waits is still done; what comes is refused.
+    /// Finishes the waiting requests and refuses new ones.
     pub(super) fn stop(&self) {
         let _waiting = self.waiting.lock();
         self.stopped.store(true, Ordering::Release);
         self.came.notify_all();
     }
 
-    /// Runs until `stop`.
+    /// Runs until `stop` is called.
     pub(super) fn run(&self, store: &Store) {
         loop {
             let mut waiting = self.waiting.lock();
@@ -73,13 +74,13 @@ impl Durable {
     }
 }
 
-/// One sync serves all: ends first, since theirs makes everything before them durable.
+/// Serves all requests with one sync. Ends come first, because their sync makes everything before them durable.
 fn finish(
     store: &Store,
     syncs: Vec<(PhysicalOffset, oneshot::Sender<Result<()>>)>,
     ends: Vec<(End, oneshot::Sender<Result<Ended>>)>,
 ) {
-    // Whoever has gone away needs no answer, so a refused `send` is nothing.
+    // If the receiver has gone, it needs no answer, so a failed `send` is ignored.
     if !ends.is_empty() {
         let (ends, senders): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
         for (ended, sender) in store.end_together(ends).into_iter().zip(senders) {

@@ -1,8 +1,8 @@
-//! Events: what the engine asks of Python, and what it tells Python.
+//! Events that the engine sends to Python: requests for a decision, and notifications.
 //!
 //! In:     what happens on connections.
 //! Out:    values that Python takes from `policy`.
-//! Always: an event that asks is answered once; the others need no answer.
+//! Always: a request for a decision is answered once. Notifications get no answer.
 
 use super::codes::response;
 use super::command::{Command, ExtFields};
@@ -19,7 +19,7 @@ pub enum Event {
         /// Whether to create the topic if clients may do so.
         create: bool,
     },
-    /// Asks for the number of a producer group that is new on its connection.
+    /// Asks for the id of a producer group that is new on its connection.
     NewProducer {
         /// The group's name; it is valid.
         group: String,
@@ -33,32 +33,32 @@ pub enum Event {
         /// What was wrong.
         reason: String,
     },
-    /// Tells that an account was missing or had no permission; only the first time on a connection.
+    /// Tells that an account was missing or had no permission. Sent only the first time on a connection.
     RequestDenied {
         /// The request's code.
         code: i32,
         /// What the account lacks.
         reason: String,
     },
-    /// Tells a client's response to what it was asked.
+    /// Reports a client's response to a request of the server.
     ClientAnswer(Command),
 }
 
-/// Python's answer to an event that asks.
+/// Python's answer to a request for a decision.
 #[derive(Debug)]
 pub enum Answer {
-    /// The response to a request. For the other events: `SUCCESS`, or why the client is refused.
+    /// The response to a request. For the other events: `SUCCESS`, or the reason of the refusal.
     Response(Response),
-    /// The number of a producer group.
+    /// The id of a producer group.
     Producer(u32),
 }
 
-/// What a response says.
+/// The contents of a response.
 #[derive(Debug, Default)]
 pub struct Response {
     /// The response code.
     pub code: i32,
-    /// Words for people.
+    /// A text for people.
     pub remark: Option<String>,
     /// The response's fields.
     pub ext_fields: ExtFields,

@@ -1,6 +1,8 @@
-//! Fields: a request's named values, read as what they must be.
+//! Reads a request's ext fields as typed values.
 //!
-//! In: ext fields. Out: numbers and text, or the response that says which field is wrong, or what else is. Not here: what they mean.
+//! In:     ext fields.
+//! Out:    numbers and text, or a response that says which field is wrong.
+//! Not:    the meaning of the fields.
 
 use std::str::FromStr;
 
@@ -8,12 +10,12 @@ use super::codes::{of_error, response};
 use super::command::Command;
 use crate::error::Error;
 
-/// Why a request is not done: a response code and words.
+/// Why a request is refused: a response code and a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) code: i32,
     pub(super) remark: String,
-    /// What the answer tells beside the words.
+    /// An additional field of the answer.
     field: Option<(&'static str, &'static str)>,
 }
 
@@ -22,13 +24,13 @@ impl Refusal {
         Self { code, remark: remark.into(), field: None }
     }
 
-    /// As it is, with a field in its answer.
+    /// Adds a field to the answer.
     pub(super) const fn with(mut self, name: &'static str, value: &'static str) -> Self {
         self.field = Some((name, value));
         self
     }
 
-    /// The response that tells it.
+    /// Returns the response with the refusal.
     pub(super) fn response(self, request: &Command) -> Command {
         let mut response = request.response(self.code, Some(self.remark));
         if let Some((name, value)) = self.field {
@@ -44,7 +46,7 @@ impl From<Error> for Refusal {
     }
 }
 
-/// The text of a field that must be there.
+/// Returns the text of a required field.
 pub(super) fn text<'a>(command: &'a Command, name: &str) -> Result<&'a str, Refusal> {
     command
         .ext_fields
@@ -52,12 +54,12 @@ pub(super) fn text<'a>(command: &'a Command, name: &str) -> Result<&'a str, Refu
         .ok_or_else(|| Refusal::new(response::INVALID_PARAMETER, format!("the field {name} is missing")))
 }
 
-/// The number of a field that must be there.
+/// Returns the number in a required field.
 pub(super) fn number<N: FromStr>(command: &Command, name: &str) -> Result<N, Refusal> {
     parsed(text(command, name)?, name)
 }
 
-/// The number of a field, or what stands for it where it is missing or empty.
+/// Returns the number in a field, or `otherwise` if the field is missing or empty.
 pub(super) fn number_or<N: FromStr>(command: &Command, name: &str, otherwise: N) -> Result<N, Refusal> {
     match command.ext_fields.get(name).filter(|value| !value.is_empty()) {
         Some(value) => parsed(value, name),
@@ -65,7 +67,7 @@ pub(super) fn number_or<N: FromStr>(command: &Command, name: &str, otherwise: N)
     }
 }
 
-/// Whether a field says "true".
+/// Returns whether a field is "true".
 pub(super) fn is_true(command: &Command, name: &str) -> bool {
     command.ext_fields.get(name) == Some("true")
 }

@@ -1,7 +1,9 @@
-//! Frame: a command as bytes of a connection.
+//! Encodes and decodes frames: a command as bytes on a connection.
 //!
-//! In: bytes as they arrive, in pieces of any size. Out: whole commands. Always: a frame's lengths are judged before
-//! memory is asked for; what is buffered is what has arrived, at most one frame and a piece. Not here: the header's bytes.
+//! In:     bytes as they arrive, in pieces of any size.
+//! Out:    complete commands.
+//! Always: a frame's lengths are checked before memory is allocated. At most one frame and one piece are buffered.
+//! Not:    the header's bytes.
 //!
 //! ```text
 //!  byte  bytes  field
@@ -19,10 +21,10 @@ use super::{header_binary, header_json};
 
 const LENGTH_LEN: usize = 4;
 const HEADER_MAX: usize = (1 << 24) - 1;
-/// A buffer of more than this is given back when it is empty: many connections are idle.
+/// A buffer above this size is freed when it is empty, because many connections are idle.
 const KEPT_MAX: usize = 64 << 10;
 
-/// Appends a command's frame to `out`; after an error `out` is as it was.
+/// Appends a command's frame to `out`. An error does not change `out`.
 pub fn encode(command: &Command, out: &mut Vec<u8>) -> Result<(), FrameError> {
     let begin = out.len();
     let written = write(command, out, begin);
@@ -64,7 +66,7 @@ const fn type_byte(serialize_type: SerializeType) -> u8 {
     }
 }
 
-/// Commands out of bytes that arrive in pieces.
+/// Decodes commands from bytes that arrive in pieces.
 #[derive(Debug, Default)]
 pub struct FrameReader {
     buffer: Vec<u8>,
@@ -73,7 +75,7 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// Adds what has arrived. Take what is whole before adding more: nothing else bounds what is buffered.
+    /// Adds bytes that have arrived. Take all complete commands before you add more. Nothing else limits the buffer.
     pub fn feed(&mut self, bytes: &[u8]) {
         if self.failed.is_none() {
             self.buffer.drain(..self.taken);
@@ -82,8 +84,8 @@ impl FrameReader {
         }
     }
 
-    /// The next whole command; `None`: more must arrive. After an error nothing can be read from the connection any
-    /// more, since nobody knows where the next frame begins; the error is repeated.
+    /// Returns the next complete command, or `None` if more bytes must arrive. After an error, the start of the next
+    /// frame is unknown, so the connection is unusable and every call returns the error again.
     pub fn take(&mut self) -> Result<Option<Command>, FrameError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -105,12 +107,12 @@ impl FrameReader {
         }
     }
 
-    /// Bytes that have arrived and are not taken: not 0 where a connection ends within a frame.
+    /// Returns the number of buffered bytes. Not 0 if a connection ends within a frame.
     pub fn buffered(&self) -> usize {
         self.buffer.len() - self.taken
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the memory use in bytes.
     pub fn memory(&self) -> usize {
         self.buffer.capacity()
     }
@@ -126,7 +128,7 @@ impl FrameReader {
     }
 }
 
-/// The first frame without its length, and all the bytes it takes; its lengths are judged as soon as they are there.
+/// Returns the first frame without its length, and its total size. Checks the lengths as soon as they have arrived.
 fn split(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, FrameError> {
     let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_LEN>() else { return Ok(None) };
     let total = length_of(*length);
@@ -146,7 +148,7 @@ fn length_of(bytes: [u8; 4]) -> usize {
     usize::try_from(u32::from_be_bytes(bytes)).unwrap_or(usize::MAX)
 }
 
-/// How the header is written, and its length.
+/// Returns the header's encoding and length.
 fn check_mark([found, high, middle, low]: [u8; MARK_LEN], room: usize) -> Result<(SerializeType, usize), FrameError> {
     let header = length_of([0, high, middle, low]);
     if header > room {

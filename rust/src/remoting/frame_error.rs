@@ -1,52 +1,52 @@
-//! Errors of frames: why bytes are no command.
+//! Errors of frames: why bytes are not a command.
 //!
-//! In:  what a frame states.
-//! Out: a text that says what is wrong, and what is accepted.
+//! In:     what a frame contains.
+//! Out:    a text that says what is wrong and what is accepted.
 
-/// The longest frame, without the four bytes of its own length.
+/// The maximum frame length in bytes, without the four bytes of the length itself.
 pub const FRAME_MAX: usize = 16_777_216;
-/// The bytes of a frame that tell its header's type and length.
+/// The number of bytes that contain the header's type and length.
 pub(super) const MARK_LEN: usize = 4;
 
-/// Why bytes are no command, or a command has no bytes.
+/// Why bytes are not a command, or why a command cannot be encoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// It states more bytes than are allowed.
+    /// The stated length is above the limit.
     #[error("the frame states {total} bytes, at most {FRAME_MAX} are allowed")]
     TooLarge {
-        /// What it states.
+        /// The stated length.
         total: usize,
     },
-    /// It states fewer bytes than its header's mark takes.
+    /// The stated length is below the size of the header's mark.
     #[error("the frame states {total} bytes, the mark of its header alone takes {MARK_LEN}")]
     TooSmall {
-        /// What it states.
+        /// The stated length.
         total: usize,
     },
-    /// Its header does not fit in it.
+    /// The header is longer than the frame.
     #[error("the header states {header} bytes, the frame has {room}")]
     HeaderTooLong {
-        /// What the header states.
+        /// The stated header length.
         header: usize,
-        /// What the frame has.
+        /// The space in the frame.
         room: usize,
     },
-    /// The header is written in a way that is not known.
+    /// The header's encoding is unknown.
     #[error("serialize type {found}; known are 0 (JSON) and 1 (binary)")]
     SerializeType {
-        /// What stands there.
+        /// The value found.
         found: u8,
     },
     /// A JSON header is not JSON.
     #[error("the header is no JSON: {what}")]
     Json {
-        /// The parser's words.
+        /// The parser's message.
         what: String,
     },
-    /// A field of the header cannot be.
+    /// A field of the header is invalid.
     #[error("the header's {field} {what}")]
     Field {
-        /// Its name.
+        /// The field's name.
         field: &'static str,
         /// What is wrong with it.
         what: &'static str,

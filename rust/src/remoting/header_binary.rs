@@ -1,7 +1,8 @@
-//! Binary header: a command's fields as RocketMQ's own bytes.
+//! Encodes and decodes RocketMQ's binary header.
 //!
-//! In: a command, or bytes. Out: bytes, or a command without its body. Always: a length is judged against what is there
-//! before anything is copied.
+//! In:     a command, or bytes.
+//! Out:    bytes, or a command without its body.
+//! Always: a length is checked against the available bytes before anything is copied.
 //!
 //! ```text
 //!  bytes  field
@@ -94,7 +95,7 @@ fn chunk<const N: usize>(rest: &mut &[u8], field: &'static str) -> Result<[u8; N
     Ok(*taken)
 }
 
-/// As RocketMQ does: bytes that are not UTF-8 are no reason to lose the connection with all its requests.
+/// Decodes UTF-8. As in RocketMQ, invalid bytes are replaced and do not close the connection with all its requests.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -1,7 +1,9 @@
-//! JSON header: a command's fields as an object.
+//! Encodes and decodes the JSON header: a command's fields as an object.
 //!
-//! In: a command, or text. Out: text, or a command without its body. Always: what is not known is passed over, and a
-//! number where text is due is read as its text, since clients of many languages write it.
+//! In:     a command, or text.
+//! Out:    text, or a command without its body.
+//! Always: unknown fields are ignored. A number is accepted in place of a text and read as its text, because clients in
+//!         many languages write it.
 
 use std::fmt::{self, Formatter};
 
@@ -63,14 +65,14 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// The text around the first character that JSON wants escaped.
+/// Splits a text at the first character that JSON must escape.
 fn split_special(text: &str) -> Option<(&str, char, &str)> {
     let (at, special) = text.char_indices().find(|(_, c)| matches!(c, '"' | '\\' | '\0'..='\u{1f}'))?;
     Some((text.get(..at)?, special, text.get(at + special.len_utf8()..)?))
 }
 
 pub(super) fn read(header: &[u8]) -> Result<Command, FrameError> {
-    // As RocketMQ does: bytes that are not UTF-8 are no reason to lose the connection with all its requests.
+    // As in RocketMQ, bytes that are not UTF-8 do not close the connection with all its requests.
     let text = String::from_utf8_lossy(header);
     let read: Header = serde_json::from_str(&text).map_err(|error| FrameError::Json { what: error.to_string() })?;
     let code = number(&read.code, "code")?.ok_or(FrameError::Field { field: "code", what: "is missing" })?;
@@ -100,15 +102,15 @@ fn language(value: &Scalar) -> u8 {
     place.and_then(|place| u8::try_from(place).ok()).unwrap_or(LANGUAGE_OTHER)
 }
 
-/// A value that is no object and no list: those are passed over without being kept, since a few bytes of JSON can take
-/// a hundred times as much memory.
+/// A value that is neither an object nor a list. Objects and lists are skipped without being stored, because a few
+/// bytes of JSON can take a hundred times as much memory.
 #[derive(Default)]
 enum Scalar {
     #[default]
     Null,
     Number(i64),
     Text(String),
-    /// An object, a list, or a number that is not whole.
+    /// An object, a list, or a number that is not an integer.
     Other,
 }
 
@@ -170,7 +172,7 @@ impl<'de> Deserialize<'de> for Scalar {
     }
 }
 
-/// The object's fields that count. The named values, which are nearly all of it, go where they belong without a map
+/// The object's known fields. The ext fields, which are most of the header, are stored directly, without a map in
 /// between.
 #[derive(Default)]
 struct Header {
@@ -221,7 +223,7 @@ impl<'de> Deserialize<'de> for Header {
     }
 }
 
-/// The named values; null: none.
+/// The ext fields. `null` means none.
 #[derive(Default)]
 struct Fields(ExtFields);
 

@@ -1,10 +1,10 @@
-//! Offset: how far a group says that it has come.
+//! Stores the consumer offsets that clients report.
 //!
 //! In:     `UPDATE_CONSUMER_OFFSET`, and the offsets in pulls.
 //! Out:    the store's table of offsets.
-//! Always: of both ways of one connection the later request counts: both end here, in the order of arrival, and a pull's
-//!         offset is not noted while an update waits for Python. Only groups with members and queues that are there have
-//!         offsets. Retry topics and groups without members are Python's.
+//! Always: on one connection the later request wins: both kinds are handled here in the order of arrival, and a pull's
+//!         offset is ignored while an update waits for Python. Only groups with members, and existing queues, have
+//!         offsets. Python handles retry topics and groups without members.
 
 use super::codes::response;
 use super::command::Command;
@@ -13,7 +13,7 @@ use super::service::Service;
 use crate::names::RETRY_PREFIX;
 use crate::units::QueueId;
 
-/// Whether an update needs nothing that only Python knows.
+/// Returns whether an update can be handled without Python.
 pub(super) fn is_plain(service: &Service, request: &Command) -> bool {
     let field = |name| request.ext_fields.get(name).unwrap_or_default();
     let topic = field("topic");
@@ -22,7 +22,7 @@ pub(super) fn is_plain(service: &Service, request: &Command) -> bool {
         && service.tables.topic(topic).is_some()
 }
 
-/// Notes how far a group has come. Only for what `is_plain`.
+/// Stores a group's offset. Requires `is_plain`.
 pub(super) fn update(service: &Service, request: &Command) -> Result<Command, Refusal> {
     let (topic, group) = (text(request, "topic")?, text(request, "consumerGroup")?);
     let queue_id = QueueId(number(request, "queueId")?);
@@ -36,10 +36,10 @@ pub(super) fn update(service: &Service, request: &Command) -> Result<Command, Re
     Ok(request.response(response::SUCCESS, None))
 }
 
-/// Notes how far a group has come, as its pull says. What cannot be noted does not keep the group from reading.
+/// Stores the group's offset in a pull. A failure does not keep the group from reading.
 pub(super) fn update_with_pull(service: &Service, topic: &str, group: &str, queue_id: QueueId, queue_offset: u64) {
     if service.tables.has_members(group) {
-        // Its next request of its own is told why: an offset outside its queue, or a store that takes nothing more.
+        // The group's next update gets the error: an offset outside its queue, or a store that cannot write.
         let _ = service.store.set_consumer_offset(topic, group, queue_id, queue_offset);
     }
 }

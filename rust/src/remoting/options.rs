@@ -1,7 +1,7 @@
-//! Options of a server: where it listens, what clients may take, who they are.
+//! The options of a server: addresses, limits for clients, TLS and accounts.
 //!
-//! In:  what the caller wants.
-//! Out: plain values.
+//! In:     what the caller wants.
+//! Out:    plain values.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,24 +11,24 @@ use super::accounts::Accounts;
 use super::deadlines::TimeLimits;
 use super::tls::TlsOptions;
 
-/// Where and how a server listens.
+/// The options of a server.
 pub struct ServerOptions {
-    /// Addresses of TCP; port 0 takes a free one.
+    /// TCP addresses. Port 0 selects a free port.
     pub listen: Vec<SocketAddr>,
-    /// A socket's file.
+    /// The path of a Unix socket.
     pub unix: Option<PathBuf>,
-    /// Threads for connections.
+    /// The number of threads for connections.
     pub io_threads: usize,
-    /// Connections that may be open; what comes then is closed at once.
+    /// The maximum number of open connections. Further ones are closed at once.
     pub connections_max: u32,
-    /// Bytes that all clients together may hold: buffers, answers that wait to be read, requests that wait.
+    /// The maximum of bytes that all clients together may hold: buffers, unread answers, waiting requests.
     pub memory_max: usize,
-    /// How long clients may take; then their connections are closed.
+    /// Time limits for clients. The connection is closed after a limit.
     pub limits: TimeLimits,
-    /// The address that offset ids of messages name: the store's.
+    /// The store's address, for the offset ids of messages.
     pub host: SocketAddr,
-    /// TLS for what comes by TCP; none: all is plain.
+    /// TLS for TCP connections. `None`: without TLS.
     pub tls: Option<TlsOptions>,
-    /// Who may ask for what; none: everybody for everything.
+    /// The accounts and their permissions. `None`: everybody may do everything.
     pub accounts: Option<Arc<Accounts>>,
 }

@@ -1,7 +1,9 @@
-//! Outbox: what a connection still has to write.
+//! The bytes that a connection still has to write.
 //!
-//! In: commands, from any thread. Out: bytes, as fast as the client reads. Always: no more is kept than the limit; a
-//! client that does not read is cut off. Not here: reading.
+//! In:     commands, from any thread.
+//! Out:    bytes, as fast as the client reads.
+//! Always: the number of waiting bytes is limited. A client that does not read is disconnected.
+//! Not:    reading.
 
 use std::io;
 use std::sync::Arc;
@@ -14,16 +16,16 @@ use super::frame::encode;
 use super::stream::Stream;
 use crate::sync::unmodelled::Mutex;
 
-/// Bytes that may wait for a client to read them; more than the longest frame.
+/// The maximum number of bytes that wait for a client to read them. More than the longest frame.
 pub(super) const OUT_MAX: usize = 32 << 20;
-/// A client that leaves this much unread is not listened to until it has read.
+/// When a client leaves this many bytes unread, the server stops reading from it until it has read.
 pub(super) const OUT_PAUSE: usize = 1 << 20;
 const KEPT_MAX: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(super) struct Outbox {
     waiting: Mutex<Waiting>,
-    /// Something is to be written, or the connection is to be closed.
+    /// Signals that there is something to write, or that the connection must be closed.
     pub(super) changed: Notify,
     account: Arc<Account>,
 }
@@ -34,7 +36,7 @@ struct Waiting {
     written: usize,
     closed: bool,
     overfull: bool,
-    /// The memory of `bytes`.
+    /// The memory that `bytes` holds.
     charge: Charge,
 }
 
@@ -45,7 +47,7 @@ impl Outbox {
         Self { waiting: Mutex::new(waiting), changed: Notify::new(), account }
     }
 
-    /// Adds a command; false where the connection is closed, or what waits would be too much.
+    /// Adds a command. Returns false if the connection is closed or too many bytes wait.
     pub(super) fn put(&self, command: &Command) -> bool {
         let mut waiting = self.waiting.lock();
         if waiting.closed || waiting.overfull {
@@ -67,7 +69,7 @@ impl Outbox {
         waiting.charge.set(bytes);
         let too_much = self.account.is_too_much();
         if too_much {
-            // The connection ends; the others have the memory at once.
+            // The connection ends now. Other connections get the memory at once.
             waiting.overfull = true;
             (waiting.bytes, waiting.written) = (Vec::new(), 0);
             waiting.charge.set(0);
@@ -79,8 +81,8 @@ impl Outbox {
         !too_much
     }
 
-    /// Writes as much as the socket takes; gives how many bytes are left at least, and whether it took some. An error: the
-    /// connection is done.
+    /// Writes as much as the socket accepts. Returns the minimum of bytes left, and whether the socket accepted some.
+    /// After an error the connection is unusable.
     pub(super) fn write_to(&self, stream: &mut Stream) -> io::Result<(usize, bool)> {
         let mut waiting = self.waiting.lock();
         if waiting.overfull {
@@ -115,19 +117,19 @@ impl Outbox {
         Ok((if stream.flush()? { left } else { left.max(1) }, took_some))
     }
 
-    /// Whether so much waits that the client is to read first.
+    /// Returns whether the client must read before the server reads more from it.
     pub(super) fn is_full(&self) -> bool {
         let waiting = self.waiting.lock();
         waiting.overfull || waiting.bytes.len() - waiting.written > OUT_PAUSE
     }
 
-    /// Whether another answer would still be written.
+    /// Returns whether another answer would still be written.
     pub(super) fn is_open(&self) -> bool {
         let waiting = self.waiting.lock();
         !waiting.closed && !waiting.overfull
     }
 
-    /// Nothing is taken any more.
+    /// Rejects all further commands.
     pub(super) fn close(&self) {
         self.waiting.lock().closed = true;
         self.changed.notify_one();

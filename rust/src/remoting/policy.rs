@@ -1,7 +1,10 @@
 //! The queue of events that wait for Python.
 //!
-//! In: events. Out: answers. Always: a bounded number waits; Python polls, nothing
-//! here calls it; each connection has a share and its turn, so that none keeps the others out. Not here: any decision.
+//! In:     events.
+//! Out:    answers.
+//! Always: the number of waiting events is limited. Python polls, and no Rust code calls Python. Each connection has a
+//!         share and a turn, so that none blocks the others.
+//! Not:    any decision.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,33 +17,34 @@ use super::event::{Answer, Event};
 use super::fields::Refusal;
 use crate::sync::unmodelled::{Condvar, Mutex};
 
-/// Requests that may wait, of all connections; then only those with few waiting ones may add more.
+/// The maximum of waiting requests of all connections. Above it, only connections with few waiting requests may add
+/// more.
 const WAITING_MAX: usize = 10_000;
-/// Requests of one connection that may wait; what comes then is answered `SYSTEM_BUSY`.
+/// The maximum of waiting requests of one connection. Further ones are answered with `SYSTEM_BUSY`.
 const SHARE_MAX: usize = 1_000;
-/// Requests that every connection may have waiting, however many others wait.
+/// The number of waiting requests that every connection may have, however many others wait.
 const SHARE_MIN: usize = 16;
-/// Notes that may wait to be logged; more are dropped, since the counters know of them.
+/// The maximum of notes that wait to be logged. Further ones are dropped, because the counters include them.
 const NOTES_MAX: usize = 256;
-/// Stands for the connection of notes.
+/// The connection id that is used for notes.
 const NOTES: u64 = 0;
 
 /// An event that waits for Python.
 #[derive(Debug)]
 pub struct Entry {
-    /// Names the event in its answer; 0 if no answer is awaited.
+    /// Identifies the event in its answer. 0: no answer is expected.
     pub number: u64,
-    /// The connection that it concerns.
+    /// The id of the connection.
     pub connection: u64,
     /// The client's address, for people.
     pub address: String,
     /// What happened.
     pub event: Event,
-    /// The memory of an event that no client waits for. What a client waits for is counted at its connection.
+    /// The memory of an event that no client waits for. Otherwise the connection counts it.
     pub charge: Option<Charge>,
 }
 
-/// The line between the connections and Python.
+/// The queue between the connections and Python.
 #[derive(Debug, Default)]
 pub struct Policy {
     state: Mutex<State>,
@@ -50,9 +54,9 @@ pub struct Policy {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What waits, by connection.
+    /// The waiting events, by connection.
     lines: HashMap<u64, VecDeque<Entry>>,
-    /// The connections with something in their lines, in the order in which they have their turn.
+    /// The connections with waiting events, in the order of their turns.
     turns: VecDeque<u64>,
     length: usize,
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
@@ -60,7 +64,7 @@ struct State {
 }
 
 impl Policy {
-    /// Asks, and waits for the answer.
+    /// Sends an event to Python and waits for the answer.
     pub(super) async fn ask(&self, connection: u64, address: &str, event: Event) -> Result<Answer, Refusal> {
         let (sender, receiver) = oneshot::channel();
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
@@ -69,7 +73,7 @@ impl Policy {
         receiver.await.map_err(|_| Refusal::new(response::SERVICE_NOT_AVAILABLE, "the server is stopping"))
     }
 
-    /// Tells something that needs no answer.
+    /// Sends an event that needs no answer.
     pub(super) fn tell(
         &self,
         connection: u64,
@@ -85,7 +89,7 @@ impl Policy {
         if state.closed {
             return Err(Refusal::new(response::SERVICE_NOT_AVAILABLE, "the server is stopping"));
         }
-        // That a connection has ended must be known, however many requests wait.
+        // Python must learn that a connection has ended, however many requests wait.
         if !matches!(entry.event, Event::ConnectionClosed) && state.is_full_for(entry.connection) {
             return Err(Refusal::new(response::SYSTEM_BUSY, "too many requests wait to be decided; try again"));
         }
@@ -98,7 +102,7 @@ impl Policy {
         Ok(())
     }
 
-    /// Has something logged. Nobody waits for it, and where much is to be logged it is dropped.
+    /// Sends an event to be logged. No client waits for it, and it is dropped if too many wait.
     pub(super) fn note(&self, connection: u64, address: &str, event: Event) {
         let mut state = self.state.lock();
         if !state.closed && state.own(NOTES) < NOTES_MAX {
@@ -118,18 +122,18 @@ impl Policy {
         state.pop()
     }
 
-    /// Answers an event; false if the client no longer waits.
+    /// Answers an event. Returns false if the client no longer waits.
     pub fn answer(&self, number: u64, answer: Answer) -> bool {
         let sender = self.state.lock().waiting.remove(&number);
         sender.is_some_and(|sender| sender.send(answer).is_ok())
     }
 
-    /// How many wait.
+    /// Returns the number of waiting events.
     pub fn waiting(&self) -> usize {
         self.state.lock().length
     }
 
-    /// Nothing is asked any more; whoever waits is told so. What stands in line can still be taken.
+    /// Refuses new events and ends all waits for an answer. Events in the queue can still be taken.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -140,7 +144,7 @@ impl Policy {
 }
 
 impl State {
-    /// How many of a connection wait.
+    /// Returns the number of waiting events of a connection.
     fn own(&self, connection: u64) -> usize {
         self.lines.get(&connection).map_or(0, VecDeque::len)
     }
@@ -159,7 +163,7 @@ impl State {
         self.length += 1;
     }
 
-    /// The next event of the connection whose turn it is.
+    /// Returns the next event of the connection whose turn it is.
     fn pop(&mut self) -> Option<Entry> {
         let connection = self.turns.pop_front()?;
         let line = self.lines.get_mut(&connection)?;

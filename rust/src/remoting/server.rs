@@ -1,7 +1,10 @@
-//! Server: listens, and serves whoever comes.
+//! Listens and serves connections.
 //!
-//! In: an open store, addresses. Out: answers; requests for Python in `policy`. Always: few threads whatever comes; the
-//! data path (send, end, pull) never waits for Python but for a topic or a producer that is new. Not here: decisions.
+//! In:     an open store, addresses.
+//! Out:    answers to clients, requests for Python in `policy`.
+//! Always: the number of threads is small and fixed. The data path (send, end, pull) waits for Python only if a topic
+//!         or a producer is new.
+//! Not:    decisions.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,13 +27,13 @@ use crate::error::{Error, Result};
 use crate::store::Store;
 use crate::sync::unmodelled::Mutex;
 
-/// After an `accept` that failed, mostly since no file handles are left.
+/// The pause after a failed `accept`, usually because there are too many open files.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// How often the connections' threads show that they come to their turns.
+/// How often the connections' threads show that they are responsive.
 const BEAT: Duration = Duration::from_millis(500);
 
-/// A server that listens until it is stopped.
+/// A server. It listens until it is stopped.
 #[derive(Debug)]
 pub struct Server {
     service: Arc<Service>,
@@ -41,7 +44,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens. Raises the system's error, with the address, where it cannot.
+    /// Starts to listen. Fails with the system's error and the address.
     pub fn start(store: Arc<Store>, options: &ServerOptions) -> Result<Self> {
         let service = Arc::new(Service::new(store, options)?);
         let threads = options.io_threads.max(1);
@@ -61,23 +64,23 @@ impl Server {
         Ok(server)
     }
 
-    /// What all connections share.
+    /// Returns the state that all connections share.
     pub fn service(&self) -> &Service {
         &self.service
     }
 
-    /// Where it listens by TCP.
+    /// Returns the TCP addresses on which the server listens.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Takes no connection and no request any more; what is in hand is still answered, and held pulls are.
+    /// Stops accepting connections and requests. Requests in flight and held pulls are still answered.
     pub fn stop_listening(&self) {
         self.stopping.send_replace(true);
         self.service.arrivals.stop();
     }
 
-    /// Ends at once what has not ended yet. Again: nothing.
+    /// Ends all remaining work at once. Idempotent.
     pub fn stop(&self) {
         self.stop_listening();
         self.service.policy.close();
@@ -86,7 +89,7 @@ impl Server {
             runtime.shutdown_timeout(Duration::from_secs(5));
         }
         for thread in std::mem::take(&mut *self.threads.lock()) {
-            // A panic there has poisoned the store already.
+            // A panic in the thread has already poisoned the store.
             let _ = thread.join();
         }
     }
@@ -158,7 +161,7 @@ async fn accept(service: Arc<Service>, listener: Listener, mut stopping: watch::
     }
 }
 
-/// Shows that the connections' threads come to their turns, until the server stops.
+/// Shows that the connections' threads are responsive, until the server stops.
 async fn beat(service: Arc<Service>, mut stopping: watch::Receiver<bool>) {
     loop {
         tokio::select! {
@@ -168,7 +171,7 @@ async fn beat(service: Arc<Service>, mut stopping: watch::Receiver<bool>) {
     }
 }
 
-/// One connection, from its first byte.
+/// Serves one connection from its first byte on.
 async fn serve(service: Arc<Service>, session: Arc<Session>, stream: Stream, mut stopping: watch::Receiver<bool>) {
     let tls = service.tls();
     let begun = match (stream, tls) {

@@ -1,6 +1,8 @@
-//! Stream: a connection's socket, by TCP (plain, or behind TLS) or by a file of this machine.
+//! A connection's socket: TCP, TCP with TLS, or a Unix socket.
 //!
-//! In and out: bytes, without waiting. Not here: what they mean.
+//! In:     bytes, without waiting.
+//! Out:    bytes, without waiting.
+//! Not:    the meaning of the bytes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -42,7 +44,7 @@ impl Stream {
         }
     }
 
-    /// Whether what was taken has gone to the system; behind TLS some may wait here.
+    /// Writes buffered bytes. Returns whether the system has accepted all. With TLS, some may still be buffered here.
     pub(super) fn flush(&mut self) -> io::Result<bool> {
         match self {
             Self::Tcp(_) | Self::Unix(_) => Ok(true),
@@ -50,14 +52,14 @@ impl Stream {
         }
     }
 
-    /// Says farewell, where that is more than closing.
+    /// Ends the connection properly if the protocol has more to do than closing the socket.
     pub(super) fn close(&mut self) {
         if let Self::Tls(stream) = self {
             stream.close();
         }
     }
 
-    /// The client's address; `None` for one of this machine that came by a file.
+    /// Returns the client's address, or `None` for a local client that connected through a file.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(stream) => stream.peer_addr().ok(),
@@ -66,10 +68,10 @@ impl Stream {
         }
     }
 
-    /// An answer is not held back for more to come.
+    /// Sends each answer at once, without waiting for more bytes (`TCP_NODELAY`).
     pub(super) fn set_no_delay(&self) {
         match self {
-            // A socket that refuses is only slower.
+            // If the socket refuses the option, it is only slower.
             Self::Tcp(stream) => drop(stream.set_nodelay(true)),
             Self::Tls(stream) => stream.set_no_delay(),
             Self::Unix(_) => {}

@@ -1,7 +1,9 @@
-//! Tables: what Python has told the data path of topics and subscriptions.
+//! Topics and subscriptions that the data path knows from Python.
 //!
-//! In: topics with their queues, groups with what they want. Out: look-ups. Always: a copy of what Python knows; what
-//! is not here is asked for. Not here: how a topic comes to be.
+//! In:     topics with their queues, groups with their subscriptions.
+//! Out:    look-ups.
+//! Always: a copy of what Python knows. Python is asked about anything missing.
+//! Not:    the creation of topics.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,33 +16,33 @@ use crate::sync::unmodelled::RwLock;
 /// A topic that may be sent to or read.
 #[derive(Clone, Debug)]
 pub struct TopicEntry {
-    /// Its name, checked.
+    /// The checked name.
     pub topic: Topic,
-    /// Queues that may be read; 0: none.
+    /// The number of queues to read. 0: none.
     pub read_queues: i32,
-    /// Queues that may be sent to; 0: none.
+    /// The number of queues to send to. 0: none.
     pub write_queues: i32,
-    /// What goes in and out of it.
+    /// The counts of its messages.
     pub traffic: Arc<TopicTraffic>,
 }
 
-/// What a group wants of a topic.
+/// A group's subscription to a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscription {
-    /// The tags; `None`: all messages.
+    /// The tags. `None`: all messages.
     pub tags: Option<Vec<String>>,
-    /// When it was said, by the client's clock.
+    /// The subscription's version: the time at which it was made, by the client's clock.
     pub version: i64,
 }
 
-/// What is known of topics and subscriptions.
+/// The known topics and subscriptions.
 #[derive(Debug, Default)]
 pub struct Tables {
     topics: RwLock<HashMap<String, TopicEntry>>,
-    /// By group, then by topic.
+    /// Subscriptions by group, then by topic.
     subscriptions: RwLock<HashMap<String, HashMap<String, Arc<Subscription>>>>,
     orderly: RwLock<HashSet<String>>,
-    /// What goes in and out of all topics.
+    /// The message counts of all topics.
     pub traffic: Traffic,
 }
 
@@ -49,7 +51,7 @@ impl Tables {
         self.topics.read().get(name).cloned()
     }
 
-    /// Makes a topic known. Raises an error for a name that clients may not send to.
+    /// Adds or replaces a topic. Fails for a name that clients may not send to.
     pub fn set_topic(&self, name: &str, read_queues: i32, write_queues: i32) -> Result<()> {
         let topic = Topic::new(name)?;
         let traffic = self.traffic.topic(name);
@@ -57,7 +59,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Has a topic asked for again.
+    /// Removes a topic. The next request for it asks Python again.
     pub fn forget_topic(&self, name: &str) {
         self.topics.write().remove(name);
     }
@@ -66,12 +68,12 @@ impl Tables {
         self.subscriptions.read().get(group)?.get(topic).cloned()
     }
 
-    /// Whether a group has members that said what they want.
+    /// Returns whether a group has members with known subscriptions.
     pub(super) fn has_members(&self, group: &str) -> bool {
         self.subscriptions.read().contains_key(group)
     }
 
-    /// Says what a group wants of its topics, in place of what it wanted before.
+    /// Replaces the subscriptions of a group.
     pub fn set_subscriptions(&self, group: &str, wanted: Vec<(String, Subscription)>) {
         let wanted: HashMap<_, _> = wanted.into_iter().map(|(topic, wanted)| (topic, Arc::new(wanted))).collect();
         let mut subscriptions = self.subscriptions.write();
@@ -86,7 +88,7 @@ impl Tables {
         self.orderly.read().contains(group)
     }
 
-    /// Says whether a group holds locks on queues: what it gives up then goes to its dead letters at once.
+    /// Sets whether a group locks queues. Messages that it sends back then become dead letters at once.
     pub fn set_orderly(&self, group: &str, orderly: bool) {
         let mut groups = self.orderly.write();
         if orderly {

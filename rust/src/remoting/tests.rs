@@ -1,4 +1,4 @@
-//! The story: any command comes back from its bytes, in pieces of any size; any other bytes are a named error.
+//! The story: any command can be decoded from its bytes, in pieces of any size, and any other bytes are a named error.
 
 use proptest::prelude::*;
 
@@ -143,7 +143,7 @@ fn malformed_frames_have_exact_errors() {
     assert_eq!(after(&[0, 0, 0, 0, 0, 0, 0, 3, 0, 1, b'k']), field("ext field value", "is cut off"));
 }
 
-/// Sixteen MiB of names, each looked for among those before it, would keep a thread busy for hours.
+/// Sixteen MiB of names, each compared with all names before it, would keep a thread busy for hours.
 #[test]
 fn a_header_has_a_thousand_named_values_at_most() {
     let with = |count: usize, kind| {

@@ -1,7 +1,10 @@
-//! TLS: a connection's bytes, encrypted, by tokio-rustls.
+//! Encrypts a connection's bytes with tokio-rustls.
 //!
-//! In: certificates as PEM, a socket. Out: a stream that is read and written as a plain one. Always: a handshake ends
-//! within its time; the first byte tells TLS from plain, on the same port; no global state. Not here: who may do what.
+//! In:     certificates as PEM, a socket.
+//! Out:    a stream with the same calls as a plain one.
+//! Always: a handshake has a time limit. The first byte distinguishes TLS from plain connections on the same port. No
+//!         global state.
+//! Not:    permissions.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -23,24 +26,24 @@ use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 
 use crate::error::{Error, Result};
 
-/// The first byte of a handshake; no frame begins so, since it would be longer than any may be.
+/// The first byte of a handshake. No frame begins with it, because such a frame would exceed the maximum length.
 const HANDSHAKE: u8 = 0x16;
 
-/// What a server shows, and whom it believes.
+/// The certificate of a server, and the authority that it trusts.
 pub struct TlsOptions {
-    /// Its certificate, then those that vouch for it: PEM.
+    /// The server's certificate, then the certificates that sign it, as PEM.
     pub certificate: Vec<u8>,
-    /// The certificate's private key: PEM.
+    /// The certificate's private key, as PEM.
     pub key: Vec<u8>,
-    /// Who vouches for clients, PEM; none: clients need no certificate.
+    /// The authority that signs client certificates, as PEM. `None`: clients need no certificate.
     pub client_authority: Option<Vec<u8>>,
     /// Whether plain connections are refused.
     pub required: bool,
-    /// How long a handshake may take.
+    /// The time limit of a handshake.
     pub handshake: Duration,
 }
 
-/// What new connections are secured by.
+/// The TLS setup of new connections.
 pub(super) struct Tls {
     acceptor: TlsAcceptor,
     required: bool,
@@ -55,18 +58,18 @@ impl fmt::Debug for Tls {
 
 /// How a connection began.
 pub(super) enum Begun {
-    /// As TLS.
+    /// With TLS.
     Secured(Box<TlsStream>),
-    /// As a plain one, which this server takes, too.
+    /// Without TLS. This server accepts such connections.
     Plain(TcpStream),
-    /// It ended before it said anything.
+    /// The client disconnected before it sent anything.
     Gone,
-    /// It is refused, for this reason.
+    /// The connection is refused, for this reason.
     Refused(String),
 }
 
 impl Tls {
-    /// Raises `InvalidOption`, which names the option with the file that is no good.
+    /// Creates the TLS setup. Fails with `InvalidOption`, which names the option with the invalid file.
     pub(super) fn new(options: &TlsOptions) -> Result<Self> {
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let builder = builder.with_safe_default_protocol_versions().map_err(|error| invalid("tls_cert", &error))?;
@@ -99,7 +102,7 @@ impl Tls {
         })
     }
 
-    /// Finds out how a client begins, and shakes hands; a plain one may be silent for `idle`.
+    /// Detects how a client begins, and does the handshake. A plain connection may be silent for `idle`.
     pub(super) async fn begin(&self, tcp: TcpStream, idle: Duration) -> Begun {
         let first = tokio::time::timeout(if self.required { self.handshake } else { idle }, first_byte(&tcp)).await;
         match first {
@@ -141,14 +144,15 @@ fn invalid(option: &'static str, what: &dyn std::fmt::Display) -> Error {
     Error::InvalidOption { option: option.into(), what: what.to_string() }
 }
 
-/// A socket secured by TLS. It is read and written without waiting; `ready` waits.
+/// A socket with TLS. Reads and writes never wait. `ready` waits.
 #[derive(Debug)]
 pub(super) struct TlsStream(tokio_rustls::server::TlsStream<TcpStream>);
 
 impl TlsStream {
     pub(super) async fn ready(&self, interest: Interest) -> io::Result<Ready> {
         let (tcp, tls) = self.0.get_ref();
-        // The socket does not know what is decrypted and not yet taken, nor what waits to be written.
+        // The socket does not know about decrypted bytes that were not read yet, or about bytes that wait to be
+        // written.
         if interest.is_readable() && !tls.wants_read() {
             return Ok(Ready::READABLE);
         }
@@ -158,7 +162,7 @@ impl TlsStream {
     pub(super) fn try_read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut buffer = ReadBuf::new(buffer);
         match now(|context| Pin::new(&mut self.0).poll_read(context, &mut buffer)) {
-            // Many clients close the socket without telling so by TLS.
+            // Many clients close the socket without a TLS close message.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
             done => done.map(|()| buffer.filled().len()),
         }
@@ -168,7 +172,7 @@ impl TlsStream {
         now(|context| Pin::new(&mut self.0).poll_write(context, bytes))
     }
 
-    /// Whether all that was taken is written.
+    /// Writes buffered bytes. Returns whether all are written.
     pub(super) fn flush(&mut self) -> io::Result<bool> {
         match now(|context| Pin::new(&mut self.0).poll_flush(context)) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
@@ -176,9 +180,9 @@ impl TlsStream {
         }
     }
 
-    /// Tells the client that nothing more comes, as far as the socket takes it.
+    /// Sends the TLS close message, as far as the socket accepts it.
     pub(super) fn close(&mut self) {
-        // A client that has gone need not be told.
+        // A client that has disconnected does not need the message.
         let _ = now(|context| Pin::new(&mut self.0).poll_shutdown(context));
     }
 
@@ -187,13 +191,13 @@ impl TlsStream {
     }
 
     pub(super) fn set_no_delay(&self) {
-        // A socket that refuses is only slower.
+        // If the socket refuses the option, it is only slower.
         let _ = self.0.get_ref().0.set_nodelay(true);
     }
 }
 
-/// Polls once. What would have to wait is `WouldBlock`, as with a socket; `ready` then waits for it. Without tokio's
-/// budget for a task, which would let a ready socket look busy: a connection bounds its turns itself.
+/// Polls once. Returns `WouldBlock` if it would have to wait, as a socket does. `ready` then waits. Does not use
+/// tokio's task budget, which would make a ready socket look busy. A connection limits its turns itself.
 fn now<T>(poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>) -> io::Result<T> {
     let mut once = pin!(tokio::task::unconstrained(poll_fn(poll)));
     match once.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

@@ -1,8 +1,11 @@
-//! Traffic: what clients sent and were handed, by topic, kind and group.
+//! Counts messages that clients sent and received, by topic, kind and group.
 //!
-//! In: messages as they are stored and handed out. Out: figures. Always: a topic's counts come with its entry in the
-//! tables, so counting takes no lock and no memory; one read lock a pull finds its group's. Names beyond a bound are
-//! counted together, whatever clients invent; what was counted once stays. Not here: names of metrics (Python).
+//! In:     messages as they are stored and sent out.
+//! Out:    counts.
+//! Always: a topic's counts belong to its entry in the tables, so counting needs no lock and no memory. A pull takes
+//!         one read lock to find its group's counts. Names above a limit are counted together, whatever names clients
+//!         invent. Counts are never removed.
+//! Not:    names of metrics (Python).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,31 +15,31 @@ use crate::half::counts::OTHER;
 use crate::sync::unmodelled::{Mutex, RwLock};
 use crate::units::to_u64;
 
-/// Bounds of the buckets of messages' sizes, in bytes: RocketMQ's.
+/// Bucket bounds for message sizes, in bytes. The same as RocketMQ's.
 pub const SIZE_BOUNDS: [u64; 6] = [1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
-/// Topics that are counted apart.
+/// The maximum number of topics with their own counts.
 const TOPICS_MAX: usize = 10_000;
-/// Pairs of topic and group that are counted apart.
+/// The maximum number of pairs of topic and group with their own counts.
 const READERS_MAX: usize = 10_000;
 
-/// What a message is, as RocketMQ tells them apart.
+/// The message types of RocketMQ's metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A plain one.
+    /// An ordinary message.
     Normal,
-    /// One with a sharding key: those keep their order.
+    /// A message with a sharding key, which keeps its order.
     Fifo,
-    /// One that waits for its time.
+    /// A delayed message.
     Delay,
     /// A half message.
     Transaction,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Normal, Self::Fifo, Self::Delay, Self::Transaction];
 
-    /// As metrics name it.
+    /// Returns the name in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Normal => "normal",
@@ -47,7 +50,7 @@ impl Kind {
     }
 }
 
-/// Messages, and bytes of their records.
+/// A number of messages, and the bytes of their records.
 #[derive(Debug, Default)]
 pub struct Flow {
     messages: AtomicU64,
@@ -68,11 +71,11 @@ impl Flow {
 #[derive(Debug, Default)]
 struct Sent {
     flow: Flow,
-    /// By size: up to each bound, and beyond the last.
+    /// Counts by size: one bucket up to each bound, and one above the last.
     sizes: [AtomicU64; SIZE_BOUNDS.len() + 1],
 }
 
-/// What went in and out of a topic.
+/// The counts of one topic.
 #[derive(Debug, Default)]
 pub struct TopicTraffic {
     normal: Sent,
@@ -92,7 +95,7 @@ impl TopicTraffic {
         }
     }
 
-    /// A message was stored.
+    /// Counts a stored message.
     pub(super) fn sent(&self, kind: Kind, bytes: u64) {
         let sent = self.of(kind);
         sent.flow.add(1, bytes);
@@ -103,35 +106,35 @@ impl TopicTraffic {
     }
 }
 
-/// What was sent to a topic.
+/// The messages of one kind that were sent to a topic.
 #[derive(Clone, Debug)]
 pub struct SentRow {
     /// The topic.
     pub topic: String,
-    /// What was sent.
+    /// The kind.
     pub kind: Kind,
-    /// Messages.
+    /// The number of messages.
     pub messages: u64,
-    /// Bytes of their records.
+    /// The bytes of their records.
     pub bytes: u64,
-    /// Messages by size: up to each of `SIZE_BOUNDS`, and beyond the last.
+    /// Counts by size: one bucket up to each of `SIZE_BOUNDS`, and one above the last.
     pub sizes: Vec<u64>,
 }
 
-/// What a group was handed of a topic.
+/// The messages of a topic that a group received.
 #[derive(Clone, Debug)]
 pub struct ReadRow {
     /// The topic.
     pub topic: String,
     /// The group.
     pub group: String,
-    /// Messages.
+    /// The number of messages.
     pub messages: u64,
-    /// Bytes of their records.
+    /// The bytes of their records.
     pub bytes: u64,
 }
 
-/// What went in and out of all topics.
+/// The counts of all topics.
 #[derive(Debug, Default)]
 pub struct Traffic {
     topics: Mutex<HashMap<String, Arc<TopicTraffic>>>,
@@ -139,14 +142,14 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// A topic's counts; those of all others where too many are counted already.
+    /// Returns a topic's counts, or the counts of all others if there are too many topics.
     pub(super) fn topic(&self, name: &str) -> Arc<TopicTraffic> {
         let mut topics = self.topics.lock();
         let name = if topics.len() < TOPICS_MAX || topics.contains_key(name) { name } else { OTHER };
         Arc::clone(topics.entry(name.to_owned()).or_default())
     }
 
-    /// Messages were handed to a group.
+    /// Counts messages that were sent to a group.
     pub(super) fn read(&self, topic: &TopicTraffic, group: &str, messages: usize, bytes: usize) {
         let (messages, bytes) = (to_u64(messages), to_u64(bytes));
         if let Some(flow) = topic.read.read().get(group) {
@@ -157,7 +160,7 @@ impl Traffic {
         read.entry(if known { group } else { OTHER }.to_owned()).or_default().add(messages, bytes);
     }
 
-    /// What was sent, by topic and kind; nothing of what was not.
+    /// Returns the sent messages by topic and kind, without empty rows.
     pub fn all_sent(&self) -> Vec<SentRow> {
         let mut rows = Vec::new();
         for (topic, traffic) in self.topics.lock().iter() {
@@ -172,7 +175,7 @@ impl Traffic {
         rows
     }
 
-    /// What was handed out, by topic and group.
+    /// Returns the received messages by topic and group.
     pub fn all_read(&self) -> Vec<ReadRow> {
         let mut rows = Vec::new();
         for (topic, traffic) in self.topics.lock().iter() {

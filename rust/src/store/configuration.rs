@@ -1,8 +1,8 @@
-//! Configuration: what a store keeps in its small JSON files: consumers' offsets, progress, settings, topics and groups.
+//! The store's small JSON files: consumer offsets, progress, settings, topics and groups.
 //!
 //! In:     offsets that groups acknowledge, files of `config/` as a broker writes them.
-//! Out:    the same, from memory; files that are written after what they depend on.
-//! Always: an offset never passes the end of its queue. Progress is written after the sync of what it covers (T9).
+//! Out:    the same from memory. Files are written after the data that they depend on.
+//! Always: an offset is never above the end of its queue. Progress is written after the sync of what it covers (T9).
 
 use super::{Inner, Shared, Store};
 use crate::commit_log::CommitLog;
@@ -18,14 +18,14 @@ use crate::settings::Settings;
 use crate::sync::Mutex;
 use crate::units::QueueId;
 
-/// The small files, in memory.
+/// The contents of the small files, in memory.
 #[derive(Debug)]
 pub(super) struct Configuration {
-    /// Up to where groups have acknowledged.
+    /// The queue offsets that groups have acknowledged.
     pub(super) offsets: Mutex<ConsumerOffsets>,
     /// How far delayed messages are delivered.
     pub(super) delay_offsets: Mutex<DelayOffsets>,
-    /// What txstore remembers of the store.
+    /// The settings that txstore keeps about the store.
     pub(super) settings: Mutex<Settings>,
 }
 
@@ -36,13 +36,14 @@ impl Configuration {
 }
 
 impl Store {
-    /// The offset up to which a group has acknowledged a queue.
+    /// Returns the queue offset up to which a group has acknowledged a queue.
     pub fn consumer_offset(&self, topic: &str, group: &str, queue_id: QueueId) -> Result<Option<u64>> {
         self.shared.refresh_offsets()?;
         Ok(self.shared.configuration.offsets.lock().get(topic, group, queue_id))
     }
 
-    /// Sets the offset up to which a group has acknowledged a queue, in memory; `write_offsets` writes it.
+    /// Sets the queue offset up to which a group has acknowledged a queue, in memory. `write_offsets` writes it to
+    /// disk.
     pub fn set_consumer_offset(&self, topic: &str, group: &str, queue_id: QueueId, queue_offset: u64) -> Result<()> {
         self.shared.check_writable("acknowledging")?;
         check_acknowledged(&self.shared.inner.lock(), topic, queue_id, queue_offset)?;
@@ -50,26 +51,26 @@ impl Store {
         Ok(())
     }
 
-    /// Removes a group's offsets of a topic, in memory; `write_offsets` writes that.
+    /// Removes a group's offsets of a topic, in memory. `write_offsets` writes the change to disk.
     pub fn remove_consumer_offsets(&self, topic: &str, group: &str) -> Result<()> {
         self.shared.check_writable("removing offsets")?;
         self.shared.configuration.offsets.lock().remove(topic, group);
         Ok(())
     }
 
-    /// All groups' offsets: topic, group, queue, offset.
+    /// Returns all groups' offsets: topic, group, queue id, queue offset.
     pub fn consumer_offsets(&self) -> Result<Vec<(String, String, QueueId, u64)>> {
         self.shared.refresh_offsets()?;
         Ok(self.shared.configuration.offsets.lock().all())
     }
 
-    /// Writes consumerOffset.json if an offset changed, with the transactions' progress.
+    /// Writes `consumerOffset.json` with the transactions' progress if an offset changed.
     pub fn write_offsets(&self) -> Result<()> {
         self.shared.check_writable("writing offsets")?;
         self.shared.write_progress()
     }
 
-    /// Reads a file of `config/`, as a broker or we wrote it. A damaged one falls back to its `.bak`.
+    /// Reads a file of `config/` that a broker or txstore wrote. Reads the `.bak` instead of a damaged file.
     pub fn config(&self, name: &str) -> Result<Option<serde_json::Value>> {
         self.shared.check_open()?;
         check_config_name(name)?;
@@ -79,7 +80,7 @@ impl Store {
     /// Replaces a file of `config/`.
     pub fn set_config(&self, name: &str, value: &serde_json::Value) -> Result<()> {
         check_config_name(name)?;
-        // Asked under the lock that a close takes, too: nothing is written once the store is handed over.
+        // Checked again under the lock that a close takes, because nothing may be written after the clean close.
         let _one = self.shared.maintenance.turn.lock();
         self.shared.check_writable("writing a configuration")?;
         config_file::replace(self.shared.storage.as_ref(), name, &config_file::to_text(value))
@@ -94,7 +95,7 @@ impl Shared {
         self.write_progress_alone()
     }
 
-    /// The same, for the holder of the maintenance lock.
+    /// Does the same as `write_progress`, for the holder of the maintenance lock.
     pub(super) fn write_progress_alone(&self) -> Result<()> {
         let mut inner = self.inner.lock();
         let half_end = inner.derived.dispatcher.queues.next(inner.derived.half_slot);
@@ -122,12 +123,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Reads what groups have acknowledged since, as far as the writer has written it; nothing in a writer.
+    /// Reads the offsets that the writer has written since the last call. Does nothing in a writer.
     pub(super) fn refresh_offsets(&self) -> Result<()> {
         if !self.options.read_only {
             return self.check_open();
         }
-        // Read before the queues' ends, so that no offset is above them that was right when it was written.
+        // Read before the queues' ends, so that an offset that was right when it was written is not above them.
         let (mut offsets, damaged) = ConsumerOffsets::load(self.storage.as_ref())?;
         self.refresh()?;
         if !damaged.is_empty() {
@@ -138,7 +139,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Reads the settings again, which say what txstore wrote.
+    /// Reads the settings again, because they say which ranges of the log txstore wrote.
     pub(super) fn reload_settings(&self) -> Result<()> {
         if let Some(settings) = Settings::load(self.storage.as_ref())? {
             verify_by(&self.log, &settings);
@@ -148,7 +149,7 @@ impl Shared {
     }
 }
 
-/// Refuses an offset past the end of its queue.
+/// Refuses a queue offset after the end of its queue.
 pub(super) fn check_acknowledged(inner: &Inner, topic: &str, queue_id: QueueId, queue_offset: u64) -> Result<()> {
     let queues = &inner.derived.dispatcher.queues;
     let next = queues.find(topic, queue_id).map_or(0, |slot| queues.next(slot));
@@ -161,7 +162,7 @@ pub(super) fn check_acknowledged(inner: &Inner, topic: &str, queue_id: QueueId, 
     })
 }
 
-/// Brings offsets beyond their queue's end, as lost power can leave them, back to the end, with a warning (D2).
+/// Lowers offsets above their queue's end, which a power loss can leave, to that end, with a warning (D2).
 pub(super) fn clamp_offsets(offsets: &mut ConsumerOffsets, queues: &QueueTable, warnings: &mut Vec<String>) {
     for (topic, group, queue_id, offset) in offsets.all() {
         let next = queues.find(&topic, queue_id).map_or(0, |slot| queues.next(slot));
@@ -172,13 +173,13 @@ pub(super) fn clamp_offsets(offsets: &mut ConsumerOffsets, queues: &QueueTable, 
     }
 }
 
-/// Lets the log verify records by the rule of who wrote them: those that txstore wrote by their own CRC, too.
+/// Sets how the log verifies records. Records that txstore wrote are also verified by their own CRC.
 pub(super) fn verify_by(log: &CommitLog, settings: &Settings) {
     let settings = settings.clone();
     log.set_verify(Box::new(move |offset| settings.verify(offset)));
 }
 
-/// Refuses what is no plain file name, and consumerOffset.json, which has calls of its own.
+/// Refuses a name that is not a plain file name, and `consumerOffset.json`, which has its own calls.
 fn check_config_name(name: &str) -> Result<()> {
     let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
     if !plain || name.starts_with('.') || name.is_empty() || name == "consumerOffset.json" {

@@ -1,10 +1,10 @@
-//! Copy: a record of the log, appended once more under another topic: retries, dead letters, dead letters sent again.
+//! Appends a copy of a record under another topic: for retries, dead letters, and dead letters that are sent again.
 //!
-//! In:     the record's physical offset, and what is to be different.
-//! Out:    where the copy went.
-//! Always: body, keys, tags and the application's properties stay. A copy is no transaction's record and waits for nothing
-//!         but its own delay.
-//! Not here: which topic, how often, how long (Python).
+//! In:     the record's physical offset, and the changes.
+//! Out:    the offsets of the copy.
+//! Always: body, keys, tags and the application's properties are kept. A copy does not belong to a transaction, and
+//!         only its own delay applies.
+//! Not:    which topic, how often, how long (Python decides these).
 
 use super::append::{Sent, check_queue};
 use super::batch::{Batch, IndexKeys, Purpose, Wait};
@@ -19,18 +19,18 @@ use crate::record::properties::{self, DELAY, KEYS, TAGS};
 use crate::record::{Draft, RecordView};
 use crate::units::{PhysicalOffset, QueueId};
 
-/// What is different in a copy.
+/// The changes in a copy.
 #[derive(Clone, Debug)]
 pub struct Copy<'a> {
     /// Its topic.
     pub topic: &'a str,
     /// Its queue.
     pub queue_id: QueueId,
-    /// 0, or how long it waits; a level above the highest is the highest.
+    /// The delay level. 0 means no delay. A level above the highest means the highest.
     pub delay_level: u8,
-    /// How often it was consumed.
+    /// How often the message was consumed.
     pub reconsume_times: i32,
-    /// Properties that it gets, which replace those of the same name; an empty value removes one.
+    /// Properties to set. They replace those of the same name. An empty value removes one.
     pub properties: &'a [(String, String)],
 }
 
@@ -91,7 +91,7 @@ impl Shared {
     }
 }
 
-/// The source's properties, less what made it wait, with what the copy changes.
+/// Writes the source's properties without its delay, and with the copy's changes.
 fn copy_properties(source: &RecordView<'_>, copy: &Copy<'_>, text: &mut Vec<u8>) {
     let replaced = copy.properties.iter().map(|(name, _)| name.as_str());
     let dropped: Vec<&str> = delay::WAITING.iter().copied().chain(replaced).collect();

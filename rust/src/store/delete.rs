@@ -1,11 +1,11 @@
-//! Delete: a topic's messages are gone, while their records stay in the log until retention.
+//! Deletes a topic's messages. Their records stay in the log until retention removes them.
 //!
 //! In:     a topic.
-//! Out:    how many messages were deleted.
-//! Always: what is deleted is remembered durably before anything is removed, and only as far as the log is durable. A queue
-//!         continues at its end, so that no queue offset ever means two messages, also where queues are built again from
+//! Out:    the number of deleted messages.
+//! Always: the deletion is stored durably before anything is removed, and only as far as the log is durable. A queue
+//!         continues at its end, so no queue offset is used for two messages, not even after queues are rebuilt from
 //!         the log.
-//! Not here: whether a topic may be deleted (Python).
+//! Not:    whether a topic may be deleted (Python decides this).
 
 use super::{PoisonOnPanic, Shared, Store};
 use crate::error::Result;
@@ -15,17 +15,17 @@ use crate::record::properties::{REAL_TOPIC, RETRY_TOPIC};
 use crate::settings::{DeletedQueue, Settings};
 use crate::units::{PhysicalOffset, to_u64};
 
-/// Entries that are looked at under one lock.
+/// The number of entries to read under one lock.
 const BATCH: u64 = 256;
 
 impl Store {
-    /// Deletes a topic's messages; returns how many there were.
+    /// Deletes a topic's messages. Returns their number.
     pub fn delete_queues(&self, topic: &str) -> Result<u64> {
         validate_topic(topic)?;
         self.shared.delete_queues(topic)
     }
 
-    /// Returns how many delayed messages are for a topic, or are retries of it.
+    /// Returns the number of delayed messages that are for a topic, or are retries of its messages.
     pub fn delayed_messages(&self, topic: &str) -> Result<u64> {
         let shared = &self.shared;
         shared.refresh()?;
@@ -59,7 +59,8 @@ impl Shared {
         self.check_writable("deleting a topic")?;
         self.write_derived_alone()?;
         let (queues, messages, log_end) = self.queues_of(topic);
-        // Lost power must not take back records that a mark says are there: their offsets would be given again, below it.
+        // A power loss must not remove records below a mark, because their queue offsets would be used again below the
+        // mark.
         if !mutated(Mutant::DeletedBeforeDurable) {
             self.wait_durable(log_end)?;
         }
@@ -79,7 +80,7 @@ impl Shared {
         Ok(messages)
     }
 
-    /// The marks of a topic's queues as they end now, how many messages they have, and where the log ends.
+    /// Returns the marks at the current ends of a topic's queues, the number of messages, and the end of the log.
     fn queues_of(&self, topic: &str) -> (Vec<DeletedQueue>, u64, u64) {
         let inner = self.inner.lock();
         let log_end = self.log.appended();
@@ -87,13 +88,13 @@ impl Shared {
         for (_, queue) in inner.derived.dispatcher.queues.iter().filter(|(_, queue)| &*queue.topic == topic) {
             let below = queue.next();
             messages += below - queue.first;
-            // One without messages, too: else what its log still has from before would come again.
+            // Also for a queue without messages: otherwise older records of it in the log would appear again.
             queues.push(DeletedQueue { topic: topic.to_owned(), queue_id: queue.queue_id, below, log_end });
         }
         (queues, messages, log_end)
     }
 
-    /// What the writer of a reader's store has deleted since; nothing in a writer.
+    /// Reads which topics the writer has deleted since the last call. Does nothing in a writer.
     pub(super) fn refresh_deleted(&self) -> Result<()> {
         if !self.options.read_only {
             return Ok(());

@@ -1,10 +1,10 @@
 //! Delivers delayed messages to their topics when they are due.
 //!
-//! In:     a call now and then.
-//! Out:    what was due, appended as it was sent, as one write; when the next message is due.
-//! Always: in the order of each level. A message is in its topic once, also after a crash, as far as the log tells: what is
-//!         delivered names the delayed record, and recovery takes the progress from there.
-//! Not here: when to call (Python).
+//! In:     regular calls.
+//! Out:    the messages that were due, appended as they were sent, in one write. When the next message is due.
+//! Always: each level keeps its order. A message is delivered once, also after a crash, as far as the log is intact: a
+//!         delivered message names its delayed record, and recovery takes the progress from there.
+//! Not:    when to call (Python).
 
 use super::batch::{Batch, IndexKeys, Purpose, Wait};
 use super::{Inner, Shared, Store, StoredRecord};
@@ -16,35 +16,35 @@ use crate::names::SCHEDULE_TOPIC;
 use crate::record::properties::{KEYS, TAGS};
 use crate::units::{QueueId, to_u64};
 
-/// Bytes of records that are delivered in one write, beyond the first.
+/// The maximum bytes of records to deliver in one write, not counting the first.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// What one round did.
+/// The result of one round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
-    /// Messages that went to their topics.
+    /// The number of delivered messages.
     pub messages: usize,
-    /// What could not be delivered and was passed over, with the reasons.
+    /// Messages that could not be delivered and were skipped, with the reasons.
     pub passed_over: Vec<String>,
-    /// When the next is due; `None`: no message is delayed.
+    /// Milliseconds until the next message is due. `None`: no message is delayed.
     pub next_in_ms: Option<i64>,
 }
 
-/// A message whose time has come.
+/// A message that is due.
 struct Due {
     queue_id: QueueId,
     queue_offset: u64,
-    /// Its record, or why there is none.
+    /// Its record, or the reason why it has none.
     record: std::result::Result<StoredRecord, String>,
 }
 
-/// What one look at all queues found.
+/// The result of one pass over all queues.
 #[derive(Default)]
 struct Round {
     due: Vec<Due>,
-    /// Of the records in `due`.
+    /// The sum of the sizes of the records in `due`.
     bytes: u64,
-    /// When the first that is not in `due` is due.
+    /// Milliseconds until the first message outside `due` is due.
     next_in_ms: Option<i64>,
 }
 
@@ -55,7 +55,7 @@ impl Round {
 }
 
 impl Store {
-    /// Delivers what is due, at most so many messages.
+    /// Delivers at most `max_messages` messages that are due.
     pub fn deliver_delayed(&self, max_messages: usize) -> Result<Delivered> {
         let shared = &self.shared;
         shared.check_writable("delivering delayed messages")?;
@@ -73,11 +73,11 @@ impl Store {
 }
 
 impl Shared {
-    /// What is due, in order, and when the next is.
+    /// Returns the messages that are due, in order, and the milliseconds until the next one.
     fn due(&self, max_messages: usize) -> Result<(Vec<Due>, Option<i64>)> {
         let mut round = Round::default();
         for (queue_id, mut from) in self.delayed_queues() {
-            // A queue is read in parts: what its files hold, then what is in memory.
+            // A queue is read in parts: first the entries in files, then those in memory.
             while let Some(next) = self.due_from(queue_id, from, max_messages, &mut round)? {
                 from = next;
             }
@@ -85,7 +85,7 @@ impl Shared {
         Ok((round.due, round.next_in_ms))
     }
 
-    /// Adds what is due of one part of a queue; where the next part begins, `None` if nothing more is due.
+    /// Adds the due messages of one part of a queue. Returns the start of the next part, or `None` if no more are due.
     fn due_from(&self, queue_id: QueueId, from: u64, max_messages: usize, round: &mut Round) -> Result<Option<u64>> {
         let room = max_messages.saturating_sub(round.due.len()).saturating_add(1);
         let entries = self.entries(SCHEDULE_TOPIC, queue_id, from, u64::try_from(room).unwrap_or(u64::MAX))?;
@@ -107,7 +107,7 @@ impl Shared {
         Ok(next)
     }
 
-    /// In how many milliseconds each of a queue's entries is due, from `from` on.
+    /// Returns for each queue entry from `from` on in how many milliseconds it is due.
     fn due_in_ms(&self, queue_id: QueueId, from: u64, entries: &[Entry]) -> Vec<i64> {
         if entries.is_empty() {
             return Vec::new();
@@ -118,7 +118,7 @@ impl Shared {
         (from..).zip(entries).map(in_ms).collect()
     }
 
-    /// The queues of the schedule topic, and where to go on in each.
+    /// Returns the queues of the schedule topic, and the next queue offset in each.
     pub(super) fn delayed_queues(&self) -> DelayProgress {
         let inner = self.inner.lock();
         let queues = inner.derived.dispatcher.queues.iter().map(|(_, queue)| queue);
@@ -129,7 +129,7 @@ impl Shared {
         delayed.collect()
     }
 
-    /// A record, or why it can never be delivered; what may pass is an error.
+    /// Returns a record, or the reason why it can never be delivered. A temporary failure is an error.
     fn delayed_record(
         &self,
         physical_offset: crate::units::PhysicalOffset,
@@ -143,7 +143,7 @@ impl Shared {
         }
     }
 
-    /// Appends what is due, and notes how far each level is.
+    /// Appends messages that are due, and notes the progress of each level.
     fn deliver_in(&self, inner: &mut Inner, due: &[Due]) -> Result<(usize, Vec<String>)> {
         let mut batch = Batch::begin(self, inner, Purpose::Message)?;
         let mut text = std::mem::take(&mut batch.inner.scratch);
@@ -163,7 +163,7 @@ impl Shared {
         Ok((messages, passed_over))
     }
 
-    /// Adds one message to the batch, or says why it can never be delivered.
+    /// Adds one message to the batch, or returns the reason why it can never be delivered.
     fn push_due(
         &self,
         batch: &mut Batch<'_>,
@@ -185,14 +185,14 @@ impl Shared {
         };
         match batch.push(&draft, java::tags_code(record.properties.get_str(TAGS)), Some(&keys)) {
             Ok(_) => Ok(Ok(())),
-            // A record that cannot be written, now or ever.
+            // This record can never be written.
             Err(error @ Error::InvalidMessage { .. }) => Ok(Err(error.to_string())),
             Err(error) => Err(error),
         }
     }
 }
 
-/// Padding is no message, so there is nothing to say of it.
+/// Reports a skipped message. Padding is not a message and is not reported.
 fn pass_over(due: &Due, why: &str, passed_over: &mut Vec<String>) {
     if !why.is_empty() {
         passed_over.push(format!(

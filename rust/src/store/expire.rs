@@ -1,9 +1,11 @@
-//! Expire: files go from the log's front, and what is derived from them follows.
+//! Removes expired files from the start of the log, and the derived entries that point to them.
 //!
-//! In: how far. Out: what was removed. Always, in this order, so that a crash at any point leaves a store that opens: what
-//! is derived from the files is durable (a snapshot), groups' offsets too; queues begin after them; it is published,
-//! durably, where the log begins; the log's files go, one by one; then files of queues and index. Not here: which are old
-//! (Python).
+//! In:     the physical offset up to which to remove.
+//! Out:    what was removed.
+//! Always: this order, so that a store opens after a crash at any point: make derived state durable (a snapshot, and
+//!         the groups' offsets), let the queues begin later, publish the log's new start durably, remove the log's
+//!         files one by one, then remove files of queues and index.
+//! Not:    which files are old (Python decides this).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +19,10 @@ use crate::retention::{LogFile, Needed, Unread, log_files, removable_end};
 use crate::sync::Mutex;
 use crate::units::{PhysicalOffset, QueueId, TimestampMs};
 
-/// What a removal did.
+/// The result of a removal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expired {
-    /// Where the log begins now.
+    /// The physical offset at which the log begins now.
     pub minimum: u64,
     /// Files of the log that were removed.
     pub log_files: usize,
@@ -30,12 +32,12 @@ pub struct Expired {
     pub index_files: usize,
 }
 
-/// How old the files of the log are.
+/// The ages of the log's files.
 #[derive(Debug)]
 pub(super) struct LogAges {
-    /// The wall clock, no earlier than the newest record, and the monotonic one when the store was opened.
+    /// When the store was opened: the wall clock, but not before the newest record, and the monotonic clock.
     opened_at: Moment,
-    /// When this process first saw that a file of the log was full, by its first byte: the monotonic clock.
+    /// When this process first saw that a log file was full, on the monotonic clock, by the file's first offset.
     seen_full: Mutex<BTreeMap<u64, i64>>,
 }
 
@@ -46,7 +48,7 @@ impl LogAges {
 }
 
 impl Store {
-    /// Facts about the files at the log's front, at most `limit`, without the one that is written.
+    /// Returns facts about at most `limit` files at the start of the log, without the file that is being written.
     pub fn log_files(&self, limit: usize) -> Result<Vec<LogFile>> {
         let shared = &self.shared;
         shared.refresh()?;
@@ -65,8 +67,9 @@ impl Store {
         log_files(&shared.log, end, needed, shared.store_time(), limit, seen_full_ms)
     }
 
-    /// Removes the files of the log that end at or below `below`: from the front, up to the first that holds a pending
-    /// half, a delayed message that waits or, with `keep_unread`, an unread message; never the one that is written.
+    /// Removes log files that end at or below `below`, from the start of the log. Stops at the first file with a
+    /// pending half message, a delayed message that is not delivered yet or, with `keep_unread`, an unread message.
+    /// Never removes the file that is being written.
     pub fn remove_log_files(&self, below: PhysicalOffset, keep_unread: bool) -> Result<Expired> {
         self.shared.check_writable("removing files of the log")?;
         self.shared.remove_log_files(below.0, keep_unread)
@@ -74,7 +77,8 @@ impl Store {
 }
 
 impl Shared {
-    /// The time in the sense of store timestamps: what a jump of the wall clock says only where things are younger by it.
+    /// Returns the current time as a store timestamp. A jump of the wall clock counts only if it makes messages
+    /// younger.
     fn store_time(&self) -> TimestampMs {
         let Moment { wall, monotonic_ms } = self.ages.opened_at;
         let passed = wall.0.saturating_add(self.clock.monotonic_ms() - monotonic_ms);
@@ -86,8 +90,8 @@ impl Shared {
         Unread::of(&mut inner.derived, half_end, &self.configuration.offsets.lock())
     }
 
-    /// How far files may go: a file's beginning. Queue files are read without the put lock: what is needed only becomes
-    /// less meanwhile, or is at the log's end.
+    /// Returns the start of the first file to keep. Queue files are read without the put lock, because the needed part
+    /// only shrinks in the meantime, or is at the log's end.
     fn expirable(&self, below: u64, keep_unread: bool) -> Result<u64> {
         let mut inner = self.inner.lock();
         let most = below.min(removable_end(&self.log, &inner.derived));
@@ -107,7 +111,7 @@ impl Shared {
         self.check_writable("removing files of the log")?;
         let first = self.log.segments.first();
         let nothing = Expired { minimum: first, ..Expired::default() };
-        // What follows writes much: not where nothing may go.
+        // The next steps write much, so return if nothing can be removed.
         if self.expirable(below, keep_unread)? <= first {
             return Ok(nothing);
         }
@@ -131,7 +135,7 @@ impl Shared {
         let removed = self.log.segments.remove_below(minimum);
         let mut inner = self.inner.lock();
         if removed.is_err() {
-            // What could not be removed is there, and its queues begin with it.
+            // A file that could not be removed still exists, and its queues begin with it.
             for (slot, _, _, first) in before {
                 inner.derived.dispatcher.queues.get_mut(slot).into_iter().for_each(|queue| queue.first = first);
             }
@@ -153,22 +157,23 @@ impl Shared {
         Ok(Expired { minimum, log_files, queue_files, index_files })
     }
 
-    /// Publishes where the log begins. A log that begins after what is published would look as if somebody had removed its
-    /// front.
+    /// Publishes the start of the log. Without this, a log that begins later than published would look as if files had
+    /// been removed from outside.
     fn publish_minimum(&self, minimum: u64) -> Result<()> {
         let Some(published) = self.readers.page() else { return Ok(()) };
         published.set_minimum(PhysicalOffset(minimum));
         self.synced(published.sync())
     }
 
-    /// From here on no queue leads below `minimum`. Reads files: for a reader's follow and for an error's path.
+    /// Lets the queues begin with their first entry at or after `minimum`. Reads files, for a reader and for an error's
+    /// path.
     pub(super) fn begin_queues_at(&self, inner: &mut Inner, minimum: u64) -> Result<()> {
         let firsts = self.firsts_left(&settled_queues(inner), minimum)?;
         begin_queues(inner, firsts, minimum);
         Ok(())
     }
 
-    /// The first entry of each queue's files that leads to `minimum` or after it.
+    /// Returns the first entry in each queue's files that points to `minimum` or later.
     fn firsts_left(&self, settled: &[(Slot, ConsumeQueue)], minimum: u64) -> Result<Vec<(Slot, u64)>> {
         let first_left = |(slot, queue): &(Slot, ConsumeQueue)| {
             let queue_files = &self.queue_files;
@@ -177,7 +182,7 @@ impl Shared {
         settled.iter().map(first_left).collect()
     }
 
-    /// A file that its writer is about to remove, or has removed: this reader goes on without it.
+    /// Lets a reader continue without a file that its writer has removed or is about to remove.
     pub(super) fn let_go_of_the_front(&self, inner: &mut Inner, minimum: u64) -> Result<()> {
         self.begin_queues_at(inner, minimum)?;
         self.log.segments.forget_below(minimum);
@@ -186,12 +191,12 @@ impl Shared {
     }
 }
 
-/// The queues as far as they are in files.
+/// Returns the queues without the entries that are only in memory.
 fn settled_queues(inner: &Inner) -> Vec<(Slot, ConsumeQueue)> {
     inner.derived.dispatcher.queues.iter().map(|(slot, queue)| (slot, queue.without_tail())).collect()
 }
 
-/// Lets queues begin at the entries that were found in their files, or after them in memory.
+/// Lets queues begin at the entries found in their files, or after them in memory.
 fn begin_queues(inner: &mut Inner, firsts: Vec<(Slot, u64)>, minimum: u64) {
     inner.unlogged_changes += 1;
     for (slot, first) in firsts {

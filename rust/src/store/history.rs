@@ -1,7 +1,9 @@
-//! History: what the log tells of transactions, one or all.
+//! Reads transactions from the log, one or all.
 //!
-//! In: an id, or the whole log. Out: rows, folded by the same rule that recovery uses. Always: also for stores that a
-//! broker worked on, with its put-back halves and double commits. Not here: checks, which leave no trace in the log.
+//! In:     an id, or the whole log.
+//! Out:    rows, built with the rule that recovery uses.
+//! Always: also correct for stores that a broker used, with halves that it put back and with double commits.
+//! Not:    checks of txstore, which leave no trace in the log.
 
 use std::collections::BTreeSet;
 
@@ -21,43 +23,43 @@ use crate::record::RecordView;
 use crate::record::message_id::MessageId;
 use crate::units::{PhysicalOffset, QueueId, QueueOffset};
 
-/// Records of one id that are looked at.
+/// The maximum number of records to read for one id.
 const RECORDS_MAX: usize = 4_096;
-/// Op messages that are searched for one that names a half.
+/// The maximum number of op messages to search for one that names a half.
 const OPS_MAX: usize = 1 << 16;
 
 /// One transaction of the log.
 #[derive(Clone, Debug)]
 pub struct TransactionRow {
-    /// Its id.
+    /// The transaction id.
     pub transaction_id: Option<String>,
-    /// Its producer group.
+    /// The producer group.
     pub group: Option<String>,
-    /// Its real topic.
+    /// The real topic.
     pub topic: String,
-    /// The queue of it that its newest half names.
+    /// The real queue, from the newest half message.
     pub queue_id: QueueId,
-    /// How it ended; `None`: it is pending.
+    /// The outcome. `None`: the transaction is pending.
     pub outcome: Option<Outcome>,
-    /// Its half messages, oldest first.
+    /// The half messages, oldest first.
     pub halves: Vec<HalfCopy>,
-    /// Physical offsets of its messages in the real topic.
+    /// Physical offsets of the final messages in the real topic.
     pub finals: Vec<u64>,
-    /// Physical offsets of its parked copies.
+    /// Physical offsets of the discarded copies.
     pub discards: Vec<u64>,
-    /// Physical offsets of op messages that name a half of it.
+    /// Physical offsets of the op messages that name one of its halves.
     pub ops: Vec<u64>,
-    /// When its first half was stored, ms.
+    /// When the first half message was stored, in milliseconds.
     pub prepared_ms: i64,
-    /// When a broker first put it back to ask about it, ms. Our own checks leave no trace in the log.
+    /// When a broker first put it back for a check, in milliseconds. txstore's own checks leave no trace in the log.
     pub first_check_ms: Option<i64>,
-    /// When the record was stored that decided, ms.
+    /// When the deciding record was stored, in milliseconds.
     pub ended_ms: Option<i64>,
-    /// What a broker counted in its newest half.
+    /// The number of checks that a broker noted in the newest half message.
     pub checks: u16,
 }
 
-/// The parked copy of a discarded transaction, and where the half queue ended before it was looked for.
+/// The discarded copy of a transaction, and the end of the half queue before the search for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parked {
     physical_offset: PhysicalOffset,
@@ -65,7 +67,7 @@ pub(super) struct Parked {
 }
 
 impl Store {
-    /// All transactions of the log, in the order of their first halves. Reads the whole log.
+    /// Returns all transactions of the log, in the order of their first halves. Reads the whole log.
     pub fn transactions(&self) -> Result<Vec<TransactionRow>> {
         self.shared.refresh()?;
         let shared = &self.shared;
@@ -87,7 +89,7 @@ impl Store {
         shared.rows(&table, &replay)
     }
 
-    /// The newest transaction with an id.
+    /// Returns the newest transaction with an id.
     pub fn transaction(&self, transaction_id: &str) -> Result<TransactionRow> {
         let shared = &self.shared;
         let (mut halves, mut real_topic) = (Vec::new(), None);
@@ -97,7 +99,7 @@ impl Store {
             halves.len() < RECORDS_MAX
         })?;
         let Some(real_topic) = real_topic else { return Err(unknown(transaction_id)) };
-        // Only their offsets are kept: the records may be large, and many.
+        // Keeps only the offsets, because the records may be large and many.
         let mut physical_offsets: BTreeSet<PhysicalOffset> =
             halves.iter().map(|(physical_offset, _)| *physical_offset).collect();
         for topic in [DISCARD_TOPIC, &real_topic] {
@@ -111,7 +113,7 @@ impl Store {
         let (mut table, mut replay) = (Table::new(0), shared.replay_all());
         for physical_offset in physical_offsets {
             match shared.log.read(physical_offset, shared.visible_end(), |view, _| replay.apply(&mut table, view)) {
-                // Retention has removed it since it was found.
+                // Retention removed the record after it was found.
                 Ok(()) | Err(Error::OffsetTooOld { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -121,7 +123,7 @@ impl Store {
         rows.into_iter().rfind(same).ok_or_else(|| unknown(transaction_id))
     }
 
-    /// Stores a discarded transaction's half again: a new, pending transaction.
+    /// Stores a discarded transaction's half message again, as a new pending transaction.
     pub fn resume(&self, transaction_id: &str) -> Result<Sent> {
         self.shared.check_writable("resuming a transaction")?;
         loop {
@@ -132,7 +134,7 @@ impl Store {
         }
     }
 
-    /// Finds the parked copy of a discarded transaction.
+    /// Finds the discarded copy of a transaction.
     pub(super) fn look_for_discarded(&self, transaction_id: &str) -> Result<Parked> {
         let half_queue_end = {
             let inner = self.shared.inner.lock();
@@ -140,7 +142,7 @@ impl Store {
         };
         let row = match self.transaction(transaction_id) {
             Err(Error::TransactionNotFound { .. }) => {
-                // Its half is gone with the front of the log, its parked copy is not.
+                // Retention has removed its half message, but not its discarded copy.
                 let parked = self.query(DISCARD_TOPIC, transaction_id, 1)?;
                 let newest = parked.first().ok_or_else(|| unknown(transaction_id))?;
                 return Ok(Parked { physical_offset: newest.view()?.physical_offset, half_queue_end });
@@ -156,8 +158,8 @@ impl Store {
         }
     }
 
-    /// Stores the half of a parked copy again. `None` where a half message of this id was stored since it was looked for:
-    /// another resume may have been faster, and its transaction may even have ended.
+    /// Stores the half message of a discarded copy again. Returns `None` if a half message of this id was stored after
+    /// the search: another resume may have been faster, and its transaction may even have ended.
     pub(super) fn resume_looked_up(&self, transaction_id: &str, parked: Parked) -> Result<Option<Sent>> {
         let shared = &self.shared;
         let Parked { physical_offset, half_queue_end } = parked;
@@ -189,7 +191,7 @@ impl Store {
         shared.unacknowledged(inner, Purpose::Resume, sent).acknowledged().map(Some)
     }
 
-    /// The op messages after the oldest of `halves` that name one of them.
+    /// Returns the op messages after the oldest of `halves` that name one of them.
     fn ops_of(&self, halves: &[(PhysicalOffset, QueueOffset)]) -> Result<Vec<PhysicalOffset>> {
         let mut wanted: Vec<u64> = halves.iter().map(|(_, queue_offset)| queue_offset.0).collect();
         let oldest = halves.iter().map(|(physical_offset, _)| physical_offset.0).min().unwrap_or(u64::MAX);
@@ -234,7 +236,7 @@ impl Store {
 }
 
 impl Shared {
-    /// Whether the half queue has a half message of this id at or after an offset.
+    /// Returns whether the half queue has a half message of this id at or after a queue offset.
     fn has_half_since(&self, inner: &Inner, from: u64, transaction_id: &str) -> Result<bool> {
         let queue = inner.derived.dispatcher.queues.get(inner.derived.half_slot).ok_or(Error::StoreClosed)?;
         for at in from..queue.next() {
@@ -251,7 +253,8 @@ impl Shared {
     }
 
     fn replay_all(&self) -> Replay {
-        // Only a broker's progress says that a half without a trace is finished. The table keeps it where its file is lost.
+        // Only a broker's progress proves that a half without an op or a final message is finished. If its file is
+        // lost, the table has it.
         let ours = self.configuration.settings.lock().is_all_ours(self.log.segments.first(), self.log.appended());
         let mut inner = self.inner.lock();
         let half_end = inner.derived.dispatcher.queues.next(inner.derived.half_slot);
@@ -266,7 +269,7 @@ impl Shared {
     }
 }
 
-/// What a row takes from a half's record.
+/// The facts that a row takes from a half's record.
 #[derive(Debug)]
 pub(crate) struct HalfRecord {
     transaction_id: Option<String>,
@@ -291,7 +294,7 @@ impl HalfRecord {
     }
 }
 
-/// The rows of a replay that kept all, in the order of their first halves; `read` reads a half's record.
+/// Returns the rows of a replay with `Keep::All`, in the order of their first halves. `read` reads a half's record.
 pub(crate) fn rows(
     table: &Table,
     replay: &Replay,

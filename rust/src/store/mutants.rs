@@ -1,6 +1,8 @@
-//! Mutants that need more than a line: what a wrong variant of the store would do.
+//! Mutants that need more than a line: wrong variants of the store, which the tests must detect.
 //!
-//! In: the store, when it was built with `--cfg txstore_mutants`. Out: what mutant.rs names. In no other build.
+//! In:     the store, built with `--cfg txstore_mutants`.
+//! Out:    the behaviour that mutant.rs names.
+//! Always: not part of any other build.
 
 use super::batch::{Batch, Purpose, Wait};
 use super::end_transaction::{Decision, End, Group};
@@ -13,7 +15,7 @@ use crate::record::properties::TAGS;
 use crate::units::PhysicalOffset;
 
 impl Shared {
-    /// What the mutant `AppendOnCheck` does: a copy of the half, as it is, at the end of the half queue.
+    /// Implements the mutant `AppendOnCheck`: appends an unchanged copy of the half to the half queue.
     pub(super) fn put_back(&self, inner: &mut Inner, half_queue_offset: u64) -> Result<()> {
         if !mutated(Mutant::AppendOnCheck) {
             return Ok(());
@@ -32,7 +34,7 @@ impl Shared {
         })?
     }
 
-    /// What `OpFirst` does: names the halves before what decides them.
+    /// Implements the mutant `OpFirst`: names the halves before the records that decide them.
     pub(super) fn push_ops_early(&self, batch: &mut Batch<'_>, group: &[&End]) -> Result<Option<Vec<(u64, u64)>>> {
         if !mutated(Mutant::OpFirst) {
             return Ok(None);

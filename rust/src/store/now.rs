@@ -3,7 +3,7 @@
 //! In:     the same calls as the store's.
 //! Out:    the same results, or `Error::WouldWait` if the call would have to wait for a lock or probably for the disk.
 //!         Then nothing has changed, and the caller uses the store's call of the same name.
-//! Always: locks are tried, never waited for. Calls that write take an argument that says whether they may wait (`Wait`).
+//! Always: locks are tried, never waited for. Calls that write take an argument that says whether they may wait.
 
 use super::{Store, StoredRecord, Wait};
 use crate::error::{Error, Result};

@@ -1,9 +1,9 @@
-//! Repairs a half queue that ends before an offset which an op message names, because half messages were lost.
+//! Repairs a half queue that ends before an offset that an op message names, because half messages were lost.
 //!
 //! In:     an open store whose log was repaired.
-//! Out:    a half queue that continues after every named offset. Without this the next half message would get an offset
-//!         whose op is in the log already, and a broker would take it for ended.
-//! Always: only where an op names such an offset, and before the first send.
+//! Out:    a half queue that continues after every named offset. Otherwise the next half message would get an offset
+//!         whose op is already in the log, and a broker would consider it finished.
+//! Always: runs only if an op names such an offset, and before the first send.
 
 use super::append::{NewHalfMessage, NewMessage};
 use super::batch::Wait;
@@ -15,11 +15,11 @@ use crate::message::{Envelope, Parts};
 use crate::names::REPAIR_TOPIC;
 use crate::units::QueueId;
 
-/// Offsets that are passed over at most: an op that names one far after the end was not written by a store.
+/// The maximum number of skipped offsets. No store writes an op that names an offset further after the end.
 const LOST_MAX: u64 = 1 << 20;
 
 impl Store {
-    /// Takes the last offset that is named with a transaction that is rolled back at once.
+    /// Uses the last named offset for a transaction that is rolled back at once.
     pub(super) fn repair_half_queue(&self) -> Result<()> {
         let mut inner = self.shared.inner.lock();
         let slot = inner.derived.half_slot;

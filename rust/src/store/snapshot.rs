@@ -2,8 +2,8 @@
 //!
 //! In:     calls, every minute and at the close.
 //! Out:    the snapshot file and the checkpoint. Nothing if they already contain the current state.
-//! Always: everything derived from the log below the position is synced first. The put lock is held to share the table's
-//!         blocks and to copy the queues' ends, but not to copy, encode or write transactions.
+//! Always: everything derived from the log below the position is synced first. The put lock is held to share the
+//!         table's blocks and to copy the queues' ends, but not to copy, encode or write transactions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! The codes of RocketMQ's remoting protocol: numbers, names, who answers, who may ask.
+//! The codes of RocketMQ's remoting protocol: numbers, names, handlers, permissions.
 //!
 //! In:  a number, or an error of the engine.
 //! Out: a row of the table, or the response code that tells a client what to do about the error.
@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind};
 
 pub use request::{AccessRule, Handler, RequestCode};
 
-/// The response code that tells a client what to do about an error.
+/// Returns the response code that tells a client how to react to an error.
 pub fn of_error(error: &Error) -> i32 {
     match error {
         Error::InvalidMessage { .. } | Error::InvalidName { .. } => response::MESSAGE_ILLEGAL,

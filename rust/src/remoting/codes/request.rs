@@ -15,7 +15,7 @@ use Handler::{Client, End, Offset, Pull, Python, Refused, Send};
 pub enum Handler {
     /// The engine stores messages.
     Send,
-    /// The engine hands out messages.
+    /// The engine sends messages to the client.
     Pull,
     /// The engine ends a transaction.
     End,
@@ -67,14 +67,14 @@ pub struct RequestCode {
     pub number: i32,
     /// RocketMQ's name.
     pub name: &'static str,
-    /// Who answers it.
+    /// The part of the server that answers it.
     pub handler: Handler,
-    /// What an account needs.
+    /// The permission that an account needs.
     pub access: AccessRule,
 }
 
 impl Handler {
-    /// Who answers, for people; `None` if the request is refused.
+    /// Returns the handler's name for people, or `None` if the request is refused.
     pub const fn name(self) -> Option<&'static str> {
         match self {
             Self::Send | Self::Pull | Self::End => Some("engine"),
@@ -87,7 +87,7 @@ impl Handler {
 }
 
 impl AccessRule {
-    /// What an account needs, for people.
+    /// Returns the needed permission for people.
     pub const fn text(self) -> &'static str {
         match self {
             Self::SendTo(_) => "`PUB` on the topic",
@@ -108,7 +108,7 @@ impl AccessRule {
 }
 
 impl RequestCode {
-    /// The row of a number; `None` if RocketMQ has no such request.
+    /// Returns the row of a number, or `None` if RocketMQ has no such request.
     pub fn of(number: i32) -> Option<&'static Self> {
         let at = ALL.binary_search_by_key(&number, |row| row.number).ok()?;
         ALL.get(at)

@@ -1,5 +1,5 @@
-//! The story: many clients wait until their half messages are on disk. Everything else on their connections goes on
-//! meanwhile, and they share a sync.
+//! The story: many clients wait until their half messages are on disk. Meanwhile everything else on their connections
+//! continues, and they share a sync.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -20,10 +20,10 @@ use crate::store::Store;
 
 const GROUP: &str = "services";
 const COMMIT: &str = "8";
-/// Nothing here takes long; what is never answered ends the test.
+/// The time after which an unanswered request fails the test. Nothing here takes long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A server with one thread for connections, on files in memory; its policy agrees to everything.
+/// A server with one thread for connections, on files in memory. Its policy allows everything.
 struct Served {
     memory: Memory,
     server: Arc<Server>,
@@ -78,7 +78,7 @@ struct Client {
 }
 
 impl Client {
-    /// Sends a request; its number.
+    /// Sends a request. Returns its `opaque`.
     fn ask(&mut self, code: i32, fields: &[(&str, &str)], body: &[u8]) -> i32 {
         self.asked += 1;
         let mut command = Command::request(code, self.asked);
@@ -112,7 +112,7 @@ impl Client {
         self.ask(codes::END_TRANSACTION, &fields, b"")
     }
 
-    /// The next answer that comes.
+    /// Returns the next answer.
     fn answer(&mut self) -> Command {
         let mut bytes = [0; 4096];
         loop {
@@ -137,7 +137,7 @@ impl Client {
 fn halves_that_wait_for_the_disk_delay_nothing_on_their_connection_and_share_a_sync() {
     let served = Served::new();
     let (mut client, mut other) = (served.connect(), served.connect());
-    // The first half of a group on a connection waits for the policy, which would mix up the order below.
+    // The first half of a group on a connection waits for the policy, which would change the order below.
     client.send_half(0);
     let first = client.answer();
     let slow = served.memory.hold_syncs();
@@ -151,6 +151,6 @@ fn halves_that_wait_for_the_disk_delay_nothing_on_their_connection_and_share_a_s
     let calls = served.memory.calls();
     drop(slow);
     assert_eq!(client.answers(halves.len() + 1), [&halves[..], &[resent]].concat());
-    // One sync was on its way already, another one serves all that came meanwhile.
+    // One sync was already running. Another one serves all requests that came in the meantime.
     assert!(served.memory.calls() - calls <= 2, "{} syncs", served.memory.calls() - calls);
 }

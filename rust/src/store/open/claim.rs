@@ -1,7 +1,7 @@
-//! Claim: the locks and marks of a writer.
+//! Takes the locks and sets the marks of a writer.
 //!
 //! In:     a directory.
-//! Out:    locks that no other writer gets, and marks that tell the next opening and a broker of a crash.
+//! Out:    locks that exclude other writers, and marks that tell the next opening and a broker of a crash.
 //! Always: a store that was closed and is not changed keeps no mark.
 
 use crate::commit_log;
@@ -11,12 +11,12 @@ use crate::log_view::{ABORT, GUARD, LOCK, PUBLISHER_BYTE, WRITER_BYTE, is_clean}
 use crate::storage::{Lock, OpenMode, Opener, Storage};
 use crate::units::to_usize;
 
-/// The claim of a writer.
+/// The locks and marks of a writer.
 pub(super) struct Claim {
     locks: Vec<Box<dyn Lock>>,
-    /// Neither mark was there before.
+    /// Neither mark existed before.
     pub(super) is_clean: bool,
-    /// More than derived files may have changed since: from here on only a close makes the store clean.
+    /// More than derived files may have changed. From now on, only a close makes the store clean.
     pub(super) has_changes: bool,
 }
 
@@ -28,7 +28,7 @@ impl Claim {
             let is_gone = pid.is_some_and(|pid| !storage.is_running(pid));
             Error::StoreLocked { path: storage.root().to_owned(), pid, is_gone }
         };
-        // Readers take a locked writer's byte alone for a broker, so it is locked last.
+        // A reader that finds only the writer byte locked assumes a broker, so this byte is locked last.
         let publisher = storage.lock(LOCK, PUBLISHER_BYTE)?.ok_or_else(held)?;
         let writer = storage.lock(LOCK, WRITER_BYTE)?.ok_or_else(held)?;
         let is_clean = is_clean(storage)?;
@@ -41,8 +41,8 @@ impl Claim {
         Ok(Self { locks: vec![writer, publisher], is_clean, has_changes: false })
     }
 
-    /// Takes the marks back after an opening that failed. Where the store was closed and nothing but what is derived was
-    /// touched, it is clean again. The locks are still held.
+    /// Removes the marks after a failed opening. If the store was closed cleanly and only derived files changed, it is
+    /// clean again. Keeps the locks.
     pub(super) fn withdraw(&self, storage: &dyn Storage) {
         if self.is_clean && !self.has_changes {
             let _ = storage.unlink(ABORT).and_then(|()| storage.unlink(GUARD));
@@ -55,7 +55,7 @@ impl Claim {
     }
 }
 
-/// The process that the abort file names.
+/// Returns the process id in the abort file.
 fn abort_pid(storage: &dyn Storage) -> Option<u32> {
     let length = storage.len(ABORT).ok()??.min(16);
     let mut text = vec![0; to_usize(length)];

@@ -1,8 +1,8 @@
-//! Files: the log, the queues and the index, opened, and what is derived from the log.
+//! Opens the log, the queues and the index, and recovers the state that is derived from the log.
 //!
-//! In:     the sizes of the files, what is known before the log is read.
+//! In:     the sizes of the files, and what is known before the log is read.
 //! Out:    open files whose ends are set, and the recovered state.
-//! Always: a log whose front somebody removed is refused where only txstore wrote.
+//! Always: if only txstore wrote the log, a log whose first files were removed from outside is refused.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl Files {
         Ok(Self { log, queues, index })
     }
 
-    /// Recovers what is derived from the log, and sets the log's ends.
+    /// Recovers the derived state, and sets the log's ends.
     pub(super) fn recover(
         &mut self,
         settings: &Settings,
@@ -53,7 +53,7 @@ impl Files {
         Ok(recovered)
     }
 
-    /// Recovers; index files that a crash damaged are built again from nothing.
+    /// Recovers the derived state. Rebuilds index files that a crash damaged.
     fn recover_or_rebuild(
         &mut self,
         settings: &Settings,
@@ -70,8 +70,8 @@ impl Files {
     }
 }
 
-/// Checks that the log begins where a writer of ours had its beginning last. Nobody may remove files while the store is
-/// ours. A broker's retention may remove them otherwise, which is a warning.
+/// Checks that the log begins where the last txstore writer published its start. Nobody may remove files of a txstore
+/// store. After a broker, whose retention may remove files, a difference is only a warning.
 fn check_front(published: Option<&Published>, segments: &SegmentQueue, settings: &Settings) -> Result<Option<String>> {
     let Some(published) = published.filter(|published| published.appended().0 > 0) else { return Ok(None) };
     let (known, first) = (published.minimum().0, segments.first());

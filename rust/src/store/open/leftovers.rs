@@ -1,8 +1,8 @@
-//! Leftovers: what a crash, or a broker, left after the end of the log and of the queues.
+//! Removes what a crash or a broker left after the end of the log and of the queues.
 //!
 //! In:     the recovered state.
-//! Out:    files that end where it ends, and that lost power cannot take back.
-//! Always: only a writer removes, after recovery has accepted the whole store.
+//! Out:    files that end at the recovered end, and that survive a power loss.
+//! Always: only a writer removes data, after recovery has accepted the whole store.
 
 use super::Opening;
 use super::files::Files;
@@ -12,7 +12,7 @@ use crate::recovery::{Known, Recovered, cut_begun_again, cut_log, cut_queues, re
 use crate::settings::Settings;
 use crate::units::PhysicalOffset;
 
-/// Removes what is after the recovered end.
+/// Removes data after the recovered end.
 pub(super) fn remove(
     opening: &Opening,
     marks: &Marks,
@@ -32,21 +32,21 @@ pub(super) fn remove(
     cut_log(&files.log, derived.end)?;
     cut_queues(&files.queues, &derived.dispatcher)?;
     if let Some(published) = &marks.published {
-        // That synced the log, too. The page may be older than what was acknowledged: should a sync fail from here on,
-        // readers would be shown no more than the page says.
+        // The log is synced now, too. The page may be older than what was acknowledged: if a later sync failed, readers
+        // would see only what the page says.
         published.set_appended(PhysicalOffset(derived.end));
         published.set_durable(PhysicalOffset(derived.end));
     }
     Ok(())
 }
 
-/// Makes sure that lost power cannot take back what recovery has accepted from a process that was killed.
+/// Makes durable what recovery has accepted from a process that was killed.
 fn confirm(opening: &Opening, settings: &Settings, files: &Files, known: &Known, end: u64) -> Result<()> {
-    // It may have renamed a file there and not synced it.
+    // The killed process may have renamed a file there without a sync.
     if opening.storage.list("config")?.is_some() {
         opening.storage.sync_dir("config")?;
     }
-    // Where a broker wrote last nothing was acknowledged by us, and its log may be large.
+    // If a broker wrote last, txstore acknowledged nothing there, and the broker's log may be large.
     match settings.ranges.last().filter(|range| range.end.is_none()) {
         Some(ours) => rewrite_log(&files.log, known.end.durable.max(ours.start), end),
         None => Ok(()),

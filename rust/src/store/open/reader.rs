@@ -1,8 +1,8 @@
-//! Reader: opening for reading, while writers in other processes come and go.
+//! Opens a store for reading, while writers in other processes start and stop.
 //!
 //! In:     a store that another process may write.
-//! Out:    the store as it was between two equal sights.
-//! Always: takes no lock and writes nothing. What is shown was synced.
+//! Out:    the store's state between two equal sights.
+//! Always: takes no lock and writes nothing. Everything shown was synced.
 
 use super::stored::Marks;
 use super::{Opening, open_as};
@@ -17,11 +17,11 @@ use crate::store::Shared;
 use crate::store::layout_check::geometry;
 use crate::store::sight::Sight;
 
-/// How often a reader starts again because a writer came or went while it read.
+/// How often a reader starts again because a writer started or stopped during the read.
 const TRIES_MAX: u32 = 8;
 
-/// Opens for reading. Whether a process writes is asked before the log is read, and decides how it is read, so it is asked
-/// again afterwards. Where a writer came or went meanwhile, reading starts again.
+/// Opens for reading. How the log is read depends on whether a process writes. So this is checked before and after the
+/// read, and if a writer started or stopped in between, the read starts again.
 pub(super) fn open(opening: &Opening) -> Result<Shared> {
     let storage = opening.storage.as_ref();
     let sight = || Sight::of(storage, Published::open(storage)?.as_ref());
@@ -41,14 +41,14 @@ fn open_once(opening: &Opening) -> Result<Shared> {
     let settings = Settings::load(storage)?;
     let geometry = geometry(storage, &opening.options, settings.as_ref())?;
     if settings.is_none() && SegmentQueue::files(storage, commit_log::DIRECTORY)?.is_empty() {
-        // A reader that guessed the sizes would see nothing of what comes.
+        // A reader that guessed the file sizes would not see later messages.
         let what = "its log has no file yet, so how large they will be is not known\nhint: open it again when its writer has begun";
         return Err(foreign(storage, commit_log::DIRECTORY, what));
     }
     open_as(opening, &geometry, settings, None)
 }
 
-/// Syncs what this reader shows, and lets the log end there.
+/// Syncs everything that this reader shows, and sets the log's end there.
 pub(super) fn keep_what_is_shown(
     marks: &Marks,
     settings: &Settings,
@@ -57,7 +57,7 @@ pub(super) fn keep_what_is_shown(
     end: u64,
 ) -> Result<()> {
     if !known.may_grow() && !marks.is_clean {
-        // A killed writer may have left what no sync covered. Lost power must not take back what is shown.
+        // A killed writer may have left unsynced data. A power loss must not take back what was shown.
         if let Some(ours) = settings.ranges.last().filter(|range| range.end.is_none() && known.end.durable < end) {
             log.segments.sync(known.end.durable.max(ours.start), end)?;
         }

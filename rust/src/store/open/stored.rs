@@ -1,7 +1,7 @@
-//! Stored: what the small files of a store say before its log is read.
+//! Reads the small files of a store before its log is read.
 //!
 //! In:     the published page, marks of the last writer, settings, offsets, the snapshot.
-//! Out:    what recovery needs to know; settings and offsets that agree with what it found.
+//! Out:    what recovery needs to know. Afterwards, settings and offsets that agree with the recovered state.
 //! Always: a writer tells readers to wait before it loads anything that it may change.
 
 use super::Opening;
@@ -25,16 +25,16 @@ use crate::store::sight::{LiveWriter, Sight};
 
 /// The marks of writers.
 pub(super) struct Marks {
-    /// The page in which a writer publishes; `None` in a reader before any writer has made it.
+    /// The page in which a writer publishes. `None`: a reader, and no writer has created it yet.
     pub(super) published: Option<Published>,
-    /// A reader's view of who writes.
+    /// The state of writers, as a reader sees it.
     pub(super) sight: Option<Sight>,
-    /// The last writer closed the store.
+    /// The last writer closed the store cleanly.
     pub(super) is_clean: bool,
 }
 
 impl Marks {
-    /// Reads the marks; a writer also begins a new epoch, so that readers wait from here on.
+    /// Reads the marks. A writer also begins a new epoch, so that readers wait from now on.
     pub(super) fn read(opening: &Opening, claim: Option<&Claim>) -> Result<Self> {
         let storage = opening.storage.as_ref();
         if let Some(claim) = claim {
@@ -47,12 +47,12 @@ impl Marks {
         Ok(Self { published, sight: Some(sight), is_clean: is_clean(storage)? })
     }
 
-    /// Whether a process writes whose next records a reader will follow.
+    /// Returns whether a live process writes records that a reader will follow.
     fn has_live_writer(&self) -> bool {
         self.sight.is_some_and(|sight| sight.writer != LiveWriter::Nobody)
     }
 
-    /// Whether the last writer closed the store and none writes to it without publishing.
+    /// Returns whether the last writer closed the store, and no other process writes to it without publishing.
     fn is_closed(&self) -> bool {
         self.is_clean && self.sight.is_none_or(|sight| sight.writer != LiveWriter::Broker)
     }
@@ -63,16 +63,16 @@ pub(super) struct Stored {
     pub(super) offsets: ConsumerOffsets,
     pub(super) delay_offsets: DelayOffsets,
     pub(super) settings: Settings,
-    /// `None` where recovery must not begin with it.
+    /// The snapshot. `None` if recovery must not use it.
     pub(super) snapshot: Option<Snapshot>,
-    /// Where the snapshot ends, used or not; 0 without one.
+    /// The end of the snapshot, used or not. 0 without a snapshot.
     snapshot_position: u64,
-    /// What a person should know.
+    /// Warnings for the operator.
     pub(super) warnings: Vec<String>,
 }
 
 impl Stored {
-    /// Loads offsets and snapshot; a store without settings is new or a broker's.
+    /// Loads offsets and snapshot. A store without settings is new or was written by a broker.
     pub(super) fn load(opening: &Opening, settings: Option<Settings>) -> Result<Self> {
         let storage = opening.storage.as_ref();
         let (offsets, mut warnings) = ConsumerOffsets::load(storage)?;
@@ -91,7 +91,7 @@ impl Stored {
         })
     }
 
-    /// Returns what recovery needs to know before it reads the log.
+    /// Returns what recovery needs to know before the log is read.
     pub(super) fn known(&self, opening: &Opening, marks: &Marks) -> Result<Known> {
         let (is_closed, followed) = (marks.is_closed(), marks.has_live_writer());
         let published = marks.published.as_ref();
@@ -110,7 +110,7 @@ impl Stored {
         })
     }
 
-    /// Makes offsets and deleted queues agree with what recovery found.
+    /// Makes offsets and deleted queues agree with the recovered state.
     pub(super) fn reconcile(&mut self, recovered: &Recovered) {
         let Recovered { derived, report } = recovered;
         self.warnings.extend(report.warnings.iter().cloned());
@@ -118,7 +118,7 @@ impl Stored {
         self.settings.deleted.retain(|deleted| !derived.is_begun_again(deleted));
     }
 
-    /// Remembers sizes and id of the store, and that txstore writes the log from its end on.
+    /// Stores the sizes and the id of the store, and that txstore writes the log from its end on.
     pub(super) fn begin_range(
         &mut self,
         opening: &Opening,
@@ -132,7 +132,7 @@ impl Stored {
         settings.consume_queue_file_size = Some(geometry.consume_queue);
         settings.index_slots = Some(geometry.index.slots);
         settings.index_entries = Some(geometry.index.entries);
-        // A new store gets its id here, and an older one or a broker's at its first opening for writing.
+        // A new store gets its id here, and an older store or a broker's at its first opening for writing.
         settings.id = settings.id.or_else(|| opening.opener.random.map(StoreId::new));
         settings.begin_range(derived.end);
         forget_deleted(settings, log, &derived.dispatcher.queues);
@@ -140,13 +140,13 @@ impl Stored {
     }
 }
 
-/// Whether there were delayed messages. Without their progress the whole log has to tell which were delivered.
+/// Returns whether there were delayed messages. Without their progress, the whole log must be read to find deliveries.
 fn has_delayed(snapshot: &Snapshot) -> bool {
     snapshot.queues.iter().any(|queue| &*queue.topic == SCHEDULE_TOPIC && queue.next > 0)
 }
 
-/// Forgets queues that were deleted so long ago that the log has no record of them any more. Where lost power took the
-/// newest records, a queue continues before the offset at which it was deleted: what comes there now is not deleted.
+/// Forgets queues that were deleted so long ago that the log has no record of them. After a power loss took the newest
+/// records, a queue may continue below its deletion mark. Then its new messages are not deleted.
 fn forget_deleted(settings: &mut Settings, log: &CommitLog, queues: &QueueTable) {
     let first = log.segments.first();
     settings.deleted.retain_mut(|deleted| {
