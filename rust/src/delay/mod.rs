@@ -6,10 +6,10 @@
 //! Not:    the due time on this process's clocks (`due`), appending, the progress of each level (`progress`).
 //!
 //! ```text
-//! sent, level 3 ─► SCHEDULE_TOPIC_XXXX, queue 2    + REAL_TOPIC, REAL_QID; its entry's tags code is the delivery time
+//! sent, level 3 ─► SCHEDULE_TOPIC_XXXX, queue 2    + REAL_TOPIC, REAL_QID; tags code in its entry = delivery time
 //!                        │ due
 //!                        ▼
-//!                  its topic and queue             less these and DELAY; prepared transaction offset: the delayed record
+//!                  its topic and queue             without these and DELAY; prepared transaction offset = its old offset
 //! ```
 
 mod due;

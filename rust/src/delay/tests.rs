@@ -1,4 +1,4 @@
-//! Delays: a message waits where a broker would let it wait, and is delivered as it was sent.
+//! Delays: a message waits as it would in a broker, and is delivered as it was sent.
 
 use super::*;
 use crate::record::decode::{RecordCrc, Scanned, Verify, decode};

@@ -72,7 +72,7 @@ fn an_op_message_has_a_brokers_properties() {
     assert_eq!(OP_PROPERTIES, text);
 }
 
-/// Snapshots hold identities: however long the names are, the hash is that of all of them in a row.
+/// Snapshots contain identities: however long the names are, the hash is that of all of them concatenated.
 #[test]
 fn an_identity_is_the_hash_of_its_names_in_a_row() {
     for length in [0, 1, 100, 240, 241, 242, 243, 300, 5_000] {
@@ -115,7 +115,7 @@ fn t9_the_op_progress_passes_only_ops_that_name_nothing_above() {
     assert_eq!(before, 1_000, "all are done");
 }
 
-/// Behind one transaction that stays pending, the memory for op progress is bounded, and the answer stays safe.
+/// After one transaction that stays pending, the memory for op progress is bounded, and the result stays safe.
 #[test]
 fn t9_the_op_progress_has_bounded_memory() {
     let mut ops = OpProgress::default();
@@ -137,8 +137,8 @@ fn t9_the_op_progress_has_bounded_memory() {
     assert_eq!(before, 3_000_000);
 }
 
-/// Of equal names the last one counts, also where it is no text: both ways of reading an identity must agree, or a final
-/// message would not find its half after a restart.
+/// Of equal property names the last one counts, also if its value is not UTF-8: both ways to read an identity must
+/// agree, or a final message would not find its half after a restart.
 #[test]
 fn a_half_and_its_final_message_read_the_same_identity() {
     for (first, last) in
@@ -170,13 +170,13 @@ fn a_half_and_its_final_message_read_the_same_identity() {
     }
 }
 
-/// Counts what the whole process allocates, roughly: resident memory in bytes.
+/// Returns the resident memory of the process in bytes, as an approximation of what it allocates.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4_096
 }
 
-/// A million pending transactions: what the table says that it takes, and what the process grew by.
+/// Returns the memory of a million pending transactions: by the table's own count, and by the process's growth.
 fn a_million() -> (usize, usize) {
     const MANY: u64 = 1_000_000;
     let before = resident();
@@ -202,7 +202,7 @@ fn a_million() -> (usize, usize) {
 
 #[test]
 fn p2_a_million_pending_transactions_take_less_than_150_mib() {
-    // Other tests of the process take memory meanwhile: the least of some looks counts.
+    // Other tests allocate memory at the same time, so the smallest of several measurements counts.
     let looks: Vec<(usize, usize)> = (0..5).map(|_| a_million()).collect();
     let (told, real) = (looks[0].0, looks.iter().map(|look| look.1).min().unwrap());
     assert!(told < 150 << 20, "the table says {told}");
@@ -258,12 +258,12 @@ fn what_ended_is_remembered_for_five_to_ten_minutes() {
         assert_eq!(at(&mut recent, 10 * minute), None, "{offset}");
         assert_eq!(recent.outcome(Identity(0), offset * minute), None, "a half without an identity");
     }
-    // After a roll back a producer may try again, also where an earlier transaction of the id ended otherwise.
+    // After a rollback a producer may try again, also if an earlier transaction of the id ended otherwise.
     let mut recent = recent::RecentlyEnded::default();
     recent.note(1, Outcome::Discarded, 0);
     recent.note(1, Outcome::RolledBack, 1);
     assert_eq!(recent.outcome(Identity(1), 2), None);
-    // What recovery read on the wall clock keeps its age on the monotonic one.
+    // An end that recovery read on the wall clock keeps its age on the monotonic clock.
     let mut recent = recent::RecentlyEnded::default();
     recent.note(1, Outcome::Discarded, 1_700_000_000_000);
     recent.start(1_700_000_000_000 + 4 * minute, 7);

@@ -1,8 +1,9 @@
-//! `Scan`: a range of the log, handed over through Arrow's C interfaces.
+//! `Scan`: reads a range of the log through Arrow's C interfaces.
 //!
-//! In: what to show. Out: capsules of a stream or a schema, and places of the log. Always: each call begins a new
-//! stream; Python's lock is let go wherever the log is read. Not here: names with times, hints about topics (Python's
-//! `arrow.py`).
+//! In:     the columns and rows to read.
+//! Out:    capsules of a stream or a schema, and physical offsets.
+//! Always: each call begins a new stream. The interpreter's lock is released while the log is read.
+//! Not:    names with times, hints about topics (Python's `arrow.py`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ use crate::arrow::schema::schema;
 use crate::arrow::{BadRecords, Counts, Log, ScanOptions, View};
 use crate::error::Error;
 
-/// A range of the log, to be read as often as one likes.
+/// A range of the log. It can be read any number of times.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct Scan {
     path: PathBuf,
@@ -89,7 +90,7 @@ impl Scan {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        // Other types than the schema's are the consumer's to make: the protocol leaves this open.
+        // The protocol allows a stream with another schema than the requested one. The consumer then casts it.
         drop(requested_schema);
         let stream = self.stream(py)?;
         PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(Box::new(stream)), c"arrow_array_stream")
@@ -101,18 +102,18 @@ impl Scan {
         PyCapsule::new_with_value(py, exported, c"arrow_schema")
     }
 
-    /// Refuses what a stream would refuse when it begins.
+    /// Raises the errors with which a stream would fail at its start.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         self.stream(py).map(drop)
     }
 
-    /// Raises what the last stream that failed failed of.
+    /// Raises the error of the last stream that failed.
     fn raise_failure(&self, py: Python<'_>) -> PyResult<()> {
         self.counts.failure.lock().take().map_or(Ok(()), |error| Err(into_py(py, &error)))
     }
 
-    /// Where a range that begins at `start` ends after so many rows or bytes; at the visible end or at the scan's at
-    /// the latest.
+    /// Returns the end of a range that begins at `start` and has this many rows or bytes. The end is at most the
+    /// visible end or the scan's end.
     #[pyo3(signature = (start, *, rows=None, bytes=None))]
     fn advance(&self, py: Python<'_>, start: u64, rows: Option<u64>, bytes: Option<u64>) -> PyResult<u64> {
         let advance = || Log::open(&self.path)?.advance(&self.options, start, rows, bytes);
@@ -151,14 +152,14 @@ impl Scan {
     }
 }
 
-/// Queue offsets by queue: the first one, and the end.
+/// Queue offsets by queue id: the first one, and the end.
 type QueuePairs = BTreeMap<i32, (i64, i64)>;
 
 fn ranges((topic, queues): (String, QueuePairs)) -> (String, BTreeMap<i32, std::ops::Range<i64>>) {
     (topic, queues.into_iter().map(|(queue, (start, end))| (queue, start..end)).collect())
 }
 
-/// The first place of the log that is left, and its visible end. `known`: a place where a record begins, to look from.
+/// Returns the first physical offset of the log and its visible end. `known` is the start of a record, to search from.
 #[pyfunction]
 #[pyo3(signature = (path, known=None))]
 pub(super) fn log_range(py: Python<'_>, path: PathBuf, known: Option<u64>) -> PyResult<(u64, u64)> {
@@ -169,7 +170,7 @@ pub(super) fn log_range(py: Python<'_>, path: PathBuf, known: Option<u64>) -> Py
     detached(py, find)
 }
 
-/// Cuts a range of the log into about so many even ones, each from a record's beginning to another's.
+/// Splits a range of the log into about `parts` equal ranges that begin and end at record boundaries.
 #[pyfunction]
 pub(super) fn log_cut(py: Python<'_>, path: PathBuf, start: u64, end: u64, parts: u64) -> PyResult<Vec<(u64, u64)>> {
     let cut = || Log::open(&path)?.cut(start..end, parts);
@@ -177,19 +178,19 @@ pub(super) fn log_cut(py: Python<'_>, path: PathBuf, start: u64, end: u64, parts
     Ok(cuts.into_iter().map(|range| (range.start, range.end)).collect())
 }
 
-/// The topics that the store has queues of.
+/// Returns the topics of the store's queues.
 #[pyfunction]
 pub(super) fn log_topics(py: Python<'_>, path: PathBuf) -> PyResult<Vec<String>> {
     detached(py, || Log::open(&path)?.topics())
 }
 
-/// How far a broker finished the half queue; 0 in a log that txstore alone wrote.
+/// Returns a broker's progress of the half queue, or 0 if only txstore wrote the log.
 #[pyfunction]
 pub(super) fn log_half_progress(py: Python<'_>, path: PathBuf) -> PyResult<u64> {
     detached(py, || Log::open(&path)?.half_progress())
 }
 
-/// The first place at or behind `at` where a record begins; the visible end if there is none.
+/// Returns the first record boundary at or after `at`, or the visible end if there is none.
 #[pyfunction]
 pub(super) fn log_boundary(py: Python<'_>, path: PathBuf, at: u64) -> PyResult<u64> {
     let find = || {
@@ -199,7 +200,7 @@ pub(super) fn log_boundary(py: Python<'_>, path: PathBuf, at: u64) -> PyResult<u
     detached(py, find)
 }
 
-/// What tells a record from any other that could be at its offset.
+/// Identifies a record among all others that could be at its physical offset.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct RecordName(crate::arrow::RecordName);
 
@@ -225,21 +226,21 @@ impl RecordName {
     }
 }
 
-/// The store's id; `None` in a store that no txstore with ids has opened for writing.
+/// Returns the store's id, or `None` if no txstore version with ids has opened the store for writing.
 #[pyfunction]
 pub(super) fn log_store_id(py: Python<'_>, path: PathBuf) -> PyResult<Option<String>> {
     let id = detached(py, || Ok(Log::open(&path)?.store_id()))?;
     Ok(id.map(|id| id.to_string()))
 }
 
-/// The record that begins at `at`, `None` if there is none.
+/// Returns the name of the record that begins at `at`, or `None` if no record begins there.
 #[pyfunction]
 pub(super) fn log_record(py: Python<'_>, path: PathBuf, at: u64) -> PyResult<Option<RecordName>> {
     let name = detached(py, || Log::open(&path)?.record_at(at))?;
     Ok(name.map(RecordName))
 }
 
-/// The last record that begins before `end`; `None` if retention has left none.
+/// Returns the name of the last record that begins before `end`, or `None` if retention has removed all.
 #[pyfunction]
 pub(super) fn log_last_record(py: Python<'_>, path: PathBuf, end: u64) -> PyResult<Option<RecordName>> {
     let name = detached(py, || Log::open(&path)?.last_before(end))?;

@@ -1,9 +1,9 @@
 //! Calls the engine from Python so that other Python threads never wait with the caller.
 //!
 //! In:     a call of the engine.
-//! Out:    its result; an error, or a panic, as an exception.
-//! Always: while the interpreter's lock is held, the engine waits for nothing. Every call of the engine that can fail
-//!         goes through here (`tests/unit/test_tidy.py`).
+//! Out:    its result. An error or a panic becomes an exception.
+//! Always: the engine never waits while the interpreter's lock is held. Every call of the engine that can fail goes
+//!         through here (`tests/unit/test_tidy.py`).
 
 use pyo3::prelude::*;
 
@@ -11,14 +11,14 @@ use super::error::OrRaise;
 use crate::error::{Error, Result};
 use crate::store::{Unacknowledged, Wait};
 
-/// Runs a call that may wait, without the interpreter's lock.
+/// Runs a call that may wait. Releases the interpreter's lock.
 pub(super) fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     py.detach(|| guarded(call)).or_raise(py)
 }
 
-/// Runs a call that seldom has to wait and is then over sooner than the interpreter's lock is given away and taken back.
+/// Runs a call that seldom waits and takes less time than releasing the interpreter's lock.
 ///
-/// `now` waits for nothing: it fails with `WouldWait` where it would have to. Only then `waiting` runs, without the
+/// `now` never waits: it fails with `WouldWait` if it would have to. Only then `waiting` runs, without the
 /// interpreter's lock.
 pub(super) fn now_or_detached<T: Send>(
     py: Python<'_>,
@@ -31,7 +31,7 @@ pub(super) fn now_or_detached<T: Send>(
     }
 }
 
-/// Writes at once where nothing has to be waited for; waits without the interpreter's lock.
+/// Writes at once if the call need not wait. Otherwise waits without the interpreter's lock.
 pub(super) fn written<'s, T: Send>(
     py: Python<'_>,
     write: impl Fn(Wait) -> Result<Unacknowledged<'s, T>> + Sync,
@@ -43,7 +43,7 @@ pub(super) fn written<'s, T: Send>(
     }
 }
 
-/// Runs a call of the engine; a panic, which is a bug, comes back as an error like any other.
+/// Runs a call of the engine. A panic, which is a bug, becomes an ordinary error.
 fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -2,7 +2,7 @@
 //!
 //! In:     the tables in `remoting::codes`.
 //! Out:    `RequestCode`, `ResponseCode`, `RequestRule`.
-//! Always: the enums are made from the tables, so Python has no list of its own.
+//! Always: the enums are created from the tables, so Python has no list of its own.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

@@ -1,24 +1,26 @@
-//! Errors to exceptions: the only map.
+//! Converts errors to exceptions. The only such table.
 //!
-//! In: `crate::Error`. Out: an instance of a class of `txstore.errors`, with its facts as attributes. Not here: texts.
+//! In:     `crate::Error`.
+//! Out:    an exception of `txstore.errors`, with the facts as attributes.
+//! Not:    texts.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error::Error;
 
-/// The exception of an error.
+/// Converts an error to an exception.
 pub(super) fn into_py(py: Python<'_>, error: &Error) -> PyErr {
     exception(py, error).unwrap_or_else(|failed| failed)
 }
 
-/// What the other side of a connection sent wrongly; no error of the engine's.
+/// Returns the exception for invalid data from the other side of a connection. It is not an error of the engine.
 pub(super) fn protocol_error(py: Python<'_>, what: &str) -> PyErr {
     let made = || py.import("txstore.errors")?.getattr("ProtocolError")?.call1((what,));
     made().map_or_else(|failed| failed, PyErr::from_value)
 }
 
-/// Results with the error as an exception.
+/// Converts the error of a result to an exception.
 pub(super) trait OrRaise<T> {
     fn or_raise(self, py: Python<'_>) -> PyResult<T>;
 }
@@ -62,7 +64,7 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             "DiskFullError"
         }
         Error::TooManyPending { .. } => "TooManyPendingError",
-        // Each call that may not wait is repeated as one that may.
+        // Every call that may not wait is repeated as one that may, so Python never sees this error.
         Error::WouldWait => "TxStoreError",
         Error::TooManyFiles { path, source } => {
             system(&facts, path, source)?;

@@ -2,7 +2,7 @@
 //!
 //! In:     an entry of the policy's queue.
 //! Out:    an object with the event's fields.
-//! Always: `connection` names the client's connection, `address` is the client's, for people.
+//! Always: `connection` is the id of the client's connection, `address` is the client's address, for people.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -20,7 +20,7 @@ pub(super) struct RemotingRequest {
     connection: u64,
     address: String,
     command: Command,
-    /// The memory of a request that no client waits for; it is counted until Python has dealt with it.
+    /// The memory of a request that no client waits for. It is counted until Python has handled the request.
     _charge: Option<Charge>,
 }
 
@@ -41,7 +41,7 @@ impl RemotingRequest {
         &self.address
     }
 
-    /// The account that signed it. Verified where the server has accounts; without accounts it means nothing.
+    /// The account that signed the request. Verified if the server has accounts. Otherwise it has no meaning.
     #[getter]
     fn account(&self) -> Option<&str> {
         self.command.ext_fields.get(ACCESS_KEY)
@@ -96,7 +96,7 @@ pub(super) struct UnknownTopic {
     create: bool,
 }
 
-/// Asks for the number of a producer group that is new on its connection.
+/// Asks for the id of a producer group that is new on its connection.
 #[pyclass(frozen, get_all, module = "txstore._native")]
 pub(super) struct NewProducer {
     number: u64,
@@ -121,7 +121,7 @@ pub(super) struct ConnectionRefused {
     reason: String,
 }
 
-/// Tells that a request was denied; only the first time on a connection.
+/// Tells that a request was denied. Sent only the first time on a connection.
 #[pyclass(frozen, get_all, module = "txstore._native")]
 pub(super) struct RequestDenied {
     connection: u64,
@@ -130,13 +130,13 @@ pub(super) struct RequestDenied {
     reason: String,
 }
 
-/// Tells a client's response to what it was asked.
+/// Reports a client's response to a request of the server.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct ClientAnswer {
     connection: u64,
     address: String,
     command: Command,
-    /// As in `RemotingRequest`.
+    /// See `RemotingRequest`.
     _charge: Option<Charge>,
 }
 
@@ -173,7 +173,7 @@ impl ClientAnswer {
     }
 }
 
-/// An event that asks, as Python hands it back with the answer.
+/// An event that needs an answer. Python passes it back with the answer.
 #[derive(FromPyObject)]
 pub(super) enum Question<'py> {
     Request(Bound<'py, RemotingRequest>),
@@ -182,7 +182,7 @@ pub(super) enum Question<'py> {
 }
 
 impl Question<'_> {
-    /// Names the event in its answer.
+    /// Returns the number that identifies the event in its answer.
     pub(super) fn number(&self) -> u64 {
         match self {
             Self::Request(request) => request.get().number,
@@ -198,7 +198,7 @@ impl NewProducer {
     }
 }
 
-/// The object of an event's class.
+/// Creates the Python object of an event.
 pub(super) fn to_object(py: Python<'_>, entry: Entry) -> PyResult<Bound<'_, PyAny>> {
     let Entry { number, connection, address, event, charge } = entry;
     Ok(match event {

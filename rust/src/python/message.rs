@@ -1,4 +1,4 @@
-//! Message and `SendResult`: what an application sends, and where it went.
+//! `Message` and `SendResult`: what an application sends, and the offsets of the stored message.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMapping, PyString, PyTuple};
@@ -11,12 +11,12 @@ use crate::record::properties::{Properties, SHARDING_KEY, TAGS, is_reserved};
 use crate::store::Sent;
 use crate::sync::unmodelled::Mutex;
 
-/// What an application sends: immutable, checked when made.
+/// A message to send. Immutable. Checked when it is created.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct Message {
     pub(super) envelope: Envelope,
     body: Py<PyBytes>,
-    /// Asked for at every send.
+    /// Read for every send.
     pub(super) topic: Py<PyString>,
     group: Option<Py<PyString>>,
     pub(super) transaction_id: Option<Box<str>>,
@@ -27,7 +27,7 @@ impl Message {
         self.body.as_bytes(py)
     }
 
-    /// The same message, sharing all.
+    /// Returns the same message with shared contents.
     fn shared(&self, py: Python<'_>) -> Self {
         Self {
             envelope: self.envelope.clone(),
@@ -63,7 +63,7 @@ impl Message {
             Ok(bytes) => bytes.clone().unbind(),
             Err(_) => copy_body(py, body)?,
         };
-        // Its size is the store's affair: the option max_message_size may allow more than RocketMQ's default.
+        // The store checks the size, because the option max_message_size may allow more than RocketMQ's default.
         crate::message::check_body(body.as_bytes(py), u32::MAX).or_raise(py)?;
         let keys = keys.map(|keys| joined(py, keys)).transpose()?.unwrap_or_default();
         let own: Vec<(String, String)> = properties.map(pairs).transpose()?.unwrap_or_default();
@@ -183,7 +183,7 @@ impl Message {
     }
 }
 
-/// The topic of most messages is the one of the message before, even the same object: it is checked once.
+/// Checks a topic. Most messages have the same topic object as the previous one, which is checked only once.
 fn checked(py: Python<'_>, topic: &Bound<'_, PyString>, name: &str) -> PyResult<Topic> {
     static LAST: Mutex<Option<(Py<PyString>, Topic)>> = Mutex::new(None);
     let mut last = LAST.try_lock();
@@ -197,7 +197,7 @@ fn checked(py: Python<'_>, topic: &Bound<'_, PyString>, name: &str) -> PyResult<
     Ok(new)
 }
 
-/// A body that is not bytes: copied, once.
+/// Copies a body that is not of type bytes.
 fn copy_body(py: Python<'_>, body: &Bound<'_, PyAny>) -> PyResult<Py<PyBytes>> {
     if body.cast::<PyString>().is_ok() {
         let what = "the body is a str, not bytes\nhint: encode it: text.encode()".to_owned();
@@ -211,7 +211,7 @@ fn copy_body(py: Python<'_>, body: &Bound<'_, PyAny>) -> PyResult<Py<PyBytes>> {
     Ok(PyBytes::new(py, &buffer.to_vec(py)?).unbind())
 }
 
-/// Keys as RocketMQ keeps them: words separated by spaces.
+/// Returns keys in RocketMQ's format: words separated by spaces.
 fn joined(py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<String> {
     if let Ok(text) = keys.cast::<PyString>() {
         return Ok(text.to_str()?.trim().to_owned());
@@ -238,12 +238,12 @@ fn pairs(properties: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
     properties.cast::<PyMapping>()?.items()?.iter().map(|pair| pair.extract()).collect()
 }
 
-/// A tuple of the words of a text.
+/// Returns a tuple of the words of a text.
 pub(super) fn words<'py>(py: Python<'py>, text: Option<&str>) -> PyResult<Bound<'py, PyTuple>> {
     PyTuple::new(py, text.unwrap_or_default().split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>())
 }
 
-/// Where a message was stored.
+/// The offsets of a stored message.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct SendResult {
     sent: Sent,

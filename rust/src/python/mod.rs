@@ -1,9 +1,12 @@
-//! The extension module `txstore._native`: what Python sees of the engine.
+//! The extension module `txstore._native`: the Python interface of the engine.
 //!
-//! In: calls of a few lines. Out: small frozen objects. Always: one call a message or batch; the interpreter is
-//! released only where a call can wait; no panic crosses. Not here: mechanism, policy. The contract is `_native.pyi`.
+//! In:     calls of a few lines.
+//! Out:    small frozen objects.
+//! Always: one call per message or batch. The interpreter's lock is released only if a call can wait. No panic reaches
+//!         Python. The contract is `_native.pyi`.
+//! Not:    mechanism, policy.
 
-// What crosses the border arrives as a value.
+// Arguments from Python arrive by value.
 #![allow(clippy::needless_pass_by_value)]
 
 mod arrow;
@@ -66,7 +69,7 @@ mod _native {
 
     use pyo3::prelude::*;
 
-    /// Sets the version, the enums and the names, and has a forked child tell the engine that it is one.
+    /// Sets the version, the enums and the names, and lets a forked child tell the engine that it was forked.
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
@@ -82,7 +85,7 @@ mod _native {
     }
 }
 
-/// A new unique id, as RocketMQ's clients make them.
+/// Creates a new unique id in the format of RocketMQ's clients.
 #[pyfunction]
 fn unique_id() -> String {
     static IDS: std::sync::OnceLock<UniqueIds> = std::sync::OnceLock::new();
@@ -95,19 +98,19 @@ fn unique_id() -> String {
     ids.next(clock.wall()).as_str().to_owned()
 }
 
-/// Has panics told as JSON, from now on and for the whole process.
+/// Logs panics as JSON, from now on and in the whole process.
 #[pyfunction]
 fn log_panics_as_json() {
     crate::panics::log_as_json();
 }
 
-/// How long a message of a delay level waits.
+/// Returns the delay of a delay level in milliseconds.
 #[pyfunction]
 fn delay_level_ms(level: usize) -> i64 {
     crate::delay::level_ms(level)
 }
 
-/// `java.lang.String.hashCode`.
+/// Computes Java's `String.hashCode`.
 #[pyfunction]
 fn java_hash_code(text: &str) -> i32 {
     crate::java::hash_code(text)

@@ -1,8 +1,8 @@
-//! The rules of topics and groups for Python: the checks, and the names that the system reserves.
+//! The rules of topic and group names for Python: the checks, and the reserved names.
 //!
 //! In:     names.
 //! Out:    errors; constants of the module.
-//! Always: `crate::names` defines them; Python has no rule, limit or reserved name of its own.
+//! Always: `crate::names` defines them. Python has no rule, limit or reserved name of its own.
 
 use pyo3::prelude::*;
 
@@ -31,19 +31,19 @@ pub(super) fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
     LENGTHS.iter().try_for_each(|(name, length)| module.add(*name, *length))
 }
 
-/// Refuses a name that clients may not send to.
+/// Raises an error for a name that clients may not send to.
 #[pyfunction]
 pub(super) fn validate_topic(py: Python<'_>, topic: &str) -> PyResult<()> {
     names::validate_topic(topic).map_err(|error| into_py(py, &error))
 }
 
-/// Refuses a name that no group may have.
+/// Raises an error for a name that a group may not have.
 #[pyfunction]
 pub(super) fn validate_group(py: Python<'_>, group: &str) -> PyResult<()> {
     names::validate_group(group).map_err(|error| into_py(py, &error))
 }
 
-/// Whether a topic is the system's own.
+/// Returns whether a topic is a system topic.
 #[pyfunction]
 pub(super) fn is_system_topic(topic: &str) -> bool {
     names::is_system_topic(topic)

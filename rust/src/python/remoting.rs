@@ -1,7 +1,9 @@
-//! Remoting's border for clients: commands as frames and back, records out of answers, messages as requests hold them.
+//! The Remoting protocol for Python clients: frames, records in answers, messages in requests.
 //!
-//! In: bytes of a connection, messages. Out: bytes, commands, stored messages. Always: what the other side sent wrongly
-//! is a `ProtocolError`. Not here: what a code means, connections.
+//! In:     bytes of a connection, messages.
+//! Out:    bytes, commands, stored messages.
+//! Always: invalid data from the other side raises `ProtocolError`.
+//! Not:    the meaning of codes, connections.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -15,7 +17,7 @@ use crate::remoting::command::FLAG_ONE_WAY;
 use crate::remoting::{self, Command};
 use crate::store::StoredRecord;
 
-/// One request or response, as it arrived.
+/// A request or response that has arrived.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct RemotingCommand {
     command: Command,
@@ -80,7 +82,7 @@ impl RemotingCommand {
     }
 }
 
-/// Commands out of bytes that arrive in pieces of any size.
+/// Decodes commands from bytes that arrive in pieces of any size.
 #[pyclass(module = "txstore._native")]
 pub(super) struct FrameReader {
     reader: remoting::FrameReader,
@@ -103,7 +105,7 @@ impl FrameReader {
     }
 }
 
-/// A request as its frame.
+/// Encodes a request as a frame.
 #[pyfunction]
 #[pyo3(signature = (code, opaque, ext_fields, body=None, *, one_way=false))]
 pub(super) fn encode_request<'py>(
@@ -133,7 +135,7 @@ fn frame<'py>(py: Python<'py>, command: &Command) -> PyResult<Bound<'py, PyBytes
     Ok(PyBytes::new(py, &bytes))
 }
 
-/// The records of an answer, one behind the other; `in_hand`: for a consumer to hand out.
+/// Decodes the concatenated records of an answer. With `in_hand`, a consumer will deliver them to its user.
 #[pyfunction]
 #[pyo3(signature = (data, *, in_hand=false))]
 pub(super) fn decode_records(py: Python<'_>, data: &[u8], in_hand: bool) -> PyResult<Vec<StoredMessage>> {
@@ -148,7 +150,7 @@ pub(super) fn decode_records(py: Python<'_>, data: &[u8], in_hand: bool) -> PyRe
     Ok(found)
 }
 
-/// A message's properties as a request's text: its own, its unique id, and more.
+/// Returns a message's properties as a request contains them: its own, its unique id, and more.
 #[pyfunction]
 pub(super) fn properties_text(message: &Message, unique_id: &str, more: Vec<(String, String)>) -> String {
     let mut text = message.envelope.properties.clone();

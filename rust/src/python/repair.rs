@@ -1,4 +1,4 @@
-//! `Examiner`, `mend_store`: a store looked at and mended without opening it. Facts cross as JSON.
+//! `Examiner`, `mend_store`: examine and repair a store without opening it. Facts are passed as JSON.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::storage::Storage;
 use crate::storage::disk::Disk;
 use crate::sync::Mutex;
 
-/// Looks at a store that may not open.
+/// Examines a store that may not open.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct Examiner(Mutex<Option<crate::repair::Examiner>>);
 
@@ -44,7 +44,7 @@ impl Examiner {
     }
 }
 
-/// Mends the store at `path`: copies go to `copies_below` in the directory `copies`.
+/// Repairs the store at `path`. Saves copies below `copies_below` in the directory `copies`.
 #[pyfunction]
 pub(super) fn mend_store(py: Python<'_>, path: PathBuf, copies: PathBuf, copies_below: &str) -> PyResult<String> {
     let mended = || -> Result<String> {

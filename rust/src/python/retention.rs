@@ -1,4 +1,4 @@
-//! `LogFile`, `Expired`: what retention looks at, and what it did.
+//! `LogFile`, `Expired`: the facts for retention, and its result.
 
 use pyo3::prelude::*;
 
@@ -38,7 +38,7 @@ impl LogFile {
     }
 }
 
-/// What a removal did.
+/// The result of a removal.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct Expired(pub(super) crate::store::Expired);
 

@@ -1,6 +1,6 @@
-//! `RemotingServer`: the server's border. Calls of a few lines into `crate::remoting`.
+//! `RemotingServer`: the server's Python interface. Calls of a few lines into `crate::remoting`.
 //!
-//! Always: Python polls for what it is to decide; the interpreter is released while it waits.
+//! Always: Python polls for events. The interpreter's lock is released while it waits.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ use crate::units::QueueOffset;
 /// Topic, kind, messages, bytes, messages by size.
 type Sent = (String, &'static str, u64, u64, Vec<(Option<u64>, u64)>);
 
-/// What secures connections, by the names of its attributes.
+/// The TLS files, by the names of the Python object's attributes.
 #[derive(FromPyObject)]
 struct TlsFiles {
     certificate: Vec<u8>,
@@ -50,7 +50,7 @@ impl From<TlsFiles> for TlsOptions {
     }
 }
 
-/// An account, by the names of its attributes; permissions by their bits.
+/// An account, by the names of the Python object's attributes. Permissions are bits.
 #[derive(FromPyObject)]
 struct AccountFacts {
     access_key: String,
@@ -78,7 +78,7 @@ impl From<AccountFacts> for AccountOptions {
     }
 }
 
-/// By what a server is trusted, and whom it trusts.
+/// The server's certificate and key, and the accounts.
 #[derive(FromPyObject)]
 struct Secrets {
     tls: Option<TlsFiles>,
@@ -92,7 +92,7 @@ impl Secrets {
     }
 }
 
-/// What clients may take, by the names of its attributes; times in seconds.
+/// The limits for clients, by the names of the Python object's attributes. Times are in seconds.
 #[derive(FromPyObject)]
 struct Limits {
     connections_max: u32,
@@ -116,10 +116,10 @@ impl Limits {
     }
 }
 
-/// Where what was asked for is no time.
+/// The handshake time limit that is used if the given value is not a valid time.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// A server that listens.
+/// A server. It listens until it is stopped.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct RemotingServer {
     server: Server,
@@ -301,7 +301,7 @@ impl RemotingServer {
 }
 
 impl RemotingServer {
-    /// A one-way request of the server's own.
+    /// Creates a one-way request of the server.
     fn request(&self, code: i32) -> Command {
         let mut command = Command::request(code, self.opaque.fetch_add(1, Ordering::Relaxed));
         command.flag = FLAG_ONE_WAY;

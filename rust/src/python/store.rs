@@ -1,7 +1,7 @@
-//! `Store`: one directory, open. Calls of a few lines into `crate::store`.
+//! `Store`: one open store directory. Calls of a few lines into `crate::store`.
 //!
-//! Always: an append into prepared space keeps the interpreter's lock, because giving it away costs more than the write;
-//! a call that has to wait gives it away first (`call.rs`).
+//! Always: an append into prepared space keeps the interpreter's lock, because releasing it costs more than the write.
+//!         A call that must wait releases it first (`call.rs`).
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use crate::options::{FlushDiskType, StoreOptions};
 use crate::store::{Copy, Decider, End, EndKind, NewHalfMessage, NewMessage, StoredRecord, Wait};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 
-/// One store directory, open.
+/// One open store directory.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct Store {
     pub(super) store: std::sync::Arc<crate::store::Store>,
@@ -471,7 +471,7 @@ impl Store {
 
 impl Store {
     fn end(&self, py: Python<'_>, end: &End) -> PyResult<EndResult> {
-        // Alone and without a sync an end never waits; else other ends or the disk may be before it.
+        // A single end without a sync never waits. Otherwise it may have to wait for other ends or the disk.
         let now = || self.store.end_transaction(end, Wait::No);
         now_or_detached(py, now, || self.store.end_transaction(end, Wait::Yes)).map(EndResult)
     }
@@ -522,7 +522,7 @@ fn queue(queue_id: i64) -> Result<QueueId, Error> {
     })
 }
 
-/// Offsets are signed 64-bit numbers in RocketMQ's files.
+/// Checks an offset. RocketMQ's files store offsets as signed 64-bit numbers.
 fn offset(value: i128, name: &str) -> Result<u64, Error> {
     u64::try_from(value)
         .ok()
@@ -537,7 +537,7 @@ fn half(half_queue_offset: i128, prepared_transaction_offset: i128) -> Result<Ha
     })
 }
 
-/// What opening found and did.
+/// What opening a store found and did.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct OpenReport(crate::store::OpenReport);
 
@@ -590,7 +590,7 @@ impl OpenReport {
     }
 }
 
-/// Figures of an open store.
+/// Statistics of an open store.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct StoreStat(crate::store::StoreStat);
 

@@ -1,4 +1,4 @@
-//! `StoredMessage`: a record of the log, decoded when asked.
+//! `StoredMessage`: a record of the log, decoded on request.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -17,21 +17,21 @@ use crate::record::properties::{
 use crate::record::{RecordView, TransactionType, Version};
 use crate::store::StoredRecord;
 
-/// A message as it stands in the log.
+/// A message in the log.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct StoredMessage {
     record: StoredRecord,
-    /// A delay level if a consumer's user asked for it again, else one of the states below.
+    /// A delay level if the consumer's user asked for a retry, otherwise one of the states below.
     asked: AtomicI32,
 }
 
-/// No consumer handed it out.
+/// No consumer has delivered it.
 const NOT_IN_HAND: i32 = i32::MIN;
-/// Handed out, and neither asked for again nor acknowledged.
+/// Delivered and unacknowledged, and no retry was asked for.
 const IN_HAND: i32 = NOT_IN_HAND + 1;
 /// Acknowledged.
 const SETTLED: i32 = IN_HAND + 1;
-/// At once to the dead letters.
+/// The message becomes a dead letter at once.
 const DEAD: i32 = -1;
 
 impl StoredMessage {
@@ -39,7 +39,7 @@ impl StoredMessage {
         Self { record, asked: AtomicI32::new(NOT_IN_HAND) }
     }
 
-    /// For a consumer to hand out.
+    /// Creates a message that a consumer delivers to its user.
     pub(super) const fn in_hand(record: StoredRecord) -> Self {
         Self { record, asked: AtomicI32::new(IN_HAND) }
     }
@@ -58,7 +58,7 @@ impl StoredMessage {
     #[getter]
     fn topic(&self, py: Python<'_>) -> PyResult<&str> {
         let view = self.view(py)?;
-        // A consumer's user knows a retried message by the topic that it was sent to.
+        // A consumer's user knows a retried message by the topic to which it was sent.
         let origin = (self.asked.load(Ordering::Relaxed) != NOT_IN_HAND && view.topic.starts_with(RETRY_PREFIX))
             .then(|| view.properties.get_str(RETRY_TOPIC));
         Ok(origin.flatten().unwrap_or(view.topic))

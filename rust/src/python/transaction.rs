@@ -83,7 +83,7 @@ impl WaitingHalf {
     }
 }
 
-/// Pending transactions that are due and alike.
+/// Due pending transactions with the same facts.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct DueHalves(pub(super) Alike);
 
@@ -119,13 +119,13 @@ impl DueHalves {
 }
 
 impl DueHalves {
-    /// Their half queue offsets.
+    /// Returns their half queue offsets.
     pub(super) fn places(&self) -> impl Iterator<Item = u64> {
         self.0.halves.iter().map(|half| half.newest.queue_offset)
     }
 }
 
-/// What ending a transaction did.
+/// The result of an end.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct EndResult(pub(super) Ended);
 
@@ -253,7 +253,7 @@ impl TopicEnds {
         self.1.discarded
     }
 
-    /// Commits by their time: (bound in ms, None beyond the last; how many).
+    /// Returns commits by their time: pairs of the bound in ms (`None` for the last bucket) and the number of commits.
     #[getter]
     fn latency(&self) -> Vec<(Option<i64>, u64)> {
         let bounds = crate::half::counts::LATENCY_BOUNDS_MS.into_iter().map(Some).chain([None]);

@@ -37,7 +37,7 @@ use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 const QUEUE: QueueId = QueueId(0);
 const GROUP: &str = "services";
 
-/// A store in memory with a clock that stands.
+/// A store in memory with a clock that does not advance by itself.
 struct Bench {
     memory: Memory,
     clock: Arc<ManualClock>,
@@ -81,7 +81,7 @@ impl Bench {
         Store::open_with(Arc::new(self.memory.clone()), self.clock.clone(), options).unwrap()
     }
 
-    /// The files as a crash leaves them.
+    /// Returns the files as a crash leaves them.
     fn crashed(&self, seed: u64, keep: CrashKeep) -> Self {
         let (clock, options) = (Arc::clone(&self.clock), self.options.clone());
         Self { memory: self.memory.crash(seed, keep), clock, options }
@@ -103,7 +103,7 @@ impl Bench {
         file.sync().unwrap();
     }
 
-    /// Every file with its bytes.
+    /// Returns every file with its bytes.
     fn files(&self) -> Vec<(String, Vec<u8>)> {
         let mut found = Vec::new();
         let mut rooms = vec![String::new()];

@@ -1,4 +1,4 @@
-//! The table as a snapshot sees it: frozen at one moment, without a copy of what does not change; and after a spike.
+//! The table as a snapshot sees it: frozen at one moment, without copies of unchanged parts, and after a spike.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ proptest! {
     }
 }
 
-/// A change beside a snapshot copies the block that it is in, and no other.
+/// A change during a snapshot copies only its own block.
 #[test]
 fn a_change_copies_one_block() {
     let mut table = Table::new(0);
@@ -52,7 +52,7 @@ fn a_change_copies_one_block() {
     assert!(frozen.iter().flat_map(|block| block.entries()).all(|entry| entry.checks == 0));
 }
 
-/// After a spike the table has memory for what is left, also where that is scattered.
+/// After a spike the table has memory only for what is left, even if that is scattered.
 #[test]
 fn a_spike_gives_its_memory_back() {
     let mut table = Table::new(0);
@@ -72,7 +72,7 @@ fn a_spike_gives_its_memory_back() {
     assert_eq!(left, [50_007, 100_007, 150_007]);
 }
 
-/// Only a store of several half queues, which is read alone, has two transactions at one queue offset: none is lost.
+/// Only a store with several half queues, which is only read, has two transactions at one queue offset. None is lost.
 #[test]
 fn of_two_transactions_at_one_offset_none_is_lost() {
     let mut table = Table::new(0);

@@ -1,4 +1,4 @@
-//! The table against a naive model: a dictionary of states under any prepare, end, discard and look again.
+//! The table against a naive model: a dictionary of states under any sequence of prepare, end, discard and look again.
 
 use proptest::prelude::*;
 

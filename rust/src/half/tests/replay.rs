@@ -8,7 +8,7 @@ use crate::record::properties::{self, TRANSACTION_PREPARED_QUEUE_OFFSET};
 use crate::record::{Draft, Place, RecordCrc, Scanned, Verify, decode, encode};
 use crate::units::{PhysicalOffset, QueueOffset, TimestampMs};
 
-/// A log that is applied as it is written.
+/// A log whose records are applied as they are written.
 struct Log {
     table: Table,
     replay: Replay,
@@ -17,7 +17,7 @@ struct Log {
     ops: u64,
 }
 
-/// What a half is written with.
+/// The values with which a half is written.
 #[derive(Clone, Copy)]
 struct Half<'a> {
     id: Option<&'a str>,
@@ -109,7 +109,7 @@ impl Log {
         self.ops += 1;
     }
 
-    /// What became of each half, `None` for pending, and which decided ones no op names.
+    /// Returns the outcome of each half, `None` for pending, and the decided halves that no op names.
     fn finish(mut self) -> (Vec<Option<Outcome>>, Vec<u64>) {
         let unnamed = self.replay.finish(&mut self.table);
         let state = |number: u64| match self.table.find(number) {
@@ -299,7 +299,7 @@ fn below_a_brokers_progress_what_left_no_trace_is_finished_somehow() {
     for id in ["a", "b", "c"] {
         log.half(Half { id: Some(id), ..SENT });
     }
-    // A copy at or above the progress pends, and its older copies with it.
+    // A copy at or above the progress is pending, and so are its older copies.
     log.half(Half { id: Some("b"), checks: Some(1), ..SENT });
     assert_eq!(log.finish(), (vec![UNKNOWN, None, None, None], vec![]));
 }

@@ -1,5 +1,5 @@
-//! The story: a store that a broker wrote ends where that broker's log ends. What the broker left after its end is no
-//! message, and a message that is missing is an error.
+//! The story: a store that a broker wrote ends where that broker's log ends. Bytes that the broker left after its end
+//! are not a message, and a missing message is an error.
 
 use super::*;
 use crate::checkpoint::Checkpoint;
@@ -10,7 +10,7 @@ use crate::units::to_u64;
 const LOG: &str = "commitlog/00000000000000000000";
 const QUEUE_FILE: &str = "consumequeue/orders/0/00000000000000000000";
 
-/// A store with three records of ours, then five of a broker's, ten seconds apart.
+/// A store with three records of txstore, then five of a broker, ten seconds apart.
 struct Brokers {
     bench: Bench,
     sent: Vec<Sent>,
@@ -43,14 +43,14 @@ impl Brokers {
         self.bench.memory.open("abort", OpenMode::Create).unwrap().write_at(b"1", 0).unwrap();
     }
 
-    /// The checkpoint knows the record of this number, and none after it.
+    /// Sets the checkpoint to the record of this number.
     fn is_known_up_to(&self, number: u64) {
         let stored_ms = 1_700_000_000_000 + 10_000 * (i64::try_from(number).unwrap() + 1);
         let known = Checkpoint { physic_ms: stored_ms, logics_ms: stored_ms, ..Checkpoint::default() };
         Checkpoint::store(&self.bench.memory, &known).unwrap();
     }
 
-    /// Puts zeros, or other bytes, in place of the broker's record of this number.
+    /// Overwrites the broker's record of this number with zeros, or other bytes.
     fn damage(&self, number: usize, byte: u8) -> u64 {
         let (at, size) = (self.sent[number].physical_offset.0, self.sent[number].size);
         self.bench.write(LOG, at, &vec![byte; usize::try_from(size).unwrap()]);
@@ -89,7 +89,7 @@ fn l7_zeros_in_a_brokers_range_are_damage() {
     }
 }
 
-/// The last record of a broker that was stopped is zeros: only its queue and the checkpoint tell that it was there.
+/// The last record of a stopped broker is zeros. Only its queue and the checkpoint prove that it existed.
 #[test]
 fn l7_a_brokers_last_record_in_zeros_is_damage() {
     for with_snapshot in [true, false] {
@@ -105,8 +105,8 @@ fn l7_a_brokers_last_record_in_zeros_is_damage() {
     }
 }
 
-/// A broker lost record 2 to lost power, and stopped its log before it. It zeroes nothing: in log and queue the records
-/// after it are still there, or parts of them. Nobody sees them again.
+/// A broker lost record 2 in a power loss, and ended its log before it. It zeroes nothing: in log and queue the records
+/// after it still exist, or parts of them. No reader sees them again.
 #[test]
 fn l3_what_a_broker_has_cut_does_not_come_back() {
     let expected = ["ours", "ours", "ours", "b0", "b1"];
@@ -138,14 +138,14 @@ fn l3_what_a_broker_has_cut_does_not_come_back() {
     }
 }
 
-/// The broker has gone on since: its newest record is after the cut, and old bytes follow it.
+/// The broker has continued since: its newest record is after the cut, and old bytes follow it.
 #[test]
 fn stale_bytes_after_a_brokers_newest_record_are_not_damage() {
     let brokers = Brokers::write();
-    // The last record was written over what was longer before.
+    // The last record was written over a longer one.
     let end = brokers.sent[4].physical_offset.0 + u64::from(brokers.sent[4].size);
     brokers.bench.write(LOG, end, &[0xEE; 80]);
-    // A queue that has no record any more still has an entry that leads beyond the end.
+    // A queue without records still has an entry that points after the end.
     let entry = crate::consume_queue::Entry { physical_offset: PhysicalOffset(end + 40), size: 120, tags_code: 0 };
     brokers.bench.memory.create_dir("consumequeue/silent/0").unwrap();
     let silent = brokers.bench.memory.open("consumequeue/silent/0/00000000000000000000", OpenMode::Create).unwrap();
@@ -161,7 +161,7 @@ fn stale_bytes_after_a_brokers_newest_record_are_not_damage() {
     assert_eq!(brokers.bench.read(LOG, end + 400, 80), [0; 80]);
 }
 
-/// A repair of damage before the broker's end keeps what the broker has cut away.
+/// A repair of damage before the broker's end does not restore what the broker has cut.
 #[test]
 fn l3_a_repair_does_not_bring_back_what_a_broker_has_cut() {
     let brokers = Brokers::write();

@@ -1,4 +1,4 @@
-//! Guards what threads see of each other: ends of one group, senders while the store closes, readers that follow.
+//! Guards what threads see of each other: ends of one group, senders during a close, readers that follow a writer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use crate::storage::Storage;
 use crate::storage::memory::{FaultKind, Memory};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset};
 
-/// T5: of two equal ends in one group only one writes; if that fails, neither is acknowledged.
+/// T5: of two equal ends in one group only one writes. If that fails, neither is acknowledged.
 #[test]
 fn t5_twin_of_an_end_that_was_not_written_is_no_success() {
     let memory = Memory::new();
@@ -37,7 +37,7 @@ fn t5_twin_of_an_end_that_was_not_written_is_no_success() {
     }
 }
 
-/// L2, P1: a send that began before `close` and gets the put lock behind it writes nothing: the files are handed over.
+/// L2, P1: a send that began before `close` and gets the put lock after it writes nothing.
 #[test]
 fn l2_send_that_meets_close_writes_nothing() {
     let memory = Memory::new();
@@ -57,7 +57,7 @@ fn l2_send_that_meets_close_writes_nothing() {
     store.shared.lifecycle.reopen();
 }
 
-/// D1: what one thread's reader does to catch up never shows another thread more than is visible.
+/// D1: when one thread's reader catches up, another thread never sees more than is visible.
 #[test]
 fn d1_reader_never_sees_behind_the_published_end() {
     let memory = Memory::new();
@@ -89,7 +89,7 @@ fn d1_reader_never_sees_behind_the_published_end() {
     }
 }
 
-/// Section 6: where RocketMQ is the writer, what we published last says nothing; the reader scans.
+/// Section 6: if RocketMQ is the writer, the last published end means nothing, and the reader scans.
 #[test]
 fn reader_follows_a_broker_that_took_over_our_store() {
     let memory = Memory::new();
@@ -97,7 +97,7 @@ fn reader_follows_a_broker_that_took_over_our_store() {
     store.append(&[new(&envelope("t"), b"ours")], Wait::Yes).unwrap().acknowledged().unwrap();
     store.close().unwrap();
     let reader = open(&memory, StoreOptions { read_only: true, ..options(FlushDiskType::Async) }).unwrap();
-    // A broker's session: the same files, the lock's byte 0, and nothing published.
+    // A broker's session: the same files, the lock's byte 0, and no published end.
     let broker = memory.crash(0, crate::storage::memory::CrashKeep::PageCache);
     let other = open(&broker, StoreOptions { append_prop_crc: Some(false), ..options(FlushDiskType::Async) }).unwrap();
     other.append(&[new(&envelope("t"), b"the broker's")], Wait::Yes).unwrap().acknowledged().unwrap();

@@ -1,4 +1,4 @@
-//! Delayed messages: at their time, in their order, once, also behind a crash at any moment.
+//! Delayed messages are delivered at their time, in order, once, also after a crash at any moment.
 
 use super::*;
 use crate::units::to_usize;
@@ -188,7 +188,7 @@ const HOUR_MS: i64 = 3_600_000;
 const LEVEL_5_MS: i64 = 60_000;
 const LEVEL_18_MS: i64 = 2 * HOUR_MS;
 
-/// The wall clock was ahead while one message was stored: store times stay ahead for that long.
+/// The wall clock was ahead while one message was stored, so store timestamps stay ahead for that long.
 fn after_a_clock_ahead(ahead_ms: i64) -> Bench {
     let bench = Bench::sync();
     let store = bench.open();
@@ -204,7 +204,7 @@ fn after_a_clock_ahead(ahead_ms: i64) -> Bench {
 fn t13_delays_delay_after_the_clock_was_ahead_for_a_moment() {
     let bench = after_a_clock_ahead(HOUR_MS);
     let store = bench.open();
-    // From here on the progress is known, so that the next opening believes the queues.
+    // From here on the progress is known, so the next opening trusts the queues.
     delayed(&store, "first", b"one second", 1);
     bench.clock.advance(LEVEL_MS);
     assert_eq!(deliver(&store), (1, None));
@@ -238,8 +238,8 @@ fn t13_a_retry_keeps_its_back_off_after_the_clock_was_ahead() {
     assert_eq!(deliver(&store), (1, None));
 }
 
-/// What a crash left is read from the records, whose store time is ahead. Nothing waits longer than its level from then
-/// on, and nothing is delivered before.
+/// After a crash, the state is read from records whose store timestamps are ahead. No message waits longer than its
+/// level from then on, and none is delivered early.
 #[test]
 fn t13_after_a_crash_a_delay_ends_within_its_level() {
     let bench = after_a_clock_ahead(30 * 24 * HOUR_MS);

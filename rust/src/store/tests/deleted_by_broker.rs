@@ -1,5 +1,5 @@
-//! A broker deleted a topic and made it again: its queues begin at 0 again, and the old records stay in the log. What a
-//! broker serves is what its queue files say.
+//! A broker deleted a topic and created it again: its queues begin at 0 again, and the old records stay in the log. The
+//! broker serves what its queue files say.
 
 use super::*;
 use crate::consume_queue::Entry;
@@ -13,7 +13,7 @@ const FILE: u64 = 20 * 8;
 /// A message of a broker: its body, its message queue and its queue offset.
 type Message = (&'static str, i32, u64);
 
-/// Appends records of topic "orders" at `at`, as a broker does. The entry of each.
+/// Appends records of topic "orders" at `at`, as a broker does. Returns their entries.
 fn append(bench: &Bench, at: u64, messages: &[Message]) -> Vec<Entry> {
     let host = StoreOptions::default().store_host;
     let (mut bytes, mut entries) = (Vec::new(), Vec::new());
@@ -49,7 +49,7 @@ fn queue_path(queue_id: i32) -> String {
     format!("consumequeue/orders/{queue_id}/00000000000000000000")
 }
 
-/// The topic's queues have these files and no others.
+/// Replaces the topic's queue files by these.
 fn put_queues(bench: &Bench, queues: &[(i32, &[Entry])]) {
     bench.memory.remove_dir("consumequeue/orders").unwrap();
     for (queue_id, entries) in queues {
@@ -66,13 +66,13 @@ fn text(store: &Store, queue_id: i32) -> Vec<String> {
     bodies(store, "orders", queue_id).into_iter().map(|body| String::from_utf8(body).unwrap()).collect()
 }
 
-/// Places that a queue's file names, up to its first zeros.
+/// Returns the physical offsets in a queue's file, up to its first zeros.
 fn in_file(bench: &Bench, queue_id: i32) -> Vec<u64> {
     let bytes = bench.read(&queue_path(queue_id), 0, usize::try_from(FILE).unwrap());
     bytes.chunks(20).map_while(Entry::from_bytes).map(|entry| entry.physical_offset.0).collect()
 }
 
-/// Reader and writer see what the broker serves, and so does the broker when the store is handed back.
+/// Checks that reader and writer see what the broker serves, and that the broker serves it after the hand-over.
 fn assert_served(bench: &Bench, served: &[&str], about: &str) {
     assert_eq!(text(&bench.read_only(), 0), served, "{about}: a reader");
     let places = in_file(bench, 0);
@@ -111,7 +111,7 @@ fn a_queue_that_a_broker_began_again_has_its_new_messages_alone() {
     }
 }
 
-/// What our snapshot says of the queue is older than its deletion.
+/// The snapshot's state of the queue is older than its deletion.
 #[test]
 fn a_queue_that_a_broker_began_again_after_our_snapshot_has_its_new_messages_alone() {
     for new in [&["n0", "n1"][..], &["n0", "n1", "n2", "n3"]] {
@@ -134,7 +134,7 @@ fn a_queue_that_a_broker_began_again_after_our_snapshot_has_its_new_messages_alo
     }
 }
 
-/// Queues that are not in files (`RocksDB` has them, or they were removed): the log alone tells.
+/// Queues without files (they are in `RocksDB`, or were removed): only the log is left.
 #[test]
 fn without_queue_files_a_queue_begins_again_at_its_newest_first_message() {
     for is_clean in [true, false] {
@@ -153,7 +153,7 @@ fn without_queue_files_a_queue_begins_again_at_its_newest_first_message() {
     }
 }
 
-/// The topic had two message queues; made again, it has messages in one of them only.
+/// The topic had two message queues. Created again, it has messages in only one of them.
 #[test]
 fn a_queue_that_was_deleted_and_not_used_again_stays_empty() {
     let bench = Bench::new(FlushDiskType::Async);
@@ -168,7 +168,7 @@ fn a_queue_that_was_deleted_and_not_used_again_stays_empty() {
     }
 }
 
-/// A broker that lost the end of a queue's file numbers on from what it has: its file tells which record is which.
+/// A broker that lost the end of a queue's file reuses its queue offsets. The file says which record has an offset.
 #[test]
 fn a_number_that_a_broker_gave_twice_is_the_record_that_its_queue_file_names() {
     for is_clean in [true, false] {
@@ -180,7 +180,7 @@ fn a_number_that_a_broker_gave_twice_is_the_record_that_its_queue_file_names() {
     }
 }
 
-/// Where only txstore wrote, numbers never go back: a damaged queue file changes nothing.
+/// In a range that only txstore wrote, queue offsets never go back, so a damaged queue file changes nothing.
 #[test]
 fn in_our_own_range_a_queue_file_does_not_say_where_its_queue_begins() {
     let bench = Bench::new(FlushDiskType::Async);

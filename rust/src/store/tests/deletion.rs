@@ -1,4 +1,4 @@
-//! Deletion: a topic's messages go and stay gone, whatever is built again; its queues go on behind them.
+//! A deleted topic's messages stay deleted, whatever is rebuilt. Its queues continue after them.
 
 use super::*;
 use crate::storage::Storage;
@@ -14,7 +14,7 @@ fn topics(store: &Store) -> Vec<String> {
     store.queues().unwrap().into_iter().map(|(topic, ..)| topic).collect()
 }
 
-/// What is left of a queue.
+/// Returns the bodies left in a topic's queues.
 fn left(store: &Store, topic: &str) -> Vec<Vec<u8>> {
     let (records, _) = store.read(topic, QUEUE, QueueOffset(range(store, topic).0), usize::MAX, None).unwrap();
     records.iter().map(|record| record.view().unwrap().body.to_vec()).collect()
@@ -76,7 +76,7 @@ fn what_lost_power_took_is_no_reason_to_hide_what_comes_then() {
     let bench = bench.crashed(3, CrashKeep::PowerLoss);
     let store = bench.open();
     assert_eq!(range(&store, "old"), (1, 1), "deleting waits for the disk");
-    // And where a mark is ahead all the same, because its log was exchanged:
+    // A mark can still be ahead if the log was exchanged:
     store.close().unwrap();
     let mut settings = crate::settings::Settings::load(&bench.memory).unwrap().unwrap();
     settings.deleted[0].below = 9;
@@ -137,7 +137,7 @@ fn the_systems_topics_are_refused() {
     assert!(matches!(store.delete_queues(crate::names::HALF_TOPIC), Err(Error::InvalidName { .. })));
 }
 
-/// Each call of a deletion is the last one before the process is killed or the power is lost, or fails.
+/// Each call of a deletion fails, or is the last one before the process is killed or the power is lost.
 #[test]
 fn a_crash_in_any_call_of_a_deletion_leaves_the_topic_whole_or_gone() {
     for kind in [FaultKind::Stop, FaultKind::Io, FaultKind::NoSpace] {

@@ -1,8 +1,8 @@
-//! L6: what is derived from the log may be deleted, each and all, and is the same again.
+//! L6: each derived file, and all of them together, may be deleted and is rebuilt identically from the log.
 
 use super::*;
 
-/// Queues with all their places, and what the index finds.
+/// Returns queues with all their physical offsets, and what the index finds.
 fn seen(store: &Store) -> Vec<(String, QueueId, Vec<u64>, usize)> {
     let queues = store.queues().unwrap().into_iter();
     queues
@@ -104,11 +104,11 @@ fn l8_a_read_only_open_writes_nothing_also_of_an_unclean_store() {
     }
 }
 
-/// Without queue files all entries stay in a reader's memory: what was compared with the files once is not compared again
-/// with each record that follows.
+/// Without queue files all entries stay in a reader's memory. Entries that were compared with the files are not
+/// compared again with each later record.
 #[test]
 fn l6_a_reader_without_queue_files_opens_in_time_that_grows_with_the_log() {
-    // A store that is not clean keeps index entries, too, up to another limit.
+    // A store that is not clean also keeps index entries, up to another limit.
     for (unclean, messages) in [(false, 425_000), (true, 40_000)] {
         let bench = Bench::new(FlushDiskType::Async).with(|options| {
             options.commit_log_file_size = Some(256 << 20);
@@ -141,7 +141,7 @@ fn l6_a_reader_without_queue_files_opens_in_time_that_grows_with_the_log() {
     }
 }
 
-/// Queues that nothing was written to since the snapshot cost an opening no write and no sync.
+/// Queues without writes since the snapshot cost an opening no write and no sync.
 #[test]
 fn an_opening_after_a_kill_syncs_all_queues_at_once() {
     let calls = |queues: usize| {
@@ -162,7 +162,7 @@ fn an_opening_after_a_kill_syncs_all_queues_at_once() {
     assert!(many < few + 20, "{few} calls with 10 queues, {many} with 300");
 }
 
-/// What a killed process left after the end of a queue is gone for good, in its file and in files that it began.
+/// Data that a killed process left after the end of a queue is removed for good, in its file and in later files.
 #[test]
 fn what_is_after_a_queues_end_is_cut_for_good() {
     let bench = Bench::sync();

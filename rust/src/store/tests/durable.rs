@@ -1,9 +1,9 @@
-//! What is durable when a call returns: half messages by default, and what nobody would decide again.
+//! What is durable when a call returns: half messages by default, and decisions that no check would repeat.
 
 use super::*;
 use crate::error::Outcome;
 
-/// The store as a power cut leaves it that takes everything that was not synced.
+/// Opens the store after a power loss that takes everything that was not synced.
 fn after_power_cut(bench: &Bench) -> Store {
     let memory = bench.memory.lose_power(|_| 0);
     Bench { memory, clock: Arc::clone(&bench.clock), options: bench.options.clone() }.open()
@@ -48,13 +48,13 @@ fn a_resent_half_is_durable_before_it_is_acknowledged_again() {
     let envelope = envelope("orders");
     let message = NewMessage { envelope: &envelope, body: b"paid", queue_id: QueueId(1) };
     let half = NewHalfMessage { message, group: GROUP, unique_id: Some("ID"), owner: 0 };
-    // The first request's client has gone before its sync.
+    // The first request's client disconnected before its sync.
     let (first, end) = store.prepare(&half, Wait::Yes).unwrap().into_parts();
     assert!(!store.is_durable(end.unwrap().0));
     let again = store.prepare(&half, Wait::Yes).unwrap().acknowledged().unwrap();
     assert_eq!(again.physical_offset, first.physical_offset);
     assert_eq!(pending(&after_power_cut(&bench)), [first.queue_offset.0]);
-    // Once it is durable, a resend waits for nothing, whatever came after it.
+    // After it is durable, a resend waits for nothing, whatever came after it.
     send(&store, "orders", b"not synced").unwrap();
     let again = store.prepare(&half, Wait::No).unwrap();
     assert!(!again.needs_sync());
@@ -131,8 +131,8 @@ fn an_end_by_hand_that_waits_for_the_disk_delays_no_other_end() {
     });
 }
 
-/// A log file that is full is made durable before the next one is begun, while sends wait. So the background thread makes
-/// the log durable as it grows, and does not wait for its interval.
+/// A full log file becomes durable before the next one begins, while sends wait. So the background thread makes the log
+/// durable as it grows, and does not wait for its interval.
 #[test]
 fn much_that_is_not_durable_becomes_durable_before_the_interval_is_over() {
     let hour_ms = 3_600_000;

@@ -1,4 +1,4 @@
-//! Ends in groups: from many threads, over a file's end, on a full disk, on a disk that refuses.
+//! Ends in groups: from many threads, across a file's end, on a full disk, on a failing disk.
 
 use std::sync::Barrier;
 
@@ -17,7 +17,7 @@ fn t2_ends_from_many_threads_give_each_its_outcome_once() {
     let store = Store::open(directory.path(), options.clone()).unwrap();
     let halves: Vec<Sent> = (0..THREADS * EACH).map(|n| prepare(&store, n.to_string().as_bytes())).collect();
     let barrier = Barrier::new(THREADS);
-    // Each half is ended by two threads, alike; what is told and what is stored must agree.
+    // Two threads end each half in the same way. The results and the store must agree.
     let told: Vec<Vec<Ended>> = std::thread::scope(|scope| {
         let work = |thread: usize| {
             barrier.wait();
@@ -46,7 +46,7 @@ fn t2_ends_from_many_threads_give_each_its_outcome_once() {
     }
 }
 
-/// A group that stands over the end of a file is whole after a kill, and a prefix of decisions after lost power.
+/// A group that crosses the end of a file is complete after a kill, and a prefix of its decisions after a power loss.
 #[test]
 fn t5_a_file_may_end_in_the_middle_of_a_group() {
     for fill in (0..3_600).step_by(150) {
@@ -71,7 +71,7 @@ fn t5_a_file_may_end_in_the_middle_of_a_group() {
     }
 }
 
-/// Twice in one group: the second is told of the first only if the first is written.
+/// An end is repeated in one group: the second one succeeds only if the first is written.
 #[test]
 fn t5_an_end_that_repeats_one_of_its_group_fails_with_it() {
     let bench = Bench::sync();
@@ -94,7 +94,7 @@ fn t5_a_sync_that_fails_acknowledges_no_end_and_poisons() {
     let store = bench.open();
     let half = prepare(&store, b"half");
     let other = prepare(&store, b"other");
-    // The write passes, the sync fails.
+    // The write succeeds, the sync fails.
     bench.memory.fail_at(bench.memory.calls() + 2, FaultKind::Io, false);
     assert!(matches!(end(&store, &half, EndKind::Commit), Err(Error::StorePoisoned { .. })));
     for kind in [EndKind::Commit, EndKind::RollBack] {
@@ -109,7 +109,7 @@ fn t5_a_sync_that_fails_acknowledges_no_end_and_poisons() {
     end(&after, &half, EndKind::Commit).unwrap();
 }
 
-/// A disk that has no space to give: `allocate` and new files fail, what is reserved can be written.
+/// A full disk: `allocate` and new files fail, reserved space can be written.
 #[test]
 fn ends_still_work_when_sends_get_disk_full() {
     let bench = Bench::sync().with(|options| options.commit_log_file_size = Some(64 << 10));
@@ -130,7 +130,7 @@ fn ends_still_work_when_sends_get_disk_full() {
     for (n, half) in halves.iter().enumerate() {
         end(&store, half, if n % 2 == 0 { EndKind::Commit } else { EndKind::Discard }).unwrap();
     }
-    // Nothing pends any more, so what was kept for ends is free for sends.
+    // No transaction is pending, so sends may use the space that was reserved for ends.
     let error = loop {
         match send(&store, "orders", &[1; 500]) {
             Ok(_) => sent += 1,
@@ -146,7 +146,8 @@ fn ends_still_work_when_sends_get_disk_full() {
     assert_eq!(bodies(&bench.killed().open(), "orders", 0).len(), sent + 1);
 }
 
-/// Wherever the log's end is in its file: a large half that does not fit into the file's rest is ended in the next file.
+/// At any position of the log's end in its file: a large half that does not fit into the rest is ended in the next
+/// file.
 #[test]
 fn a_large_half_is_ended_on_a_full_disk_at_every_place_of_a_file() {
     let mut refused = Vec::new();
@@ -163,7 +164,7 @@ fn a_large_half_is_ended_on_a_full_disk_at_every_place_of_a_file() {
     assert!(refused.is_empty(), "{} of 139: {:?}", refused.len(), refused.first());
 }
 
-/// Each is ended alone, so each has an op message of its own, which is larger than a small half message.
+/// Each half is ended alone, so each has its own op message, which is larger than a small half message.
 #[test]
 fn many_small_halves_are_ended_one_by_one_on_a_full_disk() {
     let (bench, store) = with_small_files();
@@ -180,7 +181,7 @@ fn with_small_files() -> (Bench, Store) {
     (bench, store)
 }
 
-/// What needs no waiting is done at once; what does is left to the call that waits, and nothing has changed.
+/// An end that needs no waiting is done at once. Otherwise nothing has changed, and the waiting call does it.
 #[test]
 fn an_end_at_once_is_an_end_or_nothing() {
     let bench = Bench::new(FlushDiskType::Async);
@@ -192,7 +193,7 @@ fn an_end_at_once_is_an_end_or_nothing() {
     assert!(at_once(&half, EndKind::Commit).unwrap().already);
     assert!(matches!(at_once(&half, EndKind::RollBack), Err(Error::AlreadyEnded { .. })));
     assert_eq!(bodies(&store, "orders", 1), [b"now"]);
-    // At a file's end one more has to be made, which may wait.
+    // At a file's end, a new file must be created, which may wait.
     let (mut done, mut left) = (0, 0);
     for number in 0..60_u8 {
         let half = prepare(&store, &vec![number; 40 + usize::from(number) * 7]);
@@ -218,7 +219,7 @@ fn an_end_at_once_is_an_end_or_nothing() {
     assert_eq!(pending(&store), [0]);
 }
 
-/// RocketMQ's rule, where it is asked for: past its own immunity time a message is settled by a check, not by its producer.
+/// RocketMQ's rule, if the option asks for it: after its own immunity time, only a check ends a transaction.
 #[test]
 fn a_late_end_is_refused_where_that_is_asked_for() {
     let bench = Bench::sync().with(|options| options.reject_late_end = true);
@@ -239,7 +240,7 @@ fn a_late_end_is_refused_where_that_is_asked_for() {
     assert_eq!(store.end_transaction(&from_check, Wait::Yes).unwrap().outcome, Outcome::Committed);
 }
 
-/// A half takes more than its message: what would not fit once a broker has put it back is refused, and nothing is written.
+/// A half that would not fit after a broker has put it back is refused, and nothing is written.
 #[test]
 fn a_half_whose_properties_would_grow_too_long_is_refused() {
     let bench = Bench::sync().with(|options| options.commit_log_file_size = Some(1 << 20));

@@ -1,4 +1,4 @@
-//! Logs that no txstore wrote: records which a broker, an old one or a broken one may have left. What fuzzing found.
+//! Logs that txstore did not write: records that an old or faulty broker may have left. Found by fuzzing.
 
 use super::*;
 use crate::error::Outcome;
@@ -10,7 +10,7 @@ use crate::record::layout::SYS_PREPARED;
 use crate::record::{Draft, Place};
 use crate::units::PhysicalOffset;
 
-/// A half message of a broker's log.
+/// Returns the draft of a half message in a broker's log.
 pub(super) fn half(properties: &[u8]) -> Draft<'_> {
     let host = StoreOptions::default().store_host;
     Draft {
@@ -35,7 +35,7 @@ pub(super) fn properties(id: &str) -> Vec<u8> {
     text
 }
 
-/// A store of a broker with one file: these records, each with its queue offset.
+/// Returns a broker's store with one file: these records, each with its queue offset.
 pub(super) fn broker(records: &[(Draft<'_>, u64)]) -> Bench {
     let bench = Bench::new(FlushDiskType::Async);
     let mut bytes = Vec::new();
@@ -54,7 +54,7 @@ pub(super) fn broker(records: &[(Draft<'_>, u64)]) -> Bench {
     bench
 }
 
-/// RocketMQ before 4.3 set the prepared bits, and such a record stands in no queue: it is no transaction of ours to end.
+/// RocketMQ before 4.3 set the prepared bits. Such a record is in no queue, so txstore does not end it.
 #[test]
 fn a_half_that_stands_in_no_queue_is_not_listed_as_pending() {
     let (old, new) = (properties("old"), properties("new"));
@@ -68,7 +68,8 @@ fn a_half_that_stands_in_no_queue_is_not_listed_as_pending() {
     }
 }
 
-/// A broker that lost queue entries gives a number twice; the queue keeps the first, and so an op names only that one.
+/// A broker that lost queue entries reuses a queue offset. The queue keeps the first record, so an op names only that
+/// one.
 #[test]
 fn a_half_whose_queue_offset_was_given_before_is_no_transaction() {
     let (first, second, third) = (properties("first"), properties("second"), properties("third"));
@@ -82,7 +83,7 @@ fn a_half_whose_queue_offset_was_given_before_is_no_transaction() {
     }
 }
 
-/// Such a half cannot be committed: it would be written where nobody looks. It can still be rolled back.
+/// Such a half cannot be committed, because no consumer could read the final message. It can still be rolled back.
 #[test]
 fn t3_a_half_that_names_no_possible_topic_is_not_committed() {
     let mut evil = properties("evil");
@@ -103,7 +104,7 @@ fn t3_a_half_that_names_no_possible_topic_is_not_committed() {
     assert_eq!(store.end_transaction(&end(EndKind::RollBack), Wait::Yes).unwrap().outcome, Outcome::RolledBack);
 }
 
-/// Only queue 0 can be continued; a reader may look all the same.
+/// Only queue 0 can be continued. A reader may still read the store.
 #[test]
 fn a_half_in_another_queue_is_refused_for_writing_and_read() {
     let text = properties("id");
@@ -113,7 +114,7 @@ fn a_half_in_another_queue_is_refused_for_writing_and_read() {
     assert_eq!(bench.read_only().transactions().unwrap().len(), 1);
 }
 
-/// What retention (or a broker's) removed with its file: a pending half is finished somehow, a decided one keeps its outcome.
+/// Halves that retention removed: a pending one is finished with an unknown outcome, a decided one keeps its outcome.
 #[test]
 fn halves_whose_file_is_gone_are_told_apart() {
     let bench = Bench::sync();

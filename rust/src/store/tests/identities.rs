@@ -1,4 +1,4 @@
-//! Tests of what makes two half messages one transaction: ids that are used again, resends that come late, two resumes.
+//! Tests which half messages are one transaction: reused ids, late resends, two resumes.
 
 use super::*;
 use crate::error::Outcome;
@@ -45,7 +45,7 @@ fn another_message_under_the_id_of_a_pending_one_is_refused() {
     assert_eq!((copy_of(&resent), resent.queue_id), (copy_of(&first), QueueId(1)), "the queue of what is stored");
 }
 
-/// Two bodies of one CRC under one id: recovery takes them for one transaction, so the second is refused at once.
+/// Recovery would consider two bodies with one CRC and one id the same transaction, so the second is refused at once.
 #[test]
 fn bodies_of_one_crc_are_not_two_transactions_that_a_crash_makes_one() {
     let (one, other) = bodies_of_one_crc();
@@ -59,9 +59,9 @@ fn bodies_of_one_crc_are_not_two_transactions_that_a_crash_makes_one() {
     assert!(matches!(second, Err(Error::InvalidMessage { .. })), "{second:?}");
 }
 
-/// Two bodies that differ and have one CRC, found by adding the CRC's own polynomial.
+/// Returns two different bodies with one CRC, found by adding the CRC's own polynomial.
 fn bodies_of_one_crc() -> (Vec<u8>, Vec<u8>) {
-    // A CRC is linear: what is zero in the CRC's field can be added anywhere. 33 bits of the polynomial, from the lowest.
+    // A CRC is linear: a value whose CRC is zero can be added anywhere. 33 bits of the polynomial, from the lowest.
     let one = b"a body of some length".to_vec();
     let mut other = one.clone();
     let polynomial = 0x1_DB71_0641_u64; // 1 + the reflected polynomial 0xEDB88320, bit by bit
@@ -73,8 +73,8 @@ fn bodies_of_one_crc() -> (Vec<u8>, Vec<u8>) {
     (one, other)
 }
 
-/// A half request that was stuck on its way arrives after the transaction was ended: stored again, its check would commit
-/// it once more.
+/// A half request that was delayed on its way arrives after its transaction ended. If it were stored again, its check
+/// would commit it a second time.
 #[test]
 fn a_half_that_arrives_after_its_own_end_is_refused() {
     for (kind, outcome) in [(EndKind::Commit, Outcome::Committed), (EndKind::Discard, Outcome::Discarded)] {
@@ -100,7 +100,7 @@ fn a_half_that_arrives_after_its_own_end_is_refused() {
     }
 }
 
-/// Operator A looks, B resumes and its check commits, then A goes on: the message must not go out twice.
+/// Operator A searches, B resumes and its check commits, then A continues: the message must not be delivered twice.
 #[test]
 fn two_resumes_that_race_deliver_once() {
     let bench = Bench::sync();

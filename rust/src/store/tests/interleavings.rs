@@ -1,8 +1,9 @@
-//! Every order of the steps of a few threads, by loom: group commit, appends against a close, ends, readers that wait or follow.
+//! Every order of the steps of a few threads, by loom: group commit, appends against a close, ends, and readers that
+//! wait or follow.
 //!
-//! In: the engine's own code over loom's locks and atomics (sync.rs), on storage in memory. Out: nothing, or the order in
-//! which something breaks. Always: a wake-up that is lost shows as a thread that never ends. Run by `make loom`; ordinary
-//! tests cannot run beside it.
+//! In:     the engine's own code with loom's locks and atomics (sync.rs), on storage in memory.
+//! Out:    nothing, or the order in which something fails.
+//! Always: a lost wake-up shows as a thread that never ends. Run by `make loom`, without ordinary tests.
 
 use std::sync::atomic::Ordering;
 
@@ -13,9 +14,9 @@ use super::*;
 use crate::published::Published;
 use crate::storage::{File, ReadMap, SharedMap};
 
-/// At most so many times a thread is stopped where it could go on: more finds little, and takes very long.
+/// The maximum number of preemptions. More find few bugs and take very long.
 const PREEMPTIONS: usize = 2;
-/// Words on the stack of a thread of a model: opening a store takes more than the 4,096 that loom gives by itself.
+/// The stack size of a model's thread, in words. Opening a store needs more than loom's default of 4,096.
 const STACK_WORDS: usize = 1 << 17;
 
 fn spawn<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
@@ -32,7 +33,7 @@ fn explore(run: impl Fn() + Send + Sync + 'static) {
     builder.check(move || {
         tried.fetch_add(1, Ordering::Relaxed);
         let run = Arc::clone(&run);
-        // The stack of a model's first thread cannot be chosen.
+        // The stack size of a model's first thread cannot be chosen.
         spawn(move || run()).join().unwrap();
     });
     let orders = orders.load(Ordering::Relaxed);
@@ -46,7 +47,7 @@ fn open(flush: FlushDiskType) -> (Bench, Arc<Store>) {
     (bench, store)
 }
 
-/// Whoever comes first syncs for all; nobody goes on before what it appended is durable.
+/// The first thread syncs for all. No thread continues before its append is durable.
 #[test]
 fn group_commit_acknowledges_only_what_is_durable() {
     explore(|| {
@@ -63,7 +64,7 @@ fn group_commit_acknowledges_only_what_is_durable() {
     });
 }
 
-/// An append beside a close is there at the next opening, or was refused; the store is clean either way.
+/// An append during a close is there at the next opening, or was refused. The store is clean in both cases.
 #[test]
 fn an_append_beside_a_close_is_kept_or_refused() {
     explore(|| {
@@ -78,7 +79,7 @@ fn an_append_beside_a_close_is_kept_or_refused() {
     });
 }
 
-/// Two ends of one transaction: one decides, the other hears what was decided.
+/// Two threads end one transaction: one decides, the other gets the decision.
 #[test]
 fn two_ends_have_one_outcome() {
     explore(|| {
@@ -93,7 +94,7 @@ fn two_ends_have_one_outcome() {
     });
 }
 
-/// A reader that waits is told: it either sees the message before it sleeps, or is woken.
+/// A waiting reader either sees the message before it sleeps, or is woken.
 #[test]
 fn a_waiting_reader_misses_no_message() {
     explore(|| {
@@ -106,7 +107,7 @@ fn a_waiting_reader_misses_no_message() {
     });
 }
 
-/// A close wakes whoever waits.
+/// A close wakes a waiting reader.
 #[test]
 fn a_waiting_reader_hears_of_a_close() {
     explore(|| {
@@ -118,7 +119,7 @@ fn a_waiting_reader_hears_of_a_close() {
     });
 }
 
-/// Values shared with other processes, on loom's atomics.
+/// Values that are shared with other processes, with loom's atomics.
 #[derive(Clone, Debug)]
 struct Values(Arc<Vec<loom::sync::atomic::AtomicU64>>);
 
@@ -170,7 +171,7 @@ impl File for Values {
     }
 }
 
-/// What a reader read within one epoch was not being changed meanwhile; and below the published end all is written.
+/// Within one epoch a reader's data did not change while it was read, and below the published end all is written.
 #[test]
 fn a_reader_believes_only_what_one_epoch_holds() {
     use loom::sync::atomic::AtomicU64 as Cell;
@@ -178,7 +179,7 @@ fn a_reader_believes_only_what_one_epoch_holds() {
         let values = Values(Arc::new((0..16).map(|_| Cell::new(0)).collect()));
         let writer = Published::over(Box::new(values.clone()), Box::new(values.clone()));
         let reader = Published::over(Box::new(values.clone()), Box::new(values));
-        // Two bytes of the log, that a change which is no append writes one behind the other.
+        // Two bytes of the log. A change that is not an append writes one after the other.
         let log = Arc::new((Cell::new(0), Cell::new(0)));
         let written = Arc::clone(&log);
         let thread = spawn(move || {

@@ -1,15 +1,15 @@
-//! Guards the put lock: files are read and written in number only while nobody holds it.
+//! Guards the put lock: many files are read and written only while no thread holds it.
 
 use std::sync::Mutex as Guarded;
 
 use super::*;
 use crate::error::Outcome;
 
-/// Topics, and so queues: what is done for each of them under the put lock shows.
+/// The number of topics, and so of queues. Work per queue under the put lock becomes visible.
 const TOPICS: usize = 30;
 const EVERYTHING: PhysicalOffset = PhysicalOffset(u64::MAX);
 
-/// Counts calls of the file system: all, and those made while the put lock was held.
+/// Counts calls of the file system: all calls, and calls under the put lock.
 struct Watch(Arc<Guarded<(u64, u64)>>);
 
 impl Watch {
@@ -20,13 +20,13 @@ impl Watch {
             let Some(shared) = shared.upgrade() else { return };
             let mut counts = counted.lock().unwrap();
             counts.0 += 1;
-            // One thread alone is at work: who holds the lock is the caller.
+            // Only one thread works, so the lock's holder is the caller.
             counts.1 += u64::from(shared.inner.try_lock().is_none());
         });
         Self(counts)
     }
 
-    /// What came since the last look.
+    /// Returns the calls since the last call.
     fn since(&self) -> (u64, u64) {
         std::mem::take(&mut self.0.lock().unwrap())
     }
@@ -84,7 +84,7 @@ fn retention_looks_at_queues_without_the_put_lock() {
     assert_eq!(held, 0);
 }
 
-/// Anybody may send an end of what is long gone: it costs other callers no more than a look at one queue entry.
+/// Anybody may send an end of a transaction that ended long ago. It costs other callers only one read of a queue entry.
 #[test]
 fn the_end_of_a_half_that_is_gone_is_looked_for_without_the_put_lock() {
     let bench = Bench::new(FlushDiskType::Async);
@@ -94,7 +94,7 @@ fn the_end_of_a_half_that_is_gone_is_looked_for_without_the_put_lock() {
     while store.log_files(9).unwrap().is_empty() {
         send(&store, "filler", &[7; 400]).unwrap();
     }
-    // Its final message comes again after the file that goes, as a broker commits twice.
+    // Its final message is repeated after the removed file, because a broker may commit twice.
     many_queues(&store);
     store.remove_log_files(EVERYTHING, false).unwrap();
     let watch = Watch::over(&bench, &store);

@@ -1,4 +1,4 @@
-//! The log's promises: a prefix, durable, never back, own places, whole records, damage is no tail, opening never loses.
+//! The log's promises: prefix, durable, no return, own offsets, whole records, damage is not a tail, nothing is lost.
 
 use super::*;
 
@@ -6,7 +6,7 @@ const FIRST_FILE: &str = "commitlog/00000000000000000000";
 
 #[test]
 fn l1_a_batch_is_there_whole_or_not_at_all() {
-    // A batch over three files is torn by lost power at every seed: what is left is a prefix of its records.
+    // A power loss tears a batch over three files at every seed. The rest is a prefix of its records.
     let bench = Bench::new(FlushDiskType::Async);
     let store = bench.open();
     let envelope = envelope("orders");
@@ -55,7 +55,7 @@ fn l3_what_was_cut_never_comes_back() {
     let end = appended(&store);
     send(&store, "orders", &[b'x'; 900]).unwrap();
     let third = send(&store, "orders", &[b'y'; 900]).unwrap().physical_offset.0;
-    // The second record is torn, the third whole: without zeroing it would come back behind a new second one.
+    // The second record is torn, the third is complete: without zeroing it would come back after a new second one.
     let torn = bench.killed();
     torn.memory.unlink("txstore/published").unwrap();
     torn.write(FIRST_FILE, end + 100, b"torn");
@@ -68,7 +68,7 @@ fn l3_what_was_cut_never_comes_back() {
         assert_eq!(again.read(FIRST_FILE, end, size + 900), vec![0; size + 900], "seed {seed}");
         let store = again.open();
         assert_eq!(bodies(&store, "orders", 0), [b"kept"], "seed {seed}");
-        // A record of the same size as the second: the third would follow it exactly.
+        // A record of the second one's size: the third would follow it exactly.
         send(&store, "orders", &[b'z'; 900]).unwrap();
         let store = again.killed().open();
         assert_eq!(bodies(&store, "orders", 0).len(), 2, "seed {seed}");
@@ -144,7 +144,7 @@ fn l7_damage_below_the_durable_end_is_an_error_with_file_and_offset() {
     }
 }
 
-/// So long that a second thread verifies ahead.
+/// The log is long enough for a second thread to verify ahead.
 #[test]
 fn l7_a_long_log_is_recovered_whole_and_its_damage_found() {
     let bench = Bench::sync().with(|options| options.commit_log_file_size = Some(4 << 20));
@@ -191,7 +191,7 @@ fn l8_a_later_file_with_a_whole_record_is_damage() {
         send(&store, "orders", &[n; 600]).unwrap();
     }
     let bench = bench.killed();
-    // The last record of the first file goes; the second file begins with a whole one.
+    // The last record of the first file is removed. The second file begins with a complete record.
     let (records, _) = store.scan(PhysicalOffset(0), 100).unwrap();
     let in_first = records.iter().map(|record| record.view().unwrap().physical_offset.0).filter(|at| *at < 4_096);
     bench.write(FIRST_FILE, in_first.max().unwrap() + 8, &[9; 100]);
@@ -361,7 +361,7 @@ fn p1_a_second_writer_is_refused_at_once() {
     let bench = Bench::sync();
     let store = bench.open();
     let error = bench.try_open().unwrap_err();
-    // Storage in memory says who opens it, so that no test depends on its own process.
+    // Storage in memory names the opening process, so that no test depends on its own process.
     assert!(matches!(error, Error::StoreLocked { pid: Some(1), .. }), "{error}");
     send(&store, "orders", b"goes on").unwrap();
     store.close().unwrap();

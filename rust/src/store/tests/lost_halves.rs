@@ -1,5 +1,5 @@
-//! Half queue offsets without a half message: a repair's filler, a broker's gap, offsets that are passed over because an op
-//! names them. Nothing is known of what they were, so no end of them may succeed.
+//! Half queue offsets without a half message: a repair's filler, a broker's gap, offsets that are skipped because an op
+//! names them. Their transactions are unknown, so no end of them may succeed.
 
 use super::foreign::{broker, half, properties};
 use super::*;
@@ -9,7 +9,7 @@ use crate::storage::Storage;
 
 const KINDS: [EndKind; 3] = [EndKind::Commit, EndKind::RollBack, EndKind::Discard];
 
-/// Every end of that half is an exact error, and nothing is written.
+/// Checks that every end of a half is an exact error and writes nothing.
 fn assert_no_end(store: &Store, half: HalfCopy, about: &str) {
     for kind in KINDS {
         for group in [None, Some(GROUP.to_owned())] {
@@ -26,7 +26,7 @@ fn assert_no_end(store: &Store, half: HalfCopy, about: &str) {
     }
 }
 
-/// And so it stays after a snapshot, a kill and a close.
+/// Checks the same after a snapshot, a kill and a close.
 fn assert_no_end_ever(bench: &Bench, halves: &[HalfCopy], about: &str) {
     let assert_none = |store: &Store, when: &str| {
         for half in halves {
@@ -47,7 +47,7 @@ fn assert_no_end_ever(bench: &Bench, halves: &[HalfCopy], about: &str) {
     store.close().unwrap();
 }
 
-/// The records of these halves are damaged, and a repair puts fillers in their stead.
+/// Damages the records of these halves, and lets a repair replace them with fillers.
 fn lose(bench: &Bench, halves: &[&Sent]) {
     for half in halves {
         bench.write("commitlog/00000000000000000000", half.physical_offset.0 + 30, &[0xFF; 8]);
@@ -80,7 +80,7 @@ fn t3_a_half_that_a_repair_replaced_is_not_answered_as_committed() {
     }
 }
 
-/// Of a transaction that was rolled back only the op is left: its queue offset, and those before it, are passed over.
+/// A rolled-back transaction leaves only its op. Its queue offset and those before it are skipped.
 #[test]
 fn t3_offsets_that_are_passed_over_because_an_op_names_them_are_not_answered_as_committed() {
     let bench = Bench::sync();
@@ -100,7 +100,7 @@ fn t3_offsets_that_a_broker_left_out_are_not_answered_as_committed() {
         let (one, two, three) = (properties("one"), properties("two"), properties("three"));
         let bench = broker(&[(half(&one), first), (half(&two), first + 3), (half(&three), first + 4)]);
         let copy = |queue_offset| HalfCopy { queue_offset, physical_offset: 77 };
-        // Decided halves around the gap are kept as bits, and so is the gap.
+        // Decided halves around the gap are stored as bits, and so is the gap.
         let store = bench.open();
         let last = store.halves_waiting(None, usize::MAX).unwrap().last().unwrap().newest;
         let rolled_back =

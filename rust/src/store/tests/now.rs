@@ -1,4 +1,4 @@
-//! Guards the calls that never wait: with a lock of the engine taken they say so instead of waiting.
+//! Guards the calls that never wait: if a lock of the engine is taken, they fail instead of waiting.
 
 use super::*;
 
@@ -6,8 +6,8 @@ fn would_wait<T>(called: &Result<T>) -> bool {
     matches!(called, Err(Error::WouldWait))
 }
 
-/// Each call that callers make with a lock of their own returns at once while another thread holds the put lock, and
-/// answers as the call that may wait once the lock is free.
+/// Each call that callers make under their own lock returns at once while another thread holds the put lock. When the
+/// lock is free, it returns the same as the call that may wait.
 #[test]
 fn with_the_put_lock_taken_no_call_waits() {
     let bench = Bench::new(FlushDiskType::Async);
@@ -49,7 +49,7 @@ fn with_the_put_lock_taken_no_call_waits() {
     store.end_transaction(&end, Wait::No).unwrap();
 }
 
-/// An old record is probably not in memory: it is left to the call that may wait for the disk.
+/// An old record is probably not in memory, so only the call that may wait for the disk reads it.
 #[test]
 fn what_is_old_is_not_read_without_waiting() {
     let bench = Bench::new(FlushDiskType::Async).with(|options| options.commit_log_file_size = Some(32 << 20));
@@ -64,7 +64,7 @@ fn what_is_old_is_not_read_without_waiting() {
     assert_eq!(store.read("t", QUEUE, QueueOffset(0), 1, None).unwrap().0.len(), 1);
 }
 
-/// A reader first reads what its writer has appended, which may take long.
+/// A reader must first read what its writer has appended, which may take long.
 #[test]
 fn a_reader_of_another_process_store_always_may_wait() {
     let bench = Bench::new(FlushDiskType::Async);

@@ -103,7 +103,7 @@ fn d1_behind_a_failed_sync_a_reader_goes_to_the_durable_end() {
     assert_eq!(bodies(&later.read_only(), "orders", 0).last().unwrap(), b"2");
 }
 
-/// The end of a log file is where a writer has the next one reserved, and removes it at its close.
+/// At the end of a log file, a writer has reserved the next file, and removes it when it closes.
 #[test]
 fn d1_a_reader_follows_many_writers_wherever_in_a_file_they_end() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Guards what opening makes of a store after failed syncs, failed openings, missing files, damage and strange numbers.
+//! Guards the opening of stores after failed syncs, failed openings, missing files, damage and impossible numbers.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ fn flip(memory: &Memory, place: u64) {
     file.write_at(&[byte[0] ^ 1], place).unwrap();
 }
 
-/// L2: after a failed sync the page cache shows bytes that the disk does not have. Reopening must not build upon them.
+/// L2: after a failed sync the page cache shows bytes that are not on disk. An opening must not rely on them.
 #[test]
 fn l2_reopening_after_a_failed_sync_writes_the_tail_again() {
     for seed in 0..8 {
@@ -91,7 +91,7 @@ fn l2_reopening_after_a_failed_sync_writes_the_tail_again() {
     }
 }
 
-/// L6: what a snapshot covers is on the disk, whichever sync failed before it.
+/// L6: what a snapshot covers is on disk, whichever sync failed before it.
 #[test]
 fn l6_snapshot_covers_only_what_is_synced() {
     for call in 1..80 {
@@ -120,8 +120,8 @@ fn l6_snapshot_covers_only_what_is_synced() {
     }
 }
 
-/// An opening that fails leaves a store that is closed well, or one that says that it is not: never one that RocketMQ
-/// may open though settings.json says that txstore goes on writing.
+/// A failed opening leaves a store that is marked correctly as clean or not: RocketMQ must never open it while
+/// settings.json says that txstore continues to write.
 #[test]
 fn failed_opening_leaves_marks_that_are_true() {
     let memory = Memory::new();
@@ -139,7 +139,7 @@ fn failed_opening_leaves_marks_that_are_true() {
         if !failed {
             return;
         }
-        // Whoever looks next may be a broker, so the marks themselves must be true; with the fault gone they can be.
+        // The next process may be a broker, so the marks must be true. They can be, after the fault is gone.
         let once = memory.crash(0, CrashKeep::PageCache);
         once.fail_at(once.calls() + call, FaultKind::Io, false);
         let _ = open(&once, options(FlushDiskType::Async)).map(|store| store.close());
@@ -152,7 +152,7 @@ fn failed_opening_leaves_marks_that_are_true() {
     panic!("opening takes fewer calls");
 }
 
-/// T6: an end of a half that is long gone, and of which nothing is known, is no success.
+/// T6: an end of a half that was removed long ago and has no known outcome does not succeed.
 #[test]
 fn t6_nothing_is_known_of_a_half_in_front_of_the_log() {
     let memory = Memory::new();
@@ -171,7 +171,7 @@ fn t6_nothing_is_known_of_a_half_in_front_of_the_log() {
     assert!(matches!(ended, Err(Error::TransactionNotFound { .. })), "{ended:?}");
 }
 
-/// P2: no number that an application sets makes an age or a due time run over.
+/// P2: no number that an application sets makes an age or a due time overflow.
 #[test]
 fn p2_immunity_time_of_a_hundred_million_years() {
     let memory = Memory::new();
@@ -197,7 +197,7 @@ fn p2_immunity_time_of_a_hundred_million_years() {
     assert!(store.wait_for_messages(crate::units::PhysicalOffset(0), u64::MAX >> 1).is_ok());
 }
 
-/// Section 5: a bad record is an error of that message only; those in front of it are read.
+/// Section 5: a bad record is an error of that message only. The messages before it are returned.
 #[test]
 fn bad_record_does_not_hide_those_in_front_of_it() {
     let memory = Memory::new();
@@ -213,7 +213,7 @@ fn bad_record_does_not_hide_those_in_front_of_it() {
     assert!(matches!(store.read("t", QueueId(0), next, 10, None), Err(Error::StoreCorrupt { .. })));
 }
 
-/// L6: queues that somebody removed are built again from the log, also behind a snapshot.
+/// L6: removed queues are rebuilt from the log, also with a snapshot.
 #[test]
 fn l6_removed_queues_and_index_are_built_again() {
     for directory in ["consumequeue", "consumequeue/t", "index"] {
@@ -233,7 +233,7 @@ fn l6_removed_queues_and_index_are_built_again() {
     }
 }
 
-/// L7: in a store that a broker's crash left, a bad record in front of others that its checkpoint covers is damage.
+/// L7: after a broker's crash, a bad record before others that the checkpoint covers is damage.
 #[test]
 fn l7_bad_record_below_the_checkpoint_is_damage() {
     let memory = Memory::new();
@@ -254,7 +254,7 @@ fn l7_bad_record_below_the_checkpoint_is_damage() {
     assert!(matches!(opened, Err(Error::StoreCorrupt { .. })), "{opened:?}");
 }
 
-/// P2: a record may say any queue offset; opening says so and neither runs out of memory nor over.
+/// P2: a record may contain any queue offset. Opening reports it and neither runs out of memory nor overflows.
 #[test]
 fn p2_queue_offset_that_no_queue_reaches() {
     for (topic, wanted) in
@@ -293,7 +293,7 @@ fn p2_queue_offset_that_no_queue_reaches() {
     }
 }
 
-/// A queue file whose length a crash took stands in the way of whoever lists the directory: the opening removes it.
+/// A crash can leave a queue file without a length, which breaks programs that list the directory. Opening removes it.
 #[test]
 fn l6_an_empty_queue_file_that_a_crash_left_is_removed() {
     let memory = Memory::new();
@@ -309,7 +309,8 @@ fn l6_an_empty_queue_file_that_a_crash_left_is_removed() {
     assert_eq!(bodies(&store), [b"1"]);
 }
 
-/// A process that was killed between a renaming and its sync leaves a file that is read, and that lost power takes back.
+/// A process that was killed between a rename and its sync leaves a file that can be read but that a power loss
+/// removes.
 #[test]
 fn d2_offsets_that_an_opening_found_are_durable_behind_its_close() {
     for call in 1.. {

@@ -1,4 +1,4 @@
-//! Retention: whole files go from the log's front; what pends, waits or is unread keeps its file.
+//! Retention removes whole files from the start of the log. Pending, delayed and unread messages keep their files.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,7 +12,7 @@ use crate::units::to_usize;
 const FILE: u64 = 4 << 10;
 const EVERYTHING: PhysicalOffset = PhysicalOffset(u64::MAX);
 
-/// Messages until the log has so many files.
+/// Sends messages until the log has a number of files.
 fn fill(store: &Store, topic: &str, files: u64) {
     while appended(store) <= (files - 1) * FILE {
         send(store, topic, &[7; 400]).unwrap();
@@ -27,7 +27,7 @@ fn range(store: &Store, topic: &str) -> (u64, u64) {
     store.queue_range(topic, QUEUE).unwrap()
 }
 
-/// What is left of a queue, from its first message.
+/// Returns the queue offsets left in a queue, from its first message.
 fn left(store: &Store, topic: &str) -> Vec<u64> {
     let (first, _) = range(store, topic);
     let (records, _) = store.read(topic, QUEUE, QueueOffset(first), usize::MAX, None).unwrap();
@@ -56,7 +56,7 @@ fn read_files_go_whole_and_queues_and_index_follow() {
     assert_eq!(store.query("orders", "k", usize::MAX).unwrap().len(), places.len());
     assert_eq!(store.search_offset("orders", QUEUE, TimestampMs(0)).unwrap(), first);
     assert_eq!(store.remove_log_files(EVERYTHING, true).unwrap(), Expired { minimum: 11 * FILE, ..Expired::default() });
-    // And so it is behind any end.
+    // The state is the same after any close or crash.
     let seen = |store: &Store| (minimum(store), range(store, "orders"), left(store, "orders"));
     let expected = seen(&store);
     assert_eq!(seen(&bench.killed().open()), expected);
@@ -220,12 +220,12 @@ fn the_end_of_a_half_that_is_gone_is_what_it_left() {
         }
         assert_eq!(appended(store), before);
     };
-    // The outcomes of these four share a byte, which is forgotten.
+    // The outcomes of these four share a byte, which is forgotten as a whole.
     check(&store);
     let scanned = bench.killed();
     scanned.memory.unlink("txstore/snapshot").unwrap();
     check(&scanned.open());
-    // What was parked can be resumed without its half.
+    // A discarded transaction can be resumed without its half.
     let again = store.resume(&halves[2].unique_id).unwrap();
     assert_eq!(pending(&store), [again.queue_offset.0]);
     assert!(matches!(store.resume(&halves[2].unique_id), Err(Error::StillPending { .. })));
@@ -252,7 +252,7 @@ fn a_reader_goes_on_while_files_go_in_front_of_it() {
     let old = reader.read("orders", QUEUE, QueueOffset(0), 1, None).unwrap_err();
     assert!(matches!(&old, Error::OffsetTooOld { place, .. } if place == "orders/0"), "{old}");
     assert_eq!(pending(&reader), [0]);
-    // One that has not looked for so long that files came and went.
+    // A reader that has not looked for so long that files were added and removed.
     end(&writer, &half, EndKind::RollBack).unwrap();
     fill(&writer, "orders", 9);
     let pends = prepare(&writer, b"pends, too");
@@ -266,7 +266,7 @@ fn a_reader_goes_on_while_files_go_in_front_of_it() {
     assert_eq!(left(&lazy, "orders"), left(&writer, "orders"), "and it follows from there");
 }
 
-/// Each call of a removal is the last one before the process is killed or the power is lost, or fails.
+/// Each call of a removal fails, or is the last one before the process is killed or the power is lost.
 #[test]
 fn a_crash_in_any_call_of_a_removal_leaves_a_store_that_opens() {
     let began = || {
@@ -319,7 +319,7 @@ fn ages_in_days(store: &Store) -> Vec<i64> {
     store.log_files(100).unwrap().iter().map(|file| file.age_ms / DAY_MS).collect()
 }
 
-/// The wall clock was ten years ahead for a moment, so that all store times after it are ahead until then.
+/// The wall clock was ten years ahead for a moment, so all later store timestamps are ahead until then.
 #[test]
 fn t13_files_grow_old_after_the_clock_was_years_ahead_for_a_moment() {
     let bench = Bench::sync();
@@ -332,13 +332,13 @@ fn t13_files_grow_old_after_the_clock_was_years_ahead_for_a_moment() {
     assert_eq!(ages_in_days(&store), [0; 5]);
     bench.clock.advance(30 * DAY_MS);
     fill(&store, "orders", 7);
-    // The file that was written last before this is as old as what came after it.
+    // The file that was last written before this is as old as the messages after it.
     assert_eq!(ages_in_days(&store), [30, 30, 30, 30, 30, 0]);
     store.close().unwrap();
     assert_eq!(ages_in_days(&bench.open()), [30, 30, 30, 30, 30, 0], "and after an opening");
 }
 
-/// Nothing was written since but by a clock that was ahead: the time since this process saw the file full is known.
+/// All writes since then had a clock that was ahead, but the process knows when it saw the file full.
 #[test]
 fn t13_a_file_of_which_every_clock_was_ahead_grows_old_too() {
     let bench = Bench::sync();
@@ -351,8 +351,8 @@ fn t13_a_file_of_which_every_clock_was_ahead_grows_old_too() {
     assert_eq!(ages_in_days(&store), [4, 4, 4]);
 }
 
-/// Retention removes a queue's file between a reader's look at the queue and its read of the file: the message is too old,
-/// nothing is damaged, and the snapshot stays.
+/// Retention removes a queue's file between a reader's look at the queue and its read of the file: the message is too
+/// old, nothing is damaged, and the snapshot stays.
 #[test]
 fn a_read_beside_retention_finds_its_message_too_old() {
     for is_other_process in [false, true] {

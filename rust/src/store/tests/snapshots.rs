@@ -1,11 +1,11 @@
-//! Guards snapshots: written only where something changed, and of one moment while threads change the table.
+//! Guards snapshots: written only after a change, and consistent at one moment while threads change the table.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::*;
 use crate::error::Outcome;
 
-/// An idle store writes nothing, however often a snapshot is due; each kind of change is written once.
+/// An idle store writes nothing, however often a snapshot is due. Each kind of change is written once.
 #[test]
 fn a_snapshot_writes_only_what_is_not_in_the_last_one() {
     let bench = Bench::new(FlushDiskType::Async);
@@ -34,7 +34,7 @@ fn a_snapshot_writes_only_what_is_not_in_the_last_one() {
     store.close().unwrap();
 }
 
-/// What a close finds already written it does not write again, and the next opening has all of it.
+/// A close does not repeat what is already written, and the next opening has all of it.
 #[test]
 fn a_close_after_a_snapshot_keeps_what_the_snapshot_holds() {
     let bench = Bench::new(FlushDiskType::Async);
@@ -51,7 +51,7 @@ fn a_close_after_a_snapshot_keeps_what_the_snapshot_holds() {
     assert_eq!(again.halves_waiting(None, 9).unwrap()[0].checks, 1);
 }
 
-/// Of each half queue offset: that it pends, or its outcome.
+/// Returns for each half queue offset its outcome, or `None` if it is pending.
 fn outcomes(store: &Store) -> Vec<Option<Outcome>> {
     let inner = store.shared.inner.lock();
     let table = &inner.derived.table;
@@ -59,12 +59,12 @@ fn outcomes(store: &Store) -> Vec<Option<Outcome>> {
     (0..end).map(|half| table.outcome(half).filter(|_| table.find(half).is_none())).collect()
 }
 
-/// Beside threads that prepare and end, each snapshot tells what the log tells up to its position, no more and no less.
+/// While threads prepare and end, each snapshot contains exactly what the log contains up to its position.
 #[test]
 fn a_snapshot_beside_senders_is_of_one_moment() {
     let bench = Bench::new(FlushDiskType::Async).with(|options| options.commit_log_file_size = Some(1 << 20));
     let (store, done) = (Arc::new(bench.open()), Arc::new(AtomicBool::new(false)));
-    // How far the senders may go on with the log before the next snapshot: a file in memory has no other bound.
+    // How far the senders may extend the log before the next snapshot, because a file in memory has no other limit.
     let room = Arc::new(AtomicU64::new(0));
     let senders: Vec<_> = (0..2)
         .map(|_| {
@@ -93,7 +93,7 @@ fn a_snapshot_beside_senders_is_of_one_moment() {
             std::thread::yield_now();
         }
         store.snapshot().unwrap();
-        // The files are copied one after another: no write may come between them.
+        // The files are copied one after another, so no write may happen in between.
         let put_lock = store.shared.inner.lock();
         let with = bench.killed();
         drop(put_lock);

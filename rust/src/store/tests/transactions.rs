@@ -20,7 +20,7 @@ fn t1_a_half_is_never_visible_in_its_real_topic() {
     let after = bench.killed().open();
     assert!(bodies(&after, "orders", 1).is_empty());
     assert_eq!(after.queues().unwrap().len(), 1, "only the half queue");
-    // Clients name no system topic: that is refused where an envelope is made.
+    // Clients may not name a system topic. The name is refused when an envelope is created.
     for topic in [HALF_TOPIC, OP_TOPIC, DISCARD_TOPIC] {
         assert!(Envelope::new(&Parts { topic, ..Parts::default() }).is_err());
     }
@@ -132,7 +132,7 @@ fn t6_ends_that_cannot_be_are_exact_errors_and_write_nothing() {
 
 #[test]
 fn t8_after_recovery_every_decided_half_is_named_by_an_op() {
-    // The op of a commit is torn off; healing writes it again, once.
+    // The op of a commit is torn off. Healing writes it again, once.
     let bench = Bench::sync();
     let store = bench.open();
     let half = prepare(&store, b"body");
@@ -175,7 +175,7 @@ fn t9_the_progress_is_written_behind_the_sync_it_depends_on() {
     let half = prepare(&store, b"half");
     store.flush().unwrap();
     end(&store, &half, EndKind::RollBack).unwrap();
-    // At every call of writing the progress the power goes: the progress is never ahead of the op.
+    // The power fails at every call that writes the progress: the progress is never ahead of the op.
     let first = bench.memory.calls() + 1;
     store.write_offsets().unwrap();
     assert!(bench.memory.calls() > first + 3);
@@ -213,7 +213,7 @@ fn t11_what_is_due_is_put_together_by_what_is_alike_and_put_off_together() {
     assert_eq!((youngest.age_ms, oldest.age_ms), (13_000, 16_000));
     assert_eq!((youngest.stored_age_ms, oldest.stored_age_ms), (13_000, 16_000));
     assert_eq!((all[2].youngest.last_check_age_ms, all[2].oldest.last_check_age_ms), (Some(6_000), Some(6_000)));
-    // One ends meanwhile: that is no reason not to put off the others.
+    // One transaction ends in the meantime. The others must still be postponed.
     end(&store, &sent[1], EndKind::RollBack).unwrap();
     store.look_again_all(places(&all[1]).into_iter(), 30_000).unwrap();
     let left: Vec<_> = store.halves_waiting(None, 9).unwrap();
@@ -251,7 +251,7 @@ fn t11_what_is_due_is_handed_out_and_one_that_runs_is_not_asked_early() {
     let due = store.halves_due(1).unwrap();
     assert_eq!((due.len(), due[0].newest.queue_offset), (1, 0), "a bounded number, the longest due first");
     assert_eq!(store.halves_due(9).unwrap()[1].checks, 1, "a check that was sent counts");
-    // Counts live in the snapshot; after a crash without one they are asked once more, never fewer.
+    // Counts are stored in the snapshot. After a crash without a snapshot, a check is repeated, never omitted.
     store.snapshot().unwrap();
     let after = bench.killed().open();
     assert_eq!(after.halves_waiting(Some(0), 9).unwrap()[0].checks, 1);
@@ -290,7 +290,7 @@ fn t13_jumps_of_the_wall_clock_decide_nothing() {
     let (records, _) = store.scan(PhysicalOffset(0), 9).unwrap();
     let times: Vec<i64> = records.iter().map(|record| record.view().unwrap().store_timestamp.0).collect();
     assert!(times.is_sorted(), "store time never goes back: {times:?}");
-    // After a crash with the clock set back a half is as old as the newest record shows, never older.
+    // After a crash with the clock set back, a half is as old as the newest record shows, never older.
     prepare(&store, b"young");
     bench.clock.jump_wall(-30 * 86_400_000);
     let after = bench.killed().open();
@@ -354,7 +354,7 @@ fn t7_no_two_final_or_discarded_records_name_one_half() {
         end(&store, &kept, EndKind::Commit).unwrap();
         end(&store, &parked, EndKind::Discard).unwrap();
     }
-    // Killed while it is open, healed, and ended once more: still one each.
+    // The store is killed while it is open, healed, and the end is repeated: there is still one record each.
     let store = bench.killed().open();
     assert!(end(&store, &kept, EndKind::Commit).unwrap().already);
     assert!(end(&store, &parked, EndKind::Discard).unwrap().already);
@@ -379,7 +379,7 @@ fn t10_no_log_file_with_a_pending_half_is_deleted() {
         send(&store, "others", &[7; 200]).unwrap();
     }
     store.close().unwrap();
-    // Nothing is deleted yet but what lies behind the log's end; whoever adds retention must keep this.
+    // Only data after the log's end is deleted.
     let store = bench.open();
     assert_eq!(store.stat().unwrap().min_physical_offset, 0);
     assert!(end(&store, &pending, EndKind::Commit).is_ok());
