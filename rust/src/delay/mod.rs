@@ -9,7 +9,7 @@
 //! sent, level 3 ─► SCHEDULE_TOPIC_XXXX, queue 2    + REAL_TOPIC, REAL_QID; tags code in its entry = delivery time
 //!                        │ due
 //!                        ▼
-//!                  its topic and queue             without these and DELAY; prepared transaction offset = its old offset
+//!                  its topic and queue             without these, DELAY; prepared transaction offset = old offset
 //! ```
 
 mod due;

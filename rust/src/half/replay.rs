@@ -193,7 +193,7 @@ impl Replay {
         self.note_place(half.copy, key);
     }
 
-    /// With `Keep::All`, notes a copy's physical offset, by which later records find its transaction.
+    /// Notes a copy's physical offset, by which later records find its transaction. Only with `Keep::All`.
     fn note_place(&mut self, copy: HalfCopy, key: Key) {
         if self.keep == Keep::All {
             self.by_physical_offset.insert(copy.physical_offset, key);

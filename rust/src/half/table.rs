@@ -26,7 +26,7 @@ use crate::units::to_usize;
 const NEVER: u32 = u32::MAX;
 /// The maximum age, a thousand years. A store timestamp can have any value.
 const AGE_MAX_MS: i64 = 1_000 * 366 * 24 * 3_600_000;
-/// Means that there is no immunity time.
+/// Means that the immunity time is not set.
 const NO_IMMUNITY: i32 = -1;
 /// Means that no time is set. Far in the past, but sums with it do not overflow.
 const NOT_DUE: i64 = i64::MIN / 4;

@@ -1,4 +1,4 @@
-//! Tests of half messages: the rule of docs/transactions.md record by record; the table against a naive model.
+//! Tests of half messages: the rule of docs/transactions.md record by record, and the table against a naive model.
 
 mod frozen;
 mod model;

@@ -40,7 +40,7 @@ impl RequestRule {
     }
 }
 
-/// The rows of all request codes, sorted by number.
+/// Returns the rows of all request codes, sorted by number.
 #[pyfunction]
 pub(super) fn request_rules() -> Vec<RequestRule> {
     request::ALL.iter().copied().map(RequestRule).collect()

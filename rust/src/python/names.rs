@@ -1,7 +1,7 @@
 //! The rules of topic and group names for Python: the checks, and the reserved names.
 //!
 //! In:     names.
-//! Out:    errors; constants of the module.
+//! Out:    errors, and constants of the module.
 //! Always: `crate::names` defines them. Python has no rule, limit or reserved name of its own.
 
 use pyo3::prelude::*;

@@ -161,7 +161,7 @@ pub(super) fn properties_text(message: &Message, unique_id: &str, more: Vec<(Str
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Several messages as the body of a batch, each with its unique id.
+/// Encodes several messages as the body of a batch, each with its unique id.
 ///
 /// ```text
 ///  bytes   field

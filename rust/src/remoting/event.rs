@@ -14,14 +14,14 @@ pub enum Event {
     Request(Command),
     /// Asks whether the topic exists. The answer comes after Python has set the topic in `tables`.
     UnknownTopic {
-        /// The topic's name; it is valid.
+        /// The topic's name. It was validated.
         name: String,
         /// Whether to create the topic if clients may do so.
         create: bool,
     },
     /// Asks for the id of a producer group that is new on its connection.
     NewProducer {
-        /// The group's name; it is valid.
+        /// The group's name. It was validated.
         group: String,
         /// The account that signed the request.
         account: Option<String>,

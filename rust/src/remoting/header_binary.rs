@@ -11,7 +11,7 @@
 //!  2      version
 //!  4      opaque
 //!  4      flag
-//!  4 + n  remark, UTF-8; none where n is 0
+//!  4 + n  remark, UTF-8 (n = 0: no remark)
 //!  4 + n  ext fields: (2 + n name, 4 + n value) repeated
 //! ```
 

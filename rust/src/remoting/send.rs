@@ -202,8 +202,8 @@ async fn send_batch(
 /// ```text
 ///  bytes  field
 ///  4      size of all
-///  4      magic, not looked at
-///  4      CRC, not looked at
+///  4      magic, ignored
+///  4      CRC, ignored
 ///  4      flag
 ///  4 + n  body
 ///  2 + n  properties

@@ -247,9 +247,9 @@ impl Shared {
         Ok(placed)
     }
 
-    /// The pending half message that a resend repeats (T12). Recovery takes all half messages of one identity for one
-    /// transaction, so another message of that identity is refused while it pends; and a resend that arrives after its
-    /// own end is refused, since a check would end it once more.
+    /// Finds the pending half message that a resend repeats (T12). Recovery treats all half messages of one identity as
+    /// one transaction, so another message of a pending identity is refused. A resend that arrives after its own end is
+    /// refused, too, because a check would end it again.
     fn resent(
         &self,
         inner: &mut Inner,
@@ -318,8 +318,8 @@ pub(super) fn check_queue(queue_id: QueueId) -> Result<()> {
     Ok(())
 }
 
-/// What differs between a stored half message and one that is sent under its id; else the queue that the stored one is
-/// for.
+/// Describes what differs between a stored half message and one that is sent with its id. If nothing differs, returns
+/// the queue of the stored one.
 fn difference(
     stored: &RecordView<'_>,
     half: &NewHalfMessage<'_>,
@@ -342,12 +342,12 @@ fn difference(
     Ok(facts.real_queue_id)
 }
 
-/// A message's properties without those that the engine, a broker or the way of sending sets, in no particular order: a
-/// broker that puts a half message back writes them in another one.
+/// Returns a message's properties without those that the engine, a broker or the way of sending sets. They have no
+/// particular order, because a broker that puts a half message back changes the order.
 fn own_properties(properties: Properties<'_>) -> BTreeSet<(&[u8], &[u8])> {
     let is_own = |name: &[u8]| !ENGINES_OWN.iter().chain(SET_ON_THE_WAY).any(|other| other.as_bytes() == name);
     properties.iter().filter(|(name, _)| is_own(name)).collect()
 }
 
-/// Properties that a broker or a client's way of sending adds or removes.
+/// The properties that a broker or a client's way of sending adds or removes.
 const SET_ON_THE_WAY: &[&str] = &[WAIT, MSG_REGION, TRACE_ON, CLUSTER];

@@ -132,7 +132,7 @@ impl Shared {
         let (mut offsets, damaged) = ConsumerOffsets::load(self.storage.as_ref())?;
         self.refresh()?;
         if !damaged.is_empty() {
-            return Ok(()); // What was read before stays.
+            return Ok(()); // The offsets that were read before stay.
         }
         clamp_offsets(&mut offsets, &self.inner.lock().derived.dispatcher.queues, &mut Vec::new());
         *self.configuration.offsets.lock() = offsets;

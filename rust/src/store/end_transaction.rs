@@ -32,7 +32,7 @@ pub enum EndKind {
     Commit,
     /// The message is never delivered.
     RollBack,
-    /// The message is moved to `TRANS_CHECK_MAX_TIME_TOPIC`.
+    /// The message is not delivered. A copy goes to `TRANS_CHECK_MAX_TIME_TOPIC`, from which it can be resumed.
     Discard,
 }
 
@@ -68,7 +68,7 @@ pub enum Decider {
     Producer,
     /// A check that was answered, or that no producer answers any more.
     Check,
-    /// An operator, by hand.
+    /// An operator.
     Operator,
 }
 

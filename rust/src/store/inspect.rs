@@ -51,7 +51,7 @@ impl Store {
             format!("index: {what} (hash {hash}, record at {physical_offset})")
         };
         let missing = expected.iter().filter(|entry| found.binary_search(entry).is_err());
-        // A RocketMQ 5.4 broker also indexes tags. txstore does not query them, so they are no problem.
+        // A RocketMQ 5.4 broker also indexes tags. txstore does not query them, and accepts their entries.
         let wrong =
             found.iter().filter(|entry| expected.binary_search(entry).is_err() && tags.binary_search(entry).is_err());
         let texts = missing.take(FINDINGS_MAX).map(|entry| told(entry, "a key of a record does not lead to it"));

@@ -185,7 +185,7 @@ fn assemble(
     }
 }
 
-/// Returns a writer's appender; a reader has none.
+/// Returns a writer's appender. A reader has none.
 fn appender(opening: &Opening, log: &Arc<CommitLog>, settings: &Settings, newest: TimestampMs) -> Option<Appender> {
     let is_synced = opening.options.flush_disk_type == FlushDiskType::Sync;
     let is_writer = !opening.options.read_only;

@@ -99,7 +99,7 @@ impl Store {
 }
 
 impl Shared {
-    #[cfg_attr(not(txstore_mutants), allow(clippy::unnecessary_wraps))] // A wrong variant writes to the log here.
+    #[cfg_attr(not(txstore_mutants), allow(clippy::unnecessary_wraps))] // A mutant writes to the log here.
     pub(super) fn look_again_in(
         &self,
         inner: &mut Inner,

@@ -10,7 +10,7 @@
 //!       │                    │                        │             messages; one count of what is pending
 //!       │                    ▼                        │
 //!       │            maintenance.turn                 │             writes derived files, snapshots, progress;
-//!       │                    │                        │             removes files; hands the store over
+//!       │                    │                        │             removes files; closes cleanly
 //!       ▼                    ▼                        ▼
 //!   inner: the put lock ── appends, ends, all that is derived ──    orders everything in the log
 //!       │                    │                        │

@@ -35,7 +35,7 @@ pub struct PendingRow {
 
 /// Totals of an open store.
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs)] // Each is explained where Python sees it, in _native.pyi.
+#[allow(missing_docs)] // Each is documented in _native.pyi.
 pub struct StoreStat {
     pub min_physical_offset: u64,
     pub max_physical_offset: u64,

@@ -19,7 +19,7 @@ pub enum Handler {
     Pull,
     /// The engine ends a transaction.
     End,
-    /// The engine, if it knows the group and the topic; otherwise Python.
+    /// The engine, if it knows the group and the topic. Otherwise Python.
     Offset,
     /// Python.
     Python,

@@ -17,9 +17,9 @@ macro_rules! response_codes {
 response_codes! {
     /// The request was done.
     SUCCESS = 0;
-    /// It failed; the remark says why.
+    /// The request failed. The remark says why.
     SYSTEM_ERROR = 1;
-    /// Too many requests wait; the client may try again.
+    /// Too many requests wait. The client may try again.
     SYSTEM_BUSY = 2;
     /// The server does not serve this request.
     REQUEST_CODE_NOT_SUPPORTED = 3;

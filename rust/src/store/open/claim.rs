@@ -49,7 +49,7 @@ impl Claim {
         }
     }
 
-    /// Hands the locks to the open store.
+    /// Moves the locks to the open store.
     pub(super) fn take_locks(&mut self) -> Vec<Box<dyn Lock>> {
         std::mem::take(&mut self.locks)
     }

@@ -45,7 +45,7 @@ impl Files {
         snapshot: Option<Snapshot>,
         known: &Known,
     ) -> Result<Recovered> {
-        self.log.set_appended(u64::MAX); // Recovery reads what is there and tells where it ends.
+        self.log.set_appended(u64::MAX); // Recovery reads all that exists and finds the end.
         let recovered = self.recover_or_rebuild(settings, snapshot, known)?;
         let end = recovered.derived.end;
         self.log.set_appended(end);
