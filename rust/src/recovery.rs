@@ -4,7 +4,7 @@
 //! Out:    the derived state with the log's true end, and a report of what was found.
 //! Always: repeatable from the start. What a snapshot covers is not read again. A bad record below the durable end is
 //!         damage, after it a torn tail.
-//! Not:    locks. The store writes the missing ops with its ordinary append.
+//! Not here: locks. The store writes the missing ops with its ordinary append.
 
 mod cut;
 mod derived;
@@ -30,7 +30,7 @@ use run::Run;
 
 /// How many bytes of the log must be left to read before a second thread is worth its start.
 const ALONE_BYTES: u64 = 16 << 20;
-/// The maximum of warnings to keep. The first ones say what is wrong.
+/// The maximum number of warnings to keep. The first ones say what is wrong.
 const WARNINGS_MAX: usize = 1_000;
 
 /// What is known before the log is read.

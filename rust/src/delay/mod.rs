@@ -3,7 +3,7 @@
 //! In:     messages with a level, records of the schedule topic.
 //! Out:    the queue of such a message, its due time, and the draft to deliver.
 //! Always: the delivered message is the message as it was sent, and names the delayed record.
-//! Not:    the due time on this process's clocks (`due`), appending, the progress of each level (`progress`).
+//! Not here: the due time on this process's clocks (`due`), appending, the progress of each level (`progress`).
 //!
 //! ```text
 //! sent, level 3 ─► SCHEDULE_TOPIC_XXXX, queue 2    + REAL_TOPIC, REAL_QID; tags code in its entry = delivery time

@@ -3,7 +3,7 @@
 //! In:     queue offsets of the schedule topic.
 //! Out:    `config/delayOffset.json`, in a broker's format.
 //! Always: unknown fields of the file are kept.
-//! Not:    when to write, and progress in the log after the file was written.
+//! Not here: when to write, and progress in the log after the file was written.
 
 use std::collections::BTreeMap;
 

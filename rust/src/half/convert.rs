@@ -4,7 +4,7 @@
 //! Out:    drafts.
 //! Always: the properties that the application set are kept, in their order. The properties that hide the real topic
 //!         are added to the half message and removed from the final message.
-//! Not:    offsets of the new record, CRC.
+//! Not here: offsets of the new record, CRC.
 
 use std::net::SocketAddr;
 

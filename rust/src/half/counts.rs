@@ -3,7 +3,7 @@
 //! In:     ends and checks, all under the put lock.
 //! Out:    statistics, by topic where that is useful.
 //! Always: counts only grow. Topics above a limit are counted together.
-//! Not:    the number of pending transactions.
+//! Not here: the number of pending transactions.
 
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@
 //! In:     records of the log, calls.
 //! Out:    pending transactions, outcomes, and records to write.
 //! Always: each transaction has one outcome (docs/transactions.md).
-//! Not:    when to check (Python decides this).
+//! Not here: when to check (Python decides this).
 
 pub mod convert;
 pub mod counts;

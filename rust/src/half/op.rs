@@ -3,7 +3,7 @@
 //! In:     half queue offsets.
 //! Out:    op bodies: the offsets in decimal, each followed by a comma (`0,4,5,`).
 //! Always: a body is at most as long as the option says and names at least one half.
-//! Not:    the outcome and its source.
+//! Not here: the outcome and its source.
 
 /// The tag of an op message (`TransactionalMessageUtil.REMOVE_TAG`).
 pub const REMOVE_TAG: &str = "d";

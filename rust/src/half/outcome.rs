@@ -4,7 +4,7 @@
 //! Out:    its outcome, or that it is pending.
 //! Always: a final message outweighs a discarded copy, and that outweighs an op. So one record makes the decision
 //!         (docs/transactions.md). A queue offset without a note is finished with an unknown outcome.
-//! Not:    the positions of records.
+//! Not here: the positions of records.
 
 use std::sync::Arc;
 

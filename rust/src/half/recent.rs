@@ -7,7 +7,7 @@
 //! Always: an end is remembered for at least five and at most ten minutes. Memory is bounded: if more than `KEPT_MAX`
 //!         transactions end within five minutes, the oldest may be forgotten.
 //!
-//! Not:    snapshots. After an opening, only ends in the replayed part of the log are known.
+//! Not here: snapshots. After an opening, only ends in the replayed part of the log are known.
 
 use hashbrown::HashMap;
 
@@ -16,7 +16,7 @@ use crate::error::Outcome;
 
 /// How long one generation collects, in milliseconds. Two are kept.
 const GENERATION_MS: i64 = 5 * 60_000;
-/// The maximum of identities in one generation. Each takes 32 bytes, with the free part of the hash table.
+/// The maximum number of identities in one generation. Each takes 32 bytes, with the free part of the hash table.
 const KEPT_MAX: usize = 1 << 17;
 
 /// Recently ended transactions, in two generations. The older generation is dropped as a whole.

@@ -4,7 +4,7 @@
 //! Out:    pending and decided transactions, and the decided halves that no op names yet.
 //! Always: the rule of docs/transactions.md. It also covers stores that a broker used: a broker puts half messages back
 //!         and may commit twice.
-//! Not:    reading the log, writing the missing ops.
+//! Not here: reading the log, writing the missing ops.
 
 use std::collections::BTreeSet;
 

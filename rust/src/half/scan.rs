@@ -3,7 +3,7 @@
 //! In:     the table and the monotonic clock.
 //! Out:    a `Waiting` for each requested pending transaction. Due ones are grouped by equal facts.
 //! Always: ages come from the monotonic clock.
-//! Not:    whether to check, discard or wait.
+//! Not here: whether to check, discard or wait.
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@
 //! Out:    pending transactions, outcomes, and how far the progress may go.
 //! Always: a transaction is pending or decided, never both, and so are all its copies. The store's put lock guards the
 //!         table. A pending transaction takes about a hundred bytes, a decided half message two bits.
-//! Not:    records, files, policy.
+//! Not here: records, files, policy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! In:     the columns and rows to read.
 //! Out:    capsules of a stream or a schema, and physical offsets.
 //! Always: each call begins a new stream. The interpreter's lock is released while the log is read.
-//! Not:    names with times, hints about topics (Python's `arrow.py`).
+//! Not here: names with times, hints about topics (Python's `arrow.py`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

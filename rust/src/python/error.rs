@@ -2,7 +2,7 @@
 //!
 //! In:     `crate::Error`.
 //! Out:    an exception of `txstore.errors`, with the facts as attributes.
-//! Not:    texts.
+//! Not here: texts.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

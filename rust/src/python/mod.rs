@@ -4,7 +4,7 @@
 //! Out:    small frozen objects.
 //! Always: one call per message or batch. The interpreter's lock is released only if a call can wait. No panic reaches
 //!         Python. The contract is `_native.pyi`.
-//! Not:    mechanism, policy.
+//! Not here: mechanism, policy.
 
 // Arguments from Python arrive by value.
 #![allow(clippy::needless_pass_by_value)]

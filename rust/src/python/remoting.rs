@@ -3,7 +3,7 @@
 //! In:     bytes of a connection, messages.
 //! Out:    bytes, commands, stored messages.
 //! Always: invalid data from the other side raises `ProtocolError`.
-//! Not:    the meaning of codes, connections.
+//! Not here: the meaning of codes, connections.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};

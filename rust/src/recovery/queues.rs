@@ -4,7 +4,7 @@
 //! Out:    the queues, in memory and in their files.
 //! Always: entry i is the entry of message i. If a broker deleted a message queue and began it again, the queue
 //!         contains only its new messages, as the broker's own queue file says.
-//! Not:    reading the log, transactions, the index.
+//! Not here: reading the log, transactions, the index.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ const BUFFERED_MAX: usize = 8 << 20;
 /// How many index entries recovery keeps in memory before it writes them.
 const INDEX_MAX: usize = 1 << 16;
 
-/// The maximum of entries that may be missing in the middle of a queue.
+/// The maximum number of entries that may be missing in the middle of a queue.
 const GAP_MAX: u64 = 1 << 20;
 
 /// What a scan knows about queues besides their entries.

@@ -4,7 +4,7 @@
 //! Out:    permission, or the reason of the refusal.
 //! Always: the table of codes says what a request needs. Unknown codes and bodies that cannot be parsed need an
 //!         administrator. If a request names a record, the topic of that record counts, not the topic in the request.
-//! Not:    the permissions of an account (`accounts`).
+//! Not here: the permissions of an account (`accounts`).
 
 use serde_json::Value;
 

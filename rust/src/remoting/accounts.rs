@@ -3,7 +3,7 @@
 //! In:     accounts, as Python read them, and requests.
 //! Out:    the account that signed a request, and the permission that it lacks.
 //! Always: secrets are compared in constant time, and no text contains them.
-//! Not:    what a request needs (`access`), files.
+//! Not here: what a request needs (`access`), files.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -2,7 +2,7 @@
 //!
 //! In:     a pending half message.
 //! Out:    `CHECK_TRANSACTION_STATE` with the message as its producer knows it.
-//! Not:    which producer is asked, and when.
+//! Not here: which producer is asked, and when.
 
 use super::codes::request;
 use super::command::{Command, ExtFields, FLAG_ONE_WAY};

@@ -3,7 +3,7 @@
 //! In:     fields.
 //! Out:    fields.
 //! Always: a response has the `opaque` and the encoding of its request.
-//! Not:    bytes, and the meaning of codes.
+//! Not here: bytes, and the meaning of codes.
 
 /// Flag bit: the command is a response.
 pub const FLAG_RESPONSE: i32 = 1;

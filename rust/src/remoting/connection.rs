@@ -3,7 +3,7 @@
 //! In:     a socket.
 //! Out:    nothing. The task ends when the client disconnects, sends a malformed frame, or does not read.
 //! Always: requests that need no waiting are answered in order. Others become small tasks, up to a limit.
-//! Not:    the contents of the answers.
+//! Not here: the contents of the answers.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -27,12 +27,12 @@ use super::router;
 use super::service::{Service, Session};
 use super::stream::Stream;
 
-/// The maximum of waiting requests of one connection.
+/// The maximum number of waiting requests of one connection.
 const IN_HAND_MAX: usize = 2_048;
 const READ_BYTES: usize = 64 << 10;
-/// The maximum of successive reads before other connections get their turn.
+/// The maximum number of successive reads before other connections get their turn.
 const READS_MAX: usize = 16;
-/// The maximum of successive commands before other connections get their turn.
+/// The maximum number of successive commands before other connections get their turn.
 const COMMANDS_MAX: usize = 64;
 
 type Handling = Pin<Box<dyn Future<Output = Option<Command>> + Send>>;

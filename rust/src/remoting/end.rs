@@ -4,7 +4,7 @@
 //! Out:    outcomes, also of a transaction that already ended differently.
 //! Always: offsets and group must match the half message, so a forged end changes nothing. A repeated end succeeds.
 //!         Only the engine's rules decide.
-//! Not:    checks.
+//! Not here: checks.
 
 use super::codes::response;
 use super::command::Command;

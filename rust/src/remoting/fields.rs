@@ -2,7 +2,7 @@
 //!
 //! In:     ext fields.
 //! Out:    numbers and text, or a response that says which field is wrong.
-//! Not:    the meaning of the fields.
+//! Not here: the meaning of the fields.
 
 use std::str::FromStr;
 

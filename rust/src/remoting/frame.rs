@@ -3,7 +3,7 @@
 //! In:     bytes as they arrive, in pieces of any size.
 //! Out:    complete commands.
 //! Always: a frame's lengths are checked before memory is allocated. At most one frame and one piece are buffered.
-//! Not:    the header's bytes.
+//! Not here: the header's bytes.
 //!
 //! ```text
 //!  byte  bytes  field

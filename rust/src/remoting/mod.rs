@@ -4,7 +4,7 @@
 //! Out:    commands, and bytes again. In a server: messages stored and delivered.
 //! Always: limits are checked before memory is allocated. A malformed frame is an exact error, never a panic. Sending,
 //!         ending and pulling never wait for Python.
-//! Not:    groups, topics and checks (Python decides these).
+//! Not here: groups, topics and checks (Python decides these).
 
 pub mod codes;
 pub mod command;

@@ -21,7 +21,7 @@ pub struct ServerOptions {
     pub io_threads: usize,
     /// The maximum number of open connections. Further ones are closed at once.
     pub connections_max: u32,
-    /// The maximum of bytes that all clients together may hold: buffers, unread answers, waiting requests.
+    /// The maximum number of bytes that all clients together may hold: buffers, unread answers, waiting requests.
     pub memory_max: usize,
     /// Time limits for clients. The connection is closed after a limit.
     pub limits: TimeLimits,

@@ -3,7 +3,7 @@
 //! In:     commands, from any thread.
 //! Out:    bytes, as fast as the client reads.
 //! Always: the number of waiting bytes is limited. A client that does not read is disconnected.
-//! Not:    reading.
+//! Not here: reading.
 
 use std::io;
 use std::sync::Arc;

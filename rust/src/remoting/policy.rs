@@ -4,7 +4,7 @@
 //! Out:    answers.
 //! Always: the number of waiting events is limited. Python polls, and no Rust code calls Python. Each connection has a
 //!         share and a turn, so that none blocks the others.
-//! Not:    any decision.
+//! Not here: any decision.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,14 +17,14 @@ use super::event::{Answer, Event};
 use super::fields::Refusal;
 use crate::sync::unmodelled::{Condvar, Mutex};
 
-/// The maximum of waiting requests of all connections. Above it, only connections with few waiting requests may add
-/// more.
+/// The maximum number of waiting requests of all connections. Above it, only connections with few waiting requests may
+/// add more.
 const WAITING_MAX: usize = 10_000;
-/// The maximum of waiting requests of one connection. Further ones are answered with `SYSTEM_BUSY`.
+/// The maximum number of waiting requests of one connection. Further ones are answered with `SYSTEM_BUSY`.
 const SHARE_MAX: usize = 1_000;
 /// The number of waiting requests that every connection may have, however many others wait.
 const SHARE_MIN: usize = 16;
-/// The maximum of notes that wait to be logged. Further ones are dropped, because the counters include them.
+/// The maximum number of notes that wait to be logged. Further ones are dropped, because the counters include them.
 const NOTES_MAX: usize = 256;
 /// The connection id that is used for notes.
 const NOTES: u64 = 0;

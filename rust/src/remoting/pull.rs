@@ -3,7 +3,7 @@
 //! In:     requests that pull.
 //! Out:    complete records, one after another, and the next offset.
 //! Always: nothing after the visible end is sent. A held pull blocks no thread. System topics are refused.
-//! Not:    which member of a group reads which queue.
+//! Not here: which member of a group reads which queue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,7 +25,7 @@ const SUSPEND: i32 = 1 << 1;
 const WITH_SUBSCRIPTION: i32 = 1 << 2;
 /// The maximum number of messages in one answer.
 const MESSAGES_MAX: usize = 1_024;
-/// The maximum of bytes in one answer, not counting its first message.
+/// The maximum number of bytes in one answer, not counting its first message.
 const BYTES_MAX: usize = 1 << 20;
 /// The approximate maximum of messages that one pull skips because of their tags. Then the answer names the next
 /// offset, because a search through a long queue would delay other connections.

@@ -4,7 +4,7 @@
 //! Out:    the offsets of each message.
 //! Always: system topics are refused. A batch is stored completely or not at all. The answer is sent when the store may
 //!         acknowledge.
-//! Not:    which topics may exist.
+//! Not here: which topics may exist.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -23,7 +23,7 @@ use crate::record::properties::{PRODUCER_GROUP, Properties, SHARDING_KEY, TRANSA
 use crate::store::{NewHalfMessage, NewMessage, Sent, Wait};
 use crate::units::{QueueId, TimestampMs};
 
-/// The maximum of retries for a message if neither client nor group sets one.
+/// The maximum number of retries for a message if neither client nor group sets one.
 const RETRIES_MAX: i32 = 16;
 /// The maximum number of messages in one batch.
 const BATCH_MAX: usize = 16_384;

@@ -4,7 +4,7 @@
 //! Out:    answers to clients, requests for Python in `policy`.
 //! Always: the number of threads is small and fixed. The data path (send, end, pull) waits for Python only if a topic
 //!         or a producer is new.
-//! Not:    decisions.
+//! Not here: decisions.
 
 use std::io;
 use std::net::SocketAddr;

@@ -36,7 +36,7 @@ use crate::units::{PhysicalOffset, QueueOffset};
 /// The maximum body size of a client's answer to an operator's request, in bytes. Longer answers are dropped.
 const ANSWER_BODY_MAX: usize = 4 << 20;
 
-/// The maximum of unanswered requests to one client. Further requests are not sent.
+/// The maximum number of unanswered requests to one client. Further requests are not sent.
 const ASKED_MAX: usize = 1_000;
 
 /// The state that all connections share.

@@ -2,7 +2,7 @@
 //!
 //! In:     bytes, without waiting.
 //! Out:    bytes, without waiting.
-//! Not:    the meaning of the bytes.
+//! Not here: the meaning of the bytes.
 
 use std::io;
 use std::net::SocketAddr;

@@ -3,7 +3,7 @@
 //! In:     topics with their queues, groups with their subscriptions.
 //! Out:    look-ups.
 //! Always: a copy of what Python knows. Python is asked about anything missing.
-//! Not:    the creation of topics.
+//! Not here: the creation of topics.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

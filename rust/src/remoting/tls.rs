@@ -4,7 +4,7 @@
 //! Out:    a stream with the same calls as a plain one.
 //! Always: a handshake has a time limit. The first byte distinguishes TLS from plain connections on the same port. No
 //!         global state.
-//! Not:    permissions.
+//! Not here: permissions.
 
 use std::fmt;
 use std::future::{Future, poll_fn};

@@ -5,7 +5,7 @@
 //! Always: a topic's counts belong to its entry in the tables, so counting needs no lock and no memory. A pull takes
 //!         one read lock to find its group's counts. Names above a limit are counted together, whatever names clients
 //!         invent. Counts are never removed.
-//! Not:    names of metrics (Python).
+//! Not here: names of metrics (Python).
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! Out:    the offsets of each message.
 //! Always: a batch is stored completely or not at all. When a call returns, its messages are visible, and durable in
 //!         `SYNC_FLUSH`.
-//! Not:    ends of transactions.
+//! Not here: ends of transactions.
 
 use std::collections::BTreeSet;
 

@@ -4,7 +4,7 @@
 //! Out:    the offsets of the copy.
 //! Always: body, keys, tags and the application's properties are kept. A copy does not belong to a transaction, and
 //!         only its own delay applies.
-//! Not:    which topic, how often, how long (Python decides these).
+//! Not here: which topic, how often, how long (Python decides these).
 
 use super::append::{Sent, check_queue};
 use super::batch::{Batch, IndexKeys, Purpose, Wait};

@@ -5,7 +5,7 @@
 //! Always: the deletion is stored durably before anything is removed, and only as far as the log is durable. A queue
 //!         continues at its end, so no queue offset is used for two messages, not even after queues are rebuilt from
 //!         the log.
-//! Not:    whether a topic may be deleted (Python decides this).
+//! Not here: whether a topic may be deleted (Python decides this).
 
 use super::{PoisonOnPanic, Shared, Store};
 use crate::error::Result;

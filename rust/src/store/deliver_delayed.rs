@@ -4,7 +4,7 @@
 //! Out:    the messages that were due, appended as they were sent, in one write. When the next message is due.
 //! Always: each level keeps its order. A message is delivered once, also after a crash, as far as the log is intact: a
 //!         delivered message names its delayed record, and recovery takes the progress from there.
-//! Not:    when to call (Python).
+//! Not here: when to call (Python).
 
 use super::batch::{Batch, IndexKeys, Purpose, Wait};
 use super::{Inner, Shared, Store, StoredRecord};

@@ -5,7 +5,7 @@
 //! Always: this order, so that a store opens after a crash at any point: make derived state durable (a snapshot, and
 //!         the groups' offsets), let the queues begin later, publish the log's new start durably, remove the log's
 //!         files one by one, then remove files of queues and index.
-//! Not:    which files are old (Python decides this).
+//! Not here: which files are old (Python decides this).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use crate::half::HalfFacts;
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use crate::record::TransactionType;
 
-/// The maximum of index slots that one end may read: one for each topic in each file.
+/// The maximum number of index slots that one end may read: one for each topic in each file.
 const SLOTS_MAX: usize = 1 << 16;
 
 impl Shared {

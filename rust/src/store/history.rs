@@ -3,7 +3,7 @@
 //! In:     an id, or the whole log.
 //! Out:    rows, built with the rule that recovery uses.
 //! Always: also correct for stores that a broker used, with halves that it put back and with double commits.
-//! Not:    checks of txstore, which leave no trace in the log.
+//! Not here: checks of txstore, which leave no trace in the log.
 
 use std::collections::BTreeSet;
 

@@ -3,7 +3,7 @@
 //! In:     an open store.
 //! Out:    differences between index and log.
 //! Always: writes nothing.
-//! Not:    comparing queues and transactions (Python), repairing files (`repair`).
+//! Not here: comparing queues and transactions (Python), repairing files (`repair`).
 
 use super::Store;
 use crate::commit_log::Scanner;
@@ -13,7 +13,7 @@ use crate::java;
 use crate::record::properties::TAGS;
 use crate::units::{PhysicalOffset, to_u64};
 
-/// The maximum of reported findings of one kind.
+/// The maximum number of reported findings of one kind.
 const FINDINGS_MAX: usize = 1_000;
 
 impl Store {

@@ -3,7 +3,7 @@
 //! In:     a directory, options, stored settings.
 //! Out:    whether it is a store, and the sizes of its files.
 //! Always: reads only. A directory that is not a store, or a store that txstore cannot continue, is refused by name.
-//! Not:    locks, recovery.
+//! Not here: locks, recovery.
 
 use crate::consume_queue;
 use crate::error::{Error, Result};

@@ -3,7 +3,7 @@
 //! In:     calls of the background thread or of a caller.
 //! Out:    files that are as new as they need to be.
 //! Always: data is synced before anything that points to it. The log never waits for a queue or the index.
-//! Not:    snapshots (`snapshot`), offsets and progress (`configuration`).
+//! Not here: snapshots (`snapshot`), offsets and progress (`configuration`).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};

@@ -4,7 +4,7 @@
 //! Out:    offsets, outcomes, messages.
 //! Always: one process writes. One lock orders all appends and ends. Readers see only what is below the visible end.
 //!         `state` describes what threads share and the lock order.
-//! Not:    when to check and which producer to ask (Python decides this).
+//! Not here: when to check and which producer to ask (Python decides this).
 
 mod append;
 mod batch;

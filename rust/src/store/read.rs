@@ -3,7 +3,7 @@
 //! In:     names and offsets.
 //! Out:    records, copied out of the log.
 //! Always: nothing after the visible end is returned. Entries in memory are read like entries in files.
-//! Not:    decoding bodies, filtering by policy.
+//! Not here: decoding bodies, filtering by policy.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use crate::record::RecordView;
 use crate::record::properties::{KEYS, TAGS, UNIQUE_KEY};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
 
-/// The maximum of bytes that one `read` returns after its first message. RocketMQ's `maxTransferBytesOnMessageInMemory`
-/// is 256 KiB. Readers in the process need no network, so their limit is higher.
+/// The maximum number of bytes that one `read` returns after its first message. RocketMQ's
+/// `maxTransferBytesOnMessageInMemory` is 256 KiB. Readers in the process need no network, so their limit is higher.
 const READ_BYTES_MAX: usize = 4 << 20;
 /// Bytes at the log's end that are assumed to be in the page cache.
 const WARM_BYTES: u64 = 64 << 20;
 /// How many records ahead to request from the page cache, because such a request is slow.
 const AHEAD: usize = 2;
-/// The maximum of index candidates of one hash that a query examines.
+/// The maximum number of index candidates of one hash that a query examines.
 const CANDIDATES_MAX: usize = 4_096;
 
 impl Store {

@@ -3,7 +3,7 @@
 //! In:     the table, and the records of pending half messages.
 //! Out:    counts.
 //! Always: no record is read under the put lock, and each is read only once while its transaction is pending.
-//! Not:    names of metrics (Python).
+//! Not here: names of metrics (Python).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -28,7 +28,7 @@ impl Claim {
             let is_gone = pid.is_some_and(|pid| !storage.is_running(pid));
             Error::StoreLocked { path: storage.root().to_owned(), pid, is_gone }
         };
-        // A reader that finds only the writer byte locked assumes a broker, so this byte is locked last.
+        // The writer byte is locked last, because a reader that finds only this byte locked assumes a broker.
         let publisher = storage.lock(LOCK, PUBLISHER_BYTE)?.ok_or_else(held)?;
         let writer = storage.lock(LOCK, WRITER_BYTE)?.ok_or_else(held)?;
         let is_clean = is_clean(storage)?;
