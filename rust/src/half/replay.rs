@@ -260,7 +260,7 @@ impl Replay {
             .or_else(|| newest.filter(|_| any_place || place < self.first_physical_offset))
     }
 
-    /// Finds a half without id or group by its offset.
+    /// Finds a half without id or group by its physical offset.
     fn alone(table: &Table, identity: Option<Identity>, place: u64) -> Option<Key> {
         if identity.is_some() {
             return None;

@@ -172,7 +172,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Tells the end of the log, after which a writer cuts, from damage, which is an error.
+    /// Distinguishes the end of the log, after which a writer cuts, from damage, which is an error.
     pub(super) fn check_tail(&mut self, tail: &Tail) -> Result<()> {
         let end = self.derived.end;
         if end >= self.known.limit || mutated(Mutant::CutBelowDurable) {

@@ -44,7 +44,7 @@ const ASKED_MAX: usize = 1_000;
 pub struct Service {
     pub(super) store: Arc<Store>,
     pub(super) host: SocketAddr,
-    /// What Python has said about topics and groups.
+    /// The topics and groups that Python has announced.
     pub tables: Tables,
     /// The channel to Python.
     pub policy: Policy,
@@ -176,7 +176,7 @@ impl Service {
         accounts.is_none_or(|accounts| accounts.may(account, &Need::Send(topic.into())))
     }
 
-    /// Returns the topic of the record at a physical offset. For a half message, the real topic.
+    /// Returns the topic of the record that a request names. For a half message, the real topic.
     fn topic_at(&self, place: Place) -> Option<String> {
         match place {
             Place::Record(offset) => {

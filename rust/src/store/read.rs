@@ -23,7 +23,7 @@ use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to
 const READ_BYTES_MAX: usize = 4 << 20;
 /// Bytes at the log's end that are assumed to be in the page cache.
 const WARM_BYTES: u64 = 64 << 20;
-/// How many records ahead to request from the page cache, because such a request is slow.
+/// How many records ahead to prefetch into the CPU's cache, because main memory is slow to answer.
 const AHEAD: usize = 2;
 /// The maximum number of index candidates of one hash that a query examines.
 const CANDIDATES_MAX: usize = 4_096;
