@@ -9,12 +9,11 @@ Not here: repairing (`repair`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from txstore import errors
-from txstore._native import Examiner, Store, StoredMessage
+from txstore._native import Examiner
 from txstore.cli import verify
 from txstore.cli.opening import demand, reading
 from txstore.cli.progress import Progress
@@ -22,7 +21,6 @@ from txstore.cli.verify import Findings
 
 __all__ = ["Depth", "look"]
 
-_SCAN_BATCH = 1000
 _LOST_SHOWN = 100
 _WHAT_REPAIR_DOES = {
     "front": "let the log begin after it",
@@ -95,7 +93,7 @@ def _compare(path: str, depth: Depth) -> None:
     found = depth.findings
     try:
         with reading(path) as store:
-            compared = verify.verify(store, _records(store))
+            compared = verify.verify(store)
             entries, texts = store.check_index()
             warnings = store.open_report.warnings
     except (errors.StoreCorruptError, errors.MissingFileError, errors.ForeignStoreError) as error:
@@ -111,17 +109,3 @@ def _compare(path: str, depth: Depth) -> None:
             found.notes += warnings
     if (found.damages or found.differences) and not depth.plan:
         depth.plan.append("queues, index, checkpoint, snapshot: set aside and rebuilt from the log")
-
-
-def _records(store: Store) -> Iterator[StoredMessage]:
-    """Yields every record of the log, with a progress bar."""
-    stat = store.stat()
-    at = stat.min_physical_offset
-    with Progress("reading the log", stat.max_physical_offset - at) as bar:
-        while True:
-            batch, following = store.scan(at, _SCAN_BATCH)
-            yield from batch
-            if following <= at:
-                return
-            at = following
-            bar.to(at - stat.min_physical_offset)

@@ -1,6 +1,6 @@
 """Records: messages as commands show them, as facts with the DataFrame's column names or as one line each.
 
-In:     messages as stored.
+In:     messages as stored, or a store whose log is read.
 Out:    values, lines.
 Always: a body that is not text is shown in base64 (JSON) or as its size. A line is one line, whatever the body holds.
 Not here: which messages are shown.
@@ -9,12 +9,16 @@ Not here: which messages are shown.
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 from typing import Any
 
+from txstore._native import Store
 from txstore.cli.output import paint, print_json, printable, utc
 from txstore.message import StoredMessage
 
-__all__ = ["body_facts", "message_facts", "print_message", "record_facts"]
+__all__ = ["body_facts", "message_facts", "print_message", "record_facts", "scan"]
+
+_SCAN_BATCH = 1000
 
 
 def record_facts(message: StoredMessage, *, bodies: bool) -> dict[str, Any]:
@@ -78,3 +82,14 @@ def text_of(body: bytes) -> str:
         return printable(body.decode())
     except UnicodeDecodeError:
         return f"({len(body):,} bytes)"
+
+
+def scan(store: Store, start: int | None = None) -> Iterator[tuple[list[StoredMessage], int]]:
+    """Yields batches of records from a physical offset on, each with the physical offset after it."""
+    at = max(store.stat().min_physical_offset, start or 0)
+    while True:
+        batch, following = store.scan(at, _SCAN_BATCH)
+        yield batch, following
+        if following <= at:
+            return
+        at = following

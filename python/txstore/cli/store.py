@@ -8,7 +8,6 @@ Not here: how records are verified (`verify`, `deep`) and files repaired (`repai
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +15,7 @@ import typer
 
 import txstore
 from txstore import errors
-from txstore._native import OpenReport, Store, StoredMessage
+from txstore._native import OpenReport
 from txstore.cli import verify
 from txstore.cli.agreement import Yes, agreed
 from txstore.cli.arguments import AsJson, StorePath, noun
@@ -24,13 +23,11 @@ from txstore.cli.deep import Depth, look
 from txstore.cli.main import EXIT_DAMAGED, EXIT_FINDING, EXIT_OK
 from txstore.cli.opening import reading, writing
 from txstore.cli.output import age, paint, print_facts, print_json, print_table, size
-from txstore.cli.progress import Progress
-from txstore.cli.records import record_facts
+from txstore.cli.records import record_facts, scan
 from txstore.cli.repair import repair
 
 __all__ = ["app"]
 
-_SCAN_BATCH = 1000
 _STATISTICS = (
     "min_physical_offset max_physical_offset durable_physical_offset visible_physical_offset snapshot_physical_offset "
     "commit_log_file_size consume_queue_file_size max_hash_slot_num max_index_num queues index_files "
@@ -93,26 +90,6 @@ def stat(path: StorePath, as_json: AsJson = False) -> None:
         print(f"{paint('warning', 'yellow')}: {warning}")
 
 
-def scan(store: Store, start: int | None = None) -> Iterator[tuple[list[StoredMessage], int]]:
-    """Yields batches of records from a physical offset on, each with the physical offset after it."""
-    at = max(store.stat().min_physical_offset, start or 0)
-    while True:
-        batch, following = store.scan(at, _SCAN_BATCH)
-        yield batch, following
-        if following <= at:
-            return
-        at = following
-
-
-def all_records(store: Store) -> Iterator[StoredMessage]:
-    """Yields every record of the log, with a progress bar."""
-    stat = store.stat()
-    with Progress("reading the log", stat.max_physical_offset - stat.min_physical_offset) as bar:
-        for batch, following in scan(store):
-            yield from batch
-            bar.to(following - stat.min_physical_offset)
-
-
 @app.command("verify", hidden=True)
 @app.command()
 def check(
@@ -129,7 +106,7 @@ def check(
         found, plan, facts = depth.findings, depth.plan, depth.as_facts()
     else:
         with reading(path) as store:
-            found = verify.verify(store, all_records(store))
+            found = verify.verify(store)
         facts = found.as_facts()
     if as_json:
         print_json(facts)

@@ -1,6 +1,6 @@
 """Verifies a store: each record, queues against the log, transactions against both.
 
-In:     an open store, its records in the log's order.
+In:     an open store.
 Out:    counts, and findings of three kinds: damages (invalid bytes), differences (files that contradict each other),
         notes (what a broker does, and nobody needs to repair).
 Always: writes nothing. The first damage in the log does not hide the findings in the queues.
@@ -12,13 +12,13 @@ from __future__ import annotations
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from txstore import errors
 from txstore._native import HALF_TOPIC, TRANSACTION_GROUP, Store, StoredMessage, TransactionRow
 from txstore.cli.progress import Progress
+from txstore.cli.records import scan
 
 __all__ = ["Findings", "verify"]
 
@@ -55,10 +55,10 @@ class Findings:
             self.differences.append(text)
 
 
-def verify(store: Store, records: Iterable[StoredMessage]) -> Findings:
+def verify(store: Store) -> Findings:
     """Reads everything."""
     found = Findings()
-    expected = _verify_records(records, found)
+    expected = _verify_records(store, found)
     _verify_queues(store, expected, found)
     if not found.damages:
         # Transactions come from the whole log; in a damaged one they would be guesses.
@@ -66,16 +66,20 @@ def verify(store: Store, records: Iterable[StoredMessage]) -> Findings:
     return found
 
 
-def _verify_records(records: Iterable[StoredMessage], found: Findings) -> dict[Queue, tuple[int, array[int]]]:
+def _verify_records(store: Store, found: Findings) -> dict[Queue, tuple[int, array[int]]]:
     """Verifies each record; returns what each queue should hold: first queue offset, physical offsets in order."""
     expected: dict[Queue, tuple[int, array[int]]] = {}
+    stat = store.stat()
     try:
-        for message in records:
-            found.counts["records"] += 1
-            found.counts["filler_records"] += message.topic in _REPAIR_TOPICS
-            _verify_body(message, found)
-            if message.sys_flag & 0xC in (0, 0x8):
-                _expect(message, expected, found)
+        with Progress("reading the log", stat.max_physical_offset - stat.min_physical_offset) as bar:
+            for batch, following in scan(store):
+                for message in batch:
+                    found.counts["records"] += 1
+                    found.counts["filler_records"] += message.topic in _REPAIR_TOPICS
+                    _verify_body(message, found)
+                    if message.sys_flag & 0xC in (0, 0x8):
+                        _expect(message, expected, found)
+                bar.to(following - stat.min_physical_offset)
     except (errors.StoreCorruptError, errors.MissingFileError) as error:
         found.damages.append(_first_line(error))
         found.log_was_read = False
