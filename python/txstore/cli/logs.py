@@ -25,6 +25,7 @@ import typer
 from txstore import errors
 from txstore._native import log_panics_as_json
 from txstore.cli.main import exit_code
+from txstore.cli.output import printable
 
 __all__ = ["errors_logged", "log_to_stderr", "usage_errors_logged"]
 
@@ -110,8 +111,7 @@ class _TextLines(logging.Formatter):
 
 def _escaped(text: str) -> str:
     """Text that cannot be taken for lines of the log, and does not change a terminal."""
-    lines = (line if line.isprintable() else repr(line)[1:-1] for line in text.split("\n"))
-    return "\n  ".join(lines)
+    return "\n  ".join(map(printable, text.split("\n")))
 
 
 class _JsonLines(logging.Formatter):
