@@ -27,7 +27,6 @@ from txstore._native import (
     StoreStat,
     TransactionRow,
     WaitingHalf,
-    is_system_topic,
     validate_group,
 )
 from txstore.check import Action, Answer, CheckPool, CheckRounds, CheckRules
@@ -37,7 +36,6 @@ from txstore.consumer_progress import ConsumerProgress
 from txstore.delay import DELAYS_EVERY_SECONDS, Delays
 from txstore.deletion import Deletion
 from txstore.errors import (
-    InvalidNameError,
     InvalidOptionError,
     ReadOnlyError,
     StoreClosedError,
@@ -58,7 +56,7 @@ from txstore.message import (
 )
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
 from txstore.producer_registry import Producers
-from txstore.queries import Queries, TopicDescription
+from txstore.queries import Queries, TopicDescription, must_be_positive, must_not_be_system_topic
 from txstore.retention import Retention, RetentionRules, check_store_bytes_max
 from txstore.topics import Groups, Topics
 from txstore.transaction import CheckHistory, Outlook, PendingTransaction, Transactions, TransactionTrace
@@ -444,11 +442,10 @@ class Broker(ConsumerGroups):
         There are none at or after its end, and none in an unknown topic or queue. Raises InvalidNameError (a system
         topic), InvalidOptionError (a number out of range), OffsetTooOldError.
         """
-        self._must_not_be_system_topic(topic)
+        must_not_be_system_topic(topic)
         _not_negative("queue_offset", queue_offset)
         _not_negative("queue_id", queue_id)
-        if max_messages < 1:
-            raise InvalidOptionError(f"max_messages must be 1 or more, got {max_messages}", option="max_messages")
+        must_be_positive(max_messages)
         return self._store.read(topic, queue_id, queue_offset, max_messages, tags)
 
     def message(self, message_id: str, *, topic: str | None = None) -> StoredMessage:
@@ -596,12 +593,6 @@ class Broker(ConsumerGroups):
         self._must_be_open()
         if self._store.read_only:
             raise ReadOnlyError(f"{what} needs a writer, and the store is open read-only")
-
-    def _must_not_be_system_topic(self, topic: str) -> None:
-        if is_system_topic(topic):
-            raise InvalidNameError(
-                f"{topic} is a system topic\nhint: broker.transactions() and broker.transaction(id) show its content"
-            )
 
     def _keep_house(self) -> None:
         """Starts the background jobs. They refer to the broker weakly, so that it can be garbage-collected."""

@@ -20,7 +20,7 @@ from txstore.errors import (
 )
 from txstore.message import is_retry_progress, utc
 
-__all__ = ["Queries", "QueueRange", "TopicDescription"]
+__all__ = ["Queries", "QueueRange", "TopicDescription", "must_be_positive", "must_not_be_system_topic"]
 
 _SAME_ID_MAX = 8
 _BATCH = 256
@@ -63,10 +63,7 @@ class Queries:
 
     def must_know_topic(self, topic: str) -> None:
         """Raises InvalidNameError for a system topic or an unknown one."""
-        if is_system_topic(topic):
-            raise InvalidNameError(
-                f"{topic} is a system topic\nhint: broker.transactions() and broker.transaction(id) show its content"
-            )
+        must_not_be_system_topic(topic)
         validate_topic(topic)
         if topic not in self._known():
             known = ", ".join(self._known()) or "none"
@@ -112,14 +109,14 @@ class Queries:
     def by_key(self, topic: str, key: str, max_messages: int) -> list[StoredMessage]:
         """Finds messages by key, newest first. Raises InvalidNameError, InvalidOptionError."""
         self.must_know_topic(topic)
-        _at_least_one(max_messages)
+        must_be_positive(max_messages)
         return self._store.query(topic, key, max_messages)
 
     def by_time(self, topic: str, begin: datetime, end: datetime | None, max_messages: int) -> list[StoredMessage]:
         """Finds messages stored at `begin` or later and before `end`, in the order of the log. Raises
         InvalidNameError, InvalidOptionError."""
         self.must_know_topic(topic)
-        _at_least_one(max_messages)
+        must_be_positive(max_messages)
         begin_ms = _milliseconds("begin", begin)
         end_ms = None if end is None else _milliseconds("end", end)
         if end_ms is not None and end_ms < begin_ms:
@@ -171,9 +168,18 @@ class Queries:
         return QueueRange(topic, queue_id, first, end, newest)
 
 
-def _at_least_one(max_messages: int) -> None:
+def must_not_be_system_topic(topic: str) -> None:
+    """Raises InvalidNameError for a system topic."""
+    if is_system_topic(topic):
+        raise InvalidNameError(
+            f"{topic} is a system topic\nhint: broker.transactions() and broker.transaction(id) show its content"
+        )
+
+
+def must_be_positive(max_messages: int) -> None:
+    """Raises InvalidOptionError for a number of messages below 1."""
     if max_messages.__class__ is not int or max_messages < 1:
-        raise InvalidOptionError(f"max_messages {max_messages!r} must be 1 or more", option="max_messages")
+        raise InvalidOptionError(f"max_messages must be 1 or more, got {max_messages!r}", option="max_messages")
 
 
 def _milliseconds(option: str, moment: object) -> int:
