@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from txstore._native import (
     TEMPLATE_TOPIC,
@@ -40,7 +40,7 @@ from txstore.remoting.codes import RequestCode, ResponseCode, refusal
 from txstore.remoting.connection import Connection
 from txstore.remoting.route import Queue, Route
 
-__all__ = ["EndedHalf", "LogOffset", "RemoteEnd", "RemoteSent", "Sending", "end_fields"]
+__all__ = ["EndedHalf", "RemoteEnd", "RemoteSent", "Sending", "end_fields"]
 
 _STATUS = {
     ResponseCode.SUCCESS: SendStatus.SEND_OK,
@@ -56,21 +56,6 @@ _UNKNOWN = LocalTransactionState.UNKNOWN
 _OUTCOMES = {LocalTransactionState.COMMIT: "committed", LocalTransactionState.ROLLBACK: "rolled_back"}
 _REMEMBERED = 100_000  # The most transactions of this client that are kept, ended or not.
 
-_Place: TypeAlias = tuple[str, int, int]
-"""A broker, a half queue offset, a physical offset."""
-
-
-class LogOffset(int):
-    """A physical offset with the name of the broker whose commit log it belongs to."""
-
-    broker: str
-
-    @classmethod
-    def of(cls, broker: str, physical_offset: int) -> "LogOffset":
-        made = cls(physical_offset)
-        made.broker = broker
-        return made
-
 
 @dataclass(frozen=True, slots=True)
 class RemoteSent:
@@ -81,10 +66,12 @@ class RemoteSent:
     topic: str
     queue_id: int
     queue_offset: int
-    physical_offset: LogOffset
+    physical_offset: int
     transaction_id: str | None
     send_status: SendStatus
     """How the message is secured. Unless SEND_OK, it may be lost if the broker's machine fails."""
+    broker: str
+    """The name of the broker, whose commit log `physical_offset` refers to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +118,7 @@ class Sending:
         self._options = client.options
         # Guards the tables below, which the threads of producers read, too.
         self._lock = threading.Lock()
-        self._begun: OrderedDict[_Place, _Begun] = OrderedDict()
-        self._by_id: dict[str, _Place] = {}
+        self._begun: OrderedDict[str, _Begun] = OrderedDict()
         self._running: set[str] = set()
         self._settled: OrderedDict[str, Connection] = OrderedDict()
 
@@ -162,9 +148,10 @@ class Sending:
                 first.topic,
                 first.queue_id,
                 first.queue_offset + index,
-                LogOffset.of(queue.broker, _physical_offset(offset_id)),
+                _physical_offset(offset_id),
                 None,
                 first.send_status,
+                queue.broker,
             )
             for index, (name, offset_id) in enumerate(zip(names, ids, strict=True))
         ]
@@ -260,9 +247,10 @@ class Sending:
             topic=topic,
             queue_id=self._client.numbers.number(Queue(queue.broker, queue_id)),
             queue_offset=queue_offset,
-            physical_offset=LogOffset.of(queue.broker, physical_offset),
+            physical_offset=physical_offset,
             transaction_id=transaction_id,
             send_status=_STATUS[ResponseCode(answer.code)],
+            broker=queue.broker,
         )
 
     # Ends
@@ -289,7 +277,7 @@ class Sending:
         if begun.state is not LocalTransactionState.UNKNOWN:
             outcome = _OUTCOMES[begun.state]
             raise AlreadyEndedError(f"transaction {name} has ended already: {outcome}", outcome=outcome)
-        connection = await self._client.connection(begun.sent.physical_offset.broker)
+        connection = await self._client.connection(begun.sent.broker)
         fields = end_fields(begun.sent, begun.group, state)
         begun.state = state
         self.local_transaction_ended(begun.sent)
@@ -307,7 +295,7 @@ class Sending:
             told = answer.ext_fields.get("outcome")
             # From now on, the same end succeeds and the other one is an error, without a request to the broker.
             begun.state = next((end for end, word in _OUTCOMES.items() if word == told), _UNKNOWN)
-            raise _refused_end(answer, name, begun.sent.physical_offset.broker)
+            raise _refused_end(answer, name, begun.sent.broker)
         self.note_settled(name, connection)
         return RemoteEnd(_OUTCOMES[state], already=False)
 
@@ -324,8 +312,8 @@ class Sending:
     def is_copy(self, transaction_id: str, half_queue_offset: int) -> bool:
         """Returns whether a half message is a copy that the broker put back, not the one that this client stored."""
         with self._lock:
-            place = self._by_id.get(transaction_id)
-            return place is None or place[1] != half_queue_offset
+            begun = self._begun.get(transaction_id)
+            return begun is None or begun.sent.queue_offset != half_queue_offset
 
     def local_transaction_ended(self, half: SentMessage, /) -> None:
         """Lets the producer's checker answer checks of this transaction from now on. Thread-safe."""
@@ -338,24 +326,22 @@ class Sending:
             return transaction_id in self._running
 
     def _remember(self, sent: RemoteSent, group: str) -> None:
-        place = (sent.physical_offset.broker, sent.queue_offset, int(sent.physical_offset))
+        name = transaction_id_of(sent)
         with self._lock:
-            self._begun[place] = _Begun(sent, group)
-            self._by_id[sent.message_id] = place
-            self._running.add(transaction_id_of(sent))
+            self._begun[name] = _Begun(sent, group)
+            self._begun.move_to_end(name)
+            self._running.add(name)
             while len(self._begun) > _REMEMBERED:
-                forgotten, begun = self._begun.popitem(last=False)
-                if self._by_id.get(begun.sent.message_id) == forgotten:
-                    del self._by_id[begun.sent.message_id]
-                    self._running.discard(transaction_id_of(begun.sent))
+                forgotten, _ = self._begun.popitem(last=False)
+                self._running.discard(forgotten)
 
     def _find(self, transaction: str | SentMessage) -> _Begun:
         name = transaction if isinstance(transaction, str) else transaction_id_of(transaction)
         with self._lock:
-            place = self._by_id.get(name)
-            if place is None:
-                raise _not_begun(name)
-            return self._begun[place]
+            begun = self._begun.get(name)
+        if begun is None:
+            raise _not_begun(name)
+        return begun
 
 
 def end_fields(
@@ -367,7 +353,7 @@ def end_fields(
         "topic": half.topic,
         "producerGroup": group,
         "tranStateTableOffset": str(half.queue_offset),
-        "commitLogOffset": str(int(half.physical_offset)),
+        "commitLogOffset": str(half.physical_offset),
         "commitOrRollback": str(_ENDS[state]),
         "fromTransactionCheck": "true" if from_check else "false",
         "msgId": name,
