@@ -60,10 +60,10 @@ def test_messages_and_transactions_go_by_tls(names: str, authority: Authority, t
 
 def test_whose_authority_is_not_ours_is_not_believed(names: str, tmp_path: Path) -> None:
     stranger = Authority(tmp_path / "stranger")
-    with pytest.raises(errors.BrokerUnreachableError, match="is not believed"):
+    with pytest.raises(errors.BrokerUnreachableError, match=r"the TLS handshake with .* failed"):
         txstore.connect(names, tls=str(stranger.file), **SOON)
 
 
 def test_who_speaks_plainly_is_told_nothing(names: str) -> None:
-    with pytest.raises(errors.BrokerUnreachableError, match="perhaps it wants TLS"):
+    with pytest.raises(errors.BrokerUnreachableError, match="it may require TLS"):
         txstore.connect(names, **SOON)

@@ -44,7 +44,7 @@ def test_a_batch_is_one_request_in_one_queue(remote: RemoteBroker, topic: str) -
     with remote.consumer(f"c-{topic}", topic) as consumer:
         found = {message.message_id: message.body for message in take(consumer, 6)}
     assert [found[one.message_id] for one in sent] == [b"0", b"1", b"2", b"3", b"4"]
-    with pytest.raises(txstore.InvalidMessageError, match="goes to one queue"):
+    with pytest.raises(txstore.InvalidMessageError, match="must go to one queue"):
         producer.send_batch([Message(topic, b"x"), Message(f"{topic}-other", b"y")])
 
 

@@ -158,7 +158,7 @@ def test_nobody_has_no_heartbeat() -> None:
         ({"request_time_out": 0}, "out of range"),
         ({"request_time_out": "3"}, "expected a duration"),
         ({"pull_batch_size": 0}, "1 to 1024"),
-        ({"pull_time_out": 1}, "longer than broker_suspend_max_time"),
+        ({"pull_time_out": 1}, "must exceed broker_suspend_max_time"),
     ],
 )
 def test_a_wrong_option_is_said_before_anybody_is_called(options: dict[str, Any], says: str) -> None:
@@ -168,7 +168,7 @@ def test_a_wrong_option_is_said_before_anybody_is_called(options: dict[str, Any]
 
 @pytest.mark.parametrize("address", ["", "localhost", "localhost:0", "localhost:65536", ":9876", "unix:", "a:1;b"])
 def test_what_is_no_address_is_said(address: str) -> None:
-    with pytest.raises(InvalidOptionError, match="is no address"):
+    with pytest.raises(InvalidOptionError, match="invalid address"):
         txstore.connect(address)
 
 
@@ -252,8 +252,8 @@ def half_a_frame(connection: socket.socket) -> None:
     [
         (silent, BrokerTimeoutError, "did not answer request 106 within 0.3 s"),
         (hangs_up, BrokerUnreachableError, "is lost"),
-        (a_web_server, BrokerUnreachableError, "no frame of RocketMQ's"),
-        (half_a_frame, BrokerUnreachableError, "hung up"),
+        (a_web_server, BrokerUnreachableError, "a malformed frame"),
+        (half_a_frame, BrokerUnreachableError, "the other side closed it"),
     ],
 )
 def test_whoever_is_no_broker_is_found_out_at_once(

@@ -185,7 +185,7 @@ def test_plain_ones_are_refused(broker: Broker, authority: Authority) -> None:
         assert server.address is not None
         with Wire(server.address) as wire, pytest.raises(ConnectionError):
             wire.call(SEND_V2, SENDING, b"x")
-        with pytest.raises(errors.BrokerUnreachableError, match="perhaps it wants TLS"):
+        with pytest.raises(errors.BrokerUnreachableError, match="it may require TLS"):
             txstore.connect(str(server.name_server))
         eventually(lambda: server.counters()["connections"] == 0)
         counters = server.counters()
@@ -198,8 +198,8 @@ def test_a_server_that_is_not_believed_is_not_told_anything(
     broker: Broker, authority: Authority, stranger: Authority
 ) -> None:
     wrong = {
-        "tls=FILE names": serving(broker, stranger.pair()),
-        "must bear the address's host": serving(broker, authority.pair("elsewhere.test")),
+        "its authority as tls=FILE": serving(broker, stranger.pair()),
+        "must name the address's host": serving(broker, authority.pair("elsewhere.test")),
     }
     for hint, place in wrong.items():
         with place as server:
@@ -322,7 +322,11 @@ def test_files_that_are_no_good_are_said_so(broker: Broker, authority: Authority
 def test_a_client_says_what_is_wrong_with_its_file(tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.write_text("nothing")
-    for given, told in ((tmp_path / "nowhere", "No such file"), (empty, "no certificate in it"), (17, "no way to TLS")):
+    for given, told in (
+        (tmp_path / "nowhere", "No such file"),
+        (empty, "contains no certificate"),
+        (17, "expected a bool"),
+    ):
         with pytest.raises(errors.InvalidOptionError, match=told) as caught:
             txstore.connect("127.0.0.1:9", tls=given)
         assert caught.value.option == "tls"

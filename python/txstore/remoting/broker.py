@@ -58,26 +58,26 @@ _ELSEWHERE = {
     "transactions": "txstore tx list, where the store is",
     "discard": "txstore tx discard, where the store is",
     "resume": "txstore tx resume, where the store is; of RocketMQ: RESUME_CHECK_HALF_MESSAGE",
-    "message": "txstore message, where the store is; of RocketMQ: mqadmin queryMsgById",
-    "query": "txstore message, where the store is; of RocketMQ: mqadmin queryMsgByKey",
-    "query_by_time": "txstore message, where the store is",
+    "message": "txstore message get, where the store is; of RocketMQ: mqadmin queryMsgById",
+    "query": "txstore message by-key, where the store is; of RocketMQ: mqadmin queryMsgByKey",
+    "query_by_time": "txstore message by-time, where the store is",
     "create_topic": "txstore topic create, where the store is; of RocketMQ: mqadmin updateTopic",
-    "describe_topic": "txstore topic show, where the store is; of RocketMQ: mqadmin topicStatus",
-    "create_group": "a group is made when its first consumer comes",
+    "describe_topic": "txstore topic describe, where the store is; of RocketMQ: mqadmin topicStatus",
+    "create_group": "a group is created when its first consumer connects",
     "topics": "txstore topic list, where the store is; of RocketMQ: mqadmin topicList",
     "groups": "txstore group list, where the store is; of RocketMQ: mqadmin consumerProgress",
     "queues": "read_queues(topic) and queue_range(topic, queue_id)",
-    "lag": "txstore group show, where the store is; of RocketMQ: mqadmin consumerProgress",
-    "describe_group": "txstore group show, where the store is; of RocketMQ: mqadmin consumerProgress",
+    "lag": "txstore group describe, where the store is; of RocketMQ: mqadmin consumerProgress",
+    "describe_group": "txstore group describe, where the store is; of RocketMQ: mqadmin consumerProgress",
     "reset_offsets": "txstore group reset, where the store is; of RocketMQ: mqadmin resetOffsetByTime",
-    "dead_letters": "a consumer of the topic %DLQ%GROUP, in a group of its own",
+    "dead_letters": "read the topic %DLQ%GROUP with a consumer in another group",
     "resend": "txstore dlq resend, where the store is",
     "store": "txstore.open, where the store is",
     "path": "txstore.open, where the store is",
     "config": "the broker's own configuration",
-    "stat": "txstore store, where the store is",
+    "stat": "txstore store stat, where the store is",
     "flush": "flush_disk_type=SYNC_FLUSH, where the store is",
-    "heal": "txstore.open, where the store is",
+    "heal": "txstore store heal, where the store is",
     "open_report": "txstore.open, where the store is",
 }
 
@@ -122,7 +122,7 @@ class RemoteBroker:
         self._closing = threading.Lock()
         self._closed = False
         self._pullers: weakref.WeakValueDictionary[int, Puller] = weakref.WeakValueDictionary()
-        self._finalizer = weakref.finalize(self, _forgotten, session, loop, self._process, stop)
+        self._finalizer = weakref.finalize(self, _disconnect, session, loop, self._process, stop)
         self.local_transaction_ended = session.sending.local_transaction_ended
         self.share_of = session.sharing.share_of
 
@@ -143,8 +143,8 @@ class RemoteBroker:
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in _ELSEWHERE:
-            raise EmbeddedOnlyError(f"a remote broker has no {name}\nhint: {_ELSEWHERE[name]}")
-        raise AttributeError(f"RemoteBroker has no {name}")
+            raise EmbeddedOnlyError(f"a remote broker does not offer {name}\nhint: {_ELSEWHERE[name]}")
+        raise AttributeError(f"RemoteBroker has no attribute {name}")
 
     @property
     def address(self) -> str:
@@ -183,7 +183,7 @@ class RemoteBroker:
                 try:
                     member.close()
                 except TxStoreError as error:
-                    _log.warning("%r was not closed cleanly: %s", member, error, extra={"group": member.group})
+                    _log.warning("%r could not be closed cleanly: %s", member, error, extra={"group": member.group})
             self._closed = True
         self._finalizer()
 
@@ -306,7 +306,7 @@ class RemoteBroker:
     def read(
         self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
     ) -> NoReturn:
-        raise EmbeddedOnlyError("a remote broker is read by consumers alone\nhint: broker.consumer(group, topic)")
+        raise EmbeddedOnlyError("a remote broker is read with consumers only\nhint: broker.consumer(group, topic)")
 
     def puller(self, consumer: ConsumerMember) -> Pull:
         known, offsets, loop = weakref.ref(consumer), self._session.offsets, self._loop
@@ -403,7 +403,9 @@ class RemoteBroker:
         try:
             await self._session.sharing.unlock(consumer, topic, queue_id)
         except TxStoreError as error:
-            _log.info("a lock ends by itself: %s", error, extra={"group": consumer.group})
+            _log.info(
+                "a queue could not be unlocked, its lock expires by itself: %s", error, extra={"group": consumer.group}
+            )
 
     def unregister_consumer(self, consumer: ConsumerMember) -> None:
         puller = self._pullers.pop(consumer.number, None)
@@ -420,7 +422,7 @@ class RemoteBroker:
         try:
             await self._session.places.tell(rows)
         except TxStoreError as error:
-            _log.warning("offsets wait to be told: %s", error, extra={"group": consumer.group})
+            _log.warning("acknowledged offsets could not be reported yet: %s", error, extra={"group": consumer.group})
         retries = retry_topic(consumer.group)
         self._session.offsets.leave(retries, offset_name(consumer, retries))
         name = offset_group(consumer)
@@ -449,13 +451,13 @@ class RemoteBroker:
             raise StoreClosedError(f"the connection to {self.address} was closed\nhint: txstore.connect again")
 
 
-def _forgotten(session: Session, loop: asyncio.AbstractEventLoop, process: int, stop: Callable[[], None]) -> None:
+def _disconnect(session: Session, loop: asyncio.AbstractEventLoop, process: int, stop: Callable[[], None]) -> None:
     """Disconnects; also called at interpreter exit. Does nothing in a forked child."""
     if os.getpid() != process or loop.is_closed():
         return
     try:
         asyncio.run_coroutine_threadsafe(session.close(), loop).result(_STOP_SECONDS)
     except (TxStoreError, TimeoutError) as error:
-        _log.warning("the connection to %s was not closed cleanly: %s", session.client.address, error)
+        _log.warning("the connection to %s could not be closed cleanly: %s", session.client.address, error)
     finally:
         stop()

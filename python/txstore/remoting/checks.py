@@ -67,7 +67,7 @@ class Checks:
             (stored,) = records
             queue_offset, physical_offset = int(facts["tranStateTableOffset"]), int(facts["commitLogOffset"])
         except (KeyError, ValueError) as error:
-            raise ProtocolError(f"a check without one half message and its offsets: {error}") from error
+            raise ProtocolError(f"malformed check, expected one half message and its offsets: {error!r}") from error
         half = HalfMessage(stored)
         name = facts.get("transactionId") or half.transaction_id or half.message_id
         asked = _Asked(half.message_id, name, half.topic, queue_offset, physical_offset)
@@ -153,4 +153,4 @@ class Checks:
             else:
                 raise refusal(answer, f"the end of transaction {asked.transaction_id}", connection.address)
         except TxStoreError as error:
-            _log.warning("the answer to a check is lost, the broker asks again: %s", error)
+            _log.warning("the answer to a check could not be sent, the broker will ask again: %s", error)

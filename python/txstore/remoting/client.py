@@ -123,7 +123,7 @@ class Client:
         if len(errors) == 1:
             raise errors[0]
         text = "; ".join(str(error).partition("\n")[0] for error in errors)
-        hint = "hint: start a name server or `txstore serve` there, or look at the addresses"
+        hint = "hint: start a name server or `txstore serve` there, or check the addresses"
         raise BrokerUnreachableError(f"{text}\n{hint}", address=self.address)
 
     async def _find_brokers(self) -> None:
@@ -184,7 +184,7 @@ class Client:
     async def write_route(self, topic: str) -> Route:
         """Returns the route to send to; for an unknown topic that of the template TBW102.
 
-        Raises RouteNotFoundError if no broker creates topics by itself.
+        Raises RouteNotFoundError if no broker creates topics automatically.
         """
         route = await self.route(topic)
         if route is None:
@@ -196,8 +196,8 @@ class Client:
         template = await self._ask_route(TEMPLATE_TOPIC)
         if template is None or not template.write:
             raise RouteNotFoundError(
-                f"no broker at {self.address} has topic {topic}, and none makes topics by itself\n"
-                "hint: have the broker's operator create it, or set autoCreateTopicEnable there"
+                f"no broker at {self.address} has topic {topic}, and none creates topics automatically\n"
+                "hint: ask the broker's operator to create it, or to set autoCreateTopicEnable"
             )
         most = self.options.default_topic_queue_nums
         queues = tuple(queue for queue in template.write if queue.queue_id < most)
@@ -247,7 +247,7 @@ class Client:
                 for topic in topics:
                     await self.route_anew(topic)
             except TxStoreError as error:
-                _log.info("routes are as they were: %s", error, extra={"address": self.address})
+                _log.info("routes could not be refreshed: %s", error, extra={"address": self.address})
             if whole:
                 await asyncio.sleep(min(every, _UNKNOWN_AGAIN_SECONDS))  # Limits the rate of full refreshes.
 
@@ -273,7 +273,7 @@ class Client:
         address = self._brokers.get(broker)
         if address is None:
             self.look_soon()
-            raise BrokerUnreachableError(f"no name server at {self.address} knows where broker {broker} is")
+            raise BrokerUnreachableError(f"no name server at {self.address} knows broker {broker}")
         try:
             return await self.connections.get(address)
         except BrokerUnreachableError:
@@ -321,7 +321,7 @@ class Client:
         beats = [self._beat(address) for address in self.addresses()]
         for failed in await asyncio.gather(*beats, return_exceptions=True):
             if isinstance(failed, TxStoreError):
-                _log.info("a broker does not know who is here: %s", failed, extra={"address": self.address})
+                _log.info("a heartbeat failed: %s", failed, extra={"address": self.address})
 
     async def leave_group(self, *, producer_group: str = "", consumer_group: str = "") -> None:
         """Unregisters a group without members here. Brokers that cannot be reached notice it by missing heartbeats."""
@@ -353,7 +353,9 @@ class Client:
             try:
                 await self._beat(address)
             except TxStoreError as error:
-                _log.info("broker at %s: %s; again in %g s", address, error, back_off, extra={"address": address})
+                _log.info(
+                    "broker at %s: %s; next attempt in %g s", address, error, back_off, extra={"address": address}
+                )
                 self.look_soon()
                 await asyncio.sleep(back_off)
                 back_off = min(2 * back_off, self.options.seconds("reconnect_back_off_max"))
@@ -378,7 +380,7 @@ class Client:
         try:
             listener(connection, request)
         except TxStoreError as error:
-            _log.warning("a request of %s is no good: %s", connection.address, error)
+            _log.warning("invalid request from %s: %s", connection.address, error)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
@@ -415,5 +417,5 @@ def _name_servers(address: str) -> list[str]:
 
 def _no_address(given: str) -> InvalidOptionError:
     return InvalidOptionError(
-        f'{given} is no address\nhint: "127.0.0.1:9876", several as "a:9876;b:9876", or "unix:FILE"', option="address"
+        f'invalid address {given}\nhint: "127.0.0.1:9876", several as "a:9876;b:9876", or "unix:FILE"', option="address"
     )

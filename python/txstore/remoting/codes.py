@@ -20,21 +20,21 @@ __all__ = ["RequestCode", "ResponseCode", "refusal"]
 _BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL)
 _NAMES = {int(code): code.name for code in ResponseCode}
 _HINTS: dict[int, str] = {
-    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the other side is too old, or no broker",
-    ResponseCode.NO_PERMISSION: "ask the broker's operator for an account that may (access_key, secret_key)",
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "have the broker's operator make the group",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the other side is not a broker, or an older version",
+    ResponseCode.NO_PERMISSION: "ask the broker's operator for an account with it (access_key, secret_key)",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "ask the broker's operator to create the group",
 }
 
 
 def refusal(answer: RemotingCommand, what: str, where: str) -> TxStoreError:
     """Returns the exception for a failed response. `what` names the request and `where` the broker, for its text."""
     code = answer.code
-    name = _NAMES.get(code, "a code of its own")
-    text = f"{what}: {where} refuses with {code} ({name}): {answer.remark or 'it gives no reason'}"
+    name = _NAMES.get(code, "unknown code")
+    text = f"{what}: {where} refused it with {code} ({name}): {answer.remark or 'no reason given'}"
     if code == ResponseCode.MESSAGE_ILLEGAL:
         return InvalidMessageError(text)
     if code == ResponseCode.TOPIC_NOT_EXIST:
-        return RouteNotFoundError(f"{text}\nhint: create the topic, or look whether the address is the right cluster's")
+        return RouteNotFoundError(f"{text}\nhint: create the topic, or check that the address is the right cluster's")
     if code == ResponseCode.ILLEGAL_OPERATION:
         return LateEndError(f"{text}\nhint: a check settles it")
     if code in _BUSY:

@@ -42,7 +42,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
         self._writable.set()
-        self._why = "it was closed here"
+        self._why = "this client closed it"
         self._heard = False
 
     @classmethod
@@ -66,17 +66,17 @@ class Connection(asyncio.Protocol):
                         lambda: cls(address, on_request), host, int(port), ssl=tls
                     )
         except TimeoutError as error:
-            text = f"{address} does not answer within {time_out:g} s\nhint: look whether it runs, and the way to it"
+            text = f"{address} did not accept a connection within {time_out:g} s\nhint: check that it runs"
             raise BrokerUnreachableError(text, address=address) from error
         except ssl.SSLError as error:
-            text = f"{address} is not believed, or does not believe: {error}"
+            text = f"the TLS handshake with {address} failed: {error}"
             if isinstance(error, ssl.SSLCertVerificationError):
-                hint = "tls=FILE names who vouches for it; its certificate must bear the address's host"
+                hint = "pass the PEM file of its authority as tls=FILE; its certificate must name the address's host"
             else:
-                hint = "look whether TLS is spoken there, and whether it wants a client's certificate"
+                hint = "check whether it uses TLS, and whether it requires a client certificate"
             raise BrokerUnreachableError(f"{text}\nhint: {hint}", address=address) from error
         except OSError as error:
-            text = f"{address} cannot be reached: {error}\nhint: start it, or look at the address"
+            text = f"{address} cannot be reached: {error}\nhint: start it, or check the address"
             raise BrokerUnreachableError(text, address=address) from error
         return connection
 
@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
                 return await answer
         except TimeoutError as error:
             text = f"{self.address} did not answer request {code} within {time_out:g} s"
-            hint = "hint: it may have been done; look, or raise the time-out"
+            hint = "hint: it may have been carried out; check that, or raise the time limit"
             raise BrokerTimeoutError(f"{text}\n{hint}", address=self.address) from error
         finally:
             self._waiting.pop(opaque, None)
@@ -142,7 +142,7 @@ class Connection(asyncio.Protocol):
         try:
             commands = self._reader.feed(data)
         except ProtocolError as error:
-            self._why = f"it sent no frame of RocketMQ's: {error}"
+            self._why = f"the other side sent a malformed frame: {error}"
             self.close()
             return
         for command in commands:
@@ -161,9 +161,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.lost.is_set():
-            self._why = "it hung up" if error is None else str(error)
+            self._why = "the other side closed it" if error is None else str(error)
             if not self._heard:
-                self._why += " before it said anything; perhaps it wants TLS, or a certificate: tls=…"
+                self._why += " before it sent anything; it may require TLS or a certificate: tls=…"
         self._end()
         self.released.set()
 
@@ -185,5 +185,5 @@ class Connection(asyncio.Protocol):
                 answer.set_exception(self._gone())
 
     def _gone(self) -> BrokerUnreachableError:
-        text = f"the connection to {self.address} is lost: {self._why}\nhint: it is opened again at the next request"
+        text = f"the connection to {self.address} is lost: {self._why}\nhint: the next request opens it again"
         return BrokerUnreachableError(text, address=self.address)

@@ -67,7 +67,7 @@ def run_on(loop: asyncio.AbstractEventLoop, process: int, work: Coroutine[Any, A
     if asyncio._get_running_loop() is loop:
         work.close()
         raise InvalidOptionError(
-            "this call would wait for the loop that it is made on\nhint: make it in a thread, or use txstore.aio",
+            "this call would block the event loop that it runs on\nhint: call it in a thread, or use txstore.aio",
             option="loop",
         )
     future = asyncio.run_coroutine_threadsafe(work, loop)

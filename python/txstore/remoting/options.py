@@ -86,9 +86,12 @@ class ConnectOptions:
                 object.__setattr__(self, field.name, _seconds(field.name, getattr(self, field.name)))
         if (self.access_key is None) != (self.secret_key is None):
             missing = "access_key" if self.access_key is None else "secret_key"
-            raise _invalid(missing, "is missing\nhint: an account takes both, access_key and secret_key")
+            raise _invalid(missing, "is missing\nhint: pass both access_key and secret_key")
         if self.seconds("pull_time_out") <= self.seconds("broker_suspend_max_time"):
-            raise _invalid("pull_time_out", "must be longer than broker_suspend_max_time, or no long pull ends well")
+            raise _invalid(
+                "pull_time_out",
+                f"must exceed broker_suspend_max_time ({self.broker_suspend_max_time} s), got {self.pull_time_out} s",
+            )
 
     def seconds(self, option: str) -> float:
         """Returns a duration in seconds."""
@@ -116,7 +119,7 @@ class ConnectOptions:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
                 hint = f"did you mean {near[0]}?" if near else "help(txstore.remoting.ConnectOptions) lists them"
-                raise InvalidOptionError(f"there is no option {name}\nhint: {hint}", option=name)
+                raise InvalidOptionError(f"unknown option {name}\nhint: {hint}", option=name)
         return dataclasses.replace(base if base is not None else cls(), **options)  # type: ignore[arg-type]
 
 
@@ -145,11 +148,11 @@ def _tls(given: object) -> ssl.SSLContext | bool:
     if given is True:
         return ssl.create_default_context()
     if not isinstance(given, str | os.PathLike):
-        raise _invalid("tls", f"{given!r} is no way to TLS\nhint: True, a PEM file, or an ssl.SSLContext")
+        raise _invalid("tls", f"expected a bool, a PEM file or an ssl.SSLContext, got {given!r}")
     try:
         return ssl.create_default_context(cafile=given)
     except (OSError, ssl.SSLError) as error:
-        why = "there is no certificate in it" if isinstance(error, ssl.SSLError) else error.strerror
+        why = "it contains no certificate" if isinstance(error, ssl.SSLError) else error.strerror
         raise _invalid(
             "tls", f"{os.fspath(given)!r} cannot be used: {why}\nhint: a PEM file with certificates"
         ) from error
@@ -157,12 +160,14 @@ def _tls(given: object) -> ssl.SSLContext | bool:
 
 def _check_key(option: str, given: object) -> None:
     if given is not None and (not isinstance(given, str) or not given):
-        raise _invalid(option, "is no text\nhint: a str, as the broker's operator gave it")
+        raise _invalid(
+            option, f"expected a non-empty str, got {type(given).__name__}\nhint: the broker's operator has it"
+        )
 
 
 def _check_number(option: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise _invalid(option, f"{value!r} is no number in range\nhint: {low} to {high}")
+        raise _invalid(option, f"expected a whole number from {low} to {high}, got {value!r}")
 
 
 def _invalid(option: str, what: str) -> InvalidOptionError:

@@ -101,7 +101,9 @@ class Places:
             try:
                 await self.tell(self._offsets.untold())
             except TxStoreError as error:
-                _log.warning("offsets wait to be told: %s", error, extra={"address": self._client.address})
+                _log.warning(
+                    "acknowledged offsets could not be reported yet: %s", error, extra={"address": self._client.address}
+                )
 
     async def let_go(self, topic: str, name: str, number: int) -> None:
         """Reports the offset of a queue that another client reads from now on.
@@ -113,7 +115,9 @@ class Places:
             try:
                 await self._tell(row)
             except TxStoreError as error:
-                _log.warning("an offset is lost with its queue: %s", error, extra={"group": row.group})
+                _log.warning(
+                    "the last offset of a released queue could not be reported: %s", error, extra={"group": row.group}
+                )
                 self._offsets.told(row)
         self._offsets.leave(topic, name, number)
 
@@ -125,7 +129,9 @@ class Places:
         host = message.store_host if isinstance(message, StoredMessage) else ""
         broker = self._client.broker_at(host)
         if broker is None:
-            raise BrokerRefusedError(f"message {message.message_id} was stored at {host}, where no broker is known now")
+            raise BrokerRefusedError(
+                f"message {message.message_id} cannot be retried: it was stored at {host}, and no broker is known there"
+            )
         fields = {
             "offset": str(message.physical_offset),
             "group": group,
@@ -135,5 +141,5 @@ class Places:
             "unitMode": "false",
             "maxReconsumeTimes": str(max_reconsume_times),
         }
-        what = f"message {message.message_id}, to come again to group {group}"
+        what = f"the retry of message {message.message_id} for group {group}"
         await self._client.demand(broker, RequestCode.CONSUMER_SEND_MSG_BACK, fields, what)

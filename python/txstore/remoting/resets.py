@@ -36,7 +36,7 @@ class Resets:
     def _hear(self, connection: Connection, request: RemotingCommand) -> None:
         group = request.ext_fields.get("group", "")
         topic = request.ext_fields.get("topic", "")
-        places = {
+        offsets = {
             self._client.numbers.number(queue): queue_offset
             for of_topic, queue, queue_offset in parse_offset_table(request.body)
             if of_topic == topic
@@ -44,12 +44,14 @@ class Resets:
         members = [one for one in self._client.members.all() if one.group == group and one.topic == topic]
         if not members:
             return
-        _log.warning("the offsets of group %s in %s are set anew: %s", group, topic, places, extra={"group": group})
-        for number, queue_offset in places.items():
+        _log.warning(
+            "an operator reset the offsets of group %s in %s to %s", group, topic, offsets, extra={"group": group}
+        )
+        for number, queue_offset in offsets.items():
             self._offsets.set(topic, group, number, queue_offset)
         for member in members:
             # In a thread: the consumer waits for its current messages and calls this loop meanwhile.
-            self._client.loop.run_in_executor(None, member.offsets_reset, topic, list(places))
+            self._client.loop.run_in_executor(None, member.offsets_reset, topic, list(offsets))
 
 
 def parse_offset_table(body: bytes) -> Iterator[tuple[str, Queue, int]]:
@@ -59,4 +61,4 @@ def parse_offset_table(body: bytes) -> Iterator[tuple[str, Queue, int]]:
             facts = json.loads(key)
             yield str(facts["topic"]), Queue(str(facts["brokerName"]), int(facts["queueId"])), int(queue_offset)
         except (ValueError, KeyError, TypeError) as error:
-            raise ProtocolError(f"a reset's table has an entry without a good {error}") from error
+            raise ProtocolError(f"malformed entry in the table of an offset reset: {error!r}") from error

@@ -57,7 +57,7 @@ def parse_route(body: bytes) -> Route:
             if perm & _WRITE:
                 write += (Queue(name, queue_id) for queue_id in range(int(row["writeQueueNums"])))
     except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"a name server's route has no {error}") from error
+        raise ProtocolError(f"the name server returned a malformed route: {error!r}") from error
     return Route(brokers, tuple(sorted(read)), tuple(sorted(write)))
 
 
@@ -86,9 +86,9 @@ def _object(body: bytes) -> dict[str, Any]:
         try:
             facts = json.loads(_BARE_KEY.sub(r'\1"\2":', text))
         except ValueError as error:
-            raise ProtocolError(f"a name server's answer is no JSON: {error}") from error
+            raise ProtocolError(f"the name server returned invalid JSON: {error}") from error
     if not isinstance(facts, dict):
-        raise ProtocolError("a name server's answer is no JSON object")
+        raise ProtocolError(f"the name server returned a JSON {type(facts).__name__}, expected an object")
     return facts
 
 

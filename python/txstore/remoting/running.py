@@ -52,10 +52,10 @@ class Running:
         members = [member for member in self._client.members.all() if offset_group(member) == group]
         try:
             if not members:
-                connection.answer(request, ResponseCode.SYSTEM_ERROR, f"no consumer of group {group} is here")
+                connection.answer(request, ResponseCode.SYSTEM_ERROR, f"this client has no consumer of group {group}")
             elif is_status:
-                places = await self._places_of(members, fields.get("topic", ""))
-                connection.answer(request, ResponseCode.SUCCESS, body=_table("messageQueueTable", places))
+                offsets = await self._offsets_of(members, fields.get("topic", ""))
+                connection.answer(request, ResponseCode.SUCCESS, body=_table("messageQueueTable", offsets))
             else:
                 connection.answer(request, ResponseCode.SUCCESS, body=await self._info(members))
         except TxStoreError as error:
@@ -66,7 +66,7 @@ class Running:
         topics |= {retry_topic(member.group): None for member in members if shares(member)}
         queues: dict[tuple[str, Queue], int] = {}
         for topic in topics:
-            queues |= await self._places_of(members, topic)
+            queues |= await self._offsets_of(members, topic)
         facts = {
             "properties": {
                 "PROP_CLIENT_VERSION": _VERSION,
@@ -79,17 +79,17 @@ class Running:
             "statusTable": {},
             "subscriptionSet": [subscription(topic, tags) for topic, tags in topics.items()],
         }
-        rows = {key: {"commitOffset": place, "droped": False} for key, place in queues.items()}
+        rows = {key: {"commitOffset": offset, "droped": False} for key, offset in queues.items()}
         return json.dumps(facts).encode()[:-1] + b"," + _table("mqTable", rows)[1:]
 
-    async def _places_of(self, members: Sequence[ConsumerMember], topic: str) -> dict[tuple[str, Queue], int]:
+    async def _offsets_of(self, members: Sequence[ConsumerMember], topic: str) -> dict[tuple[str, Queue], int]:
         """Returns the queue offset of each queue of a topic that these consumers read; -1 without an offset."""
         found: dict[tuple[str, Queue], int] = {}
         for member in members:
             if topic not in (member.topic, retry_topic(member.group)):
                 continue
             for number in self._queues(member, topic):
-                found[topic, self._client.numbers.queue(number)] = await self._place(member, topic, number)
+                found[topic, self._client.numbers.queue(number)] = await self._offset(member, topic, number)
         return found
 
     def _queues(self, member: ConsumerMember, topic: str) -> Sequence[int]:
@@ -98,14 +98,14 @@ class Running:
         route = self._client.routes.get(topic)
         return [] if route is None else [self._client.numbers.number(queue) for queue in route.read]
 
-    async def _place(self, member: ConsumerMember, topic: str, number: int) -> int:
+    async def _offset(self, member: ConsumerMember, topic: str, number: int) -> int:
         name = offset_name(member, topic)
         if topic == member.topic:
-            place = await self._places.consumer_offset(topic, name, number)
+            offset = await self._places.consumer_offset(topic, name, number)
         else:
             # Asking the broker would record its answer as the offset where this consumer begins in the retry topic.
-            place = self._offsets.get(topic, name, number)
-        return _NO_OFFSET if place is None else place
+            offset = self._offsets.get(topic, name, number)
+        return _NO_OFFSET if offset is None else offset
 
 
 def _table(name: str, rows: Mapping[tuple[str, Queue], Any]) -> bytes:

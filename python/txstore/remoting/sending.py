@@ -170,7 +170,7 @@ class Sending:
         if sent.send_status is not SendStatus.SEND_OK:
             await self.end(sent, LocalTransactionState.ROLLBACK, group)
             raise BrokerRefusedError(
-                f"the half message is stored, but not safe: {sent.send_status.value}; it is rolled back",
+                f"the half message is stored, but not secured ({sent.send_status.value}), and is rolled back",
                 code=answer.code,
             )
         return sent
@@ -240,7 +240,7 @@ class Sending:
             queue_id, queue_offset = int(facts["queueId"]), int(facts["queueOffset"])
             physical_offset = _physical_offset(offset_id.partition(",")[0])
         except (KeyError, ValueError) as error:
-            raise ProtocolError(f"broker {queue.broker} answers a send without a good {error}") from error
+            raise ProtocolError(f"malformed response to a send from broker {queue.broker}: {error!r}") from error
         return RemoteSent(
             message_id=name,
             offset_message_id=offset_id,
@@ -264,7 +264,7 @@ class Sending:
         """
         if state not in _OUTCOMES:
             raise InvalidOptionError(
-                f"{state} is no end of a transaction\nhint: LocalTransactionState.COMMIT or ROLLBACK", option="state"
+                f"state must be LocalTransactionState.COMMIT or ROLLBACK, got {state}", option="state"
             )
         begun = self._find(transaction)
         name = begun.sent.message_id
@@ -276,7 +276,7 @@ class Sending:
             return RemoteEnd(_OUTCOMES[state], already=True)
         if begun.state is not LocalTransactionState.UNKNOWN:
             outcome = _OUTCOMES[begun.state]
-            raise AlreadyEndedError(f"transaction {name} has ended already: {outcome}", outcome=outcome)
+            raise AlreadyEndedError(f"transaction {name} has already ended: {outcome}", outcome=outcome)
         connection = await self._client.connection(begun.sent.broker)
         fields = end_fields(begun.sent, begun.group, state)
         begun.state = state
@@ -384,11 +384,13 @@ def _must_be_one_batch(messages: Sequence[Message], numbers: Sequence[int]) -> N
     topics = sorted({message.topic for message in messages})
     if len(topics) > 1 or len(set(numbers)) > 1:
         raise InvalidMessageError(
-            f"a batch for a remote broker goes to one queue; this one has {len(set(numbers))} queues of "
-            f"{', '.join(topics)}\nhint: send a batch for each, or give queue_id="
+            f"a batch for a remote broker must go to one queue, this one goes to {len(set(numbers))} queues of "
+            f"{', '.join(topics)}\nhint: send one batch per queue, or pass queue_id="
         )
     if any(message.delay_level for message in messages):
-        raise InvalidMessageError("a remote broker delays no batch\nhint: send delayed messages one by one")
+        raise InvalidMessageError(
+            "a batch for a remote broker cannot contain delayed messages\nhint: send them one by one"
+        )
 
 
 def _physical_offset(offset_message_id: str) -> int:
@@ -402,7 +404,7 @@ def _refused_end(answer: RemotingCommand, name: str, broker: str) -> TxStoreErro
     """
     outcome = answer.ext_fields.get("outcome")
     if answer.code == ResponseCode.TRANSACTION_FAILED and outcome is not None:
-        return AlreadyEndedError(f"transaction {name} has ended already: {outcome}", outcome=outcome)
+        return AlreadyEndedError(f"transaction {name} has already ended: {outcome}", outcome=outcome)
     if answer.code == ResponseCode.QUERY_NOT_FOUND:
         return TransactionNotFoundError(f"broker {broker}: {answer.remark}")
     return refusal(answer, f"the end of transaction {name}", f"broker {broker}")

@@ -79,7 +79,7 @@ class Sharing:
         try:
             await self.refresh(group)
         except TxStoreError as error:
-            _log.info("group %s shares as before: %s", group, error, extra={"group": group})
+            _log.info("group %s could not be rebalanced: %s", group, error, extra={"group": group})
 
     def _hear(self, connection: Connection, request: RemotingCommand) -> None:
         group = request.ext_fields.get("consumerGroup", "")
@@ -122,7 +122,9 @@ class Sharing:
                 try:
                     still = await self._lock(group, broker, queues)
                 except TxStoreError as error:
-                    _log.warning("locks of group %s are not renewed: %s", group, error, extra={"group": group})
+                    _log.warning(
+                        "the queue locks of group %s could not be renewed: %s", group, error, extra={"group": group}
+                    )
                     continue
                 for topic, number in queues:
                     consumer = self._locked.get((group, topic, number))
