@@ -8,7 +8,7 @@ Not here: consumers, who is told of a reset, writing files (the engine).
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -274,11 +274,26 @@ class ConsumerProgress:
         Members of a broadcasting group have their own rows, as GROUP%INSTANCE. Raises InvalidNameError.
         """
         self._must_know_group(group)
-        offsets: dict[tuple[str, str], dict[int, int]] = {(topic, group): {} for topic in (*topics, retry_topic(group))}
+        return self._lag({group: topics})[group]
+
+    def lag_by_group(self, topics: Mapping[str, Iterable[str]]) -> dict[str, list[QueueLag]]:
+        """Returns the lag of every group, as `lag` does for one. `topics`: by group, if there are any."""
+        return self._lag({group: topics.get(group, ()) for group in self._groups()})
+
+    def _lag(self, topics: Mapping[str, Iterable[str]]) -> dict[str, list[QueueLag]]:
+        """Returns the lag of the groups in `topics`. Reads the offsets of all groups once, not once for each group."""
+        offsets: dict[str, dict[tuple[str, str], dict[int, int]]] = {
+            group: {(topic, group): {} for topic in (*of_group, retry_topic(group))}
+            for group, of_group in topics.items()
+        }
         for topic, name, queue_id, offset in self._store.consumer_offsets():
-            member = name.startswith(f"{group}%") and not is_retry_progress(topic, name)
-            if name == group or member:
-                offsets.setdefault((topic, name), {})[queue_id] = offset
+            for group in _owners(topic, name):
+                if group in offsets:
+                    offsets[group].setdefault((topic, name), {})[queue_id] = offset
+        return {group: self._lag_rows(of_group) for group, of_group in offsets.items()}
+
+    def _lag_rows(self, offsets: Mapping[tuple[str, str], Mapping[int, int]]) -> list[QueueLag]:
+        """Returns a row for each queue. `offsets` are by topic and name, then by queue."""
         rows: list[QueueLag] = []
         for (topic, name), known in sorted(offsets.items()):
             for queue_id in self._read_queues(topic):
@@ -354,6 +369,18 @@ class ConsumerProgress:
         known = sorted(self._groups())
         if group not in known:
             raise InvalidNameError(f"unknown consumer group {group}\nhint: the groups are {', '.join(known) or 'none'}")
+
+
+def _owners(topic: str, name: str) -> Iterator[str]:
+    """Yields the groups that an offset may belong to: the one of its name and, for GROUP%INSTANCE, the member's.
+
+    Both parts may contain `%`.
+    """
+    yield name
+    if not is_retry_progress(topic, name):
+        for at, character in enumerate(name):
+            if character == "%":
+                yield name[:at]
 
 
 def _origin(said: str | None, topic: str) -> str:

@@ -64,8 +64,8 @@ def sample(broker: Broker) -> Sample:
     queues = [row for row in broker.queues() if not is_system_topic(row[0])]
     lag: dict[tuple[str, str], int] = {}
     acknowledged: dict[tuple[str, str], int] = {}
-    for name in broker.groups():
-        for row in broker.lag(name):
+    for rows in broker.lag_by_group().values():
+        for row in rows:
             key = (row.group, row.topic)
             lag[key] = lag.get(key, 0) + row.lag
             acknowledged[key] = acknowledged.get(key, 0) + (row.consumer_offset or 0)

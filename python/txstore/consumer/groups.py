@@ -68,6 +68,13 @@ class ConsumerGroups:
         """Returns a consumer group's lag by queue, including its retries. Raises InvalidNameError."""
         return self._progress.lag(group, {member.topic for member in self._members.all() if member.group == group})
 
+    def lag_by_group(self) -> dict[str, list[QueueLag]]:
+        """Returns the lag of every consumer group. Faster than `lag` for each of them."""
+        topics: dict[str, set[str]] = {}
+        for member in self._members.all():
+            topics.setdefault(member.group, set()).add(member.topic)
+        return self._progress.lag_by_group(topics)
+
     def describe_group(self, group: str) -> GroupDescription:
         """Describes a consumer group: its topics, lag, members and dead letters. Raises InvalidNameError."""
         members = [member for member in self._members.all() if member.group == group]

@@ -187,7 +187,8 @@ class _Collector:
         size = stat.max_physical_offset - stat.min_physical_offset
         labels: tuple[str, ...] = ("storage_type", "storage_medium")
         yield self._gauge("rocketmq_storage_size", "Bytes of the commit log.", [(("local", "disk"), size)], labels)
-        rows = _sums((_read(row.topic, group), row.lag) for group in broker.groups() for row in broker.lag(group))
+        lag = broker.lag_by_group().items()
+        rows = _sums((_read(row.topic, group), row.lag) for group, of_group in lag for row in of_group)
         labels = ("topic", "consumer_group", "is_retry", "is_system")
         text = "Messages that a group has not acknowledged."
         yield self._gauge("rocketmq_consumer_lag_messages", text, rows, labels)
