@@ -26,6 +26,7 @@ from txstore.remoting.server.request import (
     Request,
     json_body,
     json_of,
+    must_be_short,
     text,
 )
 
@@ -36,7 +37,6 @@ _log = logging.getLogger("txstore.remoting")
 _SILENT_SECONDS = 120.0
 _GROUPS_MAX = 1_000  # In one heartbeat; also the most producer groups of one connection.
 _SUBSCRIPTIONS_MAX = 10_000  # In one heartbeat.
-_CLIENT_ID_MAX = 1_024
 _LANGUAGES = "JAVA CPP DOTNET PYTHON DELPHI ERLANG RUBY OTHER HTTP GO PHP OMS RUST NODE_JS".split()
 
 
@@ -147,8 +147,7 @@ class Clients:
             )
         if len(producers) + len(consumers) > _GROUPS_MAX:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"a heartbeat names {_GROUPS_MAX} groups at most")
-        if len(client_id) > _CLIENT_ID_MAX:
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"clientID has more than {_CLIENT_ID_MAX} characters")
+        must_be_short(client_id, "clientID")
         wanted = [_subscriptions(consumer) for consumer in consumers]
         if sum(map(len, wanted)) > _SUBSCRIPTIONS_MAX:
             remark = f"a heartbeat names {_SUBSCRIPTIONS_MAX} subscriptions at most"

@@ -19,6 +19,7 @@ from txstore.remoting.server.request import (
     Request,
     json_body,
     json_of,
+    must_be_short,
     number,
     text,
 )
@@ -27,7 +28,6 @@ __all__ = ["Locks", "Offsets", "queue_table"]
 
 _LOCK_SECONDS = 60.0
 _QUEUES_MAX = 4_096  # In one request.
-_CLIENT_ID_MAX = 1_024
 _SHOWN = 100  # Characters of an invalid name that a remark shows.
 
 
@@ -191,8 +191,7 @@ def _asked(request: Request) -> tuple[str, str, list[tuple[tuple[str, int], dict
     if not isinstance(group, str) or not isinstance(client_id, str) or not isinstance(queues, list):
         raise Refused(ResponseCode.INVALID_PARAMETER, "the request lacks consumerGroup, clientId or mqSet")
     validate_group(group)
-    if len(client_id) > _CLIENT_ID_MAX:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"clientId has more than {_CLIENT_ID_MAX} characters")
+    must_be_short(client_id, "clientId")
     if len(queues) > _QUEUES_MAX:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"a request names {_QUEUES_MAX} queues at most")
     found = []

@@ -27,7 +27,20 @@ from txstore.errors import (
 )
 from txstore.remoting.codes import ResponseCode
 
-__all__ = ["OK", "Refused", "Reply", "Request", "json_body", "json_of", "number", "text", "text_or"]
+__all__ = [
+    "OK",
+    "Refused",
+    "Reply",
+    "Request",
+    "json_body",
+    "json_of",
+    "must_be_short",
+    "number",
+    "text",
+    "text_or",
+]
+
+_CLIENT_ID_MAX = 1_024
 
 # The first class that matches the error determines the response code.
 _CODES: tuple[tuple[type[TxStoreError], int], ...] = (
@@ -97,6 +110,12 @@ def number(fields: Mapping[str, str], name: str, otherwise: int | None = None) -
     if not -(2**63) <= found < 2**63:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"the field {name} cannot be {digits[:40]!r}")
     return found
+
+
+def must_be_short(client_id: str, name: str) -> None:
+    """Raises Refused for a client id that is too long. `name`: what the request calls it."""
+    if len(client_id) > _CLIENT_ID_MAX:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"{name} has more than {_CLIENT_ID_MAX} characters")
 
 
 def json_body(request: Request) -> dict[str, Any]:
