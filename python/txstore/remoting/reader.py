@@ -81,16 +81,16 @@ class QueueReader:
                 raise failed
             if not self._ahead:
                 return (), self.next_taken
-            messages, behind = self._ahead.popleft()
+            messages, next_offset = self._ahead.popleft()
             if len(messages) > max_messages:
-                self._ahead.appendleft((messages[max_messages:], behind))
+                self._ahead.appendleft((messages[max_messages:], next_offset))
                 messages = messages[:max_messages]
-                behind = messages[-1].queue_offset + 1
+                next_offset = messages[-1].queue_offset + 1
             self._ahead_count -= len(messages)
-            self.next_taken = behind
+            self.next_taken = next_offset
         if not self._room.is_set():
             self._client.loop.call_soon_threadsafe(self._make_room)
-        return messages, behind
+        return messages, next_offset
 
     @property
     def is_over(self) -> bool:
@@ -167,74 +167,80 @@ class QueueReader:
             broker = self._client.numbers.queue(self._number).broker
             raise refusal(answer, f"a pull of {self._topic}", f"broker {broker}")
         try:
-            behind = int(answer.ext_fields["nextBeginOffset"])
+            next_offset = int(answer.ext_fields["nextBeginOffset"])
         except (KeyError, ValueError) as error:
             raise ProtocolError(f"a pull of {self._topic} is answered without a good {error}") from error
         if code == ResponseCode.SUCCESS:
-            self._decode(answer.body, behind)
+            self._decode(answer.body, next_offset)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
-            self._moved(behind)
-        elif code == ResponseCode.PULL_RETRY_IMMEDIATELY and behind > self._next_pulled:
-            self._add([], behind)
+            self._moved(next_offset)
+        elif code == ResponseCode.PULL_RETRY_IMMEDIATELY and next_offset > self._next_pulled:
+            self._add([], next_offset)
         else:
             self._tell_nothing_there()
 
-    def _decode(self, body: bytes, behind: int) -> None:
-        """Adds the messages of a response. Skips a message that could not be decoded in 5 pulls."""
+    def _decode(self, body: bytes, next_offset: int) -> None:
+        """Adds the messages of a response, after which the queue continues at `next_offset`."""
         try:
             messages = decode_records(body, in_hand=True)
         except ProtocolError as error:
-            if self._one_by_one:
-                self._undecoded += 1
-            else:
-                self._one_by_one = self._client.options.pull_batch_size
-            if self._undecoded < _DECODED_TIMES_MAX:
-                raise
-            self._pass_over(error, max(behind, self._next_pulled + 1))
+            self._unreadable(error, next_offset)
         else:
             self._one_by_one = max(0, self._one_by_one - 1)
             self._undecoded = 0
-            self._add(self._wanted(messages), behind)
+            self._add(self._wanted(messages), next_offset)
 
-    def _pass_over(self, error: ProtocolError, there: int) -> None:
+    def _unreadable(self, error: TxStoreError, next_offset: int) -> None:
+        """Raises the error, so that the pull is retried. Skips a message that could not be read in 5 pulls."""
+        if self._one_by_one:
+            self._undecoded += 1
+        else:
+            self._one_by_one = self._client.options.pull_batch_size
+        if self._undecoded < _DECODED_TIMES_MAX:
+            raise error
+        self._skip(error, max(next_offset, self._next_pulled + 1))
+
+    def _skip(self, error: TxStoreError, next_offset: int) -> None:
+        """Reports the message at the next queue offset, and continues at `next_offset`."""
         place = {"topic": self._topic, "group": self._group, "queue_offset": self._next_pulled}
         text = "%s of group %s: the message at queue offset %d cannot be decoded and is passed over: %s"
         _log.error(text, self._topic, self._group, self._next_pulled, error, extra=place)
         self._undecoded = 0
-        self._add([], there)
+        self._add([], next_offset)
 
     def _wanted(self, messages: list[StoredMessage]) -> list[StoredMessage]:
         """Returns the messages with wanted tags. A broker compares only hashes of tags, which may collide."""
         tags = self._tags
         return messages if tags is None else [message for message in messages if message.tags in tags]
 
-    def _add(self, messages: list[StoredMessage], behind: int) -> None:
+    def _add(self, messages: list[StoredMessage], next_offset: int) -> None:
+        """Adds messages that were pulled ahead, after which the queue continues at `next_offset`."""
         with self._changed:
-            self._ahead.append((messages, behind))
+            self._ahead.append((messages, next_offset))
             self._ahead_count += len(messages)
-            self._next_pulled = behind
+            self._next_pulled = next_offset
             self._nothing_there = False
             if self._ahead_count >= self._client.options.pull_threshold_for_queue:
                 self._room.clear()
             self._changed.notify_all()
         self._client.arrivals.bump()
 
-    def _moved(self, there: int) -> None:
+    def _moved(self, next_offset: int) -> None:
         """Continues at the offset that the broker named, since the pulled one is not in the queue or was reset."""
-        if there > self._next_pulled:
-            self._next_pulled, before = there, self._next_pulled
-            text = f"{self._topic}: queue offset {before} was removed; the first that is left is {there}"
-            self._fail(OffsetTooOldError(text, minimum=there))
+        if next_offset > self._next_pulled:
+            self._next_pulled, before = next_offset, self._next_pulled
+            text = f"{self._topic}: queue offset {before} was removed; the first that is left is {next_offset}"
+            self._fail(OffsetTooOldError(text, minimum=next_offset))
             return
         _log.warning(
             "%s of group %s: the broker sends reading back from %d to %d: offsets were set anew, or it lost messages",
             self._topic,
             self._group,
             self._next_pulled,
-            there,
+            next_offset,
         )
         self.stop()
-        self._go_back(self._topic, self._number, there)
+        self._go_back(self._topic, self._number, next_offset)
 
     def _fail(self, error: TxStoreError) -> None:
         """Keeps OffsetTooOldError for the consumer; logs other errors, after which the pull is retried."""
