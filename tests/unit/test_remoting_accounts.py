@@ -391,7 +391,7 @@ def test_accounts_change_while_it_serves(broker: Broker, accounts: Path, caplog:
         assert shop.call(SEND_V2, sending(), b"x").code == 0
         accounts.write_text("[shop-app]\nsecret_key = 7\n")
         now[0] += 11
-        eventually(lambda: "accounts stay as they were" in caplog.text)
+        eventually(lambda: "accounts were not changed" in caplog.text)
         assert shop.call(SEND_V2, sending(), b"x").code == 0
         accounts.write_text(ACCOUNTS.replace("shop-app", "other-app"))
         now[0] += 11
@@ -415,18 +415,24 @@ def test_a_file_that_others_may_touch_is_refused(broker: Broker, accounts: Path,
 
 
 BAD = {
-    "no TOML": ("[shop-app\nhush-hush", "it is no TOML, at line 1"),
-    "a value cut off": ('[shop-app]\nsecret_key = "hush-hush', "it is no TOML, at"),
+    "no TOML": ("[shop-app\nhush-hush", "not valid TOML, at line 1"),
+    "a value cut off": ('[shop-app]\nsecret_key = "hush-hush', "not valid TOML, at"),
     "outside": ('secret_key = "hush-hush"', "outside of an account"),
-    "no secret": ("[shop-app]", "take 7 to 1024 characters"),
-    "a short secret": ('[shop-app]\nsecret_key = "hush"', "take 7 to 1024 characters"),
-    "a short name": ('[shop]\nsecret_key = "hush-hush"', "take 7 to 1024 characters"),
-    "unknown field": ('[shop-app]\nsecret_key = "hush-hush"\nwhiteList = "*"', "no field 'whiteList'"),
-    "no permission": ('[shop-app]\nsecret_key = "hush-hush"\ndefault_topic_perm = "ALL"', "default_topic_perm is no"),
-    "no permission of a topic": ('[shop-app]\nsecret_key = "hush-hush"\ntopics = { a = 3 }', "topics.a is no perm"),
-    "topics as a list": ('[shop-app]\nsecret_key = "hush-hush"\ntopics = ["a=PUB"]', "topics is no table"),
-    "admin as text": ('[shop-app]\nsecret_key = "hush-hush"\nadmin = "true"', "neither true nor false"),
-    "twice": ('[shop-app]\nsecret_key = "hush-hush"\n[shop-app]\n', "it is no TOML, at line 3"),
+    "no secret": ("[shop-app]", "must have 7 to 1024 characters"),
+    "a short secret": ('[shop-app]\nsecret_key = "hush"', "must have 7 to 1024 characters"),
+    "a short name": ('[shop]\nsecret_key = "hush-hush"', "must have 7 to 1024 characters"),
+    "unknown field": ('[shop-app]\nsecret_key = "hush-hush"\nwhiteList = "*"', "unknown field 'whiteList'"),
+    "no permission": (
+        '[shop-app]\nsecret_key = "hush-hush"\ndefault_topic_perm = "ALL"',
+        "default_topic_perm must be",
+    ),
+    "no permission of a topic": (
+        '[shop-app]\nsecret_key = "hush-hush"\ntopics = { a = 3 }',
+        "topics.a must be a perm",
+    ),
+    "topics as a list": ('[shop-app]\nsecret_key = "hush-hush"\ntopics = ["a=PUB"]', "topics must be a table"),
+    "admin as text": ('[shop-app]\nsecret_key = "hush-hush"\nadmin = "true"', "must be true or false"),
+    "twice": ('[shop-app]\nsecret_key = "hush-hush"\n[shop-app]\n', "not valid TOML, at line 3"),
 }
 
 
@@ -486,9 +492,9 @@ def _toml(value: object) -> str:
     [
         ("127.0.0.1:1", (), None),
         ("[::1]:1", (), None),
-        ("10.0.0.7:1", (), "whoever reaches it may send and read\nhint: --accounts"),
-        ("[fd00::7]:1", ("tls",), "whoever reaches it may send and read\nhint: --accounts"),
-        ("0.0.0.0:1", ("accounts",), "whoever is on the way reads all, and may repeat it\nhint: --tls-cert"),
+        ("10.0.0.7:1", (), "every client that reaches it may send and read\nhint: use --accounts"),
+        ("[fd00::7]:1", ("tls",), "every client that reaches it may send and read\nhint: use --accounts"),
+        ("0.0.0.0:1", ("accounts",), "others in the network can read and repeat requests\nhint: use --tls-cert"),
         ("0.0.0.0:1", ("accounts", "tls"), None),
     ],
 )

@@ -473,11 +473,11 @@ def test_a_file_of_this_machine_is_listened_at(broker: Broker, tmp_path: Path) -
             assert place.stat().st_mode & 0o777 == 0o600
             with Wire(str(place)) as wire:
                 assert wire.call(SEND_V2, sending(), b"x").code == 0
-            with pytest.raises(errors.StoreIOError, match="served by another"):
+            with pytest.raises(errors.StoreIOError, match="in use by another"):
                 Server(broker, ServerConfig(listen=None, name_server=None, unix=place))
     assert not place.exists()
     place.write_text("somebody's notes")
-    with pytest.raises(errors.StoreIOError, match="no socket"):
+    with pytest.raises(errors.StoreIOError, match="is not a socket"):
         Server(broker, ServerConfig(listen=None, name_server=None, unix=place))
     assert place.read_text() == "somebody's notes"
 

@@ -150,7 +150,7 @@ def test_permissive_is_warned_of_where_others_can_listen(
         config = ServerConfig("192.0.2.1:10911", name_server=None, tls=mode, **pair.options)
         files = TlsFiles.read(config.tls_cert, config.tls_key, config.tls_ca, config.tls, 10.0)
         _warn(config, Secrets(files, [], None))
-        assert ("plain connections are served" in caplog.text) == warned
+        assert ("plain connections are accepted" in caplog.text) == warned
 
 
 def test_a_socket_of_this_machine_stays_plain(broker: Broker, authority: Authority, tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ FILES: dict[str, tuple[dict[str, Any], str]] = {
     "key for authority": ({"tls_ca": "KEY"}, "tls_ca.*there is no certificate in it"),
     "another's key": ({"tls_key": "OTHER"}, "tls_key.*not the certificate's key"),
     "torn certificate": ({"tls_cert": "TORN"}, "tls_cert.*no certificate"),
-    "unknown mode": ({"tls": "maybe"}, "neither enforcing nor permissive"),
+    "unknown mode": ({"tls": "maybe"}, "must be enforcing or permissive"),
     "no time": ({"tls_handshake_time_out": 0}, "tls_handshake_time_out"),
 }
 

@@ -75,8 +75,8 @@ class RemoteProducer:
         """Sends the check. The answer arrives as END_TRANSACTION, which the engine handles."""
         assert isinstance(half, HalfMessage)  # `check` passes one to every checker.
         if not self._line.send_check(self.connection, self.account, half.half_queue_offset):
-            raise ConnectionError(f"the connection of {self!r} takes no check any more")
-        return Answer(LocalTransactionState.UNKNOWN, "sent; its answer comes as an end of its own", sent=True)
+            raise ConnectionError(f"the connection of {self!r} no longer accepts checks")
+        return Answer(LocalTransactionState.UNKNOWN, "sent; the answer will arrive as an end", sent=True)
 
     def topics_changed(self) -> None:
         """Does nothing: the server informs the engine."""
@@ -143,14 +143,15 @@ class Clients:
         producers, consumers = said.get("producerDataSet") or [], said.get("consumerDataSet") or []
         if not isinstance(client_id, str) or not isinstance(producers, list) or not isinstance(consumers, list):
             raise Refused(
-                ResponseCode.INVALID_PARAMETER, "the heartbeat lacks clientID, producerDataSet or consumerDataSet"
+                ResponseCode.INVALID_PARAMETER,
+                "clientID, producerDataSet or consumerDataSet is missing or has the wrong type",
             )
         if len(producers) + len(consumers) > _GROUPS_MAX:
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"a heartbeat names {_GROUPS_MAX} groups at most")
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"a heartbeat may have at most {_GROUPS_MAX} groups")
         must_be_short(client_id, "clientID")
         wanted = [_subscriptions(consumer) for consumer in consumers]
         if sum(map(len, wanted)) > _SUBSCRIPTIONS_MAX:
-            remark = f"a heartbeat names {_SUBSCRIPTIONS_MAX} subscriptions at most"
+            remark = f"a heartbeat may have at most {_SUBSCRIPTIONS_MAX} subscriptions"
             raise Refused(ResponseCode.INVALID_PARAMETER, remark)
         for producer in producers:
             known = self.producer(request, _name(producer, "groupName"))
@@ -158,7 +159,7 @@ class Clients:
             known.language, known.version = request.language, request.version
         names = [_name(consumer, "groupName") for consumer in consumers]
         with self._lock:
-            self._welcome([name for name in names if name not in self._groups])
+            self._create_groups([name for name in names if name not in self._groups])
             changes = [
                 self._consumer(request, client_id, name, consumer, said)
                 for name, consumer, said in zip(names, consumers, wanted, strict=True)
@@ -173,7 +174,7 @@ class Clients:
             if group not in known:
                 validate_group(group)
                 if len(known) >= _GROUPS_MAX:
-                    remark = f"this connection sends for {_GROUPS_MAX} producer groups already"
+                    remark = f"this connection already has {_GROUPS_MAX} producer groups, the most that are allowed"
                     raise Refused(ResponseCode.NO_PERMISSION, remark)
                 producer = RemoteProducer(self._line, request.connection, group, request.address)
                 producer.account = request.account
@@ -332,19 +333,19 @@ class Clients:
                 changed |= group.subscriptions.keys() != wanted.keys()
                 self._subscribe(name, group, _newest(wanted.keys(), group.members.values()))
         if known is None:
-            _log.info("consumer %s of group %s came", client_id, name, extra={"group": name, "client": client_id})
+            _log.info("consumer %s joined group %s", client_id, name, extra={"group": name, "client": client_id})
         if changed:
             self._notify(name)
         return changed
 
-    def _welcome(self, groups: list[str]) -> None:
+    def _create_groups(self, groups: list[str]) -> None:
         """Creates groups, and their retry topics, for their first consumers. Raises Refused if that is not allowed."""
         fresh = [group for group in dict.fromkeys(groups) if not self._broker.has_group(group)]
         if fresh and not self._limits.auto_create:
             remark = f"there is no consumer group {fresh[0]}, and auto_create_subscription_group is off"
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         if fresh and len(self._broker.groups()) + len(fresh) > self._limits.groups_max:
-            remark = f"group {fresh[0]} is not made: {self._limits.groups_max} groups are enough (groups_max)"
+            remark = f"group {fresh[0]} cannot be created: at most {self._limits.groups_max} are allowed (groups_max)"
             raise Refused(ResponseCode.NO_PERMISSION, remark)
         if groups:
             self._broker.create_groups(groups)
@@ -352,8 +353,8 @@ class Clients:
     def _subscribe(self, name: str, group: _Group, wanted: dict[str, dict[str, Any]]) -> None:
         """Sets a group's subscriptions and tells the engine if they changed."""
         before, group.subscriptions = group.subscriptions, wanted
-        if _wishes(before) != _wishes(wanted):
-            self._line.set_subscriptions(name, _wishes(wanted))
+        if _wanted_by(before) != _wanted_by(wanted):
+            self._line.set_subscriptions(name, _wanted_by(wanted))
 
     def _is_by(self, connection: int, group: str, client_id: str) -> bool:
         known = self._groups.get(group)
@@ -369,7 +370,7 @@ class Clients:
             for client_id in gone:
                 member = group.members.pop(client_id)
                 self._consumers.get(member.connection, set()).discard((name, client_id))
-                _log.info("consumer %s of group %s left", client_id, name, extra={"group": name, "client": client_id})
+                _log.info("consumer %s left group %s", client_id, name, extra={"group": name, "client": client_id})
             if not group.members:
                 del self._groups[name]
                 self._line.set_subscriptions(name, [])
@@ -431,7 +432,7 @@ def _subscriptions(consumer: object) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _wishes(subscriptions: dict[str, dict[str, Any]]) -> list[tuple[str, list[str] | None, int]]:
+def _wanted_by(subscriptions: dict[str, dict[str, Any]]) -> list[tuple[str, list[str] | None, int]]:
     return [_wanted(one) for one in subscriptions.values()]
 
 
@@ -444,7 +445,7 @@ def _wanted(subscription: dict[str, Any]) -> tuple[str, list[str] | None, int]:
         tags = _tags(subscription)
     except Refused as error:
         # A heartbeat cannot be refused because of one topic. The consumer's pulls are refused instead.
-        _log.warning("a subscription is not served: %s", error, extra={"topic": subscription["topic"]})
+        _log.warning("a subscription is not supported: %s", error, extra={"topic": subscription["topic"]})
         return subscription["topic"], [], 0
     return subscription["topic"], tags, _version(subscription)
 
@@ -454,7 +455,8 @@ def _tags(subscription: dict[str, Any]) -> list[str] | None:
     kind = subscription.get("expressionType") or "TAG"
     if kind != "TAG":
         raise Refused(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"expression type {kind} is not served\nhint: select by tags: TAG"
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"expression type {kind} is not supported\nhint: select by tags: TAG",
         )
     try:
         tags = parse_tags(subscription.get("subString"))

@@ -29,25 +29,28 @@ _FIRST_VERSION = 313  # RocketMQ's number of 4.5.0. Each later release takes two
 _COUNTERS = {
     "connections_accepted": ("txstore_connections_accepted", "Connections that were accepted."),
     "connections_refused": ("txstore_connections_refused", "Connections beyond connections_max."),
-    "connections_dropped": ("txstore_connections_dropped", "Connections closed for what they sent or did not read."),
+    "connections_dropped": (
+        "txstore_connections_dropped",
+        "Connections closed because of what they sent or did not read.",
+    ),
     "connections_over_budget": (
         "txstore_connections_over_budget",
-        "Connections among those dropped that held more memory than there was for each.",
+        "Dropped connections that held more memory than their share.",
     ),
-    "handshakes_failed": ("txstore_handshakes_failed", "Connections that did not come to TLS where they had to."),
-    "frames_malformed": ("txstore_frames_malformed", "Frames that were none."),
+    "handshakes_failed": ("txstore_handshakes_failed", "Connections without the required TLS handshake."),
+    "frames_malformed": ("txstore_frames_malformed", "Malformed frames received."),
     "requests_refused": ("txstore_requests_refused", "Requests answered with an error."),
-    "requests_not_signed": ("txstore_requests_not_signed", "Requests that no known account had signed."),
-    "requests_not_allowed": ("txstore_requests_not_allowed", "Requests beyond their account's rights."),
+    "requests_not_signed": ("txstore_requests_not_signed", "Requests without the signature of a known account."),
+    "requests_not_allowed": ("txstore_requests_not_allowed", "Requests without permission."),
 }
 _GAUGES = {
     "connections": ("txstore_connections", "Connections that are open."),
     "memory_held": (
         "txstore_memory_held_bytes",
-        "Bytes of frames that are not whole, answers that wait to be read and requests that wait.",
+        "Bytes of incomplete frames, unread responses and waiting requests.",
     ),
     "pulls_held": ("txstore_pulls_held", "Pulls that wait for messages."),
-    "requests_waiting": ("txstore_requests_waiting", "Requests that wait to be decided."),
+    "requests_waiting": ("txstore_requests_waiting", "Requests that wait for a thread."),
 }
 _FAILURES = ((DiskFullError, "disk_full"), (StorePoisonedError, "poisoned"))
 _REASONS = ("disk_full", "poisoned", "other")
@@ -153,25 +156,25 @@ class _Collector:
             for one in topics
         ]
         yield self._histogram("rocketmq_finish_message_latency", text, times, _TOPIC)
-        text = "Transactions that were given up, and parked."
+        text = "Transactions that were discarded."
         rows = [((one.topic,), one.discarded) for one in topics]
         yield self._counter("txstore_discarded_messages", text, rows, _TOPIC)
-        text = "Ends of transactions by what came of them."
+        text = "Ends of transactions, by result."
         ends = [((end,), counters[f"ends_{end}"]) for end in _ENDS]
         yield self._counter("txstore_transaction_ends", text, ends, ("result",))
-        text = "Checks that were sent, and what they brought."
+        text = "Checks of transactions, sent and by result."
         checks = [((result,), counters[name]) for result, name in _CHECKS.items()]
         yield self._counter("txstore_transaction_checks", text, checks, ("result",))
 
     def _pending(self) -> Iterator[Any]:
         pending = self._server.broker.store.pending()
         rows = _sums(((topic,), count) for topic, _, count, _ in pending)
-        yield self._gauge("rocketmq_half_messages", "Transactions that pend.", rows, _TOPIC)
+        yield self._gauge("rocketmq_half_messages", "Pending transactions.", rows, _TOPIC)
         rows = _sums(((group,), count) for _, group, count, _ in pending)
-        text = "Transactions that pend, by who began them."
+        text = "Pending transactions, by producer group."
         yield self._gauge("txstore_pending_transactions", text, rows, ("producer_group",))
         oldest = max((age_ms for _, _, _, age_ms in pending), default=0)
-        text = "Age of the transaction that pends longest; 0: none does."
+        text = "Age of the oldest pending transaction; 0 if none is pending."
         yield self._gauge("txstore_oldest_pending_seconds", text, [((), max(0, oldest) / 1000)])
 
     # The store
@@ -180,7 +183,7 @@ class _Collector:
         failure = self._server.failure()
         found = next((reason for kind, reason in _FAILURES if isinstance(failure, kind)), "other")
         reasons = [((reason,), int(failure is not None and reason == found)) for reason in _REASONS]
-        text = "1: the store takes no messages now, for this reason."
+        text = "1 if the store accepts no messages, for this reason."
         yield self._gauge("txstore_store_unavailable", text, reasons, ("reason",))
         broker = self._server.broker
         stat = broker.stat()

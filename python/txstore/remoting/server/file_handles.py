@@ -27,7 +27,7 @@ def connections_within_limit(asked: int) -> int:
     free = limit - taken
     found = min(asked, free - min(RESERVE, free // 2))
     if found < 1:
-        text = f"the process may open {limit} files and has {taken} open: none is left for connections"
+        text = f"the process may open {limit} files and has {taken} open, so none are left for connections"
         raise TooManyFilesError(f"{text}\nhint: raise the limit (ulimit -n, LimitNOFILE)")
     if found < asked:
         text = "at most %d connections, not %d: the process may open %d files, has %d open and keeps %d for the store"

@@ -35,11 +35,13 @@ class MetricsServer:
     def __init__(self, server: "Server", address: str) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isascii() or not port.isdigit():
-            raise InvalidOptionError(f"metrics {address!r} is no address\nhint: 127.0.0.1:9100", option="metrics")
+            raise InvalidOptionError(
+                f"metrics: expected HOST:PORT, got {address!r}\nhint: 127.0.0.1:9100", option="metrics"
+            )
         try:
             self._http = _HttpServer(host.strip("[]"), int(port), server)
         except (OSError, OverflowError) as error:
-            raise StoreIOError(f"cannot listen at {address}: {error}\nhint: give another address") from error
+            raise StoreIOError(f"cannot listen at {address}: {error}\nhint: use another address") from error
         self.address = f"{host}:{self._http.server_address[1]}"
         self._thread = threading.Thread(target=self._http.serve_forever, name="txstore-metrics", daemon=True)
         self._thread.start()
@@ -104,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/metrics":
             self._metrics()
         else:
-            self._say(404, b"there are /healthz, /readyz and /metrics\n")
+            self._say(404, b"not found, see /healthz, /readyz and /metrics\n")
 
     def _ready(self) -> None:
         failure = self.server.failure()

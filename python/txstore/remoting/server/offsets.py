@@ -47,9 +47,7 @@ class Offsets:
             self._must_be_there(topic, group, _queue(fields))
         found = self._broker.consumer_offset(topic, group, _queue(fields))
         if found is None:
-            raise Refused(
-                ResponseCode.QUERY_NOT_FOUND, f"group {group} has no offset in {topic} yet: it begins where it likes"
-            )
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, f"group {group} has no offset in {topic} yet")
         return _offset(found)
 
     def update(self, request: Request) -> Reply:
@@ -82,7 +80,7 @@ class Offsets:
         # A progress that is stored stays valid after its topic was deleted.
         known = self._broker.store.consumer_offset(retries, name, queue_id) is not None
         if not of or not (known or self._broker.has_topic(of)):
-            remark = f"group {name[:_SHOWN]} has no progress of its own in {retries}"
+            remark = f"{name[:_SHOWN]} is not a progress of group {group[:_SHOWN]} in {retries}, expected GROUP%TOPIC"
             raise Refused(ResponseCode.INVALID_PARAMETER, remark)
 
     def search(self, request: Request) -> Reply:
@@ -111,10 +109,10 @@ class Offsets:
         fields = request.fields
         topic, group, moment = text(fields, "topic"), text(fields, "group"), number(fields, "timestamp")
         if number(fields, "queueId", -1) >= 0 or number(fields, "offset", -1) >= 0:
-            remark = "a reset of one queue, or to an offset, is not served\nhint: all queues to a time, or to their end"
+            remark = "resetting one queue, or to an offset, is not supported\nhint: reset all to a time or the end"
             raise Refused(ResponseCode.INVALID_PARAMETER, remark)
-        places = self._broker.reset_offsets(group, topic, utc(moment) if moment >= 0 else ConsumeFromWhere.LAST)
-        rows = {(topic, queue_id): place for queue_id, place in places.items()}
+        offsets = self._broker.reset_offsets(group, topic, utc(moment) if moment >= 0 else ConsumeFromWhere.LAST)
+        rows = {(topic, queue_id): queue_offset for queue_id, queue_offset in offsets.items()}
         body = b"{" + queue_table("offsetTable", self._broker.config.broker_name, rows) + b"}"
         told = {"group": group, "isForce": "true", "timestamp": str(moment), "topic": topic}
         self._clients.tell(group, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body)
@@ -189,17 +187,21 @@ def _asked(request: Request) -> tuple[str, str, list[tuple[tuple[str, int], dict
     said = json_body(request)
     group, client_id, queues = said.get("consumerGroup"), said.get("clientId"), said.get("mqSet")
     if not isinstance(group, str) or not isinstance(client_id, str) or not isinstance(queues, list):
-        raise Refused(ResponseCode.INVALID_PARAMETER, "the request lacks consumerGroup, clientId or mqSet")
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, "consumerGroup, clientId or mqSet is missing or has the wrong type"
+        )
     validate_group(group)
     must_be_short(client_id, "clientId")
     if len(queues) > _QUEUES_MAX:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"a request names {_QUEUES_MAX} queues at most")
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"mqSet has {len(queues)} queues, at most {_QUEUES_MAX} are allowed"
+        )
     found = []
     for queue in queues:
-        place = queue.get("queueId") if isinstance(queue, dict) else None
-        if not isinstance(place, int) or not isinstance(queue.get("topic"), str):
+        queue_id = queue.get("queueId") if isinstance(queue, dict) else None
+        if not isinstance(queue_id, int) or not isinstance(queue.get("topic"), str):
             raise Refused(ResponseCode.INVALID_PARAMETER, "mqSet has an entry without topic or queueId")
-        found.append(((queue["topic"], place), queue))
+        found.append(((queue["topic"], queue_id), queue))
     return group, client_id, found
 
 

@@ -41,11 +41,11 @@ class Queries:
         }
         return Reply(fields=last, body=_records(found))
 
-    def by_place(self, request: Request) -> Reply:
+    def by_offset(self, request: Request) -> Reply:
         found = self._broker.store.read_at(number(request.fields, "offset"))
         # Discarded transactions are shown: RocketMQ's tools read them before they resume them.
         if is_system_topic(found.topic) and found.topic != DISCARD_TOPIC:
-            raise Refused(ResponseCode.QUERY_NOT_FOUND, "no message of a client begins there")
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, "there is no message of a client at this offset")
         return Reply(body=found.record)
 
 

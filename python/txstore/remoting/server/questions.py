@@ -133,14 +133,16 @@ class Questions:
     def _record(self, message_id: str) -> bytes:
         """Returns the record that an offset id names. Raises Refused if the id is invalid or of a system topic."""
         try:
-            place = int(message_id[-16:], 16)
+            physical_offset = int(message_id[-16:], 16)
         except ValueError:
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"msgId {message_id[:60]!r} names no place") from None
-        found = self._broker.store.read_at(place)
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"msgId must end with 16 hex digits, got {message_id[:60]!r}"
+            ) from None
+        found = self._broker.store.read_at(physical_offset)
         if is_system_topic(found.topic):
-            raise Refused(ResponseCode.QUERY_NOT_FOUND, "no message of a client begins there")
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, "there is no message of a client at this offset")
         return found.record
 
 
 def _offline(client_id: str) -> Reply:
-    return Reply(ResponseCode.SYSTEM_ERROR, f"consumer {client_id} is not connected any more")
+    return Reply(ResponseCode.SYSTEM_ERROR, f"consumer {client_id} is no longer connected")

@@ -105,10 +105,14 @@ def number(fields: Mapping[str, str], name: str, otherwise: int | None = None) -
         return otherwise
     digits = text(fields, name)
     if not digits.isascii() or not digits.removeprefix("-").isdigit() or len(digits) > 20:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"the field {name} cannot be {digits[:40]!r}")
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"the field {name} must be an integer of 64 bits, got {digits[:40]!r}"
+        )
     found = int(digits)
     if not -(2**63) <= found < 2**63:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"the field {name} cannot be {digits[:40]!r}")
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"the field {name} must be an integer of 64 bits, got {digits[:40]!r}"
+        )
     return found
 
 
@@ -128,7 +132,7 @@ def json_body(request: Request) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise Refused(ResponseCode.INVALID_PARAMETER, "the body is no JSON object")
+        raise Refused(ResponseCode.INVALID_PARAMETER, "the body must be a JSON object")
     return value
 
 

@@ -32,7 +32,7 @@ class Retries:
         message = self._broker.store.read_at(number(fields, "offset"))
         if is_system_topic(message.topic):
             # A half message is not delivered before it is committed, so no consumer may send it back.
-            raise Refused(ResponseCode.QUERY_NOT_FOUND, "no message of a client begins there")
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, "there is no message of a client at this offset")
         if message.topic == dead_letter_topic(group):
             return OK  # It is a dead letter already.
         times = number(fields, "maxReconsumeTimes", _TIMES_MAX)
@@ -40,13 +40,15 @@ class Retries:
         return OK
 
     def resume(self, request: Request) -> Reply:
-        """Makes a discarded transaction pending again, by the offset id of its parked copy. Checks start again."""
-        place = text(request.fields, "msgId")[-16:]
+        """Makes a discarded transaction pending again, by the offset id of its copy. Checks start again."""
+        digits = text(request.fields, "msgId")[-16:]
         try:
-            parked = self._broker.store.read_at(int(place, 16))
+            discarded = self._broker.store.read_at(int(digits, 16))
         except ValueError:
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"msgId ends with {place!r}, which is no place") from None
-        if parked.topic != DISCARD_TOPIC:
-            raise Refused(ResponseCode.QUERY_NOT_FOUND, "no transaction that was given up stands there")
-        self._broker.resume(parked.message_id)
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"msgId must end with 16 hex digits, got {digits!r}"
+            ) from None
+        if discarded.topic != DISCARD_TOPIC:
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, "there is no discarded transaction at this offset")
+        self._broker.resume(discarded.message_id)
         return OK

@@ -45,7 +45,7 @@ class Routes:
         return Reply(body=json_of(tables))
 
     def key_value(self, request: Request) -> Reply:
-        raise Refused(ResponseCode.QUERY_NOT_FOUND, "no such configuration is kept here")
+        raise Refused(ResponseCode.QUERY_NOT_FOUND, "this server has no such configuration")
 
     def broker(self) -> dict[str, object]:
         """Returns this broker's entry in routes (RocketMQ's BrokerData)."""

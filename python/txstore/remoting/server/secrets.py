@@ -54,10 +54,10 @@ class TlsFiles:
         Raises InvalidOptionError, which names the option and the file.
         """
         if mode not in _MODES:
-            raise InvalidOptionError(f"tls {mode!r} is neither enforcing nor permissive", option="tls")
+            raise InvalidOptionError(f"tls must be enforcing or permissive, got {mode!r}", option="tls")
         if not 0 < handshake_seconds <= 3600:
             raise InvalidOptionError(
-                f"tls_handshake_time_out {handshake_seconds!r} is out of range\nhint: up to an hour, in seconds",
+                f"tls_handshake_time_out {handshake_seconds!r} is out of range\nhint: in seconds, up to 3600",
                 option="tls_handshake_time_out",
             )
         if certificate is None or key is None:
@@ -65,7 +65,7 @@ class TlsFiles:
                 return None
             missing = "tls_cert" if certificate is None else "tls_key"
             raise InvalidOptionError(
-                f"{missing} is missing\nhint: TLS takes a certificate and its key: tls_cert and tls_key", option=missing
+                f"{missing} is missing\nhint: TLS needs a certificate and its key: tls_cert and tls_key", option=missing
             )
         client_authority = None if authority is None else _read(authority, "tls_ca")[0]
         return cls(
@@ -110,14 +110,16 @@ def read_accounts(path: FilePath | None) -> tuple[list[Account] | None, Version]
         return None, None
     content, facts = _read(path, "accounts")
     if facts.st_mode & 0o077:
-        raise _wrong(path, f"others than its owner may touch it (mode {stat.S_IMODE(facts.st_mode):04o})", "chmod 600")
+        raise _wrong(
+            path, f"users other than its owner have access (mode {stat.S_IMODE(facts.st_mode):04o})", "chmod 600"
+        )
     try:
         accounts = parse_accounts(content.decode())
     except InvalidOptionError as error:
         # Without the cause, whose text may contain a line of the file.
         raise _wrong(path, *str(error).split("\nhint: ")) from None
     except UnicodeDecodeError:
-        raise _wrong(path, "it is no UTF-8", "write it as TOML") from None
+        raise _wrong(path, "not valid UTF-8", "accounts are TOML, which is UTF-8") from None
     return accounts, _version(facts)
 
 
@@ -135,23 +137,23 @@ def parse_accounts(text: str) -> list[Account]:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         where = str(error).rpartition("(")[2].rstrip(")")
-        raise _invalid(f"it is no TOML, {where}", "docs/serve.md shows one") from None
+        raise _invalid(f"not valid TOML, {where}", "docs/serve.md shows an example") from None
     return [_account(key, said) for key, said in document.items()]
 
 
 def _account(key: str, said: object) -> Account:
     if not isinstance(said, dict):
-        raise _invalid(f"{key!r} stands outside of an account", "each account is a table: [access-key]")
+        raise _invalid(f"{key!r} is outside of an account", "each account is a table: [access-key]")
     if unknown := sorted(said.keys() - set(_FIELDS)):
-        raise _invalid(f"account {key!r} has no field {unknown[0]!r}", f"its fields are {', '.join(_FIELDS)}")
+        raise _invalid(f"account {key!r} has the unknown field {unknown[0]!r}", f"the fields are {', '.join(_FIELDS)}")
     secret, admin = said.get("secret_key"), said.get("admin", False)
     if not isinstance(secret, str) or not _KEY_MIN <= len(secret) <= _KEY_MAX or not _KEY_MIN <= len(key) <= _KEY_MAX:
         raise _invalid(
-            f"account {key!r}: its name and its secret_key take {_KEY_MIN} to {_KEY_MAX} characters each",
-            "a long secret that nobody guesses: openssl rand -hex 20",
+            f"account {key!r}: its name and its secret_key must have {_KEY_MIN} to {_KEY_MAX} characters each",
+            "create a secret with: openssl rand -hex 20",
         )
     if not isinstance(admin, bool):
-        raise _invalid(f"account {key!r}: admin is neither true nor false", "admin = true")
+        raise _invalid(f"account {key!r}: admin must be true or false", "admin = true")
     return Account(
         key,
         secret,
@@ -165,14 +167,14 @@ def _account(key: str, said: object) -> Account:
 
 def _table(key: str, name: str, said: object) -> dict[str, int]:
     if not isinstance(said, Mapping):
-        raise _invalid(f"account {key!r}: {name} is no table", f'{name} = {{ orders = "PUB|SUB" }}')
+        raise _invalid(f"account {key!r}: {name} must be a table", f'{name} = {{ orders = "PUB|SUB" }}')
     return {one: _permission(key, f"{name}.{one}", permission) for one, permission in said.items()}
 
 
 def _permission(key: str, where: str, said: Any) -> int:
     bits = _PERMISSIONS.get(said.replace(" ", "")) if isinstance(said, str) else None
     if bits is None:
-        raise _invalid(f"account {key!r}: {where} is no permission", "DENY, PUB, SUB or PUB|SUB")
+        raise _invalid(f"account {key!r}: {where} must be a permission", "DENY, PUB, SUB or PUB|SUB")
     return bits
 
 

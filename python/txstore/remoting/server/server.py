@@ -140,7 +140,7 @@ class Server:
         Raises StoreIOError for an address that is in use or not available, InvalidOptionError, ReadOnlyError.
         """
         if broker.read_only:
-            raise ReadOnlyError("the store is open read-only: a server needs a writer")
+            raise ReadOnlyError("a server needs a writer, and the store is open read-only")
         self._config = config if config is not None else ServerConfig()
         self._broker = broker
         self._close_broker = close_broker
@@ -228,7 +228,7 @@ class Server:
         StoreClosedError, serve it again.
         """
         if self._closed or self._broker.closed or not self._thread.is_alive():
-            return StoreClosedError("the server has stopped by itself\nhint: its log says why")
+            return StoreClosedError("the server has stopped after an error\nhint: see its log")
         try:
             self._broker.store.check_room()
         except TxStoreError as error:
@@ -299,7 +299,7 @@ class Server:
             self._native.set_secrets(Secrets(None, accounts, version))
             _log.info("read the accounts again", extra={"path": self._broker.path})
         except TxStoreError as error:
-            _log.error("the accounts stay as they were: %s", error, extra={"path": self._broker.path})
+            _log.error("the accounts were not changed: %s", error, extra={"path": self._broker.path})
         finally:
             self._secrets_at = version
 
@@ -369,7 +369,7 @@ class Server:
             RequestCode.UPDATE_BROKER_CONFIG: topics.update_properties,
             RequestCode.GET_BROKER_CONFIG: topics.properties,
             RequestCode.GET_BROKER_RUNTIME_INFO: topics.runtime,
-            RequestCode.VIEW_MESSAGE_BY_ID: queries.by_place,
+            RequestCode.VIEW_MESSAGE_BY_ID: queries.by_offset,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: topics.update_group,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: topics.all_groups,
             RequestCode.GET_TOPIC_STATS_INFO: topics.status,
@@ -434,7 +434,7 @@ class Server:
         elif self._may_wait(request.connection):
             self._slow.submit(self._answer_slowly, request)
         else:
-            remark = "too many requests wait that take long; try again"
+            remark = "too many slow requests are waiting; try again later"
             self._native.answer(request, ResponseCode.SYSTEM_BUSY, remark)
 
     def _may_wait(self, connection: int) -> bool:
@@ -484,9 +484,12 @@ def serve(
     settings = dataclasses.replace(config if config is not None else ServerConfig(), **mine)  # type: ignore[arg-type]
     if isinstance(store, Broker):
         if options or broker_config is not None:
-            raise InvalidOptionError("a broker that is open has its settings already", option="broker_config")
+            raise InvalidOptionError(
+                f"an open broker cannot be given other settings, got {', '.join(options) or 'broker_config'}",
+                option="broker_config",
+            )
         return Server(store, settings)
-    host, port = _place(settings.advertise or settings.listen or BROKER_ADDRESS)
+    host, port = _host_and_port(settings.advertise or settings.listen or BROKER_ADDRESS)
     # Offset message ids contain the address at which clients can query the message.
     opening: dict[str, object] = {"broker_host": host, "broker_port": port} | options
     broker = open_store(store, config=broker_config, **opening)  # type: ignore[arg-type]
@@ -497,7 +500,7 @@ def serve(
         raise
 
 
-def _place(address: str) -> tuple[str, int]:
+def _host_and_port(address: str) -> tuple[str, int]:
     """Returns IP address and port. A host name becomes 127.0.0.1, since records store addresses only."""
     host, _, port = address.rpartition(":")
     try:
@@ -509,11 +512,11 @@ def _place(address: str) -> tuple[str, int]:
 def _listen(broker: Broker, config: ServerConfig, secrets: Secrets) -> RemotingServer:
     wanted = [address for address in (config.listen, config.name_server) if address is not None]
     if not wanted and config.unix is None:
-        raise InvalidOptionError("there is nowhere to listen\nhint: give listen or unix", option="listen")
+        raise InvalidOptionError("no address to listen at\nhint: pass listen or unix", option="listen")
     if config.listen is not None and config.advertise is None and config.listen.startswith(("0.0.0.0:", "[::]:")):
         raise InvalidOptionError(
-            f"listen {config.listen} tells clients no address to come to\n"
-            "hint: advertise='HOST:PORT' says where they reach this machine",
+            f"listen {config.listen} accepts all addresses, so clients need one to connect to\n"
+            "hint: pass advertise='HOST:PORT', where they reach this machine",
             option="advertise",
         )
     unix = None if config.unix is None else Path(config.unix)
@@ -553,13 +556,13 @@ def _warn(config: ServerConfig, secrets: Secrets) -> None:
         if address is None or ipaddress.ip_address(address.rpartition(":")[0].strip("[]")).is_loopback:
             continue
         if secrets.accounts is None:
-            what, hint = "whoever reaches it may send and read", "--accounts FILE says who may do what"
+            what, hint = "every client that reaches it may send and read", "use --accounts FILE"
         elif secrets.tls is None:
-            what, hint = "whoever is on the way reads all, and may repeat it", "--tls-cert FILE and --tls-key FILE"
+            what, hint = "others in the network can read and repeat requests", "use --tls-cert FILE and --tls-key FILE"
         elif not secrets.tls.required:
             what, hint = (
-                "plain connections are served, which others can read and repeat",
-                "--tls enforcing refuses them",
+                "plain connections are accepted, and others in the network can read and repeat them",
+                "use --tls enforcing",
             )
         else:
             continue
@@ -573,7 +576,7 @@ def _clear(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(kind):
-        raise StoreIOError(f"{path} is there and is no socket\nhint: give another file for the socket")
+        raise StoreIOError(f"{path} exists and is not a socket\nhint: use another file for the socket")
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(os.fspath(path))
@@ -581,5 +584,5 @@ def _clear(path: Path) -> None:
             path.unlink()
             return
         except OSError as error:
-            raise StoreIOError(f"{path} cannot be used: {error}\nhint: give another file for the socket") from error
-    raise StoreIOError(f"{path} is served by another process\nhint: stop it, or give another file for the socket")
+            raise StoreIOError(f"{path} cannot be used: {error}\nhint: use another file for the socket") from error
+    raise StoreIOError(f"{path} is in use by another process\nhint: stop it, or use another file for the socket")

@@ -30,7 +30,7 @@ __all__ = ["Topics"]
 
 _READ, _WRITE = 4, 2
 # Without consumeBroadcastEnable: mqadmin sends false for it by default.
-_SETTINGS_OF_GROUPS = ("consumeEnable", "consumeMessageOrderly", "retryMaxTimes")
+_GROUP_SETTINGS = ("consumeEnable", "consumeMessageOrderly", "retryMaxTimes")
 
 
 class _Tables(Protocol):
@@ -56,14 +56,14 @@ class Topics:
         """Tells the engine a topic that it does not know. Creates it for a client that wants to send."""
         topic = asked.name
         if asked.create:
-            self._make(topic)
+            self._create(topic)
         elif not self._broker.has_topic(topic):
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic}")
         reading = len(self._broker.read_queues(topic))
         self._tables.set_topic(topic, reading, len(self._broker.write_queues(topic)))
         return OK
 
-    def _make(self, topic: str) -> None:
+    def _create(self, topic: str) -> None:
         if self._broker.has_topic(topic):
             return
         if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
@@ -72,7 +72,7 @@ class Topics:
                 raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no consumer group {group}")
             self._broker.create_topic(topic, 1)
         elif len(self._broker.topics()) >= self._topics_max:
-            remark = f"topic {topic} is not made: there are {self._topics_max} topics already (topics_max)"
+            remark = f"topic {topic} cannot be created: at most {self._topics_max} are allowed (topics_max)"
             raise Refused(ResponseCode.NO_PERMISSION, remark)
         else:
             self._broker.write_queues(topic)
@@ -84,10 +84,10 @@ class Topics:
         fields = request.fields
         reading, writing = number(fields, "readQueueNums"), number(fields, "writeQueueNums")
         if reading != writing:
-            raise Refused(ResponseCode.INVALID_PARAMETER, "readQueueNums and writeQueueNums differ: not served")
+            raise Refused(ResponseCode.INVALID_PARAMETER, "readQueueNums and writeQueueNums must be equal")
         perm = number(fields, "perm", _READ | _WRITE)
         if perm & (_READ | _WRITE) != _READ | _WRITE:
-            remark = f"perm {perm} is not served\nhint: 6; accounts say who may send and read (--accounts)"
+            remark = f"perm must be 6, got {perm}\nhint: use accounts to restrict clients (--accounts)"
             raise Refused(ResponseCode.INVALID_PARAMETER, remark)
         self._broker.create_topic(text(fields, "topic"), reading)
         return OK
@@ -156,11 +156,11 @@ class Topics:
         said = json_body(request)
         group = said.get("groupName")
         if not isinstance(group, str) or not group:
-            raise Refused(ResponseCode.INVALID_PARAMETER, "the group has no groupName")
+            raise Refused(ResponseCode.INVALID_PARAMETER, "groupName is missing")
         usual = _group(group)
-        for name in _SETTINGS_OF_GROUPS:
+        for name in _GROUP_SETTINGS:
             if name in said and said[name] != usual[name]:
-                remark = f"{name}={said[name]!r} is not served: {usual[name]!r} always, or as the consumers say"
+                remark = f"{name} must be {usual[name]!r}, got {said[name]!r}: consumers have their own settings"
                 raise Refused(ResponseCode.INVALID_PARAMETER, remark)
         self._broker.create_group(group)
         return OK
@@ -169,9 +169,7 @@ class Topics:
         """Deletes a consumer group by the broker's rules. Refuses one with connected consumers."""
         group = text(request.fields, "groupName")
         if self._clients.counts(group)["consumers"]:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR, f"group {group} has consumers that are connected\nhint: stop them first"
-            )
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"group {group} has connected consumers\nhint: stop them first")
         self._broker.delete_group(group)
         return OK
 
@@ -220,7 +218,7 @@ class Topics:
     def runtime(self, request: Request) -> Reply:
         """Returns the broker's statistics, all of them as text."""
         stat, counters = self._broker.stat(), self._tables.counters()
-        figures: dict[str, object] = {
+        statistics: dict[str, object] = {
             "bootTimestamp": self._began_ms,
             "brokerVersionDesc": f"txstore {_native.__version__}",
             "brokerVersion": 479,
@@ -232,7 +230,7 @@ class Topics:
             "runtime": f"{(time.time_ns() // 1_000_000 - self._began_ms) // 1000} s",
             **counters,
         }
-        return Reply(body=json_of({"table": {name: str(value) for name, value in figures.items()}}))
+        return Reply(body=json_of({"table": {name: str(value) for name, value in statistics.items()}}))
 
     def properties(self, request: Request) -> Reply:
         """Returns the settings as a properties file."""
@@ -252,7 +250,8 @@ class Topics:
 
     def update_properties(self, request: Request) -> Reply:
         raise Refused(
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "settings are given where the server starts; they do not change"
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            "settings cannot change while the server runs\nhint: pass them when it starts",
         )
 
     def system_names(self, request: Request) -> Reply:
