@@ -26,7 +26,7 @@ import pytest
 import txstore
 from tests.frames import Wire
 from tests.remoting_requests import COMMIT, END, PULL, SEND_V2, ending, half, heartbeat, pulling
-from tests.unit.test_server_figures import WITH_FIGURES, Seen
+from tests.unit.test_server_metrics import WITH_FIGURES, Seen
 from txstore import Broker, Server
 
 pytest.importorskip("typer")

@@ -29,12 +29,12 @@ from txstore.errors import (
     StoreClosedError,
     StoreForkedError,
 )
-from txstore.remoting import sharing
+from txstore.remoting import rebalance
 from txstore.remoting.codes import refusal
 from txstore.remoting.heartbeat import heartbeat
 from txstore.remoting.offsets import Offsets
 from txstore.remoting.options import ConnectOptions
-from txstore.remoting.resets import parse_offset_table
+from txstore.remoting.reset_offset import parse_offset_table
 from txstore.remoting.route import Queue, QueueNumbers, parse_route
 
 # Bytes
@@ -376,7 +376,7 @@ def test_closing_ends_a_send_that_waits_in_another_thread(answering: Any) -> Non
 def test_a_client_that_is_named_twice_is_one(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker names clients by connection, so one that has just lost its own is there twice."""
     named: list[str] = []
-    monkeypatch.setattr(sharing, "_consumer_ids", lambda answer: named)
+    monkeypatch.setattr(rebalance, "_consumer_ids", lambda answer: named)
     with txstore.connect(served) as remote:
         named += [remote.client_id] * 2
         for number in range(8):

@@ -2,8 +2,8 @@
 
 `connect` opens a connection. `broker` is its blocking interface and `client` the asyncio client below it.
 `connection` and `connections` transport frames; `route` parses topic routes; `sending` sends messages and ends
-transactions; `reader` pulls messages ahead; `checks` answers transaction checks; `sharing` rebalances the queues of a
-consumer group; `offsets` and `places` keep its offsets. Rust encodes and decodes frames and records.
+transactions; `pull` pulls messages ahead; `checks` answers transaction checks; `rebalance` divides the queues of a
+consumer group; `offset_store` and `offsets` keep its offsets. Rust encodes and decodes frames and records.
 `server` serves a store in this process.
 """
 

@@ -36,16 +36,16 @@ from txstore.message import (
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
 from txstore.remoting.checks import Checks
 from txstore.remoting.client import Client
+from txstore.remoting.consumer_running_info import ConsumerRunningInfo
 from txstore.remoting.heartbeat import offset_group, offset_name
 from txstore.remoting.loop import LoopThread, run_on
+from txstore.remoting.offset_store import OffsetStore
 from txstore.remoting.offsets import Offsets
 from txstore.remoting.options import ConnectOptions
-from txstore.remoting.places import Places
-from txstore.remoting.reader import Puller
-from txstore.remoting.resets import Resets
-from txstore.remoting.running import Running
+from txstore.remoting.pull import Puller
+from txstore.remoting.rebalance import Rebalance, is_clustering
+from txstore.remoting.reset_offset import ResetOffset
 from txstore.remoting.sending import RemoteEnd, RemoteSent, Sending
-from txstore.remoting.sharing import Sharing, shares
 
 __all__ = ["RemoteBroker", "Session"]
 
@@ -90,15 +90,15 @@ class Session:
         self.offsets = Offsets()
         self.sending = Sending(self.client)
         self.checks = Checks(self.client, self.sending)
-        self.sharing = Sharing(self.client)
-        self.places = Places(self.client, self.offsets)
-        self.resets = Resets(self.client, self.offsets)
-        self.running = Running(self.client, self.sharing, self.places, self.offsets)
+        self.rebalance = Rebalance(self.client)
+        self.offset_store = OffsetStore(self.client, self.offsets)
+        self.reset_offset = ResetOffset(self.client, self.offsets)
+        self.running_info = ConsumerRunningInfo(self.client, self.rebalance, self.offset_store, self.offsets)
 
     async def close(self) -> None:
         """Reports acknowledged offsets, unregisters the producer groups and closes the connections."""
         try:
-            await self.places.tell(self.offsets.untold())
+            await self.offset_store.tell(self.offsets.untold())
             for group in {producer.group for producer in self.client.producers.all()}:
                 await self.client.leave_group(producer_group=group)
         finally:
@@ -124,7 +124,7 @@ class RemoteBroker:
         self._pullers: weakref.WeakValueDictionary[int, Puller] = weakref.WeakValueDictionary()
         self._finalizer = weakref.finalize(self, _disconnect, session, loop, self._process, stop)
         self.local_transaction_ended = session.sending.local_transaction_ended
-        self.share_of = session.sharing.share_of
+        self.share_of = session.rebalance.share_of
 
     @classmethod
     def connect(cls, address: str, options: ConnectOptions) -> Self:
@@ -323,13 +323,13 @@ class RemoteBroker:
         return puller
 
     def send_back(self, message: ReceivedMessage, group: str, delay_level: int, max_reconsume_times: int, /) -> None:
-        self._run(self._session.places.send_back(message, group, delay_level, max_reconsume_times))
+        self._run(self._session.offset_store.send_back(message, group, delay_level, max_reconsume_times))
 
     def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        return self._run(self._session.places.search(topic, queue_id, timestamp_ms))
+        return self._run(self._session.offset_store.search(topic, queue_id, timestamp_ms))
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        return self._run(self._session.places.queue_range(topic, queue_id))
+        return self._run(self._session.offset_store.queue_range(topic, queue_id))
 
     def wait(self, physical_offset: int, timeout_ms: int) -> int:
         """Waits until the count of arrivals is above `physical_offset`, and returns it.
@@ -340,7 +340,7 @@ class RemoteBroker:
         return self._client.arrivals.wait(physical_offset, timeout_ms / 1000)
 
     def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None:
-        return self._run(self._session.places.consumer_offset(topic, group, queue_id))
+        return self._run(self._session.offset_store.consumer_offset(topic, group, queue_id))
 
     def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
         """Sets a group's queue offset: at once in this client, later at the broker.
@@ -358,7 +358,7 @@ class RemoteBroker:
 
     def write_offsets(self) -> None:
         """Reports all acknowledged offsets to the brokers now."""
-        self._run(self._session.places.tell(self._session.offsets.untold()))
+        self._run(self._session.offset_store.tell(self._session.offsets.untold()))
 
     def register_consumer(self, consumer: ConsumerMember) -> int:
         """Registers a consumer and returns its id.
@@ -378,14 +378,14 @@ class RemoteBroker:
     async def _join(self, consumer: ConsumerMember) -> None:
         await self._client.route_anew(consumer.topic)
         await self._client.tell_now()
-        if shares(consumer):
-            await self._session.sharing.refresh(consumer.group)
+        if is_clustering(consumer):
+            await self._session.rebalance.refresh(consumer.group)
             await self._client.route_anew(retry_topic(consumer.group))
 
     def lock_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> bool:
         if not self._client.members.lock_queue(consumer, topic, queue_id):
             return False
-        if not consumer.orderly or self._run(self._session.sharing.lock(consumer, topic, queue_id)):
+        if not consumer.orderly or self._run(self._session.rebalance.lock(consumer, topic, queue_id)):
             return True
         self._client.members.unlock_queue(consumer, topic, queue_id)
         return False
@@ -399,9 +399,9 @@ class RemoteBroker:
         self._client.members.unlock_queue(consumer, topic, queue_id)
 
     async def _leave_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> None:
-        await self._session.places.let_go(topic, offset_name(consumer, topic), queue_id)
+        await self._session.offset_store.let_go(topic, offset_name(consumer, topic), queue_id)
         try:
-            await self._session.sharing.unlock(consumer, topic, queue_id)
+            await self._session.rebalance.unlock(consumer, topic, queue_id)
         except TxStoreError as error:
             _log.info(
                 "a queue could not be unlocked, its lock expires by itself: %s", error, extra={"group": consumer.group}
@@ -417,10 +417,10 @@ class RemoteBroker:
 
     async def _leave(self, consumer: ConsumerMember) -> None:
         """Unregisters a consumer. Reports its offsets first, so that the queues' next readers continue there."""
-        await self._session.sharing.unlock_all(consumer)
+        await self._session.rebalance.unlock_all(consumer)
         rows = self._session.offsets.untold()
         try:
-            await self._session.places.tell(rows)
+            await self._session.offset_store.tell(rows)
         except TxStoreError as error:
             _log.warning("acknowledged offsets could not be reported yet: %s", error, extra={"group": consumer.group})
         retries = retry_topic(consumer.group)

@@ -1,4 +1,4 @@
-"""Keeps acknowledged queue offsets until brokers know them. `places` sends them.
+"""Keeps acknowledged queue offsets until brokers know them. `offset_store` reports them.
 
 In:     queue offsets that consumers acknowledge.
 Out:    offsets to report to brokers, each once.

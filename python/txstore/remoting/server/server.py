@@ -37,12 +37,12 @@ from txstore.broker import open as open_store
 from txstore.config import BrokerConfig
 from txstore.errors import InvalidOptionError, ReadOnlyError, StoreClosedError, StoreIOError, TxStoreError
 from txstore.remoting.codes import RequestCode, ResponseCode
+from txstore.remoting.server.admin_relay import AdminRelay
 from txstore.remoting.server.clients import Clients, GroupLimits
 from txstore.remoting.server.file_handles import connections_within_limit
-from txstore.remoting.server.metrics import MetricsServer
+from txstore.remoting.server.http import HttpServer
 from txstore.remoting.server.offsets import Locks, Offsets
 from txstore.remoting.server.queries import Queries
-from txstore.remoting.server.questions import Questions
 from txstore.remoting.server.request import (
     Refused,
     Reply,
@@ -146,7 +146,7 @@ class Server:
         self._close_broker = close_broker
         self._monotonic = monotonic
         self._closed = False
-        self._metrics: MetricsServer | None = None
+        self._metrics: HttpServer | None = None
         self._lock = threading.Lock()
         secrets = _secrets(self._config)
         self._secrets_at = secrets.version
@@ -158,7 +158,7 @@ class Server:
         self._routes = Routes(broker, self._config.advertise or self.address or BROKER_ADDRESS)
         limits = GroupLimits(self._config.groups_max, self._config.auto_create_subscription_group)
         self._clients = Clients(broker, self, monotonic, limits)
-        self._questions = Questions(broker, self._clients, self, monotonic)
+        self._admin_relay = AdminRelay(broker, self._clients, self, monotonic)
         self._locks = Locks(broker, monotonic, self._native.set_orderly)
         routes, topics_max = self._routes, self._config.topics_max
         self._topics = Topics(broker, self._native, self._clients, lambda: routes.address, topics_max)
@@ -172,7 +172,7 @@ class Server:
         self._thread.start()
         try:
             if self._config.metrics is not None:
-                self._metrics = MetricsServer(self, self._config.metrics)
+                self._metrics = HttpServer(self, self._config.metrics)
         except BaseException:
             self._close_broker = False  # The caller closes the broker if the server does not start.
             self.close()
@@ -336,7 +336,7 @@ class Server:
 
     def _table(self) -> tuple[dict[int, Handler], dict[int, Handler]]:
         """Returns the handlers by request code: the fast ones, and those that may take long."""
-        routes, clients, locks, questions = self._routes, self._clients, self._locks, self._questions
+        routes, clients, locks, admin_relay = self._routes, self._clients, self._locks, self._admin_relay
         offsets, retries, queries = Offsets(self._broker, clients), Retries(self._broker), Queries(self._broker)
         topics = self._topics
         at_once: dict[int, Handler] = {
@@ -358,9 +358,9 @@ class Server:
             RequestCode.GET_BROKER_CLUSTER_INFO: routes.cluster,
             RequestCode.GET_CONSUMER_CONNECTION_LIST: clients.consumer_connections,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: clients.producer_connections,
-            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: questions.status,
-            RequestCode.GET_CONSUMER_RUNNING_INFO: questions.running_info,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: questions.consume_directly,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: admin_relay.status,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: admin_relay.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: admin_relay.consume_directly,
         }
         slow: dict[int, Handler] = {
             RequestCode.QUERY_MESSAGE: queries.by_key,
@@ -399,7 +399,7 @@ class Server:
             event = self._native.next_event(_POLL_MS)
             if event is not None:
                 self._dispatch(event)
-            self._questions.expire()
+            self._admin_relay.expire()
             if self._monotonic() >= tick:
                 tick = self._monotonic() + _TICK_SECONDS
                 self._clients.expire()
@@ -415,10 +415,10 @@ class Server:
             case NewProducer():
                 self._answer(event, self._producer)
             case ClientAnswer():
-                self._questions.answered(event)
+                self._admin_relay.answered(event)
             case ConnectionClosed():
                 self._clients.closed(event.connection)
-                self._questions.closed(event.connection)
+                self._admin_relay.closed(event.connection)
             case ConnectionRefused():
                 fields = {"client": event.address, "reason": event.reason}
                 _log.warning("a connection was closed: %s", event.reason, extra=fields)

@@ -19,24 +19,24 @@ from txstore.remoting.client import Client
 from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.remoting.connection import Connection
 from txstore.remoting.heartbeat import offset_group, offset_name, subscription
+from txstore.remoting.offset_store import OffsetStore
 from txstore.remoting.offsets import Offsets
-from txstore.remoting.places import Places
+from txstore.remoting.rebalance import Rebalance, is_clustering
 from txstore.remoting.route import Queue
-from txstore.remoting.sharing import Sharing, shares
 
-__all__ = ["Running"]
+__all__ = ["ConsumerRunningInfo"]
 
 _VERSION = "V5_3_3"  # The protocol's version.
 _NO_OFFSET = -1  # RocketMQ's clients report this for a queue without an offset.
 
 
-class Running:
+class ConsumerRunningInfo:
     """Answers requests about the consumers of one client. Used on its loop only."""
 
-    def __init__(self, client: Client, sharing: Sharing, places: Places, offsets: Offsets) -> None:
+    def __init__(self, client: Client, rebalance: Rebalance, offset_store: OffsetStore, offsets: Offsets) -> None:
         self._client = client
-        self._sharing = sharing
-        self._places = places
+        self._rebalance = rebalance
+        self._offset_store = offset_store
         self._offsets = offsets
         self._began_ms = time.time_ns() // 1_000_000
         client.listeners[RequestCode.GET_CONSUMER_RUNNING_INFO] = self._hear
@@ -63,7 +63,7 @@ class Running:
 
     async def _info(self, members: Sequence[ConsumerMember]) -> bytes:
         topics = {member.topic: member.tags for member in members}
-        topics |= {retry_topic(member.group): None for member in members if shares(member)}
+        topics |= {retry_topic(member.group): None for member in members if is_clustering(member)}
         queues: dict[tuple[str, Queue], int] = {}
         for topic in topics:
             queues |= await self._offsets_of(members, topic)
@@ -93,15 +93,15 @@ class Running:
         return found
 
     def _queues(self, member: ConsumerMember, topic: str) -> Sequence[int]:
-        if shares(member):
-            return self._sharing.share_of(member, topic)
+        if is_clustering(member):
+            return self._rebalance.share_of(member, topic)
         route = self._client.routes.get(topic)
         return [] if route is None else [self._client.numbers.number(queue) for queue in route.read]
 
     async def _offset(self, member: ConsumerMember, topic: str, number: int) -> int:
         name = offset_name(member, topic)
         if topic == member.topic:
-            offset = await self._places.consumer_offset(topic, name, number)
+            offset = await self._offset_store.consumer_offset(topic, name, number)
         else:
             # Asking the broker would record its answer as the offset where this consumer begins in the retry topic.
             offset = self._offsets.get(topic, name, number)

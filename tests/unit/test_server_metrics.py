@@ -32,7 +32,7 @@ from tests.remoting_requests import (
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
 from txstore import Broker, LocalTransactionState, Message, Server, ServerConfig, TransactionListener
-from txstore.remoting.server import figures
+from txstore.remoting.server import metrics
 
 parser = pytest.importorskip("prometheus_client.parser")
 
@@ -243,14 +243,14 @@ def test_what_pends_is_told_behind_a_restart(open_store: OpenStore, tmp_path: Pa
 
 
 def test_names_that_clients_invent_are_bounded(server: Server, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "_ROWS_MAX", 3)
+    monkeypatch.setattr(metrics, "_ROWS_MAX", 3)
     for number in range(5):
         for _ in range(1 + (number == 2)):
             wire.call(SEND_V2, half(group=f"g{number}", unique_id=f"ID{number}{_}"), b"tx")
     pending = Seen(server).all("txstore_pending_transactions")
     assert len(pending) == 3
     assert pending[labels(producer_group="g2")] == 2
-    assert pending[labels(producer_group=figures.OTHER)] == 3
+    assert pending[labels(producer_group=metrics.OTHER)] == 3
     assert sum(pending.values()) == 6
 
 

@@ -17,7 +17,7 @@ from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.remoting.server.clients import Clients
 from txstore.remoting.server.request import Refused, Reply, Request, json_of, text, text_or
 
-__all__ = ["Asker", "Questions"]
+__all__ = ["AdminRelay", "Asker"]
 
 _ANSWER_SECONDS = 10.0
 # The body is not valid JSON, since its keys are objects: {"consumerTable":{},"messageQueueTable":{{…}:5,{…}:7}}
@@ -42,7 +42,7 @@ class _Asked:
     done: Done
 
 
-class Questions:
+class AdminRelay:
     """The relayed requests of a server. Used on the server's thread only. `monotonic` returns seconds."""
 
     def __init__(self, broker: Broker, clients: Clients, line: Asker, monotonic: Callable[[], float]) -> None:
@@ -55,7 +55,7 @@ class Questions:
     # Requests, each answered later
 
     def running_info(self, request: Request) -> None:
-        self._pass_on(request, RequestCode.GET_CONSUMER_RUNNING_INFO, ("consumerGroup", "clientId", "jstackEnable"))
+        self._relay(request, RequestCode.GET_CONSUMER_RUNNING_INFO, ("consumerGroup", "clientId", "jstackEnable"))
 
     def consume_directly(self, request: Request) -> None:
         """Asks a consumer to handle one message again, out of order. Its offsets do not change."""
@@ -63,7 +63,7 @@ class Questions:
         if message_id := request.fields.get("msgId"):
             body = self._record(message_id)
         names = ("consumerGroup", "clientId", "msgId", "topic")
-        self._pass_on(request, RequestCode.CONSUME_MESSAGE_DIRECTLY, names, body)
+        self._relay(request, RequestCode.CONSUME_MESSAGE_DIRECTLY, names, body)
 
     def status(self, request: Request) -> None:
         """Asks each consumer of a group, or one of them, for its queue offsets in a topic."""
@@ -110,7 +110,7 @@ class Questions:
 
     # Internal
 
-    def _pass_on(self, request: Request, code: RequestCode, names: tuple[str, ...], body: bytes | None = None) -> None:
+    def _relay(self, request: Request, code: RequestCode, names: tuple[str, ...], body: bytes | None = None) -> None:
         fields = request.fields
         group, client_id = text(fields, "consumerGroup"), text(fields, "clientId")
         connection = dict(self._clients.members(group)).get(client_id)

@@ -10,7 +10,7 @@ import pytest
 import txstore
 from tests.peer import rocketmq as peer
 from tests.remoting.test_java_clients import produce, push
-from tests.unit.test_server_figures import Seen, labels
+from tests.unit.test_server_metrics import Seen, labels
 from tests.waiting import eventually
 from txstore import Server, ServerConfig
 

@@ -16,7 +16,7 @@ from txstore.remoting.client import Client
 from txstore.remoting.codes import RequestCode, ResponseCode, refusal
 from txstore.remoting.offsets import Acknowledged, Offsets
 
-__all__ = ["Places"]
+__all__ = ["OffsetStore"]
 
 _log = logging.getLogger("txstore.remoting")
 _NOT_THERE = (
@@ -26,7 +26,7 @@ _NOT_THERE = (
 )
 
 
-class Places:
+class OffsetStore:
     """The queue offsets of one client. Used on its loop only."""
 
     def __init__(self, client: Client, offsets: Offsets) -> None:

@@ -23,12 +23,12 @@ from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.remoting.connection import Connection
 from txstore.remoting.route import Queue
 
-__all__ = ["Sharing", "shares"]
+__all__ = ["Rebalance", "is_clustering"]
 
 _log = logging.getLogger("txstore.remoting")
 
 
-class Sharing:
+class Rebalance:
     """The rebalance of one client. Used on its loop, unless a method says otherwise."""
 
     def __init__(self, client: Client) -> None:
@@ -36,7 +36,7 @@ class Sharing:
         self._ids: dict[str, tuple[str, ...]] = {}
         self._locked: dict[tuple[str, str, int], ConsumerMember] = {}
         client.listeners[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._hear
-        client.chores += [self._share_again, self._renew_locks]
+        client.chores += [self._rebalance_periodically, self._renew_locks]
         client.returns.append(self._refresh_all)
 
     def share_of(self, consumer: ConsumerMember, topic: str) -> Sequence[int]:
@@ -66,16 +66,16 @@ class Sharing:
                 member.members_changed()
             self._client.arrivals.bump()
 
-    async def _share_again(self) -> None:
+    async def _rebalance_periodically(self) -> None:
         while True:
             await asyncio.sleep(self._client.options.seconds("rebalance_interval"))
             await self._refresh_all()
 
     async def _refresh_all(self) -> None:
         for group in {member.group for member in self._client.members.all()}:
-            await self._try(group)
+            await self._try_refresh(group)
 
-    async def _try(self, group: str) -> None:
+    async def _try_refresh(self, group: str) -> None:
         try:
             await self.refresh(group)
         except TxStoreError as error:
@@ -83,7 +83,7 @@ class Sharing:
 
     def _hear(self, connection: Connection, request: RemotingCommand) -> None:
         group = request.ext_fields.get("consumerGroup", "")
-        self._client.spawn(self._try(group))
+        self._client.spawn(self._try_refresh(group))
 
     # Locks
 
@@ -148,7 +148,7 @@ class Sharing:
         return json.dumps(facts).encode()
 
 
-def shares(consumer: ConsumerMember) -> bool:
+def is_clustering(consumer: ConsumerMember) -> bool:
     """Returns whether a consumer shares queues with its group (CLUSTERING) instead of reading all (BROADCASTING)."""
     return consumer.message_model is MessageModel.CLUSTERING
 

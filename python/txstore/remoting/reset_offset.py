@@ -18,14 +18,14 @@ from txstore.remoting.connection import Connection
 from txstore.remoting.offsets import Offsets
 from txstore.remoting.route import Queue
 
-__all__ = ["Resets", "parse_offset_table"]
+__all__ = ["ResetOffset", "parse_offset_table"]
 
 _log = logging.getLogger("txstore.remoting")
 # RocketMQ writes objects as keys, which is not valid JSON: {{"brokerName":"b","queueId":0,"topic":"t"}:5, …}
 _ENTRY = re.compile(rb"(\{[^{}]*\})\s*:\s*(-?\d+)")
 
 
-class Resets:
+class ResetOffset:
     """Applies the offset resets of one client. Used on its loop only."""
 
     def __init__(self, client: Client, offsets: Offsets) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import txstore.remoting.server.questions as questions
+import txstore.remoting.server.admin_relay as admin_relay
 from tests.frames import Response, Wire, frame
 from tests.remoting_requests import SEND_V2, heartbeat, sending
 from tests.unit.test_remoting_server import ANY
@@ -104,7 +104,7 @@ def test_who_is_not_there_or_goes_is_said_so(operator: Wire, consumer: Wire) -> 
 
 
 def test_who_does_not_answer_is_not_waited_for(operator: Wire, consumer: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(admin_relay, "_ANSWER_SECONDS", 0.1)
     operator.write(RUNNING_INFO, asked_of())
     asked = consumer.pushed(RUNNING_INFO)
     assert operator.read().code == TIMEOUT
