@@ -120,19 +120,19 @@ def test_of_a_retry_topic_the_least_is_told() -> None:
     offsets.begin(topic, "g%a", 0, 5)
     offsets.begin(topic, "g%b", 0, 5)
     offsets.set(topic, "g%a", 0, 9)
-    assert [tuple(row) for row in offsets.untold()] == [(topic, "g", 0, 5)]
+    assert [tuple(row) for row in offsets.unreported()] == [(topic, "g", 0, 5)]
     offsets.set(topic, "g%b", 0, 7)
-    (row,) = offsets.untold()
+    (row,) = offsets.unreported()
     assert (row.group, row.queue_offset) == ("g", 7)
     offsets.set(topic, "g%b", 0, 8)
-    offsets.told(row)
-    assert [row.queue_offset for row in offsets.untold()] == [8], "what came meanwhile is not told yet"
+    offsets.mark_reported(row)
+    assert [row.queue_offset for row in offsets.unreported()] == [8], "what came meanwhile is not told yet"
     assert offsets.get(topic, "g%a", 0) == 9
     offsets.leave(topic, "g%a", 0)
     assert offsets.get(topic, "g%a", 0) is None
     offsets.set("t", "g", 1, 3)
     assert offsets.get("t", "g", 1) == 3
-    assert [row.queue_offset for row in offsets.untold("t", "g", 1)] == [3]
+    assert [row.queue_offset for row in offsets.unreported("t", "g", 1)] == [3]
 
 
 def test_a_table_that_is_no_json_is_read() -> None:

@@ -98,7 +98,7 @@ class Session:
     async def close(self) -> None:
         """Reports acknowledged offsets, unregisters the producer groups and closes the connections."""
         try:
-            await self.offset_store.tell(self.offsets.untold())
+            await self.offset_store.report(self.offsets.unreported())
             for group in {producer.group for producer in self.client.producers.all()}:
                 await self.client.leave_group(producer_group=group)
         finally:
@@ -286,7 +286,7 @@ class RemoteBroker:
     def register_producer(self, producer: ProducerMember) -> int:
         self._must_be_open()
         number = self._client.producers.add(producer)
-        self._client.somebody_changed()
+        self._client.notify_membership()
         return number
 
     def unregister_producer(self, producer: ProducerMember) -> None:
@@ -358,7 +358,7 @@ class RemoteBroker:
 
     def write_offsets(self) -> None:
         """Reports all acknowledged offsets to the brokers now."""
-        self._run(self._session.offset_store.tell(self._session.offsets.untold()))
+        self._run(self._session.offset_store.report(self._session.offsets.unreported()))
 
     def register_consumer(self, consumer: ConsumerMember) -> int:
         """Registers a consumer and returns its id.
@@ -376,11 +376,11 @@ class RemoteBroker:
         return number
 
     async def _join(self, consumer: ConsumerMember) -> None:
-        await self._client.route_anew(consumer.topic)
-        await self._client.tell_now()
+        await self._client.refresh_route(consumer.topic)
+        await self._client.send_heartbeats()
         if is_clustering(consumer):
             await self._session.rebalance.refresh(consumer.group)
-            await self._client.route_anew(retry_topic(consumer.group))
+            await self._client.refresh_route(retry_topic(consumer.group))
 
     def lock_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> bool:
         if not self._client.members.lock_queue(consumer, topic, queue_id):
@@ -399,7 +399,7 @@ class RemoteBroker:
         self._client.members.unlock_queue(consumer, topic, queue_id)
 
     async def _leave_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> None:
-        await self._session.offset_store.let_go(topic, offset_name(consumer, topic), queue_id)
+        await self._session.offset_store.release(topic, offset_name(consumer, topic), queue_id)
         try:
             await self._session.rebalance.unlock(consumer, topic, queue_id)
         except TxStoreError as error:
@@ -418,16 +418,16 @@ class RemoteBroker:
     async def _leave(self, consumer: ConsumerMember) -> None:
         """Unregisters a consumer. Reports its offsets first, so that the queues' next readers continue there."""
         await self._session.rebalance.unlock_all(consumer)
-        rows = self._session.offsets.untold()
+        rows = self._session.offsets.unreported()
         try:
-            await self._session.offset_store.tell(rows)
+            await self._session.offset_store.report(rows)
         except TxStoreError as error:
             _log.warning("acknowledged offsets could not be reported yet: %s", error, extra={"group": consumer.group})
         retries = retry_topic(consumer.group)
         self._session.offsets.leave(retries, offset_name(consumer, retries))
         name = offset_group(consumer)
         if any(offset_group(member) == name for member in self._client.members.all()):
-            await self._client.tell_now()
+            await self._client.send_heartbeats()
         else:
             await self._client.leave_group(consumer_group=name)
 

@@ -48,8 +48,8 @@ class Checks:
         self._sending = sending
         options = client.options
         self._pool = CheckPool(options.check_threads, options.seconds("check_time_limit"), time.monotonic)
-        client.listeners[RequestCode.CHECK_TRANSACTION_STATE] = self._hear
-        client.chores.append(self._expire)
+        client.listeners[RequestCode.CHECK_TRANSACTION_STATE] = self._handle
+        client.background_tasks.append(self._expire)
 
     def stop(self, wait: float) -> bool:
         """Stops and waits up to `wait` seconds for running checks. Must not be called on the loop."""
@@ -60,7 +60,7 @@ class Checks:
             await asyncio.sleep(_EXPIRE_SECONDS)
             self._pool.expire()
 
-    def _hear(self, connection: Connection, request: RemotingCommand) -> None:
+    def _handle(self, connection: Connection, request: RemotingCommand) -> None:
         facts = request.ext_fields
         records = decode_records(request.body)
         try:

@@ -53,21 +53,21 @@ class Client:
         self.routes: dict[str, Route] = {}
         """Routes by topic. Any thread may read it; changes replace the whole dict."""
         self.connections = Connections(
-            self._hear, options.seconds("connect_time_out"), options.tls_context, options.credentials
+            self._handle, options.seconds("connect_time_out"), options.tls_context, options.credentials
         )
         self.listeners: dict[int, RequestListener] = {}
         """Handlers of the requests of brokers, by request code."""
-        self.returns: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self.on_routes_changed: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Coroutine functions to run when a broker is connected again or a topic's route has changed."""
-        self.chores: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        """Background tasks that run from `start` to `close`."""
+        self.background_tasks: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """Coroutine functions that run in the background from `start` to `close`."""
         self._name_servers = _name_servers(address)
         self._is_socket = address.startswith("unix:")
         self._brokers: dict[str, str] = {}
-        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._kept: dict[str, asyncio.Task[None]] = {}
         self._changed: dict[str, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._look = asyncio.Event()
+        self._refresh_asked = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -85,14 +85,14 @@ class Client:
         except BaseException:
             await self.close()
             raise
-        for chore in (self._look_for_changes, *self.chores):
-            self.spawn(chore())
+        for task in (self._poll_name_servers, *self.background_tasks):
+            self.spawn(task())
 
     async def close(self) -> None:
         """Cancels all tasks and closes the connections."""
-        for task in (*self._tasks, *self._keepers.values()):
+        for task in (*self._tasks, *self._kept.values()):
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._keepers.values(), return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._kept.values(), return_exceptions=True)
         await self.connections.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -109,7 +109,7 @@ class Client:
 
     # Name servers
 
-    async def _ask_names(self, code: RequestCode, ext_fields: Mapping[str, str]) -> RemotingCommand:
+    async def _ask_name_servers(self, code: RequestCode, ext_fields: Mapping[str, str]) -> RemotingCommand:
         """Asks the name servers in order until one answers. That one is asked first from then on."""
         errors: list[TxStoreError] = []
         for address in list(self._name_servers):
@@ -128,24 +128,24 @@ class Client:
 
     async def _find_brokers(self) -> None:
         """Finds all masters of the cluster. Each must know our producer groups, so that it can send them checks."""
-        answer = await self._ask_names(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        answer = await self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         if answer.code == ResponseCode.SUCCESS:
-            self._know_brokers(parse_brokers(answer.body))
+            self._update_brokers(parse_brokers(answer.body))
             return
         route = await self._ask_route(TEMPLATE_TOPIC)
         if route is not None:
-            self._know_brokers(route.brokers)
+            self._update_brokers(route.brokers)
 
-    def _know_brokers(self, brokers: Mapping[str, str]) -> None:
+    def _update_brokers(self, brokers: Mapping[str, str]) -> None:
         for name, address in brokers.items():
             self._brokers[name] = self.address if self._is_socket else address
         addresses = set(self._brokers.values())
-        for address in addresses - self._keepers.keys():
+        for address in addresses - self._kept.keys():
             self._changed[address] = asyncio.Event()
-            self._keepers[address] = self.loop.create_task(self._keep(address))
-            self._keepers[address].add_done_callback(self.ended)
-        for address in self._keepers.keys() - addresses:
-            self._keepers.pop(address).cancel()
+            self._kept[address] = self.loop.create_task(self._keep(address))
+            self._kept[address].add_done_callback(self.ended)
+        for address in self._kept.keys() - addresses:
+            self._kept.pop(address).cancel()
             del self._changed[address]
             if address not in self._name_servers:
                 self.connections.drop(address)
@@ -153,7 +153,7 @@ class Client:
     # Routes
 
     async def _ask_route(self, topic: str) -> Route | None:
-        answer = await self._ask_names(
+        answer = await self._ask_name_servers(
             RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
         )
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -161,14 +161,14 @@ class Client:
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, f"the route of topic {topic}", self.address)
         route = parse_route(answer.body)
-        self._know_brokers(route.brokers)
+        self._update_brokers(route.brokers)
         return route
 
     async def route(self, topic: str) -> Route | None:
         """Returns a topic's route, or None if no broker has the topic."""
-        return self.routes.get(topic) or await self.route_anew(topic)
+        return self.routes.get(topic) or await self.refresh_route(topic)
 
-    async def route_anew(self, topic: str) -> Route | None:
+    async def refresh_route(self, topic: str) -> Route | None:
         """Asks the name server for a topic's route; keeps and returns the known one if it has none."""
         route = await self._ask_route(topic)
         before = self.routes.get(topic)
@@ -178,7 +178,7 @@ class Client:
         if before is not None:
             for producer in self.producers.all():
                 producer.topics_changed()
-        self._look_anew()
+        self._routes_changed()
         return route
 
     async def write_route(self, topic: str) -> Route:
@@ -203,15 +203,15 @@ class Client:
         queues = tuple(queue for queue in template.write if queue.queue_id < most)
         return Route(template.brokers, (), queues, is_template=True)
 
-    async def topic_made(self, topic: str) -> None:
+    async def topic_created(self, topic: str) -> None:
         """Replaces the template's route by the topic's own, after the first send created the topic."""
         route = await self._ask_route(topic)
         if route is not None:
             self.routes = self.routes | {topic: route}
             self.arrivals.bump()
 
-    def _look_anew(self) -> None:
-        for work in self.returns:
+    def _routes_changed(self) -> None:
+        for work in self.on_routes_changed:
             self.spawn(work())
         self.arrivals.bump()
 
@@ -224,18 +224,18 @@ class Client:
                 wanted.add(retry_topic(member.group))
         return wanted
 
-    def look_soon(self) -> None:
+    def refresh_routes_soon(self) -> None:
         """Requests a refresh of brokers and routes, after one of them turned out to be wrong."""
-        self._look.set()
+        self._refresh_asked.set()
 
-    async def _look_for_changes(self) -> None:
+    async def _poll_name_servers(self) -> None:
         """Refreshes all routes periodically, and every second those of unknown topics that consumers want."""
         every = self.options.seconds("poll_name_server_interval")
         next_whole = self.loop.time() + every
         while True:
-            await _wait(self._look, min(every, _UNKNOWN_AGAIN_SECONDS))
-            whole = self._look.is_set() or self.loop.time() >= next_whole
-            self._look.clear()
+            await _wait(self._refresh_asked, min(every, _UNKNOWN_AGAIN_SECONDS))
+            whole = self._refresh_asked.is_set() or self.loop.time() >= next_whole
+            self._refresh_asked.clear()
             routes = self.routes
             topics = {topic for topic in self.wanted_topics() if topic not in routes or routes[topic].is_template}
             if whole:
@@ -245,7 +245,7 @@ class Client:
                 if whole:
                     await self._find_brokers()
                 for topic in topics:
-                    await self.route_anew(topic)
+                    await self.refresh_route(topic)
             except TxStoreError as error:
                 _log.info("routes could not be refreshed: %s", error, extra={"address": self.address})
             if whole:
@@ -255,7 +255,7 @@ class Client:
 
     def addresses(self) -> list[str]:
         """Returns the addresses of all known masters."""
-        return list(self._keepers)
+        return list(self._kept)
 
     def brokers(self) -> list[str]:
         """Returns the names of all known masters, sorted."""
@@ -272,12 +272,12 @@ class Client:
         """Returns the connection to a broker by name. Raises BrokerUnreachableError."""
         address = self._brokers.get(broker)
         if address is None:
-            self.look_soon()
+            self.refresh_routes_soon()
             raise BrokerUnreachableError(f"no name server at {self.address} knows broker {broker}")
         try:
             return await self.connections.get(address)
         except BrokerUnreachableError:
-            self.look_soon()
+            self.refresh_routes_soon()
             raise
 
     async def ask(
@@ -308,17 +308,17 @@ class Client:
 
     # Producers and consumers of this client
 
-    def somebody_changed(self) -> None:
+    def notify_membership(self) -> None:
         """Schedules a heartbeat to all brokers. Thread-safe."""
-        self.loop.call_soon_threadsafe(self._tell_all)
+        self.loop.call_soon_threadsafe(self._request_heartbeats)
 
-    def _tell_all(self) -> None:
+    def _request_heartbeats(self) -> None:
         for changed in self._changed.values():
             changed.set()
 
-    async def tell_now(self) -> None:
+    async def send_heartbeats(self) -> None:
         """Sends a heartbeat to every broker and waits for the responses. Failures are logged."""
-        beats = [self._beat(address) for address in self.addresses()]
+        beats = [self._send_heartbeat(address) for address in self.addresses()]
         for failed in await asyncio.gather(*beats, return_exceptions=True):
             if isinstance(failed, TxStoreError):
                 _log.info("a heartbeat failed: %s", failed, extra={"address": self.address})
@@ -333,7 +333,7 @@ class Client:
         calls = [connection.call(RequestCode.UNREGISTER_CLIENT, fields, time_out=time_out) for connection in live]
         await asyncio.gather(*calls, return_exceptions=True)
 
-    async def _beat(self, address: str) -> None:
+    async def _send_heartbeat(self, address: str) -> None:
         connection = await self.connections.get(address)
         body = heartbeat(self.client_id, self.producers.all(), self.members.all())
         if body is None:
@@ -351,12 +351,12 @@ class Client:
         while True:
             changed.clear()
             try:
-                await self._beat(address)
+                await self._send_heartbeat(address)
             except TxStoreError as error:
                 _log.info(
                     "broker at %s: %s; next attempt in %g s", address, error, back_off, extra={"address": address}
                 )
-                self.look_soon()
+                self.refresh_routes_soon()
                 await asyncio.sleep(back_off)
                 back_off = min(2 * back_off, self.options.seconds("reconnect_back_off_max"))
                 continue
@@ -364,14 +364,14 @@ class Client:
             connection = self.connections.live(address)
             if connection is not None:
                 if known is not None and known is not connection:
-                    self._look_anew()
+                    self._routes_changed()
                 known = connection
                 every = self.options.seconds("heart_beat_broker_interval")
                 await _first_of((connection.lost, changed), every)
 
     # Requests of brokers
 
-    def _hear(self, connection: Connection, request: RemotingCommand) -> None:
+    def _handle(self, connection: Connection, request: RemotingCommand) -> None:
         listener = self.listeners.get(request.code)
         if listener is None:
             remark = f"request {request.code} is not supported by this client"
@@ -400,22 +400,22 @@ async def _first_of(events: Iterable[asyncio.Event], seconds: float) -> None:
 def _name_servers(address: str) -> list[str]:
     """Parses `HOST:PORT;HOST:PORT` or `unix:FILE` into addresses. Raises InvalidOptionError."""
     if not isinstance(address, str):
-        raise _no_address(repr(address))
+        raise _invalid_address(repr(address))
     if address.startswith("unix:"):
         if len(address) == len("unix:") or "\0" in address:
-            raise _no_address(repr(address))
+            raise _invalid_address(repr(address))
         return [address]
     found = [part.strip() for part in address.split(";") if part.strip()]
     for one in found:
         host, colon, port = one.rpartition(":")
         if not host or not colon or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65_536):
-            raise _no_address(repr(one))
+            raise _invalid_address(repr(one))
     if not found:
-        raise _no_address(repr(address))
+        raise _invalid_address(repr(address))
     return found
 
 
-def _no_address(given: str) -> InvalidOptionError:
+def _invalid_address(given: str) -> InvalidOptionError:
     return InvalidOptionError(
         f'invalid address {given}\nhint: "127.0.0.1:9876", several as "a:9876;b:9876", or "unix:FILE"', option="address"
     )

@@ -39,10 +39,10 @@ class ConsumerRunningInfo:
         self._offset_store = offset_store
         self._offsets = offsets
         self._began_ms = time.time_ns() // 1_000_000
-        client.listeners[RequestCode.GET_CONSUMER_RUNNING_INFO] = self._hear
-        client.listeners[RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT] = self._hear
+        client.listeners[RequestCode.GET_CONSUMER_RUNNING_INFO] = self._handle
+        client.listeners[RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT] = self._handle
 
-    def _hear(self, connection: Connection, request: RemotingCommand) -> None:
+    def _handle(self, connection: Connection, request: RemotingCommand) -> None:
         self._client.spawn(self._answer(connection, request))
 
     async def _answer(self, connection: Connection, request: RemotingCommand) -> None:

@@ -32,7 +32,7 @@ class OffsetStore:
     def __init__(self, client: Client, offsets: Offsets) -> None:
         self._client = client
         self._offsets = offsets
-        client.chores.append(self._tell_again)
+        client.background_tasks.append(self._report_periodically)
 
     async def queue_range(self, topic: str, number: int) -> tuple[int, int]:
         """Returns the first queue offset that is left, and one past the last."""
@@ -61,7 +61,7 @@ class OffsetStore:
             return known
         queue = self._client.numbers.queue(number)
         fields = {
-            "consumerGroup": self._offsets.told_as(topic, name),
+            "consumerGroup": self._offsets.reported_as(topic, name),
             "topic": topic,
             "queueId": str(queue.queue_id),
             "setZeroIfNotFound": "false",
@@ -76,14 +76,14 @@ class OffsetStore:
         self._offsets.begin(topic, name, number, offset)
         return offset
 
-    async def tell(self, rows: Sequence[Acknowledged]) -> None:
+    async def report(self, rows: Sequence[Acknowledged]) -> None:
         """Reports acknowledged offsets to brokers. Tries all, then raises the first failure."""
-        told = await asyncio.gather(*(self._tell(row) for row in rows), return_exceptions=True)
-        for failed in told:
+        reported = await asyncio.gather(*(self._report(row) for row in rows), return_exceptions=True)
+        for failed in reported:
             if isinstance(failed, BaseException):
                 raise failed
 
-    async def _tell(self, row: Acknowledged) -> None:
+    async def _report(self, row: Acknowledged) -> None:
         queue = self._client.numbers.queue(row.number)
         fields = {
             "consumerGroup": row.group,
@@ -93,32 +93,32 @@ class OffsetStore:
         }
         what = f"group {row.group}'s offset in {row.topic}/{queue.queue_id}"
         await self._client.demand(queue.broker, RequestCode.UPDATE_CONSUMER_OFFSET, fields, what)
-        self._offsets.told(row)
+        self._offsets.mark_reported(row)
 
-    async def _tell_again(self) -> None:
+    async def _report_periodically(self) -> None:
         while True:
             await asyncio.sleep(self._client.options.seconds("persist_consumer_offset_interval"))
             try:
-                await self.tell(self._offsets.untold())
+                await self.report(self._offsets.unreported())
             except TxStoreError as error:
                 _log.warning(
                     "acknowledged offsets could not be reported yet: %s", error, extra={"address": self._client.address}
                 )
 
-    async def let_go(self, topic: str, name: str, number: int) -> None:
+    async def release(self, topic: str, name: str, number: int) -> None:
         """Reports the offset of a queue that another client reads from now on.
 
         If that fails, the offset is dropped and the other client receives the last messages again: a later report of
         ours would overwrite its offset.
         """
-        for row in self._offsets.untold(topic, self._offsets.told_as(topic, name), number):
+        for row in self._offsets.unreported(topic, self._offsets.reported_as(topic, name), number):
             try:
-                await self._tell(row)
+                await self._report(row)
             except TxStoreError as error:
                 _log.warning(
                     "the last offset of a released queue could not be reported: %s", error, extra={"group": row.group}
                 )
-                self._offsets.told(row)
+                self._offsets.mark_reported(row)
         self._offsets.leave(topic, name, number)
 
     async def send_back(self, message: ReceivedMessage, group: str, delay_level: int, max_reconsume_times: int) -> None:

@@ -29,22 +29,22 @@ class Offsets:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._untold: dict[tuple[str, str, int], int] = {}
+        self._unreported: dict[tuple[str, str, int], int] = {}
         self._retries: dict[tuple[str, int], dict[str, int]] = {}
 
     @staticmethod
-    def told_as(topic: str, name: str) -> str:
+    def reported_as(topic: str, name: str) -> str:
         """Returns the group name that brokers use for `name`: in a retry topic several names share one group."""
         return topic.removeprefix(RETRY_PREFIX) if is_retry_progress(topic, name) else name
 
     def set(self, topic: str, name: str, number: int, queue_offset: int) -> None:
         with self._lock:
-            group = self.told_as(topic, name)
+            group = self.reported_as(topic, name)
             if group != name:
                 done = self._retries.setdefault((topic, number), {})
                 done[name] = queue_offset
                 queue_offset = min(done.values())
-            self._untold[topic, group, number] = queue_offset
+            self._unreported[topic, group, number] = queue_offset
 
     def begin(self, topic: str, name: str, number: int, queue_offset: int) -> None:
         """Records where a consumer begins in a retry topic. No offset after it is reported until it reads on."""
@@ -57,7 +57,7 @@ class Offsets:
         with self._lock:
             if is_retry_progress(topic, name):
                 return self._retries.get((topic, number), {}).get(name)
-            return self._untold.get((topic, name, number))
+            return self._unreported.get((topic, name, number))
 
     def leave(self, topic: str, name: str, number: int | None = None) -> None:
         """Forgets a consumer's progress in a queue of a retry topic, or in all its queues if `number` is None."""
@@ -67,20 +67,20 @@ class Offsets:
                 if not self._retries[key]:
                     del self._retries[key]
 
-    def untold(
+    def unreported(
         self, topic: str | None = None, group: str | None = None, number: int | None = None
     ) -> list[Acknowledged]:
         """Returns the offsets that brokers do not know yet, optionally of one topic, group or queue."""
         with self._lock:
             return [
                 Acknowledged(*key, queue_offset)
-                for key, queue_offset in self._untold.items()
+                for key, queue_offset in self._unreported.items()
                 if topic in (None, key[0]) and group in (None, key[1]) and number in (None, key[2])
             ]
 
-    def told(self, row: Acknowledged) -> None:
+    def mark_reported(self, row: Acknowledged) -> None:
         """Removes an offset that was reported or is no longer valid, unless a different one was set meanwhile."""
         with self._lock:
             key = (row.topic, row.group, row.number)
-            if self._untold.get(key) == row.queue_offset:
-                del self._untold[key]
+            if self._unreported.get(key) == row.queue_offset:
+                del self._unreported[key]

@@ -35,9 +35,9 @@ class Rebalance:
         self._client = client
         self._ids: dict[str, tuple[str, ...]] = {}
         self._locked: dict[tuple[str, str, int], ConsumerMember] = {}
-        client.listeners[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._hear
-        client.chores += [self._rebalance_periodically, self._renew_locks]
-        client.returns.append(self._refresh_all)
+        client.listeners[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._handle
+        client.background_tasks += [self._rebalance_periodically, self._renew_locks]
+        client.on_routes_changed.append(self._refresh_all)
 
     def share_of(self, consumer: ConsumerMember, topic: str) -> Sequence[int]:
         """Returns the numbers of the queues that a consumer reads. Thread-safe."""
@@ -81,7 +81,7 @@ class Rebalance:
         except TxStoreError as error:
             _log.info("group %s could not be rebalanced: %s", group, error, extra={"group": group})
 
-    def _hear(self, connection: Connection, request: RemotingCommand) -> None:
+    def _handle(self, connection: Connection, request: RemotingCommand) -> None:
         group = request.ext_fields.get("consumerGroup", "")
         self._client.spawn(self._try_refresh(group))
 

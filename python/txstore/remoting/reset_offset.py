@@ -31,9 +31,9 @@ class ResetOffset:
     def __init__(self, client: Client, offsets: Offsets) -> None:
         self._client = client
         self._offsets = offsets
-        client.listeners[RequestCode.RESET_CONSUMER_CLIENT_OFFSET] = self._hear
+        client.listeners[RequestCode.RESET_CONSUMER_CLIENT_OFFSET] = self._handle
 
-    def _hear(self, connection: Connection, request: RemotingCommand) -> None:
+    def _handle(self, connection: Connection, request: RemotingCommand) -> None:
         group = request.ext_fields.get("group", "")
         topic = request.ext_fields.get("topic", "")
         offsets = {

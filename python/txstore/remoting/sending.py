@@ -213,7 +213,7 @@ class Sending:
                 else:
                     if answer.code in _STATUS:
                         if route.is_template:
-                            await self._client.topic_made(topic)
+                            await self._client.topic_created(topic)
                         return answer, queue
                     failed = refusal(answer, f"a message for topic {topic}", f"broker {queue.broker}")
                     may_try = answer.code in _AGAIN
