@@ -169,7 +169,7 @@ class QueueReader:
         try:
             next_offset = int(answer.ext_fields["nextBeginOffset"])
         except (KeyError, ValueError) as error:
-            raise ProtocolError(f"a pull of {self._topic} is answered without a good {error}") from error
+            raise ProtocolError(f"malformed response to a pull of {self._topic}: {error!r}") from error
         if code == ResponseCode.SUCCESS:
             self._decode(answer.body, next_offset)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
@@ -202,9 +202,9 @@ class QueueReader:
 
     def _skip(self, error: TxStoreError, next_offset: int) -> None:
         """Reports the message at the next queue offset, and continues at `next_offset`."""
-        place = {"topic": self._topic, "group": self._group, "queue_offset": self._next_pulled}
-        text = "%s of group %s: the message at queue offset %d cannot be decoded and is passed over: %s"
-        _log.error(text, self._topic, self._group, self._next_pulled, error, extra=place)
+        fields = {"topic": self._topic, "group": self._group, "queue_offset": self._next_pulled}
+        text = "%s of group %s: the message at queue offset %d cannot be decoded and is skipped: %s"
+        _log.error(text, self._topic, self._group, self._next_pulled, error, extra=fields)
         self._undecoded = 0
         self._add([], next_offset)
 
@@ -233,7 +233,7 @@ class QueueReader:
             self._fail(OffsetTooOldError(text, minimum=next_offset))
             return
         _log.warning(
-            "%s of group %s: the broker sends reading back from %d to %d: offsets were set anew, or it lost messages",
+            "%s of group %s: the broker moved the offset back from %d to %d: it was reset, or messages were lost",
             self._topic,
             self._group,
             self._next_pulled,
@@ -248,7 +248,7 @@ class QueueReader:
             if isinstance(error, OffsetTooOldError):
                 self._failed = error
             else:
-                _log.warning("%s of group %s: %s; it is tried again", self._topic, self._group, error)
+                _log.warning("a pull of %s for group %s failed and is retried: %s", self._topic, self._group, error)
             self._nothing_there = True
             self._changed.notify_all()
         self._client.arrivals.bump()
