@@ -19,6 +19,7 @@ from benches.python.loads import NOT_SYNCED, Commits, in_threads
 from benches.python.measure import Figure, Scale, in_turns, per_second, scratch
 from tests.peer import rocketmq
 from txstore import Message
+from txstore.config import FlushDisk
 
 TOPIC, GROUP = "bench", "bench-group"
 OURS, THEIRS = "from Python", "RocketMQ, within Java"
@@ -82,7 +83,7 @@ class Theirs:
             yield broker, call
 
 
-def send(count: int, size: int, threads: int, flush_disk_type: str) -> float:
+def send(count: int, size: int, threads: int, flush_disk_type: FlushDisk) -> float:
     """`producer.send(Message(...))`, one call each."""
     body = bytes(size)
     with scratch() as folder, txstore.open(folder / "store", flush_disk_type=flush_disk_type) as broker:

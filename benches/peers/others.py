@@ -21,6 +21,7 @@ from benches.peers.table import Row, against, alone
 from benches.python import loads, peers
 from benches.python.loads import BATCH, BODY, TOPIC
 from benches.python.measure import Scale, in_turns, per_second, scratch
+from txstore import FlushDiskType
 
 _MAP_BYTES = 64 << 30  # Of addresses; the file is as large as what is in it.
 _INSERT = "INSERT INTO messages (topic, body) VALUES (?, ?)"
@@ -106,7 +107,8 @@ def _insert(database: sqlite3.Connection, count: int) -> None:
 
 def _works(count: int, batch: int, sync: bool) -> dict[str, Callable[[], float]]:
     """All that is compared in one set of turns, ours first."""
-    size, mode = loads.record_bytes(), "SYNC_FLUSH" if sync else "ASYNC_FLUSH"
+    size = loads.record_bytes()
+    mode = FlushDiskType.SYNC_FLUSH if sync else FlushDiskType.ASYNC_FLUSH
     ours = loads.send if batch == 1 else loads.send_batch
     works = {
         "send" if batch == 1 else "send_batch": lambda: ours(count, mode),

@@ -15,6 +15,7 @@ from typing import Any
 import txstore
 from benches.python.measure import per_second, scratch
 from txstore import LocalTransactionState, Message, TransactionListener
+from txstore.config import FlushDisk
 
 TOPIC = "bench"
 GROUP = "bench-group"
@@ -62,7 +63,7 @@ def insert_business(database: sqlite3.Connection) -> None:
 # Appending ------------------------------------------------------------------------------------------------------------
 
 
-def send(count: int, flush_disk_type: str = "ASYNC_FLUSH") -> float:
+def send(count: int, flush_disk_type: FlushDisk = "ASYNC_FLUSH") -> float:
     """`producer.send(Message(...))`, one by one."""
     with scratch() as folder, txstore.open(folder / "store", flush_disk_type=flush_disk_type) as broker:
         producer = broker.producer(GROUP)
@@ -75,7 +76,7 @@ def send(count: int, flush_disk_type: str = "ASYNC_FLUSH") -> float:
         return per_second(count, work)
 
 
-def append(count: int, *, threads: int = 1, flush_disk_type: str = "ASYNC_FLUSH") -> float:
+def append(count: int, *, threads: int = 1, flush_disk_type: FlushDisk = "ASYNC_FLUSH") -> float:
     """`store.append(Message(...))`, below the producer."""
     with scratch() as folder, txstore.open(folder / "store", flush_disk_type=flush_disk_type) as broker:
         broker.create_topic(TOPIC)
@@ -89,7 +90,7 @@ def append(count: int, *, threads: int = 1, flush_disk_type: str = "ASYNC_FLUSH"
         return per_second(count // threads * threads, lambda: in_threads(threads, work))
 
 
-def send_batch(count: int, flush_disk_type: str = "ASYNC_FLUSH") -> float:
+def send_batch(count: int, flush_disk_type: FlushDisk = "ASYNC_FLUSH") -> float:
     """`producer.send_batch` of 100 messages."""
     with scratch() as folder, txstore.open(folder / "store", flush_disk_type=flush_disk_type) as broker:
         producer = broker.producer(GROUP)

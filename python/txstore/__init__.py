@@ -5,6 +5,7 @@ process crashes in between, a check asks the service later how the local transac
 store, `txstore.connect(address)` connects to a broker elsewhere. The names in `__all__` are the public API.
 """
 
+import importlib
 import sys
 import warnings
 from typing import TYPE_CHECKING
@@ -13,10 +14,10 @@ if sys.platform != "linux":
     raise ImportError(f"txstore runs on Linux; this is {sys.platform}\nhint: use WSL, a container or a virtual machine")
 
 from txstore import _native
-from txstore._native import __version__, unique_id
+from txstore._native import EndResult, OpenReport, StoreStat, TransactionRow, __version__, unique_id
 from txstore.arrow import Scan, scan
 from txstore.broker import Broker, open
-from txstore.config import BrokerConfig, FlushDiskType
+from txstore.config import BrokerConfig, BrokerOptions, FlushDiskType
 from txstore.consumer import Consumer
 from txstore.consumer_progress import DeadLetter, GroupDescription, QueueLag
 from txstore.errors import (
@@ -76,23 +77,29 @@ from txstore.remoting import connect
 from txstore.transaction import CheckRecord, EventKind, PendingTransaction, TraceEvent, TransactionTrace
 
 if TYPE_CHECKING:
-    from txstore.remoting.server import Server, ServerConfig, serve
+    from txstore.remoting.broker import RemoteBroker
+    from txstore.remoting.options import ConnectConfig, ConnectOptions
+    from txstore.remoting.server import ServeOptions, Server, ServerConfig, serve
 
 __all__ = [
     "AlreadyEndedError",
     "Broker",
     "BrokerBusyError",
     "BrokerConfig",
+    "BrokerOptions",
     "BrokerRefusedError",
     "BrokerTimeoutError",
     "BrokerUnreachableError",
     "CheckRecord",
+    "ConnectConfig",
+    "ConnectOptions",
     "ConsumeFromWhere",
     "ConsumeResult",
     "Consumer",
     "DeadLetter",
     "DiskFullError",
     "EmbeddedOnlyError",
+    "EndResult",
     "EventKind",
     "FlushDiskType",
     "ForeignStoreError",
@@ -111,6 +118,7 @@ __all__ = [
     "MessageQueue",
     "MissingFileError",
     "OffsetTooOldError",
+    "OpenReport",
     "PendingTransaction",
     "Producer",
     "ProtocolError",
@@ -118,11 +126,13 @@ __all__ = [
     "QueueRange",
     "ReadOnlyError",
     "ReceivedMessage",
+    "RemoteBroker",
     "RouteNotFoundError",
     "Scan",
     "SendResult",
     "SendStatus",
     "SentMessage",
+    "ServeOptions",
     "Server",
     "ServerConfig",
     "StillPendingError",
@@ -132,6 +142,7 @@ __all__ = [
     "StoreIOError",
     "StoreLockedError",
     "StorePoisonedError",
+    "StoreStat",
     "StoredMessage",
     "TooManyFilesError",
     "TooManyPendingError",
@@ -143,6 +154,7 @@ __all__ = [
     "TransactionMessage",
     "TransactionNotFoundError",
     "TransactionProducer",
+    "TransactionRow",
     "TransactionSendResult",
     "TransactionState",
     "TransactionTrace",
@@ -161,13 +173,19 @@ if getattr(_native, "__debug_build__", False):
         "txstore._native is a debug build and slow\nhint: maturin develop --release", RuntimeWarning, stacklevel=2
     )
 
-_SERVER_NAMES = ("Server", "ServerConfig", "serve")
+_LAZY_MODULES = {
+    "ConnectConfig": "txstore.remoting.options",
+    "ConnectOptions": "txstore.remoting.options",
+    "RemoteBroker": "txstore.remoting.broker",
+    "ServeOptions": "txstore.remoting.server",
+    "Server": "txstore.remoting.server",
+    "ServerConfig": "txstore.remoting.server",
+    "serve": "txstore.remoting.server",
+}
 
 
 def __getattr__(name: str) -> object:
-    """Loads the server's names on first use: they need an HTTP server, and few programs serve a store."""
-    if name not in _SERVER_NAMES:
+    """Loads the names of the client and the server on first use: they need asyncio, TLS and an HTTP server."""
+    if name not in _LAZY_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from txstore.remoting import server
-
-    return getattr(server, name)
+    return getattr(importlib.import_module(_LAZY_MODULES[name]), name)

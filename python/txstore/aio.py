@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeAlias, TypeVar, overload
+from typing import Any, NoReturn, Self, TypeAlias, TypeVar, Unpack, cast, overload
 
 from txstore import consumer as blocking
 from txstore import producer as sending
@@ -25,6 +25,7 @@ from txstore.errors import (
     StoreClosedError,
     TxStoreError,
 )
+from txstore.listener import AnyChecker, AnyExecuter, AnyListener, MaybeAsyncState
 from txstore.local_transaction import LocalTransaction, TransactionBlock, without_delay
 from txstore.message import (
     ConsumeFromWhere,
@@ -37,7 +38,7 @@ from txstore.message import (
 )
 from txstore.producer import AsyncSession, LocalDatabase, QueueSelector
 from txstore.remoting.broker import RemoteBroker, Session
-from txstore.remoting.options import ConnectOptions
+from txstore.remoting.options import ConnectConfig, ConnectOptions
 from txstore.remoting.sending import RemoteEnd, RemoteSent
 
 __all__ = ["Broker", "Consumer", "Handler", "Producer", "Transaction", "TransactionProducer", "connect"]
@@ -49,20 +50,20 @@ T = TypeVar("T")
 _SLICE_SECONDS = 0.5  # A wait in a thread cannot be cancelled, so it is cut into slices.
 
 
-def connect(address: str, *, config: ConnectOptions | None = None, **options: object) -> "Broker":
+def connect(address: str, *, config: ConnectConfig | None = None, **options: Unpack[ConnectOptions]) -> "Broker":
     """Connects to a remote broker: `async with txstore.aio.connect("127.0.0.1:9876") as broker`.
 
     Takes the arguments of `txstore.connect`.
 
     Raises InvalidOptionError; entering raises BrokerUnreachableError, BrokerTimeoutError.
     """
-    return Broker(address, ConnectOptions.from_options(options, config))
+    return Broker(address, ConnectConfig.from_options(options, config))
 
 
 class Broker:
     """A remote broker, for one event loop. Created by `txstore.aio.connect`, and open inside `async with`."""
 
-    def __init__(self, address: str, options: ConnectOptions) -> None:
+    def __init__(self, address: str, options: ConnectConfig) -> None:
         self._session = Session(address, options)
         self._threads = ThreadPoolExecutor(options.check_threads, thread_name_prefix="txstore-listener")
         self._opened: RemoteBroker | None = None
@@ -110,9 +111,9 @@ class Broker:
     def transaction_producer(
         self,
         group: str,
-        listener: object = None,
+        listener: AnyListener[MaybeAsyncState] | None = None,
         *,
-        check_listener: object = None,
+        check_listener: AnyChecker[MaybeAsyncState] | None = None,
         database: LocalDatabase | None = None,
     ) -> "TransactionProducer":
         """Creates a producer of transactional messages. It answers checks until it is closed.
@@ -260,16 +261,19 @@ class TransactionProducer(Producer):
     def __init__(self, broker: Broker, inner: sending.TransactionProducer) -> None:
         super().__init__(broker, inner)
 
-    def add_checker(self, checker: object, *, topic: str | None = None, tags: str | None = None) -> None:
+    def add_checker(
+        self, checker: AnyChecker[MaybeAsyncState], *, topic: str | None = None, tags: str | None = None
+    ) -> None:
         """Binds a checker, as `txstore.TransactionProducer.add_checker`; it may be a coroutine function."""
-        self._producer.add_checker(checker, topic=topic, tags=tags)
+        # The client awaits the coroutine of a check, so the inner producer may have such a checker, too.
+        self._producer.add_checker(cast(AnyChecker[LocalTransactionState], checker), topic=topic, tags=tags)
 
     async def send_in_transaction(
         self,
         message: Message,
         arg: Any = None,
         *,
-        executer: object = None,
+        executer: AnyExecuter[MaybeAsyncState] | None = None,
         queue_id: int | None = None,
         selector: QueueSelector | None = None,
     ) -> TransactionSendResult:

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Literal, Self, TypeAlias, overload
+from typing import Literal, Self, TypeAlias, Unpack, overload
 
 from txstore._native import (
     EndResult,
@@ -30,7 +30,7 @@ from txstore._native import (
     validate_group,
 )
 from txstore.check import Action, Answer, CheckPool, CheckRounds, CheckRules
-from txstore.config import BrokerConfig, Duration, FlushDiskType, as_timedelta, milliseconds
+from txstore.config import BrokerConfig, BrokerOptions, Duration, FlushDiskType, as_timedelta, milliseconds
 from txstore.consumer import ConsumerGroups
 from txstore.consumer_progress import ConsumerProgress
 from txstore.delay import DELAYS_EVERY_SECONDS, Delays
@@ -45,6 +45,7 @@ from txstore.errors import (
 from txstore.housekeeping import Housekeeping, Job
 from txstore.interface import ConsumerMember, ProducerMember, Pull
 from txstore.lifetime import Parts, close_abandoned
+from txstore.listener import AnyChecker, AnyListener
 from txstore.message import (
     LocalTransactionState,
     Message,
@@ -84,7 +85,11 @@ _Finished: TypeAlias = Literal[
 
 
 def open(
-    path: str | os.PathLike[str], *, read_only: bool = False, config: BrokerConfig | None = None, **options: object
+    path: str | os.PathLike[str],
+    *,
+    read_only: bool = False,
+    config: BrokerConfig | None = None,
+    **options: Unpack[BrokerOptions],
 ) -> "Broker":
     """Opens the store at `path`. A writer creates it if it does not exist, recovers and heals it.
 
@@ -288,9 +293,9 @@ class Broker(ConsumerGroups):
     def transaction_producer(
         self,
         group: str,
-        listener: object = None,
+        listener: AnyListener[LocalTransactionState] | None = None,
         *,
-        check_listener: object = None,
+        check_listener: AnyChecker[LocalTransactionState] | None = None,
         database: LocalDatabase | None = None,
     ) -> TransactionProducer:
         """Creates a producer of transactional messages. It answers checks until it is closed.

@@ -12,11 +12,11 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Literal, TypeAlias, TypedDict
 
 from txstore.errors import InvalidOptionError
 
-__all__ = ["BrokerConfig", "Duration", "FlushDiskType", "as_timedelta", "milliseconds"]
+__all__ = ["BrokerConfig", "BrokerOptions", "Duration", "FlushDisk", "FlushDiskType", "as_timedelta", "milliseconds"]
 
 Duration: TypeAlias = timedelta | float
 """A time span as a user may write it: a `timedelta`, or a number of seconds."""
@@ -32,6 +32,10 @@ class FlushDiskType(enum.StrEnum):
     """The data is in the page cache: a killed process loses nothing, lost power at most `flush_interval_commit_log`."""
     SYNC_FLUSH = "SYNC_FLUSH"
     """The data is on disk."""
+
+
+FlushDisk: TypeAlias = FlushDiskType | Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
+"""A FlushDiskType as a user may write it."""
 
 
 def as_timedelta(value: Duration, option: str) -> timedelta:
@@ -62,12 +66,12 @@ class BrokerConfig:
     Raises InvalidOptionError for a value of the wrong type or out of its range.
     """
 
-    flush_disk_type: FlushDiskType | str = FlushDiskType.ASYNC_FLUSH
+    flush_disk_type: FlushDisk = FlushDiskType.ASYNC_FLUSH
     """What is durable when a send or an end returns (RocketMQ's flushDiskType; default ASYNC_FLUSH).
 
     SYNC_FLUSH makes half messages durable, too, whatever `transaction_flush_disk_type` says. An end by hand, a discard
     and a resume are always durable when the call returns."""
-    transaction_flush_disk_type: FlushDiskType | str = FlushDiskType.SYNC_FLUSH
+    transaction_flush_disk_type: FlushDisk = FlushDiskType.SYNC_FLUSH
     """txstore's own: what is durable when a half message is acknowledged, before its local transaction begins.
 
     With SYNC_FLUSH (the default), lost power never keeps a local transaction and loses its message. ASYNC_FLUSH is
@@ -180,6 +184,42 @@ class BrokerConfig:
                 hint = f"did you mean {near[0]}?" if near else "help(txstore.BrokerConfig) lists the options"
                 raise InvalidOptionError(f"unknown option {name}\nhint: {hint}", option=name)
         return dataclasses.replace(base if base is not None else cls(), **options)  # type: ignore[arg-type]
+
+
+class BrokerOptions(TypedDict, total=False):
+    """The options of `txstore.open`. `BrokerConfig` describes them under the same names."""
+
+    flush_disk_type: FlushDisk
+    transaction_flush_disk_type: FlushDisk
+    flush_interval_commit_log: Duration
+    mapped_file_size_commit_log: int | None
+    mapped_file_size_consume_queue: int | None
+    max_hash_slot_num: int | None
+    max_index_num: int | None
+    max_message_size: int
+    enabled_append_prop_crc: bool | None
+    transaction_op_msg_max_size: int
+    transaction_time_out: Duration
+    transaction_check_interval: Duration
+    transaction_check_max: int
+    transaction_check_back_off: float
+    transaction_check_time_limit: Duration
+    check_threads: int
+    file_reserved_time: Duration
+    delete_when: str | None
+    clean_resource_interval: Duration
+    delete_unread: bool
+    store_bytes_max: int | None
+    reject_late_end: bool
+    pending_transactions_max: int
+    auto_create_topic_enable: bool
+    default_topic_queue_nums: int
+    flush_consumer_offset_interval: Duration
+    snapshot_interval: Duration
+    broker_host: str
+    broker_port: int
+    cluster_name: str
+    broker_name: str
 
 
 _DAY = timedelta(days=1)

@@ -8,18 +8,22 @@ Not here: threads and time limits (`check`), the effect of an answer (`producer`
 
 import abc
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import FunctionType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from txstore.errors import InvalidOptionError
 from txstore.message import LocalTransactionState, TransactionMessage
 
 __all__ = [
+    "AnyChecker",
+    "AnyExecuter",
+    "AnyListener",
     "Checker",
     "Checkers",
     "Executer",
     "LocalTransactionExecuter",
+    "MaybeAsyncState",
     "TransactionCheckListener",
     "TransactionListener",
     "as_checker",
@@ -27,6 +31,47 @@ __all__ = [
     "parse_answer",
     "parse_tags",
 ]
+
+State_co = TypeVar("State_co", covariant=True)
+"""What a callback returns: a LocalTransactionState; with asyncio also a coroutine of one."""
+
+
+class ExecutesTransaction(Protocol[State_co]):
+    """Runs a local transaction. `TransactionListener` has this method, too."""
+
+    def execute_local_transaction(self, message: TransactionMessage, arg: Any, /) -> State_co: ...
+
+
+class ExecutesBranch(Protocol[State_co]):
+    """Runs a local transaction, in the shape of RocketMQ's older callback."""
+
+    def execute_local_transaction_branch(self, message: TransactionMessage, arg: Any, /) -> State_co: ...
+
+
+class ChecksTransaction(Protocol[State_co]):
+    """Answers a check. `TransactionListener` has this method, too."""
+
+    def check_local_transaction(self, message: TransactionMessage, /) -> State_co: ...
+
+
+class ChecksState(Protocol[State_co]):
+    """Answers a check, in the shape of RocketMQ's older callback."""
+
+    def check_local_transaction_state(self, message: TransactionMessage, /) -> State_co: ...
+
+
+AnyListener: TypeAlias = (
+    ExecutesTransaction[State_co] | ExecutesBranch[State_co] | ChecksTransaction[State_co] | ChecksState[State_co]
+)
+"""An object that runs local transactions, answers checks, or both."""
+AnyExecuter: TypeAlias = (
+    ExecutesTransaction[State_co] | ExecutesBranch[State_co] | Callable[[TransactionMessage, Any], State_co]
+)
+"""An object or a callable that runs a local transaction."""
+AnyChecker: TypeAlias = ChecksTransaction[State_co] | ChecksState[State_co] | Callable[[TransactionMessage], State_co]
+"""An object or a callable that answers checks."""
+MaybeAsyncState: TypeAlias = LocalTransactionState | Awaitable[LocalTransactionState]
+"""What a callback returns where the producer is asyncio's."""
 
 Executer: TypeAlias = Callable[[TransactionMessage, Any], object]
 """Runs the local transaction of a message; what it returns should be a LocalTransactionState."""

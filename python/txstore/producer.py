@@ -23,7 +23,16 @@ from txstore.errors import (
     TxStoreError,
 )
 from txstore.interface import BrokerInterface
-from txstore.listener import Checker, Checkers, as_checker, as_executer
+from txstore.listener import (
+    AnyChecker,
+    AnyExecuter,
+    AnyListener,
+    Checker,
+    Checkers,
+    MaybeAsyncState,
+    as_checker,
+    as_executer,
+)
 from txstore.local_transaction import LocalTransaction, TransactionBlock, error_text, without_delay
 from txstore.message import (
     LocalTransactionState,
@@ -263,9 +272,9 @@ class TransactionProducer(Producer):
         self,
         broker: BrokerInterface,
         group: str,
-        listener: object = None,
+        listener: AnyListener[MaybeAsyncState] | None = None,
         *,
-        check_listener: object = None,
+        check_listener: AnyChecker[MaybeAsyncState] | None = None,
         database: LocalDatabase | None = None,
     ) -> None:
         if database is not None:
@@ -289,7 +298,9 @@ class TransactionProducer(Producer):
         self._end_half = broker.end_half
         super().__init__(broker, group)
 
-    def add_checker(self, checker: object, *, topic: str | None = None, tags: str | None = None) -> None:
+    def add_checker(
+        self, checker: AnyChecker[LocalTransactionState], *, topic: str | None = None, tags: str | None = None
+    ) -> None:
         """Binds a checker to a topic, to tags (`"a || b"`), to both, or to all messages. The most specific one answers.
 
         `checker` is a callable that takes the message, or a listener. Raises InvalidOptionError if it is neither, or if
@@ -314,7 +325,7 @@ class TransactionProducer(Producer):
         message: Message,
         arg: Any = None,
         *,
-        executer: object = None,
+        executer: AnyExecuter[LocalTransactionState] | None = None,
         queue_id: int | None = None,
         selector: QueueSelector | None = None,
     ) -> TransactionSendResult:

@@ -26,7 +26,7 @@ from txstore.errors import (
     WrongGroupError,
 )
 from txstore.interface import ConsumerMember, ProducerMember, Pull
-from txstore.listener import parse_answer
+from txstore.listener import AnyChecker, AnyListener, parse_answer
 from txstore.message import (
     HalfMessage,
     LocalTransactionState,
@@ -361,9 +361,9 @@ class FakeBroker(ConsumerGroups):
     def transaction_producer(
         self,
         group: str,
-        listener: object = None,
+        listener: AnyListener[LocalTransactionState] | None = None,
         *,
-        check_listener: object = None,
+        check_listener: AnyChecker[LocalTransactionState] | None = None,
         database: LocalDatabase | None = None,
     ) -> TransactionProducer:
         return TransactionProducer(self, group, listener, check_listener=check_listener, database=database)

@@ -338,7 +338,7 @@ def test_a_path_that_is_no_store_is_told_what_to_do(tmp_path: Path) -> None:
 
 def test_P3_a_log_line_names_the_transaction(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     producer = broker.transaction_producer("p")
-    result = producer.send_in_transaction(Message("t", b"x"), executer=lambda message, arg: None)
+    result = producer.send_in_transaction(Message("t", b"x"), executer=lambda message, arg: None)  # type: ignore[arg-type]
     assert result.send_result.message_id in caplog.text
 
 

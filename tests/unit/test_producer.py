@@ -119,7 +119,7 @@ def test_checkers_are_asked_by_topic_and_tag() -> None:
     producer.add_checker(lambda message: LocalTransactionState.COMMIT, topic="orders", tags="paid")
     producer.add_checker(lambda message: LocalTransactionState.ROLLBACK, topic="orders")
     sent = [
-        producer.send_in_transaction(message, executer=lambda message, arg: None)
+        producer.send_in_transaction(message, executer=lambda message, arg: None)  # type: ignore[arg-type]
         for message in (Message("orders", b"1", tags="paid"), Message("orders", b"2"), Message("other", b"3"))
     ]
     assert fake.run_checks() == 2
@@ -130,7 +130,7 @@ def test_checkers_are_asked_by_topic_and_tag() -> None:
 def test_a_listener_that_is_none_is_refused_before_the_group_is_joined() -> None:
     fake = FakeBroker()
     with pytest.raises(ValueError, match="expected a transaction listener"):
-        TransactionProducer(fake, "g", object())
+        TransactionProducer(fake, "g", object())  # type: ignore[arg-type]
     assert fake._producers.all() == []
 
 

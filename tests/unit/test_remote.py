@@ -33,7 +33,7 @@ from txstore.remoting import rebalance
 from txstore.remoting.codes import refusal
 from txstore.remoting.heartbeat import heartbeat
 from txstore.remoting.offsets import Offsets
-from txstore.remoting.options import ConnectOptions
+from txstore.remoting.options import ConnectConfig
 from txstore.remoting.reset_offset import parse_offset_table
 from txstore.remoting.route import Queue, QueueNumbers, parse_route
 
@@ -190,7 +190,7 @@ def test_a_refusal_says_who_what_and_why(code: int, kind: type[Exception]) -> No
     error = refusal(answer, "a message", "broker b")
     assert type(error) is kind
     assert all(word in str(error) for word in ("a message", "broker b", str(code), "because"))
-    assert ConnectOptions().seconds("send_msg_time_out") == 3.0
+    assert ConnectConfig().seconds("send_msg_time_out") == 3.0
 
 
 # Somebody at the other end

@@ -24,7 +24,7 @@ from tests.frames import Response, Wire, frame, json_header, signed
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
 from txstore import Broker, LocalTransactionState, Message, Server, ServerConfig, errors
-from txstore.remoting.options import ConnectOptions
+from txstore.remoting.options import ConnectConfig
 from txstore.remoting.server.secrets import Account, Secrets, TlsFiles, parse_accounts
 from txstore.remoting.server.server import _warn
 
@@ -372,11 +372,11 @@ def test_our_clients_say_that_they_are_not_let_in(server: Server) -> None:
 
 
 def test_our_clients_keep_the_secret() -> None:
-    options = ConnectOptions(access_key="shop-app", secret_key="hush-hush-hush")
+    options = ConnectConfig(access_key="shop-app", secret_key="hush-hush-hush")
     assert "hush" not in repr(options) + repr(options.credentials)
     for wrong in ({"access_key": "a"}, {"secret_key": "hush-hush"}, {"access_key": 7, "secret_key": "hush-hush"}):
         with pytest.raises(errors.InvalidOptionError) as caught:
-            ConnectOptions.from_options(wrong)
+            ConnectConfig.from_options(wrong)
         assert "hush" not in str(caught.value)
 
 

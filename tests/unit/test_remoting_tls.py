@@ -328,7 +328,7 @@ def test_a_client_says_what_is_wrong_with_its_file(tmp_path: Path) -> None:
         (17, "expected a bool"),
     ):
         with pytest.raises(errors.InvalidOptionError, match=told) as caught:
-            txstore.connect("127.0.0.1:9", tls=given)
+            txstore.connect("127.0.0.1:9", tls=given)  # type: ignore[arg-type]
         assert caught.value.option == "tls"
 
 

@@ -25,6 +25,7 @@ from txstore.errors import (
     TxStoreError,
 )
 from txstore.interface import ConsumerMember, ProducerMember, Pull
+from txstore.listener import AnyChecker, AnyListener
 from txstore.message import (
     ConsumeFromWhere,
     LocalTransactionState,
@@ -41,7 +42,7 @@ from txstore.remoting.heartbeat import offset_group, offset_name
 from txstore.remoting.loop import LoopThread, run_on
 from txstore.remoting.offset_store import OffsetStore
 from txstore.remoting.offsets import Offsets
-from txstore.remoting.options import ConnectOptions
+from txstore.remoting.options import ConnectConfig
 from txstore.remoting.pull import Puller
 from txstore.remoting.rebalance import Rebalance, is_clustering
 from txstore.remoting.reset_offset import ResetOffset
@@ -85,7 +86,7 @@ _ELSEWHERE = {
 class Session:
     """A client with all its parts, which the blocking and the asyncio interface share."""
 
-    def __init__(self, address: str, options: ConnectOptions) -> None:
+    def __init__(self, address: str, options: ConnectConfig) -> None:
         self.client = Client(address, options)
         self.offsets = Offsets()
         self.sending = Sending(self.client)
@@ -127,7 +128,7 @@ class RemoteBroker:
         self.share_of = session.rebalance.share_of
 
     @classmethod
-    def connect(cls, address: str, options: ConnectOptions) -> Self:
+    def connect(cls, address: str, options: ConnectConfig) -> Self:
         """Connects. Raises InvalidOptionError, BrokerUnreachableError, BrokerTimeoutError."""
         session = Session(address, options)
         thread = LoopThread()
@@ -156,7 +157,7 @@ class RemoteBroker:
         return self._client.client_id
 
     @property
-    def options(self) -> ConnectOptions:
+    def options(self) -> ConnectConfig:
         return self._client.options
 
     @property
@@ -204,9 +205,9 @@ class RemoteBroker:
     def transaction_producer(
         self,
         group: str,
-        listener: object = None,
+        listener: AnyListener[LocalTransactionState] | None = None,
         *,
-        check_listener: object = None,
+        check_listener: AnyChecker[LocalTransactionState] | None = None,
         database: LocalDatabase | None = None,
     ) -> TransactionProducer:
         """Creates a producer of transactional messages. It answers checks over the connection until it is closed.

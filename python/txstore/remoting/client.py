@@ -27,7 +27,7 @@ from txstore.remoting.codes import RequestCode, ResponseCode, refusal
 from txstore.remoting.connection import Connection
 from txstore.remoting.connections import Connections
 from txstore.remoting.heartbeat import heartbeat
-from txstore.remoting.options import ConnectOptions
+from txstore.remoting.options import ConnectConfig
 from txstore.remoting.route import QueueNumbers, Route, parse_brokers, parse_route
 
 __all__ = ["Client"]
@@ -42,7 +42,7 @@ RequestListener = Callable[[Connection, RemotingCommand], None]
 class Client:
     """The client of one connection handle. Used on its loop's thread, unless a method says otherwise."""
 
-    def __init__(self, address: str, options: ConnectOptions) -> None:
+    def __init__(self, address: str, options: ConnectConfig) -> None:
         self.options = options
         self.address = address
         self.client_id = ""

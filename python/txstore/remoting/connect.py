@@ -3,24 +3,26 @@
 Always: asyncio is imported only when `connect` is called.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 if TYPE_CHECKING:
     from txstore.remoting.broker import RemoteBroker
-    from txstore.remoting.options import ConnectOptions
+    from txstore.remoting.options import ConnectConfig, ConnectOptions
 
 __all__ = ["connect"]
 
 
-def connect(address: str, *, config: "ConnectOptions | None" = None, **options: object) -> "RemoteBroker":
+def connect(
+    address: str, *, config: "ConnectConfig | None" = None, **options: "Unpack[ConnectOptions]"
+) -> "RemoteBroker":
     """Connects to a broker in another process: RocketMQ's own, or `txstore serve`. Close it, or use it in `with`.
 
     `address` names one name server, `"127.0.0.1:9876"`, several, `"a:9876;b:9876"`, or the socket of `txstore serve`,
-    `"unix:FILE"`. `options` are fields of `txstore.remoting.options.ConnectOptions` and override `config`.
+    `"unix:FILE"`. `options` are fields of `txstore.ConnectConfig` and override `config`.
 
     Raises InvalidOptionError, BrokerUnreachableError, BrokerTimeoutError.
     """
     from txstore.remoting.broker import RemoteBroker
-    from txstore.remoting.options import ConnectOptions
+    from txstore.remoting.options import ConnectConfig
 
-    return RemoteBroker.connect(address, ConnectOptions.from_options(options, config))
+    return RemoteBroker.connect(address, ConnectConfig.from_options(options, config))

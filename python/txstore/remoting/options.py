@@ -1,7 +1,7 @@
 """The options of `connect`: RocketMQ's names in snake_case, with the defaults of its clients.
 
 In:     keyword arguments.
-Out:    one frozen, checked `ConnectOptions`.
+Out:    one frozen, checked `ConnectConfig`.
 Always: everything that waits has a time limit here.
 """
 
@@ -12,16 +12,17 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypedDict
 
 from txstore.config import Duration, as_timedelta
 from txstore.errors import InvalidOptionError
 from txstore.remoting.signing import Credentials
 
-__all__ = ["ConnectOptions"]
+__all__ = ["ConnectConfig", "ConnectOptions"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ConnectOptions:
+class ConnectConfig:
     """The options of a connection. Durations accept a `timedelta` or a number of seconds, and are kept as seconds.
 
     Raises InvalidOptionError for a value of the wrong type or out of its range.
@@ -112,15 +113,42 @@ class ConnectOptions:
         return Credentials(self.access_key, self.secret_key)
 
     @classmethod
-    def from_options(cls, options: Mapping[str, object], base: "ConnectOptions | None" = None) -> "ConnectOptions":
+    def from_options(cls, options: Mapping[str, object], base: "ConnectConfig | None" = None) -> "ConnectConfig":
         """Returns `base`, or the defaults, with `options` replaced. Raises InvalidOptionError for an unknown option."""
         known = [field.name for field in dataclasses.fields(cls)]
         for name in options:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]}?" if near else "help(txstore.remoting.ConnectOptions) lists them"
+                hint = f"did you mean {near[0]}?" if near else "help(txstore.ConnectConfig) lists them"
                 raise InvalidOptionError(f"unknown option {name}\nhint: {hint}", option=name)
         return dataclasses.replace(base if base is not None else cls(), **options)  # type: ignore[arg-type]
+
+
+class ConnectOptions(TypedDict, total=False):
+    """The options of `txstore.connect`. `ConnectConfig` describes them under the same names."""
+
+    connect_time_out: Duration
+    request_time_out: Duration
+    send_msg_time_out: Duration
+    end_time_out: Duration
+    retry_times_when_send_failed: int
+    heart_beat_broker_interval: Duration
+    poll_name_server_interval: Duration
+    rebalance_interval: Duration
+    persist_consumer_offset_interval: Duration
+    broker_suspend_max_time: Duration
+    pull_time_out: Duration
+    lock_interval: Duration
+    reconnect_back_off: Duration
+    reconnect_back_off_max: Duration
+    pull_batch_size: int
+    pull_threshold_for_queue: int
+    default_topic_queue_nums: int
+    check_threads: int
+    check_time_limit: Duration
+    tls: ssl.SSLContext | bool | str | os.PathLike[str]
+    access_key: str | None
+    secret_key: str | None
 
 
 _DAY = timedelta(days=1)

@@ -4,6 +4,6 @@ Always: the engine answers sends, ends and pulls without waiting for Python. The
 embedded broker.
 """
 
-from txstore.remoting.server.server import Server, ServerConfig, serve
+from txstore.remoting.server.server import ServeOptions, Server, ServerConfig, serve
 
-__all__ = ["Server", "ServerConfig", "serve"]
+__all__ = ["ServeOptions", "Server", "ServerConfig", "serve"]

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar, assert_never
+from typing import Any, Self, TypedDict, TypeVar, Unpack, assert_never
 
 from txstore._native import (
     ClientAnswer,
@@ -34,7 +34,7 @@ from txstore._native import (
 )
 from txstore.broker import Broker
 from txstore.broker import open as open_store
-from txstore.config import BrokerConfig
+from txstore.config import BrokerConfig, BrokerOptions
 from txstore.errors import InvalidOptionError, ReadOnlyError, StoreClosedError, StoreIOError, TxStoreError
 from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.remoting.server.admin_relay import AdminRelay
@@ -53,7 +53,7 @@ from txstore.remoting.server.routes import Routes
 from txstore.remoting.server.secrets import Secrets, TlsFiles, accounts_version, read_accounts
 from txstore.remoting.server.topics import Topics
 
-__all__ = ["Server", "ServerConfig", "serve"]
+__all__ = ["ServeOptions", "Server", "ServerConfig", "ServerOptions", "serve"]
 
 _log = logging.getLogger("txstore.remoting")
 
@@ -122,6 +122,36 @@ class ServerConfig:
     accounts: str | os.PathLike[str] | None = None
     """A TOML file of accounts and permissions (RocketMQ's ACL). If given, requests must be signed. Read again when it
     changes."""
+
+
+class ServerOptions(TypedDict, total=False):
+    """The options of a server. `ServerConfig` describes them under the same names."""
+
+    listen: str | None
+    unix: str | os.PathLike[str] | None
+    name_server: str | None
+    advertise: str | None
+    metrics: str | None
+    io_threads: int
+    connections_max: int
+    groups_max: int
+    topics_max: int
+    auto_create_subscription_group: bool
+    idle_time_out: float
+    first_frame_time_out: float
+    frame_time_out: float
+    unread_time_out: float
+    memory_max: int
+    tls_cert: str | os.PathLike[str] | None
+    tls_key: str | os.PathLike[str] | None
+    tls_ca: str | os.PathLike[str] | None
+    tls: str
+    tls_handshake_time_out: float
+    accounts: str | os.PathLike[str] | None
+
+
+class ServeOptions(ServerOptions, BrokerOptions, total=False):
+    """The options of `txstore.serve`: those of the server, and those of the store that it opens."""
 
 
 class Server:
@@ -472,7 +502,7 @@ def serve(
     *,
     config: ServerConfig | None = None,
     broker_config: BrokerConfig | None = None,
-    **options: object,
+    **options: Unpack[ServeOptions],
 ) -> Server:
     """Serves a store, or an open broker, to clients of any language.
 
@@ -480,19 +510,20 @@ def serve(
     Raises what `txstore.open` raises, StoreIOError for an address that is in use or not available, InvalidOptionError.
     """
     names = {field.name for field in dataclasses.fields(ServerConfig)}
-    mine = {name: options.pop(name) for name in list(options) if name in names}
-    settings = dataclasses.replace(config if config is not None else ServerConfig(), **mine)  # type: ignore[arg-type]
+    given: dict[str, Any] = dict(options)
+    mine = {name: given.pop(name) for name in list(given) if name in names}
+    settings = dataclasses.replace(config if config is not None else ServerConfig(), **mine)
     if isinstance(store, Broker):
-        if options or broker_config is not None:
+        if given or broker_config is not None:
             raise InvalidOptionError(
-                f"an open broker cannot be given other settings, got {', '.join(options) or 'broker_config'}",
+                f"an open broker cannot be given other settings, got {', '.join(given) or 'broker_config'}",
                 option="broker_config",
             )
         return Server(store, settings)
     host, port = _host_and_port(settings.advertise or settings.listen or BROKER_ADDRESS)
     # Offset message ids contain the address at which clients can query the message.
-    opening: dict[str, object] = {"broker_host": host, "broker_port": port} | options
-    broker = open_store(store, config=broker_config, **opening)  # type: ignore[arg-type]
+    opening: dict[str, Any] = {"broker_host": host, "broker_port": port} | given
+    broker = open_store(store, config=broker_config, **opening)
     try:
         return Server(broker, settings, close_broker=True)
     except BaseException:

@@ -1,0 +1,162 @@
+"""The story: an editor finds a wrong call. mypy accepts the good lines of this file and refuses each of the bad ones.
+
+Each snippet is the body of one function, which has a broker, a producer, a consumer and a message.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from mypy import api
+
+from txstore import BrokerConfig, BrokerOptions, ConnectConfig, ConnectOptions, ServeOptions, ServerConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAD = """
+import ssl
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, assert_type
+
+import txstore
+import txstore.aio
+from txstore import *
+from txstore.testing import FakeBroker
+
+class Listener(TransactionListener):
+    def execute_local_transaction(self, message: TransactionMessage, arg: Any) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT
+    def check_local_transaction(self, message: TransactionMessage) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT
+
+class Duck:
+    def execute_local_transaction(self, m: TransactionMessage, a: object) -> LocalTransactionState:
+        return LocalTransactionState.UNKNOWN
+
+class Async:
+    async def check_local_transaction(self, message: TransactionMessage) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT
+
+class NoListener:
+    def run(self) -> None: ...
+
+def check(message: TransactionMessage) -> LocalTransactionState:
+    return LocalTransactionState.COMMIT
+
+async def check_later(message: TransactionMessage) -> LocalTransactionState:
+    return LocalTransactionState.COMMIT
+
+def handle(message: ReceivedMessage) -> None: ...
+"""
+FUNCTION = """
+async def snippet_{number}(
+    broker: Broker, remote: RemoteBroker, loop: txstore.aio.Broker, producer: TransactionProducer, consumer: Consumer,
+    message: Message, server: Server,
+) -> None:
+"""
+GOOD = [
+    'txstore.open("orders.store", flush_disk_type="SYNC_FLUSH", transaction_time_out=6)',
+    'txstore.open(Path("orders.store"), transaction_time_out=timedelta(seconds=6), delete_when=None)',
+    'txstore.open("orders.store", read_only=True, config=BrokerConfig(check_threads=8))',
+    'options: BrokerOptions = {"check_threads": 8}; txstore.open("orders.store", **options)',
+    'assert_type(txstore.open("orders.store"), Broker)',
+    'assert_type(txstore.connect("127.0.0.1:9876", send_msg_time_out=1.5, tls=True), RemoteBroker)',
+    'txstore.connect("127.0.0.1:9876", tls=ssl.create_default_context(), config=ConnectConfig(check_threads=2))',
+    'options: ConnectOptions = {"access_key": "a", "secret_key": "b"}; txstore.connect("127.0.0.1:9876", **options)',
+    'txstore.aio.connect("127.0.0.1:9876", pull_batch_size=8)',
+    'txstore.serve("orders.store", listen="127.0.0.1:0", name_server=None, flush_disk_type="SYNC_FLUSH")',
+    'options: ServeOptions = {"io_threads": 1, "broker_name": "b"}; txstore.serve("orders.store", **options)',
+    'broker.transaction_producer("g", Listener())',
+    'broker.transaction_producer("g", Duck())',
+    'broker.transaction_producer("g", check_listener=check)',
+    'remote.transaction_producer("g", check_listener=lambda message: LocalTransactionState.COMMIT)',
+    'loop.transaction_producer("g", Async())',
+    'loop.transaction_producer("g", check_listener=check_later)',
+    'FakeBroker().transaction_producer("g", Listener())',
+    "producer.add_checker(check, topic='orders', tags='a || b')",
+    "producer.send_in_transaction(message, executer=lambda message, arg: LocalTransactionState.COMMIT)",
+    "assert_type(producer.send_in_transaction(message, 17), TransactionSendResult)",
+    "with producer.transaction(message) as tx: assert_type(tx, Transaction)",
+    "assert_type(producer.send(message).message_id, str)",
+    'assert_type(broker.transactions(state="pending"), list[PendingTransaction])',
+    "assert_type(broker.transactions(state=TransactionState.COMMITTED), list[TransactionRow])",
+    "assert_type(consumer.poll(10, timeout=1.5), list[ReceivedMessage])",
+    "consumer.run(handle, threads=4)",
+    "for received in consumer: assert_type(received.body, bytes)",
+    'broker.consumer("g", "orders", start=datetime.now(UTC))',
+    'assert_type(Message("orders", b"x", keys=["k"], properties={"a": "b"}).keys, tuple[str, ...])',
+]
+BAD = [
+    'txstore.open("orders.store", flush_disk_typ="SYNC_FLUSH")',
+    'txstore.open("orders.store", flush_disk_type="SYNC")',
+    'txstore.open("orders.store", transaction_check_max="many")',
+    "txstore.open(17)",
+    'BrokerConfig(flush_disk_type="sync")',
+    'options: BrokerOptions = {"check_thread": 8}',
+    'txstore.connect("127.0.0.1:9876", send_msg_timeout=3)',
+    'txstore.connect("127.0.0.1:9876", tls=17)',
+    'txstore.aio.connect("127.0.0.1:9876", timeout=3)',
+    'txstore.serve("orders.store", listn="127.0.0.1:0")',
+    'broker.transaction_producer("g", NoListener())',
+    'broker.transaction_producer("g", Listener)',
+    'broker.transaction_producer("g", Async())',
+    'broker.transaction_producer("g", check_listener=lambda message: "yes")',
+    'remote.transaction_producer("g", check_listener=check_later)',
+    "producer.send_in_transaction(message, executer=42)",
+    "producer.send_in_transaction(message, executer=lambda message, arg: None)",
+    "producer.add_checker(NoListener())",
+    'producer.send("orders")',
+    'Message("orders", "a text")',
+    'Message("orders", b"x", tag="a")',
+    'broker.transactions(state="commited")',
+    'broker.consumer("g", "orders", start="first")',
+    "consumer.poll(max=10)",
+    "consumer.run(17)",
+]
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What mypy says about each snippet."""
+    file = tmp_path_factory.mktemp("typing") / "snippets.py"
+    first_lines: list[int] = []
+    text = HEAD
+    for number, snippet in enumerate([*GOOD, *BAD]):
+        text += FUNCTION.format(number=number)
+        first_lines.append(text.count("\n") + 1)
+        text += f"    {snippet}\n"
+    file.write_text(text)
+    config = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache")]
+    out, err, _ = api.run([*config, "--no-error-summary", "--hide-error-context", str(file)])
+    assert err == ""
+    found: dict[str, list[str]] = {snippet: [] for snippet in (*GOOD, *BAD)}
+    for line, said in re.findall(rf"^{re.escape(str(file))}:(\d+): error: (.*)$", out, flags=re.MULTILINE):
+        assert int(line) in first_lines, f"the head of the snippets is wrong: {line}: {said}"
+        found[[*GOOD, *BAD][first_lines.index(int(line))]].append(said)
+    return found
+
+
+@pytest.mark.parametrize("snippet", GOOD)
+def test_a_good_call_is_accepted(snippet: str, refused: dict[str, list[str]]) -> None:
+    assert refused[snippet] == []
+
+
+@pytest.mark.parametrize("snippet", BAD)
+def test_a_wrong_call_is_refused(snippet: str, refused: dict[str, list[str]]) -> None:
+    assert refused[snippet] != []
+
+
+@pytest.mark.parametrize(
+    ("options", "configs"),
+    [
+        (BrokerOptions, [BrokerConfig]),
+        (ConnectOptions, [ConnectConfig]),
+        (ServeOptions, [ServerConfig, BrokerConfig]),
+    ],
+)
+def test_options_are_the_fields_that_describe_them(options: type, configs: list[type]) -> None:
+    described = {name: kind for config in configs for name, kind in config.__annotations__.items()}
+    assert options.__annotations__ == described
