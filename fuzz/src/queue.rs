@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use txstore::consume_queue::{DIRECTORY, ENTRY_SIZE, Entry, QueueFiles};
+use txstore::consume_queue::{Block, DIRECTORY, ENTRY_SIZE, Entry, NewFiles, QueueFiles, QueueTable};
 use txstore::storage::memory::Memory;
 use txstore::storage::{OpenMode, Storage};
 use txstore::units::QueueId;
@@ -46,9 +46,10 @@ pub fn run(input: &[u8]) {
 
 fn writes_and_cuts(files: &QueueFiles, topic: &Arc<str>, at: u64, stored: &[u8]) {
     let whole = stored.len() - stored.len() % ENTRY_SIZE;
-    let block = &stored[..whole];
-    files.write(topic, QUEUE, at, block).unwrap();
-    assert!(files.holds(topic, QUEUE, at, block).unwrap());
+    let slot = QueueTable::default().find_or_insert(topic, QUEUE);
+    let block = Block { slot, topic: Arc::clone(topic), queue_id: QUEUE, from: at, bytes: stored[..whole].to_vec() };
+    files.write(&block, NewFiles::Synced).unwrap();
+    assert!(files.holds(&block).unwrap());
     files.sync(topic, QUEUE, at, at + (whole / ENTRY_SIZE) as u64).unwrap();
     files.cut(topic, QUEUE, at).unwrap();
     let behind = files.read(topic, QUEUE, at, 1).unwrap();

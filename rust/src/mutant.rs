@@ -56,6 +56,8 @@ pub(crate) enum Mutant {
     VisibleBeforeSync,
     /// A new log file is begun before the full one is durable.
     RollWithoutSync,
+    /// Recovery does not sync the queue files that it wrote.
+    RecoveryNotSynced,
     /// A group whose sync failed is acknowledged.
     FailedGroupAcknowledged,
     /// Offsets past their queue's end are kept.

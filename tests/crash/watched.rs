@@ -163,6 +163,10 @@ impl Storage for Watched {
         self.memory.create_dir(dir)
     }
 
+    fn create_dir_unsynced(&self, dir: &str) -> Result<()> {
+        self.memory.create_dir_unsynced(dir)
+    }
+
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.memory.rename(from, to)
     }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::{ConsumeQueue, ENTRY_SIZE, Entry};
+use super::{Block, ConsumeQueue, ENTRY_SIZE, Entry};
 use crate::error::{Error, Result};
 use crate::names;
-use crate::segment::{SegmentQueue, make_file};
+use crate::segment::{SegmentQueue, make_file, make_file_unsynced};
 use crate::storage::{File, OpenMode, Storage};
 use crate::sync::unmodelled::Mutex;
 use crate::units::{QueueId, to_u64, to_usize};
@@ -27,6 +27,22 @@ const HANDLES_MAX: usize = 512;
 const COMPARED_AT_ONCE: u64 = 1_024;
 
 type Name = (Arc<str>, QueueId, u64);
+
+/// What to do if a file is missing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    Leave,
+    Create(NewFiles),
+}
+
+/// When files that a write creates become durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewFiles {
+    /// Before they are used: three syncs for a file in a new queue.
+    Synced,
+    /// With `sync_all`, which must follow.
+    Unsynced,
+}
 
 /// The range of queue offsets that a queue's files cover.
 #[derive(Clone, Debug)]
@@ -118,7 +134,7 @@ impl QueueFiles {
     pub fn read(&self, topic: &Arc<str>, queue_id: QueueId, from: u64, entries: u64) -> Result<Vec<u8>> {
         let (base, at) = self.locate(from);
         let length = (entries * to_u64(ENTRY_SIZE)).min(self.file_size - at);
-        let Some(file) = self.handle(topic, queue_id, base, false)? else { return Ok(Vec::new()) };
+        let Some(file) = self.handle(topic, queue_id, base, Missing::Leave)? else { return Ok(Vec::new()) };
         let mut bytes = vec![0; to_usize(length)];
         file.read_at(&mut bytes, at)?;
         Ok(bytes)
@@ -234,20 +250,24 @@ impl QueueFiles {
         }
     }
 
-    /// Writes a block of entries from `from` on, and creates files as needed.
-    pub fn write(&self, topic: &Arc<str>, queue_id: QueueId, from: u64, block: &[u8]) -> Result<()> {
-        self.by_file(from, block, |base, at, bytes| match self.handle(topic, queue_id, base, true)? {
-            Some(file) => file.write_at(bytes, at),
-            None => Err(Error::StoreClosed),
+    /// Writes a block of entries, and creates files as needed.
+    pub fn write(&self, block: &Block, new: NewFiles) -> Result<()> {
+        let Block { topic, queue_id, from, bytes, .. } = block;
+        self.by_file(*from, bytes, |base, at, bytes| {
+            match self.handle(topic, *queue_id, base, Missing::Create(new))? {
+                Some(file) => file.write_at(bytes, at),
+                None => Err(Error::StoreClosed),
+            }
         })
     }
 
-    /// Returns whether the files hold exactly this block from `from` on.
-    pub fn holds(&self, topic: &Arc<str>, queue_id: QueueId, from: u64, block: &[u8]) -> Result<bool> {
+    /// Returns whether the files hold exactly this block.
+    pub fn holds(&self, block: &Block) -> Result<bool> {
+        let Block { topic, queue_id, from, bytes, .. } = block;
         let mut equal = true;
-        self.by_file(from, block, |base, at, bytes| {
+        self.by_file(*from, bytes, |base, at, bytes| {
             let entry = (base + at) / to_u64(ENTRY_SIZE);
-            equal = equal && self.read(topic, queue_id, entry, to_u64(bytes.len() / ENTRY_SIZE))? == bytes;
+            equal = equal && self.read(topic, *queue_id, entry, to_u64(bytes.len() / ENTRY_SIZE))? == bytes;
             Ok(())
         })?;
         Ok(equal)
@@ -258,7 +278,7 @@ impl QueueFiles {
         let mut entry = from;
         while entry < to {
             let (base, _) = self.locate(entry);
-            if let Some(file) = self.handle(topic, queue_id, base, false)? {
+            if let Some(file) = self.handle(topic, queue_id, base, Missing::Leave)? {
                 file.sync()?;
             }
             entry = base / to_u64(ENTRY_SIZE) + self.entries_per_file();
@@ -301,7 +321,7 @@ impl QueueFiles {
             }
         }
         if at > 0
-            && let Some(file) = self.handle(topic, queue_id, base, false)?
+            && let Some(file) = self.handle(topic, queue_id, base, Missing::Leave)?
             && !file.is_blank(at..self.file_size)?
         {
             // Each punch writes to the file system's journal, and most queues have no bytes there.
@@ -310,7 +330,13 @@ impl QueueFiles {
         Ok(())
     }
 
-    fn handle(&self, topic: &Arc<str>, queue_id: QueueId, base: u64, create: bool) -> Result<Option<Arc<dyn File>>> {
+    fn handle(
+        &self,
+        topic: &Arc<str>,
+        queue_id: QueueId,
+        base: u64,
+        missing: Missing,
+    ) -> Result<Option<Arc<dyn File>>> {
         let name = (Arc::clone(topic), queue_id, base);
         if let Some(file) = self.handles.lock().get(&name) {
             return Ok(Some(Arc::clone(file)));
@@ -321,18 +347,24 @@ impl QueueFiles {
             Some(length) if length == self.file_size => {
                 let mode = if self.read_only { OpenMode::Read } else { OpenMode::Write };
                 let file = self.storage.open(&path, mode)?;
-                if create {
+                if missing != Missing::Leave {
                     // The sync at the file's creation may have failed in a process that could not remove the file any
                     // more.
                     file.set_len(self.file_size)?;
                 }
                 file.into()
             }
-            _ if !create => return Ok(None),
-            _ => {
-                self.storage.create_dir(&directory)?;
-                make_file(self.storage.as_ref(), &directory, &path, self.file_size)?.into()
-            }
+            _ => match missing {
+                Missing::Leave => return Ok(None),
+                Missing::Create(NewFiles::Synced) => {
+                    self.storage.create_dir(&directory)?;
+                    make_file(self.storage.as_ref(), &directory, &path, self.file_size)?.into()
+                }
+                Missing::Create(NewFiles::Unsynced) => {
+                    self.storage.create_dir_unsynced(&directory)?;
+                    make_file_unsynced(self.storage.as_ref(), &path, self.file_size)?.into()
+                }
+            },
         };
         let mut handles = self.handles.lock();
         if handles.len() >= HANDLES_MAX

@@ -13,7 +13,7 @@ mod table;
 mod tests;
 
 pub use entry::{ENTRY_SIZE, Entry, PADDING_SIZE, QUEUE_OFFSET_MAX};
-pub use files::{DIRECTORY, QueueFiles, QueueRoom};
+pub use files::{DIRECTORY, NewFiles, QueueFiles, QueueRoom};
 pub use table::{Block, QueueTable, Slot};
 
 use std::sync::Arc;

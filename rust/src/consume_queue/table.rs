@@ -138,6 +138,16 @@ impl QueueTable {
         self.change(slot, |queue| queue.begin_again(at));
     }
 
+    /// Returns whether everything written to the files is durable.
+    pub fn are_synced(&self) -> bool {
+        self.queues.iter().all(|queue| queue.unsynced_from.is_none())
+    }
+
+    /// Notes that everything written to the files is durable.
+    pub fn set_synced(&mut self) {
+        self.queues.iter_mut().for_each(|queue| queue.unsynced_from = None);
+    }
+
     fn change(&mut self, slot: Slot, change: impl FnOnce(&mut ConsumeQueue)) {
         if let Some(queue) = self.queues.get_mut(slot.0) {
             let before = queue.tail().len();

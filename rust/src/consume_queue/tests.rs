@@ -51,7 +51,7 @@ fn a_queue_that_begins_later_is_padded_in_its_first_file() {
     let slot = table.insert(ConsumeQueue::padded("orders".into(), QueueId(0), 11, PER_FILE));
     table.push(slot, entry(11));
     for block in table.blocks() {
-        files.write(&block.topic, block.queue_id, block.from, &block.bytes).unwrap();
+        files.write(&block, NewFiles::Synced).unwrap();
         table.settle(&block);
     }
     let bytes = files.read(&"orders".into(), QueueId(0), 8, 4).unwrap();
@@ -79,9 +79,9 @@ proptest! {
                     // More entries may arrive while a block is written.
                     table.push(slot, entry(to_u64(model.len())));
                     model.push(entry(to_u64(model.len())));
-                    files.write(&block.topic, block.queue_id, block.from, &block.bytes).unwrap();
+                    files.write(&block, NewFiles::Synced).unwrap();
                     table.settle(&block);
-                    prop_assert!(files.holds(&block.topic, block.queue_id, block.from, &block.bytes).unwrap());
+                    prop_assert!(files.holds(&block).unwrap());
                 },
                 _ => {
                     let queue = table.get(slot).unwrap();

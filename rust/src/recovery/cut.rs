@@ -43,22 +43,33 @@ pub fn cut_log(log: &CommitLog, end: u64) -> Result<()> {
     log.segments.remove_from(end + 1)
 }
 
-/// Cuts the queues' files where the queues end, then makes all files of the store durable with one sync of the file
-/// system.
-pub fn cut_queues(queue_files: &QueueFiles, dispatcher: &Dispatcher) -> Result<()> {
+/// Cuts the queues' files where the queues end, then makes all files of the store durable.
+pub fn cut_queues(queue_files: &QueueFiles, dispatcher: &mut Dispatcher) -> Result<()> {
     queue_files.remove_empty()?;
     for (_, queue) in dispatcher.queues.iter().filter(|_| !mutated(Mutant::QueuesNotCut)) {
         queue_files.cut(&queue.topic, queue.queue_id, queue.next())?;
     }
-    queue_files.sync_all()
+    sync_all(queue_files, dispatcher)
 }
 
 /// Cuts only queues that a broker deleted and began again. Recovery may have written entries of the deleted queue.
-pub fn cut_begun_again(queue_files: &QueueFiles, derived: &Derived) -> Result<()> {
-    for slot in derived.begun_again.keys() {
-        if let Some(queue) = derived.dispatcher.queues.get(*slot) {
-            queue_files.cut(&queue.topic, queue.queue_id, queue.next())?;
-        }
+pub fn cut_begun_again(queue_files: &QueueFiles, derived: &mut Derived) -> Result<()> {
+    let queues = &derived.dispatcher.queues;
+    for queue in derived.begun_again.keys().filter_map(|slot| queues.get(*slot)) {
+        queue_files.cut(&queue.topic, queue.queue_id, queue.next())?;
     }
-    if derived.begun_again.is_empty() { Ok(()) } else { queue_files.sync_all() }
+    if derived.begun_again.is_empty() && queues.are_synced() {
+        return Ok(());
+    }
+    sync_all(queue_files, &mut derived.dispatcher)
+}
+
+/// Makes all files of the store durable with one sync of the file system. Recovery creates queue files without a sync of
+/// their own: three for each queue would take minutes for many queues.
+fn sync_all(queue_files: &QueueFiles, dispatcher: &mut Dispatcher) -> Result<()> {
+    if !mutated(Mutant::RecoveryNotSynced) {
+        queue_files.sync_all()?;
+    }
+    dispatcher.queues.set_synced();
+    Ok(())
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use super::run::Run;
-use crate::consume_queue::{ConsumeQueue, Entry, QUEUE_OFFSET_MAX, QueueRoom, Slot};
+use crate::consume_queue::{ConsumeQueue, Entry, NewFiles, QUEUE_OFFSET_MAX, QueueRoom, Slot};
 use crate::dispatch::DispatchRequest;
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
@@ -190,10 +190,8 @@ impl Run<'_> {
         for block in self.derived.dispatcher.queues.blocks() {
             // After a crash, equal bytes may be only in the page cache, where a failed sync left them. So they are
             // written again.
-            let is_there =
-                self.known.clean && self.queue_files.holds(&block.topic, block.queue_id, block.from, &block.bytes)?;
-            if !is_there {
-                self.queue_files.write(&block.topic, block.queue_id, block.from, &block.bytes)?;
+            if !self.known.clean || !self.queue_files.holds(&block)? {
+                self.queue_files.write(&block, NewFiles::Unsynced)?;
             }
             self.derived.dispatcher.queues.settle(&block);
         }

@@ -20,9 +20,23 @@ use crate::sync::unmodelled::Mutex;
 /// If that fails, the file is removed again: it would be found with its full length, which the disk may not have and no
 /// later sync would write. If it cannot be removed, all writing stops.
 pub fn make_file(storage: &dyn Storage, directory: &str, path: &str, size: u64) -> Result<Box<dyn File>> {
+    make(storage, path, size, |file| file.sync().and_then(|()| storage.sync_dir(directory)))
+}
+
+/// Creates a sparse file of zeros. `sync_file_system` makes it durable, and until then nobody may rely on it. If its
+/// length cannot be set, it is removed again.
+pub fn make_file_unsynced(storage: &dyn Storage, path: &str, size: u64) -> Result<Box<dyn File>> {
+    make(storage, path, size, |_| Ok(()))
+}
+
+fn make(
+    storage: &dyn Storage,
+    path: &str,
+    size: u64,
+    sync: impl FnOnce(&dyn File) -> Result<()>,
+) -> Result<Box<dyn File>> {
     let file = storage.open(path, OpenMode::Create)?;
-    let made = file.set_len(size).and_then(|()| file.sync()).and_then(|()| storage.sync_dir(directory));
-    match made {
+    match file.set_len(size).and_then(|()| sync(file.as_ref())) {
         Ok(()) => Ok(file),
         Err(error) => match storage.unlink(path) {
             Ok(()) => Err(error),

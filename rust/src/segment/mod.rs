@@ -3,5 +3,5 @@
 mod file;
 mod queue;
 
-pub use file::{Segment, make_file};
+pub use file::{Segment, make_file, make_file_unsynced};
 pub use queue::SegmentQueue;

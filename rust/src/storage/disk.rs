@@ -95,6 +95,22 @@ impl Disk {
         Ok((self.dir(&above), name))
     }
 
+    /// Creates the missing directories of a path. Calls `created` with the directory that got a new entry.
+    fn make_dirs(&self, dir: &str, created: impl Fn(&OwnedFd) -> Result<(), Errno>) -> Result<()> {
+        let parts = parts(dir).ok_or_else(|| self.refused("create", dir))?;
+        let failed = |source: Errno| self.error("create", dir, source);
+        let mut here = self.dir(&[]).map_err(failed)?;
+        for part in parts {
+            match fs::mkdirat(&here, part, Mode::from_raw_mode(DIR_MODE)) {
+                Ok(()) => created(&here).map_err(failed)?,
+                Err(Errno::EXIST) => {}
+                Err(source) => return Err(failed(source)),
+            }
+            here = open_dir(here.as_fd(), part).map_err(failed)?;
+        }
+        Ok(())
+    }
+
     fn open_file(&self, operation: &'static str, path: &str, flags: OFlags) -> Result<Result<OwnedFd, Errno>> {
         let (above, name) = self.parent(operation, path)?;
         // Without NONBLOCK, opening a pipe would wait for its other end. Everything except a regular file is refused
@@ -164,18 +180,11 @@ impl Storage for Disk {
     }
 
     fn create_dir(&self, dir: &str) -> Result<()> {
-        let parts = parts(dir).ok_or_else(|| self.refused("create", dir))?;
-        let failed = |source: Errno| self.error("create", dir, source);
-        let mut here = self.dir(&[]).map_err(failed)?;
-        for part in parts {
-            match fs::mkdirat(&here, part, Mode::from_raw_mode(DIR_MODE)) {
-                Ok(()) => retry_on_intr(|| fs::fsync(&here)).map_err(failed)?,
-                Err(Errno::EXIST) => {}
-                Err(source) => return Err(failed(source)),
-            }
-            here = open_dir(here.as_fd(), part).map_err(failed)?;
-        }
-        Ok(())
+        self.make_dirs(dir, |above| retry_on_intr(|| fs::fsync(above)))
+    }
+
+    fn create_dir_unsynced(&self, dir: &str) -> Result<()> {
+        self.make_dirs(dir, |_| Ok(()))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {

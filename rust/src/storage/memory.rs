@@ -262,6 +262,25 @@ impl Memory {
         }
     }
 
+    /// Creates the missing directories of a path. Calls `created` with the path of each.
+    fn make_dirs(&self, dir: &str, created: impl Fn(&mut Tree, &str)) -> Result<()> {
+        self.changes("create", dir)?;
+        let path = self.dir("create", dir)?;
+        let mut tree = self.shared.tree.lock();
+        let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+        for part in ends.filter_map(|end| path.get(..end)).filter(|part| !part.is_empty()) {
+            match tree.find(part).map_err(|e| self.error("create", dir, e))? {
+                Some(Node::Dir) => {}
+                Some(Node::File(_)) => return Err(self.error("create", dir, io::ErrorKind::NotADirectory)),
+                None => {
+                    tree.put(part, Node::Dir);
+                    created(&mut tree, part);
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn file(&self, operation: &'static str, path: &str, make: bool) -> Result<Inode> {
         let mut tree = self.shared.tree.lock();
         match self.find(&tree, operation, path)? {
@@ -366,21 +385,11 @@ impl Storage for Memory {
     }
 
     fn create_dir(&self, dir: &str) -> Result<()> {
-        self.changes("create", dir)?;
-        let path = self.dir("create", dir)?;
-        let mut tree = self.shared.tree.lock();
-        let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
-        for part in ends.filter_map(|end| path.get(..end)).filter(|part| !part.is_empty()) {
-            match tree.find(part).map_err(|e| self.error("create", dir, e))? {
-                Some(Node::Dir) => {}
-                Some(Node::File(_)) => return Err(self.error("create", dir, io::ErrorKind::NotADirectory)),
-                None => {
-                    tree.put(part, Node::Dir);
-                    tree.sync(parent(part));
-                }
-            }
-        }
-        Ok(())
+        self.make_dirs(dir, |tree, part| tree.sync(parent(part)))
+    }
+
+    fn create_dir_unsynced(&self, dir: &str) -> Result<()> {
+        self.make_dirs(dir, |_, _| ())
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {

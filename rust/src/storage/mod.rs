@@ -84,6 +84,8 @@ pub trait Storage: Send + Sync + Debug {
     }
     /// Creates a directory (0700) and its missing parents, and syncs each new entry.
     fn create_dir(&self, dir: &str) -> Result<()>;
+    /// Creates a directory (0700) and its missing parents. `sync_file_system` makes them durable.
+    fn create_dir_unsynced(&self, dir: &str) -> Result<()>;
     /// Renames a file over another.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
     /// Removes a file. A missing file is ignored.

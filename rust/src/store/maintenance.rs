@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use super::readers::Wake;
 use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::commit_log;
+use crate::consume_queue::{Block, NewFiles};
 use crate::error::{Error, Result};
 use crate::log_view::{ABORT, GUARD};
 use crate::snapshot::Snapshot;
@@ -154,9 +155,9 @@ impl Shared {
         Ok(captured)
     }
 
-    fn write_blocks(&self, blocks: &[crate::consume_queue::Block]) -> Result<()> {
+    fn write_blocks(&self, blocks: &[Block]) -> Result<()> {
         for block in blocks {
-            self.queue_files.write(&block.topic, block.queue_id, block.from, &block.bytes)?;
+            self.queue_files.write(block, NewFiles::Synced)?;
             self.inner.lock().derived.dispatcher.queues.settle(block);
         }
         Ok(())

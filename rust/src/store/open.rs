@@ -124,12 +124,12 @@ fn open_as(
     let mut stored = Stored::load(opening, settings)?;
     let known = stored.known(opening, &marks)?;
     let mut files = Files::open(opening, geometry, &marks, &mut stored)?;
-    let recovered = files.recover(&stored.settings, stored.snapshot.take(), &known)?;
+    let mut recovered = files.recover(&stored.settings, stored.snapshot.take(), &known)?;
     stored.reconcile(&recovered);
     match claim.as_deref_mut() {
         Some(claim) => {
             claim.has_changes = true;
-            leftovers::remove(opening, &marks, &stored.settings, &files, &recovered, &known)?;
+            leftovers::remove(opening, &marks, &stored.settings, &files, &mut recovered, &known)?;
             stored.begin_range(opening, geometry, &files.log, &recovered.derived)?;
         }
         None => reader::keep_what_is_shown(&marks, &stored.settings, &files.log, &known, recovered.derived.end)?,

@@ -18,7 +18,7 @@ pub(super) fn remove(
     marks: &Marks,
     settings: &Settings,
     files: &Files,
-    recovered: &Recovered,
+    recovered: &mut Recovered,
     known: &Known,
 ) -> Result<()> {
     let Recovered { derived, report } = recovered;
@@ -30,7 +30,7 @@ pub(super) fn remove(
         return cut_begun_again(&files.queues, derived);
     }
     cut_log(&files.log, derived.end)?;
-    cut_queues(&files.queues, &derived.dispatcher)?;
+    cut_queues(&files.queues, &mut derived.dispatcher)?;
     if let Some(published) = &marks.published {
         // The log is synced now, too. The page may be older than what was acknowledged: if a later sync failed, readers
         // would see only what the page says.
