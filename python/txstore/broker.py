@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Literal, Self, TypeAlias, Unpack, overload
+from typing import Literal, Protocol, Self, TypeAlias, Unpack, overload
 
 from txstore._native import (
     EndResult,
@@ -82,6 +82,12 @@ _Finished: TypeAlias = Literal[
     TransactionState.DISCARDED,
     TransactionState.FINISHED_UNKNOWN,
 ]
+
+
+class _Prepare(Protocol):
+    """Stores a half message; see `BrokerInterface.prepare`."""
+
+    def __call__(self, message: Message, queue_id: int, producer_group: str, owner: int = 0, /) -> SendResult: ...
 
 
 def open(
@@ -189,9 +195,9 @@ class Broker(ConsumerGroups):
         )
         # The engine's own calls, because a Python function around them would cost as much as they do.
         self.append = store.append
-        self.prepare = store.prepare
-        self.pull = store.pull
-        self.search_offset = store.search_offset
+        self.prepare: _Prepare = store.prepare
+        self.pull: Pull = store.pull
+        self.search_offset: Callable[[str, int, int], int] = store.search_offset
         self._time_limit = time_limit
         self._time_ms = time_ms
         self._parts = Parts(store, (topics, groups), housekeeping, pool, os.getpid())

@@ -39,13 +39,13 @@ class LocalTransaction(Generic[S]):
 
     def __init__(self, group: str, half: S, message: Message) -> None:
         """`message` is the message as it was given; `self.message` has its transaction id."""
-        self.group = group
-        self.half = half
-        self.transaction_id = half.message_id
-        self.message = message.with_transaction_id(self.transaction_id)
-        self.wanted = _UNKNOWN
+        self.group: str = group
+        self.half: S = half
+        self.transaction_id: str = half.message_id
+        self.message: Message = message.with_transaction_id(self.transaction_id)
+        self.wanted: LocalTransactionState = _UNKNOWN
         """The outcome to tell the broker."""
-        self.state = _UNKNOWN
+        self.state: LocalTransactionState = _UNKNOWN
         """The outcome that the broker was told."""
         self.error: str | None = None
         """In one line, why a check must settle the transaction; None if it need not."""

@@ -345,7 +345,7 @@ class FakeBroker(ConsumerGroups):
     """
 
     def __init__(self, *, queues: int = 4, clock: ManualClock | None = None) -> None:
-        self.clock = clock if clock is not None else ManualClock()
+        self.clock: ManualClock = clock if clock is not None else ManualClock()
         self._log = _Log(self.clock, queues)
         self._halves: list[_Half] = []
         self._producers = Producers()

@@ -79,7 +79,7 @@ class _Commands(TyperGroup):
         raise typer.Exit(code or 0)
 
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="txstore",
     cls=_Commands,
     epilog=_EPILOG,

@@ -27,7 +27,7 @@ _BATCH = 32
 _OFFSETS_EVERY_SECONDS = 5.0
 _WAIT_SECONDS = 0.5
 
-app = noun()
+app: typer.Typer = noun()
 
 
 @app.command()

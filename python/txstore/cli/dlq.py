@@ -21,7 +21,7 @@ from txstore.cli.records import body_facts, text_of
 
 __all__ = ["app"]
 
-app = noun("Dead letters: list, resend.")
+app: typer.Typer = noun("Dead letters: list, resend.")
 
 
 def letter_facts(letter: DeadLetter) -> dict[str, Any]:

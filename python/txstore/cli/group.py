@@ -23,7 +23,7 @@ from txstore.cli.output import print_facts, print_json, print_table
 
 __all__ = ["app"]
 
-app = noun("Consumer groups: list, describe, create, reset, delete.")
+app: typer.Typer = noun("Consumer groups: list, describe, create, reset, delete.")
 
 
 @app.command("list")

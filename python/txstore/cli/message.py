@@ -21,7 +21,7 @@ from txstore.cli.records import message_facts, print_message, text_of
 
 __all__ = ["app"]
 
-app = noun("Messages: get, by-key, by-time.")
+app: typer.Typer = noun("Messages: get, by-key, by-time.")
 
 
 @app.command()

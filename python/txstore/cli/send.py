@@ -25,7 +25,7 @@ __all__ = ["app", "must_be_topic"]
 _GROUP = "txstore-cli"
 _BATCH = 500
 
-app = noun()
+app: typer.Typer = noun()
 
 
 @app.command()

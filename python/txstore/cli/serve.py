@@ -34,7 +34,7 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # Of <malloc.h>.
 _HEAPS = 2
 _LARGE_BYTES = 128 << 10  # What the C library begins with.
 
-app = noun()
+app: typer.Typer = noun()
 
 
 class _Serve(TyperCommand):

@@ -34,7 +34,7 @@ _STATISTICS = (
     "pending_transactions pending_table_bytes decided_halves"
 ).split()
 
-app = noun("A whole store: create, stat, check, repair, dump, heal.")
+app: typer.Typer = noun("A whole store: create, stat, check, repair, dump, heal.")
 
 
 @app.command()

@@ -25,7 +25,7 @@ __all__ = ["app"]
 _BATCH = 200
 _WAIT_MS = 200
 
-app = noun()
+app: typer.Typer = noun()
 
 
 @app.command()

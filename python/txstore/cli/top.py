@@ -34,7 +34,7 @@ __all__ = ["app"]
 
 _OLDEST_ROWS = 5
 
-app = noun()
+app: typer.Typer = noun()
 
 
 @dataclass(frozen=True, slots=True)

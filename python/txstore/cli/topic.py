@@ -22,7 +22,7 @@ from txstore.cli.output import print_facts, print_json, print_table
 
 __all__ = ["app"]
 
-app = noun("Topics: list, describe, create, delete.")
+app: typer.Typer = noun("Topics: list, describe, create, delete.")
 
 
 @app.command("list")

@@ -34,7 +34,7 @@ _NEXT = {
 }
 
 
-app = noun("Transactions: list, show, explain, commit, rollback, discard, resume.")
+app: typer.Typer = noun("Transactions: list, show, explain, commit, rollback, discard, resume.")
 TransactionId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The transaction's id.")]
 
 

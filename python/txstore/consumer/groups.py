@@ -32,8 +32,8 @@ class ConsumerGroups:
         self._know_group = know_group
         self._consumers_clock = monotonic
         self._members = Members()
-        self.lock_queue = self._members.lock_queue
-        self.unlock_queue = self._members.unlock_queue
+        self.lock_queue: Callable[[ConsumerMember, str, int], bool] = self._members.lock_queue
+        self.unlock_queue: Callable[[ConsumerMember, str, int], None] = self._members.unlock_queue
 
     def consumer(
         self,

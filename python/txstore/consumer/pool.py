@@ -79,8 +79,8 @@ class HandlerPool:
         self._running = 0
         self._fatal: BaseException | None = None
         self._workers: set[int] = set()
-        self.stopping = False
-        self.ended = threading.Event()
+        self.stopping: bool = False
+        self.ended: threading.Event = threading.Event()
 
     def stop(self) -> bool:
         """Starts no further message. Returns False to one of its own handlers, which must not wait."""

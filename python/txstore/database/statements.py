@@ -39,16 +39,16 @@ class Statement:
     __slots__ = ("changes", "name", "named", "numbered", "order", "pyformat")
 
     def __init__(self, text: str) -> None:
-        self.changes = text.startswith("INSERT")
+        self.changes: bool = text.startswith("INSERT")
         """Whether it writes rows and returns none."""
-        self.named = text
+        self.named: str = text
         """With `:name`, for sqlite3 and SQLAlchemy."""
-        self.pyformat = re.sub(r":(\w+)", r"%(\1)s", text)
+        self.pyformat: str = re.sub(r":(\w+)", r"%(\1)s", text)
         """With `%(name)s`, for psycopg."""
-        self.order = tuple(dict.fromkeys(re.findall(r":(\w+)", text)))
-        self.numbered = re.sub(r":(\w+)", lambda found: f"${self.order.index(found[1]) + 1}", text).encode()
+        self.order: tuple[str, ...] = tuple(dict.fromkeys(re.findall(r":(\w+)", text)))
+        self.numbered: bytes = re.sub(r":(\w+)", lambda found: f"${self.order.index(found[1]) + 1}", text).encode()
         """With `$1`, for PostgreSQL itself, with the values in `order`."""
-        self.name = b"txstore_%08x" % zlib.crc32(self.numbered)
+        self.name: bytes = b"txstore_%08x" % zlib.crc32(self.numbered)
         """The name under which it is prepared."""
 
 

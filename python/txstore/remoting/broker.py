@@ -87,14 +87,16 @@ class Session:
     """A client with all its parts, which the blocking and the asyncio interface share."""
 
     def __init__(self, address: str, options: ConnectConfig) -> None:
-        self.client = Client(address, options)
-        self.offsets = Offsets()
-        self.sending = Sending(self.client)
-        self.checks = Checks(self.client, self.sending)
-        self.rebalance = Rebalance(self.client)
-        self.offset_store = OffsetStore(self.client, self.offsets)
-        self.reset_offset = ResetOffset(self.client, self.offsets)
-        self.running_info = ConsumerRunningInfo(self.client, self.rebalance, self.offset_store, self.offsets)
+        self.client: Client = Client(address, options)
+        self.offsets: Offsets = Offsets()
+        self.sending: Sending = Sending(self.client)
+        self.checks: Checks = Checks(self.client, self.sending)
+        self.rebalance: Rebalance = Rebalance(self.client)
+        self.offset_store: OffsetStore = OffsetStore(self.client, self.offsets)
+        self.reset_offset: ResetOffset = ResetOffset(self.client, self.offsets)
+        self.running_info: ConsumerRunningInfo = ConsumerRunningInfo(
+            self.client, self.rebalance, self.offset_store, self.offsets
+        )
 
     async def close(self) -> None:
         """Reports acknowledged offsets, unregisters the producer groups and closes the connections."""
@@ -124,8 +126,8 @@ class RemoteBroker:
         self._closed = False
         self._pullers: weakref.WeakValueDictionary[int, Puller] = weakref.WeakValueDictionary()
         self._finalizer = weakref.finalize(self, _disconnect, session, loop, self._process, stop)
-        self.local_transaction_ended = session.sending.local_transaction_ended
-        self.share_of = session.rebalance.share_of
+        self.local_transaction_ended: Callable[[SentMessage], None] = session.sending.local_transaction_ended
+        self.share_of: Callable[[ConsumerMember, str], Sequence[int]] = session.rebalance.share_of
 
     @classmethod
     def connect(cls, address: str, options: ConnectConfig) -> Self:

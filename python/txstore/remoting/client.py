@@ -45,14 +45,14 @@ class Client:
     def __init__(self, address: str, options: ConnectConfig) -> None:
         self.options = options
         self.address = address
-        self.client_id = ""
-        self.producers = Producers()
-        self.members = Members()
-        self.numbers = QueueNumbers()
-        self.arrivals = Arrivals()
+        self.client_id: str = ""
+        self.producers: Producers = Producers()
+        self.members: Members = Members()
+        self.numbers: QueueNumbers = QueueNumbers()
+        self.arrivals: Arrivals = Arrivals()
         self.routes: dict[str, Route] = {}
         """Routes by topic. Any thread may read it; changes replace the whole dict."""
-        self.connections = Connections(
+        self.connections: Connections = Connections(
             self._handle, options.seconds("connect_time_out"), options.tls_context, options.credentials
         )
         self.listeners: dict[int, RequestListener] = {}

@@ -29,9 +29,9 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, address: str, on_request: RequestHandler) -> None:
         self.address = address
-        self.lost = asyncio.Event()
+        self.lost: asyncio.Event = asyncio.Event()
         """Set when nothing can be sent any more."""
-        self.released = asyncio.Event()
+        self.released: asyncio.Event = asyncio.Event()
         """Set when the socket is closed, too. With TLS, this follows the other side's close_notify."""
         self.credentials: Credentials | None = None
         """The account that signs requests; None if they are not signed."""

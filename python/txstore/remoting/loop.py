@@ -24,7 +24,7 @@ class LoopThread:
     """An event loop with its own thread, which starts at once."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._work, name="txstore-remoting", daemon=True)
         self._thread.start()
 

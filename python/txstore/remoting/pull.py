@@ -51,7 +51,7 @@ class QueueReader:
         self._topic = topic
         self._number = number
         self._tags = tags
-        self.next_taken = queue_offset
+        self.next_taken: int = queue_offset
         """The queue offset of the next `take`."""
         self._next_pulled = queue_offset
         self._changed = threading.Condition()

@@ -40,7 +40,8 @@ class LogRange(InputPartition):
 
     def __init__(self, start: int, end: int) -> None:
         super().__init__((start, end))
-        self.start, self.end = start, end
+        self.start: int = start
+        self.end: int = end
 
 
 class TxStoreDataSource(DataSource):

@@ -61,7 +61,7 @@ class RemoteProducer:
         self.group = group
         self.number = 0
         self.account: str | None = None
-        self.heard = 0.0
+        self.heard: float = 0.0
         self._address = address
 
     def __repr__(self) -> str:

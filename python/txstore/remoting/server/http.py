@@ -42,7 +42,7 @@ class HttpServer:
             self._http = _Listener(host.strip("[]"), int(port), server)
         except (OSError, OverflowError) as error:
             raise StoreIOError(f"cannot listen at {address}: {error}\nhint: use another address") from error
-        self.address = f"{host}:{self._http.server_address[1]}"
+        self.address: str = f"{host}:{self._http.server_address[1]}"
         self._thread = threading.Thread(target=self._http.serve_forever, name="txstore-metrics", daemon=True)
         self._thread.start()
 

@@ -183,8 +183,8 @@ class Server:
         self._native = _listen(broker, self._config, secrets)
         _warn(self._config, secrets)
         addresses = list(self._native.addresses)
-        self.address = addresses[0] if self._config.listen is not None else None
-        self.name_server = addresses[-1] if self._config.name_server is not None else None
+        self.address: str | None = addresses[0] if self._config.listen is not None else None
+        self.name_server: str | None = addresses[-1] if self._config.name_server is not None else None
         self._routes = Routes(broker, self._config.advertise or self.address or BROKER_ADDRESS)
         limits = GroupLimits(self._config.groups_max, self._config.auto_create_subscription_group)
         self._clients = Clients(broker, self, monotonic, limits)

@@ -65,6 +65,8 @@ class Ledger:
         self._store = str(Path(store).resolve())
         # In this order, so that everything that a broker's progress has passed is before the end.
         self._half_progress = _native.log_half_progress(store)
+        self.first: int
+        self.visible: int
         self.first, self.visible = _native.log_range(store)
         self._state = self._load()
 
