@@ -30,7 +30,8 @@ const CANDIDATES_MAX: usize = 4_096;
 
 impl Store {
     /// Returns visible messages of a queue from an offset on, and the offset to continue from. With `tags`, returns
-    /// only messages with one of them. Skipped messages count as read.
+    /// only messages with one of them. Skipped messages count as read. An error is about the message at `queue_offset`:
+    /// if a later one cannot be read, the call returns what comes before it, and perhaps no message.
     pub fn read(
         &self,
         topic: &str,
@@ -77,7 +78,9 @@ impl Store {
             let entries = match self.shared.entries_if(topic, queue_id, next, most, wait) {
                 Ok(entries) if entries.is_empty() => break,
                 Ok(entries) => entries,
-                Err(error) if found.is_empty() => return Err(error),
+                // Nothing was read. The call that may wait starts again.
+                Err(error @ Error::WouldWait) if found.is_empty() => return Err(error),
+                Err(error) if next == queue_offset.0 => return Err(error),
                 Err(_) => break,
             };
             // Taken after the entries, so that every record that they point to is visible.
@@ -94,7 +97,7 @@ impl Store {
                 let at = (topic, queue_id, next);
                 match wanted.then(|| self.record_if((&mut log, &mut copier), at, *entry, tags)).transpose() {
                     Ok(record) => found.extend(record.flatten().inspect(|record| bytes += record.bytes().len())),
-                    Err(error) if found.is_empty() => return Err(error),
+                    Err(error) if next == queue_offset.0 => return Err(error),
                     // The error concerns only that message. The messages before it are returned first.
                     Err(_) => return Ok((found, QueueOffset(next))),
                 }

@@ -144,6 +144,31 @@ fn l7_damage_below_the_durable_end_is_an_error_with_file_and_offset() {
     }
 }
 
+/// A reader of a tag learns at which queue offset the damage is, although it skips messages on the way there.
+#[test]
+fn l7_a_read_that_fails_is_about_its_own_queue_offset() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    let sent: Vec<Sent> = (0..70_u64)
+        .map(|n| {
+            let tags = Some(if n < 40 { "other" } else { "t" });
+            let envelope = Envelope::new(&Parts { topic: "orders", tags, ..Parts::default() }).unwrap();
+            let message = NewMessage { envelope: &envelope, body: &n.to_be_bytes(), queue_id: QUEUE };
+            let stored = store.append(&[message], Wait::Yes).and_then(Unacknowledged::acknowledged);
+            stored.unwrap().remove(0)
+        })
+        .collect();
+    let at = sent[40].physical_offset.0;
+    bench.write(&format!("commitlog/{:020}", at - at % 4_096), at % 4_096, &[0xFF; 8]);
+    let tags = ["t".to_owned()];
+    let read = |from| store.read("orders", QUEUE, QueueOffset(from), 99, Some(&tags));
+    let (records, next) = read(0).unwrap();
+    assert_eq!((records.len(), next), (0, QueueOffset(40)));
+    assert!(matches!(read(40), Err(Error::StoreCorrupt { .. })));
+    let (records, next) = read(41).unwrap();
+    assert_eq!((records.len(), next), (29, QueueOffset(70)));
+}
+
 /// The log is long enough for a second thread to verify ahead.
 #[test]
 fn l7_a_long_log_is_recovered_whole_and_its_damage_found() {
