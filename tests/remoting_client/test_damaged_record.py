@@ -13,23 +13,12 @@ from typing import Any
 import pytest
 
 import txstore
+from tests.damage import overwrite_record
 from tests.remoting_client.brokers import RocketMQ
 from tests.waiting import eventually
 from txstore import Message
 
 pytestmark = pytest.mark.peer
-
-
-def write_over(store: Path, body: bytes) -> None:
-    """Replaces the begin of the record with this body: its size, its magic code and its checksum."""
-    for path in sorted((store / "commitlog").iterdir()):
-        found = path.read_bytes().find(body)
-        if found >= 0:
-            with path.open("r+b") as file:
-                file.seek(found - 88)
-                file.write(b"\xde\xad\xbe\xef" * 3)
-            return
-    raise AssertionError(f"{body!r} is not in the log")
 
 
 def test_a_consumer_reports_what_it_cannot_decode_and_goes_on(
@@ -43,7 +32,7 @@ def test_a_consumer_reports_what_it_cannot_decode_and_goes_on(
             for body in bodies:
                 producer.send(Message("damaged", body), queue_id=0)
         for body in damaged:
-            write_over(tmp_path / "store", body)
+            overwrite_record(tmp_path / "store", body)
         seen: list[bytes] = []
         with caplog.at_level(logging.ERROR, "txstore.remoting"), broker.consumer("c", "damaged") as consumer:
 

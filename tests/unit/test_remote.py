@@ -3,6 +3,7 @@ never hangs, and never takes one thing for another."""
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import struct
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 import txstore
+from tests.damage import overwrite_record
+from tests.waiting import eventually
 from txstore import Broker, Message
 from txstore._native import FrameReader, batch_body, decode_records, encode_request, properties_text
 from txstore.errors import (
@@ -307,6 +310,41 @@ def test_a_socket_is_an_address_and_all_goes_through_it(broker: Broker, tmp_path
             pass
         with remote.consumer("c", "t") as consumer:
             assert [message.body for message in consumer.poll(1, 5)] == [b"17"]
+
+
+@pytest.mark.parametrize("tags", [None, "paid"])
+def test_a_consumer_reports_a_damaged_record_and_goes_on(
+    broker: Broker, served: str, caplog: pytest.LogCaptureFixture, tags: str | None
+) -> None:
+    """The server says which message is damaged, and where the queue continues. With tags, others are skipped first."""
+    damaged = {7, 8, 39}
+    with broker.producer("p") as producer:
+        for number in range(40):
+            wanted = number > 4 or tags is None
+            message = Message("t", b"message %d." % number, tags="paid" if wanted else "open")
+            assert producer.send(message, queue_id=0).queue_offset == number
+        producer.send(Message("other", b"the last record, so that the store can be closed"))
+    for number in damaged:
+        overwrite_record(Path(broker.path), b"message %d." % number)
+    seen: list[bytes] = []
+    options: dict[str, Any] = {
+        "reconnect_back_off": 0.01,
+        "reconnect_back_off_max": 0.1,
+        "persist_consumer_offset_interval": 0.1,
+    }
+    caplog.set_level(logging.ERROR, "txstore.remoting")
+    with txstore.connect(served, **options) as remote, remote.consumer("c", "t", tags) as consumer:
+
+        def is_at_the_end() -> bool:
+            seen.extend(message.body for message in consumer.poll(32, 1))
+            return broker.consumer_offset("t", "c", 0) == 40
+
+        eventually(is_at_the_end)
+    first = 0 if tags is None else 5
+    assert seen == [b"message %d." % number for number in range(first, 40) if number not in damaged]
+    reports = [(record.__dict__["queue_offset"], record.getMessage()) for record in caplog.records]
+    assert [queue_offset for queue_offset, _ in reports] == sorted(damaged)
+    assert all("commitlog/00000000000000000000 is damaged at byte" in text for _, text in reports)
 
 
 def test_a_second_name_server_is_asked_where_the_first_is_gone(served: str) -> None:

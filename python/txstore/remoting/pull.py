@@ -25,7 +25,13 @@ __all__ = ["Puller", "QueueReader"]
 _log = logging.getLogger("txstore.remoting")
 _SUSPEND = 2  # RocketMQ's PullSysFlag.
 _SUBSCRIPTION = 4
-_DECODED_TIMES_MAX = 5
+_PULLED = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+_UNREADABLE_TIMES_MAX = 5
 
 
 GoBack: TypeAlias = Callable[[str, int, int], None]
@@ -59,9 +65,9 @@ class QueueReader:
         self._ahead_count = 0
         self._nothing_there = False
         self._one_by_one = 0
-        """How many more messages are pulled one at a time, because one of them cannot be decoded."""
-        self._undecoded = 0
-        """How often the message at the next queue offset could not be decoded."""
+        """How many more messages are pulled one at a time, because one of them cannot be read."""
+        self._unreadable_times = 0
+        """How often the message at the next queue offset could not be read."""
         self._stopped = False
         self._failed: TxStoreError | None = None
         self._room = asyncio.Event()
@@ -158,26 +164,28 @@ class QueueReader:
 
     def _arrived(self, answer: RemotingCommand) -> None:
         code = answer.code
-        if code not in (
-            ResponseCode.SUCCESS,
-            ResponseCode.PULL_NOT_FOUND,
-            ResponseCode.PULL_RETRY_IMMEDIATELY,
-            ResponseCode.PULL_OFFSET_MOVED,
-        ):
-            broker = self._client.numbers.queue(self._number).broker
-            raise refusal(answer, f"a pull of {self._topic}", f"broker {broker}")
+        # With a next offset, a txstore server says that the message is damaged.
+        is_damaged = code == ResponseCode.MESSAGE_ILLEGAL and "nextBeginOffset" in answer.ext_fields
+        if not is_damaged and code not in _PULLED:
+            raise self._refusal(answer)
         try:
             next_offset = int(answer.ext_fields["nextBeginOffset"])
         except (KeyError, ValueError) as error:
             raise ProtocolError(f"malformed response to a pull of {self._topic}: {error!r}") from error
         if code == ResponseCode.SUCCESS:
             self._decode(answer.body, next_offset)
+        elif is_damaged:
+            self._unreadable(self._refusal(answer), next_offset)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             self._moved(next_offset)
         elif code == ResponseCode.PULL_RETRY_IMMEDIATELY and next_offset > self._next_pulled:
             self._add([], next_offset)
         else:
             self._tell_nothing_there()
+
+    def _refusal(self, answer: RemotingCommand) -> TxStoreError:
+        broker = self._client.numbers.queue(self._number).broker
+        return refusal(answer, f"a pull of {self._topic}", f"broker {broker}")
 
     def _decode(self, body: bytes, next_offset: int) -> None:
         """Adds the messages of a response, after which the queue continues at `next_offset`."""
@@ -187,25 +195,23 @@ class QueueReader:
             self._unreadable(error, next_offset)
         else:
             self._one_by_one = max(0, self._one_by_one - 1)
-            self._undecoded = 0
             self._add(self._wanted(messages), next_offset)
 
     def _unreadable(self, error: TxStoreError, next_offset: int) -> None:
         """Raises the error, so that the pull is retried. Skips a message that could not be read in 5 pulls."""
         if self._one_by_one:
-            self._undecoded += 1
+            self._unreadable_times += 1
         else:
             self._one_by_one = self._client.options.pull_batch_size
-        if self._undecoded < _DECODED_TIMES_MAX:
+        if self._unreadable_times < _UNREADABLE_TIMES_MAX:
             raise error
         self._skip(error, max(next_offset, self._next_pulled + 1))
 
     def _skip(self, error: TxStoreError, next_offset: int) -> None:
         """Reports the message at the next queue offset, and continues at `next_offset`."""
         fields = {"topic": self._topic, "group": self._group, "queue_offset": self._next_pulled}
-        text = "%s of group %s: the message at queue offset %d cannot be decoded and is skipped: %s"
+        text = "%s of group %s: the message at queue offset %d cannot be read and is skipped: %s"
         _log.error(text, self._topic, self._group, self._next_pulled, error, extra=fields)
-        self._undecoded = 0
         self._add([], next_offset)
 
     def _wanted(self, messages: list[StoredMessage]) -> list[StoredMessage]:
@@ -219,6 +225,7 @@ class QueueReader:
             self._ahead.append((messages, next_offset))
             self._ahead_count += len(messages)
             self._next_pulled = next_offset
+            self._unreadable_times = 0
             self._nothing_there = False
             if self._ahead_count >= self._client.options.pull_threshold_for_queue:
                 self._room.clear()

@@ -16,7 +16,7 @@ pub(super) struct Refusal {
     pub(super) code: i32,
     pub(super) remark: String,
     /// An additional field of the answer.
-    field: Option<(&'static str, &'static str)>,
+    field: Option<(&'static str, String)>,
 }
 
 impl Refusal {
@@ -25,8 +25,8 @@ impl Refusal {
     }
 
     /// Adds a field to the answer.
-    pub(super) const fn with(mut self, name: &'static str, value: &'static str) -> Self {
-        self.field = Some((name, value));
+    pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.field = Some((name, value.into()));
         self
     }
 

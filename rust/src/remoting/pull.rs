@@ -16,6 +16,7 @@ use super::fields::{Refusal, number, number_or, text};
 use super::offset;
 use super::service::{Service, Session, Use};
 use super::tables::{Subscription, TopicEntry};
+use crate::error::Error;
 use crate::names;
 use crate::store::StoredRecord;
 use crate::units::{QueueId, QueueOffset};
@@ -131,14 +132,15 @@ async fn read_or_hold(
     let deadline = tokio::time::sleep(Duration::from_millis(pull.held_ms));
     tokio::pin!(deadline);
     loop {
-        let (records, next) = service.store.read_within(
+        let read = service.store.read_within(
             pull.topic,
             pull.queue_id,
             QueueOffset(from),
             pull.messages,
             wanted.tags.as_deref(),
             PASSED_MAX,
-        )?;
+        );
+        let (records, next) = read.map_err(|error| refusal(error, from))?;
         if !records.is_empty() {
             return found(service, request, pull, entry, &records, next.0);
         }
@@ -158,6 +160,16 @@ async fn read_or_hold(
             let code = if from > began { response::PULL_RETRY_IMMEDIATELY } else { response::PULL_NOT_FOUND };
             return answer(service, request, pull, code, from);
         }
+    }
+}
+
+/// Refuses a pull whose message at `from` cannot be read. Trying again does not help if it is damaged. Its own code and
+/// the next offset allow the client to report and skip it.
+fn refusal(error: Error, from: u64) -> Refusal {
+    match error {
+        Error::StoreCorrupt { .. } => Refusal::new(response::MESSAGE_ILLEGAL, error.to_string())
+            .with("nextBeginOffset", from.saturating_add(1).to_string()),
+        other => other.into(),
     }
 }
 

@@ -31,7 +31,7 @@ response_codes! {
     SLAVE_NOT_AVAILABLE = 11;
     /// The message is stored, but was not replicated in time.
     FLUSH_SLAVE_TIMEOUT = 12;
-    /// The message cannot be stored as it is.
+    /// The message cannot be stored as it is. In an answer to a pull: the stored message is damaged.
     MESSAGE_ILLEGAL = 13;
     /// The store takes no messages now.
     SERVICE_NOT_AVAILABLE = 14;
