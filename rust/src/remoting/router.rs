@@ -22,14 +22,7 @@ pub(super) async fn handle(service: &Service, session: &Session, request: Comman
     }
     let one_way = request.is_one_way();
     let blank = request.response(response::SUCCESS, None);
-    // Checked before anything of the request is used, the signature included: only messages may be long.
-    if !is_message(request.code) && request.body.len() > CONTROL_BODY_MAX {
-        let remark = format!("a request {} has {CONTROL_BODY_MAX} bytes at most", request.code);
-        Counters::count(&service.counters.requests_refused);
-        let refused = Refusal::new(response::INVALID_PARAMETER, remark).response(&blank);
-        return (!one_way).then_some(refused);
-    }
-    let done = match service.admit(session, &request) {
+    let done = match check_length(&request).and_then(|()| service.admit(session, &request)) {
         Ok(()) => obey(service, session, request).await,
         Err(refusal) => Err(refusal),
     };
@@ -38,6 +31,15 @@ pub(super) async fn handle(service: &Service, session: &Session, request: Comman
     }
     let answer = done.unwrap_or_else(|refusal| refusal.response(&blank));
     (!one_way).then_some(answer)
+}
+
+/// Refuses a long request that is no message. Comes before anything of the request is used, the signature included.
+fn check_length(request: &Command) -> Result<(), Refusal> {
+    if is_message(request.code) || request.body.len() <= CONTROL_BODY_MAX {
+        return Ok(());
+    }
+    let remark = format!("a request {} has {CONTROL_BODY_MAX} bytes at most", request.code);
+    Err(Refusal::new(response::INVALID_PARAMETER, remark))
 }
 
 async fn obey(service: &Service, session: &Session, request: Command) -> Result<Command, Refusal> {
