@@ -37,6 +37,9 @@ from tests.remoting_requests import (
 from tests.unit.conftest import SMALL, OpenStore
 from tests.waiting import eventually
 from txstore import Broker, Server, ServerConfig, StoredMessage, errors
+from txstore.remoting.codes import RequestCode
+from txstore.remoting.server.queries import Queries
+from txstore.remoting.server.request import Reply, Request
 
 ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
 
@@ -534,6 +537,44 @@ def test_closing_answers_what_is_in_hand(broker: Broker) -> None:
     assert time.monotonic() - began < 20
     server.close()
     assert not broker.closed
+
+
+def test_closing_discards_slow_requests_that_wait(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their clients are gone, and there may be a thousand of them. Those that run are waited for."""
+    running, go_on = threading.Semaphore(0), threading.Event()
+    ended: list[str] = []
+
+    def by_key(self: Queries, request: Request) -> Reply:
+        running.release()
+        assert go_on.wait(60)
+        ended.append(request.ext_fields["key"])
+        return Reply()
+
+    monkeypatch.setattr(Queries, "by_key", by_key)
+    server = Server(broker, ANY)
+    assert server.address is not None
+    threads = server._slow._max_workers
+    with Wire(server.address) as wire:
+        for number in range(threads + 5):
+            wire.write(RequestCode.QUERY_MESSAGE, {"topic": "orders", "key": number})
+        eventually(lambda: server._slow_waiting.total() == threads + 5)
+    for _ in range(threads):
+        assert running.acquire(timeout=60)
+    closing = threading.Thread(target=server.close)
+    closing.start()
+
+    def takes_no_more() -> bool:
+        try:
+            server._slow.submit(int)
+        except RuntimeError:
+            return True
+        return False
+
+    eventually(takes_no_more)
+    go_on.set()
+    closing.join(60)
+    assert not closing.is_alive()
+    assert sorted(ended) == [str(number) for number in range(threads)]
 
 
 def test_a_store_is_served_by_its_path(tmp_path: Path) -> None:
