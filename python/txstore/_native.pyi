@@ -10,6 +10,8 @@ from enum import IntEnum
 from os import PathLike
 from typing import Final, Literal, Protocol, final, type_check_only
 
+from typing_extensions import disjoint_base
+
 __version__: str
 __debug_build__: bool
 
@@ -997,7 +999,7 @@ def request_rules() -> list[RequestRule]:
     """Returns the rows of all request codes, sorted by number."""
 
 @final
-class RemotingRequest:
+class RemotingRequest(RemotingCommand):
     """A client's request that Python answers."""
 
     @property
@@ -1011,18 +1013,6 @@ class RemotingRequest:
     @property
     def account(self) -> str | None:
         """The account that signed it. Verified only if the server has accounts; otherwise meaningless."""
-    @property
-    def code(self) -> int: ...
-    @property
-    def language(self) -> int: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def remark(self) -> str | None: ...
-    @property
-    def fields(self) -> dict[str, str]: ...
-    @property
-    def body(self) -> bytes: ...
 
 @final
 class UnknownTopic:
@@ -1098,23 +1088,13 @@ class RequestDenied:
         """What the account lacks."""
 
 @final
-class ClientAnswer:
-    """A client's response to a request of `RemotingServer.ask`."""
+class ClientAnswer(RemotingCommand):
+    """A client's response to a request of `RemotingServer.ask`, with the `opaque` that `ask` returned."""
 
     @property
     def connection(self) -> int: ...
     @property
     def address(self) -> str: ...
-    @property
-    def opaque(self) -> int:
-        """What `ask` returned."""
-    @property
-    def code(self) -> int:
-        """The response code."""
-    @property
-    def remark(self) -> str | None: ...
-    @property
-    def body(self) -> bytes: ...
 
 @type_check_only
 class _TlsFiles(Protocol):
@@ -1260,7 +1240,7 @@ class RemotingServer:
     def stop(self) -> None:
         """Closes all connections and ends the server's threads. Idempotent."""
 
-@final
+@disjoint_base
 class RemotingCommand:
     """One request or response of RocketMQ's protocol, as it arrived."""
 
@@ -1270,6 +1250,12 @@ class RemotingCommand:
     @property
     def opaque(self) -> int:
         """Identifies a request on its connection. Its response has the same value."""
+    @property
+    def language(self) -> int:
+        """RocketMQ's number of the sender's language."""
+    @property
+    def version(self) -> int:
+        """RocketMQ's number of the sender's version."""
     @property
     def is_response(self) -> bool: ...
     @property

@@ -5,84 +5,36 @@
 //! Always: `connection` is the id of the client's connection, `address` is the client's address, for people.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
 
-use crate::remoting::Command;
+use super::remoting::RemotingCommand;
 use crate::remoting::accounts::ACCESS_KEY;
 use crate::remoting::budget::Charge;
 use crate::remoting::event::Event;
 use crate::remoting::policy::Entry;
 
 /// A client's request that Python answers.
-#[pyclass(frozen, module = "txstore._native")]
+#[pyclass(frozen, extends = RemotingCommand, module = "txstore._native")]
 pub(super) struct RemotingRequest {
+    #[pyo3(get)]
     number: u64,
+    #[pyo3(get)]
     connection: u64,
+    #[pyo3(get)]
     address: String,
-    command: Command,
     /// The memory of a request that no client waits for. It is counted until Python has handled the request.
     _charge: Option<Charge>,
 }
 
 #[pymethods]
 impl RemotingRequest {
-    #[getter]
-    const fn number(&self) -> u64 {
-        self.number
-    }
-
-    #[getter]
-    const fn connection(&self) -> u64 {
-        self.connection
-    }
-
-    #[getter]
-    fn address(&self) -> &str {
-        &self.address
-    }
-
     /// The account that signed the request. Verified if the server has accounts. Otherwise it has no meaning.
     #[getter]
-    fn account(&self) -> Option<&str> {
-        self.command.ext_fields.get(ACCESS_KEY)
+    fn account(this: PyRef<'_, Self>) -> Option<String> {
+        this.as_super().command.ext_fields.get(ACCESS_KEY).map(str::to_owned)
     }
 
-    #[getter]
-    const fn code(&self) -> i32 {
-        self.command.code
-    }
-
-    #[getter]
-    const fn language(&self) -> u8 {
-        self.command.language
-    }
-
-    #[getter]
-    const fn version(&self) -> i32 {
-        self.command.version
-    }
-
-    #[getter]
-    fn remark(&self) -> Option<&str> {
-        self.command.remark.as_deref()
-    }
-
-    #[getter]
-    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let fields = PyDict::new(py);
-        for (name, value) in self.command.ext_fields.iter() {
-            fields.set_item(name, value)?;
-        }
-        Ok(fields)
-    }
-
-    #[getter]
-    fn body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.command.body)
-    }
-
-    fn __repr__(&self) -> String {
-        format!("RemotingRequest(code={}, connection={})", self.command.code, self.connection)
+    fn __repr__(this: PyRef<'_, Self>) -> String {
+        format!("RemotingRequest(code={}, connection={})", this.as_super().command.code, this.connection)
     }
 }
 
@@ -131,46 +83,14 @@ pub(super) struct RequestDenied {
 }
 
 /// Reports a client's response to a request of the server.
-#[pyclass(frozen, module = "txstore._native")]
+#[pyclass(frozen, extends = RemotingCommand, module = "txstore._native")]
 pub(super) struct ClientAnswer {
+    #[pyo3(get)]
     connection: u64,
+    #[pyo3(get)]
     address: String,
-    command: Command,
     /// See `RemotingRequest`.
     _charge: Option<Charge>,
-}
-
-#[pymethods]
-impl ClientAnswer {
-    #[getter]
-    const fn connection(&self) -> u64 {
-        self.connection
-    }
-
-    #[getter]
-    fn address(&self) -> &str {
-        &self.address
-    }
-
-    #[getter]
-    const fn opaque(&self) -> i32 {
-        self.command.opaque
-    }
-
-    #[getter]
-    const fn code(&self) -> i32 {
-        self.command.code
-    }
-
-    #[getter]
-    fn remark(&self) -> Option<&str> {
-        self.command.remark.as_deref()
-    }
-
-    #[getter]
-    fn body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.command.body)
-    }
 }
 
 /// An event that needs an answer. Python passes it back with the answer.
@@ -203,7 +123,8 @@ pub(super) fn to_object(py: Python<'_>, entry: Entry) -> PyResult<Bound<'_, PyAn
     let Entry { number, connection, address, event, charge } = entry;
     Ok(match event {
         Event::Request(command) => {
-            Bound::new(py, RemotingRequest { number, connection, address, command, _charge: charge })?.into_any()
+            let request = RemotingRequest { number, connection, address, _charge: charge };
+            Bound::new(py, RemotingCommand::base(command).add_subclass(request))?.into_any()
         }
         Event::UnknownTopic { name, create } => {
             Bound::new(py, UnknownTopic { number, connection, address, name, create })?.into_any()
@@ -219,7 +140,8 @@ pub(super) fn to_object(py: Python<'_>, entry: Entry) -> PyResult<Bound<'_, PyAn
             Bound::new(py, RequestDenied { connection, address, code, reason })?.into_any()
         }
         Event::ClientAnswer(command) => {
-            Bound::new(py, ClientAnswer { connection, address, command, _charge: charge })?.into_any()
+            let answer = ClientAnswer { connection, address, _charge: charge };
+            Bound::new(py, RemotingCommand::base(command).add_subclass(answer))?.into_any()
         }
     })
 }

@@ -18,9 +18,17 @@ use crate::remoting::{self, Command};
 use crate::store::StoredRecord;
 
 /// A request or response that has arrived.
-#[pyclass(frozen, module = "txstore._native")]
+#[pyclass(frozen, subclass, module = "txstore._native")]
 pub(super) struct RemotingCommand {
-    command: Command,
+    pub(super) command: Command,
+}
+
+impl RemotingCommand {
+    /// Begins an object of a class that extends this one.
+    #[cfg(feature = "server")]
+    pub(super) fn base(command: Command) -> PyClassInitializer<Self> {
+        PyClassInitializer::from(Self { command })
+    }
 }
 
 #[pymethods]
@@ -33,6 +41,16 @@ impl RemotingCommand {
     #[getter]
     const fn opaque(&self) -> i32 {
         self.command.opaque
+    }
+
+    #[getter]
+    const fn language(&self) -> u8 {
+        self.command.language
+    }
+
+    #[getter]
+    const fn version(&self) -> i32 {
+        self.command.version
     }
 
     #[getter]

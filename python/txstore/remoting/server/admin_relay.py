@@ -60,14 +60,14 @@ class AdminRelay:
     def consume_directly(self, request: Request) -> None:
         """Asks a consumer to handle one message again, out of order. Its offsets do not change."""
         body = None
-        if message_id := request.fields.get("msgId"):
+        if message_id := request.ext_fields.get("msgId"):
             body = self._record(message_id)
         names = ("consumerGroup", "clientId", "msgId", "topic")
         self._relay(request, RequestCode.CONSUME_MESSAGE_DIRECTLY, names, body)
 
     def status(self, request: Request) -> None:
         """Asks each consumer of a group, or one of them, for its queue offsets in a topic."""
-        fields = request.fields
+        fields = request.ext_fields
         topic, group, wanted = text(fields, "topic"), text(fields, "group"), text_or(fields, "clientAddr", "")
         members = [one for one in self._clients.members(group) if wanted in ("", one[0])]
         if not members:
@@ -111,7 +111,7 @@ class AdminRelay:
     # Internal
 
     def _relay(self, request: Request, code: RequestCode, names: tuple[str, ...], body: bytes | None = None) -> None:
-        fields = request.fields
+        fields = request.ext_fields
         group, client_id = text(fields, "consumerGroup"), text(fields, "clientId")
         connection = dict(self._clients.members(group)).get(client_id)
         if connection is None:

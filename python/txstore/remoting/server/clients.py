@@ -185,7 +185,7 @@ class Clients:
             return producer
 
     def unregister(self, request: Request) -> Reply:
-        fields = request.fields
+        fields = request.ext_fields
         client_id = text(fields, "clientID")
         if group := fields.get("producerGroup"):
             self._forget_producer(request.connection, group)
@@ -197,7 +197,7 @@ class Clients:
         return OK
 
     def consumer_ids(self, request: Request) -> Reply:
-        group = text(request.fields, "consumerGroup")
+        group = text(request.ext_fields, "consumerGroup")
         with self._lock:
             ids = sorted(self._groups[group].members) if group in self._groups else []
         if not ids:
@@ -212,7 +212,7 @@ class Clients:
         return OK
 
     def consumer_connections(self, request: Request) -> Reply:
-        group = text(request.fields, "consumerGroup")
+        group = text(request.ext_fields, "consumerGroup")
         with self._lock:
             known = self._groups.get(group)
             if known is None or not known.members:
@@ -222,7 +222,7 @@ class Clients:
         return Reply(body=json_of(body))
 
     def producer_connections(self, request: Request) -> Reply:
-        group = text(request.fields, "producerGroup")
+        group = text(request.ext_fields, "producerGroup")
         with self._lock:
             found = [of[group] for of in self._producers.values() if group in of]
         if not found:

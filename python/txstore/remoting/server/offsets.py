@@ -39,7 +39,7 @@ class Offsets:
         self._clients = clients
 
     def query(self, request: Request) -> Reply:
-        fields = request.fields
+        fields = request.ext_fields
         topic, group = text(fields, "topic"), text(fields, "consumerGroup")
         # Querying a progress in a retry topic records it, so its name must be checked as in `update`.
         notes = is_retry_progress(topic, group)
@@ -51,7 +51,7 @@ class Offsets:
         return _offset(found)
 
     def update(self, request: Request) -> Reply:
-        fields = request.fields
+        fields = request.ext_fields
         topic, group = text(fields, "topic"), text(fields, "consumerGroup")
         self._must_be_there(topic, group, _queue(fields))
         self._broker.set_consumer_offset(topic, group, _queue(fields), number(fields, "commitOffset"))
@@ -84,7 +84,7 @@ class Offsets:
             raise Refused(ResponseCode.INVALID_PARAMETER, remark)
 
     def search(self, request: Request) -> Reply:
-        fields = request.fields
+        fields = request.ext_fields
         topic, queue_id, moment = text(fields, "topic"), _queue(fields), number(fields, "timestamp")
         first, end = self._broker.queue_range(topic, queue_id)
         found = self._broker.search_offset(topic, queue_id, moment)
@@ -99,14 +99,14 @@ class Offsets:
         return _offset(self._range(request)[0])
 
     def earliest(self, request: Request) -> Reply:
-        topic, queue_id = text(request.fields, "topic"), _queue(request.fields)
+        topic, queue_id = text(request.ext_fields, "topic"), _queue(request.ext_fields)
         first, end = self._broker.queue_range(topic, queue_id)
         messages = self._broker.read(topic, queue_id, first, 1)[0] if end > first else []
         return Reply(fields={"timestamp": str(messages[0].store_timestamp_ms if messages else -1)})
 
     def reset(self, request: Request) -> Reply:
         """Resets a group's offsets to a time in ms since the epoch, or to the end for -1. Tells connected consumers."""
-        fields = request.fields
+        fields = request.ext_fields
         topic, group, moment = text(fields, "topic"), text(fields, "group"), number(fields, "timestamp")
         if number(fields, "queueId", -1) >= 0 or number(fields, "offset", -1) >= 0:
             remark = "resetting one queue, or to an offset, is not supported\nhint: reset all to a time or the end"
@@ -119,7 +119,7 @@ class Offsets:
         return Reply(body=body)
 
     def _range(self, request: Request) -> tuple[int, int]:
-        return self._broker.queue_range(text(request.fields, "topic"), _queue(request.fields))
+        return self._broker.queue_range(text(request.ext_fields, "topic"), _queue(request.ext_fields))
 
 
 class Locks:

@@ -22,7 +22,7 @@ class Queries:
         self._broker = broker
 
     def by_key(self, request: Request) -> Reply:
-        fields = request.fields
+        fields = request.ext_fields
         topic, key = text(fields, "topic"), text(fields, "key")
         most = max(1, min(_MESSAGES_MAX, number(fields, "maxNum", 32)))
         begin, end = number(fields, "beginTimestamp", 0), number(fields, "endTimestamp", 2**63 - 1)
@@ -42,7 +42,7 @@ class Queries:
         return Reply(fields=last, body=_records(found))
 
     def by_offset(self, request: Request) -> Reply:
-        found = self._broker.store.read_at(number(request.fields, "offset"))
+        found = self._broker.store.read_at(number(request.ext_fields, "offset"))
         # Discarded transactions are shown: RocketMQ's tools read them before they resume them.
         if is_system_topic(found.topic) and found.topic != DISCARD_TOPIC:
             raise Refused(ResponseCode.QUERY_NOT_FOUND, "there is no message of a client at this offset")

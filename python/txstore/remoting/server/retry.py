@@ -24,7 +24,7 @@ class Retries:
         self._broker = broker
 
     def send_back(self, request: Request) -> Reply:
-        fields = request.fields
+        fields = request.ext_fields
         group = text(fields, "group")
         validate_group(group)
         if not self._broker.has_group(group):
@@ -41,7 +41,7 @@ class Retries:
 
     def resume(self, request: Request) -> Reply:
         """Makes a discarded transaction pending again, by the offset id of its copy. Checks start again."""
-        digits = text(request.fields, "msgId")[-16:]
+        digits = text(request.ext_fields, "msgId")[-16:]
         try:
             discarded = self._broker.store.read_at(int(digits, 16))
         except ValueError:

@@ -23,7 +23,7 @@ class Routes:
         self.address = address
 
     def route(self, request: Request) -> Reply:
-        topic = text(request.fields, "topic")
+        topic = text(request.ext_fields, "topic")
         read, write, inherit = self._queues(topic)
         if not read and not write:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic}")

@@ -81,7 +81,7 @@ class Topics:
 
     def update(self, request: Request) -> Reply:
         """Creates a topic, or gives it more queues. Refuses settings that are not stored."""
-        fields = request.fields
+        fields = request.ext_fields
         reading, writing = number(fields, "readQueueNums"), number(fields, "writeQueueNums")
         if reading != writing:
             raise Refused(ResponseCode.INVALID_PARAMETER, "readQueueNums and writeQueueNums must be equal")
@@ -94,7 +94,7 @@ class Topics:
 
     def delete(self, request: Request) -> Reply:
         """Deletes a topic by the broker's rules. Refuses one that connected clients read."""
-        topic = text(request.fields, "topic")
+        topic = text(request.ext_fields, "topic")
         if readers := self._clients.readers(topic):
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"topic {topic} is read by {', '.join(readers)}\nhint: stop them first"
@@ -121,7 +121,7 @@ class Topics:
 
     def config(self, request: Request) -> Reply:
         """Returns the settings of one topic."""
-        topic = text(request.fields, "topic")
+        topic = text(request.ext_fields, "topic")
         if not self._broker.has_topic(topic):
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic}")
         return Reply(body=json_of(self._config(topic)))
@@ -141,7 +141,7 @@ class Topics:
 
     def status(self, request: Request) -> Reply:
         """Returns the first and last offset of each queue of a topic."""
-        described = self._broker.describe_topic(text(request.fields, "topic"))
+        described = self._broker.describe_topic(text(request.ext_fields, "topic"))
         rows: dict[tuple[str, int], object] = {}
         for queue in described.queues:
             newest = round(queue.newest.timestamp() * 1000) if queue.newest is not None else 0
@@ -167,7 +167,7 @@ class Topics:
 
     def delete_group(self, request: Request) -> Reply:
         """Deletes a consumer group by the broker's rules. Refuses one with connected consumers."""
-        group = text(request.fields, "groupName")
+        group = text(request.ext_fields, "groupName")
         if self._clients.counts(group)["consumers"]:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"group {group} has connected consumers\nhint: stop them first")
         self._broker.delete_group(group)
@@ -180,15 +180,15 @@ class Topics:
 
     def group(self, request: Request) -> Reply:
         """Returns the settings of one group."""
-        group = text(request.fields, "group")
+        group = text(request.ext_fields, "group")
         if group not in self._broker.groups():
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no consumer group {group}")
         return Reply(body=json_of(_group(group)))
 
     def progress(self, request: Request) -> Reply:
         """Returns the progress of a group in each queue."""
-        group = text(request.fields, "consumerGroup")
-        only = request.fields.get("topic")
+        group = text(request.ext_fields, "consumerGroup")
+        only = request.ext_fields.get("topic")
         rows: dict[tuple[str, int], object] = {}
         for row in self._broker.lag(group):
             if (only and row.topic != only) or row.group != group:
@@ -205,13 +205,13 @@ class Topics:
 
     def topics_of(self, request: Request) -> Reply:
         """Returns the topics that a group reads."""
-        group = text(request.fields, "group")
+        group = text(request.ext_fields, "group")
         names = sorted({row.topic for row in self._broker.lag(group)} - {retry_topic(group)})
         return Reply(body=json_of({"topicList": names}))
 
     def groups_of(self, request: Request) -> Reply:
         """Returns the groups that read a topic."""
-        return Reply(body=json_of({"groupList": self._broker.describe_topic(text(request.fields, "topic")).groups}))
+        return Reply(body=json_of({"groupList": self._broker.describe_topic(text(request.ext_fields, "topic")).groups}))
 
     # The broker
 
