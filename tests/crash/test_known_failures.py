@@ -192,7 +192,7 @@ def test_progress_ahead_of_the_log_is_brought_back(path: Path) -> None:
 
     edit_offsets(path, ahead)
     with txstore.open(path, **SIZES, **NEVER) as broker:
-        assert any("behind the end" in warning for warning in broker.open_report.warnings)
+        assert any("after the end" in warning for warning in broker.open_report.warnings)
         assert len(broker.transactions()) == 1
         for topic, _, queue_id, queue_offset in broker.store.consumer_offsets():
             assert queue_offset <= broker.queue_range(topic, queue_id)[1]

@@ -167,7 +167,7 @@ pub(super) fn clamp_offsets(offsets: &mut ConsumerOffsets, queues: &QueueTable, 
     for (topic, group, queue_id, offset) in offsets.all() {
         let next = queues.find(&topic, queue_id).map_or(0, |slot| queues.next(slot));
         if offset > next && !mutated(Mutant::OffsetsNotClamped) {
-            warnings.push(format!("the offset of {group} in {topic}/{queue_id} was {offset}, behind the end {next}"));
+            warnings.push(format!("the offset of {group} in {topic}/{queue_id} was {offset}, after the end {next}"));
             offsets.set(&topic, &group, queue_id, next);
         }
     }
