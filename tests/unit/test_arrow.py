@@ -276,7 +276,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"transaction_types": ["half"]}, "none, prepared, commit and rollback"),
     ({"start_physical_offset": 1 << 50}, "it holds 0 to"),
     ({"end_physical_offset": 1 << 50}, "it holds 0 to"),
-    ({"start_physical_offset": 9, "end_physical_offset": 3}, "in front of its start"),
+    ({"start_physical_offset": 9, "end_physical_offset": 3}, "before its start"),
     ({"start_physical_offset": -1}, "between 0 and"),
     ({"batch_rows": 0}, "not within 1"),
     ({"batch_bytes": 1 << 40}, "not within 1"),

@@ -129,7 +129,7 @@ impl ScanOptions {
         }
         match (self.start, self.end) {
             (Some(start), Some(end)) if start > end => {
-                Err(invalid("end_physical_offset", format!("the range ends at {end}, in front of its start {start}")))
+                Err(invalid("end_physical_offset", format!("the range ends at {end}, before its start {start}")))
             }
             _ => Ok(()),
         }

@@ -19,7 +19,7 @@ pub fn parse_lenient(text: &str) -> Result<Value, String> {
     let mut parser = Parser { text, rest: text.strip_prefix('\u{feff}').unwrap_or(text), depth: 0 };
     let value = parser.value()?;
     parser.space();
-    if parser.rest.is_empty() { Ok(value) } else { Err(parser.error("text behind the value")) }
+    if parser.rest.is_empty() { Ok(value) } else { Err(parser.error("text after the value")) }
 }
 
 struct Parser<'t> {
@@ -83,7 +83,7 @@ impl<'t> Parser<'t> {
         while !self.take('}') {
             let key = self.key()?;
             if !self.take(':') {
-                return Err(self.error("a : should be behind a key"));
+                return Err(self.error("a : should follow a key"));
             }
             let value = self.value()?;
             object.insert(key, value);

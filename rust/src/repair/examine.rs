@@ -243,7 +243,7 @@ impl Examiner {
         if matches!(verdict.tail, Tail::Damaged(_)) && verdict.written > end {
             let file = end - end % self.out.file_size.max(1);
             let path = format!("{}/{file:020}", commit_log::DIRECTORY);
-            let what = "the log ended further behind, by what is known of it".to_owned();
+            let what = "the log is known to have ended later".to_owned();
             self.damaged(DamageKind::End, end..verdict.written, path, what);
         }
         Ok(())
