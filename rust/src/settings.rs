@@ -128,7 +128,7 @@ impl Settings {
         Verify { body_crc: !guarded, record_crc: if guarded { RecordCrc::Required } else { RecordCrc::Ignore } }
     }
 
-    /// Returns whether txstore wrote the record at an offset.
+    /// Returns whether txstore wrote the record at an offset, or will write it next.
     pub fn wrote(&self, physical_offset: u64) -> bool {
         let holds =
             |range: &OwnRange| range.start <= physical_offset && range.end.is_none_or(|end| physical_offset < end);
@@ -144,11 +144,6 @@ impl Settings {
             }
         }
         at >= to
-    }
-
-    /// Returns whether txstore wrote the byte at an offset, or will write it next.
-    pub fn is_ours(&self, at: u64) -> bool {
-        self.ranges.iter().any(|range| range.start <= at && range.end.is_none_or(|end| at < end))
     }
 
     /// Begins a range that txstore writes at `start`. A range that ended there is continued.

@@ -80,7 +80,7 @@ impl KnownEnd {
                 Self { is_clean: true, .. } => LastWriter::Closed,
                 Self { .. } => LastWriter::Crashed,
             },
-            is_ours: self.settings.is_ours(at),
+            is_ours: self.settings.wrote(at),
             reached,
             follows: follows(after, at),
         };
