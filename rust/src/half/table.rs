@@ -169,7 +169,6 @@ impl Pending {
 #[derive(Debug, Default)]
 pub struct Table {
     slab: Slab,
-    live: u64,
     by_queue_offset: OffsetMap,
     by_identity: IdentityMap,
     older: HashMap<u64, Key>,
@@ -205,7 +204,7 @@ impl Table {
     /// Sets the queue offset of the first half that the log still contains. Nothing is known of earlier halves, which
     /// is different from an outcome. Does nothing after the first half was added.
     pub fn begin_at(&mut self, first: u64) {
-        if self.live == 0 && self.decided.is_untouched() {
+        if self.is_empty() && self.decided.is_untouched() {
             self.decided = DecidedHalves::from(first);
             self.lowest = self.lowest.max(first);
         }
@@ -213,12 +212,12 @@ impl Table {
 
     /// Returns the number of pending transactions.
     pub const fn len(&self) -> u64 {
-        self.live
+        self.sizes.count()
     }
 
     /// Returns whether no transaction is pending.
     pub const fn is_empty(&self) -> bool {
-        self.live == 0
+        self.len() == 0
     }
 
     /// Returns the sizes of the pending half messages' records.
@@ -303,7 +302,6 @@ impl Table {
             newest_sent: half.sent,
             more: None,
         };
-        self.live += 1;
         self.sizes.add(half.size);
         let key = self.slab.insert(entry);
         self.by_queue_offset.insert(half.copy.queue_offset, key);
@@ -393,7 +391,6 @@ impl Table {
         for (copy, _) in entry.more.iter().flat_map(|more| &more.older) {
             self.older.remove(&copy.queue_offset);
         }
-        self.live -= 1;
         self.sizes.remove(entry.size);
         Some(entry)
     }
