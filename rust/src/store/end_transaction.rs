@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use super::batch::{Batch, IndexKeys, Placed, Purpose, Wait};
 use super::{Inner, Shared, Store};
-use crate::consume_queue::Entry;
 use crate::error::{Error, Outcome, Result};
 use crate::half::convert::{discard_draft, final_draft};
 use crate::half::counts::TopicNumber;
@@ -392,8 +391,7 @@ impl Shared {
         if wanted >= queue.next() {
             return Err(not_found(end, "the half queue does not reach that far"));
         }
-        let bytes = self.entry_bytes(queue, wanted)?;
-        let entry = Entry::from_bytes(&bytes).filter(|entry| !entry.is_padding());
+        let entry = self.entry_at(queue, wanted)?;
         let Some(entry) = entry.filter(|entry| entry.physical_offset.0 >= self.log.segments.first()) else {
             return Err(not_found(end, "its half message is gone, and nothing is known of it"));
         };

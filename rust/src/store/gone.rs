@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use super::end_transaction::{already, check_group};
 use super::{End, Ended, Inner, Shared};
-use crate::consume_queue::Entry;
 use crate::error::{Error, Outcome, Result};
 use crate::half::HalfFacts;
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
@@ -50,8 +49,7 @@ impl Shared {
         if wanted >= queue.next() || inner.derived.table.find(wanted).is_some() {
             return Ok(false);
         }
-        let entry = Entry::from_bytes(&self.entry_bytes(queue, wanted)?).filter(|entry| !entry.is_padding());
-        Ok(entry.is_none_or(|entry| entry.physical_offset.0 < self.log.segments.first()))
+        Ok(self.entry_at(queue, wanted)?.is_none_or(|entry| entry.physical_offset.0 < self.log.segments.first()))
     }
 
     /// Returns the outcome from a final message or a discarded copy. Both contain the half's physical offset.

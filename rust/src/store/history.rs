@@ -11,7 +11,6 @@ use super::append::{PendingHalf, Sent};
 use super::batch::{Batch, Purpose, Wait};
 use super::{Inner, Shared, Store};
 use crate::commit_log::Scanner;
-use crate::consume_queue::Entry;
 use crate::error::{Error, Outcome, Result};
 use crate::half::convert::resume_draft;
 use crate::half::replay::{Keep, Replay};
@@ -240,10 +239,7 @@ impl Shared {
     fn has_half_since(&self, inner: &Inner, from: u64, transaction_id: &str) -> Result<bool> {
         let queue = inner.derived.dispatcher.queues.get(inner.derived.half_slot).ok_or(Error::StoreClosed)?;
         for at in from..queue.next() {
-            let Some(entry) = Entry::from_bytes(&self.entry_bytes(queue, at)?).filter(|entry| !entry.is_padding())
-            else {
-                continue;
-            };
+            let Some(entry) = self.entry_at(queue, at)? else { continue };
             let same = |view: &RecordView<'_>, _: &[u8]| view.unique_id() == Some(transaction_id);
             if self.log.read(entry.physical_offset, self.log.appended(), same)? {
                 return Ok(true);

@@ -86,9 +86,9 @@ impl Store {
             copy.map(|(copy, _)| copy.physical_offset)
         } else {
             let queue = inner.derived.dispatcher.queues.get(inner.derived.half_slot).ok_or(Error::StoreClosed)?;
-            let known = half_queue_offset.0 < queue.next();
-            let bytes = if known { self.shared.entry_bytes(queue, half_queue_offset.0)? } else { Vec::new() };
-            crate::consume_queue::Entry::from_bytes(&bytes).map(|entry| entry.physical_offset.0)
+            let is_known = half_queue_offset.0 < queue.next();
+            let entry = if is_known { self.shared.entry_at(queue, half_queue_offset.0)? } else { None };
+            entry.map(|entry| entry.physical_offset.0)
         };
         drop(inner);
         let physical_offset = physical_offset.ok_or_else(|| Error::MessageNotFound {

@@ -353,12 +353,9 @@ impl Shared {
         self.queue_files.damaged(topic, queue_id, queue_offset, what)
     }
 
-    /// Returns the bytes of one entry, from memory or file.
-    pub(super) fn entry_bytes(&self, queue: &ConsumeQueue, at: u64) -> Result<Vec<u8>> {
-        if at >= queue.settled() {
-            return Ok(tail_bytes(queue, at, 1));
-        }
-        self.queue_files.read(&queue.topic, queue.queue_id, at, 1)
+    /// Returns the entry of a message, from memory or file; `None` for padding, and if there is no entry.
+    pub(super) fn entry_at(&self, queue: &ConsumeQueue, at: u64) -> Result<Option<Entry>> {
+        Ok(self.queue_files.entry(queue, at)?.filter(|entry| !entry.is_padding()))
     }
 
     fn range(&self, topic: &str, queue_id: QueueId) -> Result<(u64, u64)> {
@@ -372,8 +369,7 @@ impl Shared {
         let visible = self.visible_end();
         // Only in `SYNC_FLUSH` may the last few entries be after the visible end.
         while end > first && visible < self.log.appended() {
-            let bytes = self.entry_bytes(queue, end - 1)?;
-            if Entry::from_bytes(&bytes).is_none_or(|entry| entry.is_padding() || entry.end() <= visible) {
+            if self.entry_at(queue, end - 1)?.is_none_or(|entry| entry.end() <= visible) {
                 break;
             }
             end -= 1;

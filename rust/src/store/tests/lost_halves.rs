@@ -80,9 +80,9 @@ fn t3_a_half_that_a_repair_replaced_is_not_answered_as_committed() {
     }
 }
 
-/// A rolled-back transaction leaves only its op. Its queue offset and those before it are skipped.
-#[test]
-fn t3_offsets_that_are_passed_over_because_an_op_names_them_are_not_answered_as_committed() {
+/// Returns a store that lost all half messages but the first. The op of the last one is left, so the next opening skips
+/// the offsets up to it.
+fn skipped() -> (Bench, Vec<Sent>) {
     let bench = Bench::sync();
     let store = bench.open();
     let halves: Vec<_> = (0..4_u8).map(|n| prepare(&store, &[n; 100])).collect();
@@ -90,8 +90,26 @@ fn t3_offsets_that_are_passed_over_because_an_op_names_them_are_not_answered_as_
     store.flush().unwrap();
     let bench = bench.killed();
     lose(&bench, &halves[1..].iter().collect::<Vec<_>>());
+    (bench, halves)
+}
+
+/// A rolled-back transaction leaves only its op. Its queue offset and those before it are skipped.
+#[test]
+fn t3_offsets_that_are_passed_over_because_an_op_names_them_are_not_answered_as_committed() {
+    let (bench, halves) = skipped();
     let copies: Vec<HalfCopy> = halves[1..].iter().map(copy_of).collect();
     assert_no_end_ever(&bench, &copies, "passed over");
+}
+
+/// An offset that was skipped has no half message, so no other record is returned for it.
+#[test]
+fn an_offset_that_was_skipped_leads_to_no_record() {
+    let (bench, halves) = skipped();
+    let store = bench.open();
+    for half in &halves[1..3] {
+        let found = store.half(half.queue_offset);
+        assert!(matches!(found, Err(Error::MessageNotFound { .. })), "{:?}", found.unwrap().view());
+    }
 }
 
 #[test]
