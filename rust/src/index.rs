@@ -23,7 +23,7 @@ use crate::units::{PhysicalOffset, TimestampMs};
 use current::{Current, read_entry, read_header};
 pub use geometry::{find_geometry, verify_geometry};
 pub use layout::IndexGeometry;
-use layout::{Header, SLOT_BYTES, be_u32, slot_at};
+use layout::{Header, SLOT_BYTES, StoredEntry, be_u32, slot_at};
 
 const DIR: &str = "index";
 const NAME_DIGITS: usize = 17;
@@ -279,64 +279,68 @@ impl IndexFiles {
         within: &Range<PhysicalOffset>,
         found: &mut Vec<PhysicalOffset>,
     ) -> Result<()> {
-        let Some(handle) = self.handle(file)? else { return Ok(()) };
-        // Another process may be adding entries to this file.
-        let count = if self.writable { file.header.count } else { read_header(handle)?.count };
-        let slot = self.geometry.slot_of(hash);
-        let mut bytes = [0; SLOT_BYTES];
-        handle.read_at(&mut bytes, slot_at(slot))?;
-        let (mut number, mut above) = (be_u32(&bytes, 0), self.geometry.entries);
-        // Entry numbers only decrease along a chain, so a damaged chain ends, too.
-        while number > 0 && number < above && found.len() < max {
-            let entry = read_entry(handle, self.geometry, number)?;
-            if self.geometry.slot_of(entry.hash) != slot {
-                break;
-            }
-            // Entries at or above the count are just being added. They are only followed to older ones.
-            if entry.hash == hash && number < count && within.contains(&entry.physical_offset) {
+        let Some((handle, count)) = self.handle(file)? else { return Ok(()) };
+        self.walk_chain(handle, self.geometry.slot_of(hash), count, |entry| {
+            if entry.hash == hash && within.contains(&entry.physical_offset) {
                 found.push(entry.physical_offset);
             }
-            (above, number) = (number, entry.previous);
-        }
-        Ok(())
+            found.len() < max
+        })
     }
 
     /// Returns the physical offset and the hash of each entry that a slot's chain reaches.
     pub fn chained(&self) -> Result<Vec<(PhysicalOffset, u32)>> {
         let mut found = Vec::new();
         for file in &self.files {
-            let Some(handle) = self.handle(file)? else { continue };
-            let count = if self.writable { file.header.count } else { read_header(handle)?.count };
+            let Some((handle, count)) = self.handle(file)? else { continue };
             for slot in 0..self.geometry.slots {
-                let mut bytes = [0; SLOT_BYTES];
-                handle.read_at(&mut bytes, slot_at(slot))?;
-                let (mut number, mut above) = (be_u32(&bytes, 0), self.geometry.entries);
-                while number > 0 && number < above {
-                    let entry = read_entry(handle, self.geometry, number)?;
-                    if self.geometry.slot_of(entry.hash) != slot {
-                        break;
-                    }
-                    if number < count {
-                        found.push((entry.physical_offset, entry.hash));
-                    }
-                    (above, number) = (number, entry.previous);
-                }
+                self.walk_chain(handle, slot, count, |entry| {
+                    found.push((entry.physical_offset, entry.hash));
+                    true
+                })?;
             }
         }
         Ok(found)
     }
 
-    /// Returns the handle of a file; `None` in a reader if the writer has removed the file since.
-    fn handle<'f>(&self, file: &'f Known) -> Result<Option<&'f dyn File>> {
-        if let Some(handle) = file.handle.get() {
-            return Ok(Some(&**handle));
+    /// Calls `take` with the entries of a slot's chain, newest first, until it returns false.
+    fn walk_chain(
+        &self,
+        file: &dyn File,
+        slot: u32,
+        count: u32,
+        mut take: impl FnMut(&StoredEntry) -> bool,
+    ) -> Result<()> {
+        let mut bytes = [0; SLOT_BYTES];
+        file.read_at(&mut bytes, slot_at(slot))?;
+        let (mut number, mut above) = (be_u32(&bytes, 0), self.geometry.entries);
+        // Entry numbers only decrease along a chain, so a damaged chain ends, too.
+        while number > 0 && number < above {
+            let entry = read_entry(file, self.geometry, number)?;
+            // Entries at or above the count are just being added. They are only followed to older ones.
+            if self.geometry.slot_of(entry.hash) != slot || (number < count && !take(&entry)) {
+                break;
+            }
+            (above, number) = (number, entry.previous);
         }
-        let path = path_of(&file.name);
-        if !self.writable && self.storage.len(&path)?.is_none() {
-            return Ok(None);
-        }
-        let opened = self.storage.open(&path, OpenMode::Read)?;
-        Ok(Some(&**file.handle.get_or_init(|| opened)))
+        Ok(())
+    }
+
+    /// Returns the handle and the count of a file; `None` in a reader if the writer has removed the file since.
+    fn handle<'f>(&self, file: &'f Known) -> Result<Option<(&'f dyn File, u32)>> {
+        let handle = if let Some(handle) = file.handle.get() {
+            handle
+        } else {
+            let path = path_of(&file.name);
+            if !self.writable && self.storage.len(&path)?.is_none() {
+                return Ok(None);
+            }
+            let opened = self.storage.open(&path, OpenMode::Read)?;
+            file.handle.get_or_init(|| opened)
+        };
+        // Another process may be adding entries to this file.
+        let count = if self.writable { file.header.count } else { read_header(&**handle)?.count };
+        Ok(Some((&**handle, count)))
     }
 
     fn full_path(&self, name: &str) -> PathBuf {
