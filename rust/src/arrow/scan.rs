@@ -19,10 +19,10 @@ use super::batch::{Batch, Row};
 use super::folded::{Folded, HALVES_MAX};
 use super::options::{BadRecords, ScanOptions, TopicMemory, invalid};
 use super::schema::View;
-use crate::commit_log::Step;
+use crate::commit_log::{Step, UNWRITTEN, too_old};
 use crate::error::{Error, Result};
 use crate::half::op::parse_op_body;
-use crate::log_view::{Tail, UNWRITTEN, Window};
+use crate::log_view::{Tail, Window};
 use crate::names::{HALF_TOPIC, OP_TOPIC};
 use crate::record::compression::{BODY_MAX, decompress};
 use crate::record::layout::{HEAD_MAX, SYS_COMPRESSED};
@@ -128,7 +128,7 @@ impl Scan {
         let asked = options.start.unwrap_or(first);
         if asked < first {
             if options.fail_on_data_loss {
-                return Err(Log::gone(asked, first));
+                return Err(too_old(asked, first));
             }
             // If a scan has many ranges, each counts only its own loss.
             let lost = first.min(options.end.unwrap_or(first)).saturating_sub(asked);
@@ -242,7 +242,7 @@ impl Scan {
         // The writer may have continued in another file since.
         self.log.refresh()?;
         if self.at < self.log.first() {
-            return Err(Log::gone(self.at, self.log.first()));
+            return Err(too_old(self.at, self.log.first()));
         }
         self.log.window(self.at, self.reach(), needed)
     }
@@ -270,8 +270,12 @@ impl Scan {
         rows: &mut Vec<Row<'a>>,
     ) -> Result<Option<Left>> {
         while rows.len() < CHUNK_ROWS {
-            if rest.is_empty() || self.at >= self.end {
-                return Ok(Some(if self.at >= self.end { self.end_here()? } else { Left::Read }));
+            if self.at >= self.end {
+                self.check_end()?;
+                return Ok(Some(Left::Over));
+            }
+            if rest.is_empty() {
+                return Ok(Some(Left::Read));
             }
             match window.step(rest, self.at, self.log.verify(self.at, self.last_ms, self.takes_body)) {
                 Step::Record(view) => {
@@ -400,11 +404,6 @@ impl Scan {
     /// end.
     fn reach(&self) -> u64 {
         if self.options.is_cut { self.end } else { u64::MAX }
-    }
-
-    /// Ends the range, after a check that it ends correctly.
-    fn end_here(&self) -> Result<Left> {
-        self.check_end().map(|()| Left::Over)
     }
 
     /// Checks that a range with a known end ends exactly there.

@@ -12,7 +12,7 @@ mod tests;
 mod verifier;
 
 pub use appender::{Appended, Appender, EndsToCome, Urgency};
-pub use scanner::{Scan, Scanner, Step, Tail, step};
+pub use scanner::{Scan, Scanner, Step, Tail, UNWRITTEN, step};
 pub use verifier::verified_ahead;
 
 use std::borrow::Cow;
@@ -95,7 +95,7 @@ impl CommitLog {
     fn segment_below(&self, offset: PhysicalOffset, end: u64) -> Result<Arc<Segment>> {
         let first = self.segments.first();
         if offset.0 < first {
-            return Err(Error::OffsetTooOld { place: "the commit log".into(), requested: offset.0, minimum: first });
+            return Err(too_old(offset.0, first));
         }
         self.segments.at(offset.0).filter(|_| offset.0 < end).ok_or_else(|| not_found(offset))
     }
@@ -168,6 +168,11 @@ impl LogReader<'_> {
             Err(why) => Err(segment.corrupt(offset.0, why.to_string())),
         }
     }
+}
+
+/// Returns the error for an offset that retention removed.
+pub fn too_old(requested: u64, minimum: u64) -> Error {
+    Error::OffsetTooOld { place: "the commit log".into(), requested, minimum }
 }
 
 fn not_found(offset: PhysicalOffset) -> Error {

@@ -11,6 +11,9 @@ use crate::record::decode::{DecodeError, Scanned, Verify, decode};
 use crate::storage::ahead::ask_for;
 use crate::units::{PhysicalOffset, to_u64, to_usize};
 
+/// Says that an offset where a record should begin holds only zeros.
+pub const UNWRITTEN: &str = "zeros, where a record should begin";
+
 /// What a scan met at its end.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Tail {
@@ -36,7 +39,7 @@ impl Scan {
     pub fn damage_before(&self, end: u64) -> Option<&str> {
         match &self.tail {
             Tail::Bad(why) => Some(why),
-            Tail::End if self.end < end => Some("zeros, where a record should begin"),
+            Tail::End if self.end < end => Some(UNWRITTEN),
             Tail::End | Tail::Stopped => None,
         }
     }

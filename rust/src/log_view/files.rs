@@ -9,8 +9,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::find::{MAGIC_END, find_magic};
-use crate::commit_log::{DIRECTORY, FILE_TAIL, Step, step};
-use crate::error::{Error, Result};
+use crate::commit_log::{DIRECTORY, FILE_TAIL, Step, step, too_old};
+#[cfg(feature = "arrow")]
+use crate::error::Error;
+use crate::error::Result;
 use crate::record::RecordView;
 use crate::record::decode::{DecodeError, Verify};
 use crate::segment::SegmentQueue;
@@ -109,7 +111,7 @@ impl LogFiles {
     pub(crate) fn window(&self, at: u64, limit: u64, needed: u64) -> Result<Option<Window>> {
         let Some(file) = self.file_of(at) else { return Ok(None) };
         let path = Self::path(file.start);
-        let Some(length) = self.storage.len(&path)? else { return Err(Self::gone(at, file.end)) };
+        let Some(length) = self.storage.len(&path)? else { return Err(too_old(at, file.end)) };
         let limit = limit.min(file.end).min(file.start.saturating_add(length));
         if at >= limit {
             return Ok(None);
@@ -212,11 +214,6 @@ impl LogFiles {
 
     fn path(base: u64) -> String {
         format!("{DIRECTORY}/{base:020}")
-    }
-
-    /// Returns the error for an offset that retention removed.
-    pub(crate) fn gone(at: u64, minimum: u64) -> Error {
-        Error::OffsetTooOld { place: "the commit log".into(), requested: at, minimum }
     }
 
     /// Returns an error about an offset of the log.

@@ -18,7 +18,7 @@ mod walk;
 use std::path::Path;
 use std::sync::Arc;
 
-pub(crate) use self::walk::{Stop, UNWRITTEN};
+pub(crate) use self::walk::Stop;
 use super::directory::{log_file_size, look, no_store};
 use super::files::{LogFiles, Window};
 use super::known::{KnownEnd, Verdict};
@@ -281,11 +281,6 @@ impl Log {
     /// the last file.
     pub(crate) fn window(&self, at: u64, limit: u64, needed: u64) -> Result<Option<Window>> {
         self.files.window(at, limit.min(self.published_end.unwrap_or(u64::MAX)), needed)
-    }
-
-    /// Returns the error for an offset that retention removed.
-    pub(crate) fn gone(at: u64, minimum: u64) -> Error {
-        LogFiles::gone(at, minimum)
     }
 
     /// Returns an error about an offset of the log.

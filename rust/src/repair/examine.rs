@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::filler::fits;
 use super::{Damage, DamageKind, Examination, Lost};
 use crate::checkpoint::Checkpoint;
-use crate::commit_log::{self, Step, step};
+use crate::commit_log::{self, Step, UNWRITTEN, step};
 use crate::config_file;
 use crate::consume_queue::{self, ENTRY_SIZE, Entry};
 use crate::error::{Error, Result};
@@ -142,7 +142,7 @@ impl Examiner {
                     self.out.end = file_end;
                     return Ok(());
                 }
-                Step::Unwritten => "zeros, where a record should begin".to_owned(),
+                Step::Unwritten => UNWRITTEN.to_owned(),
                 Step::Bad(why) => why.to_string(),
                 Step::BadBlank(why) => why,
             };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::stored_record::Copier;
 use super::{Inner, Shared, Store, StoredRecord, Wait};
-use crate::commit_log::{LogReader, Scanner};
+use crate::commit_log::{LogReader, Scanner, too_old};
 use crate::consume_queue::{ConsumeQueue, ENTRY_SIZE, Entry};
 use crate::error::{Error, Result};
 use crate::java;
@@ -121,7 +121,7 @@ impl Store {
         self.shared.refresh()?;
         let first = self.shared.log.segments.first();
         if from.0 < first {
-            return Err(Error::OffsetTooOld { place: "the commit log".into(), requested: from.0, minimum: first });
+            return Err(too_old(from.0, first));
         }
         let (mut found, mut bytes) = (Vec::new(), 0);
         let settings = self.shared.configuration.settings.lock().clone();

@@ -5,14 +5,11 @@
 //! Always: reads through views of the files. A record that a view cuts off is read again through a larger view.
 
 use super::Log;
-use crate::commit_log::Step;
+use crate::commit_log::{Step, UNWRITTEN};
 use crate::error::Result;
 use crate::record::RecordView;
 use crate::record::decode::DecodeError;
 use crate::units::to_usize;
-
-/// Says that an offset where a record should begin holds only zeros.
-pub(crate) const UNWRITTEN: &str = "zeros, where a record should begin";
 
 /// A part of the log, read in order.
 #[derive(Debug)]
