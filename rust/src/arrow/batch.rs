@@ -282,8 +282,7 @@ fn trace(view: &RecordView<'_>) -> &'static str {
 fn identity(view: &RecordView<'_>, facts: &Facts<'_>) -> Option<i64> {
     let (group, unique_id) = (words(facts.group), words(facts.unique_id));
     let real_topic = if is_final(view) { view.topic } else { words(facts.real_topic) };
-    let is_known = !group.is_empty() && !unique_id.is_empty();
-    is_known.then(|| Identity::new(group, unique_id, real_topic, view.body_crc).0.cast_signed())
+    Identity::of_names(group, unique_id, real_topic, view.body_crc).map(|identity| identity.0.cast_signed())
 }
 
 /// Returns a property as text; empty if it is missing.

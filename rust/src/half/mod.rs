@@ -68,9 +68,14 @@ impl Identity {
 
     /// Returns the identity from a record's properties, if it has a producer group and a unique id.
     pub fn of(properties: Properties<'_>, real_topic: &str, body_crc: u32) -> Option<Self> {
-        let group = properties.get_str(PRODUCER_GROUP).filter(|group| !group.is_empty())?;
-        let unique_id = properties.get_str(UNIQUE_KEY).filter(|id| !id.is_empty())?;
-        Some(Self::new(group, unique_id, real_topic, body_crc))
+        let (group, unique_id) = (properties.get_str(PRODUCER_GROUP)?, properties.get_str(UNIQUE_KEY)?);
+        Self::of_names(group, unique_id, real_topic, body_crc)
+    }
+
+    /// Computes the identity of the four values, unless group or id are empty. Such a half message has no copies.
+    pub fn of_names(group: &str, unique_id: &str, real_topic: &str, body_crc: u32) -> Option<Self> {
+        let is_known = !group.is_empty() && !unique_id.is_empty();
+        is_known.then(|| Self::new(group, unique_id, real_topic, body_crc))
     }
 }
 
@@ -145,8 +150,7 @@ impl<'a> HalfFacts<'a> {
 
     /// Returns the identity that it shares with its copies, if it has a producer group and a unique id.
     pub fn identity(&self) -> Option<Identity> {
-        let unique_id = self.unique_id.filter(|id| !id.is_empty() && !self.group.is_empty())?;
-        Some(Identity::new(self.group, unique_id, self.real_topic, self.body_crc))
+        Identity::of_names(self.group, self.unique_id?, self.real_topic, self.body_crc)
     }
 }
 
