@@ -12,7 +12,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, Schema};
 
 use super::cells::{Cells, Entries};
-use super::options::transaction_type;
+use super::options::{transaction_type, type_name};
 use super::schema::{Column, schema};
 use crate::half::Identity;
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
@@ -242,7 +242,7 @@ fn append(column: Column, cells: &mut Cells, rows: &[Row<'_>], facts: &[Facts<'_
             }
         }
         Cells::Repeated(texts) if column == Column::Topic => views.for_each(|view| texts.push(view.topic.as_bytes())),
-        Cells::Repeated(texts) => views.for_each(|view| texts.push(type_name(view).as_bytes())),
+        Cells::Repeated(texts) => views.for_each(|view| texts.push(type_name(transaction_type(view)).as_bytes())),
         Cells::Text(texts) => match column {
             Column::TransactionId => {
                 known().for_each(|(view, facts)| texts.push_or_null(transaction_id(view, facts)));
@@ -302,15 +302,6 @@ fn final_topic<'a>(view: &RecordView<'a>) -> Option<&'a [u8]> {
 
 fn real_queue_id(view: &RecordView<'_>, facts: &Facts<'_>) -> Option<i32> {
     number(facts.real_queue_id).or_else(|| is_final(view).then_some(view.queue_id.0))
-}
-
-fn type_name(view: &RecordView<'_>) -> &'static str {
-    match transaction_type(view) {
-        TransactionType::None => "none",
-        TransactionType::Prepared => "prepared",
-        TransactionType::Commit => "commit",
-        TransactionType::Rollback => "rollback",
-    }
 }
 
 fn number(text: Option<&[u8]>) -> Option<i32> {

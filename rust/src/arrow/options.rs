@@ -43,13 +43,18 @@ pub(super) fn transaction_type(view: &RecordView<'_>) -> TransactionType {
     if view.topic == HALF_TOPIC { TransactionType::Prepared } else { view.transaction_type() }
 }
 
-/// Transaction types and their names.
-pub(super) const TYPES: [(&str, TransactionType); 4] = [
-    ("none", TransactionType::None),
-    ("prepared", TransactionType::Prepared),
-    ("commit", TransactionType::Commit),
-    ("rollback", TransactionType::Rollback),
-];
+const TYPES: [TransactionType; 4] =
+    [TransactionType::None, TransactionType::Prepared, TransactionType::Commit, TransactionType::Rollback];
+
+/// Returns the name of a transaction type.
+pub(super) const fn type_name(kind: TransactionType) -> &'static str {
+    match kind {
+        TransactionType::None => "none",
+        TransactionType::Prepared => "prepared",
+        TransactionType::Commit => "commit",
+        TransactionType::Rollback => "rollback",
+    }
+}
 
 /// What a scan shows.
 #[derive(Clone, Debug)]
@@ -218,7 +223,7 @@ impl TopicMemory {
 /// Returns the transaction types with those names.
 pub fn types_named(names: &[String]) -> Result<Vec<TransactionType>> {
     let named = |name: &String| {
-        let found = TYPES.iter().find(|(known, _)| known == name).map(|(_, kind)| *kind);
+        let found = TYPES.into_iter().find(|kind| type_name(*kind) == name);
         let hint = "\nhint: they are none, prepared, commit and rollback";
         found.ok_or_else(|| invalid("transaction_types", format!("there is no transaction type {name:?}{hint}")))
     };
