@@ -56,11 +56,12 @@ pub struct StoreStat {
 impl Store {
     /// Returns totals of the store.
     pub fn stat(&self) -> Result<StoreStat> {
-        self.shared.refresh()?;
         let shared = &self.shared;
         let queues = self.queues()?.len();
-        let geometry = shared.index_files.lock().geometry();
-        let index_files = shared.index_files.lock().len();
+        let (geometry, index_files) = {
+            let files = shared.index_files.lock();
+            (files.geometry(), files.len())
+        };
         let inner = shared.inner.lock();
         Ok(StoreStat {
             min_physical_offset: shared.log.segments.first(),
