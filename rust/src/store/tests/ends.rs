@@ -117,33 +117,32 @@ fn ends_still_work_when_sends_get_disk_full() {
     let halves: Vec<Sent> = (0..30_u8).map(|n| prepare(&store, &[n; 300])).collect();
     store.check_room().unwrap();
     bench.memory.leave_space(0);
-    let mut sent = 0;
-    let error = loop {
-        match send(&store, "orders", &[1; 500]) {
-            Ok(_) => sent += 1,
-            Err(error) => break error,
-        }
-        assert!(sent < 1_000, "a full disk is met");
-    };
-    assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+    let mut sent = send_until_full(&store, 1_000);
     assert!(matches!(store.check_room(), Err(Error::DiskFull { .. })));
     for (n, half) in halves.iter().enumerate() {
         end(&store, half, if n % 2 == 0 { EndKind::Commit } else { EndKind::Discard }).unwrap();
     }
     // No transaction is pending, so sends may use the space that was reserved for ends.
-    let error = loop {
-        match send(&store, "orders", &[1; 500]) {
-            Ok(_) => sent += 1,
-            Err(error) => break error,
-        }
-        assert!(sent < 2_000, "the disk is still full");
-    };
-    assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+    sent += send_until_full(&store, 2_000 - sent);
     bench.memory.leave_space(u64::MAX);
     store.check_room().unwrap();
     send(&store, "orders", &[1; 500]).unwrap();
     assert_eq!(bodies(&store, "orders", 1).len(), 15);
     assert_eq!(bodies(&bench.killed().open(), "orders", 0).len(), sent + 1);
+}
+
+/// Sends until the disk is full. Returns the number of messages that were stored.
+fn send_until_full(store: &Store, most: usize) -> usize {
+    let mut sent = 0;
+    let error = loop {
+        match send(store, "orders", &[1; 500]) {
+            Ok(_) => sent += 1,
+            Err(error) => break error,
+        }
+        assert!(sent < most, "a full disk is met");
+    };
+    assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+    sent
 }
 
 /// At any position of the log's end in its file: a large half that does not fit into the rest is ended in the next

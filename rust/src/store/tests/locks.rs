@@ -4,6 +4,7 @@ use std::sync::Mutex as Guarded;
 
 use super::*;
 use crate::error::Outcome;
+use crate::units::to_u64;
 
 /// The number of topics, and so of queues. Work per queue under the put lock becomes visible.
 const TOPICS: usize = 30;
@@ -30,6 +31,20 @@ impl Watch {
     fn since(&self) -> (u64, u64) {
         std::mem::take(&mut self.0.lock().unwrap())
     }
+
+    /// Asserts that there were calls since the last call, and none under the put lock.
+    fn assert_free(&self, at_least: u64) {
+        let (all, held) = self.since();
+        assert!(all >= at_least, "{all}");
+        assert_eq!(held, 0);
+    }
+}
+
+fn with_many_queues() -> (Bench, Store) {
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    many_queues(&store);
+    (bench, store)
 }
 
 fn many_queues(store: &Store) {
@@ -42,46 +57,32 @@ fn many_queues(store: &Store) {
 
 #[test]
 fn a_snapshot_reads_and_writes_no_file_under_the_put_lock() {
-    let bench = Bench::new(FlushDiskType::Async);
-    let store = bench.open();
-    many_queues(&store);
+    let (bench, store) = with_many_queues();
     send(&store, "more", b"not in a file yet").unwrap();
     let watch = Watch::over(&bench, &store);
     store.snapshot().unwrap();
-    let (all, held) = watch.since();
-    assert!(all > 10, "{all}");
-    assert_eq!(held, 0);
+    watch.assert_free(11);
 }
 
 #[test]
 fn a_query_reads_no_file_under_the_put_lock() {
-    let bench = Bench::new(FlushDiskType::Async);
-    let store = bench.open();
-    many_queues(&store);
+    let (bench, store) = with_many_queues();
     let watch = Watch::over(&bench, &store);
     assert_eq!(store.query("topic-3", "k", 9).unwrap().len(), 1);
-    let (all, held) = watch.since();
-    assert!(all > 1, "{all}");
-    assert_eq!(held, 0);
+    watch.assert_free(2);
 }
 
 #[test]
 fn retention_looks_at_queues_without_the_put_lock() {
-    let bench = Bench::new(FlushDiskType::Async);
-    let store = bench.open();
-    many_queues(&store);
+    let (bench, store) = with_many_queues();
     while store.log_files(9).unwrap().len() < 3 {
         send(&store, "last", &[7; 400]).unwrap();
     }
     let watch = Watch::over(&bench, &store);
     assert!(store.log_files(9).unwrap()[0].is_unread);
-    let (all, held) = watch.since();
-    assert!(all >= u64::try_from(TOPICS).unwrap(), "{all}");
-    assert_eq!(held, 0);
+    watch.assert_free(to_u64(TOPICS));
     assert!(store.remove_log_files(EVERYTHING, false).unwrap().log_files > 0);
-    let (all, held) = watch.since();
-    assert!(all >= u64::try_from(TOPICS).unwrap(), "{all}");
-    assert_eq!(held, 0);
+    watch.assert_free(to_u64(TOPICS));
 }
 
 /// Anybody may send an end of a transaction that ended long ago. It costs other callers only one read of a queue entry.
@@ -102,7 +103,7 @@ fn the_end_of_a_half_that_is_gone_is_looked_for_without_the_put_lock() {
     let before = counts(&store);
     let ended = end(&store, &half, EndKind::Commit);
     let (all, held) = watch.since();
-    assert!(all > u64::try_from(TOPICS).unwrap(), "{all}: each topic was asked for");
+    assert!(all > to_u64(TOPICS), "{all}: each topic was asked for");
     assert!(held <= 2, "{held} of {all} calls with the lock held");
     assert!(matches!(ended, Err(Error::TransactionNotFound { .. }) | Ok(Ended { outcome: Outcome::Committed, .. })));
     let after = counts(&store);
