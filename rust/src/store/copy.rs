@@ -12,6 +12,7 @@ use super::{Inner, Shared, Store, StoredRecord};
 use crate::delay;
 use crate::error::{Error, Result};
 use crate::java;
+use crate::message::DELAY_LEVEL_MAX;
 use crate::names::{self, SCHEDULE_TOPIC};
 use crate::record::layout::SYS_TRANSACTION_MASK;
 use crate::record::message_id::MessageId;
@@ -56,8 +57,8 @@ impl Shared {
         let source = source.view()?;
         let mut batch = Batch::begin(self, inner, Purpose::Message)?;
         let mut text = std::mem::take(&mut batch.inner.scratch);
-        copy_properties(&source, copy, &mut text);
-        let delay_level = copy.delay_level.min(crate::message::DELAY_LEVEL_MAX);
+        let delay_level = copy.delay_level.min(DELAY_LEVEL_MAX);
+        copy_properties(&source, copy, delay_level, &mut text);
         let (topic, queue_id) = match delay_level {
             0 => (copy.topic, copy.queue_id),
             level => (SCHEDULE_TOPIC, delay::queue_of(level)),
@@ -92,7 +93,7 @@ impl Shared {
 }
 
 /// Writes the source's properties without its delay, and with the copy's changes.
-fn copy_properties(source: &RecordView<'_>, copy: &Copy<'_>, text: &mut Vec<u8>) {
+fn copy_properties(source: &RecordView<'_>, copy: &Copy<'_>, delay_level: u8, text: &mut Vec<u8>) {
     let replaced = copy.properties.iter().map(|(name, _)| name.as_str());
     let dropped: Vec<&str> = delay::WAITING.iter().copied().chain(replaced).collect();
     text.clear();
@@ -100,8 +101,8 @@ fn copy_properties(source: &RecordView<'_>, copy: &Copy<'_>, text: &mut Vec<u8>)
     for (name, value) in copy.properties.iter().filter(|(_, value)| !value.is_empty()) {
         properties::push(text, name, value);
     }
-    if copy.delay_level > 0 {
-        properties::push(text, DELAY, &copy.delay_level.min(crate::message::DELAY_LEVEL_MAX).to_string());
+    if delay_level > 0 {
+        properties::push(text, DELAY, &delay_level.to_string());
         delay::hide(copy.topic, copy.queue_id, text);
     }
 }
