@@ -7,7 +7,7 @@
 use super::{Inner, Shared, Store};
 use crate::commit_log::CommitLog;
 use crate::config_file;
-use crate::consume_queue::QueueTable;
+use crate::consume_queue::{ConsumeQueue, QueueTable};
 use crate::delay::DelayOffsets;
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
@@ -98,7 +98,7 @@ impl Shared {
     /// Does the same as `write_progress`, for the holder of the maintenance lock.
     pub(super) fn write_progress_alone(&self) -> Result<()> {
         let mut inner = self.inner.lock();
-        let half_end = inner.derived.dispatcher.queues.next(inner.derived.half_slot);
+        let half_end = inner.half_queue_end();
         let half_progress = inner.derived.table.half_progress(half_end);
         let op_progress = inner.derived.table.ops.pass(half_progress);
         let delays = inner.derived.delays.clone();
@@ -151,8 +151,7 @@ impl Shared {
 
 /// Refuses a queue offset after the end of its queue.
 pub(super) fn check_acknowledged(inner: &Inner, topic: &str, queue_id: QueueId, queue_offset: u64) -> Result<()> {
-    let queues = &inner.derived.dispatcher.queues;
-    let next = queues.find(topic, queue_id).map_or(0, |slot| queues.next(slot));
+    let next = inner.queue(topic, queue_id).map_or(0, ConsumeQueue::next);
     if queue_offset <= next {
         return Ok(());
     }

@@ -386,7 +386,7 @@ impl Shared {
 
     /// Handles an end of a transaction that is not pending. The same outcome is a success, any other is an error.
     fn compare_with_decided(&self, inner: &Inner, end: &End) -> Result<Ended> {
-        let queue = inner.derived.dispatcher.queues.get(inner.derived.half_slot).ok_or(Error::StoreClosed)?;
+        let queue = inner.half_queue()?;
         let wanted = end.half.queue_offset;
         if wanted >= queue.next() {
             return Err(not_found(end, "the half queue does not reach that far"));

@@ -86,7 +86,7 @@ impl Shared {
     }
 
     fn unread(&self, inner: &mut Inner) -> Unread {
-        let half_end = inner.derived.dispatcher.queues.next(inner.derived.half_slot);
+        let half_end = inner.half_queue_end();
         Unread::of(&mut inner.derived, half_end, &self.configuration.offsets.lock())
     }
 
@@ -142,7 +142,7 @@ impl Shared {
             self.begin_queues_at(&mut inner, self.log.segments.first())?;
         }
         let log_files = removed?;
-        let half_first = inner.derived.dispatcher.queues.get(inner.derived.half_slot).map_or(0, |queue| queue.first);
+        let half_first = inner.half_queue()?.first;
         inner.derived.table.decided.forget_below(half_first);
         let queues: Vec<_> = first_entries(&inner);
         drop(inner);

@@ -44,7 +44,7 @@ impl Shared {
     }
 
     fn is_gone(&self, inner: &Inner, end: &End) -> Result<bool> {
-        let Some(queue) = inner.derived.dispatcher.queues.get(inner.derived.half_slot) else { return Ok(false) };
+        let queue = inner.half_queue()?;
         let wanted = end.half.queue_offset;
         if wanted >= queue.next() || inner.derived.table.find(wanted).is_some() {
             return Ok(false);

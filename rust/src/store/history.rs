@@ -135,10 +135,7 @@ impl Store {
 
     /// Finds the discarded copy of a transaction.
     pub(super) fn look_for_discarded(&self, transaction_id: &str) -> Result<Parked> {
-        let half_queue_end = {
-            let inner = self.shared.inner.lock();
-            inner.derived.dispatcher.queues.next(inner.derived.half_slot)
-        };
+        let half_queue_end = self.shared.inner.lock().half_queue_end();
         let row = match self.transaction(transaction_id) {
             Err(Error::TransactionNotFound { .. }) => {
                 // Retention has removed its half message, but not its discarded copy.
@@ -237,7 +234,7 @@ impl Store {
 impl Shared {
     /// Returns whether the half queue has a half message of this id at or after a queue offset.
     fn has_half_since(&self, inner: &Inner, from: u64, transaction_id: &str) -> Result<bool> {
-        let queue = inner.derived.dispatcher.queues.get(inner.derived.half_slot).ok_or(Error::StoreClosed)?;
+        let queue = inner.half_queue()?;
         for at in from..queue.next() {
             let Some(entry) = self.entry_at(queue, at)? else { continue };
             let same = |view: &RecordView<'_>, _: &[u8]| view.unique_id() == Some(transaction_id);
@@ -253,7 +250,7 @@ impl Shared {
         // lost, the table has it.
         let ours = self.configuration.settings.lock().is_all_ours(self.log.segments.first(), self.log.appended());
         let mut inner = self.inner.lock();
-        let half_end = inner.derived.dispatcher.queues.next(inner.derived.half_slot);
+        let half_end = inner.half_queue_end();
         let progress = inner.derived.stored_half_progress.max(inner.derived.table.half_progress(half_end));
         Replay::new(Keep::All, self.log.segments.first(), if ours { 0 } else { progress })
     }

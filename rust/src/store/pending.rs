@@ -85,7 +85,7 @@ impl Store {
             let copy = entry.copies().find(|(copy, _)| copy.queue_offset == half_queue_offset.0);
             copy.map(|(copy, _)| copy.physical_offset)
         } else {
-            let queue = inner.derived.dispatcher.queues.get(inner.derived.half_slot).ok_or(Error::StoreClosed)?;
+            let queue = inner.half_queue()?;
             let is_known = half_queue_offset.0 < queue.next();
             let entry = if is_known { self.shared.entry_at(queue, half_queue_offset.0)? } else { None };
             entry.map(|entry| entry.physical_offset.0)

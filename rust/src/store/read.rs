@@ -276,9 +276,7 @@ impl Shared {
     /// Returns the error for a message that retention removed after its entry was read, with the queue's remaining
     /// range.
     fn too_old(&self, topic: &str, queue_id: QueueId, requested: u64) -> Error {
-        let inner = self.inner.lock();
-        let queues = &inner.derived.dispatcher.queues;
-        let first = queues.find(topic, queue_id).and_then(|slot| queues.get(slot)).map_or(0, |queue| queue.first);
+        let first = self.inner.lock().queue(topic, queue_id).map_or(0, |queue| queue.first);
         Error::OffsetTooOld { place: format!("{topic}/{queue_id}"), requested, minimum: first.max(requested + 1) }
     }
 
@@ -292,10 +290,7 @@ impl Shared {
             Wait::Yes => self.inner.lock(),
             Wait::No => self.inner.try_lock().ok_or(Error::WouldWait)?,
         };
-        let queues = &inner.derived.dispatcher.queues;
-        let Some(queue) = queues.find(topic, queue_id).and_then(|slot| queues.get(slot)) else {
-            return Ok(Vec::new());
-        };
+        let Some(queue) = inner.queue(topic, queue_id) else { return Ok(Vec::new()) };
         if from < queue.first {
             return Err(Error::OffsetTooOld {
                 place: format!("{topic}/{queue_id}"),
@@ -341,10 +336,7 @@ impl Shared {
         // A reader gets the current first offsets of the log and the queues from its writer.
         self.refresh()?;
         self.refresh_deleted()?;
-        let inner = self.inner.lock();
-        let queues = &inner.derived.dispatcher.queues;
-        let queue = queues.find(topic, queue_id).and_then(|slot| queues.get(slot));
-        Ok(queue.is_some_and(|queue| queue_offset < queue.first))
+        Ok(self.inner.lock().queue(topic, queue_id).is_some_and(|queue| queue_offset < queue.first))
     }
 
     /// Returns the error for an impossible entry. Prevents snapshots, so that the next opening rebuilds all queues.
@@ -363,8 +355,7 @@ impl Shared {
     }
 
     pub(super) fn range_in(&self, inner: &Inner, topic: &str, queue_id: QueueId) -> Result<(u64, u64)> {
-        let queues = &inner.derived.dispatcher.queues;
-        let Some(queue) = queues.find(topic, queue_id).and_then(|slot| queues.get(slot)) else { return Ok((0, 0)) };
+        let Some(queue) = inner.queue(topic, queue_id) else { return Ok((0, 0)) };
         let (first, mut end) = (queue.first, queue.next());
         let visible = self.visible_end();
         // Only in `SYNC_FLUSH` may the last few entries be after the visible end.

@@ -22,11 +22,11 @@ impl Store {
     /// Uses the last named offset for a transaction that is rolled back at once.
     pub(super) fn repair_half_queue(&self) -> Result<()> {
         let mut inner = self.shared.inner.lock();
-        let slot = inner.derived.half_slot;
-        let (next, floor) = (inner.derived.dispatcher.queues.next(slot), inner.derived.replay.named_end());
+        let (next, floor) = (inner.half_queue_end(), inner.derived.replay.named_end());
         if self.shared.options.read_only || next >= floor || floor - next > LOST_MAX {
             return Ok(());
         }
+        let slot = inner.derived.half_slot;
         for _ in next + 1..floor {
             inner.derived.dispatcher.queues.push(slot, Entry::PADDING);
         }

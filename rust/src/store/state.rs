@@ -37,8 +37,9 @@ use super::snapshot::SnapshotState;
 use super::statistics::PendingTopics;
 use crate::clock::Clock;
 use crate::commit_log::{Appender, CommitLog};
-use crate::consume_queue::QueueFiles;
+use crate::consume_queue::{ConsumeQueue, QueueFiles};
 use crate::delay::{DueTimes, Moment};
+use crate::error::{Error, Result};
 use crate::flush::GroupCommit;
 use crate::half::counts::Counts;
 use crate::index::IndexFiles;
@@ -47,6 +48,7 @@ use crate::record::message_id::UniqueIds;
 use crate::recovery::Derived;
 use crate::storage::Storage;
 use crate::sync::Mutex;
+use crate::units::QueueId;
 
 /// The state that the store's threads share.
 #[derive(Debug)]
@@ -121,5 +123,21 @@ impl Inner {
             due_times: DueTimes::new(now),
             seen: None,
         }
+    }
+
+    /// Returns a queue, if it exists.
+    pub(super) fn queue(&self, topic: &str, queue_id: QueueId) -> Option<&ConsumeQueue> {
+        let queues = &self.derived.dispatcher.queues;
+        queues.find(topic, queue_id).and_then(|slot| queues.get(slot))
+    }
+
+    /// Returns the half queue.
+    pub(super) fn half_queue(&self) -> Result<&ConsumeQueue> {
+        self.derived.dispatcher.queues.get(self.derived.half_slot).ok_or(Error::StoreClosed)
+    }
+
+    /// Returns the queue offset that the next half message gets.
+    pub(super) fn half_queue_end(&self) -> u64 {
+        self.derived.dispatcher.queues.next(self.derived.half_slot)
     }
 }

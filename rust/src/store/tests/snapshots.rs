@@ -55,7 +55,7 @@ fn a_close_after_a_snapshot_keeps_what_the_snapshot_holds() {
 fn outcomes(store: &Store) -> Vec<Option<Outcome>> {
     let inner = store.shared.inner.lock();
     let table = &inner.derived.table;
-    let end = inner.derived.dispatcher.queues.next(inner.derived.half_slot);
+    let end = inner.half_queue_end();
     (0..end).map(|half| table.outcome(half).filter(|_| table.find(half).is_none())).collect()
 }
 
