@@ -8,12 +8,13 @@
 use crate::commit_log::CommitLog;
 use crate::error::{Error, Result};
 use crate::mutant::{Mutant, mutated};
+use crate::sync::rank::BRIEF;
 use crate::sync::{Condvar, Mutex};
 
 /// Lets threads wait for a sync. The first one syncs for all (group commit).
 #[derive(Debug, Default)]
 pub struct GroupCommit {
-    state: Mutex<State>,
+    state: Mutex<State, BRIEF>,
     done: Condvar,
 }
 

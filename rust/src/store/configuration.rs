@@ -16,22 +16,24 @@ use crate::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
 use crate::offsets::ConsumerOffsets;
 use crate::settings::Settings;
 use crate::sync::Mutex;
+use crate::sync::rank::FILES;
 use crate::units::QueueId;
 
 /// The contents of the small files, in memory.
 #[derive(Debug)]
 pub(super) struct Configuration {
     /// The queue offsets that groups have acknowledged.
-    pub(super) offsets: Mutex<ConsumerOffsets>,
+    pub(super) offsets: Mutex<ConsumerOffsets, FILES>,
     /// How far delayed messages are delivered.
-    pub(super) delay_offsets: Mutex<DelayOffsets>,
+    pub(super) delay_offsets: Mutex<DelayOffsets, FILES>,
     /// The settings that txstore keeps about the store.
-    pub(super) settings: Mutex<Settings>,
+    pub(super) settings: Mutex<Settings, FILES>,
 }
 
 impl Configuration {
     pub(super) fn new(offsets: ConsumerOffsets, delay_offsets: DelayOffsets, settings: Settings) -> Self {
-        Self { offsets: Mutex::new(offsets), delay_offsets: Mutex::new(delay_offsets), settings: Mutex::new(settings) }
+        let (offsets, delay_offsets) = (Mutex::ranked(offsets), Mutex::ranked(delay_offsets));
+        Self { offsets, delay_offsets, settings: Mutex::ranked(settings) }
     }
 }
 

@@ -22,6 +22,7 @@ use crate::names::OP_TOPIC;
 use crate::record::Draft;
 use crate::record::decode::{Scanned, Verify, decode};
 use crate::sync::Mutex;
+use crate::sync::rank::{BRIEF, TURN};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, to_usize};
 
 /// How to end a transaction.
@@ -95,14 +96,14 @@ pub struct Ended {
 /// Ends that wait to be written as one group.
 #[derive(Debug, Default)]
 pub(super) struct EndQueue {
-    pub(super) waiting: Mutex<Vec<Arc<Ticket>>>,
-    pub(super) turn: Mutex<()>,
+    pub(super) waiting: Mutex<Vec<Arc<Ticket>>, BRIEF>,
+    pub(super) turn: Mutex<(), TURN>,
 }
 
 #[derive(Debug)]
 pub(super) struct Ticket {
     end: End,
-    result: Mutex<Option<Result<Ended>>>,
+    result: Mutex<Option<Result<Ended>>, BRIEF>,
 }
 
 /// The decisions of a group of ends. The memory is reused.
@@ -172,7 +173,7 @@ impl Shared {
     }
 
     fn take_turn(&self, end: End) -> Result<Ended> {
-        let ticket = Arc::new(Ticket { end, result: Mutex::new(None) });
+        let ticket = Arc::new(Ticket { end, result: Mutex::ranked(None) });
         self.ends.waiting.lock().push(Arc::clone(&ticket));
         let turn = self.ends.turn.lock();
         let done = ticket.result.lock().take();
@@ -246,7 +247,7 @@ impl Shared {
 
     /// Ends these transactions as one group, without others that wait.
     pub(super) fn end_all(&self, ends: Vec<End>) -> Vec<Result<Ended>> {
-        let ticket = |end| Arc::new(Ticket { end, result: Mutex::new(None) });
+        let ticket = |end| Arc::new(Ticket { end, result: Mutex::ranked(None) });
         let group: Vec<_> = ends.into_iter().map(ticket).collect();
         self.end_group(&group);
         let result = |ticket: &Arc<Ticket>| ticket.result.lock().take().unwrap_or(Err(Error::StoreClosed));

@@ -17,6 +17,7 @@ use crate::error::Result;
 use crate::mutant::{Mutant, mutated};
 use crate::retention::{LogFile, Needed, Unread, log_files, removable_end};
 use crate::sync::Mutex;
+use crate::sync::rank::BRIEF;
 use crate::units::{PhysicalOffset, QueueId, TimestampMs};
 
 /// The result of a removal.
@@ -38,7 +39,7 @@ pub(super) struct LogAges {
     /// When the store was opened: the wall clock, but not before the newest record, and the monotonic clock.
     opened_at: Moment,
     /// When this process first saw that a log file was full, on the monotonic clock, by the file's first offset.
-    seen_full: Mutex<BTreeMap<u64, i64>>,
+    seen_full: Mutex<BTreeMap<u64, i64>, BRIEF>,
 }
 
 impl LogAges {

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::options::FlushDiskType;
 use crate::storage::disk::close_in_child;
 use crate::storage::{Lock, Opener};
+use crate::sync::rank::BRIEF;
 use crate::sync::{AtomicBool, Mutex};
 
 /// How many forks this process was told about (see `note_fork`).
@@ -32,7 +33,7 @@ pub(super) struct Lifecycle {
     forks: u64,
     process: u32,
     /// The writer's locks, until the clean close.
-    file_locks: Mutex<Vec<Box<dyn Lock>>>,
+    file_locks: Mutex<Vec<Box<dyn Lock>>, BRIEF>,
 }
 
 impl Lifecycle {
@@ -42,7 +43,7 @@ impl Lifecycle {
             is_poisoned: AtomicBool::new(false),
             forks: FORKS.load(Ordering::SeqCst),
             process: opener.process,
-            file_locks: Mutex::new(file_locks),
+            file_locks: Mutex::ranked(file_locks),
         }
     }
 

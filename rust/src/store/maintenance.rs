@@ -16,6 +16,7 @@ use crate::consume_queue::{Block, NewFiles};
 use crate::error::{Error, Result};
 use crate::log_view::{ABORT, GUARD};
 use crate::snapshot::Snapshot;
+use crate::sync::rank::MAINTENANCE;
 use crate::sync::{AtomicBool, Mutex};
 use crate::units::PhysicalOffset;
 
@@ -34,7 +35,7 @@ const INDEX_MAX: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Maintenance {
     /// Held by the one thread that writes derived files.
-    pub(super) turn: Mutex<()>,
+    pub(super) turn: Mutex<(), MAINTENANCE>,
     /// The background thread sleeps here.
     pub(super) wake: Wake,
     /// The background thread was woken because of buffered entries.

@@ -65,7 +65,7 @@ pub use crate::log_view::GUARD;
 use crate::options::StoreOptions;
 use crate::storage::Storage;
 use crate::storage::disk::Disk;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, begin_order};
 
 /// An open store.
 #[derive(Debug)]
@@ -85,6 +85,7 @@ impl Store {
     /// Opens a store on any storage, with any clock.
     pub fn open_with(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, options: StoreOptions) -> Result<Self> {
         options.check()?;
+        begin_order();
         let shared = Arc::new(open::open(storage, clock, options)?);
         let flusher = if shared.options.read_only || !shared.options.background {
             None

@@ -11,6 +11,7 @@ use super::{Shared, Store};
 use crate::error::Result;
 use crate::options::FlushDiskType;
 use crate::published::Published;
+use crate::sync::rank::BRIEF;
 use crate::sync::{AtomicUsize, Condvar, Mutex, fence};
 use crate::units::PhysicalOffset;
 
@@ -20,7 +21,7 @@ const LOOK_AGAIN_MS: i64 = 20;
 /// A counter to wait on. With a flag, one thread could reset it before another has seen it.
 #[derive(Debug, Default)]
 pub(super) struct Wake {
-    count: Mutex<u64>,
+    count: Mutex<u64, BRIEF>,
     changed: Condvar,
 }
 

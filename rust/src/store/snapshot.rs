@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::half::table::{Frozen, Table};
 use crate::mutant::{Mutant, mutated};
 use crate::snapshot::{Anchor, QueueExtent, Snapshot};
+use crate::sync::rank::BRIEF;
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::units::{PhysicalOffset, QueueId, TimestampMs};
 
@@ -49,7 +50,7 @@ pub(super) struct SnapshotState {
     /// The end of the log that the snapshot covers.
     position: AtomicU64,
     /// The state in the snapshot. `None`: unknown.
-    stored: Mutex<Option<StateMark>>,
+    stored: Mutex<Option<StateMark>, BRIEF>,
     /// A queue's file is damaged. The next opening must build all queues again, without a snapshot.
     are_queues_damaged: AtomicBool,
 }
@@ -59,7 +60,7 @@ impl SnapshotState {
     pub(super) fn new(position: u64) -> Self {
         Self {
             position: AtomicU64::new(position),
-            stored: Mutex::new(None),
+            stored: Mutex::ranked(None),
             are_queues_damaged: AtomicBool::new(false),
         }
     }

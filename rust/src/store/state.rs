@@ -20,6 +20,7 @@
 //!       ▼                    ▼                        ▼
 //!   ends.waiting, a ticket's result, commit, wakes, snapshots.stored, ages.seen_full, lifecycle.file_locks
 //! ```
+//! Each row is a rank (`sync::rank`), so that debug builds and tests panic where a thread breaks the order of the rows.
 //! A writer waits for a sync of the log (`commit`) under locks of the first two rows only, never under the put lock.
 
 use std::sync::Arc;
@@ -48,6 +49,7 @@ use crate::record::message_id::UniqueIds;
 use crate::recovery::Derived;
 use crate::storage::Storage;
 use crate::sync::Mutex;
+use crate::sync::rank::{FILES, PUT, TURN};
 use crate::units::QueueId;
 
 /// The state that the store's threads share.
@@ -62,9 +64,9 @@ pub(super) struct Shared {
     pub(super) half_topic_hash: i32,
     pub(super) log: Arc<CommitLog>,
     pub(super) queue_files: QueueFiles,
-    pub(super) index_files: Mutex<IndexFiles>,
+    pub(super) index_files: Mutex<IndexFiles, FILES>,
     /// The state that the put lock guards.
-    pub(super) inner: Mutex<Inner>,
+    pub(super) inner: Mutex<Inner, PUT>,
     /// Ends that wait to be written as one group.
     pub(super) ends: EndQueue,
     /// Threads that wait for a sync of the log.
@@ -74,9 +76,9 @@ pub(super) struct Shared {
     pub(super) maintenance: Maintenance,
     pub(super) snapshots: SnapshotState,
     /// Held by the one thread that delivers delayed messages.
-    pub(super) delivering: Mutex<()>,
+    pub(super) delivering: Mutex<(), TURN>,
     /// Topics of pending transactions by half queue offset, kept between calls of `pending`.
-    pub(super) pending_topics: Mutex<PendingTopics>,
+    pub(super) pending_topics: Mutex<PendingTopics, TURN>,
     pub(super) ages: LogAges,
     pub(super) lifecycle: Lifecycle,
 }
