@@ -12,7 +12,14 @@ import sys
 from collections import defaultdict
 
 ENGINE_MIN, CAREFUL_MIN = 90.0, 95.0
-CAREFUL = ("recovery.rs", "recovery/", "half/", "store/end_transaction.rs")
+CAREFUL = (
+    "recovery.rs",
+    "recovery/",
+    "half/",
+    "store/end_transaction.rs",
+    "store/decide_end.rs",
+    "store/write_ends.rs",
+)
 BORDERS = ("python/", "arrow/", "remoting/")
 
 

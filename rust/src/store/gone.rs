@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::end_transaction::{already, check_group};
+use super::decide_end::{already, check_group};
 use super::{End, Ended, Inner, Shared};
 use crate::error::{Error, Outcome, Result};
 use crate::half::HalfFacts;

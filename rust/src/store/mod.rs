@@ -10,6 +10,7 @@ mod append;
 mod batch;
 mod configuration;
 mod copy;
+mod decide_end;
 mod delete;
 mod deliver_delayed;
 mod end_transaction;
@@ -37,6 +38,7 @@ mod statistics;
 mod stored_record;
 #[cfg(test)]
 mod tests;
+mod write_ends;
 
 pub use append::{NewHalfMessage, NewMessage, Sent};
 pub use batch::{Unacknowledged, Wait};

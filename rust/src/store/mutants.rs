@@ -5,8 +5,8 @@
 //! Always: not part of any other build.
 
 use super::batch::{Batch, Purpose, Wait};
-use super::end_transaction::{Decision, End, Group};
-use super::{Inner, Shared};
+use super::write_ends::{Decision, Group};
+use super::{End, Inner, Shared};
 use crate::error::{Outcome, Result};
 use crate::half::convert::resume_draft;
 use crate::java;

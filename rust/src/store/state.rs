@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use super::batch::Staged;
 use super::configuration::Configuration;
-use super::end_transaction::{EndQueue, Group};
+use super::end_transaction::EndQueue;
 use super::expire::LogAges;
 use super::lifecycle::Lifecycle;
 use super::maintenance::Maintenance;
@@ -36,6 +36,7 @@ use super::readers::Readers;
 use super::sight::Sight;
 use super::snapshot::SnapshotState;
 use super::statistics::PendingTopics;
+use super::write_ends::Group;
 use crate::clock::Clock;
 use crate::commit_log::{Appender, CommitLog};
 use crate::consume_queue::{ConsumeQueue, QueueFiles};

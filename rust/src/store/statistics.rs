@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 
-use super::end_transaction::Decision;
+use super::write_ends::Decision;
 use super::{Decider, End, Ended, Inner, Shared, Store};
 use crate::error::{Outcome, Result};
 use crate::half::counts::Counts;

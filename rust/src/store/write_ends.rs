@@ -1,0 +1,243 @@
+//! Decides the ends of a group, and writes the decisions. Only this module appends a final message and its op message.
+//!
+//! In:     the ends of a group, while the caller holds the put lock.
+//! Out:    their results; in the log the final and discarded messages, and the op messages.
+//! Always: in the log, all decisions of a group come before its op message. If the write fails, nothing is decided.
+//! Not here: comparing an end with its transaction (`decide_end`), waiting for a sync.
+
+use super::batch::{Batch, IndexKeys, Placed, Purpose, Wait};
+use super::decide_end::{already, check_id, not_found};
+use super::{End, EndKind, Ended, Inner, Shared};
+use crate::error::{Error, Outcome, Result};
+use crate::half::convert::{discard_draft, final_draft};
+use crate::half::counts::TopicNumber;
+use crate::half::op::{OP_PROPERTIES, REMOVE_TAG, fill_op_body};
+use crate::half::table::Key;
+use crate::half::{HALF_QUEUE, HalfFacts};
+use crate::java;
+use crate::mutant::{Mutant, mutated};
+use crate::names::{self, OP_TOPIC};
+use crate::record::Draft;
+use crate::record::decode::{Scanned, Verify, decode};
+use crate::units::{PhysicalOffset, QueueId, to_usize};
+
+/// The decisions of a group of ends. The memory is reused.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    pub(super) decisions: Vec<Decision>,
+    /// The op messages: the queue offset of each, and the highest half queue offset that it names.
+    pub(super) ops: Vec<(u64, u64)>,
+    /// The half queue offsets that the op messages name.
+    named: Vec<u64>,
+    op_body: String,
+    /// The result of an end that is a group by itself.
+    pub(super) results: Vec<Result<Ended>>,
+}
+
+impl Group {
+    fn clear(&mut self) {
+        self.decisions.clear();
+        self.ops.clear();
+        self.named.clear();
+    }
+}
+
+/// The decision of a group about one transaction.
+#[derive(Debug)]
+pub(super) struct Decision {
+    pub(super) key: Key,
+    pub(super) outcome: Outcome,
+    pub(super) topic: TopicNumber,
+}
+
+impl Shared {
+    /// Decides all ends, then writes the decisions: first final and discarded messages, then op messages.
+    pub(super) fn write_group(
+        &self,
+        inner: &mut Inner,
+        ends: &[&End],
+        results: &mut Vec<Result<Ended>>,
+        wait: Wait,
+    ) -> Result<()> {
+        let mut group = std::mem::take(&mut inner.group);
+        group.clear();
+        let written = self.decide_and_write(inner, ends, results, wait, &mut group);
+        inner.group = group;
+        written
+    }
+
+    fn decide_and_write(
+        &self,
+        inner: &mut Inner,
+        ends: &[&End],
+        results: &mut Vec<Result<Ended>>,
+        wait: Wait,
+        group: &mut Group,
+    ) -> Result<()> {
+        let mut batch = Batch::begin(self, inner, self.purpose_of(ends.iter().copied()))?;
+        #[cfg(txstore_mutants)]
+        let early = self.push_ops_early(&mut batch, ends)?;
+        for end in ends {
+            results.push(self.decide_end(&mut batch, end, group));
+        }
+        if group.decisions.is_empty() {
+            batch.inner.count_ends(ends, results);
+            return Ok(());
+        }
+        #[cfg(txstore_mutants)]
+        let is_late = early.is_none();
+        #[cfg(not(txstore_mutants))]
+        let is_late = true;
+        if is_late {
+            self.push_ops(&mut batch, group)?;
+        }
+        #[cfg(txstore_mutants)]
+        if let Some(early) = early {
+            group.ops = early;
+        }
+        batch.write(wait)?;
+        let inner = &mut *batch.inner;
+        inner.count_ends(ends, results);
+        let now_ms = self.clock.monotonic_ms();
+        for decision in &group.decisions {
+            inner.count_decision(decision, now_ms);
+            if !mutated(Mutant::EndWithoutState) {
+                inner.derived.table.end(decision.key, decision.outcome, now_ms);
+            }
+        }
+        inner.note_ops(&group.ops);
+        Ok(())
+    }
+
+    /// Decides one end. Adds the record that decides a pending transaction to the batch.
+    fn decide_end(&self, batch: &mut Batch<'_>, end: &End, group: &mut Group) -> Result<Ended> {
+        let outcome = end.kind.outcome();
+        let Some(key) = Self::pending(batch.inner, end)? else {
+            return self.compare_with_decided(batch.inner, end);
+        };
+        if let Some(earlier) = group.decisions.iter().find(|decision| decision.key == key) {
+            return already(end, outcome, earlier.outcome);
+        }
+        self.check_late(batch.inner, key, end)?;
+        let bytes = self.copy_record(batch.inner, PhysicalOffset(end.half.physical_offset))?;
+        let mut text = std::mem::take(&mut batch.inner.scratch);
+        let pushed = self.push_decision(batch, end, &bytes, &mut text);
+        (batch.inner.record, batch.inner.scratch) = (bytes, text);
+        let (placed, topic) = pushed?;
+        group.decisions.push(Decision { key, outcome, topic });
+        let place = placed.map(|placed| (placed.physical_offset, placed.queue_offset));
+        Ok(Ended { outcome, already: false, place })
+    }
+
+    /// Copies the record at a physical offset into a reused buffer. It is usually still in memory.
+    fn copy_record(&self, inner: &mut Inner, place: PhysicalOffset) -> Result<Vec<u8>> {
+        let mut bytes = std::mem::take(&mut inner.record);
+        bytes.clear();
+        // The table contains offsets of records, and bytes that were kept since they were written need no CRC check.
+        let recent = inner.appender.as_ref().and_then(|appender| appender.recent(place)).and_then(|recent| {
+            let size = u32::from_be_bytes(*recent.first_chunk()?);
+            recent.get(..to_usize(size.into()))
+        });
+        match recent {
+            Some(recent) => bytes.extend_from_slice(recent),
+            None => self.log.read(place, self.log.appended(), |_, stored| bytes.extend_from_slice(stored))?,
+        }
+        Ok(bytes)
+    }
+
+    /// Adds the deciding record to the batch and returns the topic's number. A rollback has only its op message.
+    fn push_decision(
+        &self,
+        batch: &mut Batch<'_>,
+        end: &End,
+        half: &[u8],
+        text: &mut Vec<u8>,
+    ) -> Result<(Option<Placed>, TopicNumber)> {
+        let Ok(Scanned::Record(view)) = decode(half, PhysicalOffset(end.half.physical_offset), Verify::NOTHING) else {
+            return Err(not_found(end, "no record stands there"));
+        };
+        let facts = HalfFacts::of(&view);
+        check_id(end, facts.unique_id)?;
+        let topic = batch.inner.counts.topic(facts.real_topic);
+        let draft = match end.kind {
+            EndKind::RollBack => return Ok((None, topic)),
+            EndKind::Commit => final_draft(&view, &facts, self.options.store_host, text),
+            EndKind::Discard => discard_draft(&view, self.options.store_host, text),
+        };
+        check_real(&draft)?;
+        let topic_hash = java::topic_hash(draft.topic);
+        let keys = IndexKeys { topic_hash, unique_id: facts.unique_id, keys: facts.keys };
+        let placed = batch.push(&draft, java::tags_code(facts.tags), Some(&keys))?;
+        Ok((Some(placed), topic))
+    }
+
+    /// Adds op messages that name every copy of the decided transactions, from the stored progress on.
+    pub(super) fn push_ops(&self, batch: &mut Batch<'_>, group: &mut Group) -> Result<()> {
+        let progress = batch.inner.derived.stored_half_progress;
+        let Group { decisions, named, .. } = group;
+        for entry in decisions.iter().filter_map(|decision| batch.inner.derived.table.get(decision.key)) {
+            named.extend(entry.copies().map(|(copy, _)| copy.queue_offset).filter(|offset| *offset >= progress));
+        }
+        named.sort_unstable();
+        self.push_op_messages(batch, group)
+    }
+
+    fn push_op_messages(&self, batch: &mut Batch<'_>, group: &mut Group) -> Result<()> {
+        let Group { ops, named, op_body, .. } = group;
+        let mut rest = named.as_slice();
+        loop {
+            let (inside, after) = rest.split_at(fill_op_body(rest, self.options.op_message_size_max, op_body));
+            // The offsets are sorted.
+            let Some(highest) = inside.last().copied() else { return Ok(()) };
+            rest = after;
+            let draft = Draft {
+                topic: OP_TOPIC,
+                queue_id: HALF_QUEUE,
+                flag: 0,
+                sys_flag: 0,
+                born_timestamp: batch.store_timestamp(),
+                born_host: self.options.store_host,
+                store_host: self.options.store_host,
+                reconsume_times: 0,
+                prepared_transaction_offset: PhysicalOffset(0),
+                body: op_body.as_bytes(),
+                body_crc: None,
+                properties: OP_PROPERTIES,
+            };
+            let placed = batch.push_to(batch.inner.derived.op_slot, &draft, java::tags_code(Some(REMOVE_TAG)), None)?;
+            ops.push((placed.queue_offset.0, highest));
+        }
+    }
+
+    /// Writes the op messages that a crash or a broker omitted for decided halves (T8).
+    pub(super) fn heal(&self, inner: &mut Inner, unnamed: &[u64]) -> Result<()> {
+        if unnamed.is_empty() || mutated(Mutant::NoHeal) {
+            return Ok(());
+        }
+        let mut batch = Batch::begin(self, inner, Purpose::End)?;
+        let mut group = Group { named: unnamed.to_vec(), ..Group::default() };
+        self.push_op_messages(&mut batch, &mut group)?;
+        batch.write(Wait::Yes)?;
+        batch.inner.note_ops(&group.ops);
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn note_ops(&mut self, ops: &[(u64, u64)]) {
+        for (queue_offset, highest) in ops {
+            self.derived.table.ops.note(*queue_offset, *highest);
+        }
+    }
+}
+
+/// Checks the real topic. If it is invalid, txstore did not write the half, and no consumer could read the final
+/// message.
+fn check_real(draft: &Draft<'_>) -> Result<()> {
+    if names::valid_path_component(draft.topic) && draft.queue_id >= QueueId(0) {
+        return Ok(());
+    }
+    Err(Error::InvalidName {
+        what: format!("the half message names queue {} of topic {:?}, which cannot be", draft.queue_id, draft.topic),
+    })
+}
