@@ -42,23 +42,21 @@ impl Shared {
             check_id(end, facts.unique_id)
         })??;
         let found = inner.derived.table.outcome(wanted).ok_or_else(|| not_found(end, "nothing is known of it"))?;
-        already(end, end.kind.outcome(), found)
+        already(end, found)
     }
 
     /// Refuses an end by a producer or an operator that comes after the immunity time of its message.
     pub(super) fn check_late(&self, inner: &Inner, key: Key, end: &End) -> Result<()> {
-        let Some(entry) =
-            inner.derived.table.get(key).filter(|_| self.options.reject_late_end && end.decider != Decider::Check)
-        else {
-            return Ok(());
-        };
-        // As in RocketMQ, only a message with its own immunity time can be late. After that time a check decides. A
-        // discard does not come from a producer.
-        let Some(immunity_ms) = entry.immunity_ms().filter(|_| end.kind != EndKind::Discard) else { return Ok(()) };
-        if self.clock.monotonic_ms() - entry.stored_ms > immunity_ms {
-            return Err(Error::LateEnd { transaction: name(end), immunity_ms });
+        // A discard does not come from a producer.
+        let may_be_late = end.decider != Decider::Check && end.kind != EndKind::Discard;
+        let entry = inner.derived.table.get(key).filter(|_| self.options.reject_late_end && may_be_late);
+        // As in RocketMQ, only a message with its own immunity time can be late. After that time a check decides.
+        match entry.and_then(|entry| Some((entry.stored_ms, entry.immunity_ms()?))) {
+            Some((stored_ms, immunity_ms)) if self.clock.monotonic_ms() - stored_ms > immunity_ms => {
+                Err(Error::LateEnd { transaction: name(end), immunity_ms })
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -82,7 +80,8 @@ pub(super) fn check_id(end: &End, found: Option<&str>) -> Result<()> {
 }
 
 /// Returns the result of an end of a transaction that has an outcome.
-pub(super) fn already(end: &End, wanted: Outcome, found: Outcome) -> Result<Ended> {
+pub(super) fn already(end: &End, found: Outcome) -> Result<Ended> {
+    let wanted = end.kind.outcome();
     if wanted == found || mutated(Mutant::AnyEndAgrees) {
         return Ok(Ended { outcome: wanted, already: true, place: None });
     }

@@ -33,7 +33,7 @@ impl Shared {
         let found = self.outcome_left(end, topics).map(|left| left.or(known));
         let again = match found {
             Ok(None) => return result,
-            Ok(Some(found)) => already(end, end.kind.outcome(), found),
+            Ok(Some(found)) => already(end, found),
             Err(error) => Err(error),
         };
         let mut inner = self.inner.lock();

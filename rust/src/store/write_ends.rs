@@ -111,12 +111,11 @@ impl Shared {
 
     /// Decides one end. Adds the record that decides a pending transaction to the batch.
     fn decide_end(&self, batch: &mut Batch<'_>, end: &End, group: &mut Group) -> Result<Ended> {
-        let outcome = end.kind.outcome();
         let Some(key) = Self::pending(batch.inner, end)? else {
             return self.compare_with_decided(batch.inner, end);
         };
         if let Some(earlier) = group.decisions.iter().find(|decision| decision.key == key) {
-            return already(end, outcome, earlier.outcome);
+            return already(end, earlier.outcome);
         }
         self.check_late(batch.inner, key, end)?;
         let bytes = self.copy_record(batch.inner, PhysicalOffset(end.half.physical_offset))?;
@@ -124,6 +123,7 @@ impl Shared {
         let pushed = self.push_decision(batch, end, &bytes, &mut text);
         (batch.inner.record, batch.inner.scratch) = (bytes, text);
         let (placed, topic) = pushed?;
+        let outcome = end.kind.outcome();
         group.decisions.push(Decision { key, outcome, topic });
         let place = placed.map(|placed| (placed.physical_offset, placed.queue_offset));
         Ok(Ended { outcome, already: false, place })
