@@ -16,7 +16,7 @@ impl Shared {
         let Some(key) = inner.derived.table.find(end.half.queue_offset) else { return Ok(None) };
         let Some(entry) = inner.derived.table.get(key) else { return Ok(None) };
         if !entry.copies().any(|(copy, _)| copy == end.half) {
-            return Err(not_found(end, "no copy of a half message stands there"));
+            return Err(not_found(end, "no copy of a half message is there"));
         }
         check_group(end, inner.derived.table.group(entry))?;
         Ok(Some(key))
@@ -34,7 +34,7 @@ impl Shared {
             return Err(not_found(end, "its half message is gone, and nothing is known of it"));
         };
         if entry.physical_offset.0 != end.half.physical_offset {
-            return Err(not_found(end, "no half message stands there"));
+            return Err(not_found(end, "no half message is there"));
         }
         self.log.read(entry.physical_offset, self.log.appended(), |view, _| {
             let facts = HalfFacts::of(view);

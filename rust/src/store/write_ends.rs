@@ -154,7 +154,7 @@ impl Shared {
         text: &mut Vec<u8>,
     ) -> Result<(Option<Placed>, TopicNumber)> {
         let Ok(Scanned::Record(view)) = decode(half, PhysicalOffset(end.half.physical_offset), Verify::NOTHING) else {
-            return Err(not_found(end, "no record stands there"));
+            return Err(not_found(end, "no record is there"));
         };
         let facts = HalfFacts::of(&view);
         check_id(end, facts.unique_id)?;
