@@ -146,6 +146,11 @@ impl Settings {
         at >= to
     }
 
+    /// Returns the last range if txstore has not ended it: it writes the store, or was killed.
+    pub fn open_range(&self) -> Option<&OwnRange> {
+        self.ranges.last().filter(|range| range.end.is_none())
+    }
+
     /// Begins a range that txstore writes at `start`. A range that ended there is continued.
     pub fn begin_range(&mut self, start: u64) {
         let crc = self.append_prop_crc;

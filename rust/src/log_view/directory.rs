@@ -44,7 +44,7 @@ pub(crate) fn look(storage: &dyn Storage) -> Result<bool> {
 /// Returns the settings if txstore has not closed the store. Until then no broker writes the store, so the remembered
 /// size counts and file lengths do not.
 fn ours(settings: Option<&Settings>) -> Option<&Settings> {
-    settings.filter(|settings| settings.ranges.last().is_some_and(|range| range.end.is_none()))
+    settings.filter(|settings| settings.open_range().is_some())
 }
 
 /// Returns the size of a commit log file in bytes, if the store has one or remembers it.

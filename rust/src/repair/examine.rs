@@ -227,7 +227,7 @@ impl Examiner {
     }
 
     fn judge_front(&mut self, storage: &dyn Storage) -> Result<()> {
-        let ours = self.known.settings.ranges.last().is_some_and(|range| range.end.is_none());
+        let ours = self.known.settings.open_range().is_some();
         let published = Published::open(storage)?.filter(|published| published.appended().0 > 0 && ours);
         if let Some(from) = published.map(|published| published.minimum().0).filter(|from| *from < self.out.first) {
             let file = format!("{}/{from:020}", commit_log::DIRECTORY);

@@ -179,7 +179,7 @@ impl Shared {
 
     /// Syncs what a killed writer may have left unsynced, so that a power loss cannot take back messages already shown.
     fn sync_shown(&self, sight: &Sight, from: u64, end: u64) -> Result<()> {
-        let is_ours = || self.configuration.settings.lock().ranges.last().is_some_and(|range| range.end.is_none());
+        let is_ours = || self.configuration.settings.lock().open_range().is_some();
         if sight.writer != LiveWriter::Nobody || end <= from.max(sight.floor) || !is_ours() {
             return Ok(());
         }
