@@ -22,12 +22,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.frames import frame, json_header, signed
-from tests.remoting_requests import PULL, SEND_V2, heartbeat, pulling, sending
+from tests.remoting_requests import HEARTBEAT, LOCK, PULL, SEND_V2, UPDATE_OFFSET, heartbeat, pulling, sending
 
 __all__ = ["CROWDS", "FLOODS", "TOPIC", "Target", "by_turns"]
 
 TOPIC = "flood"
-HEARTBEAT, UPDATE_OFFSET, LOCK = 34, 15, 41
 _RESPONSE, _ONE_WAY = 1, 2
 _MIB = 1 << 20
 _PAUSE_SECONDS = 0.02

@@ -14,12 +14,27 @@ import pytest
 
 import txstore.remoting.server.admin_relay as admin_relay
 from tests.frames import Response, Wire, frame
-from tests.remoting_requests import SEND_V2, heartbeat, sending
+from tests.remoting_requests import (
+    DIRECTLY,
+    HEARTBEAT,
+    MAX_OFFSET,
+    RUNNING_INFO,
+    SEND_V2,
+    STATUS,
+    STATUS_ASKED,
+    heartbeat,
+    sending,
+)
 from tests.unit.test_remoting_server import ANY
 from txstore import Broker, Server
+from txstore.remoting.codes import ResponseCode
 
-RUNNING_INFO, DIRECTLY, STATUS_ASKED, STATUS = 307, 309, 221, 223
-OFFLINE, TIMEOUT, NOT_FOUND, INVALID = 1, 207, 22, 29
+OFFLINE, TIMEOUT, NOT_FOUND, INVALID = (
+    ResponseCode.SYSTEM_ERROR,
+    ResponseCode.CONSUME_MSG_TIMEOUT,
+    ResponseCode.QUERY_NOT_FOUND,
+    ResponseCode.INVALID_PARAMETER,
+)
 
 
 @pytest.fixture
@@ -38,7 +53,7 @@ def operator(server: Server) -> Iterator[Wire]:
 def consumer(server: Server) -> Iterator[Wire]:
     """Client c1 of group g."""
     with Wire(str(server.address)) as wire:
-        assert wire.call(34, {}, heartbeat("c1", "g")).code == 0
+        assert wire.call(HEARTBEAT, {}, heartbeat("c1", "g")).code == 0
         yield wire
 
 
@@ -56,14 +71,14 @@ def test_a_consumer_s_answer_is_handed_back_as_it_is(operator: Wire, consumer: W
     asked = consumer.pushed(RUNNING_INFO)
     assert asked.flag == 0, "an answer is wanted"
     assert asked.fields == {"consumerGroup": "g", "clientId": "c1", "jstackEnable": "true", "brokerName": "txstore"}
-    assert operator.call(30, {"topic": "none", "queueId": 0}).code >= 0, "others are answered meanwhile"
+    assert operator.call(MAX_OFFSET, {"topic": "none", "queueId": 0}).code >= 0, "others are answered meanwhile"
     answer(consumer, asked, b"what only it knows")
     told = operator.read()
     assert (told.opaque, told.code, told.body) == (number, 0, b"what only it knows")
     operator.write(RUNNING_INFO, asked_of())
     answer(consumer, consumer.pushed(RUNNING_INFO), b"", 3, "not by me")
     told = operator.read()
-    assert (told.code, told.remark) == (3, "not by me")
+    assert (told.code, told.remark) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not by me")
 
 
 def test_a_message_is_given_to_a_consumer_whole(operator: Wire, consumer: Wire, broker: Broker) -> None:
@@ -81,7 +96,7 @@ def test_a_message_is_given_to_a_consumer_whole(operator: Wire, consumer: Wire, 
 def test_how_far_each_consumer_is_comes_in_one_answer(operator: Wire, consumer: Wire, server: Server) -> None:
     table = b'{{"brokerName":"b","queueId":0,"topic":"orders"}:5,{"brokerName":"b","queueId":1,"topic":"orders"}:7}'
     with Wire(str(server.address)) as other:
-        other.call(34, {}, heartbeat("c2", "g"))
+        other.call(HEARTBEAT, {}, heartbeat("c2", "g"))
         operator.write(STATUS, {"group": "g", "topic": "orders"})
         answer(other, other.pushed(STATUS_ASKED), b"no table", 1)
         answer(consumer, consumer.pushed(STATUS_ASKED), b'{"consumerTable":{},"messageQueueTable":' + table + b"}")
@@ -109,7 +124,7 @@ def test_who_does_not_answer_is_not_waited_for(operator: Wire, consumer: Wire, m
     asked = consumer.pushed(RUNNING_INFO)
     assert operator.read().code == TIMEOUT
     answer(consumer, asked, b"too late")
-    assert operator.call(30, {"topic": "none", "queueId": 0}).code >= 0, "it is nobody's"
+    assert operator.call(MAX_OFFSET, {"topic": "none", "queueId": 0}).code >= 0, "it is nobody's"
 
 
 def test_answers_to_what_nobody_asked_are_nobody_s(operator: Wire, consumer: Wire, server: Server) -> None:

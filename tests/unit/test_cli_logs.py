@@ -14,7 +14,7 @@ import pytest
 
 import txstore
 from tests.frames import Wire
-from tests.remoting_requests import heartbeat
+from tests.remoting_requests import HEARTBEAT, heartbeat
 from tests.unit.conftest import SMALL
 
 pytest.importorskip("typer")
@@ -137,10 +137,10 @@ def test_a_client_cannot_write_a_line_of_the_log(tmp_path: Path) -> None:
     def talk(address: str) -> None:
         with Wire(address) as wire:
             for name in names:
-                assert wire.call(34, {}, heartbeat(name, "g")).code == 0
+                assert wire.call(HEARTBEAT, {}, heartbeat(name, "g")).code == 0
             kind = {"topic": "t\n" + forged, "subString": "*", "expressionType": forged}
             consumer = {"groupName": "h", "subscriptionDataSet": [kind]}
-            wire.call(34, {}, json.dumps({"clientID": "d", "consumerDataSet": [consumer]}).encode())
+            wire.call(HEARTBEAT, {}, json.dumps({"clientID": "d", "consumerDataSet": [consumer]}).encode())
 
     lines = text_log(tmp_path / "store", talk)
     assert sum("on fire" in line for line in lines) >= 2 * len(names)
@@ -158,7 +158,7 @@ def test_clients_cannot_fill_the_log(tmp_path: Path) -> None:
                 assert broken.closed()
         with Wire(address) as wire:
             for number in range(200):
-                assert wire.call(34, {}, heartbeat(f"c{number}" + "x" * 900, "g")).code == 0
+                assert wire.call(HEARTBEAT, {}, heartbeat(f"c{number}" + "x" * 900, "g")).code == 0
 
     lines = text_log(tmp_path / "store", talk)
     kinds = Counter(line.split()[3] for line in lines if line[:1].isdigit())

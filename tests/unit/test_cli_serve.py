@@ -20,7 +20,7 @@ import pytest
 import txstore
 from tests.certificates import Authority
 from tests.frames import Wire
-from tests.remoting_requests import heartbeat
+from tests.remoting_requests import HEARTBEAT, MAX_OFFSET, heartbeat
 from tests.waiting import eventually
 
 pytest.importorskip("typer")
@@ -98,7 +98,7 @@ def test_a_server_whose_requests_stand_still_tells_no_watchdog(
         watchdog = Watchdog(server)
         assert server.address is not None
         with Wire(server.address) as wire, server.clients._lock:
-            wire.write(34, {}, heartbeat("c1", "c"))
+            wire.write(HEARTBEAT, {}, heartbeat("c1", "c"))
             eventually(lambda: server.native.counters()["requests_waiting"] == 0)
             io_beats, turns = server.beats()
             watchdog.beat()
@@ -124,7 +124,7 @@ def test_a_killed_server_has_lost_nothing_that_it_acknowledged(tmp_path: Path) -
         assert wire.closed()
     # Its socket's file is still there, and does not keep the next one from serving.
     with serving(tmp_path / "store", *options) as (_, places), Wire(places["socket"]) as wire:
-        assert wire.call(30, {"topic": "orders", "queueId": 0}).fields["offset"] == "50"
+        assert wire.call(MAX_OFFSET, {"topic": "orders", "queueId": 0}).fields["offset"] == "50"
 
 
 def test_what_keeps_it_from_serving_is_said(tmp_path: Path) -> None:

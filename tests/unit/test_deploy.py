@@ -25,7 +25,18 @@ import pytest
 
 import txstore
 from tests.frames import Wire
-from tests.remoting_requests import COMMIT, END, PULL, SEND_V2, ending, half, heartbeat, pulling
+from tests.remoting_requests import (
+    COMMIT,
+    END,
+    HEARTBEAT,
+    PULL,
+    SEND_V2,
+    UPDATE_OFFSET,
+    ending,
+    half,
+    heartbeat,
+    pulling,
+)
 from tests.unit.test_server_metrics import WITH_FIGURES, Seen
 from txstore import Broker, Server
 
@@ -256,12 +267,12 @@ def selectors(expression: Any) -> Iterator[Any]:
 def test_every_metric_of_the_dashboard_is_exported_with_the_labels_it_asks_for(broker: Broker) -> None:
     promql = pytest.importorskip("promql_parser")
     with Server(broker, WITH_FIGURES) as server, Wire(str(server.address)) as wire:
-        wire.call(34, {}, heartbeat("c1", "c", producers=("g",)))
+        wire.call(HEARTBEAT, {}, heartbeat("c1", "c", producers=("g",)))
         sent = wire.call(SEND_V2, half(), b"tx")
         assert wire.call(END, ending(sent, COMMIT)).code == 0
         wire.call(SEND_V2, half(unique_id="ID2"), b"tx")
         assert wire.call(PULL, pulling()).code == 0
-        wire.call(15, {"consumerGroup": "c", "topic": "orders", "queueId": 0, "commitOffset": 0})
+        wire.call(UPDATE_OFFSET, {"consumerGroup": "c", "topic": "orders", "queueId": 0, "commitOffset": 0})
         seen = Seen(server)
     asked = set()
     for text in expressions():

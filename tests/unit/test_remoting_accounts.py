@@ -21,15 +21,38 @@ from hypothesis import strategies as st
 import txstore
 import txstore.aio
 from tests.frames import Response, Wire, frame, json_header, signed
+from tests.remoting_requests import (
+    BACK,
+    BY_KEY,
+    CHECK,
+    CLUSTER,
+    DELETE_TOPIC,
+    END,
+    HEARTBEAT,
+    LOCK,
+    MAX_OFFSET,
+    MEMBERS,
+    PULL,
+    RESET,
+    RESUME,
+    ROUTE,
+    RUNTIME,
+    SEND,
+    SEND_V2,
+    UNREGISTER,
+    UPDATE_OFFSET,
+    UPDATE_TOPIC,
+    VIEW,
+)
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
 from txstore import Broker, LocalTransactionState, Message, Server, ServerConfig, errors
+from txstore.remoting.codes import ResponseCode
 from txstore.remoting.options import ConnectConfig
 from txstore.remoting.server.secrets import Account, Secrets, TlsFiles, parse_accounts
 from txstore.remoting.server.server import _warn
 
-SEND, PULL, SEND_V2, END, HEARTBEAT, BACK, VIEW = 10, 11, 310, 37, 34, 36, 33
-DENIED = 16
+DENIED = ResponseCode.NO_PERMISSION
 SECRETS = {"operator": "secret-of-operator", "shop-app": "secret-of-the-shop", "reader-app": "secret-of-reader"}
 ACCOUNTS = """
 [operator]
@@ -111,8 +134,8 @@ def test_what_is_signed_is_done(server: Server, broker: Broker, binary: bool) ->
     with wire(server, "shop-app", binary=binary) as shop:
         assert shop.call(SEND_V2, sending(text="KEYS\x01käse\x02"), "füße".encode()).code == 0
         assert shop.call(SEND_V2, sending(), b"x").code == 0
-        assert shop.call(105, {"topic": "orders"}).code == 0
-        assert shop.call(106).code == 0
+        assert shop.call(ROUTE, {"topic": "orders"}).code == 0
+        assert shop.call(CLUSTER).code == 0
     assert stored(broker) == ["füße".encode(), b"x"]
     assert server.counters()["requests_refused"] == 0
 
@@ -155,7 +178,7 @@ def test_what_is_tampered_with_is_not_done(
             answer = line.call(SEND_V2, fields, body)
             assert (answer.code, "not signed" in (answer.remark or "")) == (DENIED, True)
         line.write(SEND_V2, fields, body, one_way=True)
-        assert line.call(105, {"topic": "orders"}).code == DENIED, "every request is signed for"
+        assert line.call(ROUTE, {"topic": "orders"}).code == DENIED, "every request is signed for"
     assert stored(broker) == [b"x"]
     counters = server.counters()
     assert (counters["requests_not_signed"], counters["requests_refused"], counters["requests_not_allowed"]) == (
@@ -218,22 +241,27 @@ CASES: dict[str, tuple[str, int, dict[str, Any], bytes, bool]] = {
     "beats in UTF-16": ("reader-app", HEARTBEAT, {}, beat("orders", "billing").decode().encode("utf-16"), False),
     "beats a number": ("reader-app", HEARTBEAT, {}, beat("orders", 7), False),
     "beats nothing": ("reader-app", HEARTBEAT, {}, b"", False),
-    "leaves another's group": ("reader-app", 35, {"clientID": "c1", "consumerGroup": "billing"}, b"", False),
-    "leaves as a producer": ("shop-app", 35, {"clientID": "c1", "producerGroup": "g"}, b"", True),
-    "lists another's group": ("reader-app", 38, {"consumerGroup": "billing"}, b"", False),
-    "acknowledges": ("reader-app", 15, {"consumerGroup": "billing", "topic": "orders", "queueId": 0}, b"", False),
-    "locks another's": ("reader-app", 41, {}, json.dumps({"consumerGroup": "billing", "mqSet": []}).encode(), False),
-    "locks what it is denied": (
-        "reader-app", 41, {}, json.dumps({"consumerGroup": "shipping", "mqSet": [{"topic": "secret"}]}).encode(), False,
+    "leaves another's group": ("reader-app", UNREGISTER, {"clientID": "c1", "consumerGroup": "billing"}, b"", False),
+    "leaves as a producer": ("shop-app", UNREGISTER, {"clientID": "c1", "producerGroup": "g"}, b"", True),
+    "lists another's group": ("reader-app", MEMBERS, {"consumerGroup": "billing"}, b"", False),
+    "acknowledges": (
+        "reader-app", UPDATE_OFFSET, {"consumerGroup": "billing", "topic": "orders", "queueId": 0}, b"", False,
     ),
-    "locks": ("reader-app", 41, {}, b'{"consumerGroup":"shipping","clientId":"c1","mqSet":[]}', True),
-    "finds by key": ("shop-app", 12, {"topic": "orders", "key": "k"}, b"", False),
-    "asks for a queue's end": ("shop-app", 30, {"topic": "orders", "queueId": 0}, b"", True),
-    "asks for another queue's end": ("shop-app", 30, {"topic": "elsewhere", "queueId": 0}, b"", False),
-    "makes a topic": ("shop-app", 17, {"topic": "orders", "readQueueNums": 9, "writeQueueNums": 9}, b"", False),
-    "deletes a topic": ("shop-app", 215, {"topic": "orders"}, b"", False),
-    "looks at the broker": ("reader-app", 28, {}, b"", False),
-    "resets": ("reader-app", 222, {"topic": "orders", "group": "shipping", "timestamp": 0}, b"", False),
+    "locks another's": ("reader-app", LOCK, {}, json.dumps({"consumerGroup": "billing", "mqSet": []}).encode(), False),
+    "locks what it is denied": (
+        "reader-app", LOCK, {}, json.dumps({"consumerGroup": "shipping", "mqSet": [{"topic": "secret"}]}).encode(),
+        False,
+    ),
+    "locks": ("reader-app", LOCK, {}, b'{"consumerGroup":"shipping","clientId":"c1","mqSet":[]}', True),
+    "finds by key": ("shop-app", BY_KEY, {"topic": "orders", "key": "k"}, b"", False),
+    "asks for a queue's end": ("shop-app", MAX_OFFSET, {"topic": "orders", "queueId": 0}, b"", True),
+    "asks for another queue's end": ("shop-app", MAX_OFFSET, {"topic": "elsewhere", "queueId": 0}, b"", False),
+    "makes a topic": (
+        "shop-app", UPDATE_TOPIC, {"topic": "orders", "readQueueNums": 9, "writeQueueNums": 9}, b"", False,
+    ),
+    "deletes a topic": ("shop-app", DELETE_TOPIC, {"topic": "orders"}, b"", False),
+    "looks at the broker": ("reader-app", RUNTIME, {}, b"", False),
+    "resets": ("reader-app", RESET, {"topic": "orders", "group": "shipping", "timestamp": 0}, b"", False),
     "what is not known": ("shop-app", 9999, {}, b"", False),
     "what is the engine's own": ("shop-app", -1, {"topic": "x", "make": "true"}, b"", False),
     "views no place": ("reader-app", VIEW, {"offset": "x"}, b"", False),
@@ -259,9 +287,9 @@ def test_an_account_does_what_it_may(server: Server, broker: Broker, name: str) 
 def test_nobody_is_let_where_no_client_may(server: Server, broker: Broker) -> None:
     """An administrator neither."""
     with wire(server, "operator") as line:
-        assert line.call(SEND_V2, sending("RMQ_SYS_TRANS_HALF_TOPIC"), b"x").code == 16
-        assert line.call(PULL, pulling("RMQ_SYS_TRANS_HALF_TOPIC", "g")).code == 16
-        assert line.call(-1, {"topic": "x", "make": "true"}).code == 3
+        assert line.call(SEND_V2, sending("RMQ_SYS_TRANS_HALF_TOPIC"), b"x").code == DENIED
+        assert line.call(PULL, pulling("RMQ_SYS_TRANS_HALF_TOPIC", "g")).code == DENIED
+        assert line.call(-1, {"topic": "x", "make": "true"}).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert stored(broker) == []
 
 
@@ -293,7 +321,7 @@ def test_a_place_of_the_log_shows_what_its_topic_shows(server: Server, broker: B
             found = fields | {"offset": places["secret"], "topic": "orders"}
             assert reader.call(code, found).code == DENIED
             assert reader.call(code, fields | {"offset": places["orders"]}).code == 0
-            assert reader.call(code, fields | {"offset": 2**62}).code == 22
+            assert reader.call(code, fields | {"offset": 2**62}).code == ResponseCode.QUERY_NOT_FOUND
         own = {"group": "billing", "delayLevel": 1, "offset": places["orders"]}
         assert reader.call(BACK, own).code == DENIED
 
@@ -307,15 +335,15 @@ def test_what_was_given_up_is_for_administrators(server: Server, broker: Broker)
         resume = {"topic": parked.topic, "msgId": parked.offset_message_id}
         for line in (shop, reader):
             assert line.call(VIEW, {"offset": parked.physical_offset}).code == DENIED
-            assert line.call(323, resume).code == DENIED
+            assert line.call(RESUME, resume).code == DENIED
         assert broker.transactions() == []
         assert operator.call(VIEW, {"offset": parked.physical_offset}).body == parked.record
-        assert operator.call(VIEW, {"offset": half}).code == 22, "halves are shown to nobody"
+        assert operator.call(VIEW, {"offset": half}).code == ResponseCode.QUERY_NOT_FOUND, "halves are shown to nobody"
         for wrong in (sent.fields["msgId"], "x" * 32, "F" * 32, "0" * 31 + "7"):
-            assert operator.call(323, resume | {"msgId": wrong}).code not in (0, DENIED), wrong
-        assert operator.call(323, resume).code == 0
+            assert operator.call(RESUME, resume | {"msgId": wrong}).code not in (0, DENIED), wrong
+        assert operator.call(RESUME, resume).code == 0
         assert [waiting.transaction_id for waiting in broker.transactions()] == ["ID1"]
-        assert operator.call(323, resume).code != 0
+        assert operator.call(RESUME, resume).code != 0
 
 
 def test_the_server_s_own_questions_are_not_signed(open_store: OpenStore, accounts: Path) -> None:
@@ -324,7 +352,7 @@ def test_the_server_s_own_questions_are_not_signed(open_store: OpenStore, accoun
     config = ServerConfig("127.0.0.1:0", name_server=None, accounts=accounts)
     with Server(broker, config) as server, wire(server, "shop-app") as shop:
         sent = shop.call(SEND_V2, sending(text=HALF), b"tx")
-        assert "Signature" not in shop.pushed(39).fields
+        assert "Signature" not in shop.pushed(CHECK).fields
         shop.write(END, ending(sent) | {"fromTransactionCheck": "true"}, one_way=True)
         eventually(lambda: not broker.transactions())
     assert len(broker.read("orders", 0, 0)[0]) == 1

@@ -20,13 +20,26 @@ import pytest
 import txstore
 from tests.frames import Wire, frame, json_header
 from tests.remoting_requests import (
+    BACK,
     BATCH,
+    CHECK,
     COMMIT,
+    DELETE_TOPIC,
     END,
+    HEARTBEAT,
+    LOCK,
+    MAX_OFFSET,
+    MEMBERS,
+    MEMBERS_CHANGED,
     PULL,
+    QUERY_OFFSET,
     ROLLBACK,
+    ROUTE,
     SEND,
     SEND_V2,
+    UNLOCK,
+    UNREGISTER,
+    UPDATE_OFFSET,
     ending,
     half,
     heartbeat,
@@ -37,7 +50,7 @@ from tests.remoting_requests import (
 from tests.unit.conftest import SMALL, OpenStore
 from tests.waiting import eventually
 from txstore import Broker, Server, ServerConfig, StoredMessage, errors
-from txstore.remoting.codes import RequestCode
+from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.remoting.server.queries import Queries
 from txstore.remoting.server.request import Reply, Request
 
@@ -99,7 +112,7 @@ def test_a_batch_is_stored_whole(wire: Wire, broker: Broker) -> None:
     assert [message.body for message in broker.read("orders", 0, 0)[0]] == [b"one", b"two"]
     before = len(stored(broker))
     for torn in (body[:-1], b"", b"\0" * 8, part(b"x", "TRAN_MSG\x01true"), part(b"", "")):
-        assert wire.call(BATCH, sending(m="true"), torn).code == 13
+        assert wire.call(BATCH, sending(m="true"), torn).code == ResponseCode.MESSAGE_ILLEGAL
     assert len(stored(broker)) == before
 
 
@@ -112,7 +125,7 @@ def test_a_transaction_is_committed_once(wire: Wire, broker: Broker) -> None:
     contrary = wire.call(END, ending(sent, ROLLBACK))
     assert (first.code, first.fields) == (0, {"outcome": "committed", "already": "false"})
     assert (again.code, again.fields["already"]) == (0, "true")
-    assert (contrary.code, contrary.fields) == (4, {"outcome": "committed"})
+    assert (contrary.code, contrary.fields) == (ResponseCode.TRANSACTION_FAILED, {"outcome": "committed"})
     assert "committed" in (contrary.remark or "")
     (message,), _ = broker.read("orders", 0, 0)
     assert (message.body, message.transaction_id) == (b"tx", "ID1")
@@ -149,7 +162,7 @@ def test_a_forged_end_changes_nothing(wire: Wire, server: Server, broker: Broker
 def test_an_end_that_nobody_waits_for_is_not_answered(wire: Wire, broker: Broker) -> None:
     sent = wire.call(SEND_V2, half(), b"tx")
     wire.write(END, ending(sent, ROLLBACK), one_way=True)
-    assert wire.call(30, {"topic": "orders", "queueId": 0}).fields["offset"] == "0"
+    assert wire.call(MAX_OFFSET, {"topic": "orders", "queueId": 0}).fields["offset"] == "0"
     assert broker.transaction("ID1").state == "rolled_back"
 
 
@@ -158,9 +171,9 @@ def test_the_connection_that_sent_a_half_is_asked_first(open_store: OpenStore) -
     with Server(broker, ANY) as server:
         assert server.address is not None
         with Wire(server.address) as other, Wire(server.address) as wire:
-            assert other.call(34, {}, heartbeat("other", producers=("g",))).code == 0
+            assert other.call(HEARTBEAT, {}, heartbeat("other", producers=("g",))).code == 0
             sent = wire.call(SEND_V2, half(), b"tx")
-            check = wire.pushed(39)
+            check = wire.pushed(CHECK)
             assert (check.fields["transactionId"], check.fields["commitLogOffset"]) == (
                 "ID1",
                 str(int(sent.fields["msgId"][-16:], 16)),
@@ -181,8 +194,8 @@ def test_when_a_producer_dies_another_of_its_group_is_asked(open_store: OpenStor
             sent = wire.call(SEND_V2, half(), b"tx")
         eventually(lambda: server.counters()["producers"] == 0)
         with Wire(server.address) as other:
-            other.call(34, {}, heartbeat("other", producers=("g",)))
-            other.pushed(39)
+            other.call(HEARTBEAT, {}, heartbeat("other", producers=("g",)))
+            other.pushed(CHECK)
             other.write(END, ending(sent, ROLLBACK, fromTransactionCheck="true"), one_way=True)
             eventually(lambda: not broker.transactions())
     assert broker.read("orders", 0, 0)[0] == []
@@ -205,10 +218,10 @@ def test_a_held_pull_is_answered_when_a_message_comes(wire: Wire, broker: Broker
 
 def test_a_held_pull_ends_with_its_time(wire: Wire, broker: Broker) -> None:
     broker.create_topic("orders", 4)
-    assert wire.call(PULL, pulling(sysFlag=6, suspendTimeoutMillis=100)).code == 19
+    assert wire.call(PULL, pulling(sysFlag=6, suspendTimeoutMillis=100)).code == ResponseCode.PULL_NOT_FOUND
     broker.append(txstore.Message("orders", b"x", tags="b"), 0)
     passed = wire.call(PULL, pulling(sysFlag=6, suspendTimeoutMillis=100, subscription="a"))
-    assert (passed.code, passed.fields["nextBeginOffset"]) == (20, "1")
+    assert (passed.code, passed.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "1")
 
 
 def test_tags_select(wire: Wire, broker: Broker) -> None:
@@ -224,15 +237,15 @@ def test_an_offset_outside_the_queue_is_corrected(wire: Wire) -> None:
     wire.call(SEND_V2, sending(), b"x")
     for asked, told in ((-1, "0"), (2, "1"), (2**62, "1")):
         pulled = wire.call(PULL, pulling(queue_offset=asked))
-        assert (pulled.code, pulled.fields["nextBeginOffset"]) == (21, told)
+        assert (pulled.code, pulled.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, told)
 
 
 def test_a_pull_goes_by_the_heartbeat_where_it_says_nothing_itself(wire: Wire) -> None:
     wire.call(SEND_V2, sending(), b"x")
-    assert wire.call(PULL, pulling(sysFlag=0)).code == 24
-    assert wire.call(34, {}, heartbeat("c1", "c")).code == 0
+    assert wire.call(PULL, pulling(sysFlag=0)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    assert wire.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
     assert wire.call(PULL, pulling(sysFlag=0)).code == 0
-    assert wire.call(PULL, pulling(sysFlag=0, subVersion=2)).code == 25
+    assert wire.call(PULL, pulling(sysFlag=0, subVersion=2)).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
 
 
 def test_members_that_started_at_different_times_all_read(wire: Wire, server: Server) -> None:
@@ -240,45 +253,47 @@ def test_members_that_started_at_different_times_all_read(wire: Wire, server: Se
     wire.call(SEND_V2, sending(), b"x")
     assert server.address is not None
     with Wire(server.address) as newer:
-        assert wire.call(34, {}, heartbeat("one", "c", version=1)).fields["IS_SUB_CHANGE"] == "true"
-        assert newer.call(34, {}, heartbeat("two", "c", version=2)).fields["IS_SUB_CHANGE"] == "true"
-        assert wire.call(34, {}, heartbeat("one", "c", version=1)).fields["IS_SUB_CHANGE"] == "false"
+        assert wire.call(HEARTBEAT, {}, heartbeat("one", "c", version=1)).fields["IS_SUB_CHANGE"] == "true"
+        assert newer.call(HEARTBEAT, {}, heartbeat("two", "c", version=2)).fields["IS_SUB_CHANGE"] == "true"
+        assert wire.call(HEARTBEAT, {}, heartbeat("one", "c", version=1)).fields["IS_SUB_CHANGE"] == "false"
         assert newer.call(PULL, pulling(sysFlag=0, subVersion=2)).code == 0
         assert wire.call(PULL, pulling(sysFlag=0, subVersion=1)).code == 0
 
 
 def test_a_pull_acknowledges(wire: Wire, broker: Broker) -> None:
     wire.call(SEND_V2, sending(), b"x")
-    wire.call(34, {}, heartbeat("c1", "c"))
+    wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
     wire.call(PULL, pulling(queue_offset=1, sysFlag=7, commitOffset=1, suspendTimeoutMillis=1))
     assert broker.consumer_offset("orders", "c", 0) == 1
-    assert wire.call(14, {"consumerGroup": "c", "topic": "orders", "queueId": 0}).fields["offset"] == "1"
+    assert wire.call(QUERY_OFFSET, {"consumerGroup": "c", "topic": "orders", "queueId": 0}).fields["offset"] == "1"
 
 
 def test_handed_back_messages_come_again_and_die_in_the_end(wire: Wire, broker: Broker) -> None:
     sent = wire.call(SEND_V2, sending(), b"x")
-    wire.call(34, {}, heartbeat("c1", "c"))
+    wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
     assert broker.read_queues("%RETRY%c") == (0,)
     place = int(sent.fields["msgId"][-16:], 16)
     back = {"offset": place, "group": "c", "delayLevel": 1, "originTopic": "orders", "maxReconsumeTimes": 16}
-    assert wire.call(36, back).code == 0
+    assert wire.call(BACK, back).code == 0
     eventually(lambda: broker.queue_range("%RETRY%c", 0)[1] == 1)
     pulled = wire.call(PULL, pulling("%RETRY%c"))
     assert pulled.code == 0
-    assert wire.call(36, back | {"delayLevel": -1}).code == 0
+    assert wire.call(BACK, back | {"delayLevel": -1}).code == 0
     assert [letter.body for letter in broker.dead_letters("c")] == [b"x"]
-    assert wire.call(36, back | {"offset": 2**62}).code == 22
+    assert wire.call(BACK, back | {"offset": 2**62}).code == ResponseCode.QUERY_NOT_FOUND
 
 
 def test_retries_that_were_read_keep_no_file(wire: Wire, broker: Broker) -> None:
     """Retention goes by the slowest offset in a queue, under whatever name."""
     sent = wire.call(SEND_V2, sending(), b"x")
-    wire.call(34, {}, heartbeat("c1", "c"))
+    wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
     place = int(sent.fields["msgId"][-16:], 16)
-    wire.call(36, {"offset": place, "group": "c", "delayLevel": 1, "originTopic": "orders"})
+    wire.call(BACK, {"offset": place, "group": "c", "delayLevel": 1, "originTopic": "orders"})
     eventually(lambda: broker.queue_range("%RETRY%c", 0)[1] == 1)
     assert {offset for topic, _, _, offset in broker.store.consumer_offsets() if topic == "%RETRY%c"} == {0}
-    assert wire.call(15, {"consumerGroup": "c", "topic": "%RETRY%c", "queueId": 0, "commitOffset": 1}).code == 0
+    assert (
+        wire.call(UPDATE_OFFSET, {"consumerGroup": "c", "topic": "%RETRY%c", "queueId": 0, "commitOffset": 1}).code == 0
+    )
     assert {offset for topic, _, _, offset in broker.store.consumer_offsets() if topic == "%RETRY%c"} == {1}
 
 
@@ -288,17 +303,17 @@ def test_retries_that_were_read_keep_no_file(wire: Wire, broker: Broker) -> None
 def test_members_of_a_group_hear_of_each_other(server: Server) -> None:
     assert server.address is not None
     with Wire(server.address) as one:
-        assert one.call(34, {}, heartbeat("c1", "c")).code == 0
-        assert one.pushed(40).fields == {"consumerGroup": "c"}
+        assert one.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
+        assert one.pushed(MEMBERS_CHANGED).fields == {"consumerGroup": "c"}
         with Wire(server.address) as two:
-            two.call(34, {}, heartbeat("c2", "c"))
-            assert one.pushed(40).fields == {"consumerGroup": "c"}
-            listed = json.loads(two.call(38, {"consumerGroup": "c"}).body)
+            two.call(HEARTBEAT, {}, heartbeat("c2", "c"))
+            assert one.pushed(MEMBERS_CHANGED).fields == {"consumerGroup": "c"}
+            listed = json.loads(two.call(MEMBERS, {"consumerGroup": "c"}).body)
             assert listed == {"consumerIdList": ["c1", "c2"]}
-        assert one.pushed(40).fields == {"consumerGroup": "c"}
-        assert json.loads(one.call(38, {"consumerGroup": "c"}).body) == {"consumerIdList": ["c1"]}
-        one.call(35, {"clientID": "c1", "consumerGroup": "c"})
-        assert one.call(38, {"consumerGroup": "c"}).code == 1
+        assert one.pushed(MEMBERS_CHANGED).fields == {"consumerGroup": "c"}
+        assert json.loads(one.call(MEMBERS, {"consumerGroup": "c"}).body) == {"consumerIdList": ["c1"]}
+        one.call(UNREGISTER, {"clientID": "c1", "consumerGroup": "c"})
+        assert one.call(MEMBERS, {"consumerGroup": "c"}).code == ResponseCode.SYSTEM_ERROR
 
 
 def test_a_queue_is_locked_by_one(wire: Wire, broker: Broker) -> None:
@@ -309,38 +324,38 @@ def test_a_queue_is_locked_by_one(wire: Wire, broker: Broker) -> None:
         queue = {"topic": "orders", "brokerName": "txstore", "queueId": 0}
         return json.dumps({"consumerGroup": "c", "clientId": client_id, "mqSet": [queue]}).encode()
 
-    assert len(json.loads(wire.call(41, {}, asked("c1")).body)["lockOKMQSet"]) == 1
-    assert json.loads(wire.call(41, {}, asked("c2")).body)["lockOKMQSet"] == []
-    assert wire.call(42, {}, asked("c1")).code == 0
-    assert len(json.loads(wire.call(41, {}, asked("c2")).body)["lockOKMQSet"]) == 1
+    assert len(json.loads(wire.call(LOCK, {}, asked("c1")).body)["lockOKMQSet"]) == 1
+    assert json.loads(wire.call(LOCK, {}, asked("c2")).body)["lockOKMQSet"] == []
+    assert wire.call(UNLOCK, {}, asked("c1")).code == 0
+    assert len(json.loads(wire.call(LOCK, {}, asked("c2")).body)["lockOKMQSet"]) == 1
 
 
 def test_routes_name_this_broker(wire: Wire, server: Server, broker: Broker) -> None:
-    assert wire.call(105, {"topic": "orders"}).code == 17
+    assert wire.call(ROUTE, {"topic": "orders"}).code == ResponseCode.TOPIC_NOT_EXIST
     broker.create_topic("orders", 3)
-    route = json.loads(wire.call(105, {"topic": "orders"}).body)
+    route = json.loads(wire.call(ROUTE, {"topic": "orders"}).body)
     assert route["brokerDatas"][0]["brokerAddrs"] == {"0": server.address}
     assert route["queueDatas"][0] | {} == {
         "brokerName": "txstore", "perm": 6, "readQueueNums": 3, "topicSysFlag": 0, "writeQueueNums": 3,
     }  # fmt: skip
-    assert json.loads(wire.call(105, {"topic": "TBW102"}).body)["queueDatas"][0]["perm"] == 7
+    assert json.loads(wire.call(ROUTE, {"topic": "TBW102"}).body)["queueDatas"][0]["perm"] == 7
 
 
 def test_a_topic_that_grows_here_grows_there(wire: Wire, broker: Broker) -> None:
     assert wire.call(SEND_V2, sending(queue_id=1), b"x").code == 0
-    assert wire.call(SEND_V2, sending(queue_id=4), b"x").code == 29
+    assert wire.call(SEND_V2, sending(queue_id=4), b"x").code == ResponseCode.INVALID_PARAMETER
     broker.create_topic("orders", 5)
     assert wire.call(SEND_V2, sending(queue_id=4), b"x").code == 0
 
 
 def test_a_topic_is_deleted_when_nobody_reads_it(wire: Wire, broker: Broker) -> None:
     assert wire.call(SEND_V2, sending(), b"x").code == 0
-    assert wire.call(34, {}, heartbeat("c1", "c")).code == 0
-    assert wire.call(215, {"topic": "orders"}).code == 1
-    assert wire.call(35, {"clientID": "c1", "consumerGroup": "c"}).code == 0
-    assert wire.call(215, {"topic": "orders"}).code == 0
+    assert wire.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
+    assert wire.call(DELETE_TOPIC, {"topic": "orders"}).code == ResponseCode.SYSTEM_ERROR
+    assert wire.call(UNREGISTER, {"clientID": "c1", "consumerGroup": "c"}).code == 0
+    assert wire.call(DELETE_TOPIC, {"topic": "orders"}).code == 0
     assert broker.topics() == ["%RETRY%c"]
-    assert wire.call(PULL, pulling()).code == 17
+    assert wire.call(PULL, pulling()).code == ResponseCode.TOPIC_NOT_EXIST
     assert wire.call(SEND_V2, sending(), b"again").code == 0
     assert [message.body for message in broker.read("orders", 0, broker.queue_range("orders", 0)[0])[0]] == [b"again"]
 
@@ -427,7 +442,7 @@ def test_a_request_that_cannot_be_is_answered_so(wire: Wire, broker: Broker, nam
     assert answer.code == told
     assert answer.remark
     assert stored(broker) == []
-    assert wire.call(105, {"topic": "TBW102"}).code == 0, "the connection goes on"
+    assert wire.call(ROUTE, {"topic": "TBW102"}).code == 0, "the connection goes on"
 
 
 def test_what_the_engine_sets_no_client_sets(wire: Wire, broker: Broker) -> None:
@@ -444,8 +459,8 @@ def test_what_is_not_known_is_not_made_where_that_is_off(open_store: OpenStore) 
         assert server.address is not None
         with Wire(server.address) as wire:
             answer = wire.call(SEND_V2, sending(), b"x")
-            assert (answer.code, "create_topic" in (answer.remark or "")) == (29, True)
-            assert wire.call(105, {"topic": "TBW102"}).code == 17
+            assert (answer.code, "create_topic" in (answer.remark or "")) == (ResponseCode.INVALID_PARAMETER, True)
+            assert wire.call(ROUTE, {"topic": "TBW102"}).code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_a_client_that_does_not_read_is_not_listened_to(server: Server, broker: Broker) -> None:
@@ -461,7 +476,7 @@ def test_a_client_that_does_not_read_is_not_listened_to(server: Server, broker: 
             wire.socket.sendall(request * 100_000)
         assert server.counters()["bytes_out"] < 48 << 20
         with Wire(server.address) as other:
-            assert other.call(105, {"topic": "orders"}).code == 0
+            assert other.call(ROUTE, {"topic": "orders"}).code == 0
     eventually(lambda: server.counters()["connections"] == 0)
 
 
@@ -532,7 +547,7 @@ def test_closing_answers_what_is_in_hand(broker: Broker) -> None:
         eventually(lambda: server.counters()["pulls_held"] == 1)
         began = time.monotonic()
         server.close()
-        assert wire.read().code == 19
+        assert wire.read().code == ResponseCode.PULL_NOT_FOUND
         assert wire.closed()
     assert time.monotonic() - began < 20
     server.close()
@@ -624,12 +639,12 @@ def test_a_thousand_idle_connections_are_cheap(server: Server) -> None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     with Wire(server.address) as wire:
-        wire.call(105, {"topic": "TBW102"})
+        wire.call(ROUTE, {"topic": "TBW102"})
     before = resident()
     wires = [Wire(server.address) for _ in range(400)]
     try:
         for wire in wires:
-            assert wire.call(105, {"topic": "TBW102"}).code == 0
+            assert wire.call(ROUTE, {"topic": "TBW102"}).code == 0
         assert (resident() - before) / len(wires) < 64 * 1024
     finally:
         for wire in wires:

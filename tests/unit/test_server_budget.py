@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from tests.frames import Wire, frame, json_header
-from tests.remoting_requests import PULL, SEND_V2, heartbeat, pulling, sending
+from tests.remoting_requests import HEARTBEAT, PULL, ROUTE, SEND_V2, heartbeat, pulling, sending
 from tests.waiting import eventually
 from txstore import Broker, Message, Server, ServerConfig
+from txstore.remoting.codes import ResponseCode
 
 MIB = 1 << 20
-HEARTBEAT, ROUTE = 34, 105
 SMALL = ServerConfig(listen="127.0.0.1:0", name_server=None, memory_max=16 * MIB)
 
 
@@ -119,6 +119,6 @@ def test_a_request_that_is_no_message_is_short(server: Server) -> None:
     said = json.loads(heartbeat("c1", "c")) | {"more": "x" * MIB}
     with connect(server) as wire:
         refused = wire.call(HEARTBEAT, {}, json.dumps(said).encode())
-        assert (refused.code, "at most" in (refused.remark or "")) == (29, True)
+        assert (refused.code, "at most" in (refused.remark or "")) == (ResponseCode.INVALID_PARAMETER, True)
         assert server.counters()["consumers"] == 0
         assert wire.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0

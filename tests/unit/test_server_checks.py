@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.frames import Wire
-from tests.remoting_requests import COMMIT, END, SEND_V2, ending, half, heartbeat
+from tests.remoting_requests import CHECK, COMMIT, END, HEARTBEAT, ROUTE, SEND_V2, UNREGISTER, ending, half, heartbeat
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
 from txstore import Broker, Server, ServerConfig
 
 ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
-CHECK, HEARTBEAT, UNREGISTER, ROUTE = 39, 34, 35, 105
 ACCOUNTS = """
 [payroll-app]
 secret_key = "secret-of-payroll"

@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 
 from tests.frames import Wire, frame, json_header
-from tests.remoting_requests import END, PULL, SEND_V2, heartbeat, pulling, sending
+from tests.remoting_requests import END, HEARTBEAT, PULL, ROUTE, SEND_V2, UPDATE_OFFSET, heartbeat, pulling, sending
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
 from txstore import Broker, Message, Server, ServerConfig
 from txstore._native import RemotingRequest
+from txstore.remoting.codes import ResponseCode
 
 ONE_THREAD = ServerConfig(listen="127.0.0.1:0", name_server=None, io_threads=1)
-HEARTBEAT, UPDATE_OFFSET, ROUTE, UNKNOWN_CODE = 34, 15, 105, 9_999
+UNKNOWN_CODE = 9_999
 ONE_WAY, RESPONSE = 2, 1
 
 
@@ -234,6 +235,6 @@ def test_a_pull_by_a_rare_tag_stops_after_a_bound(open_store: OpenStore) -> None
             at += step
             if pulled.code == 0:
                 break
-            assert pulled.code == 20
+            assert pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY
         assert (at, pulls) == (40_001, 3)
         assert pulled.body == broker.read("orders", 0, 40_000)[0][0].record

@@ -16,12 +16,15 @@ import pytest
 
 from tests.frames import Wire
 from tests.remoting_requests import (
+    CHECK,
     COMMIT,
     END,
+    HEARTBEAT,
     PULL,
     ROLLBACK,
     SEND_V2,
     UNKNOWN,
+    UPDATE_OFFSET,
     ending,
     half,
     heartbeat,
@@ -131,12 +134,14 @@ def test_messages_are_counted_by_topic_and_kind(server: Server, wire: Wire, brok
 
 
 def test_what_is_handed_out_is_counted_by_group(server: Server, wire: Wire) -> None:
-    wire.call(34, {}, heartbeat("c1", "c"))
+    wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
     for number in range(3):
         wire.call(SEND_V2, sending(), b"%d" % number)
     pulled = [wire.call(PULL, pulling()), wire.call(PULL, pulling(queue_offset=1, consumerGroup="other"))]
     assert wire.call(PULL, pulling(queue_offset=3)).code != 0, "nothing there"
-    assert wire.call(15, {"consumerGroup": "c", "topic": "orders", "queueId": 0, "commitOffset": 1}).code == 0
+    assert (
+        wire.call(UPDATE_OFFSET, {"consumerGroup": "c", "topic": "orders", "queueId": 0, "commitOffset": 1}).code == 0
+    )
     seen = Seen(server)
     of = {
         group: labels(topic="orders", consumer_group=group, is_retry="false", is_system="false")
@@ -193,10 +198,10 @@ def test_checks_are_counted_by_what_they_bring(open_store: OpenStore) -> None:
         assert server.address is not None
         with Wire(server.address) as wire:
             sent = wire.call(SEND_V2, half(), b"tx")
-            assert wire.pushed(39).fields["transactionId"] == "ID1"
+            assert wire.pushed(CHECK).fields["transactionId"] == "ID1"
             wire.call(END, ending(sent, UNKNOWN, fromTransactionCheck="true"))
-            wire.pushed(39)
-            wire.pushed(39)
+            wire.pushed(CHECK)
+            wire.pushed(CHECK)
             wire.call(END, ending(sent, COMMIT, fromTransactionCheck="true"))
             before = Seen(server).all("txstore_transaction_checks_total")
             wire.call(SEND_V2, half(unique_id="ID2"), b"tx")

@@ -12,14 +12,32 @@ from typing import Any
 import pytest
 
 from tests.frames import Wire
-from tests.remoting_requests import PULL, SEND_V2, heartbeat, pulling, sending
+from tests.remoting_requests import (
+    BACK,
+    HEARTBEAT,
+    LOCK,
+    PULL,
+    SEND_V2,
+    UNLOCK,
+    UNREGISTER,
+    UPDATE_OFFSET,
+    heartbeat,
+    pulling,
+    sending,
+)
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
 from txstore import Broker, Server, ServerConfig
+from txstore.remoting.codes import ResponseCode
 
 ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
-HEARTBEAT, UNREGISTER, UPDATE_OFFSET, BACK, LOCK, UNLOCK = 34, 35, 15, 36, 41, 42
-NO_PERMISSION, NO_TOPIC, NO_GROUP, INVALID, WAITS_IN_VAIN = 16, 17, 26, 29, 24
+NO_PERMISSION, NO_TOPIC, NO_GROUP, INVALID, WAITS_IN_VAIN = (
+    ResponseCode.NO_PERMISSION,
+    ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    ResponseCode.INVALID_PARAMETER,
+    ResponseCode.SUBSCRIPTION_NOT_EXIST,
+)
 
 
 @pytest.fixture
@@ -217,7 +235,7 @@ def test_what_a_member_wanted_goes_with_it(server: Server) -> None:
         said["consumerDataSet"][0]["subscriptionDataSet"][0]["subString"] = "other"
         with connect(server) as newer:
             assert newer.call(HEARTBEAT, {}, json.dumps(said).encode()).code == 0
-            assert wire.call(PULL, pulling(sysFlag=0, subVersion=1)).code == 20
+            assert wire.call(PULL, pulling(sysFlag=0, subVersion=1)).code == ResponseCode.PULL_RETRY_IMMEDIATELY
         eventually(lambda: server.counters()["consumers"] == 1)
         assert wire.call(PULL, pulling(sysFlag=0, subVersion=1)).code == 0
 

@@ -13,12 +13,28 @@ from typing import Any
 import pytest
 
 from tests.frames import Wire, binary_header, frame, json_header
-from tests.remoting_requests import END, PULL, ROLLBACK, SEND_V2, ending, half, heartbeat, properties, pulling, sending
+from tests.remoting_requests import (
+    BACK,
+    END,
+    HEARTBEAT,
+    PULL,
+    RESET,
+    ROLLBACK,
+    SEND_V2,
+    UPDATE_GROUP,
+    UPDATE_TOPIC,
+    ending,
+    half,
+    heartbeat,
+    properties,
+    pulling,
+    sending,
+)
 from txstore import Broker, Server, ServerConfig, errors
+from txstore.remoting.codes import ResponseCode
 
 ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
-HEARTBEAT, BACK, UPDATE_TOPIC, UPDATE_GROUP, RESET = 34, 36, 17, 200, 222
-ILLEGAL, INVALID, NOT_FOUND = 13, 29, 22
+ILLEGAL, INVALID, NOT_FOUND = ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER, ResponseCode.QUERY_NOT_FOUND
 
 
 @pytest.fixture
