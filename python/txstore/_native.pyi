@@ -1251,8 +1251,8 @@ class RemotingCommand:
     def opaque(self) -> int:
         """Identifies a request on its connection. Its response has the same value."""
     @property
-    def language(self) -> int:
-        """RocketMQ's number of the sender's language."""
+    def language(self) -> str:
+        """RocketMQ's name of the sender's language, such as `JAVA`; `OTHER` if it has none."""
     @property
     def version(self) -> int:
         """RocketMQ's number of the sender's version."""

@@ -44,8 +44,8 @@ impl RemotingCommand {
     }
 
     #[getter]
-    const fn language(&self) -> u8 {
-        self.command.language
+    fn language(&self) -> &'static str {
+        self.command.language_name()
     }
 
     #[getter]

@@ -17,6 +17,7 @@ use super::event::{NewProducer, Question, to_object};
 use super::store::Store;
 use crate::error::Error;
 use crate::half::HalfFacts;
+use crate::remoting::Command;
 use crate::remoting::accounts::{AccountOptions, Accounts, Permission};
 use crate::remoting::check::check_request;
 use crate::remoting::command::FLAG_ONE_WAY;
@@ -26,7 +27,6 @@ use crate::remoting::server::{Server, ServerOptions};
 use crate::remoting::tables::Subscription;
 use crate::remoting::tls::TlsOptions;
 use crate::remoting::traffic::{Kind, SIZE_BOUNDS};
-use crate::remoting::{Command, ExtFields};
 use crate::units::QueueOffset;
 
 /// Topic, kind, messages, bytes, messages by size.
@@ -196,18 +196,12 @@ impl RemotingServer {
 
     #[pyo3(signature = (connection, code, fields, body=None))]
     fn send(&self, connection: u64, code: i32, fields: HashMap<String, String>, body: Option<Vec<u8>>) -> bool {
-        let mut command = self.request(code);
-        command.ext_fields = fields.into_iter().collect::<ExtFields>();
-        command.body = body.unwrap_or_default();
-        self.server.service().send(connection, &command)
+        self.server.service().send(connection, &self.request(code, FLAG_ONE_WAY, fields, body))
     }
 
     #[pyo3(signature = (connection, code, fields, body=None))]
     fn ask(&self, connection: u64, code: i32, fields: HashMap<String, String>, body: Option<Vec<u8>>) -> Option<i32> {
-        let mut command = self.request(code);
-        command.flag = 0;
-        command.ext_fields = fields.into_iter().collect::<ExtFields>();
-        command.body = body.unwrap_or_default();
+        let command = self.request(code, 0, fields, body);
         self.server.service().ask(connection, &command).then_some(command.opaque)
     }
 
@@ -227,7 +221,7 @@ impl RemotingServer {
             return Ok(false);
         }
         let mut command = check_request(&half, broker_name).or_raise(py)?;
-        command.opaque = self.request(command.code).opaque;
+        command.opaque = self.next_opaque();
         Ok(self.server.service().send(connection, &command))
     }
 
@@ -301,10 +295,17 @@ impl RemotingServer {
 }
 
 impl RemotingServer {
-    /// Creates a one-way request of the server.
-    fn request(&self, code: i32) -> Command {
-        let mut command = Command::request(code, self.opaque.fetch_add(1, Ordering::Relaxed));
-        command.flag = FLAG_ONE_WAY;
-        command
+    /// Creates a request of the server.
+    fn request(&self, code: i32, flag: i32, fields: HashMap<String, String>, body: Option<Vec<u8>>) -> Command {
+        Command {
+            flag,
+            ext_fields: fields.into_iter().collect(),
+            body: body.unwrap_or_default(),
+            ..Command::request(code, self.next_opaque())
+        }
+    }
+
+    fn next_opaque(&self) -> i32 {
+        self.opaque.fetch_add(1, Ordering::Relaxed)
     }
 }

@@ -130,9 +130,7 @@ impl Accounts {
         let wanted = signed(account.map_or(&self.nobody, |account| &account.key), request);
         account.filter(|_| wanted.as_ref().ct_eq(&given).into())
     }
-}
 
-impl Accounts {
     /// Returns whether an account may do something. An unknown account may do nothing.
     pub(super) fn may(&self, access_key: Option<&str>, need: &Need<'_>) -> bool {
         access_key.and_then(|key| self.known.get(key)).is_some_and(|account| account.may(need))

@@ -10,6 +10,11 @@ pub const FLAG_RESPONSE: i32 = 1;
 /// Flag bit: the client wants no response.
 pub const FLAG_ONE_WAY: i32 = 1 << 1;
 
+/// RocketMQ's names of languages, by their numbers.
+pub(super) const LANGUAGES: &[&str] = &[
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST",
+    "NODE_JS",
+];
 /// The language code for any language without its own code.
 pub const LANGUAGE_OTHER: u8 = 7;
 /// The number of RocketMQ's version `V5_3_3`, whose protocol txstore speaks.
@@ -123,6 +128,11 @@ impl Command {
     pub fn memory(&self) -> usize {
         let fields: usize = self.ext_fields.iter().map(|(name, value)| name.len() + value.len()).sum();
         self.body.len() + fields + self.remark.as_ref().map_or(0, String::len)
+    }
+
+    /// Returns RocketMQ's name of the sender's language. `OTHER` for a number that has no name.
+    pub fn language_name(&self) -> &'static str {
+        LANGUAGES.get(usize::from(self.language)).copied().unwrap_or("OTHER")
     }
 
     /// Returns whether the command is a response.

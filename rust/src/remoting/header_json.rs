@@ -9,13 +9,8 @@ use std::fmt::{self, Formatter};
 
 use serde_core::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::command::{Command, EXT_FIELDS_MAX, ExtFields, LANGUAGE_OTHER};
+use super::command::{Command, EXT_FIELDS_MAX, ExtFields, LANGUAGE_OTHER, LANGUAGES};
 use super::frame_error::FrameError;
-
-const LANGUAGES: &[&str] = &[
-    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST",
-    "NODE_JS",
-];
 
 pub(super) fn write(command: &Command, out: &mut Vec<u8>) {
     write_number(out, "{\"code\":", command.code);
@@ -33,7 +28,7 @@ pub(super) fn write(command: &Command, out: &mut Vec<u8>) {
     }
     write_number(out, ",\"flag\":", command.flag);
     out.extend_from_slice(b",\"language\":");
-    write_text(out, LANGUAGES.get(usize::from(command.language)).unwrap_or(&"OTHER"));
+    write_text(out, command.language_name());
     write_number(out, ",\"opaque\":", command.opaque);
     if let Some(remark) = &command.remark {
         out.extend_from_slice(b",\"remark\":");

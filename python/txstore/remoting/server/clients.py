@@ -37,7 +37,6 @@ _log = logging.getLogger("txstore.remoting")
 _SILENT_SECONDS = 120.0
 _GROUPS_MAX = 1_000  # In one heartbeat; also the most producer groups of one connection.
 _SUBSCRIPTIONS_MAX = 10_000  # In one heartbeat.
-_LANGUAGES = "JAVA CPP DOTNET PYTHON DELPHI ERLANG RUBY OTHER HTTP GO PHP OMS RUST NODE_JS".split()
 
 
 class Line(Protocol):
@@ -55,7 +54,7 @@ class RemoteProducer:
 
     def __init__(self, line: Line, connection: int, group: str, address: str) -> None:
         self._line = line
-        self.language = 0
+        self.language = "OTHER"
         self.version = 0
         self.connection = connection
         self.group = group
@@ -100,7 +99,7 @@ class _Member:
     client_id: str
     connection: int
     address: str
-    language: int
+    language: str
     version: int
     heard: float
     subscriptions: dict[str, dict[str, Any]]
@@ -288,10 +287,10 @@ class Clients:
             ]
         modes = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull"}
         reading = [
-            (name, _language(one.language), one.version, modes.get(facts.get("consumeType", ""), "other"))
+            (name, one.language, one.version, modes.get(facts.get("consumeType", ""), "other"))
             for name, one, facts in members
         ]
-        return [(_language(one.language), one.version) for one in producers], reading
+        return [(one.language, one.version) for one in producers], reading
 
     def members(self, group: str) -> list[tuple[str, int]]:
         """Returns a group's consumers as (client id, connection)."""
@@ -469,10 +468,6 @@ def _connection(member: _Member) -> dict[str, object]:
     return {
         "clientAddr": member.address,
         "clientId": member.client_id,
-        "language": _language(member.language),
+        "language": member.language,
         "version": member.version,
     }
-
-
-def _language(number: int) -> str:
-    return _LANGUAGES[number] if number < len(_LANGUAGES) else "OTHER"
