@@ -5,6 +5,7 @@ And the way of a message over a socket, said by hand: sent, ended, pulled, hande
 
 from __future__ import annotations
 
+import dataclasses
 import http.client
 import json
 import os
@@ -522,6 +523,14 @@ def test_an_address_in_use_is_said_so(server: Server, broker: Broker) -> None:
     with pytest.raises(errors.StoreIOError, match="another server listens there") as caught:
         Server(broker, ServerConfig(listen=server.address, name_server=None))
     assert caught.value.errno == 98
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("option", ["idle_time_out", "first_frame_time_out", "frame_time_out", "unread_time_out"])
+def test_a_time_that_cannot_be_is_said_so(broker: Broker, option: str, seconds: float) -> None:
+    config = dataclasses.replace(ANY, **{option: seconds})  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidOptionError, match=f"{option}: expected a finite number of seconds, 0 or more"):
+        Server(broker, config)
 
 
 @pytest.mark.parametrize(

@@ -42,12 +42,20 @@ struct TlsFiles {
     handshake_seconds: f64,
 }
 
-impl From<TlsFiles> for TlsOptions {
-    fn from(files: TlsFiles) -> Self {
+impl TryFrom<TlsFiles> for TlsOptions {
+    type Error = Error;
+
+    fn try_from(files: TlsFiles) -> Result<Self, Error> {
         let TlsFiles { certificate, key, client_authority, required, handshake_seconds } = files;
-        let handshake = Duration::try_from_secs_f64(handshake_seconds).unwrap_or(HANDSHAKE);
-        Self { certificate, key, client_authority, required, handshake }
+        let handshake = time("tls_handshake_time_out", handshake_seconds)?;
+        Ok(Self { certificate, key, client_authority, required, handshake })
     }
+}
+
+/// Returns the time that an option states in seconds.
+fn time(option: &str, seconds: f64) -> Result<Duration, Error> {
+    let what = || format!("expected a finite number of seconds, 0 or more, got {seconds}");
+    Duration::try_from_secs_f64(seconds).map_err(|_| Error::InvalidOption { option: option.to_owned(), what: what() })
 }
 
 /// An account, by the names of the Python object's attributes. Permissions are bits.
@@ -86,9 +94,9 @@ struct Secrets {
 }
 
 impl Secrets {
-    fn split(self) -> (Option<TlsOptions>, Option<Accounts>) {
+    fn split(self) -> Result<(Option<TlsOptions>, Option<Accounts>), Error> {
         let accounts = self.accounts.map(|all| Accounts::new(all.into_iter().map(AccountOptions::from)));
-        (self.tls.map(TlsOptions::from), accounts)
+        Ok((self.tls.map(TlsOptions::try_from).transpose()?, accounts))
     }
 }
 
@@ -104,20 +112,15 @@ struct Limits {
 }
 
 impl Limits {
-    fn times(&self) -> TimeLimits {
-        let usual = TimeLimits::default();
-        let time = |seconds, otherwise| Duration::try_from_secs_f64(seconds).unwrap_or(otherwise);
-        TimeLimits {
-            idle: time(self.idle_time_out, usual.idle),
-            first_frame: time(self.first_frame_time_out, usual.first_frame),
-            frame: time(self.frame_time_out, usual.frame),
-            unread: time(self.unread_time_out, usual.unread),
-        }
+    fn times(&self) -> Result<TimeLimits, Error> {
+        Ok(TimeLimits {
+            idle: time("idle_time_out", self.idle_time_out)?,
+            first_frame: time("first_frame_time_out", self.first_frame_time_out)?,
+            frame: time("frame_time_out", self.frame_time_out)?,
+            unread: time("unread_time_out", self.unread_time_out)?,
+        })
     }
 }
-
-/// The handshake time limit that is used if the given value is not a valid time.
-const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// A server. It listens until it is stopped.
 #[pyclass(frozen, module = "txstore._native")]
@@ -144,14 +147,14 @@ impl RemotingServer {
             text.parse::<SocketAddr>().map_err(|_| Error::InvalidOption { option: "listen".into(), what: what() })
         };
         let listen = listen.iter().map(address).collect::<Result<_, _>>().or_raise(py)?;
-        let (tls, accounts) = secrets.map_or((None, None), Secrets::split);
+        let (tls, accounts) = secrets.map(Secrets::split).transpose().or_raise(py)?.unwrap_or_default();
         let options = ServerOptions {
             listen,
             unix,
             io_threads,
             connections_max: limits.connections_max,
             memory_max: limits.memory_max,
-            limits: limits.times(),
+            limits: limits.times().or_raise(py)?,
             host: store.get().host,
             tls,
             accounts: accounts.map(Arc::new),
@@ -162,7 +165,7 @@ impl RemotingServer {
     }
 
     fn set_secrets(&self, py: Python<'_>, secrets: Secrets) -> PyResult<()> {
-        let (tls, accounts) = secrets.split();
+        let (tls, accounts) = secrets.split().or_raise(py)?;
         self.server.service().set_secrets(tls.as_ref(), accounts).or_raise(py)
     }
 

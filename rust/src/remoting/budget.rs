@@ -9,8 +9,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The default budget in bytes.
-pub const BUDGET_DEFAULT: usize = 512 << 20;
 /// Bytes that a waiting request takes besides its own.
 pub(super) const WAITING_COST: usize = 4 << 10;
 

@@ -21,17 +21,6 @@ pub struct TimeLimits {
     pub unread: Duration,
 }
 
-impl Default for TimeLimits {
-    fn default() -> Self {
-        Self {
-            idle: Duration::from_mins(2),
-            first_frame: Duration::from_secs(10),
-            frame: Duration::from_secs(30),
-            unread: Duration::from_mins(1),
-        }
-    }
-}
-
 /// The deadlines of one connection.
 #[derive(Debug)]
 pub(super) struct Deadlines {

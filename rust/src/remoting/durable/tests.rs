@@ -6,7 +6,6 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::budget::BUDGET_DEFAULT;
 use super::super::codes::{request as codes, response};
 use super::super::command::Command;
 use super::super::deadlines::TimeLimits;
@@ -35,7 +34,7 @@ impl Served {
         let options =
             StoreOptions { commit_log_file_size: Some(1 << 20), background: false, ..StoreOptions::default() };
         let store = Store::open_with(Arc::new(memory.clone()), Arc::new(SystemClock), options).unwrap();
-        let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let (anywhere, minute) = (SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), Duration::from_mins(1));
         let options = ServerOptions {
             listen: vec![anywhere],
             unix: None,
@@ -44,8 +43,8 @@ impl Served {
             host: anywhere,
             tls: None,
             accounts: None,
-            memory_max: BUDGET_DEFAULT,
-            limits: TimeLimits::default(),
+            memory_max: 512 << 20,
+            limits: TimeLimits { idle: minute, first_frame: minute, frame: minute, unread: minute },
         };
         let server = Arc::new(Server::start(Arc::new(store), &options).unwrap());
         server.service().tables.set_topic("orders", 4, 4).unwrap();
