@@ -11,11 +11,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from txstore._native import ClientAnswer, is_system_topic
+from txstore._native import ClientAnswer
 from txstore.broker import Broker
 from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.remoting.server.clients import Clients
-from txstore.remoting.server.request import Refused, Reply, Request, json_of, text, text_or
+from txstore.remoting.server.request import (
+    Refused,
+    Reply,
+    Request,
+    client_message,
+    json_of,
+    offset_of,
+    text,
+)
 
 __all__ = ["AdminRelay", "Asker"]
 
@@ -61,14 +69,14 @@ class AdminRelay:
         """Asks a consumer to handle one message again, out of order. Its offsets do not change."""
         body = None
         if message_id := request.ext_fields.get("msgId"):
-            body = self._record(message_id)
+            body = client_message(self._broker.store, offset_of(message_id)).record
         names = ("consumerGroup", "clientId", "msgId", "topic")
         self._relay(request, RequestCode.CONSUME_MESSAGE_DIRECTLY, names, body)
 
     def status(self, request: Request) -> None:
         """Asks each consumer of a group, or one of them, for its queue offsets in a topic."""
         fields = request.ext_fields
-        topic, group, wanted = text(fields, "topic"), text(fields, "group"), text_or(fields, "clientAddr", "")
+        topic, group, wanted = text(fields, "topic"), text(fields, "group"), fields.get("clientAddr", "")
         members = [one for one in self._clients.members(group) if wanted in ("", one[0])]
         if not members:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"no such consumer of group {group} is connected")
@@ -129,19 +137,6 @@ class AdminRelay:
             done(_offline(client_id))
         else:
             self._asked[connection, opaque] = _Asked(client_id, self._monotonic() + _ANSWER_SECONDS, done)
-
-    def _record(self, message_id: str) -> bytes:
-        """Returns the record that an offset id names. Raises Refused if the id is invalid or of a system topic."""
-        try:
-            physical_offset = int(message_id[-16:], 16)
-        except ValueError:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER, f"msgId must end with 16 hex digits, got {message_id[:60]!r}"
-            ) from None
-        found = self._broker.store.read_at(physical_offset)
-        if is_system_topic(found.topic):
-            raise Refused(ResponseCode.QUERY_NOT_FOUND, "there is no message of a client at this offset")
-        return found.record
 
 
 def _offline(client_id: str) -> Reply:

@@ -4,10 +4,10 @@ Out:    whole records as stored.
 Always: no messages of system topics, except discarded transactions by their offset.
 """
 
-from txstore._native import DISCARD_TOPIC, StoredMessage, is_system_topic
+from txstore._native import StoredMessage
 from txstore.broker import Broker
 from txstore.remoting.codes import ResponseCode
-from txstore.remoting.server.request import Refused, Reply, Request, number, text
+from txstore.remoting.server.request import Refused, Reply, Request, client_message, number, text
 
 __all__ = ["Queries"]
 
@@ -42,10 +42,8 @@ class Queries:
         return Reply(fields=last, body=_records(found))
 
     def by_offset(self, request: Request) -> Reply:
-        found = self._broker.store.read_at(number(request.ext_fields, "offset"))
         # Discarded transactions are shown: RocketMQ's tools read them before they resume them.
-        if is_system_topic(found.topic) and found.topic != DISCARD_TOPIC:
-            raise Refused(ResponseCode.QUERY_NOT_FOUND, "there is no message of a client at this offset")
+        found = client_message(self._broker.store, number(request.ext_fields, "offset"), discarded=True)
         return Reply(body=found.record)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from txstore._native import DISCARD_TOPIC, Store, StoredMessage, is_system_topic
 from txstore._native import RemotingRequest as Request
 from txstore.errors import (
     DiskFullError,
@@ -32,12 +33,13 @@ __all__ = [
     "Refused",
     "Reply",
     "Request",
+    "client_message",
     "json_body",
     "json_of",
     "must_be_short",
     "number",
+    "offset_of",
     "text",
-    "text_or",
 ]
 
 _CLIENT_ID_MAX = 1_024
@@ -94,10 +96,6 @@ def text(fields: Mapping[str, str], name: str) -> str:
     return value
 
 
-def text_or(fields: Mapping[str, str], name: str, otherwise: str) -> str:
-    return fields.get(name) or otherwise
-
-
 def number(fields: Mapping[str, str], name: str, otherwise: int | None = None) -> int:
     """Returns an integer field of 64 bits; `otherwise`, if given, for a missing one. Raises Refused."""
     value = fields.get(name)
@@ -113,6 +111,26 @@ def number(fields: Mapping[str, str], name: str, otherwise: int | None = None) -
         raise Refused(
             ResponseCode.INVALID_PARAMETER, f"the field {name} must be an integer of 64 bits, got {digits[:40]!r}"
         )
+    return found
+
+
+def offset_of(message_id: str) -> int:
+    """Returns the physical offset that an offset id ends with. Raises Refused for an invalid id."""
+    try:
+        return int(message_id[-16:], 16)
+    except ValueError:
+        remark = f"msgId must end with 16 hex digits, got {message_id[:60]!r}"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark) from None
+
+
+def client_message(store: Store, physical_offset: int, *, discarded: bool = False) -> StoredMessage:
+    """Returns the message at a physical offset. Raises Refused for one of a system topic.
+
+    `discarded`: allows discarded transactions.
+    """
+    found = store.read_at(physical_offset)
+    if is_system_topic(found.topic) and not (discarded and found.topic == DISCARD_TOPIC):
+        raise Refused(ResponseCode.QUERY_NOT_FOUND, "there is no message of a client at this offset")
     return found
 
 

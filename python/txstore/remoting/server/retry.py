@@ -5,11 +5,11 @@ Out:    a delayed copy or a dead letter of the message; a pending transaction.
 Always: the rules are those of the broker for embedded consumers.
 """
 
-from txstore._native import DISCARD_TOPIC, is_system_topic, validate_group
+from txstore._native import DISCARD_TOPIC, validate_group
 from txstore.broker import Broker
 from txstore.message import dead_letter_topic
 from txstore.remoting.codes import ResponseCode
-from txstore.remoting.server.request import OK, Refused, Reply, Request, number, text
+from txstore.remoting.server.request import OK, Refused, Reply, Request, client_message, number, offset_of, text
 
 __all__ = ["Retries"]
 
@@ -29,10 +29,8 @@ class Retries:
         validate_group(group)
         if not self._broker.has_group(group):
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no consumer group {group}")
-        message = self._broker.store.read_at(number(fields, "offset"))
-        if is_system_topic(message.topic):
-            # A half message is not delivered before it is committed, so no consumer may send it back.
-            raise Refused(ResponseCode.QUERY_NOT_FOUND, "there is no message of a client at this offset")
+        # A half message is not delivered before it is committed, so no consumer may send it back.
+        message = client_message(self._broker.store, number(fields, "offset"))
         if message.topic == dead_letter_topic(group):
             return OK  # It is a dead letter already.
         times = number(fields, "maxReconsumeTimes", _TIMES_MAX)
@@ -41,13 +39,7 @@ class Retries:
 
     def resume(self, request: Request) -> Reply:
         """Makes a discarded transaction pending again, by the offset id of its copy. Checks start again."""
-        digits = text(request.ext_fields, "msgId")[-16:]
-        try:
-            discarded = self._broker.store.read_at(int(digits, 16))
-        except ValueError:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER, f"msgId must end with 16 hex digits, got {digits!r}"
-            ) from None
+        discarded = self._broker.store.read_at(offset_of(text(request.ext_fields, "msgId")))
         if discarded.topic != DISCARD_TOPIC:
             raise Refused(ResponseCode.QUERY_NOT_FOUND, "there is no discarded transaction at this offset")
         self._broker.resume(discarded.message_id)

@@ -409,7 +409,7 @@ class Server:
             RequestCode.DELETE_TOPIC_IN_BROKER: topics.delete,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: topics.delete_route,
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: offsets.reset,
-            RequestCode.GET_TOPICS_BY_CLUSTER: topics.of_cluster,
+            RequestCode.GET_TOPICS_BY_CLUSTER: topics.names,  # There is one cluster.
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: topics.groups_of,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: topics.system_names,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: retries.resume,

@@ -181,7 +181,7 @@ class Topics:
     def group(self, request: Request) -> Reply:
         """Returns the settings of one group."""
         group = text(request.ext_fields, "group")
-        if group not in self._broker.groups():
+        if not self._broker.has_group(group):
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no consumer group {group}")
         return Reply(body=json_of(_group(group)))
 
@@ -257,10 +257,6 @@ class Topics:
     def system_names(self, request: Request) -> Reply:
         """Returns an empty list: system topics are not shown to clients."""
         return Reply(body=json_of({"brokerAddr": self._address(), "topicList": []}))
-
-    def of_cluster(self, request: Request) -> Reply:
-        """Returns the topics of a cluster; there is only one cluster."""
-        return self.names(request)
 
 
 def _group(group: str) -> dict[str, Any]:
