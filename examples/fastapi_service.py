@@ -50,7 +50,7 @@ def application(directory: Path) -> FastAPI:
     """Creates the service on a directory."""
     engine = create_engine(f"sqlite:///{directory / 'orders.db'}", connect_args={"timeout": 30})
     database = Database(engine)
-    broker: txstore.Broker
+    broker: txstore.EmbeddedBroker
     producer: txstore.TransactionProducer
 
     @asynccontextmanager

@@ -72,7 +72,7 @@ class Theirs:
         return result
 
     @contextmanager
-    def broker(self, *, sync: bool = False) -> Iterator[tuple[rocketmq.Broker, Callable[..., Any]]]:
+    def broker(self, *, sync: bool = False) -> Iterator[tuple[rocketmq.EmbeddedBroker, Callable[..., Any]]]:
         """A broker on a new store, and a function that calls its engine."""
         config = _CONFIG | {"flushDiskType": "SYNC_FLUSH" if sync else "ASYNC_FLUSH"}
         with scratch() as folder, self._peer.broker(folder / "store", config=config, settings=_SETTINGS) as broker:
@@ -200,7 +200,7 @@ def checks(theirs: Theirs, scale: Scale) -> Iterator[Row]:
         with txstore.open(folder / "store", transaction_time_out=timedelta(0)) as broker:
             rounds.stop_own(broker)
 
-            def ours(one_round: Callable[[txstore.Broker, int], float]) -> float:
+            def ours(one_round: Callable[[txstore.EmbeddedBroker, int], float]) -> float:
                 rounds.make_due(broker, pending)
                 return halves / one_round(broker, pending)
 

@@ -117,14 +117,14 @@ def messages(sizes: Sequence[int]) -> Iterator[Point]:
             yield from (point(measure, size, value, "ms") for measure, value in _openings(store))
 
 
-def _grow(broker: txstore.Broker, size: int) -> None:
+def _grow(broker: txstore.EmbeddedBroker, size: int) -> None:
     """Messages of 128 bytes until queue 0 holds so many."""
     batch = [Message(TOPIC, _BODY)] * BATCH
     for _ in range((size - broker.queue_range(TOPIC, 0)[1]) // BATCH):
         broker.append_many(batch, [0] * BATCH)
 
 
-def _in_use(broker: txstore.Broker) -> Iterator[tuple[str, float, str]]:
+def _in_use(broker: txstore.EmbeddedBroker) -> Iterator[tuple[str, float, str]]:
     count = 20_000
     one, message = broker.append, Message(TOPIC, _BODY)
 
@@ -157,7 +157,7 @@ def _in_use(broker: txstore.Broker) -> Iterator[tuple[str, float, str]]:
     yield f"check round, {_DUE:,} due", median(lambda: _round(broker, rounds.round_seconds)), "ms"
 
 
-def _round(broker: txstore.Broker, work: Callable[[txstore.Broker, int], float]) -> float:
+def _round(broker: txstore.EmbeddedBroker, work: Callable[[txstore.EmbeddedBroker, int], float]) -> float:
     """Milliseconds of a round in which the first 1,000 of all that pends are due."""
     due = broker.store.halves_waiting(-1, _DUE)
     for waiting in due:
@@ -206,7 +206,7 @@ def pending(sizes: Sequence[int]) -> Iterator[Point]:
             yield from (point(measure, size, value, "ms") for measure, value in _openings(store))
 
 
-def _pend(broker: txstore.Broker, size: int) -> float:
+def _pend(broker: txstore.EmbeddedBroker, size: int) -> float:
     """Prepares until so many pend; how many a second the last of them were."""
     half, left = Message(TOPIC, _BODY), size - broker.stat().pending_transactions
     last = min(left, 20_000)
@@ -219,7 +219,7 @@ def _pend(broker: txstore.Broker, size: int) -> float:
     return _per_second(last, lambda: prepare(last))
 
 
-def _put_off(broker: txstore.Broker) -> None:
+def _put_off(broker: txstore.EmbeddedBroker) -> None:
     """None of them is due."""
     after = -1
     while page := broker.store.halves_waiting(after, _PAGE):
@@ -228,7 +228,7 @@ def _put_off(broker: txstore.Broker) -> None:
         after = page[-1].half_queue_offset
 
 
-def _beside(broker: txstore.Broker) -> Iterator[tuple[str, float, str]]:
+def _beside(broker: txstore.EmbeddedBroker) -> Iterator[tuple[str, float, str]]:
     count = 20_000
     message = Message(TOPIC, _BODY)
 
@@ -275,7 +275,7 @@ def topics(sizes: Sequence[int]) -> Iterator[Point]:
             yield from (point(measure, size, value, "ms") for measure, value in _openings(store))
 
 
-def _make(broker: txstore.Broker, names: Sequence[str]) -> float:
+def _make(broker: txstore.EmbeddedBroker, names: Sequence[str]) -> float:
     def work() -> None:
         for name in names:
             broker.create_topic(name, 1)
@@ -284,12 +284,12 @@ def _make(broker: txstore.Broker, names: Sequence[str]) -> float:
     return _per_second(len(names), work)
 
 
-def _each_in_turn(broker: txstore.Broker, names: Sequence[str]) -> Iterator[tuple[str, float]]:
+def _each_in_turn(broker: txstore.EmbeddedBroker, names: Sequence[str]) -> Iterator[tuple[str, float]]:
     yield "append to each in turn, 128 B", median(lambda: _append_to_each(broker, names))
     yield "read from each in turn", median(lambda: _read_of_each(broker, names))
 
 
-def _append_to_each(broker: txstore.Broker, names: Sequence[str]) -> float:
+def _append_to_each(broker: txstore.EmbeddedBroker, names: Sequence[str]) -> float:
     turns = max(1, 20_000 // len(names))
     every = [Message(name, _BODY) for name in names]
 
@@ -301,7 +301,7 @@ def _append_to_each(broker: txstore.Broker, names: Sequence[str]) -> float:
     return _per_second(turns * len(names), work)
 
 
-def _read_of_each(broker: txstore.Broker, names: Sequence[str]) -> float:
+def _read_of_each(broker: txstore.EmbeddedBroker, names: Sequence[str]) -> float:
     turns = max(1, 20_000 // len(names))
 
     def work() -> None:

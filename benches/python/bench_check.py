@@ -14,7 +14,7 @@ HALVES, PENDING = 100_000, 1_000
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[txstore.Broker]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[txstore.EmbeddedBroker]:
     store: Path = tmp_path_factory.mktemp("check") / "store"
     states.filled(store, halves=HALVES, pending=PENDING)
     with txstore.open(store, transaction_time_out=timedelta(0)) as broker:
@@ -23,7 +23,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[txstore.Broker]
 
 
 @pytest.mark.benchmark(group=f"{PENDING:,} of {HALVES:,} halves pend")
-def bench_round(benchmark: Any, broker: txstore.Broker) -> None:
+def bench_round(benchmark: Any, broker: txstore.EmbeddedBroker) -> None:
     def due() -> None:
         rounds.make_due(broker, PENDING)
 
@@ -31,5 +31,5 @@ def bench_round(benchmark: Any, broker: txstore.Broker) -> None:
 
 
 @pytest.mark.benchmark(group=f"{PENDING:,} of {HALVES:,} halves pend")
-def bench_list(benchmark: Any, broker: txstore.Broker) -> None:
+def bench_list(benchmark: Any, broker: txstore.EmbeddedBroker) -> None:
     assert len(benchmark.pedantic(broker.transactions, rounds=20)) == PENDING

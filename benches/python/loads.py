@@ -113,7 +113,7 @@ def in_threads(threads: int, work: Callable[[], None]) -> None:
         other.join()
 
 
-def _bytes_after(work: Callable[[txstore.Broker], object]) -> int:
+def _bytes_after(work: Callable[[txstore.EmbeddedBroker], object]) -> int:
     with scratch() as folder, txstore.open(folder / "store") as broker:
         broker.create_topic(TOPIC)
         work(broker)
@@ -179,7 +179,7 @@ def send_with_business(count: int) -> float:
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
-def fill(broker: txstore.Broker, count: int) -> None:
+def fill(broker: txstore.EmbeddedBroker, count: int) -> None:
     """Messages of 1 KiB in queue 0."""
     broker.create_topic(TOPIC)
     batch = [Message(TOPIC, BODY)] * BATCH
@@ -187,7 +187,7 @@ def fill(broker: txstore.Broker, count: int) -> None:
         broker.append_many(batch, [0] * BATCH)
 
 
-def poll_by_32(broker: txstore.Broker, count: int) -> float:
+def poll_by_32(broker: txstore.EmbeddedBroker, count: int) -> float:
     """All messages of a topic by `poll` of 32, the body of each; each poll acknowledges the one before."""
     consumer = broker.consumer(f"poll-{time.monotonic_ns()}", TOPIC)
 
@@ -203,7 +203,7 @@ def poll_by_32(broker: txstore.Broker, count: int) -> float:
     return speed
 
 
-def fill_with_keys(broker: txstore.Broker, count: int) -> None:
+def fill_with_keys(broker: txstore.EmbeddedBroker, count: int) -> None:
     """Messages of a few bytes, the n-th with the key `kn`."""
     broker.create_topic(TOPIC)
     for first in range(0, count, BATCH):
@@ -211,7 +211,7 @@ def fill_with_keys(broker: txstore.Broker, count: int) -> None:
         broker.append_many(messages, [0] * BATCH)
 
 
-def query_ms(broker: txstore.Broker, keys: Sequence[int]) -> float:
+def query_ms(broker: txstore.EmbeddedBroker, keys: Sequence[int]) -> float:
     """Median time in milliseconds of a look-up of one of these keys, asked twice: the first time warms the pages."""
     times = []
     for warm in (False, True):
@@ -223,7 +223,7 @@ def query_ms(broker: txstore.Broker, keys: Sequence[int]) -> float:
     return statistics.median(times)
 
 
-def read_by_32(broker: txstore.Broker, count: int) -> float:
+def read_by_32(broker: txstore.EmbeddedBroker, count: int) -> float:
     """All messages of a queue, 32 a call, the body of each."""
 
     def work() -> None:

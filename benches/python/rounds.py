@@ -15,18 +15,18 @@ __all__ = ["make_due", "round_seconds", "scan_seconds", "stop_own"]
 _BATCH = 256
 
 
-def stop_own(broker: txstore.Broker) -> None:
+def stop_own(broker: txstore.EmbeddedBroker) -> None:
     """Stops the broker's own rounds, which would put off what is measured."""
     broker._parts.housekeeping.stop(60)
 
 
-def make_due(broker: txstore.Broker, pending: int) -> None:
+def make_due(broker: txstore.EmbeddedBroker, pending: int) -> None:
     """All that pends is due again."""
     for waiting in broker.store.halves_waiting(-1, 2 * pending):
         broker.store.look_again(waiting.half_queue_offset, -1)
 
 
-def round_seconds(broker: txstore.Broker, pending: int) -> float:
+def round_seconds(broker: txstore.EmbeddedBroker, pending: int) -> float:
     """Time of a round: take what is due, decide, say when to look again."""
     store, rules, asked = broker.store, CheckRules.of(broker.config), 0
     start = time.perf_counter()
@@ -40,7 +40,7 @@ def round_seconds(broker: txstore.Broker, pending: int) -> float:
     return seconds
 
 
-def scan_seconds(broker: txstore.Broker, pending: int) -> float:
+def scan_seconds(broker: txstore.EmbeddedBroker, pending: int) -> float:
     """Time of finding all that is due, by the engine alone."""
     start = time.perf_counter()
     due = broker.store.halves_due(2 * pending)

@@ -100,7 +100,7 @@ def _open(path: str) -> None:
     _leave(broker)
 
 
-def _leave(broker: txstore.Broker) -> None:
+def _leave(broker: txstore.EmbeddedBroker) -> None:
     if "--crash" in sys.argv:
         os.kill(os.getpid(), signal.SIGKILL)
     broker.close()

@@ -16,7 +16,8 @@ if sys.platform != "linux":
 from txstore import _native
 from txstore._native import EndResult, OpenReport, StoreStat, TransactionRow, __version__, unique_id
 from txstore.arrow import Scan, scan
-from txstore.broker import Broker, open
+from txstore.broker import EmbeddedBroker, open
+from txstore.broker_protocol import Broker
 from txstore.config import BrokerConfig, BrokerOptions, FlushDiskType
 from txstore.consumer import Consumer
 from txstore.consumer_progress import DeadLetter, GroupDescription, QueueLag
@@ -98,6 +99,7 @@ __all__ = [
     "Consumer",
     "DeadLetter",
     "DiskFullError",
+    "EmbeddedBroker",
     "EmbeddedOnlyError",
     "EndResult",
     "EventKind",

@@ -62,7 +62,7 @@ from txstore.retention import Retention, RetentionRules, check_store_bytes_max
 from txstore.topics import Groups, Topics
 from txstore.transaction import CheckHistory, Outlook, PendingTransaction, Transactions, TransactionTrace
 
-__all__ = ["Broker", "open"]
+__all__ = ["EmbeddedBroker", "open"]
 
 _log = logging.getLogger("txstore.broker")
 _TOPICS_SECONDS = 5.0  # After a failed write. Otherwise the tables are written when their delay is over.
@@ -96,7 +96,7 @@ def open(
     read_only: bool = False,
     config: BrokerConfig | None = None,
     **options: Unpack[BrokerOptions],
-) -> "Broker":
+) -> "EmbeddedBroker":
     """Opens the store at `path`. A writer creates it if it does not exist, recovers and heals it.
 
     `options` are settings of `BrokerConfig` and override `config`. With `read_only`, any number of processes may open
@@ -132,13 +132,13 @@ def open(
     )
     try:
         check_store_bytes_max(settings, store)
-        return Broker(store, settings)
+        return EmbeddedBroker(store, settings)
     except BaseException:
         store.close()
         raise
 
 
-class Broker(ConsumerGroups):
+class EmbeddedBroker(ConsumerGroups):
     """An open store. Created by `txstore.open`; close it, or use it in `with`.
 
     A broker that is not closed is closed when it is garbage-collected or the program exits. In a forked child `close`
@@ -208,7 +208,7 @@ class Broker(ConsumerGroups):
 
     def __repr__(self) -> str:
         mode = "closed" if self._closed else "read-only" if self._store.read_only else "open"
-        return f"Broker({self._store.path!r}, {mode})"
+        return f"EmbeddedBroker({self._store.path!r}, {mode})"
 
     # Opening and closing
 
@@ -609,7 +609,7 @@ class Broker(ConsumerGroups):
         """Starts the background jobs. They refer to the broker weakly, so that it can be garbage-collected."""
         broker_ref = weakref.ref(self)
 
-        def job(run: Callable[[Broker], float | None]) -> Job:
+        def job(run: Callable[[EmbeddedBroker], float | None]) -> Job:
             def call() -> float | None:
                 broker = broker_ref()
                 return None if broker is None or broker.closed else run(broker)

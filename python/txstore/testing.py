@@ -355,6 +355,10 @@ class FakeBroker(ConsumerGroups):
         super().__init__(progress, groups.setdefault, self.clock.monotonic)
         self._closed = False
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def producer(self, group: str) -> Producer:
         return Producer(self, group)
 

@@ -18,7 +18,7 @@ from typing import Any
 import txstore
 from tests.crash.workload import TOPIC, body, fate
 from tests.crash.zygote import Voice
-from txstore import Broker, ForeignStoreError, Message, StoreForkedError
+from txstore import EmbeddedBroker, ForeignStoreError, Message, StoreForkedError
 
 REACH_SECONDS = 30.0
 
@@ -26,7 +26,7 @@ REACH_SECONDS = 30.0
 class Follower:
     """One reader's view: the log so far, and how far each queue goes."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
         self.at = 0
         self._nexts: dict[tuple[str, int], int] = defaultdict(int)
@@ -56,7 +56,7 @@ class Follower:
             assert row.state in ("pending", fate(key)), f"T2: {key} is {row.state}"
 
 
-def _when_there(path: str) -> Broker:
+def _when_there(path: str) -> EmbeddedBroker:
     """The store, opened as soon as its writer has made it."""
     while True:
         with contextlib.suppress(ForeignStoreError, FileNotFoundError):
@@ -120,7 +120,7 @@ def fork(voice: Voice, arguments: dict[str, Any]) -> None:
     voice.say("closed")
 
 
-def _be_a_fork(broker: Broker, send: Callable[[Message], object], own: Path) -> None:
+def _be_a_fork(broker: EmbeddedBroker, send: Callable[[Message], object], own: Path) -> None:
     """The child: no handle of its parent works, a store of its own does. Never returns."""
     status = 1
     try:

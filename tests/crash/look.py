@@ -16,7 +16,7 @@ from typing import Any
 
 import txstore
 from tests.crash.zygote import Voice
-from txstore import Broker, TxStoreError
+from txstore import EmbeddedBroker, TxStoreError
 
 _READ_AT_ONCE = 256
 Facts = dict[str, Any]
@@ -30,7 +30,7 @@ def _or_error(call: Callable[[], Any]) -> Any:
         return ["!", type(error).__name__, str(error)[:300]]
 
 
-def _records(broker: Broker) -> dict[str, int]:
+def _records(broker: EmbeddedBroker) -> dict[str, int]:
     """By scanning: physical offset → CRC of the record."""
     found: dict[str, int] = {}
     at = broker.stat().min_physical_offset
@@ -42,7 +42,7 @@ def _records(broker: Broker) -> dict[str, int]:
         at = following
 
 
-def _queue(broker: Broker, topic: str, queue_id: int, first: int, end: int) -> list[Any]:
+def _queue(broker: EmbeddedBroker, topic: str, queue_id: int, first: int, end: int) -> list[Any]:
     """Each entry by itself: the physical offset of its message, and the message's CRC."""
 
     def entry(queue_offset: int) -> Any:
@@ -52,11 +52,11 @@ def _queue(broker: Broker, topic: str, queue_id: int, first: int, end: int) -> l
     return [_or_error(lambda at=at: entry(at)) for at in range(first, min(end, first + 2_000))]  # type: ignore[misc]
 
 
-def _states(broker: Broker) -> dict[str, list[Any]]:
+def _states(broker: EmbeddedBroker) -> dict[str, list[Any]]:
     return {str(row.halves[:1] or row.finals): [row.transaction_id, row.state] for row in broker.store.transactions()}
 
 
-def facts_of(broker: Broker, expected: Facts | None) -> Facts:
+def facts_of(broker: EmbeddedBroker, expected: Facts | None) -> Facts:
     """Everything; with `expected`, each record that should be there by itself, too."""
     store, report = broker.store, broker.open_report
     facts: Facts = {
@@ -85,11 +85,11 @@ def facts_of(broker: Broker, expected: Facts | None) -> Facts:
     return facts
 
 
-def _record(broker: Broker, physical_offset: int) -> int:
+def _record(broker: EmbeddedBroker, physical_offset: int) -> int:
     return zlib.crc32(broker.store.read_at(physical_offset).record)
 
 
-def _places(broker: Broker, name: str) -> list[int]:
+def _places(broker: EmbeddedBroker, name: str) -> list[int]:
     """Where the index leads, for a `TOPIC@KEY`."""
     topic, _, key = name.partition("@")
     return [message.physical_offset for message in broker.store.query(topic, key)]
@@ -110,6 +110,6 @@ def look(voice: Voice, arguments: dict[str, Any]) -> None:
     Path(arguments["facts"]).write_text(json.dumps(facts))
 
 
-def _append(broker: Broker) -> int:
+def _append(broker: EmbeddedBroker) -> int:
     broker.write_queues("afterwards")
     return broker.append(txstore.Message("afterwards", b"one more"), 0).physical_offset

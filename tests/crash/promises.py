@@ -18,7 +18,7 @@ import txstore
 from tests.crash.workload import READERS, STATES, TOPIC, body, fate
 from tests.golden import reader
 from tests.golden.unpack import file_hashes
-from txstore import AlreadyEndedError, Broker
+from txstore import AlreadyEndedError, EmbeddedBroker
 
 _READ_AT_ONCE = 512
 _SAMPLES = 6
@@ -124,7 +124,7 @@ def _log(path: Path, log: list[reader.Record], end: int, file_size: int, told: T
         nexts[place] += 1
 
 
-def _queues(broker: Broker, log: list[reader.Record]) -> None:
+def _queues(broker: EmbeddedBroker, log: list[reader.Record]) -> None:
     """L6: the queues, and some keys of the index, are the function of the log."""
     expected: dict[tuple[str, int], list[int]] = defaultdict(list)
     keys: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -185,7 +185,7 @@ def _outcome(transaction: reader.Transaction) -> str:
     return "rolled_back" if transaction.sent_op else "pending"
 
 
-def _transactions(broker: Broker, log: list[reader.Record], told: Told) -> None:
+def _transactions(broker: EmbeddedBroker, log: list[reader.Record], told: Told) -> None:
     """T2 to T5, T7, T14: each has one half, one outcome, and the one that was told."""
     outcomes: dict[str, str] = {}
     for transaction in reader.transactions(log):
@@ -212,7 +212,7 @@ def _transactions(broker: Broker, log: list[reader.Record], told: Told) -> None:
     assert {one.transaction_id for one in broker.transactions()} == pending, "T2: what pends is another"
 
 
-def _ends_again(broker: Broker, told: Told) -> None:
+def _ends_again(broker: EmbeddedBroker, told: Told) -> None:
     """T6: the same end again is a success that writes nothing; any other is an error that names the outcome."""
     before = broker.stat().max_physical_offset
     for name in random.Random(before).sample(sorted(told.ended), min(_SAMPLES, len(told.ended))):
@@ -240,7 +240,7 @@ def _progress(path: Path, log: list[reader.Record]) -> None:
             assert transaction.ops or number < progress, f"T8: no op names the decided half {number}"
 
 
-def check_offsets(broker: Broker, told: Told) -> None:
+def check_offsets(broker: EmbeddedBroker, told: Told) -> None:
     """D2: no offset is beyond its queue's end, or beyond what was handed out."""
     for topic, group, queue_id, queue_offset in broker.store.consumer_offsets():
         assert queue_offset <= broker.queue_range(topic, queue_id)[1] or group != READERS, "D2: beyond the end"

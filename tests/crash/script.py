@@ -20,7 +20,7 @@ from typing import Any
 import txstore
 from tests.crash.workload import STATES, TOPIC, body, fate, filled, must_end
 from tests.crash.zygote import Voice
-from txstore import Broker, Message, TxStoreError
+from txstore import EmbeddedBroker, Message, TxStoreError
 
 GROUP = "group"
 _SENDS_MAX = 20_000
@@ -31,7 +31,7 @@ class Script:
 
     def __init__(self, voice: Voice, arguments: dict[str, Any]) -> None:
         self._voice, self._arguments = voice, arguments
-        self.broker: Broker | None = None
+        self.broker: EmbeddedBroker | None = None
         self.halves: dict[str, Any] = {}
         self._count = 0
 
@@ -214,7 +214,7 @@ def on_a_full_image(voice: Voice, arguments: dict[str, Any]) -> None:
     voice.say("closed")
 
 
-def _reach(reader: Broker, end: int) -> None:
+def _reach(reader: EmbeddedBroker, end: int) -> None:
     at, until = 0, time.monotonic() + 30
     while True:
         messages, at = reader.store.scan(at, 10_000)

@@ -29,7 +29,7 @@ from tests.golden import reader
 from tests.waiting import eventually
 from txstore import (
     AlreadyEndedError,
-    Broker,
+    EmbeddedBroker,
     InvalidNameError,
     InvalidOptionError,
     LocalTransactionState,
@@ -55,18 +55,18 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def broker(path: Path) -> Iterator[Broker]:
+def broker(path: Path) -> Iterator[EmbeddedBroker]:
     """A store whose checks come only when a test makes them come."""
     with txstore.open(path, **SIZES, **NEVER) as opened:
         opened.write_queues(TOPIC)
         yield opened
 
 
-def half(broker: Broker, text: str = "x", **options: Any) -> Any:
+def half(broker: EmbeddedBroker, text: str = "x", **options: Any) -> Any:
     return broker.prepare(Message(TOPIC, text.encode(), keys=[text], **options), 0, GROUP, 0)
 
 
-def visible(broker: Broker) -> list[bytes]:
+def visible(broker: EmbeddedBroker) -> list[bytes]:
     """All bodies of the topic."""
     return [
         message.body
@@ -76,7 +76,7 @@ def visible(broker: Broker) -> list[bytes]:
     ]
 
 
-def end_of_log(broker: Broker) -> int:
+def end_of_log(broker: EmbeddedBroker) -> int:
     return broker.stat().max_physical_offset
 
 
@@ -95,7 +95,7 @@ class Asked(TransactionListener):
         return self.answers.get(message.keys[0], UNKNOWN)
 
 
-def test_5574_8158_ended_twice_is_one_message(broker: Broker) -> None:
+def test_5574_8158_ended_twice_is_one_message(broker: EmbeddedBroker) -> None:
     sent = half(broker)
     assert not broker.end_transaction(sent, COMMIT).already
     end = end_of_log(broker)
@@ -106,7 +106,7 @@ def test_5574_8158_ended_twice_is_one_message(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("other", ["roll back", "discard"])
-def test_2694_a_commit_after_another_end_is_refused(broker: Broker, other: str) -> None:
+def test_2694_a_commit_after_another_end_is_refused(broker: EmbeddedBroker, other: str) -> None:
     sent = half(broker)
     if other == "discard":
         broker.discard(sent)
@@ -119,7 +119,7 @@ def test_2694_a_commit_after_another_end_is_refused(broker: Broker, other: str) 
     assert (visible(broker), end_of_log(broker)) == ([], end)
 
 
-def test_a_resent_half_is_one_transaction(broker: Broker) -> None:
+def test_a_resent_half_is_one_transaction(broker: EmbeddedBroker) -> None:
     producer = broker.transaction_producer(GROUP, Asked())
     result = producer.send_in_transaction(Message(TOPIC, b"x", keys=["x"]))
     end = end_of_log(broker)
@@ -237,7 +237,7 @@ def test_7240_one_with_an_immunity_time_is_finished_by_an_op_that_names_many(pat
         assert (listener.asked, len(visible(broker))) == ([], 21)
 
 
-def end_together(broker: Broker, halves: list[Any]) -> None:
+def end_together(broker: EmbeddedBroker, halves: list[Any]) -> None:
     """From many threads at once, so that ends share op messages."""
     barrier = threading.Barrier(len(halves))
 
@@ -449,7 +449,7 @@ def golden_copy(tmp_path: Path) -> Path:
     return unpack("tx", tmp_path / "golden").copy_to(tmp_path)
 
 
-def test_an_end_on_a_record_that_is_no_half_is_refused(broker: Broker) -> None:
+def test_an_end_on_a_record_that_is_no_half_is_refused(broker: EmbeddedBroker) -> None:
     sent = half(broker)
     plain = broker.producer("p").send(Message(TOPIC, b"plain"))
     broker.end_transaction(sent, ROLLBACK)
@@ -467,7 +467,7 @@ def test_an_end_on_a_record_that_is_no_half_is_refused(broker: Broker) -> None:
     assert (visible(broker), end_of_log(broker)) == ([b"plain"], end)
 
 
-def test_10911_bodies_of_threads_are_never_mixed(broker: Broker) -> None:
+def test_10911_bodies_of_threads_are_never_mixed(broker: EmbeddedBroker) -> None:
     """Each body says whose it is in all of its bytes."""
 
     def send(number: int) -> None:
@@ -490,7 +490,7 @@ def test_10911_bodies_of_threads_are_never_mixed(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("topic", ["../../etc", "a/b", "..", ".", "", "a\0b", "x" * 128, "RMQ_SYS_TRANS_HALF_TOPIC"])
-def test_CVE_2019_17572_a_bad_topic_is_no_path(broker: Broker, path: Path, topic: str) -> None:
+def test_CVE_2019_17572_a_bad_topic_is_no_path(broker: EmbeddedBroker, path: Path, topic: str) -> None:
     before = sorted(str(file) for file in path.parent.rglob("*"))
     with pytest.raises(InvalidNameError):
         broker.producer("p").send(Message(topic, b"x"))

@@ -24,8 +24,8 @@ import txstore
 from tests.crash.zygote import Voice
 from txstore import (
     AlreadyEndedError,
-    Broker,
     DiskFullError,
+    EmbeddedBroker,
     LocalTransactionState,
     Message,
     TransactionListener,
@@ -88,7 +88,7 @@ class Service:
     """One thread's work."""
 
     def __init__(
-        self, broker: Broker, voice: Voice, name: str, chance: random.Random, *, may_be_full: bool = False
+        self, broker: EmbeddedBroker, voice: Voice, name: str, chance: random.Random, *, may_be_full: bool = False
     ) -> None:
         self._broker, self._voice, self._chance, self._may_be_full = broker, voice, chance, may_be_full
         self._keys = (f"{name}-{number}" for number in itertools.count())
@@ -204,7 +204,7 @@ def filled(directory: Path, pages_left: int) -> Iterator[None]:
         filler.unlink()
 
 
-def consume(broker: Broker, voice: Voice, stop: threading.Event) -> None:
+def consume(broker: EmbeddedBroker, voice: Voice, stop: threading.Event) -> None:
     """Reads everything, and tells what it got before the next step acknowledges it."""
     with broker.consumer(READERS, TOPIC) as consumer:
         while not stop.is_set():
@@ -215,7 +215,7 @@ def consume(broker: Broker, voice: Voice, stop: threading.Event) -> None:
 class Crew:
     """The threads of one process: services, a consumer, and whoever fills the disk."""
 
-    def __init__(self, broker: Broker, voice: Voice, arguments: dict[str, Any]) -> None:
+    def __init__(self, broker: EmbeddedBroker, voice: Voice, arguments: dict[str, Any]) -> None:
         self._voice, self._stop, self._threads = voice, threading.Event(), list[threading.Thread]()
         chance, full = random.Random(arguments["seed"]), arguments.get("filled")
         self._begin(lambda: consume(broker, voice, self._stop))

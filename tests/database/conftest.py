@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 import txstore
 from tests.database.server import ORDERS, Postgres, running_postgres
-from txstore import Broker
+from txstore import EmbeddedBroker
 from txstore.database import Database
 
 SMALL: dict[str, Any] = {
@@ -182,7 +182,7 @@ def database(kind: Kind) -> Database:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
+def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A store whose checks come only when a test makes them come."""
     with txstore.open(tmp_path / "store", transaction_check_interval=3600, **SMALL) as opened:
         yield opened
@@ -203,7 +203,7 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(coroutine)
 
 
-def messages(broker: Broker, topic: str) -> list[str | None]:
+def messages(broker: EmbeddedBroker, topic: str) -> list[str | None]:
     """The transaction ids of all visible messages of a topic."""
     found: list[str | None] = []
     for _, queue_id, first, end in broker.queues(topic):

@@ -20,11 +20,11 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from tests.database.conftest import Kind, entered, messages, run
-from txstore import Broker, InvalidOptionError, LocalTransactionState, Message
+from txstore import EmbeddedBroker, InvalidOptionError, LocalTransactionState, Message
 from txstore.database import Database, TableError
 
 
-def refuses(broker: Broker, call: Callable[[], Any], match: str) -> None:
+def refuses(broker: EmbeddedBroker, call: Callable[[], Any], match: str) -> None:
     with pytest.raises(InvalidOptionError, match=match) as caught:
         call()
     assert "hint:" in str(caught.value)
@@ -32,7 +32,7 @@ def refuses(broker: Broker, call: Callable[[], Any], match: str) -> None:
     assert broker.transactions(None) == [] or messages(broker, "t") == []
 
 
-def enter(broker: Broker, database: Database, session: Any, *, group: str = "g") -> Callable[[], None]:
+def enter(broker: EmbeddedBroker, database: Database, session: Any, *, group: str = "g") -> Callable[[], None]:
     def call() -> None:
         with (
             broker.transaction_producer(group, database=database) as producer,
@@ -43,7 +43,7 @@ def enter(broker: Broker, database: Database, session: Any, *, group: str = "g")
     return call
 
 
-def test_no_table(kind: Kind, broker: Broker) -> None:
+def test_no_table(kind: Kind, broker: EmbeddedBroker) -> None:
     async def pay() -> None:
         producer = broker.transaction_producer("g", database=Database(kind.source))
         async with kind.session() as session, entered(producer.transaction(Message("t", b"x"), session=session)):
@@ -54,7 +54,7 @@ def test_no_table(kind: Kind, broker: Broker) -> None:
     assert broker.transactions(None) == []
 
 
-def test_no_table_for_an_inbox(kind: Kind, broker: Broker) -> None:
+def test_no_table_for_an_inbox(kind: Kind, broker: EmbeddedBroker) -> None:
     inbox = Database(kind.source).inbox("g")
     broker.producer("g").send(Message("t", b"x"), queue_id=0)
     (message,), _ = broker.read("t", 0, 0)
@@ -67,7 +67,7 @@ def test_no_table_for_an_inbox(kind: Kind, broker: Broker) -> None:
         run(handle())
 
 
-def test_a_file_that_is_not_there_is_not_made(broker: Broker, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_not_made(broker: EmbeddedBroker, tmp_path: Path) -> None:
     database = Database(tmp_path / "oders.db")
     connection = sqlite3.connect(tmp_path / "orders.db")
     refuses(broker, enter(broker, database, connection), "no table txstore_transactions in .*oders.db")
@@ -76,7 +76,9 @@ def test_a_file_that_is_not_there_is_not_made(broker: Broker, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("table_there", [True, False])
-def test_wrong_database(kind: Kind, database: Database, broker: Broker, tmp_path: Path, table_there: bool) -> None:
+def test_wrong_database(
+    kind: Kind, database: Database, broker: EmbeddedBroker, tmp_path: Path, table_there: bool
+) -> None:
     """The session works on one, the checks would look into another."""
     other = Database(tmp_path / "other.db")
     other.create_table()
@@ -95,7 +97,7 @@ def test_wrong_database(kind: Kind, database: Database, broker: Broker, tmp_path
     wrong.close()
 
 
-def test_closed_sessions(broker: Broker, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_closed_sessions(broker: EmbeddedBroker, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     database = Database(tmp_path / "a.db")
     database.create_table()
     connection = sqlite3.connect(tmp_path / "a.db")
@@ -116,7 +118,7 @@ def test_closed_sessions(broker: Broker, tmp_path: Path, request: pytest.Fixture
     refuses(broker, enter(broker, database, plain), "psycopg connection is closed")
 
 
-def test_what_would_commit_later_or_not_at_all(broker: Broker, tmp_path: Path) -> None:
+def test_what_would_commit_later_or_not_at_all(broker: EmbeddedBroker, tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'a.db'}", poolclass=NullPool)
     database = Database(engine)
     database.create_table()
@@ -134,7 +136,7 @@ def test_what_would_commit_later_or_not_at_all(broker: Broker, tmp_path: Path) -
         refuses(broker, enter(broker, database, session), "AUTOCOMMIT")
 
 
-def test_what_would_commit_later_on_postgres(broker: Broker, request: pytest.FixtureRequest) -> None:
+def test_what_would_commit_later_on_postgres(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> None:
     server = request.getfixturevalue("postgres")
     url = server.url(server.new())
     database = Database(url)
@@ -151,7 +153,7 @@ def test_what_would_commit_later_on_postgres(broker: Broker, request: pytest.Fix
     engine.dispose()
 
 
-def test_an_async_session_wants_an_async_block(broker: Broker, tmp_path: Path) -> None:
+def test_an_async_session_wants_an_async_block(broker: EmbeddedBroker, tmp_path: Path) -> None:
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'a.db'}")
     database = Database(engine)
     database.create_table()
@@ -166,7 +168,7 @@ def test_an_async_session_wants_an_async_block(broker: Broker, tmp_path: Path) -
     asyncio.run(engine.dispose())
 
 
-def test_what_is_no_session(broker: Broker, tmp_path: Path) -> None:
+def test_what_is_no_session(broker: EmbeddedBroker, tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'a.db'}")
     database = Database(engine)
     database.create_table()
@@ -175,7 +177,7 @@ def test_what_is_no_session(broker: Broker, tmp_path: Path) -> None:
     engine.dispose()
 
 
-def test_a_scoped_session_is_one(broker: Broker, tmp_path: Path) -> None:
+def test_a_scoped_session_is_one(broker: EmbeddedBroker, tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'a.db'}")
     database = Database(engine)
     database.create_table()
@@ -188,7 +190,7 @@ def test_a_scoped_session_is_one(broker: Broker, tmp_path: Path) -> None:
     engine.dispose()
 
 
-def test_session_and_listener_both_given(broker: Broker, tmp_path: Path) -> None:
+def test_session_and_listener_both_given(broker: EmbeddedBroker, tmp_path: Path) -> None:
     def listener(message: object) -> LocalTransactionState:
         return LocalTransactionState.UNKNOWN
 
@@ -211,7 +213,7 @@ def test_session_and_listener_both_given(broker: Broker, tmp_path: Path) -> None
     connection.close()
 
 
-def test_what_is_no_source(broker: Broker) -> None:
+def test_what_is_no_source(broker: EmbeddedBroker) -> None:
     in_memory = [":memory:", "", "file:x?mode=memory", create_engine("sqlite://"), create_engine("sqlite:///:memory:")]
     for wrong in in_memory:
         refuses(broker, lambda wrong=wrong: Database(wrong), "in memory")  # type: ignore[misc]

@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import OperationalError as SqlAlchemyOperationalError
 
 from tests.database.conftest import Kind, entered, make_kind, messages, run
-from txstore import AlreadyEndedError, Broker, LocalTransactionState, Message, TransactionProducer
+from txstore import AlreadyEndedError, EmbeddedBroker, LocalTransactionState, Message, TransactionProducer
 from txstore.database import Database
 from txstore.errors import DiskFullError
 from txstore.testing import FakeBroker
@@ -23,7 +23,7 @@ COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.
 
 
 @pytest.fixture
-def producer(broker: Broker, database: Database) -> TransactionProducer:
+def producer(broker: EmbeddedBroker, database: Database) -> TransactionProducer:
     return broker.transaction_producer("order-service", database=database)
 
 
@@ -31,7 +31,7 @@ def begin(producer: TransactionProducer, message: Message, session: Any) -> Any:
     return entered(producer.transaction(message, session=session))
 
 
-def test_leaving_commits_both(kind: Kind, broker: Broker, producer: TransactionProducer) -> None:
+def test_leaving_commits_both(kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer) -> None:
     async def pay() -> str:
         async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
             await kind.order(session, 1, tx.transaction_id)
@@ -43,7 +43,9 @@ def test_leaving_commits_both(kind: Kind, broker: Broker, producer: TransactionP
     assert (kind.orders(), kind.outcomes(), messages(broker, "t")) == ([1], {name: "committed"}, [name])
 
 
-def test_an_exception_rolls_both_back_at_once(kind: Kind, broker: Broker, producer: TransactionProducer) -> None:
+def test_an_exception_rolls_both_back_at_once(
+    kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer
+) -> None:
     async def pay() -> Any:
         async with kind.session() as session:
             with contextlib.suppress(KeyError):
@@ -63,7 +65,9 @@ def test_an_exception_rolls_both_back_at_once(kind: Kind, broker: Broker, produc
     assert broker.transactions() == []
 
 
-def test_a_rollback_that_is_said_rolls_both_back(kind: Kind, broker: Broker, producer: TransactionProducer) -> None:
+def test_a_rollback_that_is_said_rolls_both_back(
+    kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer
+) -> None:
     async def pay() -> Any:
         async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
             await kind.order(session, 1, tx.transaction_id)
@@ -75,7 +79,7 @@ def test_a_rollback_that_is_said_rolls_both_back(kind: Kind, broker: Broker, pro
 
 
 def test_work_from_before_the_block_is_committed_with_it(
-    kind: Kind, broker: Broker, producer: TransactionProducer
+    kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer
 ) -> None:
     async def pay() -> None:
         async with kind.session() as session:
@@ -103,7 +107,7 @@ async def rollback(session: Any) -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_commit_inside_decides_whatever_follows(
-    kind: Kind, broker: Broker, producer: TransactionProducer, fails: bool
+    kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer, fails: bool
 ) -> None:
     async def pay() -> None:
         async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
@@ -118,7 +122,9 @@ def test_a_commit_inside_decides_whatever_follows(
     assert list(kind.outcomes().values()) == ["committed"]
 
 
-def test_a_commit_inside_cannot_be_taken_back(kind: Kind, broker: Broker, producer: TransactionProducer) -> None:
+def test_a_commit_inside_cannot_be_taken_back(
+    kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer
+) -> None:
     async def pay() -> None:
         async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
             await commit(session)
@@ -130,7 +136,7 @@ def test_a_commit_inside_cannot_be_taken_back(kind: Kind, broker: Broker, produc
 
 
 def test_a_rollback_inside_takes_the_message_along_and_says_so(
-    kind: Kind, broker: Broker, producer: TransactionProducer
+    kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer
 ) -> None:
     async def pay() -> None:
         async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
@@ -146,7 +152,7 @@ def test_a_rollback_inside_takes_the_message_along_and_says_so(
 
 
 def test_a_commit_that_fails_rolls_the_message_back(
-    kind: Kind, broker: Broker, producer: TransactionProducer, monkeypatch: pytest.MonkeyPatch
+    kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A constraint that is only looked at then, a lost connection before: what counts is the row."""
 
@@ -171,7 +177,7 @@ def test_a_commit_that_fails_rolls_the_message_back(
 
 
 def test_a_commit_that_came_through_though_it_failed_is_found(
-    kind: Kind, broker: Broker, producer: TransactionProducer, monkeypatch: pytest.MonkeyPatch
+    kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection broke behind the commit: nobody was told, the row is there."""
 
@@ -196,7 +202,7 @@ def test_a_commit_that_came_through_though_it_failed_is_found(
 
 
 def test_where_the_session_is_gone_a_check_decides(
-    kind: Kind, broker: Broker, producer: TransactionProducer, database: Database
+    kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer, database: Database
 ) -> None:
     async def pay() -> Any:
         async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
@@ -219,7 +225,11 @@ async def _gone() -> None:
 
 
 def test_a_message_whose_end_fails_is_committed_by_a_check(
-    kind: Kind, broker: Broker, producer: TransactionProducer, database: Database, monkeypatch: pytest.MonkeyPatch
+    kind: Kind,
+    broker: EmbeddedBroker,
+    producer: TransactionProducer,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def full(*arguments: Any, **options: Any) -> Any:
         raise DiskFullError("full")
@@ -237,7 +247,11 @@ def test_a_message_whose_end_fails_is_committed_by_a_check(
 
 
 def test_a_local_transaction_that_comes_after_the_check_fails_on_the_key(
-    kind: Kind, broker: Broker, producer: TransactionProducer, database: Database, monkeypatch: pytest.MonkeyPatch
+    kind: Kind,
+    broker: EmbeddedBroker,
+    producer: TransactionProducer,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Between half and row it stalled so long that its producer was taken for dead."""
     prepare = producer._store_half
@@ -266,7 +280,7 @@ async def _nothing(self: Any) -> None:
     """Begins nothing."""
 
 
-def test_a_resent_message_is_not_done_twice(kind: Kind, broker: Broker, producer: TransactionProducer) -> None:
+def test_a_resent_message_is_not_done_twice(kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer) -> None:
     async def pay() -> Any:
         async with kind.session() as session:
             async with begin(producer, Message("t", b"x"), session) as tx:
@@ -281,7 +295,11 @@ def test_a_resent_message_is_not_done_twice(kind: Kind, broker: Broker, producer
 
 
 def test_a_resumed_transaction_is_answered_by_its_row(
-    kind: Kind, broker: Broker, producer: TransactionProducer, database: Database, monkeypatch: pytest.MonkeyPatch
+    kind: Kind,
+    broker: EmbeddedBroker,
+    producer: TransactionProducer,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def full(*arguments: Any, **options: Any) -> Any:
         raise DiskFullError("full")
@@ -328,7 +346,7 @@ class StopError(BaseException):
 
 
 def test_what_stops_the_program_leaves_it_to_a_check(
-    kind: Kind, broker: Broker, producer: TransactionProducer, database: Database
+    kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer, database: Database
 ) -> None:
     async def pay() -> None:
         async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
@@ -344,7 +362,7 @@ def test_what_stops_the_program_leaves_it_to_a_check(
 
 @pytest.mark.parametrize("name", ["sqlalchemy sqlite async", "psycopg async", "sqlalchemy asyncpg"])
 def test_a_cancelled_task_leaves_it_to_a_check(
-    name: str, broker: Broker, tmp_path: Path, request: pytest.FixtureRequest
+    name: str, broker: EmbeddedBroker, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     kind = make_kind(name, tmp_path, request)
     database = Database(kind.source)
@@ -371,7 +389,7 @@ def test_a_cancelled_task_leaves_it_to_a_check(
 
 
 @pytest.mark.parametrize("level", ["", None, "DEFERRED", "EXCLUSIVE"])
-def test_every_transaction_mode_of_sqlite(level: Any, broker: Broker, tmp_path: Path) -> None:
+def test_every_transaction_mode_of_sqlite(level: Any, broker: EmbeddedBroker, tmp_path: Path) -> None:
     """None is the mode in which each statement commits by itself; `with db:` inside is what its users write."""
     database = Database(tmp_path / "a.db")
     database.create_table()
@@ -392,7 +410,7 @@ def test_every_transaction_mode_of_sqlite(level: Any, broker: Broker, tmp_path: 
 
 @pytest.mark.parametrize("name", ["sqlite3", "sqlalchemy sqlite", "sqlalchemy sqlite async"])
 def test_a_locked_database_leaves_nothing_pending(
-    name: str, broker: Broker, tmp_path: Path, request: pytest.FixtureRequest
+    name: str, broker: EmbeddedBroker, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     kind = make_kind(name, tmp_path, request)
     database = Database(kind.source)
@@ -419,7 +437,7 @@ def test_a_locked_database_leaves_nothing_pending(
     kind.close()
 
 
-def test_on_sqlite_the_row_passes_sqlalchemy_by(broker: Broker, tmp_path: Path) -> None:
+def test_on_sqlite_the_row_passes_sqlalchemy_by(broker: EmbeddedBroker, tmp_path: Path) -> None:
     """SQLAlchemy's own work would take as long as the insert; what it hears of is the user's alone."""
     engine = create_engine(f"sqlite:///{tmp_path / 'a.db'}")
     database = Database(engine)

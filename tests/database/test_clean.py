@@ -15,13 +15,13 @@ import pytest
 import txstore
 from tests.database.conftest import SMALL, Kind, entered, run
 from tests.waiting import eventually
-from txstore import Broker, LocalTransactionState, Message
+from txstore import EmbeddedBroker, LocalTransactionState, Message
 from txstore.database import DDL, DDL_SQLITE, Database, TableError
 
 HOUR = timedelta(hours=1)
 
 
-def paid(kind: Kind, broker: Broker, database: Database) -> str:
+def paid(kind: Kind, broker: EmbeddedBroker, database: Database) -> str:
     """A transaction that both committed."""
 
     async def pay() -> str:
@@ -36,7 +36,7 @@ def paid(kind: Kind, broker: Broker, database: Database) -> str:
     return str(run(pay()))
 
 
-def test_rows_go_by_their_age(kind: Kind, database: Database, broker: Broker) -> None:
+def test_rows_go_by_their_age(kind: Kind, database: Database, broker: EmbeddedBroker) -> None:
     moment = datetime.now(UTC) - HOUR
     first = paid(kind, broker, database)
     second = paid(kind, broker, database)
@@ -79,7 +79,7 @@ def _writing(kind: Kind) -> Iterator[Any]:
     connection.close()
 
 
-def test_a_missing_row_of_that_age_is_no_answer(kind: Kind, database: Database, broker: Broker) -> None:
+def test_a_missing_row_of_that_age_is_no_answer(kind: Kind, database: Database, broker: EmbeddedBroker) -> None:
     """A discarded transaction may be resumed after its row was cleaned: nobody knows, and nobody guesses."""
     producer = broker.transaction_producer("h")
     sent = broker.prepare(Message("t", b"x"), producer.send(Message("t", b"y")).queue_id, "h", 0)
@@ -93,7 +93,7 @@ def test_a_missing_row_of_that_age_is_no_answer(kind: Kind, database: Database, 
 
 
 @pytest.mark.parametrize("portable", [False, True])
-def test_a_migration_makes_the_same_table(kind: Kind, broker: Broker, portable: bool) -> None:
+def test_a_migration_makes_the_same_table(kind: Kind, broker: EmbeddedBroker, portable: bool) -> None:
     with _writing(kind) as execute:
         for statement in DDL if kind.place.startswith("postgresql") or portable else DDL_SQLITE:
             execute(statement)
@@ -144,7 +144,7 @@ class Seen:
         return 0
 
 
-def test_the_oldest_that_pends_bounds_the_cleaning(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_that_pends_bounds_the_cleaning(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     database = Seen()
     broker.transaction_producer("g", database=database)
     broker._clean_databases()

@@ -11,12 +11,12 @@ import psycopg
 import pytest
 
 from tests.database.conftest import Kind, entered, messages, run
-from txstore import Broker, InvalidOptionError, Message, StoredMessage
+from txstore import EmbeddedBroker, InvalidOptionError, Message, StoredMessage
 from txstore.database import Database
 
 
 @pytest.fixture
-def message(broker: Broker) -> StoredMessage:
+def message(broker: EmbeddedBroker) -> StoredMessage:
     broker.producer("p").send(Message("t", b"x"), queue_id=0)
     return broker.read("t", 0, 0)[0][0]
 
@@ -70,7 +70,7 @@ def test_a_rollback_inside_is_not_taken_for_handled(kind: Kind, database: Databa
 
 
 def test_one_handles_it_and_sends_another_in_the_same_transaction(
-    kind: Kind, database: Database, message: StoredMessage, broker: Broker
+    kind: Kind, database: Database, message: StoredMessage, broker: EmbeddedBroker
 ) -> None:
     inbox = database.inbox("g")
     producer = broker.transaction_producer("g", database=database)

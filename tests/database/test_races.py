@@ -20,7 +20,7 @@ import pytest
 import txstore
 from tests.database.conftest import SMALL, Kind, entered, make_kind, messages, run
 from tests.waiting import eventually
-from txstore import AlreadyEndedError, Broker, LocalTransactionState, Message
+from txstore import AlreadyEndedError, EmbeddedBroker, LocalTransactionState, Message
 from txstore.database import Database
 
 RACES = int(os.environ.get("TXSTORE_RACES", "120"))
@@ -36,7 +36,7 @@ class StumbleError(Exception):
 class Racer:
     """One thread's work: its own sessions, its own chance."""
 
-    def __init__(self, kind: Kind, broker: Broker, database: Database, seed: int, fates: Counter[str]) -> None:
+    def __init__(self, kind: Kind, broker: EmbeddedBroker, database: Database, seed: int, fates: Counter[str]) -> None:
         self.kind, self.broker, self.database = kind, broker, database
         self.chance = random.Random(seed)
         self.fates = fates
@@ -149,7 +149,7 @@ def test_no_race_contradicts(racing: Kind, tmp_path: Path) -> None:
     assert fates.total() == RACES
 
 
-def compare(kind: Kind, broker: Broker) -> None:
+def compare(kind: Kind, broker: EmbeddedBroker) -> None:
     """Row, business row and message: all or none, each once."""
     paid = Counter(row[0] for row in kind.rows("SELECT transaction_id FROM orders"))
     committed = {name for name, outcome in kind.outcomes().items() if outcome == "committed"}

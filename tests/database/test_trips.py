@@ -12,7 +12,7 @@ import pytest
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from tests.database.conftest import Kind, make_kind, messages
-from txstore import AlreadyEndedError, Broker, Message, TransactionProducer
+from txstore import AlreadyEndedError, EmbeddedBroker, Message, TransactionProducer
 from txstore.database import Database
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -27,7 +27,7 @@ def kind(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Kind]:
 
 
 @pytest.fixture
-def producer(kind: Kind, broker: Broker) -> TransactionProducer:
+def producer(kind: Kind, broker: EmbeddedBroker) -> TransactionProducer:
     return broker.transaction_producer("g", database=Database(kind.source))
 
 
@@ -61,7 +61,7 @@ def test_a_block_adds_no_trip_to_begin_and_commit(
 
 @pytest.mark.parametrize("how", ["DEALLOCATE ALL", "DISCARD ALL"])
 def test_what_was_prepared_may_be_dropped_between_blocks(
-    how: str, producer: TransactionProducer, connection: Connection, kind: Kind, broker: Broker
+    how: str, producer: TransactionProducer, connection: Connection, kind: Kind, broker: EmbeddedBroker
 ) -> None:
     for number in range(3):
         pay(producer, connection, number)
@@ -72,7 +72,7 @@ def test_what_was_prepared_may_be_dropped_between_blocks(
 
 
 def test_what_was_prepared_may_be_dropped_inside(
-    producer: TransactionProducer, connection: Connection, kind: Kind, broker: Broker
+    producer: TransactionProducer, connection: Connection, kind: Kind, broker: EmbeddedBroker
 ) -> None:
     """psycopg drops all that is prepared when a savepoint is rolled back."""
     for number in range(3):
@@ -86,7 +86,7 @@ def test_what_was_prepared_may_be_dropped_inside(
 
 
 def test_another_block_that_rolled_back_is_not_taken_for_this_one(
-    producer: TransactionProducer, connection: Connection, kind: Kind, broker: Broker
+    producer: TransactionProducer, connection: Connection, kind: Kind, broker: EmbeddedBroker
 ) -> None:
     """The first block's row went with the rollback; the transaction that is there at its end is the second's."""
     first = producer.transaction(Message("t", b"1"), session=connection)
@@ -103,7 +103,7 @@ def test_another_block_that_rolled_back_is_not_taken_for_this_one(
 
 @pytest.mark.parametrize("setting", ["prepare_threshold", "isolation_level", "read_only", "deferrable"])
 def test_the_connections_settings_hold(
-    setting: str, producer: TransactionProducer, connection: Connection, kind: Kind, broker: Broker
+    setting: str, producer: TransactionProducer, connection: Connection, kind: Kind, broker: EmbeddedBroker
 ) -> None:
     values: dict[str, Any] = {
         "prepare_threshold": None,
@@ -123,7 +123,7 @@ def test_the_connections_settings_hold(
 
 
 def test_a_statement_that_fails_leaves_no_pipeline_open(
-    producer: TransactionProducer, connection: Connection, kind: Kind, broker: Broker
+    producer: TransactionProducer, connection: Connection, kind: Kind, broker: EmbeddedBroker
 ) -> None:
     pay(producer, connection, 1)
     connection.execute("ALTER TABLE txstore_transactions RENAME TO away")
@@ -139,7 +139,7 @@ def test_a_statement_that_fails_leaves_no_pipeline_open(
 
 
 def test_a_constraint_looked_at_by_commit_rolls_both_back(
-    producer: TransactionProducer, connection: Connection, kind: Kind, broker: Broker
+    producer: TransactionProducer, connection: Connection, kind: Kind, broker: EmbeddedBroker
 ) -> None:
     connection.execute("CREATE TEMP TABLE late (x INT UNIQUE DEFERRABLE INITIALLY DEFERRED)")
     connection.commit()

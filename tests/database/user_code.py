@@ -20,7 +20,7 @@ FROM_SQLITE_CALL = Database(lambda: sqlite3.connect("orders.db"))
 
 
 def pay(
-    broker: txstore.Broker,
+    broker: txstore.EmbeddedBroker,
     session: sqlite3.Connection | Session | Connection | psycopg.Connection,
     scoped: scoped_session[Session],
 ) -> str:

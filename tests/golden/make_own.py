@@ -27,7 +27,7 @@ from typing import Any
 import zstandard
 
 import txstore
-from txstore import Broker, LocalTransactionState, Message, TransactionMessage
+from txstore import EmbeddedBroker, LocalTransactionState, Message, TransactionMessage
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NAMES = {"closed": "txstore-closed", "killed": "txstore-killed"}
@@ -61,7 +61,7 @@ def make(topic: str, number: int, **more: Any) -> Message:
     return Message(topic, body, tags=tags, keys=keys, properties={"number": str(number)}, **more)
 
 
-def send(broker: Broker) -> list[dict[str, Any]]:
+def send(broker: EmbeddedBroker) -> list[dict[str, Any]]:
     """Messages of two topics; what the calls answered."""
     producer, sent = broker.producer("plain"), []
     for number in range(300):
@@ -82,7 +82,7 @@ def send(broker: Broker) -> list[dict[str, Any]]:
     return sent
 
 
-def delete(broker: Broker) -> dict[str, Any]:
+def delete(broker: EmbeddedBroker) -> dict[str, Any]:
     """A topic that is deleted with its messages."""
     with broker.producer("short-lived") as producer:
         for number in range(10):
@@ -90,7 +90,7 @@ def delete(broker: Broker) -> dict[str, Any]:
     return {"topic": "gone", "messages": broker.delete_topic("gone")}
 
 
-def read(broker: Broker) -> dict[str, Any]:
+def read(broker: EmbeddedBroker) -> dict[str, Any]:
     """A group that reads a part; how far it has read each queue."""
     with broker.consumer("readers", "orders") as consumer:
         count = 0
@@ -101,7 +101,7 @@ def read(broker: Broker) -> dict[str, Any]:
     return {"readers": {"orders": offsets}}
 
 
-def transact(broker: Broker) -> dict[str, Any]:
+def transact(broker: EmbeddedBroker) -> dict[str, Any]:
     """Transactions of every outcome, by their ids."""
     producer, found = broker.transaction_producer("payments", Listener()), {}
     for number, state in enumerate(STATES * 6):

@@ -215,7 +215,7 @@ def _history(store: Path, logs: list[Path], delivered: Counter[str]) -> History:
         return History(clients, delivered, _stored(broker), outcomes)
 
 
-def _stored(broker: txstore.Broker) -> dict[int, list[str]]:
+def _stored(broker: txstore.EmbeddedBroker) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for queue in broker.read_queues(TOPIC):
         found[queue], at = [], 0

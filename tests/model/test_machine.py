@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 import txstore
-from txstore import AlreadyEndedError, Broker, LocalTransactionState, Message, TransactionState, WrongGroupError
+from txstore import AlreadyEndedError, EmbeddedBroker, LocalTransactionState, Message, TransactionState, WrongGroupError
 
 SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 14,
@@ -66,7 +66,7 @@ class Machine(RuleBasedStateMachine):
         return self.folder / f"store{self.generation}"
 
     def open(self) -> None:
-        self.broker: Broker = txstore.open(self.path, **SMALL)
+        self.broker: EmbeddedBroker = txstore.open(self.path, **SMALL)
         self.producer = self.broker.transaction_producer(GROUP)
 
     def message(self, topic: str) -> Message:
@@ -201,7 +201,7 @@ class Machine(RuleBasedStateMachine):
     def the_store_agrees(self) -> None:
         self.agrees(self.broker)
 
-    def agrees(self, broker: Broker) -> None:
+    def agrees(self, broker: EmbeddedBroker) -> None:
         for topic, expected in self.visible.items():
             found: list[bytes] = []
             offset = 0

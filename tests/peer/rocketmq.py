@@ -295,11 +295,11 @@ class Peer:
 
     def broker(
         self, store: Path, *, config: Mapping[str, Any] = SMALL, settings: Mapping[str, Any] = SHORT_TIMES
-    ) -> Broker:
+    ) -> EmbeddedBroker:
         """Starts a broker on a store; `config` as in MessageStoreConfig, `settings` as in BrokerConfig (without
         `listenPort` it takes a free one)."""
         facts = self.call("broker.start", store=str(store), store_config=dict(config), broker_config=dict(settings))
-        return Broker(self, facts)
+        return EmbeddedBroker(self, facts)
 
     def producer(
         self,
@@ -382,7 +382,7 @@ class Peer:
 
 
 @dataclass
-class Broker:
+class EmbeddedBroker:
     """A broker that runs, with its name server at `names`."""
 
     peer: Peer

@@ -26,7 +26,7 @@ import pytest
 
 import txstore
 from tests.peer import agreement
-from tests.peer.rocketmq import SHORT_DELAYS, SHORT_TIMES, SIZES, SMALL, Broker, Peer, Producer, message
+from tests.peer.rocketmq import SHORT_DELAYS, SHORT_TIMES, SIZES, SMALL, EmbeddedBroker, Peer, Producer, message
 from txstore import BrokerConfig, LocalTransactionState, Message, TransactionListener
 from txstore.message import TransactionMessage
 
@@ -197,7 +197,7 @@ class Ours(TransactionListener):
         self._take(consumer, 0.1)
         return set(self._game.delivered) == self._game.expected()
 
-    def _done(self, broker: txstore.Broker) -> bool:
+    def _done(self, broker: txstore.EmbeddedBroker) -> bool:
         pending = {one.transaction_id for one in broker.transactions()}
         return not any(one.transaction_id in pending for one in self._game.due())
 
@@ -207,7 +207,7 @@ class Ours(TransactionListener):
             properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] = "1"
         return Message(TOPIC, self._game.contents[name], keys=[name, "ours"], tags="o", properties=properties, **facts)
 
-    def _send(self, broker: txstore.Broker) -> None:
+    def _send(self, broker: txstore.EmbeddedBroker) -> None:
         producer = broker.producer(GROUP)
         for number in range(SENDS):
             level = 3 if number % 4 == 0 and self._game.turn < TURNS - 1 else 0
@@ -256,7 +256,7 @@ class Theirs:
                 game.take(name, game.contents[name])
                 assert received["body_length"] == len(game.contents[name])
 
-    def _done(self, broker: Broker, producer: Producer) -> bool:
+    def _done(self, broker: EmbeddedBroker, producer: Producer) -> bool:
         if self._game.gives_up:
             status = broker.status()
             ends = {(topic, queue_id): end for topic, queue_id, _, end in status["queues"]}

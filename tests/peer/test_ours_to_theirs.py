@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 
 import txstore
 from tests.peer import agreement, workload
-from tests.peer.rocketmq import SHORT_DELAYS, SHORT_TIMES, Broker, Peer, PeerError, message
+from tests.peer.rocketmq import SHORT_DELAYS, SHORT_TIMES, EmbeddedBroker, Peer, PeerError, message
 from tests.peer.workload import READERS, RETRY_TOPIC, TOPICS, Told
 from txstore._native import Store
 
@@ -275,7 +275,7 @@ def found_by_us(path: Path, told: Told) -> Found:
     return found
 
 
-def settle(broker: Broker) -> None:
+def settle(broker: EmbeddedBroker) -> None:
     """Waits until the broker's checks have passed all halves."""
     deadline = time.monotonic() + SETTLED_TIMEOUT_S
     while time.monotonic() < deadline:

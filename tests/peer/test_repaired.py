@@ -23,7 +23,7 @@ import pytest
 import txstore
 from tests.golden.unpack import unpack
 from tests.peer import agreement
-from tests.peer.rocketmq import SIZES, SMALL, Broker, Facts, Peer, message
+from tests.peer.rocketmq import SIZES, SMALL, EmbeddedBroker, Facts, Peer, message
 from tests.peer.test_ours_to_theirs import settle
 from tests.peer.theirs import TIMES
 from txstore import LocalTransactionState, Message
@@ -119,7 +119,7 @@ def pending(path: Path) -> set[str]:
         return {str(one.transaction_id) for one in broker.transactions()}
 
 
-def goes_on(rocketmq: Peer, broker: Broker, topic: str, pending: set[str]) -> set[str]:
+def goes_on(rocketmq: Peer, broker: EmbeddedBroker, topic: str, pending: set[str]) -> set[str]:
     """Sends, commits a transaction, answers for what pends; keys of what becomes visible by it."""
     answers = {transaction: ["COMMIT"] for transaction in pending}
     with rocketmq.producer(broker.names, GROUP, checks=answers) as producer:

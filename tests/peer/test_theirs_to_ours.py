@@ -268,7 +268,9 @@ def go_on(store: Path, chance: random.Random) -> dict[str, str]:
     return states
 
 
-def answer_checks(broker: txstore.Broker, answers: dict[str, LocalTransactionState], asked: set[str]) -> dict[str, str]:
+def answer_checks(
+    broker: txstore.EmbeddedBroker, answers: dict[str, LocalTransactionState], asked: set[str]
+) -> dict[str, str]:
     """A producer of the old group answers for what is left, and begins transactions of its own."""
 
     class Listener(txstore.TransactionListener):

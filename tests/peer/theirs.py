@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.peer.rocketmq import SHORT_DELAYS, SMALL, Broker, Facts, Home, Peer, PeerError, Producer, message
+from tests.peer.rocketmq import SHORT_DELAYS, SMALL, EmbeddedBroker, Facts, Home, Peer, PeerError, Producer, message
 
 GROUP, READER = "PG_THEIRS", "CG_THEIRS"
 TOPICS = ("Theirs", "theirs-2")
@@ -120,7 +120,7 @@ class _Crew:
     """The clients of one broker, at work side by side."""
 
     clients: Peer
-    broker: Broker
+    broker: EmbeddedBroker
     producer: Producer
     work: Work
     told: Told
@@ -189,7 +189,7 @@ class _Crew:
                     self.told.resumed.append(one)
 
 
-def _await_settled(broker: Broker) -> None:
+def _await_settled(broker: EmbeddedBroker) -> None:
     """Until the broker has asked about everything, and ended or discarded it."""
     end = time.monotonic() + SETTLED_TIMEOUT_S
     quiet, last = 0, -1

@@ -206,7 +206,7 @@ def plan(chance: random.Random, count: int, *, wait: bool = False) -> list[Step]
 class Worker:
     """Does steps on an open store and says what it is about to do, and what it was told."""
 
-    def __init__(self, broker: txstore.Broker, say: Say) -> None:
+    def __init__(self, broker: txstore.EmbeddedBroker, say: Say) -> None:
         self._broker = broker
         self._store = broker.store
         self._say = say

@@ -109,7 +109,7 @@ def planned(thread: int, number: int) -> dict[str, Any]:
     return peer.message("orders", name.encode(), name=name, answers=[plan.upper()])
 
 
-def until_settled(broker: txstore.Broker) -> None:
+def until_settled(broker: txstore.EmbeddedBroker) -> None:
     """Until nothing pends for two seconds."""
     end, quiet = time.monotonic() + 60, 0.0
     while quiet < 2:

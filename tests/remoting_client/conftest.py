@@ -116,7 +116,7 @@ def topic() -> str:
 
 
 @pytest.fixture(scope="session")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[txstore.Broker]:
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[txstore.EmbeddedBroker]:
     with txstore.open(tmp_path_factory.mktemp("embedded") / "store", **STORE_SETTINGS) as broker:
         yield broker
 

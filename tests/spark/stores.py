@@ -32,7 +32,7 @@ class Listener(txstore.TransactionListener):
         return LocalTransactionState.UNKNOWN
 
 
-def fill(broker: txstore.Broker, messages: int) -> None:
+def fill(broker: txstore.EmbeddedBroker, messages: int) -> None:
     """So many messages, and a tenth as many transactions: one in three committed, one rolled back, one pending."""
     producer = broker.producer("producers")
     for number in range(messages):

@@ -9,7 +9,7 @@ import pytest
 
 import txstore
 from tests.frames import Wire
-from txstore import Broker, LocalTransactionState, Server, TransactionListener, TransactionMessage
+from txstore import EmbeddedBroker, LocalTransactionState, Server, TransactionListener, TransactionMessage
 
 SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 20,
@@ -26,7 +26,7 @@ Run = Callable[..., tuple[int, str, str]]
 class OpenStore(Protocol):
     """Opens the test's store; what is left open is closed at the end."""
 
-    def __call__(self, **options: Any) -> Broker: ...
+    def __call__(self, **options: Any) -> EmbeddedBroker: ...
 
 
 @pytest.fixture
@@ -50,9 +50,9 @@ def facts(run: Run, *arguments: object) -> Any:
 
 @pytest.fixture
 def open_store(tmp_path: Path) -> Iterator[OpenStore]:
-    brokers: list[Broker] = []
+    brokers: list[EmbeddedBroker] = []
 
-    def opened(**options: Any) -> Broker:
+    def opened(**options: Any) -> EmbeddedBroker:
         broker = txstore.open(tmp_path / "store", **(SMALL | options))
         brokers.append(broker)
         return broker
@@ -63,7 +63,7 @@ def open_store(tmp_path: Path) -> Iterator[OpenStore]:
 
 
 @pytest.fixture
-def broker(open_store: OpenStore) -> Broker:
+def broker(open_store: OpenStore) -> EmbeddedBroker:
     """A store whose checks come only when a test makes them come."""
     return open_store(transaction_check_interval=3600)
 
@@ -95,7 +95,7 @@ def scripted() -> type[Scripted]:
     return Scripted
 
 
-def bodies(broker: Broker, topic: str) -> list[bytes]:
+def bodies(broker: EmbeddedBroker, topic: str) -> list[bytes]:
     """All visible bodies of a topic, queue by queue."""
     found: list[bytes] = []
     for _, queue_id, first, _ in broker.queues(topic):
@@ -109,7 +109,7 @@ def bodies(broker: Broker, topic: str) -> list[bytes]:
 
 
 @pytest.fixture
-def read_all() -> Callable[[Broker, str], list[bytes]]:
+def read_all() -> Callable[[EmbeddedBroker, str], list[bytes]]:
     return bodies
 
 

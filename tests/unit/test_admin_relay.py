@@ -26,7 +26,7 @@ from tests.remoting_requests import (
     sending,
 )
 from tests.unit.test_remoting_server import ANY
-from txstore import Broker, Server
+from txstore import EmbeddedBroker, Server
 from txstore.remoting.codes import ResponseCode
 
 OFFLINE, TIMEOUT, NOT_FOUND, INVALID = (
@@ -38,7 +38,7 @@ OFFLINE, TIMEOUT, NOT_FOUND, INVALID = (
 
 
 @pytest.fixture
-def server(broker: Broker) -> Iterator[Server]:
+def server(broker: EmbeddedBroker) -> Iterator[Server]:
     with Server(broker, ANY) as server:
         yield server
 
@@ -81,7 +81,7 @@ def test_a_consumer_s_answer_is_handed_back_as_it_is(operator: Wire, consumer: W
     assert (told.code, told.remark) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not by me")
 
 
-def test_a_message_is_given_to_a_consumer_whole(operator: Wire, consumer: Wire, broker: Broker) -> None:
+def test_a_message_is_given_to_a_consumer_whole(operator: Wire, consumer: Wire, broker: EmbeddedBroker) -> None:
     sent = operator.call(SEND_V2, sending(), b"17")
     operator.write(DIRECTLY, asked_of(msgId=sent.fields["msgId"]))
     asked = consumer.pushed(DIRECTLY)

@@ -16,7 +16,7 @@ import pytest
 
 import txstore
 from txstore import (
-    Broker,
+    EmbeddedBroker,
     ForeignStoreError,
     InvalidMessageError,
     InvalidNameError,
@@ -34,7 +34,7 @@ from txstore import (
 )
 
 
-def test_a_message_is_found_by_its_ids_and_keys(broker: Broker) -> None:
+def test_a_message_is_found_by_its_ids_and_keys(broker: EmbeddedBroker) -> None:
     sent = broker.producer("p").send(Message("t", b"x", keys="k1 k2"))
     assert broker.message(sent.message_id).body == b"x"
     assert broker.message(sent.message_id, topic="t").queue_offset == sent.queue_offset
@@ -102,7 +102,7 @@ def test_P1_a_second_writer_is_refused_at_once(open_store: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_P1_a_forked_child_is_told(broker: Broker) -> None:
+def test_P1_a_forked_child_is_told(broker: EmbeddedBroker) -> None:
     producer = broker.producer("p")
     producer.send(Message("t", b"x"))
     told = 0
@@ -225,7 +225,7 @@ BAD_NAMES = ["", ".", "..", "a/b", "../etc", "a b", "a\x00", "a\x01", "\u00e4", 
 
 
 @pytest.mark.parametrize("topic", [*BAD_NAMES, "RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "TBW102"])
-def test_P2_a_bad_topic_is_refused(broker: Broker, topic: str) -> None:
+def test_P2_a_bad_topic_is_refused(broker: EmbeddedBroker, topic: str) -> None:
     with pytest.raises(InvalidNameError):
         Message(topic, b"x")
     with pytest.raises(InvalidNameError):
@@ -234,7 +234,7 @@ def test_P2_a_bad_topic_is_refused(broker: Broker, topic: str) -> None:
 
 
 @pytest.mark.parametrize("group", BAD_NAMES)
-def test_P2_a_bad_group_is_refused(broker: Broker, group: str) -> None:
+def test_P2_a_bad_group_is_refused(broker: EmbeddedBroker, group: str) -> None:
     calls: list[Callable[[], object]] = [
         lambda: broker.producer(group),
         lambda: broker.transaction_producer(group),
@@ -246,7 +246,7 @@ def test_P2_a_bad_group_is_refused(broker: Broker, group: str) -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 2**63, 2**100])
-def test_P2_a_number_out_of_range_is_refused(broker: Broker, number: int) -> None:
+def test_P2_a_number_out_of_range_is_refused(broker: EmbeddedBroker, number: int) -> None:
     broker.create_topic("t")
     calls: list[Callable[[], object]] = [
         lambda: broker.read("t", 0, number),
@@ -258,7 +258,7 @@ def test_P2_a_number_out_of_range_is_refused(broker: Broker, number: int) -> Non
             call()
 
 
-def test_P2_reading_beyond_the_end_is_an_empty_list(broker: Broker) -> None:
+def test_P2_reading_beyond_the_end_is_an_empty_list(broker: EmbeddedBroker) -> None:
     broker.create_topic("t")
     assert broker.read("t", 0, 1000)[0] == []
     assert broker.read("nowhere", 0, 0)[0] == []
@@ -313,7 +313,7 @@ def test_nothing_starts_at_import() -> None:
     assert multiprocessing.active_children() == []
 
 
-def test_what_is_no_message_is_named(broker: Broker) -> None:
+def test_what_is_no_message_is_named(broker: EmbeddedBroker) -> None:
     given: Any = b"x"
     producer = broker.transaction_producer("p")
     with pytest.raises(InvalidMessageError, match="expected a Message, got bytes"):
@@ -336,7 +336,7 @@ def test_a_path_that_is_no_store_is_told_what_to_do(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_P3_a_log_line_names_the_transaction(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_P3_a_log_line_names_the_transaction(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
     producer = broker.transaction_producer("p")
     result = producer.send_in_transaction(Message("t", b"x"), executer=lambda message, arg: None)  # type: ignore[arg-type]
     assert result.send_result.message_id in caplog.text
@@ -356,7 +356,7 @@ def test_ctrl_c_while_closing_waits_for_a_check_still_closes_the_store(
     assert broker.store.closed
 
 
-def test_a_half_that_ended_is_not_handed_out_again(broker: Broker, scripted: Any) -> None:
+def test_a_half_that_ended_is_not_handed_out_again(broker: EmbeddedBroker, scripted: Any) -> None:
     producer = broker.transaction_producer("g", scripted())
     sent = producer.send_in_transaction(Message("t", b"x"))
     assert broker.store.look_again(sent.queue_offset, 1000)

@@ -87,7 +87,7 @@ def test_it_tells_a_watchdog_that_it_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_server_whose_requests_stand_still_tells_no_watchdog(
-    broker: txstore.Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: txstore.EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "60000000")
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from txstore import Broker, ConsumeFromWhere, InvalidOptionError, Message, StoreClosedError
+from txstore import ConsumeFromWhere, EmbeddedBroker, InvalidOptionError, Message, StoreClosedError
 from txstore.testing import FakeBroker
 
 GONE = 0.0
@@ -116,7 +116,7 @@ def test_P2_no_number_of_messages_is_refused(any_broker: Any, count: int) -> Non
         consumer.poll(count)
 
 
-def test_iteration_waits_for_what_comes(broker: Broker) -> None:
+def test_iteration_waits_for_what_comes(broker: EmbeddedBroker) -> None:
     def later() -> None:
         time.sleep(0.05)
         broker.producer("p").send(Message("t", b"x"))
@@ -130,7 +130,7 @@ def test_iteration_waits_for_what_comes(broker: Broker) -> None:
     thread.join()
 
 
-def test_closing_from_another_thread_ends_the_loop(broker: Broker) -> None:
+def test_closing_from_another_thread_ends_the_loop(broker: EmbeddedBroker) -> None:
     consumer = broker.consumer("c", "t")
     thread = threading.Timer(0.05, consumer.close)
     thread.start()
@@ -138,7 +138,7 @@ def test_closing_from_another_thread_ends_the_loop(broker: Broker) -> None:
     thread.join()
 
 
-def test_poll_waits_its_time(broker: Broker) -> None:
+def test_poll_waits_its_time(broker: EmbeddedBroker) -> None:
     with broker.consumer("c", "t") as consumer:
         before = time.monotonic()
         assert consumer.poll(1, 0.05) == []
@@ -159,7 +159,7 @@ def test_D2_offsets_survive_a_restart_and_never_pass_the_end(open_store: Any) ->
 
 
 def test_D2_an_offset_beyond_the_end_is_clamped_and_reported(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(broker, 2)
     monkeypatch.setattr(broker, "consumer_offset", lambda topic, group, queue_id: 99 if topic == "t" else None)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.conftest import OpenStore, Scripted, bodies
 from txstore import (
-    Broker,
     ConsumeFromWhere,
+    EmbeddedBroker,
     InUseError,
     InvalidNameError,
     LocalTransactionState,
@@ -23,20 +23,22 @@ from txstore import (
 from txstore.cli.verify import verify
 
 
-def fill(broker: Broker, topic: str, count: int = 5) -> None:
+def fill(broker: EmbeddedBroker, topic: str, count: int = 5) -> None:
     with broker.producer("shop") as producer:
         for number in range(count):
             producer.send(Message(topic, f"{topic} {number}".encode(), keys=["k"]), queue_id=0)
 
 
-def consumed(broker: Broker, group: str, topic: str, start: ConsumeFromWhere = ConsumeFromWhere.FIRST) -> list[bytes]:
+def consumed(
+    broker: EmbeddedBroker, group: str, topic: str, start: ConsumeFromWhere = ConsumeFromWhere.FIRST
+) -> list[bytes]:
     with broker.consumer(group, topic, start=start) as consumer:
         found = [message.body for message in consumer.poll(100)]
         consumer.acknowledge()
     return found
 
 
-def assert_well(broker: Broker) -> None:
+def assert_well(broker: EmbeddedBroker) -> None:
     found = verify(broker.store)
     assert (found.damages, found.differences) == ([], [])
 
@@ -80,7 +82,7 @@ def test_a_deleted_topic_is_gone_with_its_offsets_and_made_again_it_is_empty(ope
     assert consumed(broker, "g", "old") == []
 
 
-def test_a_topic_in_use_stays(broker: Broker) -> None:
+def test_a_topic_in_use_stays(broker: EmbeddedBroker) -> None:
     fill(broker, "orders")
     with broker.consumer("g", "orders"), pytest.raises(InUseError, match="consumer of group g here"):
         broker.delete_topic("orders")
@@ -111,7 +113,7 @@ def test_a_topic_in_use_stays(broker: Broker) -> None:
         ("%DLQ%g", "belongs to consumer group g\nhint: it is deleted with its group"),
     ],
 )
-def test_a_topic_that_cannot_be_deleted(broker: Broker, topic: str, what: str) -> None:
+def test_a_topic_that_cannot_be_deleted(broker: EmbeddedBroker, topic: str, what: str) -> None:
     fill(broker, "orders")
     with broker.consumer("g", "orders") as consumer:
         consumer.poll(1)[0].retry(-1)
@@ -120,7 +122,7 @@ def test_a_topic_that_cannot_be_deleted(broker: Broker, topic: str, what: str) -
 
 
 def test_a_discarded_transaction_that_is_resumed_makes_its_topic_again(
-    broker: Broker, scripted: type[Scripted]
+    broker: EmbeddedBroker, scripted: type[Scripted]
 ) -> None:
     fill(broker, "orders")
     sent = broker.prepare(Message("orders", b"parked"), 0, "order-service")
@@ -132,7 +134,7 @@ def test_a_discarded_transaction_that_is_resumed_makes_its_topic_again(
     assert bodies(broker, "orders") == [b"parked"]
 
 
-def test_retries_of_a_deleted_topic_do_not_come_when_it_is_made_again(broker: Broker) -> None:
+def test_retries_of_a_deleted_topic_do_not_come_when_it_is_made_again(broker: EmbeddedBroker) -> None:
     fill(broker, "orders", 1)
     fill(broker, "paid", 1)
     for topic in ("orders", "paid"):

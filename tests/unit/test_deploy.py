@@ -38,7 +38,7 @@ from tests.remoting_requests import (
     pulling,
 )
 from tests.unit.test_server_metrics import WITH_FIGURES, Seen
-from txstore import Broker, Server
+from txstore import EmbeddedBroker, Server
 
 pytest.importorskip("typer")
 
@@ -264,7 +264,7 @@ def selectors(expression: Any) -> Iterator[Any]:
         yield from selectors(argument)
 
 
-def test_every_metric_of_the_dashboard_is_exported_with_the_labels_it_asks_for(broker: Broker) -> None:
+def test_every_metric_of_the_dashboard_is_exported_with_the_labels_it_asks_for(broker: EmbeddedBroker) -> None:
     promql = pytest.importorskip("promql_parser")
     with Server(broker, WITH_FIGURES) as server, Wire(str(server.address)) as wire:
         wire.call(HEARTBEAT, {}, heartbeat("c1", "c", producers=("g",)))

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from txstore import (
-    Broker,
     ConsumeFromWhere,
     ConsumeResult,
+    EmbeddedBroker,
     InvalidNameError,
     InvalidOptionError,
     Message,
@@ -270,7 +270,7 @@ def test_the_lag_of_all_groups_is_that_of_each(any_broker: Any) -> None:
     assert sum(row.lag for row in by_group["cc"] if row.group == "cc" and row.topic == "t") == 6
 
 
-def test_the_lag_of_all_groups_reads_the_offsets_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lag_of_all_groups_reads_the_offsets_once(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those are the offsets of all groups: reading them for each group took 10 s with 10,000 groups."""
     read: list[int] = []
 
@@ -286,7 +286,7 @@ def test_the_lag_of_all_groups_reads_the_offsets_once(broker: Broker, monkeypatc
     assert len(read) == 1
 
 
-def test_a_handler_in_threads_sees_each_message_once(broker: Broker) -> None:
+def test_a_handler_in_threads_sees_each_message_once(broker: EmbeddedBroker) -> None:
     fill(broker, 400)
     seen: list[int] = []
     lock = threading.Lock()
@@ -308,7 +308,7 @@ def test_a_handler_in_threads_sees_each_message_once(broker: Broker) -> None:
     assert sum(row.lag for row in broker.lag("c")) == 0
 
 
-def test_a_slow_message_holds_back_the_offset_not_the_others(broker: Broker) -> None:
+def test_a_slow_message_holds_back_the_offset_not_the_others(broker: EmbeddedBroker) -> None:
     fill(broker, 20, queues=1)
     go, seen = threading.Event(), []
 
@@ -328,7 +328,7 @@ def test_a_slow_message_holds_back_the_offset_not_the_others(broker: Broker) -> 
     assert broker.consumer_offset("t", "c", 0) == 20
 
 
-def test_orderly_keeps_each_queues_order_also_over_failures(broker: Broker) -> None:
+def test_orderly_keeps_each_queues_order_also_over_failures(broker: EmbeddedBroker) -> None:
     fill(broker, 24, queues=2)
     seen: dict[int, list[int]] = {0: [], 1: []}
     failed: list[bytes] = []
@@ -351,7 +351,7 @@ def test_orderly_keeps_each_queues_order_also_over_failures(broker: Broker) -> N
     assert failed == [b"4"]
 
 
-def test_orderly_gives_up_as_often_as_asked_for(broker: Broker) -> None:
+def test_orderly_gives_up_as_often_as_asked_for(broker: EmbeddedBroker) -> None:
     fill(broker, 3, queues=1)
     seen: list[int] = []
 
@@ -366,7 +366,7 @@ def test_orderly_gives_up_as_often_as_asked_for(broker: Broker) -> None:
     assert [letter.body for letter in broker.dead_letters("c")] == [b"1"]
 
 
-def test_closing_lets_running_handlers_finish(broker: Broker) -> None:
+def test_closing_lets_running_handlers_finish(broker: EmbeddedBroker) -> None:
     fill(broker, 50, queues=1)
     begun, finished = threading.Event(), []
 
@@ -389,7 +389,7 @@ def test_closing_lets_running_handlers_finish(broker: Broker) -> None:
         consumer.run(handle)
 
 
-def test_a_handler_may_close_its_own_consumer(broker: Broker) -> None:
+def test_a_handler_may_close_its_own_consumer(broker: EmbeddedBroker) -> None:
     fill(broker, 5, queues=1)
     consumer = broker.consumer("c", "t")
     consumer.run(lambda _: consumer.close(), threads=1)
@@ -397,7 +397,7 @@ def test_a_handler_may_close_its_own_consumer(broker: Broker) -> None:
     assert broker.consumer_offset("t", "c", 0) == 1
 
 
-def test_what_ends_the_program_ends_the_run(broker: Broker) -> None:
+def test_what_ends_the_program_ends_the_run(broker: EmbeddedBroker) -> None:
     fill(broker, 5, queues=1)
 
     def handle(message: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from txstore import (
-    Broker,
+    EmbeddedBroker,
     InvalidNameError,
     LocalTransactionState,
     Message,
@@ -78,7 +78,7 @@ def test_a_closed_producer_says_so() -> None:
             call()
 
 
-def test_more_queues_are_used_at_once(broker: Broker) -> None:
+def test_more_queues_are_used_at_once(broker: EmbeddedBroker) -> None:
     producer = broker.producer("g")
     producer.send(Message("t", b"x"))
     broker.create_topic("t", 8)

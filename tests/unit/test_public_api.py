@@ -6,7 +6,7 @@ import logging
 import pytest
 
 import txstore
-from txstore import Broker, Message
+from txstore import EmbeddedBroker, Message
 from txstore.interface import BrokerInterface
 from txstore.testing import FakeBroker
 
@@ -38,7 +38,7 @@ def test_brokers_fit_the_interface() -> None:
     assert takes(FakeBroker())
 
 
-def test_bodies_are_never_logged(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_bodies_are_never_logged(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "txstore")
     producer = broker.transaction_producer("g")
     producer.send(Message("t", b"hush-hush"))

@@ -11,14 +11,14 @@ import pytest
 
 import txstore
 from tests.unit.conftest import OpenStore
-from txstore import Broker, InvalidNameError, InvalidOptionError, Message, MessageNotFoundError, ReadOnlyError
+from txstore import EmbeddedBroker, InvalidNameError, InvalidOptionError, Message, MessageNotFoundError, ReadOnlyError
 from txstore._native import Store
-from txstore.broker import Broker as RawBroker
+from txstore.broker import EmbeddedBroker as RawBroker
 from txstore.config import BrokerConfig
 from txstore.queries import Queries
 
 
-def sent(broker: Broker, count: int) -> list[txstore.SentMessage]:
+def sent(broker: EmbeddedBroker, count: int) -> list[txstore.SentMessage]:
     producer = broker.producer("shop")
     return [
         producer.send(Message("orders", str(number).encode(), keys=[f"o-{number % 10}", f"all-{number}"]))
@@ -26,7 +26,7 @@ def sent(broker: Broker, count: int) -> list[txstore.SentMessage]:
     ]
 
 
-def test_by_unique_id_and_by_offset_id(broker: Broker) -> None:
+def test_by_unique_id_and_by_offset_id(broker: EmbeddedBroker) -> None:
     results = sent(broker, 9)
     for number in (0, 4, 8):
         for name in (results[number].message_id, results[number].offset_message_id):
@@ -43,7 +43,7 @@ def test_by_unique_id_and_by_offset_id(broker: Broker) -> None:
     assert broker.message(unmade.message_id).body == b"17"
 
 
-def test_by_key_newest_first(broker: Broker) -> None:
+def test_by_key_newest_first(broker: EmbeddedBroker) -> None:
     sent(broker, 40)
     assert [message.body for message in broker.query("orders", "o-3")] == [b"33", b"23", b"13", b"3"]
     assert [message.body for message in broker.query("orders", "o-3", 2)] == [b"33", b"23"]
@@ -77,7 +77,7 @@ def test_by_time_is_what_reading_everything_finds(open_store: OpenStore) -> None
             assert [message.message_id for message in few] == wanted[:7]
 
 
-def test_a_topic_is_described(broker: Broker) -> None:
+def test_a_topic_is_described(broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 3)
     results = sent(broker, 7)
     with broker.consumer("shipping", "orders") as consumer:
@@ -92,7 +92,7 @@ def test_a_topic_is_described(broker: Broker) -> None:
     assert broker.describe_topic("empty").queues[0].newest is None
 
 
-def test_a_group_is_made_and_described(broker: Broker) -> None:
+def test_a_group_is_made_and_described(broker: EmbeddedBroker) -> None:
     broker.create_topic("orders")
     broker.create_group("shipping")
     broker.create_group("shipping")
@@ -121,7 +121,9 @@ def test_a_group_is_made_and_described(broker: Broker) -> None:
         lambda broker: broker.describe_topic("nope"),
     ],
 )
-def test_an_unknown_topic_is_named_with_those_that_are(broker: Broker, call: Callable[[Broker], object]) -> None:
+def test_an_unknown_topic_is_named_with_those_that_are(
+    broker: EmbeddedBroker, call: Callable[[EmbeddedBroker], object]
+) -> None:
     broker.create_topic("orders")
     broker.create_topic("paid")
     with pytest.raises(InvalidNameError, match="no topic nope\nhint: the topics are orders, paid"):
@@ -129,7 +131,7 @@ def test_an_unknown_topic_is_named_with_those_that_are(broker: Broker, call: Cal
     assert broker.topics() == ["orders", "paid"], "asking makes none"
 
 
-def test_times_and_numbers_that_are_none(broker: Broker) -> None:
+def test_times_and_numbers_that_are_none(broker: EmbeddedBroker) -> None:
     broker.create_topic("orders")
     now = datetime.now(UTC)
     with pytest.raises(InvalidOptionError, match="must be a datetime with a time zone"):
@@ -141,7 +143,7 @@ def test_times_and_numbers_that_are_none(broker: Broker) -> None:
             broker.query("orders", "key", bad)
 
 
-def test_a_reader_sees_what_came_since(broker: Broker) -> None:
+def test_a_reader_sees_what_came_since(broker: EmbeddedBroker) -> None:
     """Topics, messages and offsets of the writer, without opening again."""
     with txstore.open(broker.path, read_only=True) as reader:
         results = sent(broker, 6)
@@ -165,7 +167,7 @@ def test_without_housekeeping_nothing_is_done_beside(tmp_path: Path) -> None:
     assert store.closed
 
 
-def test_queries_hold_what_they_are_given(broker: Broker) -> None:
+def test_queries_hold_what_they_are_given(broker: EmbeddedBroker) -> None:
     """The room asks for topics each time, so that one made later is known."""
     topics: list[str] = []
     queries = Queries(broker.store, lambda: topics)

@@ -17,7 +17,7 @@ import pytest
 import txstore
 from tests.damage import overwrite_record
 from tests.waiting import eventually
-from txstore import Broker, Message
+from txstore import EmbeddedBroker, Message
 from txstore._native import FrameReader, batch_body, decode_records, encode_request, properties_text
 from txstore.errors import (
     BrokerBusyError,
@@ -65,7 +65,7 @@ def test_what_is_no_frame_is_said(frame: bytes) -> None:
         FrameReader().feed(frame)
 
 
-def test_records_of_an_answer_are_the_brokers_own(broker: Broker) -> None:
+def test_records_of_an_answer_are_the_brokers_own(broker: EmbeddedBroker) -> None:
     producer = broker.producer("p")
     sent = [producer.send(Message("t", str(n).encode(), tags="a"), queue_id=0) for n in range(3)]
     stored, _ = broker.read("t", 0, 0)
@@ -292,14 +292,14 @@ def test_a_thread_is_left_by_no_connection_that_failed(answering: Any) -> None:
 
 
 @pytest.fixture
-def served(broker: Broker) -> Iterator[str]:
+def served(broker: EmbeddedBroker) -> Iterator[str]:
     """The test's store, to be connected to."""
     with txstore.serve(broker, listen="127.0.0.1:0", name_server=None) as server:
         assert server.address is not None
         yield server.address
 
 
-def test_a_socket_is_an_address_and_all_goes_through_it(broker: Broker, tmp_path: Path) -> None:
+def test_a_socket_is_an_address_and_all_goes_through_it(broker: EmbeddedBroker, tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with (
         txstore.serve(broker, listen=None, name_server=None, unix=path),
@@ -314,7 +314,7 @@ def test_a_socket_is_an_address_and_all_goes_through_it(broker: Broker, tmp_path
 
 @pytest.mark.parametrize("tags", [None, "paid"])
 def test_a_consumer_reports_a_damaged_record_and_goes_on(
-    broker: Broker, served: str, caplog: pytest.LogCaptureFixture, tags: str | None
+    broker: EmbeddedBroker, served: str, caplog: pytest.LogCaptureFixture, tags: str | None
 ) -> None:
     """The server says which message is damaged, and where the queue continues. With tags, others are skipped first."""
     damaged = {7, 8, 39}
@@ -424,7 +424,7 @@ def test_a_client_that_is_named_twice_is_one(served: str, monkeypatch: pytest.Mo
             assert consumer.queue_ids == (0, 1, 2, 3)
 
 
-def test_a_broker_that_moves_is_followed_and_left_at_its_old_place(answering: Any, broker: Broker) -> None:
+def test_a_broker_that_moves_is_followed_and_left_at_its_old_place(answering: Any, broker: EmbeddedBroker) -> None:
     """The same broker listens at two addresses; the name server tells first the one, then the other."""
     with txstore.serve(broker, listen="127.0.0.1:0", name_server="127.0.0.1:0") as server:
         places = [str(server.address), str(server.name_server)]
@@ -475,7 +475,7 @@ def test_a_forked_child_is_told_to_connect_itself(served: str) -> None:
         assert producer.send(Message("t", b"y")).message_id
 
 
-def test_what_was_sent_is_in_the_store_as_its_own(broker: Broker, served: str) -> None:
+def test_what_was_sent_is_in_the_store_as_its_own(broker: EmbeddedBroker, served: str) -> None:
     with txstore.connect(served) as remote:
         sent = remote.producer("p").send(Message("t", b"17", tags="a", keys="k"))
         found = broker.message(sent.message_id, topic="t")
@@ -487,7 +487,7 @@ def test_what_was_sent_is_in_the_store_as_its_own(broker: Broker, served: str) -
         assert broker.transaction(tx.transaction_id).state == "rolled_back"
 
 
-def test_an_end_that_was_made_elsewhere_is_refused(broker: Broker, served: str) -> None:
+def test_an_end_that_was_made_elsewhere_is_refused(broker: EmbeddedBroker, served: str) -> None:
     """The client does not know it, so the broker says it."""
     with txstore.connect(served) as remote:
         tx = remote.transaction_producer("g").transaction(Message("t", b"17")).__enter__()

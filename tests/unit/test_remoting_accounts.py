@@ -46,7 +46,7 @@ from tests.remoting_requests import (
 )
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
-from txstore import Broker, LocalTransactionState, Message, Server, ServerConfig, errors
+from txstore import EmbeddedBroker, LocalTransactionState, Message, Server, ServerConfig, errors
 from txstore.remoting.codes import ResponseCode
 from txstore.remoting.options import ConnectConfig
 from txstore.remoting.server.secrets import Account, Secrets, TlsFiles, parse_accounts
@@ -80,7 +80,7 @@ def accounts(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(broker: Broker, accounts: Path) -> Iterator[Server]:
+def server(broker: EmbeddedBroker, accounts: Path) -> Iterator[Server]:
     with Server(broker, ServerConfig("127.0.0.1:0", name_server="127.0.0.1:0", accounts=accounts)) as server:
         yield server
 
@@ -92,7 +92,7 @@ def wire(server: Server, who: str | None, *, secret: str | None = None, binary: 
     return Wire(server.address, account=account, binary=binary)
 
 
-def stored(broker: Broker) -> list[bytes]:
+def stored(broker: EmbeddedBroker) -> list[bytes]:
     return [message.body for message in broker.store.scan(0, 1000)[0]]
 
 
@@ -130,7 +130,7 @@ def beat(topic: object, group: object) -> bytes:
 
 
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
-def test_what_is_signed_is_done(server: Server, broker: Broker, binary: bool) -> None:
+def test_what_is_signed_is_done(server: Server, broker: EmbeddedBroker, binary: bool) -> None:
     with wire(server, "shop-app", binary=binary) as shop:
         assert shop.call(SEND_V2, sending(text="KEYS\x01käse\x02"), "füße".encode()).code == 0
         assert shop.call(SEND_V2, sending(), b"x").code == 0
@@ -168,7 +168,7 @@ def tampered() -> dict[str, Callable[[dict[str, Any], bytes], tuple[dict[str, An
 
 @pytest.mark.parametrize("name", tampered())
 def test_what_is_tampered_with_is_not_done(
-    server: Server, broker: Broker, caplog: pytest.LogCaptureFixture, name: str
+    server: Server, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     fields = signed(sending(), b"x", "shop-app", SECRETS["shop-app"])
     with wire(server, None) as line:
@@ -192,14 +192,14 @@ def test_what_is_tampered_with_is_not_done(
     assert not any(secret in said for secret in (*SECRETS.values(), fields.get("Signature") or "?"))
 
 
-def test_a_wrong_secret_is_none(server: Server, broker: Broker) -> None:
+def test_a_wrong_secret_is_none(server: Server, broker: EmbeddedBroker) -> None:
     for secret in ("", "secret-of-reader", SECRETS["shop-app"] + "!", SECRETS["shop-app"][:-1]):
         with wire(server, "shop-app", secret=secret) as line:
             assert line.call(SEND_V2, sending(), b"x").code == DENIED
     assert stored(broker) == []
 
 
-def test_an_answer_that_nobody_asked_for_is_no_way_in(server: Server, broker: Broker) -> None:
+def test_an_answer_that_nobody_asked_for_is_no_way_in(server: Server, broker: EmbeddedBroker) -> None:
     """A response needs no signature, so its code is not looked at."""
     with wire(server, "shop-app") as shop:
         header = json_header(SEND_V2, sending(), 77, flag=1)
@@ -208,7 +208,7 @@ def test_an_answer_that_nobody_asked_for_is_no_way_in(server: Server, broker: Br
     assert stored(broker) == [b"y"]
 
 
-def test_a_socket_of_this_machine_needs_it_too(broker: Broker, accounts: Path, tmp_path: Path) -> None:
+def test_a_socket_of_this_machine_needs_it_too(broker: EmbeddedBroker, accounts: Path, tmp_path: Path) -> None:
     place = str(tmp_path / "socket")
     with Server(broker, ServerConfig(None, place, None, accounts=accounts)), Wire(place) as line:
         assert line.call(SEND_V2, sending(), b"x").code == DENIED
@@ -269,7 +269,7 @@ CASES: dict[str, tuple[str, int, dict[str, Any], bytes, bool]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_account_does_what_it_may(server: Server, broker: Broker, name: str) -> None:
+def test_an_account_does_what_it_may(server: Server, broker: EmbeddedBroker, name: str) -> None:
     who, code, fields, body, allowed = CASES[name]
     for topic in ("orders", "secret", "paid"):
         broker.create_topic(topic, 4)
@@ -284,7 +284,7 @@ def test_an_account_does_what_it_may(server: Server, broker: Broker, name: str) 
         assert line.call(code, fields, body).code != DENIED
 
 
-def test_nobody_is_let_where_no_client_may(server: Server, broker: Broker) -> None:
+def test_nobody_is_let_where_no_client_may(server: Server, broker: EmbeddedBroker) -> None:
     """An administrator neither."""
     with wire(server, "operator") as line:
         assert line.call(SEND_V2, sending("RMQ_SYS_TRANS_HALF_TOPIC"), b"x").code == DENIED
@@ -293,7 +293,7 @@ def test_nobody_is_let_where_no_client_may(server: Server, broker: Broker) -> No
     assert stored(broker) == []
 
 
-def test_an_end_needs_the_half_s_own_topic(server: Server, broker: Broker) -> None:
+def test_an_end_needs_the_half_s_own_topic(server: Server, broker: EmbeddedBroker) -> None:
     """Whatever topic the end itself names; so who may not send there neither commits nor rolls back."""
     with wire(server, "operator") as line:
         elsewhere = line.call(SEND_V2, sending("elsewhere", HALF), b"tx")
@@ -312,7 +312,7 @@ def test_an_end_needs_the_half_s_own_topic(server: Server, broker: Broker) -> No
     assert server.counters()["ends_committed"] == 1
 
 
-def test_a_place_of_the_log_shows_what_its_topic_shows(server: Server, broker: Broker) -> None:
+def test_a_place_of_the_log_shows_what_its_topic_shows(server: Server, broker: EmbeddedBroker) -> None:
     """Whatever topic the request names; a message handed back by its place would come again to who hands it back."""
     broker.create_group("shipping")
     places = {topic: broker.append(Message(topic, b"x"), 0).physical_offset for topic in ("secret", "orders")}
@@ -326,7 +326,7 @@ def test_a_place_of_the_log_shows_what_its_topic_shows(server: Server, broker: B
         assert reader.call(BACK, own).code == DENIED
 
 
-def test_what_was_given_up_is_for_administrators(server: Server, broker: Broker) -> None:
+def test_what_was_given_up_is_for_administrators(server: Server, broker: EmbeddedBroker) -> None:
     with wire(server, "shop-app") as shop, wire(server, "reader-app") as reader, wire(server, "operator") as operator:
         sent = shop.call(SEND_V2, sending(text=HALF), b"tx")
         half = int(sent.fields["msgId"][-16:], 16)
@@ -411,7 +411,9 @@ def test_our_clients_keep_the_secret() -> None:
 # The file -------------------------------------------------------------------------------------------------------------
 
 
-def test_accounts_change_while_it_serves(broker: Broker, accounts: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_accounts_change_while_it_serves(
+    broker: EmbeddedBroker, accounts: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """By itself, within ten seconds of this clock; a file that is no good changes nothing."""
     now = [0.0]
     config = ServerConfig("127.0.0.1:0", name_server=None, accounts=accounts)
@@ -436,7 +438,7 @@ def test_accounts_change_while_it_serves(broker: Broker, accounts: Path, caplog:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o777])
-def test_a_file_that_others_may_touch_is_refused(broker: Broker, accounts: Path, mode: int) -> None:
+def test_a_file_that_others_may_touch_is_refused(broker: EmbeddedBroker, accounts: Path, mode: int) -> None:
     accounts.chmod(mode)
     with pytest.raises(errors.InvalidOptionError, match=f"mode {mode:04o}.*\nhint: chmod 600"):
         Server(broker, ServerConfig("127.0.0.1:0", name_server=None, accounts=accounts))
@@ -465,7 +467,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_file_that_is_no_good_is_said_so(broker: Broker, accounts: Path, name: str) -> None:
+def test_a_file_that_is_no_good_is_said_so(broker: EmbeddedBroker, accounts: Path, name: str) -> None:
     text, told = BAD[name]
     accounts.write_text(text)
     with pytest.raises(errors.InvalidOptionError, match=told) as caught:

@@ -50,7 +50,7 @@ from tests.remoting_requests import (
 )
 from tests.unit.conftest import SMALL, OpenStore
 from tests.waiting import eventually
-from txstore import Broker, Server, ServerConfig, StoredMessage, errors
+from txstore import EmbeddedBroker, Server, ServerConfig, StoredMessage, errors
 from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.remoting.server.queries import Queries
 from txstore.remoting.server.request import Reply, Request
@@ -59,12 +59,12 @@ ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
 
 
 @pytest.fixture
-def server(broker: Broker) -> Iterator[Server]:
+def server(broker: EmbeddedBroker) -> Iterator[Server]:
     with Server(broker, ANY) as server:
         yield server
 
 
-def stored(broker: Broker) -> list[StoredMessage]:
+def stored(broker: EmbeddedBroker) -> list[StoredMessage]:
     """All that stands in the log."""
     return broker.store.scan(0, 1000)[0]
 
@@ -73,7 +73,7 @@ def stored(broker: Broker) -> list[StoredMessage]:
 
 
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
-def test_a_message_is_sent_and_pulled(server: Server, broker: Broker, binary: bool) -> None:
+def test_a_message_is_sent_and_pulled(server: Server, broker: EmbeddedBroker, binary: bool) -> None:
     assert server.address is not None
     with Wire(server.address, binary=binary) as wire:
         text = properties(UNIQ_KEY="ABC", TAGS="paid", KEYS="k1 k2", mine="1")
@@ -90,7 +90,7 @@ def test_a_message_is_sent_and_pulled(server: Server, broker: Broker, binary: bo
     assert [found.message_id for found in broker.query("orders", "k2")] == ["ABC"]
 
 
-def test_the_long_names_of_old_clients_are_read(wire: Wire, broker: Broker) -> None:
+def test_the_long_names_of_old_clients_are_read(wire: Wire, broker: EmbeddedBroker) -> None:
     fields = {
         "producerGroup": "g", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "queueId": -1,
         "sysFlag": 0, "bornTimestamp": 1, "flag": 0, "properties": "TAGS\x01x",
@@ -101,7 +101,7 @@ def test_the_long_names_of_old_clients_are_read(wire: Wire, broker: Broker) -> N
     assert (message.body, message.tags) == (b"old", "x")
 
 
-def test_a_batch_is_stored_whole(wire: Wire, broker: Broker) -> None:
+def test_a_batch_is_stored_whole(wire: Wire, broker: EmbeddedBroker) -> None:
     def part(body: bytes, text: str) -> bytes:
         rest = struct.pack(">IIII", 0, 0, 5, len(body)) + body + struct.pack(">H", len(text)) + text.encode()
         return struct.pack(">I", len(rest) + 4) + rest
@@ -117,7 +117,7 @@ def test_a_batch_is_stored_whole(wire: Wire, broker: Broker) -> None:
     assert len(stored(broker)) == before
 
 
-def test_a_transaction_is_committed_once(wire: Wire, broker: Broker) -> None:
+def test_a_transaction_is_committed_once(wire: Wire, broker: EmbeddedBroker) -> None:
     sent = wire.call(SEND_V2, half(), b"tx")
     assert (sent.code, sent.fields["transactionId"]) == (0, "ID1")
     assert broker.read("orders", 0, 0)[0] == []
@@ -132,13 +132,13 @@ def test_a_transaction_is_committed_once(wire: Wire, broker: Broker) -> None:
     assert (message.body, message.transaction_id) == (b"tx", "ID1")
 
 
-def test_a_half_that_is_sent_again_is_the_same(wire: Wire, broker: Broker) -> None:
+def test_a_half_that_is_sent_again_is_the_same(wire: Wire, broker: EmbeddedBroker) -> None:
     first, again = wire.call(SEND_V2, half(), b"tx"), wire.call(SEND_V2, half(), b"tx")
     assert first.fields == again.fields
     assert len(broker.transactions()) == 1
 
 
-def test_a_forged_end_changes_nothing(wire: Wire, server: Server, broker: Broker) -> None:
+def test_a_forged_end_changes_nothing(wire: Wire, server: Server, broker: EmbeddedBroker) -> None:
     sent = wire.call(SEND_V2, half(), b"tx")
     place = int(sent.fields["msgId"][-16:], 16)
     forged: list[dict[str, Any]] = [
@@ -160,7 +160,7 @@ def test_a_forged_end_changes_nothing(wire: Wire, server: Server, broker: Broker
     assert refused == {"wrong_group": 1, "not_found": 4, "contrary": 0, "failed": 0}
 
 
-def test_an_end_that_nobody_waits_for_is_not_answered(wire: Wire, broker: Broker) -> None:
+def test_an_end_that_nobody_waits_for_is_not_answered(wire: Wire, broker: EmbeddedBroker) -> None:
     sent = wire.call(SEND_V2, half(), b"tx")
     wire.write(END, ending(sent, ROLLBACK), one_way=True)
     assert wire.call(MAX_OFFSET, {"topic": "orders", "queueId": 0}).fields["offset"] == "0"
@@ -205,7 +205,7 @@ def test_when_a_producer_dies_another_of_its_group_is_asked(open_store: OpenStor
 # Pulling --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_held_pull_is_answered_when_a_message_comes(wire: Wire, broker: Broker) -> None:
+def test_a_held_pull_is_answered_when_a_message_comes(wire: Wire, broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 4)
     opaque = wire.write(PULL, pulling(sysFlag=6, suspendTimeoutMillis=30_000))
     timer = threading.Timer(0.2, lambda: broker.append(txstore.Message("orders", b"late"), 0))
@@ -217,7 +217,7 @@ def test_a_held_pull_is_answered_when_a_message_comes(wire: Wire, broker: Broker
     timer.join()
 
 
-def test_a_held_pull_ends_with_its_time(wire: Wire, broker: Broker) -> None:
+def test_a_held_pull_ends_with_its_time(wire: Wire, broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 4)
     assert wire.call(PULL, pulling(sysFlag=6, suspendTimeoutMillis=100)).code == ResponseCode.PULL_NOT_FOUND
     broker.append(txstore.Message("orders", b"x", tags="b"), 0)
@@ -225,7 +225,7 @@ def test_a_held_pull_ends_with_its_time(wire: Wire, broker: Broker) -> None:
     assert (passed.code, passed.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "1")
 
 
-def test_tags_select(wire: Wire, broker: Broker) -> None:
+def test_tags_select(wire: Wire, broker: EmbeddedBroker) -> None:
     for number, tag in enumerate("abcab"):
         wire.call(SEND_V2, sending(text=properties(TAGS=tag)), b"%d" % number)
     pulled = wire.call(PULL, pulling(subscription="a || c"))
@@ -261,7 +261,7 @@ def test_members_that_started_at_different_times_all_read(wire: Wire, server: Se
         assert wire.call(PULL, pulling(sysFlag=0, subVersion=1)).code == 0
 
 
-def test_a_pull_acknowledges(wire: Wire, broker: Broker) -> None:
+def test_a_pull_acknowledges(wire: Wire, broker: EmbeddedBroker) -> None:
     wire.call(SEND_V2, sending(), b"x")
     wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
     wire.call(PULL, pulling(queue_offset=1, sysFlag=7, commitOffset=1, suspendTimeoutMillis=1))
@@ -269,7 +269,7 @@ def test_a_pull_acknowledges(wire: Wire, broker: Broker) -> None:
     assert wire.call(QUERY_OFFSET, {"consumerGroup": "c", "topic": "orders", "queueId": 0}).fields["offset"] == "1"
 
 
-def test_handed_back_messages_come_again_and_die_in_the_end(wire: Wire, broker: Broker) -> None:
+def test_handed_back_messages_come_again_and_die_in_the_end(wire: Wire, broker: EmbeddedBroker) -> None:
     sent = wire.call(SEND_V2, sending(), b"x")
     wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
     assert broker.read_queues("%RETRY%c") == (0,)
@@ -284,7 +284,7 @@ def test_handed_back_messages_come_again_and_die_in_the_end(wire: Wire, broker: 
     assert wire.call(BACK, back | {"offset": 2**62}).code == ResponseCode.QUERY_NOT_FOUND
 
 
-def test_retries_that_were_read_keep_no_file(wire: Wire, broker: Broker) -> None:
+def test_retries_that_were_read_keep_no_file(wire: Wire, broker: EmbeddedBroker) -> None:
     """Retention goes by the slowest offset in a queue, under whatever name."""
     sent = wire.call(SEND_V2, sending(), b"x")
     wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
@@ -317,7 +317,7 @@ def test_members_of_a_group_hear_of_each_other(server: Server) -> None:
         assert one.call(MEMBERS, {"consumerGroup": "c"}).code == ResponseCode.SYSTEM_ERROR
 
 
-def test_a_queue_is_locked_by_one(wire: Wire, broker: Broker) -> None:
+def test_a_queue_is_locked_by_one(wire: Wire, broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 4)
     broker.create_group("c")
 
@@ -331,7 +331,7 @@ def test_a_queue_is_locked_by_one(wire: Wire, broker: Broker) -> None:
     assert len(json.loads(wire.call(LOCK, {}, asked("c2")).body)["lockOKMQSet"]) == 1
 
 
-def test_routes_name_this_broker(wire: Wire, server: Server, broker: Broker) -> None:
+def test_routes_name_this_broker(wire: Wire, server: Server, broker: EmbeddedBroker) -> None:
     assert wire.call(ROUTE, {"topic": "orders"}).code == ResponseCode.TOPIC_NOT_EXIST
     broker.create_topic("orders", 3)
     route = json.loads(wire.call(ROUTE, {"topic": "orders"}).body)
@@ -342,14 +342,14 @@ def test_routes_name_this_broker(wire: Wire, server: Server, broker: Broker) -> 
     assert json.loads(wire.call(ROUTE, {"topic": "TBW102"}).body)["queueDatas"][0]["perm"] == 7
 
 
-def test_a_topic_that_grows_here_grows_there(wire: Wire, broker: Broker) -> None:
+def test_a_topic_that_grows_here_grows_there(wire: Wire, broker: EmbeddedBroker) -> None:
     assert wire.call(SEND_V2, sending(queue_id=1), b"x").code == 0
     assert wire.call(SEND_V2, sending(queue_id=4), b"x").code == ResponseCode.INVALID_PARAMETER
     broker.create_topic("orders", 5)
     assert wire.call(SEND_V2, sending(queue_id=4), b"x").code == 0
 
 
-def test_a_topic_is_deleted_when_nobody_reads_it(wire: Wire, broker: Broker) -> None:
+def test_a_topic_is_deleted_when_nobody_reads_it(wire: Wire, broker: EmbeddedBroker) -> None:
     assert wire.call(SEND_V2, sending(), b"x").code == 0
     assert wire.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
     assert wire.call(DELETE_TOPIC, {"topic": "orders"}).code == ResponseCode.SYSTEM_ERROR
@@ -381,7 +381,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_a_frame_that_is_none_ends_the_connection(server: Server, broker: Broker, name: str) -> None:
+def test_a_frame_that_is_none_ends_the_connection(server: Server, broker: EmbeddedBroker, name: str) -> None:
     assert server.address is not None
     with Wire(server.address) as wire:
         wire.socket.sendall(MALFORMED[name])
@@ -393,7 +393,7 @@ def test_a_frame_that_is_none_ends_the_connection(server: Server, broker: Broker
     assert [message.body for message in stored(broker)] == [b"others go on"]
 
 
-def test_half_a_frame_stores_nothing(server: Server, broker: Broker) -> None:
+def test_half_a_frame_stores_nothing(server: Server, broker: EmbeddedBroker) -> None:
     assert server.address is not None
     whole = frame(json_header(SEND_V2, sending(), 1), b"never whole")
     with Wire(server.address) as wire:
@@ -437,7 +437,7 @@ REFUSED: dict[str, tuple[int, dict[str, Any], bytes, int]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_request_that_cannot_be_is_answered_so(wire: Wire, broker: Broker, name: str) -> None:
+def test_a_request_that_cannot_be_is_answered_so(wire: Wire, broker: EmbeddedBroker, name: str) -> None:
     code, fields, body, told = REFUSED[name]
     answer = wire.call(code, fields, body)
     assert answer.code == told
@@ -446,7 +446,7 @@ def test_a_request_that_cannot_be_is_answered_so(wire: Wire, broker: Broker, nam
     assert wire.call(ROUTE, {"topic": "TBW102"}).code == 0, "the connection goes on"
 
 
-def test_what_the_engine_sets_no_client_sets(wire: Wire, broker: Broker) -> None:
+def test_what_the_engine_sets_no_client_sets(wire: Wire, broker: EmbeddedBroker) -> None:
     text = properties(REAL_TOPIC="other", REAL_QID="3", __transactionId__="x", PGROUP="p", mine="1")
     assert wire.call(SEND_V2, sending(text=text, f=8 | 16 | 32), b"x").code == 0
     (message,), _ = broker.read("orders", 0, 0)
@@ -464,7 +464,7 @@ def test_what_is_not_known_is_not_made_where_that_is_off(open_store: OpenStore) 
             assert wire.call(ROUTE, {"topic": "TBW102"}).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_a_client_that_does_not_read_is_not_listened_to(server: Server, broker: Broker) -> None:
+def test_a_client_that_does_not_read_is_not_listened_to(server: Server, broker: EmbeddedBroker) -> None:
     """What waits for it is bounded, and nobody else waits."""
     assert server.address is not None
     broker.create_topic("orders", 1)
@@ -484,7 +484,7 @@ def test_a_client_that_does_not_read_is_not_listened_to(server: Server, broker: 
 # Listening ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_of_this_machine_is_listened_at(broker: Broker, tmp_path: Path) -> None:
+def test_a_file_of_this_machine_is_listened_at(broker: EmbeddedBroker, tmp_path: Path) -> None:
     place = tmp_path / "socket"
     for _ in range(2):
         with Server(broker, ServerConfig(listen=None, name_server=None, unix=place)) as server:
@@ -501,7 +501,9 @@ def test_a_file_of_this_machine_is_listened_at(broker: Broker, tmp_path: Path) -
     assert place.read_text() == "somebody's notes"
 
 
-def test_the_file_is_never_open_to_others(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_never_open_to_others(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not even before its mode is set, and in a process whose files are."""
     place, seen, chmod = tmp_path / "socket", list[int](), Path.chmod
 
@@ -519,7 +521,7 @@ def test_the_file_is_never_open_to_others(broker: Broker, tmp_path: Path, monkey
     assert seen == [0]
 
 
-def test_an_address_in_use_is_said_so(server: Server, broker: Broker) -> None:
+def test_an_address_in_use_is_said_so(server: Server, broker: EmbeddedBroker) -> None:
     with pytest.raises(errors.StoreIOError, match="another server listens there") as caught:
         Server(broker, ServerConfig(listen=server.address, name_server=None))
     assert caught.value.errno == 98
@@ -527,7 +529,7 @@ def test_an_address_in_use_is_said_so(server: Server, broker: Broker) -> None:
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("option", ["idle_time_out", "first_frame_time_out", "frame_time_out", "unread_time_out"])
-def test_a_time_that_cannot_be_is_said_so(broker: Broker, option: str, seconds: float) -> None:
+def test_a_time_that_cannot_be_is_said_so(broker: EmbeddedBroker, option: str, seconds: float) -> None:
     config = dataclasses.replace(ANY, **{option: seconds})  # type: ignore[arg-type]
     with pytest.raises(errors.InvalidOptionError, match=f"{option}: expected a finite number of seconds, 0 or more"):
         Server(broker, config)
@@ -542,12 +544,12 @@ def test_a_time_that_cannot_be_is_said_so(broker: Broker, option: str, seconds: 
         ServerConfig(listen="0.0.0.0:0"),
     ],
 )
-def test_a_place_that_cannot_be_is_said_so(broker: Broker, config: ServerConfig) -> None:
+def test_a_place_that_cannot_be_is_said_so(broker: EmbeddedBroker, config: ServerConfig) -> None:
     with pytest.raises(errors.InvalidOptionError, match="hint:"):
         Server(broker, config)
 
 
-def test_closing_answers_what_is_in_hand(broker: Broker) -> None:
+def test_closing_answers_what_is_in_hand(broker: EmbeddedBroker) -> None:
     server = Server(broker, ANY)
     assert server.address is not None
     broker.create_topic("orders", 1)
@@ -563,7 +565,7 @@ def test_closing_answers_what_is_in_hand(broker: Broker) -> None:
     assert not broker.closed
 
 
-def test_closing_discards_slow_requests_that_wait(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_discards_slow_requests_that_wait(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their clients are gone, and there may be a thousand of them. Those that run are waited for."""
     running, go_on = threading.Semaphore(0), threading.Event()
     ended: list[str] = []
@@ -628,7 +630,7 @@ def test_sync_flush_answers_when_it_is_on_disk(open_store: OpenStore) -> None:
     assert len(stored(broker)) == 203
 
 
-def test_health_and_readiness_are_told_over_http(broker: Broker) -> None:
+def test_health_and_readiness_are_told_over_http(broker: EmbeddedBroker) -> None:
     def get(path: str) -> int:
         line = http.client.HTTPConnection(str(serving.metrics), timeout=5)
         line.request("GET", path)

@@ -22,7 +22,7 @@ import txstore.aio
 from tests.certificates import Authority, Pair
 from tests.frames import Response, Wire
 from tests.waiting import eventually
-from txstore import Broker, LocalTransactionState, Message, Server, ServerConfig, errors
+from txstore import EmbeddedBroker, LocalTransactionState, Message, Server, ServerConfig, errors
 from txstore.remoting.server.secrets import Secrets, TlsFiles
 from txstore.remoting.server.server import _warn
 
@@ -46,7 +46,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @contextmanager
-def serving(broker: Broker, pair: Pair, **options: Any) -> Iterator[Server]:
+def serving(broker: EmbeddedBroker, pair: Pair, **options: Any) -> Iterator[Server]:
     config = ServerConfig("127.0.0.1:0", name_server="127.0.0.1:0", **pair.options, **options)
     with Server(broker, config) as server:
         yield server
@@ -59,7 +59,7 @@ def sends(address: str | None, tls: ssl.SSLContext | None) -> Response:
         return wire.call(SEND_V2, SENDING, b"x")
 
 
-def stored(broker: Broker) -> int:
+def stored(broker: EmbeddedBroker) -> int:
     return len(broker.store.scan(0, 1000)[0])
 
 
@@ -67,7 +67,7 @@ def stored(broker: Broker) -> int:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_messages_go_both_ways(broker: Broker, authority: Authority, version: ssl.TLSVersion) -> None:
+def test_messages_go_both_ways(broker: EmbeddedBroker, authority: Authority, version: ssl.TLSVersion) -> None:
     context = authority.context()
     context.maximum_version = context.minimum_version = version
     with serving(broker, authority.pair()) as server:
@@ -79,7 +79,7 @@ def test_messages_go_both_ways(broker: Broker, authority: Authority, version: ss
         assert server.counters()["handshakes_failed"] == 0
 
 
-def test_much_goes_through_though_it_is_read_late(broker: Broker, authority: Authority) -> None:
+def test_much_goes_through_though_it_is_read_late(broker: EmbeddedBroker, authority: Authority) -> None:
     """More than sockets and TLS hold: what is left is written when the client reads."""
     broker.create_topic("orders", 1)
     for number in range(8):
@@ -104,7 +104,7 @@ def check(message: object) -> LocalTransactionState:
 
 
 @pytest.mark.parametrize("way", ["file", "context"])
-def test_our_clients_speak_it(broker: Broker, authority: Authority, way: str) -> None:
+def test_our_clients_speak_it(broker: EmbeddedBroker, authority: Authority, way: str) -> None:
     tls = authority.file if way == "file" else authority.context()
 
     async def asynchronously(address: str) -> bytes:
@@ -133,7 +133,7 @@ async def _first(consumer: txstore.aio.Consumer, count: int) -> Any:
             return
 
 
-def test_permissive_takes_plain_ones_too(broker: Broker, authority: Authority) -> None:
+def test_permissive_takes_plain_ones_too(broker: EmbeddedBroker, authority: Authority) -> None:
     with serving(broker, authority.pair(), tls="permissive") as server:
         for tls in (None, authority.context()):
             assert sends(server.address, tls).code == 0
@@ -153,13 +153,13 @@ def test_permissive_is_warned_of_where_others_can_listen(
         assert ("plain connections are accepted" in caplog.text) == warned
 
 
-def test_a_socket_of_this_machine_stays_plain(broker: Broker, authority: Authority, tmp_path: Path) -> None:
+def test_a_socket_of_this_machine_stays_plain(broker: EmbeddedBroker, authority: Authority, tmp_path: Path) -> None:
     place = str(tmp_path / "socket")
     with serving(broker, authority.pair(), unix=place):
         assert sends(place, None).code == 0
 
 
-def test_new_files_are_for_new_connections(broker: Broker, authority: Authority, stranger: Authority) -> None:
+def test_new_files_are_for_new_connections(broker: EmbeddedBroker, authority: Authority, stranger: Authority) -> None:
     pair, other = authority.pair(), stranger.pair()
     with serving(broker, pair) as server:
         assert server.address is not None
@@ -180,7 +180,7 @@ def test_new_files_are_for_new_connections(broker: Broker, authority: Authority,
 # Who is not talked to -------------------------------------------------------------------------------------------------
 
 
-def test_plain_ones_are_refused(broker: Broker, authority: Authority) -> None:
+def test_plain_ones_are_refused(broker: EmbeddedBroker, authority: Authority) -> None:
     with serving(broker, authority.pair()) as server:
         assert server.address is not None
         with Wire(server.address) as wire, pytest.raises(ConnectionError):
@@ -195,7 +195,7 @@ def test_plain_ones_are_refused(broker: Broker, authority: Authority) -> None:
 
 
 def test_a_server_that_is_not_believed_is_not_told_anything(
-    broker: Broker, authority: Authority, stranger: Authority
+    broker: EmbeddedBroker, authority: Authority, stranger: Authority
 ) -> None:
     wrong = {
         "its authority as tls=FILE": serving(broker, stranger.pair()),
@@ -210,7 +210,7 @@ def test_a_server_that_is_not_believed_is_not_told_anything(
 
 
 def test_clients_show_a_certificate_where_that_is_wanted(
-    broker: Broker, authority: Authority, stranger: Authority
+    broker: EmbeddedBroker, authority: Authority, stranger: Authority
 ) -> None:
     with serving(broker, authority.pair(), tls_ca=authority.file) as server:
         assert sends(server.address, authority.context(authority.pair())).code == 0
@@ -225,7 +225,7 @@ def test_clients_show_a_certificate_where_that_is_wanted(
     assert stored(broker) == 2
 
 
-def test_half_a_handshake_is_not_waited_for(broker: Broker, authority: Authority) -> None:
+def test_half_a_handshake_is_not_waited_for(broker: EmbeddedBroker, authority: Authority) -> None:
     """Also one that comes byte by byte, or says nothing at all; others go on meanwhile."""
     hello = ssl.MemoryBIO()
     context = authority.context()
@@ -250,7 +250,7 @@ def test_half_a_handshake_is_not_waited_for(broker: Broker, authority: Authority
         eventually(lambda: server.counters()["handshakes_failed"] == 3)
 
 
-def test_what_is_no_handshake_ends_the_connection(broker: Broker, authority: Authority) -> None:
+def test_what_is_no_handshake_ends_the_connection(broker: EmbeddedBroker, authority: Authority) -> None:
     with serving(broker, authority.pair(), tls="permissive") as server:
         assert server.address is not None
         for garbage in (b"\x16\x03\x01\xff\xff" + b"x" * 70_000, b"\x16" + b"\0" * 100):
@@ -264,7 +264,7 @@ def test_what_is_no_handshake_ends_the_connection(broker: Broker, authority: Aut
         eventually(lambda: server.counters()["handshakes_failed"] == 2)
 
 
-def test_bytes_changed_on_the_way_end_the_connection(broker: Broker, authority: Authority) -> None:
+def test_bytes_changed_on_the_way_end_the_connection(broker: EmbeddedBroker, authority: Authority) -> None:
     with serving(broker, authority.pair()) as server:
         assert server.address is not None
         with Wire(server.address, tls=authority.context()) as wire:
@@ -277,7 +277,7 @@ def test_bytes_changed_on_the_way_end_the_connection(broker: Broker, authority: 
     assert stored(broker) == 1
 
 
-def test_closing_waits_for_no_handshake(broker: Broker, authority: Authority) -> None:
+def test_closing_waits_for_no_handshake(broker: EmbeddedBroker, authority: Authority) -> None:
     with serving(broker, authority.pair(), tls_handshake_time_out=600) as server:
         assert server.address is not None
         with Wire(server.address) as wire:
@@ -305,7 +305,9 @@ FILES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_files_that_are_no_good_are_said_so(broker: Broker, authority: Authority, tmp_path: Path, name: str) -> None:
+def test_files_that_are_no_good_are_said_so(
+    broker: EmbeddedBroker, authority: Authority, tmp_path: Path, name: str
+) -> None:
     changes, told = FILES[name]
     pair = authority.pair()
     torn = tmp_path / "torn.pem"
@@ -333,7 +335,7 @@ def test_a_client_says_what_is_wrong_with_its_file(tmp_path: Path) -> None:
 
 
 def test_an_account_is_revoked_though_a_certificate_is_bad(
-    broker: Broker, authority: Authority, tmp_path: Path
+    broker: EmbeddedBroker, authority: Authority, tmp_path: Path
 ) -> None:
     """A certificate that is half renewed keeps no account alive."""
     pair, accounts = authority.pair(), tmp_path / "accounts.toml"

@@ -80,13 +80,13 @@ def test_what_may_go_because_there_is_too_much() -> None:
     assert removable(young, 480, 0, few).read == 100
 
 
-def fill(broker: txstore.Broker, topic: str, count: int, size: int = 8_000) -> None:
+def fill(broker: txstore.EmbeddedBroker, topic: str, count: int, size: int = 8_000) -> None:
     producer = broker.producer("filler")
     for number in range(count):
         producer.send(Message(topic, number.to_bytes(4, "big") + b"x" * size), queue_id=0)
 
 
-def expire(broker: txstore.Broker, **options: Any) -> int:
+def expire(broker: txstore.EmbeddedBroker, **options: Any) -> int:
     """A round of retention now, as the thread makes it; where the log begins then."""
     config = BrokerConfig.from_options({"file_reserved_time": 1} | options)
     facts = [_Old(fact) for fact in broker.store.log_files(100)]
@@ -113,8 +113,8 @@ class _Aged:
 
 
 @pytest.fixture
-def broker(open_store: Any) -> txstore.Broker:
-    opened: txstore.Broker = open_store(**SMALL, **BY_HAND, transaction_check_interval=3600)
+def broker(open_store: Any) -> txstore.EmbeddedBroker:
+    opened: txstore.EmbeddedBroker = open_store(**SMALL, **BY_HAND, transaction_check_interval=3600)
     return opened
 
 
@@ -134,7 +134,7 @@ def test_old_files_go_by_themselves(open_store: Any) -> None:
     assert min(path.name for path in (Path(broker.path) / "commitlog").glob("0*")) != f"{0:020}"
 
 
-def test_4549_what_a_group_has_not_read_stays(broker: txstore.Broker, caplog: Any) -> None:
+def test_4549_what_a_group_has_not_read_stays(broker: txstore.EmbeddedBroker, caplog: Any) -> None:
     fill(broker, "t", 40)
     with broker.consumer("quick", "t") as quick, broker.consumer("slow", "t") as slow:
         slow.poll(3)
@@ -151,7 +151,7 @@ def test_4549_what_a_group_has_not_read_stays(broker: txstore.Broker, caplog: An
         assert expire(broker) > 2 * FILE
 
 
-def test_4549_what_pends_keeps_its_file_and_can_be_committed(broker: txstore.Broker, scripted: Any) -> None:
+def test_4549_what_pends_keeps_its_file_and_can_be_committed(broker: txstore.EmbeddedBroker, scripted: Any) -> None:
     fill(broker, "t", 10)
     producer = broker.transaction_producer("p", scripted())
     producer.send_in_transaction(Message("orders", b"pends"))
@@ -184,7 +184,7 @@ LATER: dict[str, Any] = SMALL | {"file_reserved_time": 1, "transaction_time_out"
 AT_ONCE: dict[str, Any] = LATER | {"transaction_time_out": 0, "transaction_check_interval": 0.05}
 
 
-def is_too_old(broker: txstore.Broker) -> bool:
+def is_too_old(broker: txstore.EmbeddedBroker) -> bool:
     (waiting,) = broker.transactions()
     return waiting.stored_age > timedelta(seconds=1)
 
@@ -221,7 +221,9 @@ def test_one_that_is_too_old_is_discarded_after_the_answer_unknown(open_store: A
     assert broker.transaction(sent.transaction_id).state is TransactionState.DISCARDED
 
 
-def test_unread_files_go_where_that_is_asked_for_and_consumers_are_told(broker: txstore.Broker, caplog: Any) -> None:
+def test_unread_files_go_where_that_is_asked_for_and_consumers_are_told(
+    broker: txstore.EmbeddedBroker, caplog: Any
+) -> None:
     fill(broker, "t", 40)
     with broker.consumer("slow", "t") as slow:
         assert len(slow.poll(1)) == 1
@@ -245,7 +247,7 @@ def test_too_much_goes_read_or_not(open_store: Any) -> None:
     assert log_bytes() > FILE
 
 
-def test_a_scan_of_the_log_begins_where_the_log_begins(broker: txstore.Broker) -> None:
+def test_a_scan_of_the_log_begins_where_the_log_begins(broker: txstore.EmbeddedBroker) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     fill(broker, "t", 40)
     before = pyarrow.table(txstore.scan(broker.path))
@@ -258,7 +260,7 @@ def test_a_scan_of_the_log_begins_where_the_log_begins(broker: txstore.Broker) -
     assert caught.value.minimum == begins
 
 
-def test_a_reader_in_another_handle_follows(broker: txstore.Broker) -> None:
+def test_a_reader_in_another_handle_follows(broker: txstore.EmbeddedBroker) -> None:
     fill(broker, "t", 40)
     with txstore.open(broker.path, read_only=True) as reader:
         assert len(reader.read("t", 0, 0, 100)[0]) == 40

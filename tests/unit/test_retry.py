@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from txstore import (
-    Broker,
     ConsumeFromWhere,
     ConsumeResult,
+    EmbeddedBroker,
     InvalidMessageError,
     InvalidNameError,
     InvalidOptionError,
@@ -163,7 +163,7 @@ def test_topics_of_one_group_keep_their_retries_apart(any_broker: Any) -> None:
         assert payments.poll(9, 0.01) == []
 
 
-def test_what_cannot_be_sent_back_is_not_acknowledged(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_sent_back_is_not_acknowledged(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     send(broker, "x", "y")
     whole, full = broker.send_back, [True, True]
 
@@ -186,7 +186,7 @@ def test_what_cannot_be_sent_back_is_not_acknowledged(broker: Broker, monkeypatc
         assert [message.body for message in consumer.poll(1, SOON)] == [b"x"]
 
 
-def test_a_retry_of_a_committed_message_is_no_transactions_record(broker: Broker, scripted: Any) -> None:
+def test_a_retry_of_a_committed_message_is_no_transactions_record(broker: EmbeddedBroker, scripted: Any) -> None:
     producer = broker.transaction_producer("p", scripted())
     with producer.transaction(Message("t", b"x")) as tx:
         pass
@@ -241,7 +241,7 @@ def test_a_handler_that_fails_gets_its_message_again(any_broker: Any) -> None:
     assert any_broker.consumer_offset("t", "c", 0) == 4
 
 
-def test_the_default_delay_is_ten_seconds(broker: Broker) -> None:
+def test_the_default_delay_is_ten_seconds(broker: EmbeddedBroker) -> None:
     send(broker, "x")
     before = time.time() * 1000
     with broker.consumer("c", "t") as consumer:

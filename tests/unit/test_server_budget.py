@@ -17,7 +17,7 @@ import pytest
 from tests.frames import Wire, frame, json_header
 from tests.remoting_requests import HEARTBEAT, PULL, ROUTE, SEND_V2, heartbeat, pulling, sending
 from tests.waiting import eventually
-from txstore import Broker, Message, Server, ServerConfig
+from txstore import EmbeddedBroker, Message, Server, ServerConfig
 from txstore.remoting.codes import ResponseCode
 
 MIB = 1 << 20
@@ -30,7 +30,7 @@ def connect(server: Server, **options: Any) -> Wire:
 
 
 @pytest.fixture
-def server(broker: Broker) -> Iterator[Server]:
+def server(broker: EmbeddedBroker) -> Iterator[Server]:
     with Server(broker, SMALL) as server:
         yield server
 
@@ -55,7 +55,7 @@ def test_frames_that_never_get_whole_do_not_fill_the_memory(server: Server) -> N
     eventually(lambda: held(server) == 0)
 
 
-def test_answers_that_nobody_reads_do_not_fill_the_memory(server: Server, broker: Broker) -> None:
+def test_answers_that_nobody_reads_do_not_fill_the_memory(server: Server, broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 1)
     for _ in range(20):
         broker.append(Message("orders", b"x" * 60_000), 0)
@@ -71,7 +71,7 @@ def test_answers_that_nobody_reads_do_not_fill_the_memory(server: Server, broker
     eventually(lambda: held(server) == 0)
 
 
-def test_requests_that_wait_are_counted(server: Server, broker: Broker) -> None:
+def test_requests_that_wait_are_counted(server: Server, broker: EmbeddedBroker) -> None:
     """Held pulls, and what waits for Python."""
     broker.create_topic("orders", 1)
     with connect(server) as wire:
@@ -84,7 +84,7 @@ def test_requests_that_wait_are_counted(server: Server, broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
-def test_a_frame_is_whole_in_time(broker: Broker, first: bool) -> None:
+def test_a_frame_is_whole_in_time(broker: EmbeddedBroker, first: bool) -> None:
     config = replace(SMALL, first_frame_time_out=0.3) if first else replace(SMALL, frame_time_out=0.3)
     with Server(broker, config) as server, connect(server, timeout=20) as wire:
         if not first:
@@ -94,7 +94,7 @@ def test_a_frame_is_whole_in_time(broker: Broker, first: bool) -> None:
         eventually(lambda: server.native.counters()["connections_dropped"] == 1)
 
 
-def test_a_connection_without_a_frame_may_be_idle(broker: Broker) -> None:
+def test_a_connection_without_a_frame_may_be_idle(broker: EmbeddedBroker) -> None:
     """The time of a frame begins with its first byte."""
     config = ServerConfig("127.0.0.1:0", name_server=None, first_frame_time_out=0.05, frame_time_out=0.05)
     with Server(broker, config) as server, connect(server) as idle, connect(server) as other:
@@ -105,7 +105,7 @@ def test_a_connection_without_a_frame_may_be_idle(broker: Broker) -> None:
         assert idle.call(ROUTE, {"topic": "TBW102"}).code == 0
 
 
-def test_who_reads_nothing_in_time_is_closed(broker: Broker) -> None:
+def test_who_reads_nothing_in_time_is_closed(broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 1)
     for _ in range(20):
         broker.append(Message("orders", b"x" * 60_000), 0)

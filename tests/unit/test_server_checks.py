@@ -14,7 +14,7 @@ from tests.frames import Wire
 from tests.remoting_requests import CHECK, COMMIT, END, HEARTBEAT, ROUTE, SEND_V2, UNREGISTER, ending, half, heartbeat
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
-from txstore import Broker, Server, ServerConfig
+from txstore import EmbeddedBroker, Server, ServerConfig
 
 ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
 ACCOUNTS = """
@@ -31,19 +31,19 @@ STRANGER = ("stranger-app", "secret-of-stranger")
 
 
 @pytest.fixture
-def broker(open_store: OpenStore) -> Broker:
+def broker(open_store: OpenStore) -> EmbeddedBroker:
     """A store whose transactions are checked soon and often, and not given up before a test is over."""
     return open_store(transaction_time_out=0.05, transaction_check_interval=0.1, transaction_check_max=10_000)
 
 
 @pytest.fixture
-def server(broker: Broker) -> Iterator[Server]:
+def server(broker: EmbeddedBroker) -> Iterator[Server]:
     with Server(broker, ANY) as server:
         yield server
 
 
 @pytest.fixture
-def guarded(broker: Broker, tmp_path: Path) -> Iterator[Server]:
+def guarded(broker: EmbeddedBroker, tmp_path: Path) -> Iterator[Server]:
     """A server with accounts."""
     accounts = tmp_path / "accounts.toml"
     accounts.touch(0o600)
@@ -57,14 +57,14 @@ def connect(server: Server, account: tuple[str, str] | None = None) -> Wire:
     return Wire(server.address, account=account)
 
 
-def asked_or_waiting(broker: Broker) -> bool:
+def asked_or_waiting(broker: EmbeddedBroker) -> bool:
     """Whether the pending transaction was asked about, or its next check waits for a producer."""
     (pending,) = broker.transactions()
     return pending.checks > 0 or "no live producer" in pending.why
 
 
 @pytest.mark.parametrize("way", ["heartbeat", "half of its own"])
-def test_who_may_not_publish_is_not_asked(guarded: Server, broker: Broker, way: str) -> None:
+def test_who_may_not_publish_is_not_asked(guarded: Server, broker: EmbeddedBroker, way: str) -> None:
     """An account without rights on a topic says that it belongs to the group that sends there."""
     with connect(guarded, STRANGER) as stranger:
         if way == "heartbeat":
@@ -90,7 +90,7 @@ def test_who_may_not_publish_is_not_asked(guarded: Server, broker: Broker, way: 
         assert checks <= 1, "a check that was under way while the owner's connection ended"
 
 
-def test_an_account_that_lost_its_right_is_not_asked(guarded: Server, broker: Broker, tmp_path: Path) -> None:
+def test_an_account_that_lost_its_right_is_not_asked(guarded: Server, broker: EmbeddedBroker, tmp_path: Path) -> None:
     with connect(guarded, PAYROLL) as owner:
         owner.call(SEND_V2, half("salaries", group="payroll"), b"SECRET")
         owner.pushed(CHECK)
@@ -99,7 +99,7 @@ def test_an_account_that_lost_its_right_is_not_asked(guarded: Server, broker: Br
         eventually(lambda: "no live producer" in broker.transactions()[0].why)
 
 
-def test_a_silent_producer_does_not_take_all_checks(server: Server, broker: Broker) -> None:
+def test_a_silent_producer_does_not_take_all_checks(server: Server, broker: EmbeddedBroker) -> None:
     """The connection that sent the half answers nothing: the next of its group is asked."""
     with connect(server) as silent, connect(server) as living:
         sent = silent.call(SEND_V2, half(), b"tx")
@@ -119,7 +119,7 @@ def test_all_of_a_group_are_asked_in_turn(server: Server) -> None:
             wire.pushed(CHECK)
 
 
-def test_checks_keep_no_silent_connection_open(broker: Broker) -> None:
+def test_checks_keep_no_silent_connection_open(broker: EmbeddedBroker) -> None:
     """What the server sends is no sign of life of its client."""
     config = ServerConfig("127.0.0.1:0", name_server=None, idle_time_out=0.5)
     with Server(broker, config) as server, connect(server) as silent:
@@ -129,7 +129,7 @@ def test_checks_keep_no_silent_connection_open(broker: Broker) -> None:
         assert broker.transactions()[0].checks > 1, "the server has sent something all the time"
 
 
-def test_a_producer_without_heartbeats_is_not_alive(broker: Broker) -> None:
+def test_a_producer_without_heartbeats_is_not_alive(broker: EmbeddedBroker) -> None:
     """Its connection lives on for something else: RocketMQ's brokers forget it after two minutes, too."""
     now = [0.0]
     with Server(broker, ANY, monotonic=lambda: now[0]) as server, connect(server) as wire:
@@ -143,7 +143,7 @@ def test_a_producer_without_heartbeats_is_not_alive(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("way", ["expired", "unregistered"])
-def test_a_producer_that_was_forgotten_comes_back_with_its_next_half(broker: Broker, way: str) -> None:
+def test_a_producer_that_was_forgotten_comes_back_with_its_next_half(broker: EmbeddedBroker, way: str) -> None:
     now = [0.0]
     with Server(broker, ANY, monotonic=lambda: now[0]) as server, connect(server) as wire:
         assert wire.call(SEND_V2, half(unique_id="ID1"), b"tx").code == 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.frames import Wire
-from txstore import Broker, Server, ServerConfig
+from txstore import EmbeddedBroker, Server, ServerConfig
 from txstore._native import RequestCode, ResponseCode, request_rules
 
 ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
@@ -24,7 +24,7 @@ def test_the_enum_is_the_table() -> None:
     assert len(RULES) == 159
 
 
-def test_python_has_a_handler_for_exactly_what_it_answers(broker: Broker) -> None:
+def test_python_has_a_handler_for_exactly_what_it_answers(broker: EmbeddedBroker) -> None:
     with Server(broker, ANY) as server:
         handlers = [*server._handlers, *server._slow_handlers]
     assert sorted(code for code in handlers if code > 0) == [
@@ -33,7 +33,7 @@ def test_python_has_a_handler_for_exactly_what_it_answers(broker: Broker) -> Non
     assert all(isinstance(code, RequestCode) for code in handlers if code > 0)
 
 
-def test_a_server_refuses_exactly_what_the_table_says(broker: Broker) -> None:
+def test_a_server_refuses_exactly_what_the_table_says(broker: EmbeddedBroker) -> None:
     unknown = [-6, -1, 0, 16, 999, 200_057]
     with Server(broker, ANY) as server, Wire(str(server.address)) as client:
         answers = {code: client.call(code, {"topic": "t", "group": "g", "b": "t"}) for code in [*unknown, *RULES]}
@@ -42,7 +42,7 @@ def test_a_server_refuses_exactly_what_the_table_says(broker: Broker) -> None:
     assert refused == {*unknown, *not_served, *REFUSED_BY_PYTHON}
 
 
-def test_a_refusal_names_the_request(broker: Broker) -> None:
+def test_a_refusal_names_the_request(broker: EmbeddedBroker) -> None:
     with Server(broker, ANY) as server, Wire(str(server.address)) as client:
         named, unknown = client.call(RequestCode.POP_MESSAGE, {}), client.call(999, {})
     assert named.remark == "request code 200050 (POP_MESSAGE) is not served"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.frames import Wire, frame, json_header
 from tests.remoting_requests import SEND_V2, half, heartbeat, sending
-from txstore import Broker, ServerConfig
+from txstore import EmbeddedBroker, ServerConfig
 from txstore._native import (
     ClientAnswer,
     ConnectionClosed,
@@ -31,7 +31,7 @@ Event = TypeVar("Event")
 
 
 @pytest.fixture
-def server(broker: Broker) -> Iterator[RemotingServer]:
+def server(broker: EmbeddedBroker) -> Iterator[RemotingServer]:
     server = RemotingServer.start(broker.store, listen=["127.0.0.1:0"], limits=ServerConfig())
     yield server
     server.stop()

@@ -18,7 +18,7 @@ from tests.frames import Wire, frame, json_header
 from tests.remoting_requests import END, HEARTBEAT, PULL, ROUTE, SEND_V2, UPDATE_OFFSET, heartbeat, pulling, sending
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
-from txstore import Broker, Message, Server, ServerConfig
+from txstore import EmbeddedBroker, Message, Server, ServerConfig
 from txstore._native import RemotingRequest
 from txstore.remoting.codes import ResponseCode
 
@@ -28,7 +28,7 @@ ONE_WAY, RESPONSE = 2, 1
 
 
 @pytest.fixture
-def server(broker: Broker) -> Iterator[Server]:
+def server(broker: EmbeddedBroker) -> Iterator[Server]:
     with Server(broker, ONE_THREAD) as server:
         yield server
 
@@ -81,7 +81,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_a_busy_connection_does_not_stop_the_others(server: Server, broker: Broker, name: str) -> None:
+def test_a_busy_connection_does_not_stop_the_others(server: Server, broker: EmbeddedBroker, name: str) -> None:
     broker.create_topic("flood", 1)
     with connect(server, timeout=20) as bystander:
         assert bystander.call(SEND_V2, sending(), b"x").code == 0
@@ -92,7 +92,7 @@ def test_a_busy_connection_does_not_stop_the_others(server: Server, broker: Brok
                 assert late.call(PULL, pulling()).code == 0
 
 
-def test_unsigned_requests_do_not_stop_the_others(broker: Broker, tmp_path: Path) -> None:
+def test_unsigned_requests_do_not_stop_the_others(broker: EmbeddedBroker, tmp_path: Path) -> None:
     accounts = tmp_path / "accounts.toml"
     accounts.touch(0o600)
     accounts.write_text('[shop-app]\nsecret_key = "secret-of-the-shop"\nadmin = true\n')
@@ -173,7 +173,7 @@ def test_what_is_only_logged_is_bounded(server: Server, held: Held) -> None:
 
 
 def test_a_heartbeat_with_many_groups_is_one_change(
-    server: Server, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    server: Server, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thousand groups, each with the topic of its retries: each table is written once."""
     written: list[str] = []

@@ -34,7 +34,7 @@ from tests.remoting_requests import (
 )
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
-from txstore import Broker, LocalTransactionState, Message, Server, ServerConfig, TransactionListener
+from txstore import EmbeddedBroker, LocalTransactionState, Message, Server, ServerConfig, TransactionListener
 from txstore.remoting.server import metrics
 
 parser = pytest.importorskip("prometheus_client.parser")
@@ -100,12 +100,12 @@ class Seen:
 
 
 @pytest.fixture
-def server(broker: Broker) -> Iterator[Server]:
+def server(broker: EmbeddedBroker) -> Iterator[Server]:
     with Server(broker, WITH_FIGURES) as server:
         yield server
 
 
-def test_messages_are_counted_by_topic_and_kind(server: Server, wire: Wire, broker: Broker) -> None:
+def test_messages_are_counted_by_topic_and_kind(server: Server, wire: Wire, broker: EmbeddedBroker) -> None:
     plans = [("normal", ""), ("normal", ""), ("fifo", properties(__SHARDINGKEY="k")), ("delay", properties(DELAY="1"))]
     for _, text in plans:
         assert wire.call(SEND_V2, sending(text=text), b"x").code == 0
@@ -156,7 +156,7 @@ def test_what_is_handed_out_is_counted_by_group(server: Server, wire: Wire) -> N
     }
 
 
-def test_transactions_are_counted_by_how_they_end(server: Server, wire: Wire, broker: Broker) -> None:
+def test_transactions_are_counted_by_how_they_end(server: Server, wire: Wire, broker: EmbeddedBroker) -> None:
     sent = [wire.call(SEND_V2, half(unique_id=f"ID{number}"), b"tx") for number in range(4)]
     other = wire.call(SEND_V2, half("payments", group="h", unique_id="ID9"), b"tx")
     assert wire.call(END, ending(sent[0], COMMIT)).code == 0
@@ -259,7 +259,7 @@ def test_names_that_clients_invent_are_bounded(server: Server, wire: Wire, monke
     assert sum(pending.values()) == 6
 
 
-def test_memory_of_clients_is_told(server: Server, wire: Wire, broker: Broker) -> None:
+def test_memory_of_clients_is_told(server: Server, wire: Wire, broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 1)
     wire.write(PULL, pulling(sysFlag=6, suspendTimeoutMillis=30_000))
     eventually(lambda: server.native.counters()["pulls_held"] == 1)
@@ -279,7 +279,7 @@ def test_slow_requests_for_metrics_take_no_more_threads(server: Server) -> None:
         assert Seen(server).one("txstore_connections") == 0
 
 
-def test_metrics_listen_by_ipv6(broker: Broker) -> None:
+def test_metrics_listen_by_ipv6(broker: EmbeddedBroker) -> None:
     config = ServerConfig("127.0.0.1:0", name_server=None, metrics="[::1]:0")
     with Server(broker, config) as server:
         assert server.metrics is not None

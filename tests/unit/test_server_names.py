@@ -27,7 +27,7 @@ from tests.remoting_requests import (
 )
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
-from txstore import Broker, Server, ServerConfig
+from txstore import EmbeddedBroker, Server, ServerConfig
 from txstore.remoting.codes import ResponseCode
 
 ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
@@ -41,7 +41,7 @@ NO_PERMISSION, NO_TOPIC, NO_GROUP, INVALID, WAITS_IN_VAIN = (
 
 
 @pytest.fixture
-def server(broker: Broker) -> Iterator[Server]:
+def server(broker: EmbeddedBroker) -> Iterator[Server]:
     with Server(broker, ANY) as server:
         yield server
 
@@ -60,7 +60,7 @@ def locking(client_id: str = "c1", group: str = "c", topic: str = "orders", queu
     return json.dumps({"consumerGroup": group, "clientId": client_id, "mqSet": wanted}).encode()
 
 
-def rows(broker: Broker) -> set[tuple[str, str]]:
+def rows(broker: EmbeddedBroker) -> set[tuple[str, str]]:
     return {(topic, group) for topic, group, _, _ in broker.store.consumer_offsets()}
 
 
@@ -84,7 +84,7 @@ def rows(broker: Broker) -> set[tuple[str, str]]:
     ],
 )
 def test_an_offset_is_of_a_queue_and_a_group_that_are_there(
-    wire: Wire, broker: Broker, fields: dict[str, Any], code: int
+    wire: Wire, broker: EmbeddedBroker, fields: dict[str, Any], code: int
 ) -> None:
     assert wire.call(SEND_V2, sending(), b"x").code == 0
     assert wire.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
@@ -95,14 +95,16 @@ def test_an_offset_is_of_a_queue_and_a_group_that_are_there(
     assert broker.consumer_offset("orders", "c", 0) == 1
 
 
-def test_a_pull_keeps_no_offset_for_a_group_without_members(wire: Wire, broker: Broker) -> None:
+def test_a_pull_keeps_no_offset_for_a_group_without_members(wire: Wire, broker: EmbeddedBroker) -> None:
     assert wire.call(SEND_V2, sending(), b"x").code == 0
     committing = pulling(sysFlag=7, commitOffset=0, consumerGroup="nobody")
     assert wire.call(PULL, committing).code == 0
     assert rows(broker) == set()
 
 
-def test_the_older_of_two_offsets_does_not_win_by_coming_late(wire: Wire, server: Server, broker: Broker) -> None:
+def test_the_older_of_two_offsets_does_not_win_by_coming_late(
+    wire: Wire, server: Server, broker: EmbeddedBroker
+) -> None:
     """A consumer says how far it is by requests of its own and with its pulls: what it said last counts."""
     for _ in range(8):
         wire.call(SEND_V2, sending(), b"x")
@@ -116,7 +118,9 @@ def test_the_older_of_two_offsets_does_not_win_by_coming_late(wire: Wire, server
     assert broker.consumer_offset("orders", "c", 0) == 7
 
 
-def test_an_offset_that_waits_does_not_go_back_behind_a_pull(wire: Wire, server: Server, broker: Broker) -> None:
+def test_an_offset_that_waits_does_not_go_back_behind_a_pull(
+    wire: Wire, server: Server, broker: EmbeddedBroker
+) -> None:
     """Python decides updates in retry topics. One that waits must not replace a later one of its connection."""
     retries = "%RETRY%c"
     assert wire.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
@@ -142,7 +146,7 @@ def test_an_offset_that_waits_does_not_go_back_behind_a_pull(wire: Wire, server:
     assert noted() == 4
 
 
-def test_a_message_is_not_handed_back_to_a_group_that_is_not_there(wire: Wire, broker: Broker) -> None:
+def test_a_message_is_not_handed_back_to_a_group_that_is_not_there(wire: Wire, broker: EmbeddedBroker) -> None:
     sent = wire.call(SEND_V2, sending(), b"x")
     place = int(sent.fields["msgId"][-16:], 16)
     for group, code in (("nobody", NO_GROUP), ("no/group", INVALID)):
@@ -243,7 +247,7 @@ def test_what_a_member_wanted_goes_with_it(server: Server) -> None:
 # Locks ----------------------------------------------------------------------------------------------------------------
 
 
-def test_locks_are_of_members_and_queues_that_are_there(wire: Wire, server: Server, broker: Broker) -> None:
+def test_locks_are_of_members_and_queues_that_are_there(wire: Wire, server: Server, broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 4)
     assert wire.call(LOCK, {}, locking(group="x" * 100_000)).code == INVALID
     assert wire.call(LOCK, {}, locking(group="nobody")).code == NO_GROUP
@@ -255,7 +259,7 @@ def test_locks_are_of_members_and_queues_that_are_there(wire: Wire, server: Serv
     assert server.locks.held == 4
 
 
-def test_a_group_is_orderly_as_long_as_it_holds_a_lock(wire: Wire, broker: Broker) -> None:
+def test_a_group_is_orderly_as_long_as_it_holds_a_lock(wire: Wire, broker: EmbeddedBroker) -> None:
     """What an orderly group hands back goes to its dead letters; another's is tried again."""
     broker.create_topic("orders", 4)
     broker.create_topic("%RETRY%c", 1)

@@ -30,7 +30,7 @@ from tests.remoting_requests import (
     pulling,
     sending,
 )
-from txstore import Broker, Server, ServerConfig, errors
+from txstore import EmbeddedBroker, Server, ServerConfig, errors
 from txstore.remoting.codes import ResponseCode
 
 ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
@@ -38,13 +38,13 @@ ILLEGAL, INVALID, NOT_FOUND = ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID
 
 
 @pytest.fixture
-def server(broker: Broker) -> Iterator[Server]:
+def server(broker: EmbeddedBroker) -> Iterator[Server]:
     with Server(broker, ANY) as server:
         yield server
 
 
 @pytest.mark.parametrize("level", [-1, 1])
-def test_a_half_message_cannot_be_handed_back(wire: Wire, broker: Broker, level: int) -> None:
+def test_a_half_message_cannot_be_handed_back(wire: Wire, broker: EmbeddedBroker, level: int) -> None:
     """Handed back by its place it would be read by a group before it is committed, and even if it is rolled back."""
     wire.call(HEARTBEAT, {}, heartbeat("c1", "spy"))
     sent = wire.call(SEND_V2, half(), b"UNCOMMITTED")
@@ -58,14 +58,14 @@ def test_a_half_message_cannot_be_handed_back(wire: Wire, broker: Broker, level:
 
 
 @pytest.mark.parametrize("said", ["true", "True", "TRUE"])
-def test_a_half_message_is_one_however_it_says_so(wire: Wire, broker: Broker, said: str) -> None:
+def test_a_half_message_is_one_however_it_says_so(wire: Wire, broker: EmbeddedBroker, said: str) -> None:
     text = properties(TRAN_MSG=said, PGROUP="g", UNIQ_KEY="ID1")
     assert wire.call(SEND_V2, sending(text=text, f=4), b"tx").code == 0
     assert broker.read("orders", 0, 0)[0] == []
     assert len(broker.transactions()) == 1
 
 
-def test_a_message_that_says_two_things_is_refused(wire: Wire, broker: Broker) -> None:
+def test_a_message_that_says_two_things_is_refused(wire: Wire, broker: EmbeddedBroker) -> None:
     """By its sysFlag it is a half message, by its properties a plain one, which would be visible at once."""
     assert wire.call(SEND_V2, sending(f=4), b"x").code == ILLEGAL
     assert wire.call(SEND_V2, sending(f=4, text=properties(TRAN_MSG="false")), b"x").code == ILLEGAL
@@ -73,7 +73,7 @@ def test_a_message_that_says_two_things_is_refused(wire: Wire, broker: Broker) -
 
 
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
-def test_a_property_that_is_not_utf8_ends_no_connection(wire: Wire, broker: Broker, binary: bool) -> None:
+def test_a_property_that_is_not_utf8_ends_no_connection(wire: Wire, broker: EmbeddedBroker, binary: bool) -> None:
     make = binary_header if binary else json_header
     header = make(SEND_V2, sending(text="mine\x01ABCD\x02"), 7).replace(b"ABCD", b"\xff\xfe\xfd\xfc")
     wire.socket.sendall(frame(header, b"x", kind=int(binary)))
@@ -111,7 +111,7 @@ def test_half_a_character_is_refused_without_noise(
 # Operators ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_setting_that_is_not_kept_is_refused(wire: Wire, broker: Broker) -> None:
+def test_a_setting_that_is_not_kept_is_refused(wire: Wire, broker: EmbeddedBroker) -> None:
     """mqadmin is told that a topic was made read-only, or a group disabled, only where it was."""
     made = {"topic": "orders", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
     assert wire.call(UPDATE_TOPIC, made).code == 0
@@ -134,7 +134,7 @@ def test_a_setting_that_is_not_kept_is_refused(wire: Wire, broker: Broker) -> No
     assert broker.groups() == ["c"]
 
 
-def test_a_reset_of_one_queue_skips_no_other(wire: Wire, broker: Broker) -> None:
+def test_a_reset_of_one_queue_skips_no_other(wire: Wire, broker: EmbeddedBroker) -> None:
     for queue_id in range(4):
         wire.call(SEND_V2, sending(queue_id=queue_id), b"x")
     wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))

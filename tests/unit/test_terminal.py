@@ -20,33 +20,33 @@ import pytest
 import txstore
 from tests.unit.conftest import SMALL
 from tests.unit.terminal import CTRL_C, Terminal
-from txstore import Broker, Message
+from txstore import EmbeddedBroker, Message
 
 TXSTORE = [sys.executable, "-m", "txstore.cli.main"]
 SCRIPTS = sysconfig.get_path("scripts")
 
 
 @pytest.fixture
-def writer(tmp_path: Path) -> Iterator[Broker]:
+def writer(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     options = {**SMALL, "flush_consumer_offset_interval": 0.05, "transaction_check_interval": 3600}
     with txstore.open(tmp_path / "orders.store", **options) as broker:
         broker.create_topic("orders", 2)
         yield broker
 
 
-def send(broker: Broker, count: int) -> None:
+def send(broker: EmbeddedBroker, count: int) -> None:
     producer = broker.producer("shop")
     for number in range(count):
         producer.send(Message("orders", f"order {number}".encode(), tags="paid", keys=[f"o-{number}"]))
 
 
-def begun(broker: Broker, name: str) -> str:
+def begun(broker: EmbeddedBroker, name: str) -> str:
     """A transaction that pends."""
     message = Message("orders", name.encode())
     return broker.prepare(message, 0, "order-service").message_id
 
 
-def test_a_table_is_bold_on_top_and_states_have_colours(writer: Broker) -> None:
+def test_a_table_is_bold_on_top_and_states_have_colours(writer: EmbeddedBroker) -> None:
     done, _ = begun(writer, "first"), begun(writer, "second")
     writer.end_transaction(done, txstore.LocalTransactionState.COMMIT)
     command = [*TXSTORE, "tx", "list", "--all", writer.path]
@@ -66,7 +66,7 @@ def test_a_table_is_bold_on_top_and_states_have_colours(writer: Broker) -> None:
     assert b"\x1b" not in piped.stdout
 
 
-def test_tail_follows_a_writer_until_ctrl_c(writer: Broker) -> None:
+def test_tail_follows_a_writer_until_ctrl_c(writer: EmbeddedBroker) -> None:
     send(writer, 12)
     with Terminal([*TXSTORE, "tail", "-f", "-n", "3", writer.path, "orders"]) as terminal:
         screen = terminal.wait_for("order 11")
@@ -80,7 +80,7 @@ def test_tail_follows_a_writer_until_ctrl_c(writer: Broker) -> None:
         assert "Traceback" not in terminal.text
 
 
-def test_consume_follows_delivers_what_was_delayed_and_ends_with_its_place_kept(writer: Broker) -> None:
+def test_consume_follows_delivers_what_was_delayed_and_ends_with_its_place_kept(writer: EmbeddedBroker) -> None:
     send(writer, 3)
     writer.producer("shop").send(Message("orders", b"a second later", delay_level=1))
     path = writer.path
@@ -95,7 +95,7 @@ def test_consume_follows_delivers_what_was_delayed_and_ends_with_its_place_kept(
         assert reader.describe_group("shipping").lag == 0
 
 
-def test_what_a_message_has_in_it_does_not_reach_the_terminal(writer: Broker) -> None:
+def test_what_a_message_has_in_it_does_not_reach_the_terminal(writer: EmbeddedBroker) -> None:
     writer.producer("shop").send(Message("orders", b"\x1b[2Jgone?\nnew line", keys=["\x1b[31mkey"]))
     with Terminal([*TXSTORE, "tail", writer.path, "orders"]) as terminal:
         assert terminal.end() == 0
@@ -103,7 +103,7 @@ def test_what_a_message_has_in_it_does_not_reach_the_terminal(writer: Broker) ->
         assert r"\x1b[31mkey" in terminal.text
 
 
-def test_top_shows_rates_lag_and_what_pends(writer: Broker) -> None:
+def test_top_shows_rates_lag_and_what_pends(writer: EmbeddedBroker) -> None:
     send(writer, 40)
     begun(writer, "an order that waits")
     with (
@@ -133,7 +133,7 @@ def test_an_error_is_red_and_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not there")
-def test_tab_completes_verbs_and_the_stores_own_topics(writer: Broker) -> None:
+def test_tab_completes_verbs_and_the_stores_own_topics(writer: EmbeddedBroker) -> None:
     assert (Path(SCRIPTS) / "txstore").exists(), "the command is installed with the package"
     writer.create_topic("paid-orders")
     settings = {"PATH": f"{SCRIPTS}:{os.environ['PATH']}", "PS1": "ready> ", "HISTFILE": ""}

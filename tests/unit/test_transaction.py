@@ -11,7 +11,7 @@ import pytest
 from tests.waiting import eventually
 from txstore import (
     AlreadyEndedError,
-    Broker,
+    EmbeddedBroker,
     InvalidOptionError,
     LateEndError,
     LocalTransactionState,
@@ -25,10 +25,10 @@ from txstore import (
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
 SHORT: dict[str, Any] = {"transaction_time_out": 0.02, "transaction_check_interval": 0.05}
-ReadAll = Callable[[Broker, str], list[bytes]]
+ReadAll = Callable[[EmbeddedBroker, str], list[bytes]]
 
 
-def state_of(broker: Broker, transaction_id: str) -> TransactionState:
+def state_of(broker: EmbeddedBroker, transaction_id: str) -> TransactionState:
     return broker.transaction(transaction_id).state
 
 
@@ -37,7 +37,12 @@ def state_of(broker: Broker, transaction_id: str) -> TransactionState:
     [(COMMIT, "committed", [b"x"]), (ROLLBACK, "rolled_back", []), (UNKNOWN, "pending", [])],
 )
 def test_T2_T3_T4_an_answer_is_the_outcome(
-    broker: Broker, scripted: Any, read_all: ReadAll, answer: LocalTransactionState, state: str, visible: list[bytes]
+    broker: EmbeddedBroker,
+    scripted: Any,
+    read_all: ReadAll,
+    answer: LocalTransactionState,
+    state: str,
+    visible: list[bytes],
 ) -> None:
     listener = scripted(execute=answer)
     producer = broker.transaction_producer("g", listener)
@@ -52,7 +57,7 @@ def test_T2_T3_T4_an_answer_is_the_outcome(
     assert (message.transaction_id, message.topic, arg) == (sent.transaction_id, "t", "arg")
 
 
-def test_T3_a_committed_message_is_the_one_that_was_sent(broker: Broker, scripted: Any) -> None:
+def test_T3_a_committed_message_is_the_one_that_was_sent(broker: EmbeddedBroker, scripted: Any) -> None:
     producer = broker.transaction_producer("g", scripted(execute=COMMIT))
     sent = producer.send_in_transaction(
         Message("t", b"x", tags="paid", keys=["k"], properties={"a": "b"}, flag=7), queue_id=2
@@ -68,7 +73,7 @@ def test_T3_a_committed_message_is_the_one_that_was_sent(broker: Broker, scripte
     assert "REAL_TOPIC" not in final.properties
 
 
-def test_T1_a_half_is_seen_by_nobody(broker: Broker, scripted: Any, read_all: ReadAll) -> None:
+def test_T1_a_half_is_seen_by_nobody(broker: EmbeddedBroker, scripted: Any, read_all: ReadAll) -> None:
     seen: list[list[bytes]] = []
     producer = broker.transaction_producer("g", scripted())
     with producer.transaction(Message("t", b"x")):
@@ -85,7 +90,7 @@ def test_T1_a_half_is_seen_by_nobody(broker: Broker, scripted: Any, read_all: Re
     assert "RMQ_SYS_TRANS_HALF_TOPIC" not in broker.topics()
 
 
-def test_a_block_commits_at_its_end_and_rolls_back_when_told(broker: Broker, read_all: ReadAll) -> None:
+def test_a_block_commits_at_its_end_and_rolls_back_when_told(broker: EmbeddedBroker, read_all: ReadAll) -> None:
     producer = broker.transaction_producer("g")
     with producer.transaction(Message("t", b"kept")) as kept:
         assert kept.transaction_id == kept.message.transaction_id
@@ -99,7 +104,7 @@ def test_a_block_commits_at_its_end_and_rolls_back_when_told(broker: Broker, rea
     assert [tx.state for tx in (kept, dropped, early)] == [COMMIT, ROLLBACK, COMMIT]
 
 
-def test_an_exception_in_a_block_is_unknown_and_goes_on(broker: Broker) -> None:
+def test_an_exception_in_a_block_is_unknown_and_goes_on(broker: EmbeddedBroker) -> None:
     producer = broker.transaction_producer("g")
     with pytest.raises(KeyError), producer.transaction(Message("t", b"x")) as tx:  # noqa: PT012
         assert broker.transactions()[0].running
@@ -110,7 +115,7 @@ def test_an_exception_in_a_block_is_unknown_and_goes_on(broker: Broker) -> None:
     assert not waiting[0].running
 
 
-def test_an_exception_after_a_rollback_leaves_it_rolled_back(broker: Broker) -> None:
+def test_an_exception_after_a_rollback_leaves_it_rolled_back(broker: EmbeddedBroker) -> None:
     producer = broker.transaction_producer("g")
     with pytest.raises(KeyError), producer.transaction(Message("t", b"x")) as tx:  # noqa: PT012
         tx.rollback()
@@ -119,7 +124,7 @@ def test_an_exception_after_a_rollback_leaves_it_rolled_back(broker: Broker) -> 
 
 
 def test_a_listener_that_raises_is_unknown_and_its_words_are_kept(
-    broker: Broker, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     def raises(message: Any, arg: Any) -> LocalTransactionState:
         raise RuntimeError("no database")
@@ -136,7 +141,7 @@ def test_a_listener_that_raises_is_unknown_and_its_words_are_kept(
     assert "NoneType" in str(none.error)
 
 
-def test_an_interrupt_in_a_listener_goes_on_and_leaves_it_to_a_check(broker: Broker) -> None:
+def test_an_interrupt_in_a_listener_goes_on_and_leaves_it_to_a_check(broker: EmbeddedBroker) -> None:
     def interrupted(message: Any, arg: Any) -> LocalTransactionState:
         raise KeyboardInterrupt
 
@@ -145,7 +150,7 @@ def test_an_interrupt_in_a_listener_goes_on_and_leaves_it_to_a_check(broker: Bro
     assert [one.running for one in broker.transactions()] == [False]
 
 
-def test_an_end_that_fails_is_told_and_left_to_a_check(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_that_fails_is_told_and_left_to_a_check(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any, **options: Any) -> Any:
         raise StoreClosedError("as if the disk were full")
 
@@ -163,7 +168,7 @@ def test_an_end_that_fails_is_told_and_left_to_a_check(broker: Broker, monkeypat
     assert [one.running for one in broker.transactions()] == [False, False, False]
 
 
-def test_T6_second_end_is_success(broker: Broker, scripted: Any, read_all: ReadAll) -> None:
+def test_T6_second_end_is_success(broker: EmbeddedBroker, scripted: Any, read_all: ReadAll) -> None:
     producer = broker.transaction_producer("g", scripted())
     sent = producer.send_in_transaction(Message("t", b"x"))
     assert not broker.end_transaction(sent.transaction_id, COMMIT).already
@@ -175,7 +180,7 @@ def test_T6_second_end_is_success(broker: Broker, scripted: Any, read_all: ReadA
     assert read_all(broker, "t") == [b"x"]
 
 
-def test_T6_another_end_is_an_error_and_writes_nothing(broker: Broker, scripted: Any) -> None:
+def test_T6_another_end_is_an_error_and_writes_nothing(broker: EmbeddedBroker, scripted: Any) -> None:
     producer = broker.transaction_producer("g", scripted())
     sent = producer.send_in_transaction(Message("t", b"x"))
     broker.end_transaction(sent.transaction_id, ROLLBACK)
@@ -188,7 +193,7 @@ def test_T6_another_end_is_an_error_and_writes_nothing(broker: Broker, scripted:
     assert broker.stat().max_physical_offset == end
 
 
-def test_T6_an_unknown_transaction_a_wrong_group_and_no_end_are_errors(broker: Broker, scripted: Any) -> None:
+def test_T6_an_unknown_transaction_a_wrong_group_and_no_end_are_errors(broker: EmbeddedBroker, scripted: Any) -> None:
     producer = broker.transaction_producer("g", scripted())
     sent = producer.send_in_transaction(Message("t", b"x"))
     with pytest.raises(WrongGroupError):
@@ -200,14 +205,14 @@ def test_T6_an_unknown_transaction_a_wrong_group_and_no_end_are_errors(broker: B
     assert state_of(broker, sent.transaction_id) == "pending"
 
 
-def test_T7_a_block_whose_transaction_was_ended_otherwise_says_so(broker: Broker, read_all: ReadAll) -> None:
+def test_T7_a_block_whose_transaction_was_ended_otherwise_says_so(broker: EmbeddedBroker, read_all: ReadAll) -> None:
     producer = broker.transaction_producer("g")
     with pytest.raises(AlreadyEndedError), producer.transaction(Message("t", b"x")) as tx:
         broker.end_transaction(tx.transaction_id, ROLLBACK)
     assert read_all(broker, "t") == []
 
 
-def test_T12_a_resent_half_is_one(broker: Broker, scripted: Any) -> None:
+def test_T12_a_resent_half_is_one(broker: EmbeddedBroker, scripted: Any) -> None:
     producer = broker.transaction_producer("g", scripted())
     first = producer.send_in_transaction(Message("t", b"x"))
     second = producer.send_in_transaction(first.message)
@@ -338,7 +343,7 @@ def test_a_message_may_be_immune_longer(open_store: Any, scripted: Any) -> None:
     assert "immunity" in broker.transactions()[0].why
 
 
-def test_a_discarded_one_is_resumed_and_committed(broker: Broker, scripted: Any, read_all: ReadAll) -> None:
+def test_a_discarded_one_is_resumed_and_committed(broker: EmbeddedBroker, scripted: Any, read_all: ReadAll) -> None:
     sent = broker.transaction_producer("g", scripted()).send_in_transaction(Message("t", b"x"))
     assert broker.discard(sent.transaction_id).outcome == "discarded"
     assert broker.discard(sent.send_result).already
@@ -422,7 +427,7 @@ def test_T5_a_half_is_not_synced_where_rocketmqs_default_is_asked_for(open_store
     assert broker.stat().durable_physical_offset < broker.stat().max_physical_offset
 
 
-def test_transactions_are_listed_by_group_topic_age_and_state(broker: Broker, scripted: Any) -> None:
+def test_transactions_are_listed_by_group_topic_age_and_state(broker: EmbeddedBroker, scripted: Any) -> None:
     a = broker.transaction_producer("a", scripted())
     b = broker.transaction_producer("b", scripted(execute=ROLLBACK))
     first = a.send_in_transaction(Message("t", b"1"))
@@ -444,7 +449,7 @@ def test_transactions_are_listed_by_group_topic_age_and_state(broker: Broker, sc
     assert "first checked after" in one.why
 
 
-def test_threads_share_a_producer(broker: Broker, scripted: Any, read_all: ReadAll) -> None:
+def test_threads_share_a_producer(broker: EmbeddedBroker, scripted: Any, read_all: ReadAll) -> None:
     producer = broker.transaction_producer("g", scripted(execute=COMMIT))
     failed: list[BaseException] = []
 

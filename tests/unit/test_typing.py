@@ -50,11 +50,16 @@ async def check_later(message: TransactionMessage) -> LocalTransactionState:
     return LocalTransactionState.COMMIT
 
 def handle(message: ReceivedMessage) -> None: ...
+
+def serve_orders(broker: Broker) -> None:
+    with broker, broker.transaction_producer("g", Listener()) as producer, broker.consumer("g", "orders") as consumer:
+        assert_type(producer, TransactionProducer)
+        assert_type(consumer, Consumer)
 """
 FUNCTION = """
 async def snippet_{number}(
-    broker: Broker, remote: RemoteBroker, loop: txstore.aio.Broker, producer: TransactionProducer, consumer: Consumer,
-    message: Message, server: Server,
+    broker: EmbeddedBroker, remote: RemoteBroker, loop: txstore.aio.Broker, producer: TransactionProducer,
+    consumer: Consumer, message: Message, server: Server,
 ) -> None:
 """
 GOOD = [
@@ -62,7 +67,7 @@ GOOD = [
     'txstore.open(Path("orders.store"), transaction_time_out=timedelta(seconds=6), delete_when=None)',
     'txstore.open("orders.store", read_only=True, config=BrokerConfig(check_threads=8))',
     'options: BrokerOptions = {"check_threads": 8}; txstore.open("orders.store", **options)',
-    'assert_type(txstore.open("orders.store"), Broker)',
+    'assert_type(txstore.open("orders.store"), EmbeddedBroker)',
     'assert_type(txstore.connect("127.0.0.1:9876", send_msg_time_out=1.5, tls=True), RemoteBroker)',
     'txstore.connect("127.0.0.1:9876", tls=ssl.create_default_context(), config=ConnectConfig(check_threads=2))',
     'options: ConnectOptions = {"access_key": "a", "secret_key": "b"}; txstore.connect("127.0.0.1:9876", **options)',
@@ -87,6 +92,7 @@ GOOD = [
     "consumer.run(handle, threads=4)",
     "for received in consumer: assert_type(received.body, bytes)",
     'broker.consumer("g", "orders", start=datetime.now(UTC))',
+    "serve_orders(broker); serve_orders(remote); serve_orders(FakeBroker())",
     'assert_type(Message("orders", b"x", keys=["k"], properties={"a": "b"}).keys, tuple[str, ...])',
 ]
 BAD = [
@@ -115,6 +121,8 @@ BAD = [
     'broker.consumer("g", "orders", start="first")',
     "consumer.poll(max=10)",
     "consumer.run(17)",
+    "serve_orders(loop)",
+    "serve_orders(producer)",
 ]
 
 

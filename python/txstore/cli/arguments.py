@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from txstore.broker import Broker
+from txstore.broker import EmbeddedBroker
 from txstore.errors import InvalidOptionError, TxStoreError
 
 __all__ = ["AsJson", "GroupName", "Limit", "StorePath", "Tags", "TopicName", "moment", "noun"]
@@ -23,7 +23,9 @@ __all__ = ["AsJson", "GroupName", "Limit", "StorePath", "Tags", "TopicName", "mo
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def _known(names: Callable[[Broker], Iterable[str]]) -> Callable[[Any, list[str], str], list[str | tuple[str, str]]]:
+def _known(
+    names: Callable[[EmbeddedBroker], Iterable[str]],
+) -> Callable[[Any, list[str], str], list[str | tuple[str, str]]]:
     """Completes with names from the store at PATH; with nothing if it cannot be read."""
 
     def complete(ctx: typer.Context, args: list[str], incomplete: str) -> list[str | tuple[str, str]]:
@@ -43,10 +45,10 @@ def _known(names: Callable[[Broker], Iterable[str]]) -> Callable[[Any, list[str]
 
 StorePath: TypeAlias = Annotated[str, typer.Argument(metavar="PATH", help="The store's directory.")]
 TopicName: TypeAlias = Annotated[
-    str, typer.Argument(metavar="TOPIC", help="A topic of the store.", autocompletion=_known(Broker.topics))
+    str, typer.Argument(metavar="TOPIC", help="A topic of the store.", autocompletion=_known(EmbeddedBroker.topics))
 ]
 GroupName: TypeAlias = Annotated[
-    str, typer.Argument(metavar="GROUP", help="A consumer group.", autocompletion=_known(Broker.groups))
+    str, typer.Argument(metavar="GROUP", help="A consumer group.", autocompletion=_known(EmbeddedBroker.groups))
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 Limit: TypeAlias = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most N.")]

@@ -15,7 +15,7 @@ from typing import Annotated, cast
 
 import typer
 
-from txstore import Broker, ConsumeFromWhere, Consumer, StoredMessage
+from txstore import ConsumeFromWhere, Consumer, EmbeddedBroker, StoredMessage
 from txstore.cli.arguments import AsJson, StorePath, Tags, TopicName, moment, noun
 from txstore.cli.opening import writing_broker
 from txstore.cli.records import print_message
@@ -51,7 +51,7 @@ def consume(
             _print_all(broker, consumer, limit, follow=follow, as_json=as_json)
 
 
-def _print_all(broker: Broker, consumer: Consumer, limit: int | None, *, follow: bool, as_json: bool) -> None:
+def _print_all(broker: EmbeddedBroker, consumer: Consumer, limit: int | None, *, follow: bool, as_json: bool) -> None:
     left, written_at = limit, time.monotonic()
     while left is None or left > 0:
         broker.store.deliver_delayed()

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import txstore
-from txstore import Broker, errors
+from txstore import EmbeddedBroker, errors
 from txstore._native import Store
 from txstore.config import BrokerConfig
 
@@ -43,7 +43,7 @@ def reading(path: str) -> Iterator[Store]:
 
 
 @contextmanager
-def reading_broker(path: str) -> Iterator[Broker]:
+def reading_broker(path: str) -> Iterator[EmbeddedBroker]:
     """Opens read-only, with topics and groups."""
     demand(path)
     with txstore.open(path, read_only=True) as broker:
@@ -59,10 +59,10 @@ def writing(path: str) -> Iterator[Store]:
 
 
 @contextmanager
-def writing_broker(path: str) -> Iterator[Broker]:
+def writing_broker(path: str) -> Iterator[EmbeddedBroker]:
     """Opens as the store's writer, with topics, groups and offsets. Unknown topics are errors."""
     with (
         writing(path) as store,
-        Broker(store, BrokerConfig(auto_create_topic_enable=False), keep_house=False) as broker,
+        EmbeddedBroker(store, BrokerConfig(auto_create_topic_enable=False), keep_house=False) as broker,
     ):
         yield broker

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from txstore import Broker, MessageQueue, StoredMessage
+from txstore import EmbeddedBroker, MessageQueue, StoredMessage
 from txstore.cli.arguments import AsJson, StorePath, Tags, TopicName, noun
 from txstore.cli.opening import reading_broker
 from txstore.cli.records import print_message
@@ -60,7 +60,7 @@ def tail(
 
 
 def _newest(
-    broker: Broker, queue: MessageQueue, first: int, end: int, tags: tuple[str, ...] | None, limit: int
+    broker: EmbeddedBroker, queue: MessageQueue, first: int, end: int, tags: tuple[str, ...] | None, limit: int
 ) -> list[StoredMessage]:
     """Returns the last `limit` messages of a queue. Reads batches backwards until enough have one of the tags."""
     at = end
@@ -77,7 +77,9 @@ def _newest(
     return found[len(found) - min(limit, len(found)) :]
 
 
-def _since(broker: Broker, topic: str, ends: dict[int, int], tags: tuple[str, ...] | None) -> Iterator[StoredMessage]:
+def _since(
+    broker: EmbeddedBroker, topic: str, ends: dict[int, int], tags: tuple[str, ...] | None
+) -> Iterator[StoredMessage]:
     """Yields the messages after `ends`, and advances `ends`."""
     came: list[StoredMessage] = []
     for _, queue_id, first, _ in broker.queues(topic):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from txstore import Broker, errors
+from txstore import EmbeddedBroker, errors
 from txstore._native import is_system_topic
 from txstore.cli.arguments import AsJson, StorePath, noun
 from txstore.cli.opening import reading_broker
@@ -58,7 +58,7 @@ class Sample:
     """The transactions that have been pending longest."""
 
 
-def sample(broker: Broker) -> Sample:
+def sample(broker: EmbeddedBroker) -> Sample:
     """Takes a sample."""
     stat = broker.stat()
     queues = [row for row in broker.queues() if not is_system_topic(row[0])]
@@ -151,7 +151,7 @@ def top(
             _draw(path, broker, interval, count)
 
 
-def _print_lines(broker: Broker, interval: float, count: int | None) -> None:
+def _print_lines(broker: EmbeddedBroker, interval: float, count: int | None) -> None:
     before: Sample | None = None
     shown = 0
     while True:
@@ -164,7 +164,7 @@ def _print_lines(broker: Broker, interval: float, count: int | None) -> None:
         time.sleep(interval)
 
 
-def _draw(path: str, broker: Broker, interval: float, count: int | None) -> None:
+def _draw(path: str, broker: EmbeddedBroker, interval: float, count: int | None) -> None:
     from rich.console import Console
     from rich.live import Live
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from txstore._native import ClientAnswer
-from txstore.broker import Broker
+from txstore.broker import EmbeddedBroker
 from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.remoting.server.clients import Clients
 from txstore.remoting.server.request import (
@@ -53,7 +53,7 @@ class _Asked:
 class AdminRelay:
     """The relayed requests of a server. Used on the server's thread only. `monotonic` returns seconds."""
 
-    def __init__(self, broker: Broker, clients: Clients, line: Asker, monotonic: Callable[[], float]) -> None:
+    def __init__(self, broker: EmbeddedBroker, clients: Clients, line: Asker, monotonic: Callable[[], float]) -> None:
         self._broker = broker
         self._clients = clients
         self._line = line

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from txstore._native import NewProducer, is_system_topic, validate_group, validate_topic
-from txstore.broker import Broker
+from txstore.broker import EmbeddedBroker
 from txstore.check import Answer
 from txstore.errors import InvalidNameError, InvalidOptionError
 from txstore.listener import Checker, parse_tags
@@ -120,7 +120,7 @@ class Clients:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: EmbeddedBroker,
         line: Line,
         monotonic: Callable[[], float],
         limits: GroupLimits = GroupLimits(),  # It is frozen.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from txstore._native import RETRY_PREFIX, is_system_topic, validate_group
-from txstore.broker import Broker
+from txstore.broker import EmbeddedBroker
 from txstore.message import ConsumeFromWhere, is_retry_progress, utc
 from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.remoting.server.clients import Clients
@@ -34,7 +34,7 @@ _SHOWN = 100  # Characters of an invalid name that a remark shows.
 class Offsets:
     """Answers requests about offsets."""
 
-    def __init__(self, broker: Broker, clients: Clients) -> None:
+    def __init__(self, broker: EmbeddedBroker, clients: Clients) -> None:
         self._broker = broker
         self._clients = clients
 
@@ -126,7 +126,7 @@ class Locks:
     """The locks of orderly consumers on queues, by group. Thread-safe."""
 
     def __init__(
-        self, broker: Broker, monotonic: Callable[[], float], set_orderly: Callable[[str, bool], None]
+        self, broker: EmbeddedBroker, monotonic: Callable[[], float], set_orderly: Callable[[str, bool], None]
     ) -> None:
         self._broker = broker
         self._monotonic = monotonic

@@ -5,7 +5,7 @@ Always: no messages of system topics, except discarded transactions by their off
 """
 
 from txstore._native import StoredMessage
-from txstore.broker import Broker
+from txstore.broker import EmbeddedBroker
 from txstore.remoting.codes import ResponseCode
 from txstore.remoting.server.request import Refused, Reply, Request, client_message, number, text
 
@@ -18,7 +18,7 @@ _BYTES_MAX = 4 << 20
 class Queries:
     """Answers queries for messages."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
 
     def by_key(self, request: Request) -> Reply:

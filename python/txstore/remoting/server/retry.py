@@ -6,7 +6,7 @@ Always: the rules are those of the broker for embedded consumers.
 """
 
 from txstore._native import DISCARD_TOPIC, validate_group
-from txstore.broker import Broker
+from txstore.broker import EmbeddedBroker
 from txstore.message import dead_letter_topic
 from txstore.remoting.codes import ResponseCode
 from txstore.remoting.server.request import OK, Refused, Reply, Request, client_message, number, offset_of, text
@@ -20,7 +20,7 @@ _TIMES_MAX = 16
 class Retries:
     """Answers requests for retries and resumed transactions."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
 
     def send_back(self, request: Request) -> Reply:

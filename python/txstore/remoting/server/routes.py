@@ -6,7 +6,7 @@ Always: if sending may create topics, TBW102 has a route, which clients use for 
 """
 
 from txstore._native import TEMPLATE_TOPIC, is_system_topic
-from txstore.broker import Broker
+from txstore.broker import EmbeddedBroker
 from txstore.remoting.codes import ResponseCode
 from txstore.remoting.server.request import Refused, Reply, Request, json_of, text
 
@@ -18,7 +18,7 @@ _READ, _WRITE, _INHERIT = 4, 2, 1  # RocketMQ's PermName.
 class Routes:
     """The name server's part of a server. `address` is the address at which clients reach this broker."""
 
-    def __init__(self, broker: Broker, address: str) -> None:
+    def __init__(self, broker: EmbeddedBroker, address: str) -> None:
         self._broker = broker
         self.address = address
 

@@ -32,7 +32,7 @@ from txstore._native import (
     RequestDenied,
     UnknownTopic,
 )
-from txstore.broker import Broker
+from txstore.broker import EmbeddedBroker
 from txstore.broker import open as open_store
 from txstore.config import BrokerConfig, BrokerOptions
 from txstore.errors import InvalidOptionError, ReadOnlyError, StoreClosedError, StoreIOError, TxStoreError
@@ -159,7 +159,7 @@ class Server:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: EmbeddedBroker,
         config: ServerConfig | None = None,
         *,
         close_broker: bool = False,
@@ -214,7 +214,7 @@ class Server:
         return f"Server({self._broker.path!r}, {self.address or self.unix}{', closed' if self._closed else ''})"
 
     @property
-    def broker(self) -> Broker:
+    def broker(self) -> EmbeddedBroker:
         return self._broker
 
     @property
@@ -498,7 +498,7 @@ class Server:
 
 
 def serve(
-    store: str | os.PathLike[str] | Broker,
+    store: str | os.PathLike[str] | EmbeddedBroker,
     *,
     config: ServerConfig | None = None,
     broker_config: BrokerConfig | None = None,
@@ -513,7 +513,7 @@ def serve(
     given: dict[str, Any] = dict(options)
     mine = {name: given.pop(name) for name in list(given) if name in names}
     settings = dataclasses.replace(config if config is not None else ServerConfig(), **mine)
-    if isinstance(store, Broker):
+    if isinstance(store, EmbeddedBroker):
         if given or broker_config is not None:
             raise InvalidOptionError(
                 f"an open broker cannot be given other settings, got {', '.join(given) or 'broker_config'}",
@@ -540,7 +540,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
         return "127.0.0.1", int(port) if port.isascii() and port.isdigit() else 0
 
 
-def _listen(broker: Broker, config: ServerConfig, secrets: Secrets) -> RemotingServer:
+def _listen(broker: EmbeddedBroker, config: ServerConfig, secrets: Secrets) -> RemotingServer:
     wanted = [address for address in (config.listen, config.name_server) if address is not None]
     if not wanted and config.unix is None:
         raise InvalidOptionError("no address to listen at\nhint: pass listen or unix", option="listen")

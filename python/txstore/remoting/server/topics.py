@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from txstore import _native
 from txstore._native import DEAD_LETTER_PREFIX, RETRY_PREFIX, UnknownTopic
-from txstore.broker import Broker
+from txstore.broker import EmbeddedBroker
 from txstore.message import retry_topic
 from txstore.remoting.codes import ResponseCode
 from txstore.remoting.server.clients import Clients
@@ -43,7 +43,7 @@ class Topics:
     """Answers requests about topics and groups. `tables` is the engine's copy of the topics."""
 
     def __init__(
-        self, broker: Broker, tables: _Tables, clients: Clients, address: Callable[[], str], topics_max: int
+        self, broker: EmbeddedBroker, tables: _Tables, clients: Clients, address: Callable[[], str], topics_max: int
     ) -> None:
         self._broker = broker
         self._clients = clients
