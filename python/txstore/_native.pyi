@@ -53,22 +53,29 @@ class Message:
         message_group: str | None = None,
     ) -> Message: ...
     @property
-    def topic(self) -> str: ...
+    def topic(self) -> str:
+        """The topic, as given."""
     @property
-    def body(self) -> bytes: ...
+    def body(self) -> bytes:
+        """The body, as bytes."""
     @property
-    def tags(self) -> str | None: ...
+    def tags(self) -> str | None:
+        """The tag; None without one."""
     @property
-    def keys(self) -> tuple[str, ...]: ...
+    def keys(self) -> tuple[str, ...]:
+        """The keys; empty without any."""
     @property
     def properties(self) -> dict[str, str]:
         """The application's own properties (a fresh dict)."""
     @property
-    def flag(self) -> int: ...
+    def flag(self) -> int:
+        """The application's own number, which the store keeps."""
     @property
-    def delay_level(self) -> int: ...
+    def delay_level(self) -> int:
+        """RocketMQ's delay level: 0 (none) to 18."""
     @property
-    def message_group(self) -> str | None: ...
+    def message_group(self) -> str | None:
+        """The name whose messages go to one queue, in order; None without one."""
     @property
     def turn_topic(self) -> str | None:
         """The topic, if its queues take this message in turn; None with a message group or a delay level."""
@@ -90,15 +97,20 @@ class SendResult:
     def message_id(self) -> str:
         """The unique id (32 hex digits), RocketMQ's msgId."""
     @property
-    def offset_message_id(self) -> str: ...
+    def offset_message_id(self) -> str:
+        """The offset id: the broker's address and the physical offset, in hex."""
     @property
-    def topic(self) -> str: ...
+    def topic(self) -> str:
+        """The topic. For a half message: the topic that it was sent to."""
     @property
-    def queue_id(self) -> int: ...
+    def queue_id(self) -> int:
+        """The queue's number in the topic."""
     @property
-    def queue_offset(self) -> int: ...
+    def queue_offset(self) -> int:
+        """The position in the queue, in entries."""
     @property
-    def physical_offset(self) -> int: ...
+    def physical_offset(self) -> int:
+        """The position in the commit log, in bytes."""
     @property
     def transaction_id(self) -> str | None:
         """The transaction's id for a half message; otherwise None."""
@@ -117,7 +129,8 @@ class EndResult:
     def physical_offset(self) -> int | None:
         """The offset of the final message, if this call wrote one."""
     @property
-    def queue_offset(self) -> int | None: ...
+    def queue_offset(self) -> int | None:
+        """The queue offset of the final message, if this call wrote one."""
 
 @final
 class StoredMessage:
@@ -136,11 +149,14 @@ class StoredMessage:
     def settle(self) -> int | None:
         """Returns the delay level that `retry` asked for, or None; later calls of `retry` fail. For consumers."""
     @property
-    def queue_id(self) -> int: ...
+    def queue_id(self) -> int:
+        """The queue's number in the topic."""
     @property
-    def queue_offset(self) -> int: ...
+    def queue_offset(self) -> int:
+        """The position in the queue, in entries."""
     @property
-    def physical_offset(self) -> int: ...
+    def physical_offset(self) -> int:
+        """The position in the commit log, in bytes."""
     @property
     def size(self) -> int:
         """The size of the whole record in bytes."""
@@ -151,7 +167,8 @@ class StoredMessage:
     def message_id(self) -> str:
         """The unique id, otherwise the offset id."""
     @property
-    def offset_message_id(self) -> str: ...
+    def offset_message_id(self) -> str:
+        """The offset id: the broker's address and the physical offset, in hex."""
     @property
     def transaction_id(self) -> str | None:
         """`__transactionId__`, otherwise the unique id of a transaction's record, otherwise None."""
@@ -159,13 +176,17 @@ class StoredMessage:
     def body(self) -> bytes:
         """The body as the application sent it, decompressed. Raises StoreCorruptError if it cannot be decompressed."""
     @property
-    def stored_body(self) -> bytes: ...
+    def stored_body(self) -> bytes:
+        """The body as stored, perhaps compressed."""
     @property
-    def body_crc(self) -> int: ...
+    def body_crc(self) -> int:
+        """The CRC-32 of the stored body, without its highest bit."""
     @property
-    def keys(self) -> tuple[str, ...]: ...
+    def keys(self) -> tuple[str, ...]:
+        """The keys; empty without any."""
     @property
-    def tags(self) -> str | None: ...
+    def tags(self) -> str | None:
+        """The tag; None without one."""
     @property
     def properties(self) -> dict[str, str]:
         """All properties, including the system's, without the record's CRC (a fresh dict; the last of equal names)."""
@@ -176,32 +197,41 @@ class StoredMessage:
     def record(self) -> bytes:
         """The whole record as stored."""
     @property
-    def flag(self) -> int: ...
+    def flag(self) -> int:
+        """The application's own number."""
     @property
-    def sys_flag(self) -> int: ...
+    def sys_flag(self) -> int:
+        """RocketMQ's flags of the record: compression, the kind of transaction, IPv6 addresses."""
     @property
     def transaction_type(self) -> str:
         """'none', 'prepared', 'commit' or 'rollback'; 'prepared' for every record of the half topic."""
     @property
-    def born_timestamp_ms(self) -> int: ...
+    def born_timestamp_ms(self) -> int:
+        """When the client sent it, in ms since the epoch."""
     @property
-    def store_timestamp_ms(self) -> int: ...
+    def store_timestamp_ms(self) -> int:
+        """When it was stored, in ms since the epoch."""
     @property
     def born_host(self) -> str:
         """`ADDRESS:PORT`, IPv6 in brackets."""
     @property
-    def store_host(self) -> str: ...
+    def store_host(self) -> str:
+        """`ADDRESS:PORT` of the broker that stored it, IPv6 in brackets."""
     @property
-    def reconsume_times(self) -> int: ...
+    def reconsume_times(self) -> int:
+        """How often it was delivered before."""
     @property
-    def prepared_transaction_offset(self) -> int: ...
+    def prepared_transaction_offset(self) -> int:
+        """The physical offset of its half message; 0 if there is none."""
     @property
     def real_topic(self) -> str:
         """The destination topic of a half or discarded message, otherwise `topic`."""
     @property
-    def real_queue_id(self) -> int: ...
+    def real_queue_id(self) -> int:
+        """The destination queue of a half or discarded message, otherwise `queue_id`."""
     @property
-    def producer_group(self) -> str | None: ...
+    def producer_group(self) -> str | None:
+        """The producer group of a transactional message; None for others."""
 
 @final
 class WaitingHalf:
@@ -214,7 +244,8 @@ class WaitingHalf:
     def prepared_transaction_offset(self) -> int:
         """The physical offset of its newest copy."""
     @property
-    def producer_group(self) -> str: ...
+    def producer_group(self) -> str:
+        """The producer group, which checks ask."""
     @property
     def owner(self) -> int:
         """The producer id that `prepare` was called with; 0 after a restart."""
@@ -234,7 +265,8 @@ class WaitingHalf:
     def checks(self) -> int:
         """How many checks were sent."""
     @property
-    def last_check_age_ms(self) -> int | None: ...
+    def last_check_age_ms(self) -> int | None:
+        """Time since the last check was sent; None if there was none since the store was opened."""
     @property
     def answered(self) -> bool:
         """Whether the last check was answered; True before the first."""
@@ -254,7 +286,8 @@ class DueHalves:
     def halves(self) -> list[WaitingHalf]:
         """The transactions, the longest due first."""
     @property
-    def half_queue_offsets(self) -> list[int]: ...
+    def half_queue_offsets(self) -> list[int]:
+        """The half queue offsets of `halves`, in the same order."""
     @property
     def youngest(self) -> WaitingHalf:
         """The facts with the least value of each age. The values may be of different transactions."""
@@ -268,9 +301,11 @@ class TransactionRow:
     """One transaction of the log, folded by the outcome rule (docs/transactions.md)."""
 
     @property
-    def transaction_id(self) -> str | None: ...
+    def transaction_id(self) -> str | None:
+        """The unique id; None if its records have none."""
     @property
-    def producer_group(self) -> str | None: ...
+    def producer_group(self) -> str | None:
+        """The producer group; None if its records have none."""
     @property
     def topic(self) -> str:
         """The real topic."""
@@ -290,9 +325,11 @@ class TransactionRow:
     def ops(self) -> list[int]:
         """Physical offsets of the op messages that name one of its halves."""
     @property
-    def prepared_timestamp_ms(self) -> int: ...
+    def prepared_timestamp_ms(self) -> int:
+        """When its first half was stored, in ms since the epoch."""
     @property
-    def ended_timestamp_ms(self) -> int | None: ...
+    def ended_timestamp_ms(self) -> int | None:
+        """When the record that decided it was stored, in ms since the epoch; None without one."""
     @property
     def checks(self) -> int:
         """TRANSACTION_CHECK_TIMES of its newest copy, as counted by a RocketMQ broker."""
@@ -302,12 +339,14 @@ class OpenReport:
     """What opening found and did."""
 
     @property
-    def clean(self) -> bool: ...
+    def clean(self) -> bool:
+        """Whether the store was closed cleanly."""
     @property
     def scanned_from(self) -> int:
         """The physical offset at which the scan began: that of the snapshot, or the log's first."""
     @property
-    def scanned_bytes(self) -> int: ...
+    def scanned_bytes(self) -> int:
+        """Bytes of the log that the opening scanned."""
     @property
     def truncated_bytes(self) -> int:
         """Bytes of the torn tail that was truncated, or would be if the store is opened read-only."""
@@ -315,9 +354,11 @@ class OpenReport:
     def healed_ops(self) -> int:
         """Halves whose missing op message was written, or would be if the store is opened read-only."""
     @property
-    def milliseconds(self) -> int: ...
+    def milliseconds(self) -> int:
+        """How long the opening took."""
     @property
-    def warnings(self) -> list[str]: ...
+    def warnings(self) -> list[str]:
+        """What was found and repaired or ignored, one text each."""
 
 @final
 class LogFile:
@@ -327,7 +368,8 @@ class LogFile:
     def first(self) -> int:
         """The physical offset of its first byte."""
     @property
-    def end(self) -> int: ...
+    def end(self) -> int:
+        """The physical offset after its last byte."""
     @property
     def age_ms(self) -> int:
         """Time since the record after its newest one was stored. A jump of the wall clock does not make it older."""
@@ -349,58 +391,78 @@ class Expired:
     def minimum(self) -> int:
         """The physical offset at which the log now begins."""
     @property
-    def log_files(self) -> int: ...
+    def log_files(self) -> int:
+        """How many files of the log were removed."""
     @property
-    def queue_files(self) -> int: ...
+    def queue_files(self) -> int:
+        """How many files of queues were removed."""
     @property
-    def index_files(self) -> int: ...
+    def index_files(self) -> int:
+        """How many files of the index were removed."""
 
 @final
 class StoreStat:
     """Statistics of an open store."""
 
     @property
-    def min_physical_offset(self) -> int: ...
+    def min_physical_offset(self) -> int:
+        """The physical offset at which the log begins."""
     @property
-    def max_physical_offset(self) -> int: ...
+    def max_physical_offset(self) -> int:
+        """The physical offset after the last record."""
     @property
-    def durable_physical_offset(self) -> int: ...
+    def durable_physical_offset(self) -> int:
+        """The physical offset below which everything is on disk."""
     @property
-    def visible_physical_offset(self) -> int: ...
+    def visible_physical_offset(self) -> int:
+        """The physical offset below which readers see everything."""
     @property
-    def snapshot_physical_offset(self) -> int: ...
+    def snapshot_physical_offset(self) -> int:
+        """The physical offset at which the next opening begins to scan."""
     @property
-    def commit_log_file_size(self) -> int: ...
+    def commit_log_file_size(self) -> int:
+        """Bytes of a file of the log."""
     @property
-    def consume_queue_file_size(self) -> int: ...
+    def consume_queue_file_size(self) -> int:
+        """Bytes of a file of a queue."""
     @property
-    def max_hash_slot_num(self) -> int: ...
+    def max_hash_slot_num(self) -> int:
+        """Slots of an index file."""
     @property
-    def max_index_num(self) -> int: ...
+    def max_index_num(self) -> int:
+        """Entries of an index file."""
     @property
-    def queues(self) -> int: ...
+    def queues(self) -> int:
+        """How many queues there are, including those of the system."""
     @property
-    def index_files(self) -> int: ...
+    def index_files(self) -> int:
+        """How many index files there are."""
     @property
-    def pending_transactions(self) -> int: ...
+    def pending_transactions(self) -> int:
+        """How many transactions are pending."""
     @property
     def pending_table_bytes(self) -> int:
         """Memory that the table of pending transactions uses."""
     @property
-    def decided_halves(self) -> int: ...
+    def decided_halves(self) -> int:
+        """How many ended halves the table remembers."""
 
 @final
 class TopicEnds:
     """How the transactions of one topic ended since the store was opened."""
 
     @property
-    def topic(self) -> str: ...
+    def topic(self) -> str:
+        """The real topic."""
     @property
-    def committed(self) -> int: ...
+    def committed(self) -> int:
+        """How many were committed."""
     @property
-    def rolled_back(self) -> int: ...
+    def rolled_back(self) -> int:
+        """How many were rolled back."""
     @property
-    def discarded(self) -> int: ...
+    def discarded(self) -> int:
+        """How many were discarded."""
     @property
     def latency(self) -> list[tuple[int | None, int]]:
         """Commits by time since the half was stored: (upper bound in ms, None for the rest; count), not cumulative."""
@@ -442,14 +504,19 @@ class Store:
     def close(self) -> None:
         """Writes all buffered data, a snapshot and the progress, marks the store clean and unlocks it. Idempotent."""
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether `close` was called."""
     @property
-    def read_only(self) -> bool: ...
+    def read_only(self) -> bool:
+        """Whether it was opened read-only."""
     @property
-    def path(self) -> str: ...
+    def path(self) -> str:
+        """The store's directory."""
     @property
-    def open_report(self) -> OpenReport: ...
-    def stat(self) -> StoreStat: ...
+    def open_report(self) -> OpenReport:
+        """What the opening found and did."""
+    def stat(self) -> StoreStat:
+        """Returns the store's statistics now."""
 
     # Append
     def append(self, message: Message, queue_id: int) -> SendResult:
@@ -711,12 +778,14 @@ class RecordName:
     """The facts that distinguish a record from any other at the same offset."""
 
     @property
-    def physical_offset(self) -> int: ...
+    def physical_offset(self) -> int:
+        """The position in the commit log, in bytes."""
     @property
     def message_id(self) -> str:
         """The unique id, otherwise the offset id."""
     @property
-    def store_timestamp_ms(self) -> int: ...
+    def store_timestamp_ms(self) -> int:
+        """When it was stored, in ms since the epoch."""
 
 def log_store_id(path: str | PathLike[str]) -> str | None:
     """Returns the id of a store, 32 hex digits. None: neither this release nor a later one opened it for writing."""
@@ -745,7 +814,9 @@ def validate_topic(topic: str) -> None:
 def validate_group(group: str) -> None:
     """Raises InvalidNameError if this is not a valid group name."""
 
-def is_system_topic(topic: str) -> bool: ...
+def is_system_topic(topic: str) -> bool:
+    """Returns whether a topic is one of RocketMQ's or txstore's own, which users cannot read."""
+
 def java_hash_code(text: str) -> int:
     """Returns java.lang.String.hashCode of the text."""
 
@@ -984,7 +1055,8 @@ class RequestRule:
     """A row of the table of request codes: what answers a request, and which permission it needs."""
 
     @property
-    def code(self) -> int: ...
+    def code(self) -> int:
+        """The request code."""
     @property
     def name(self) -> str:
         """RocketMQ's name."""

@@ -102,39 +102,49 @@ impl Scan {
         PyCapsule::new_with_value(py, exported, c"arrow_schema")
     }
 
-    /// Raises the errors with which a stream would fail at its start.
+    ///
+    /// Opens the log and checks the range, as a stream does first.
+    ///
+    /// Raises `StoreIOError`, `ForeignStoreError`, `MissingFileError`, `InvalidOptionError`, `OffsetTooOldError`.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         self.stream(py).map(drop)
     }
 
-    /// Raises the error of the last stream that failed.
+    /// Raises the engine's error of the last failed stream, once. Does nothing if none failed.
     fn raise_failure(&self, py: Python<'_>) -> PyResult<()> {
         self.counts.failure.lock().take().map_or(Ok(()), |error| Err(into_py(py, &error)))
     }
 
-    /// Returns the end of a range that begins at `start` and has this many rows or bytes. The end is at most the
-    /// visible end or the scan's end.
+    ///
+    /// Returns the end of a range from `start` with that many rows of this scan, or bytes of the log.
+    ///
+    /// `start` must be the beginning of a record. The end is between two records, after at least one, and at most the
+    /// visible end and the scan's end.
     #[pyo3(signature = (start, *, rows=None, bytes=None))]
     fn advance(&self, py: Python<'_>, start: u64, rows: Option<u64>, bytes: Option<u64>) -> PyResult<u64> {
         let advance = || Log::open(&self.path)?.advance(&self.options, start, rows, bytes);
         detached(py, advance)
     }
 
+    /// The column names, in order.
     #[getter]
     fn columns(&self) -> Vec<&'static str> {
         self.options.columns.iter().map(|column| column.name()).collect()
     }
 
+    /// The number of bad records that its streams have skipped so far.
     #[getter]
     fn bad_records(&self) -> u64 {
         self.counts.bad_records.load(Ordering::Relaxed)
     }
 
+    /// Bytes of the log that were skipped with them.
     #[getter]
     fn bad_bytes(&self) -> u64 {
         self.counts.bad_bytes.load(Ordering::Relaxed)
     }
 
+    /// Bytes of its range that retention has removed.
     #[getter]
     fn lost_bytes(&self) -> u64 {
         self.counts.lost_bytes.load(Ordering::Relaxed)
@@ -206,16 +216,19 @@ pub(super) struct RecordName(crate::arrow::RecordName);
 
 #[pymethods]
 impl RecordName {
+    /// The position in the commit log, in bytes.
     #[getter]
     const fn physical_offset(&self) -> u64 {
         self.0.physical_offset
     }
 
+    /// The unique id, otherwise the offset id.
     #[getter]
     fn message_id(&self) -> &str {
         &self.0.message_id
     }
 
+    /// When it was stored, in ms since the epoch.
     #[getter]
     const fn store_timestamp_ms(&self) -> i64 {
         self.0.store_timestamp_ms

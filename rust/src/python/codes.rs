@@ -15,21 +15,25 @@ pub(super) struct RequestRule(RequestCode);
 
 #[pymethods]
 impl RequestRule {
+    /// The request code.
     #[getter]
     const fn code(&self) -> i32 {
         self.0.number
     }
 
+    /// RocketMQ's name.
     #[getter]
     const fn name(&self) -> &'static str {
         self.0.name
     }
 
+    /// `client`: servers send it to clients. None: the request is refused with `REQUEST_CODE_NOT_SUPPORTED`.
     #[getter]
     const fn answered_by(&self) -> Option<&'static str> {
         self.0.handler.name()
     }
 
+    /// What an account needs, for people.
     #[getter]
     const fn permission(&self) -> &'static str {
         self.0.access.text()

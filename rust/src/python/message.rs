@@ -76,26 +76,31 @@ impl Message {
         Ok(Self { envelope, body, topic: topic.clone().unbind(), group: own_group, transaction_id: None })
     }
 
+    /// The topic, as given.
     #[getter]
     fn topic(&self, py: Python<'_>) -> Py<PyString> {
         self.topic.clone_ref(py)
     }
 
+    /// The body, as bytes.
     #[getter]
     fn body(&self, py: Python<'_>) -> Py<PyBytes> {
         self.body.clone_ref(py)
     }
 
+    /// The tag; None without one.
     #[getter]
     fn tags(&self) -> Option<&str> {
         self.text(TAGS)
     }
 
+    /// The keys; empty without any.
     #[getter]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         words(py, self.envelope.keys())
     }
 
+    /// The application's own properties (a fresh dict).
     #[getter]
     fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let own = PyDict::new(py);
@@ -108,32 +113,38 @@ impl Message {
         Ok(own)
     }
 
+    /// The application's own number, which the store keeps.
     #[getter]
     fn flag(&self) -> i32 {
         self.envelope.flag
     }
 
+    /// RocketMQ's delay level: 0 (none) to 18.
     #[getter]
     fn delay_level(&self) -> u8 {
         self.envelope.delay_level
     }
 
+    /// The name whose messages go to one queue, in order; None without one.
     #[getter]
     fn message_group(&self, py: Python<'_>) -> Option<Py<PyString>> {
         self.group.as_ref().map(|group| group.clone_ref(py))
     }
 
+    /// The topic, if its queues take this message in turn; None with a message group or a delay level.
     #[getter]
     fn turn_topic(&self, py: Python<'_>) -> Option<Py<PyString>> {
         let ordinary = self.group.is_none() && self.envelope.delay_level == 0;
         ordinary.then(|| self.topic.clone_ref(py))
     }
 
+    /// The unique id, in the copy that a local transaction gets; None before.
     #[getter]
     fn transaction_id(&self) -> Option<&str> {
         self.transaction_id.as_deref()
     }
 
+    /// Returns a copy with another delay level.
     #[pyo3(signature = (*, delay_level))]
     fn replace(&self, py: Python<'_>, delay_level: i64) -> PyResult<Self> {
         let properties = Properties(&self.envelope.properties);
@@ -158,6 +169,7 @@ impl Message {
         Ok(Self { envelope, transaction_id: self.transaction_id.clone(), ..self.shared(py) })
     }
 
+    /// Returns a copy with the id of its transaction.
     fn with_transaction_id(&self, py: Python<'_>, transaction_id: &str) -> Self {
         Self { transaction_id: Some(transaction_id.into()), ..self.shared(py) }
     }
@@ -260,36 +272,43 @@ impl SendResult {
 
 #[pymethods]
 impl SendResult {
+    /// The unique id (32 hex digits), RocketMQ's msgId.
     #[getter]
     fn message_id(&self) -> &str {
         &self.sent.unique_id
     }
 
+    /// The offset id: the broker's address and the physical offset, in hex.
     #[getter]
     fn offset_message_id(&self) -> String {
         offset_message_id(self.host, self.sent.physical_offset)
     }
 
+    /// The topic. For a half message: the topic that it was sent to.
     #[getter]
     fn topic(&self, py: Python<'_>) -> Py<PyString> {
         self.topic.clone_ref(py)
     }
 
+    /// The queue's number in the topic.
     #[getter]
     const fn queue_id(&self) -> i32 {
         self.sent.queue_id.0
     }
 
+    /// The position in the queue, in entries.
     #[getter]
     const fn queue_offset(&self) -> u64 {
         self.sent.queue_offset.0
     }
 
+    /// The position in the commit log, in bytes.
     #[getter]
     const fn physical_offset(&self) -> u64 {
         self.sent.physical_offset.0
     }
 
+    /// The transaction's id for a half message; otherwise None.
     #[getter]
     fn transaction_id(&self) -> Option<&str> {
         self.half.then(|| &*self.sent.unique_id)

@@ -25,16 +25,19 @@ impl Examiner {
         detached(py, begun).map(|examiner| Self(Mutex::new(Some(examiner))))
     }
 
+    /// The number of files of the log.
     #[getter]
     fn files(&self) -> usize {
         self.0.lock().as_ref().map_or(0, crate::repair::Examiner::files)
     }
 
+    /// Examines the next file of the log. False: there are no more. Raises `ForeignStoreError`, `OSErrors`.
     fn step(&self, py: Python<'_>) -> PyResult<bool> {
         let step = || self.0.lock().as_mut().map_or(Ok(false), crate::repair::Examiner::step);
         detached(py, step)
     }
 
+    /// Returns the findings as JSON. Call it once, after the last step.
     fn facts(&self, py: Python<'_>) -> PyResult<String> {
         let finish = || {
             let examiner = self.0.lock().take().ok_or(Error::StoreClosed)?;

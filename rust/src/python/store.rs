@@ -543,36 +543,43 @@ pub(super) struct OpenReport(crate::store::OpenReport);
 
 #[pymethods]
 impl OpenReport {
+    /// Whether the store was closed cleanly.
     #[getter]
     const fn clean(&self) -> bool {
         self.0.clean
     }
 
+    /// The physical offset at which the scan began: that of the snapshot, or the log's first.
     #[getter]
     const fn scanned_from(&self) -> u64 {
         self.0.scanned_from
     }
 
+    /// Bytes of the log that the opening scanned.
     #[getter]
     const fn scanned_bytes(&self) -> u64 {
         self.0.scanned_bytes
     }
 
+    /// Bytes of the torn tail that was truncated, or would be if the store is opened read-only.
     #[getter]
     const fn truncated_bytes(&self) -> u64 {
         self.0.truncated_bytes
     }
 
+    /// Halves whose missing op message was written, or would be if the store is opened read-only.
     #[getter]
     const fn healed_ops(&self) -> u64 {
         self.0.healed_ops
     }
 
+    /// How long the opening took.
     #[getter]
     const fn milliseconds(&self) -> u64 {
         self.0.milliseconds
     }
 
+    /// What was found and repaired or ignored, one text each.
     #[getter]
     fn warnings(&self) -> Vec<String> {
         self.0.warnings.clone()
@@ -594,11 +601,12 @@ impl OpenReport {
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct StoreStat(crate::store::StoreStat);
 
-macro_rules! figures {
-    ($($name:ident: $kind:ty),* $(,)?) => {
+macro_rules! statistics {
+    ($($(#[$doc:meta])* $name:ident: $kind:ty),* $(,)?) => {
         #[pymethods]
         impl StoreStat {
             $(
+                $(#[$doc])*
                 #[getter]
                 const fn $name(&self) -> $kind {
                     self.0.$name
@@ -612,19 +620,33 @@ macro_rules! figures {
     };
 }
 
-figures! {
+statistics! {
+    /// The physical offset at which the log begins.
     min_physical_offset: u64,
+    /// The physical offset after the last record.
     max_physical_offset: u64,
+    /// The physical offset below which everything is on disk.
     durable_physical_offset: u64,
+    /// The physical offset below which readers see everything.
     visible_physical_offset: u64,
+    /// The physical offset at which the next opening begins to scan.
     snapshot_physical_offset: u64,
+    /// Bytes of a file of the log.
     commit_log_file_size: u64,
+    /// Bytes of a file of a queue.
     consume_queue_file_size: u64,
+    /// Slots of an index file.
     max_hash_slot_num: u32,
+    /// Entries of an index file.
     max_index_num: u32,
+    /// How many queues there are, including those of the system.
     queues: usize,
+    /// How many index files there are.
     index_files: usize,
+    /// How many transactions are pending.
     pending_transactions: u64,
+    /// Memory that the table of pending transactions uses.
     pending_table_bytes: usize,
+    /// How many ended halves the table remembers.
     decided_halves: u64,
 }

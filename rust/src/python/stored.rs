@@ -55,6 +55,7 @@ impl StoredMessage {
 
 #[pymethods]
 impl StoredMessage {
+    /// The topic. For a retried message from a consumer, the topic that it was sent to.
     #[getter]
     fn topic(&self, py: Python<'_>) -> PyResult<&str> {
         let view = self.view(py)?;
@@ -64,6 +65,12 @@ impl StoredMessage {
         Ok(origin.flatten().unwrap_or(view.topic))
     }
 
+    ///
+    /// Asks the consumer to deliver the message again later, instead of acknowledging it.
+    ///
+    /// `delay_level` 0: RocketMQ's delay, longer each time (10 s, 30 s, 1 min, …), the 17th time to the dead letters; 1
+    /// to 18: this delay level; -1: to the dead letters. Written when the consumer acknowledges. Raises
+    /// `InvalidMessageError` if the message does not come from a consumer or is acknowledged, `InvalidOptionError`.
     #[pyo3(signature = (delay_level=0))]
     fn retry(&self, py: Python<'_>, delay_level: i32) -> PyResult<()> {
         if !(DEAD..=i32::from(DELAY_LEVEL_MAX)).contains(&delay_level) {
@@ -85,31 +92,37 @@ impl StoredMessage {
             .or_raise(py)
     }
 
+    /// Returns the delay level that `retry` asked for, or None; later calls of `retry` fail. For consumers.
     fn settle(&self) -> Option<i32> {
         let asked = self.asked.swap(SETTLED, Ordering::Relaxed);
         (asked >= DEAD).then_some(asked)
     }
 
+    /// The queue's number in the topic.
     #[getter]
     fn queue_id(&self, py: Python<'_>) -> PyResult<i32> {
         Ok(self.view(py)?.queue_id.0)
     }
 
+    /// The position in the queue, in entries.
     #[getter]
     fn queue_offset(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.view(py)?.queue_offset.0)
     }
 
+    /// The position in the commit log, in bytes.
     #[getter]
     fn physical_offset(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.view(py)?.physical_offset.0)
     }
 
+    /// The size of the whole record in bytes.
     #[getter]
     fn size(&self) -> usize {
         self.record.bytes().len()
     }
 
+    /// The record's version: 1, or 2, in which the topic may be longer than 127 bytes.
     #[getter]
     fn version(&self, py: Python<'_>) -> PyResult<u8> {
         Ok(match self.view(py)?.version {
@@ -118,16 +131,19 @@ impl StoredMessage {
         })
     }
 
+    /// The unique id, otherwise the offset id.
     #[getter]
     fn message_id(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.view(py)?.message_id())
     }
 
+    /// The offset id: the broker's address and the physical offset, in hex.
     #[getter]
     fn offset_message_id(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.view(py)?.offset_message_id())
     }
 
+    /// `__transactionId__`, otherwise the unique id of a transaction's record, otherwise None.
     #[getter]
     fn transaction_id(&self, py: Python<'_>) -> PyResult<Option<&str>> {
         let view = self.view(py)?;
@@ -136,6 +152,7 @@ impl StoredMessage {
         Ok(view.properties.get_str(TRANSACTION_ID).or_else(|| view.unique_id().filter(|_| is_transaction)))
     }
 
+    /// The body as the application sent it, decompressed. Raises `StoreCorruptError` if it cannot be decompressed.
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let (sys_flag, body) = self.record.body();
@@ -148,26 +165,31 @@ impl StoredMessage {
         }
     }
 
+    /// The body as stored, perhaps compressed.
     #[getter]
     fn stored_body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.record.body().1)
     }
 
+    /// The CRC-32 of the stored body, without its highest bit.
     #[getter]
     fn body_crc(&self, py: Python<'_>) -> PyResult<u32> {
         Ok(self.view(py)?.body_crc)
     }
 
+    /// The keys; empty without any.
     #[getter]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         words(py, self.text(py, KEYS)?)
     }
 
+    /// The tag; None without one.
     #[getter]
     fn tags(&self, py: Python<'_>) -> PyResult<Option<&str>> {
         self.text(py, TAGS)
     }
 
+    /// All properties, including the system's, without the record's CRC (a fresh dict; the last of equal names).
     #[getter]
     fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = PyDict::new(py);
@@ -177,26 +199,31 @@ impl StoredMessage {
         Ok(all)
     }
 
+    /// The properties' text as stored.
     #[getter]
     fn properties_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, self.view(py)?.properties.0))
     }
 
+    /// The whole record as stored.
     #[getter]
     fn record<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.record.bytes())
     }
 
+    /// The application's own number.
     #[getter]
     fn flag(&self, py: Python<'_>) -> PyResult<i32> {
         Ok(self.view(py)?.flag)
     }
 
+    /// RocketMQ's flags of the record: compression, the kind of transaction, IPv6 addresses.
     #[getter]
     fn sys_flag(&self, py: Python<'_>) -> PyResult<i32> {
         Ok(self.view(py)?.sys_flag)
     }
 
+    /// 'none', 'prepared', 'commit' or 'rollback'; 'prepared' for every record of the half topic.
     #[getter]
     fn transaction_type(&self, py: Python<'_>) -> PyResult<&'static str> {
         let view = self.view(py)?;
@@ -209,48 +236,57 @@ impl StoredMessage {
         })
     }
 
+    /// When the client sent it, in ms since the epoch.
     #[getter]
     fn born_timestamp_ms(&self, py: Python<'_>) -> PyResult<i64> {
         Ok(self.view(py)?.born_timestamp.0)
     }
 
+    /// When it was stored, in ms since the epoch.
     #[getter]
     fn store_timestamp_ms(&self, py: Python<'_>) -> PyResult<i64> {
         Ok(self.view(py)?.store_timestamp.0)
     }
 
+    /// `ADDRESS:PORT`, IPv6 in brackets.
     #[getter]
     fn born_host(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.view(py)?.born_host.address().to_string())
     }
 
+    /// `ADDRESS:PORT` of the broker that stored it, IPv6 in brackets.
     #[getter]
     fn store_host(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.view(py)?.store_host.address().to_string())
     }
 
+    /// How often it was delivered before.
     #[getter]
     fn reconsume_times(&self, py: Python<'_>) -> PyResult<i32> {
         Ok(self.view(py)?.reconsume_times)
     }
 
+    /// The physical offset of its half message; 0 if there is none.
     #[getter]
     fn prepared_transaction_offset(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.view(py)?.prepared_transaction_offset.0)
     }
 
+    /// The destination topic of a half or discarded message, otherwise `topic`.
     #[getter]
     fn real_topic(&self, py: Python<'_>) -> PyResult<&str> {
         let view = self.view(py)?;
         Ok(view.properties.get_str(REAL_TOPIC).unwrap_or(view.topic))
     }
 
+    /// The destination queue of a half or discarded message, otherwise `queue_id`.
     #[getter]
     fn real_queue_id(&self, py: Python<'_>) -> PyResult<i32> {
         let view = self.view(py)?;
         Ok(view.properties.get_str(REAL_QUEUE_ID).and_then(|id| id.parse().ok()).unwrap_or(view.queue_id.0))
     }
 
+    /// The producer group of a transactional message; None for others.
     #[getter]
     fn producer_group(&self, py: Python<'_>) -> PyResult<Option<&str>> {
         self.text(py, PRODUCER_GROUP)

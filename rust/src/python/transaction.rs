@@ -11,61 +11,73 @@ pub(super) struct WaitingHalf(pub(super) Waiting);
 
 #[pymethods]
 impl WaitingHalf {
+    /// The half queue offset of its newest copy, which identifies it in the calls below.
     #[getter]
     const fn half_queue_offset(&self) -> u64 {
         self.0.newest.queue_offset
     }
 
+    /// The physical offset of its newest copy.
     #[getter]
     const fn prepared_transaction_offset(&self) -> u64 {
         self.0.newest.physical_offset
     }
 
+    /// The producer group, which checks ask.
     #[getter]
     fn producer_group(&self) -> &str {
         &self.0.group
     }
 
+    /// The producer id that `prepare` was called with; 0 after a restart.
     #[getter]
     const fn owner(&self) -> u32 {
         self.0.owner
     }
 
+    /// Whether its local transaction still runs here (`local_transaction_ended` was not called yet).
     #[getter]
     const fn running(&self) -> bool {
         self.0.running
     }
 
+    /// Time since it was stored, or since its local transaction ended here, by a monotonic clock.
     #[getter]
     const fn age_ms(&self) -> i64 {
         self.0.age_ms
     }
 
+    /// Time since it was stored, for the retention time.
     #[getter]
     const fn stored_age_ms(&self) -> i64 {
         self.0.stored_age_ms
     }
 
+    /// `CHECK_IMMUNITY_TIME_IN_SECONDS` of the message, in milliseconds.
     #[getter]
     const fn immunity_ms(&self) -> Option<i64> {
         self.0.immunity_ms
     }
 
+    /// How many checks were sent.
     #[getter]
     const fn checks(&self) -> u16 {
         self.0.checks
     }
 
+    /// Time since the last check was sent; None if there was none since the store was opened.
     #[getter]
     const fn last_check_age_ms(&self) -> Option<i64> {
         self.0.last_check_age_ms
     }
 
+    /// Whether the last check was answered; True before the first.
     #[getter]
     const fn answered(&self) -> bool {
         self.0.answered
     }
 
+    /// Time until `halves_due` returns it again; 0 or less: it is due.
     #[getter]
     const fn look_again_in_ms(&self) -> i64 {
         self.0.look_again_in_ms
@@ -89,21 +101,25 @@ pub(super) struct DueHalves(pub(super) Alike);
 
 #[pymethods]
 impl DueHalves {
+    /// The transactions, the longest due first.
     #[getter]
     fn halves(&self) -> Vec<WaitingHalf> {
         self.0.halves.iter().cloned().map(WaitingHalf).collect()
     }
 
+    /// The half queue offsets of `halves`, in the same order.
     #[getter]
     fn half_queue_offsets(&self) -> Vec<u64> {
         self.places().collect()
     }
 
+    /// The facts with the least value of each age. The values may be of different transactions.
     #[getter]
     fn youngest(&self) -> WaitingHalf {
         WaitingHalf(self.0.youngest.clone())
     }
 
+    /// The facts with the greatest value of each age.
     #[getter]
     fn oldest(&self) -> WaitingHalf {
         WaitingHalf(self.0.oldest.clone())
@@ -131,21 +147,25 @@ pub(super) struct EndResult(pub(super) Ended);
 
 #[pymethods]
 impl EndResult {
+    /// 'committed', '`rolled_back`' or 'discarded'.
     #[getter]
     const fn outcome(&self) -> &'static str {
         self.0.outcome.name()
     }
 
+    /// Whether the transaction had this outcome before, so that nothing was written.
     #[getter]
     const fn already(&self) -> bool {
         self.0.already
     }
 
+    /// The offset of the final message, if this call wrote one.
     #[getter]
     fn physical_offset(&self) -> Option<u64> {
         self.0.place.map(|(physical_offset, _)| physical_offset.0)
     }
 
+    /// The queue offset of the final message, if this call wrote one.
     #[getter]
     fn queue_offset(&self) -> Option<u64> {
         self.0.place.map(|(_, queue_offset)| queue_offset.0)
@@ -162,56 +182,67 @@ pub(super) struct TransactionRow(pub(super) crate::store::TransactionRow);
 
 #[pymethods]
 impl TransactionRow {
+    /// The unique id; None if its records have none.
     #[getter]
     fn transaction_id(&self) -> Option<&str> {
         self.0.transaction_id.as_deref()
     }
 
+    /// The producer group; None if its records have none.
     #[getter]
     fn producer_group(&self) -> Option<&str> {
         self.0.group.as_deref()
     }
 
+    /// The real topic.
     #[getter]
     fn topic(&self) -> &str {
         &self.0.topic
     }
 
+    /// 'pending', 'committed', '`rolled_back`', 'discarded' or '`finished_unknown`'.
     #[getter]
     fn state(&self) -> &'static str {
         self.0.outcome.map_or("pending", crate::error::Outcome::name)
     }
 
+    /// (half queue offset, physical offset) of each copy, oldest first.
     #[getter]
     fn halves(&self) -> Vec<(u64, u64)> {
         self.0.halves.iter().map(|copy| (copy.queue_offset, copy.physical_offset)).collect()
     }
 
+    /// Physical offsets of its messages in the real topic. More than one: a broker committed it twice.
     #[getter]
     fn finals(&self) -> Vec<u64> {
         self.0.finals.clone()
     }
 
+    /// Physical offsets of its copies in `TRANS_CHECK_MAX_TIME_TOPIC`.
     #[getter]
     fn discards(&self) -> Vec<u64> {
         self.0.discards.clone()
     }
 
+    /// Physical offsets of the op messages that name one of its halves.
     #[getter]
     fn ops(&self) -> Vec<u64> {
         self.0.ops.clone()
     }
 
+    /// When its first half was stored, in ms since the epoch.
     #[getter]
     const fn prepared_timestamp_ms(&self) -> i64 {
         self.0.prepared_ms
     }
 
+    /// When the record that decided it was stored, in ms since the epoch; None without one.
     #[getter]
     const fn ended_timestamp_ms(&self) -> Option<i64> {
         self.0.ended_ms
     }
 
+    /// `TRANSACTION_CHECK_TIMES` of its newest copy, as counted by a RocketMQ broker.
     #[getter]
     const fn checks(&self) -> u16 {
         self.0.checks
@@ -233,33 +264,38 @@ pub(super) struct TopicEnds(pub(super) String, pub(super) crate::half::counts::T
 
 #[pymethods]
 impl TopicEnds {
+    /// The real topic.
     #[getter]
     fn topic(&self) -> &str {
         &self.0
     }
 
+    /// How many were committed.
     #[getter]
     const fn committed(&self) -> u64 {
         self.1.committed
     }
 
+    /// How many were rolled back.
     #[getter]
     const fn rolled_back(&self) -> u64 {
         self.1.rolled_back
     }
 
+    /// How many were discarded.
     #[getter]
     const fn discarded(&self) -> u64 {
         self.1.discarded
     }
 
-    /// Returns commits by their time: pairs of the bound in ms (`None` for the last bucket) and the number of commits.
+    /// Commits by time since the half was stored: (upper bound in ms, None for the rest; count), not cumulative.
     #[getter]
     fn latency(&self) -> Vec<(Option<i64>, u64)> {
         let bounds = crate::half::counts::LATENCY_BOUNDS_MS.into_iter().map(Some).chain([None]);
         bounds.zip(self.1.latency).collect()
     }
 
+    /// The sum of these times over all commits.
     #[getter]
     const fn latency_ms(&self) -> u64 {
         self.1.latency_ms
