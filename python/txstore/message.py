@@ -119,13 +119,21 @@ class SentMessage(Protocol):
     """Where a message was stored: the engine's `SendResult`, or the result of a remote or fake broker."""
 
     @property
-    def message_id(self) -> str: ...
+    def message_id(self) -> str:
+        """The unique id (32 hex digits), RocketMQ's msgId."""
+
     @property
-    def offset_message_id(self) -> str: ...
+    def offset_message_id(self) -> str:
+        """The offset id: the broker's address and the physical offset, in hex."""
+
     @property
-    def topic(self) -> str: ...
+    def topic(self) -> str:
+        """The topic. For a half message: the topic that it was sent to."""
+
     @property
-    def queue_id(self) -> int: ...
+    def queue_id(self) -> int:
+        """The queue's number in the topic."""
+
     @property
     def queue_offset(self) -> int:
         """In entries; for a half message, in the half queue."""
@@ -135,33 +143,49 @@ class SentMessage(Protocol):
         """In bytes of the commit log."""
 
     @property
-    def transaction_id(self) -> str | None: ...
+    def transaction_id(self) -> str | None:
+        """The transaction's id for a half message; otherwise None."""
 
 
 class TransactionMessage(Protocol):
     """The part of a message that listeners see, before its end (`Message`) and in a check (`HalfMessage`)."""
 
     @property
-    def topic(self) -> str: ...
+    def topic(self) -> str:
+        """The topic."""
+
     @property
-    def body(self) -> bytes: ...
+    def body(self) -> bytes:
+        """The body, as the application sent it."""
+
     @property
-    def tags(self) -> str | None: ...
+    def tags(self) -> str | None:
+        """The tag; None without one."""
+
     @property
-    def keys(self) -> tuple[str, ...]: ...
+    def keys(self) -> tuple[str, ...]:
+        """The keys; empty without any."""
+
     @property
-    def properties(self) -> dict[str, str]: ...
+    def properties(self) -> dict[str, str]:
+        """The properties (a fresh dict)."""
+
     @property
-    def flag(self) -> int: ...
+    def flag(self) -> int:
+        """The application's own number."""
+
     @property
-    def transaction_id(self) -> str | None: ...
+    def transaction_id(self) -> str | None:
+        """The id of its transaction; None for a plain message."""
 
 
 class ReceivedMessage(TransactionMessage, Protocol):
     """A message that a consumer returns: the engine's `StoredMessage`, or that of a remote or fake broker."""
 
     @property
-    def queue_id(self) -> int: ...
+    def queue_id(self) -> int:
+        """The queue's number in the topic."""
+
     @property
     def queue_offset(self) -> int:
         """In entries of the queue."""
@@ -171,15 +195,25 @@ class ReceivedMessage(TransactionMessage, Protocol):
         """In bytes of the commit log."""
 
     @property
-    def message_id(self) -> str: ...
+    def message_id(self) -> str:
+        """The unique id (32 hex digits), RocketMQ's msgId."""
+
     @property
-    def offset_message_id(self) -> str: ...
+    def offset_message_id(self) -> str:
+        """The offset id: the broker's address and the physical offset, in hex."""
+
     @property
-    def born_timestamp_ms(self) -> int: ...
+    def born_timestamp_ms(self) -> int:
+        """When the client sent it, in ms since the epoch."""
+
     @property
-    def store_timestamp_ms(self) -> int: ...
+    def store_timestamp_ms(self) -> int:
+        """When it was stored, in ms since the epoch."""
+
     @property
-    def reconsume_times(self) -> int: ...
+    def reconsume_times(self) -> int:
+        """How often it was delivered before."""
+
     def retry(self, delay_level: int = 0) -> None:
         """Asks for delivery again later instead of acknowledging the message.
 
@@ -194,20 +228,32 @@ class StoredHalf(TransactionMessage, Protocol):
     """The part of a stored half message that `HalfMessage` needs."""
 
     @property
-    def message_id(self) -> str: ...
-    @property
-    def born_timestamp_ms(self) -> int: ...
-    @property
-    def store_timestamp_ms(self) -> int: ...
+    def message_id(self) -> str:
+        """The unique id (32 hex digits), RocketMQ's msgId."""
 
     @property
-    def queue_offset(self) -> int: ...
+    def born_timestamp_ms(self) -> int:
+        """When the client sent it, in ms since the epoch."""
+
     @property
-    def real_topic(self) -> str: ...
+    def store_timestamp_ms(self) -> int:
+        """When it was stored, in ms since the epoch."""
+
     @property
-    def real_queue_id(self) -> int: ...
+    def queue_offset(self) -> int:
+        """The position in the half queue, in entries."""
+
     @property
-    def producer_group(self) -> str | None: ...
+    def real_topic(self) -> str:
+        """The destination topic of a half message, otherwise `topic`."""
+
+    @property
+    def real_queue_id(self) -> int:
+        """The destination queue of a half message, otherwise `queue_id`."""
+
+    @property
+    def producer_group(self) -> str | None:
+        """The producer group that began its transaction."""
 
 
 class HalfMessage:
@@ -223,22 +269,27 @@ class HalfMessage:
 
     @property
     def topic(self) -> str:
+        """The real topic, to which a commit delivers it."""
         return self._stored.real_topic
 
     @property
     def queue_id(self) -> int:
+        """The real queue."""
         return self._stored.real_queue_id
 
     @property
     def body(self) -> bytes:
+        """The body, as the application sent it."""
         return self._stored.body
 
     @property
     def tags(self) -> str | None:
+        """The tag; None without one."""
         return self._stored.tags
 
     @property
     def keys(self) -> tuple[str, ...]:
+        """The keys; empty without any."""
         return self._stored.keys
 
     @property
@@ -248,6 +299,7 @@ class HalfMessage:
 
     @property
     def flag(self) -> int:
+        """The application's own number."""
         return self._stored.flag
 
     @property
@@ -257,14 +309,17 @@ class HalfMessage:
 
     @property
     def message_id(self) -> str:
+        """The unique id (32 hex digits), RocketMQ's msgId."""
         return self._stored.message_id
 
     @property
     def transaction_id(self) -> str | None:
+        """The transaction's id."""
         return self._stored.transaction_id
 
     @property
     def producer_group(self) -> str | None:
+        """The producer group that began its transaction."""
         return self._stored.producer_group
 
     @property
@@ -299,26 +354,32 @@ class TransactionSendResult:
 
     @property
     def send_status(self) -> SendStatus:
+        """How the half message is secured."""
         return SendStatus.SEND_OK
 
     @property
     def message_id(self) -> str:
+        """The unique id (32 hex digits), RocketMQ's msgId."""
         return self.send_result.message_id
 
     @property
     def offset_message_id(self) -> str:
+        """The offset id of the half message."""
         return self.send_result.offset_message_id
 
     @property
     def transaction_id(self) -> str:
+        """The transaction's id."""
         return transaction_id_of(self.send_result)
 
     @property
     def topic(self) -> str:
+        """The topic to which a commit delivers the message."""
         return self.message.topic
 
     @property
     def queue_id(self) -> int:
+        """The queue to which a commit delivers the message."""
         return self.send_result.queue_id
 
     @property

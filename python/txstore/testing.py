@@ -83,6 +83,7 @@ class FakeSent:
 
     @property
     def offset_message_id(self) -> str:
+        """The offset id: the broker's address and the physical offset, in hex."""
         return _offset_id(self.physical_offset)
 
 
@@ -131,38 +132,47 @@ class FakeMessage:
 
     @property
     def offset_message_id(self) -> str:
+        """The offset id: the broker's address and the physical offset, in hex."""
         return _offset_id(self.physical_offset)
 
     @property
     def body(self) -> bytes:
+        """The body, as the application sent it."""
         return self.source.body
 
     @property
     def tags(self) -> str | None:
+        """The tag; None without one."""
         return self.source.tags
 
     @property
     def keys(self) -> tuple[str, ...]:
+        """The keys; empty without any."""
         return self.source.keys
 
     @property
     def properties(self) -> dict[str, str]:
+        """The properties (a fresh dict)."""
         return self.source.properties | self.system_properties
 
     @property
     def flag(self) -> int:
+        """The application's own number."""
         return self.source.flag
 
     @property
     def born_timestamp_ms(self) -> int:
+        """When it was stored, in ms since the epoch."""
         return self.store_timestamp_ms
 
     @property
     def real_topic(self) -> str:
+        """The destination topic of a half message, otherwise `topic`."""
         return self.source.topic
 
     @property
     def real_queue_id(self) -> int:
+        """The destination queue of a half message, otherwise `queue_id`."""
         return self.queue_id
 
 
@@ -357,9 +367,11 @@ class FakeBroker(ConsumerGroups):
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called."""
         return self._closed
 
     def producer(self, group: str) -> Producer:
+        """Creates a producer of plain messages."""
         return Producer(self, group)
 
     def transaction_producer(
@@ -370,6 +382,7 @@ class FakeBroker(ConsumerGroups):
         check_listener: AnyChecker[LocalTransactionState] | None = None,
         database: LocalDatabase | None = None,
     ) -> TransactionProducer:
+        """Creates a producer of transactional messages, as `txstore.Broker.transaction_producer`."""
         return TransactionProducer(self, group, listener, check_listener=check_listener, database=database)
 
     def messages(self, topic: str) -> list[FakeMessage]:
@@ -416,6 +429,7 @@ class FakeBroker(ConsumerGroups):
         return FakeEnd(half.state.value, already)
 
     def close(self) -> None:
+        """Closes the broker. Idempotent."""
         if self._closed:
             return
         for consumer in self._members.all():
@@ -435,19 +449,23 @@ class FakeBroker(ConsumerGroups):
     # interface.BrokerInterface
 
     def append(self, message: Message, queue_id: int, /) -> FakeSent:
+        """Stores one message, for a producer."""
         self._must_be_open()
         stored = self._log.append(message, message.topic, queue_id, unique_id(), delay_level=message.delay_level)
         return _sent(stored)
 
     def appender(self, producer_group: str) -> Callable[[Message, int], FakeSent]:
+        """Returns the call that stores the messages of a producer group."""
         return self.append
 
     def append_many(
         self, messages: Sequence[Message], queue_ids: Sequence[int], producer_group: str = ""
     ) -> list[FakeSent]:
+        """Stores several messages in one queue, either all or none, for a producer."""
         return [self.append(message, queue_id) for message, queue_id in zip(messages, queue_ids, strict=True)]
 
     def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int = 0) -> FakeSent:
+        """Stores a half message, for a producer."""
         self._must_be_open()
         resent = message.transaction_id
         for half in self._halves:
@@ -473,6 +491,7 @@ class FakeBroker(ConsumerGroups):
     def end_transaction(
         self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None
     ) -> FakeEnd:
+        """Commits or rolls back a transaction, as `txstore.Broker.end_transaction`."""
         self._must_be_open()
         if state is LocalTransactionState.UNKNOWN:
             raise InvalidOptionError(
@@ -486,36 +505,44 @@ class FakeBroker(ConsumerGroups):
         return self._decide(half, state)
 
     def end_half(self, half: SentMessage, /, *, commit: bool, producer_group: str | None = None) -> FakeEnd:
+        """Commits or rolls back the transaction of a half message, for a producer."""
         state = LocalTransactionState.COMMIT if commit else LocalTransactionState.ROLLBACK
         return self.end_transaction(half, state, producer_group=producer_group)
 
     def local_transaction_ended(self, half: SentMessage, /) -> None:
+        """Lets `run_checks` ask about a transaction whose local transaction has ended."""
         if 0 <= half.queue_offset < len(self._halves):
             self._halves[half.queue_offset].running = False
 
     def write_queues(self, topic: str) -> Sequence[int]:
+        """Returns the queues of a topic, which it creates if necessary."""
         self._must_be_open()
         return range(len(self._log.queues.setdefault(topic, [[] for _ in range(self._log.queues_each)])))
 
     def register_producer(self, producer: ProducerMember) -> int:
+        """Registers a producer and returns its id (> 0). Idempotent."""
         self._must_be_open()
         return self._producers.add(producer)
 
     def unregister_producer(self, producer: ProducerMember) -> None:
+        """Removes a producer from its group."""
         self._producers.remove(producer)
 
     def read_queues(self, topic: str) -> Sequence[int]:
+        """Returns the queues of a topic; empty for an unknown one."""
         return self._log.queue_ids(topic)
 
     def read(
         self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
     ) -> tuple[list[FakeMessage], int]:
+        """Returns messages of a queue in order, and the queue offset to read next."""
         self._must_be_open()
         return self._log.read(topic, queue_id, queue_offset, max_messages, tags)
 
     def pull(
         self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
     ) -> tuple[list[FakeMessage], int]:
+        """Reads a queue for a consumer, whose messages support `retry`."""
         found, next_offset = self.read(topic, queue_id, queue_offset, max_messages, tags)
         retried = topic.startswith(RETRY_PREFIX)
 
@@ -526,12 +553,15 @@ class FakeBroker(ConsumerGroups):
         return [delivered(message) for message in found], next_offset
 
     def puller(self, consumer: ConsumerMember) -> Pull:
+        """Returns the call that reads for a registered consumer."""
         return self.pull
 
     def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Returns the first queue offset stored at that time (ms since the epoch) or later, else the queue's end."""
         return self._log.search_offset(topic, queue_id, timestamp_ms)
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Returns the first queue offset that is left, and the one after the last visible message."""
         return self._log.queue_range(topic, queue_id)
 
     def wait(self, physical_offset: int, timeout_ms: int) -> int:

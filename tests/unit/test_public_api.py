@@ -1,11 +1,19 @@
 """The story: what a user may import is a list, sorted and kept; the rest may change."""
 
+import ast
 import inspect
 import logging
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import txstore
+import txstore.aio
+import txstore.database
+import txstore.testing
 from txstore import EmbeddedBroker, Message
 from txstore.interface import BrokerInterface
 from txstore.testing import FakeBroker
@@ -23,6 +31,35 @@ def test_every_public_class_and_call_says_what_it_is() -> None:
         value = getattr(txstore, name)
         if inspect.isclass(value) or callable(value):
             assert value.__doc__, name
+
+
+def members(kind: type) -> Iterator[tuple[str, object]]:
+    """The public members that a class defines: not those of exceptions, nor the fields of dataclasses."""
+    for name in dir(kind):
+        member = inspect.getattr_static(kind, name)
+        is_ours = name not in dir(OSError) and not isinstance(member, types.MemberDescriptorType)
+        if is_ours and not name.startswith("_") and (inspect.isroutine(member) or inspect.isdatadescriptor(member)):
+            yield name, getattr(kind, name)
+
+
+@pytest.mark.parametrize("module", [txstore, txstore.database, txstore.aio, txstore.testing])
+def test_every_public_method_and_property_says_what_it_is(module: Any) -> None:
+    kinds = [getattr(module, name) for name in module.__all__ if inspect.isclass(getattr(module, name))]
+    silent = [f"{kind.__name__}.{name}" for kind in kinds for name, member in members(kind) if not member.__doc__]
+    assert silent == []
+
+
+def test_what_the_engine_says_at_runtime_is_what_its_stub_says() -> None:
+    """An editor reads the stub; `help()` and generated pages read the extension."""
+    stub = ast.parse((Path(txstore.__file__).parent / "_native.pyi").read_text())
+    kinds = {node.name: node for node in stub.body if isinstance(node, ast.ClassDef)}
+    native = [kind for name in txstore.__all__ if (kind := getattr(txstore, name)).__class__ is type]
+    for kind in (kind for kind in native if kind.__module__ == "txstore._native"):
+        body = kinds[kind.__name__].body
+        written = {one.name: ast.get_docstring(one) or "" for one in body if isinstance(one, ast.FunctionDef)}
+        for name, member in members(kind):
+            said = (inspect.getdoc(member) or "").replace("`", "")
+            assert said.split() == written[name].replace("`", "").split(), f"{kind.__name__}.{name}"
 
 
 def test_every_error_is_behind_the_door() -> None:

@@ -23,6 +23,7 @@ class TableError(InvalidOptionError):
 
     @classmethod
     def missing(cls, where: str) -> "TableError":
+        """Returns the error for tables that do not exist."""
         return cls(
             f"there is no table txstore_transactions in {where}\n"
             "hint: call database.create_table() once, or execute txstore.database.DDL in a migration",
@@ -31,6 +32,7 @@ class TableError(InvalidOptionError):
 
     @classmethod
     def elsewhere(cls, where: str) -> "TableError":
+        """Returns the error for a session on another database."""
         return cls(
             f"the session works on another database than the one that checks read ({where})\n"
             "hint: create the Database from the engine, path or URL that the session uses",
@@ -39,6 +41,7 @@ class TableError(InvalidOptionError):
 
     @classmethod
     def cleaned(cls, transaction_id: str) -> "TableError":
+        """Returns the error for a transaction whose row was cleaned."""
         return cls(
             f"transaction {transaction_id} has no row, and rows of its age were cleaned, so its outcome is unknown\n"
             "hint: inspect the local transaction's own rows, then use `txstore tx commit` or `rollback`",

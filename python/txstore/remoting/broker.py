@@ -151,6 +151,7 @@ class RemoteBroker:
 
     @property
     def address(self) -> str:
+        """The address that `connect` was given."""
         return self._client.address
 
     @property
@@ -160,10 +161,12 @@ class RemoteBroker:
 
     @property
     def options(self) -> ConnectConfig:
+        """The options of the connection."""
         return self._client.options
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called."""
         return self._closed
 
     def close(self) -> None:
@@ -248,6 +251,8 @@ class RemoteBroker:
     # interface.BrokerInterface: producers
 
     def appender(self, producer_group: str) -> "Callable[[Message, int], RemoteSent]":
+        """Returns the call that stores the messages of a producer group."""
+
         def append(message: Message, queue_id: int) -> RemoteSent:
             return self._run(self._session.sending.send(message, queue_id, producer_group))
 
@@ -256,9 +261,11 @@ class RemoteBroker:
     def append_many(
         self, messages: Sequence[Message], queue_ids: Sequence[int], producer_group: str
     ) -> list[RemoteSent]:
+        """Stores several messages in one queue, either all or none, for a producer."""
         return self._run(self._session.sending.send_batch(messages, queue_ids, producer_group))
 
     def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int, /) -> RemoteSent:
+        """Stores a half message, for a producer."""
         return self._run(self._session.sending.prepare(message, queue_id, producer_group))
 
     def end_transaction(
@@ -272,6 +279,7 @@ class RemoteBroker:
         return self._run(self._session.sending.end(transaction, state, producer_group))
 
     def end_half(self, half: SentMessage, /, *, commit: bool, producer_group: str | None = None) -> RemoteEnd:
+        """Commits or rolls back the transaction of a half message, for a producer."""
         state = LocalTransactionState.COMMIT if commit else LocalTransactionState.ROLLBACK
         return self.end_transaction(half, state, producer_group=producer_group)
 
@@ -287,12 +295,14 @@ class RemoteBroker:
         return [self._client.numbers.number(queue) for queue in route.write]
 
     def register_producer(self, producer: ProducerMember) -> int:
+        """Registers a producer and returns its id (> 0). Idempotent."""
         self._must_be_open()
         number = self._client.producers.add(producer)
         self._client.notify_membership()
         return number
 
     def unregister_producer(self, producer: ProducerMember) -> None:
+        """Removes a producer from its group."""
         self._client.producers.remove(producer)
         if not self._client.producers.of_group(producer.group):
             self._later(self._client.leave_group(producer_group=producer.group))
@@ -309,9 +319,11 @@ class RemoteBroker:
     def read(
         self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
     ) -> NoReturn:
+        """Raises EmbeddedOnlyError: a remote broker is read with consumers only."""
         raise EmbeddedOnlyError("a remote broker is read with consumers only\nhint: broker.consumer(group, topic)")
 
     def puller(self, consumer: ConsumerMember) -> Pull:
+        """Returns the call that reads for a registered consumer."""
         known, offsets, loop = weakref.ref(consumer), self._session.offsets, self._loop
 
         def go_back(topic: str, number: int, queue_offset: int) -> None:
@@ -326,12 +338,15 @@ class RemoteBroker:
         return puller
 
     def send_back(self, message: ReceivedMessage, group: str, delay_level: int, max_reconsume_times: int, /) -> None:
+        """Delivers a message to a group again after a delay, for a consumer."""
         self._run(self._session.offset_store.send_back(message, group, delay_level, max_reconsume_times))
 
     def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Returns the first queue offset stored at that time (ms since the epoch) or later, else the queue's end."""
         return self._run(self._session.offset_store.search(topic, queue_id, timestamp_ms))
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Returns the first queue offset that is left, and the one after the last visible message."""
         return self._run(self._session.offset_store.queue_range(topic, queue_id))
 
     def wait(self, physical_offset: int, timeout_ms: int) -> int:
@@ -343,6 +358,7 @@ class RemoteBroker:
         return self._client.arrivals.wait(physical_offset, timeout_ms / 1000)
 
     def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None:
+        """Returns the queue offset that a group reads next; None if it has none."""
         return self._run(self._session.offset_store.consumer_offset(topic, group, queue_id))
 
     def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
@@ -386,6 +402,7 @@ class RemoteBroker:
             await self._client.refresh_route(retry_topic(consumer.group))
 
     def lock_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> bool:
+        """Locks a queue for a consumer; returns False while another member holds it."""
         if not self._client.members.lock_queue(consumer, topic, queue_id):
             return False
         if not consumer.orderly or self._run(self._session.rebalance.lock(consumer, topic, queue_id)):
@@ -411,6 +428,7 @@ class RemoteBroker:
             )
 
     def unregister_consumer(self, consumer: ConsumerMember) -> None:
+        """Removes a consumer from its group, and reports its offsets."""
         puller = self._pullers.pop(consumer.number, None)
         if puller is not None:
             puller.close()

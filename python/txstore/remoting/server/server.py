@@ -215,6 +215,7 @@ class Server:
 
     @property
     def broker(self) -> EmbeddedBroker:
+        """The broker that is served."""
         return self._broker
 
     @property
@@ -244,6 +245,7 @@ class Server:
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called."""
         return self._closed
 
     @property
@@ -336,25 +338,32 @@ class Server:
     # Calls for the modules that handle requests
 
     def send(self, connection: int, code: int, fields: dict[str, str], body: bytes | None = None) -> bool:
+        """Sends a one-way request to a client; returns False if it cannot be sent."""
         return self._native.send(connection, code, fields, body)
 
     def ask(self, connection: int, code: int, fields: dict[str, str], body: bytes | None = None) -> int | None:
+        """Sends a request to a client; returns its number, or None if it cannot be sent."""
         return self._native.ask(connection, code, fields, body)
 
     def answer(self, request: Request, reply: Reply) -> None:
+        """Answers a request of a client."""
         self._native.answer(request, reply.code, reply.remark, reply.fields, reply.body)
 
     def may_send(self, account: str | None, topic: str) -> bool:
+        """Returns whether an account may publish to a topic."""
         return self._native.may_send(account, topic)
 
     def send_check(self, connection: int, account: str | None, half_queue_offset: int) -> bool:
+        """Sends a check to a client; returns False if it cannot be sent or may not be seen there."""
         name = self._broker.config.broker_name
         return self._native.send_check(connection, account, self._broker.store, half_queue_offset, name)
 
     def forget_producer(self, connection: int, group: str) -> None:
+        """Tells the engine that a producer group has left a connection."""
         self._native.forget_producer(connection, group)
 
     def set_subscriptions(self, group: str, wanted: list[tuple[str, list[str] | None, int]]) -> None:
+        """Tells the engine what a group reads: (topic, tags or None for all, version)."""
         self._native.set_subscriptions(group, wanted)
 
     def forget_topics(self, topics: Sequence[str]) -> None:
