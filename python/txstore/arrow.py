@@ -73,7 +73,7 @@ def scan(
     """
     names = None if topics is None else _checked_topics(path, list(topics))
     if view not in _WITH_TOPICS and (names is not None or topic_pattern is not None):
-        raise InvalidOptionError(f"option topics: the view {view!r} has no topics to choose from", option="topics")
+        raise InvalidOptionError(f"option topics: the view {view!r} has no topics to select", option="topics")
     found = Scan(
         path,
         view=view,

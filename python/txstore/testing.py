@@ -119,7 +119,7 @@ class FakeMessage:
         if not -1 <= delay_level <= 18:
             raise InvalidOptionError(f"delay_level must be between -1 and 18, got {delay_level}", option="delay_level")
         if self.delivery is None or self.delivery.settled:
-            why = "no consumer handed it out" if self.delivery is None else "it was acknowledged already"
+            why = "no consumer handed it out" if self.delivery is None else "it was already acknowledged"
             raise InvalidMessageError(f"message {self.message_id} cannot be retried: {why}")
         self.delivery.delay_level = delay_level
 

@@ -104,7 +104,7 @@ fn parse_object(bytes: &[u8]) -> Result<Value, String> {
     }
     match parse_lenient(text)? {
         object @ Value::Object(_) => Ok(object),
-        _ => Err("it holds no object".to_owned()),
+        _ => Err("it does not contain an object".to_owned()),
     }
 }
 

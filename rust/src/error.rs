@@ -106,7 +106,7 @@ pub enum Error {
         what: String,
     },
     /// The offset was removed by retention.
-    #[error("offset {requested} of {place} is gone: retention removed it\nhint: the first one left is {minimum}")]
+    #[error("retention removed offset {requested} of {place}\nhint: the first remaining offset is {minimum}")]
     OffsetTooOld {
         /// `TOPIC/QUEUE_ID` or the commit log.
         place: String,
@@ -116,7 +116,7 @@ pub enum Error {
         minimum: u64,
     },
     /// The transaction has ended with another outcome than requested.
-    #[error("transaction {transaction} has ended already: {outcome}")]
+    #[error("transaction {transaction} has already ended: {outcome}")]
     AlreadyEnded {
         /// Its id, or its half message's offsets.
         transaction: String,
@@ -124,7 +124,7 @@ pub enum Error {
         outcome: Outcome,
     },
     /// The transaction has not ended.
-    #[error("transaction {transaction} still pends\nhint: end it, or wait for its check")]
+    #[error("transaction {transaction} is still pending\nhint: end it, or wait for its check")]
     StillPending {
         /// Its id.
         transaction: String,
@@ -184,7 +184,9 @@ pub enum Error {
         source: io::Error,
     },
     /// The number of pending transactions has reached the option's limit.
-    #[error("{pending} transactions are pending, the most that {option} allows\nhint: end some, or raise it")]
+    #[error(
+        "{pending} transactions are pending, the maximum that {option} allows\nhint: end some of them, or raise the option"
+    )]
     TooManyPending {
         /// The option's name.
         option: &'static str,
@@ -203,7 +205,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A file contains something impossible.
-    #[error("{} is damaged at byte {offset}: {what}\nhint: nothing was changed; `txstore store check` tells more", file.display())]
+    #[error("{} is damaged at byte {offset}: {what}\nhint: nothing was changed; `txstore store check` reports all damage", file.display())]
     StoreCorrupt {
         /// The file, relative to the store or absolute.
         file: PathBuf,
@@ -213,7 +215,7 @@ pub enum Error {
         what: String,
     },
     /// A file of a segment list is missing.
-    #[error("{} is missing: the bytes {from}..{to} of the log are not there\nhint: nothing was changed; put the file back from a copy", path.display())]
+    #[error("{} is missing: it holds the bytes {from}..{to} of the log\nhint: nothing was changed; restore the file from a backup", path.display())]
     MissingFile {
         /// The file that should be there.
         path: PathBuf,
@@ -307,20 +309,20 @@ impl Error {
 fn io_hint(operation: &str, kind: io::ErrorKind) -> &'static str {
     match (operation, kind) {
         ("listen at", io::ErrorKind::AddrInUse) => {
-            "\nhint: another server listens there: stop it, or give another place (port 0 takes a free one)"
+            "\nhint: another server listens there: stop it, or use another address (port 0 takes a free port)"
         }
         ("listen at", io::ErrorKind::AddrNotAvailable) => "\nhint: the host must be an address of this machine",
         ("listen at", io::ErrorKind::PermissionDenied) => {
-            "\nhint: take a port above 1023, or a directory that this user may write to"
+            "\nhint: use a port above 1023, or a directory that this user may write to"
         }
-        ("listen at", _) => "\nhint: HOST:PORT with the host as a number, or a file in a directory that is there",
+        ("listen at", _) => "\nhint: use HOST:PORT with a numeric host, or a path in an existing directory",
         (_, io::ErrorKind::PermissionDenied) => {
             "\nhint: this user needs write permission to the store, and with read_only=True read permission"
         }
-        (_, io::ErrorKind::ReadOnlyFilesystem) => "\nhint: with read_only=True nothing is written",
-        (_, io::ErrorKind::NotADirectory) => "\nhint: a store is a directory, made by its first writer",
-        ("create", io::ErrorKind::NotFound) => "\nhint: make the directory above it first",
-        ("open", io::ErrorKind::NotFound) => "\nhint: is the path right, and is a store there? only a writer makes one",
+        (_, io::ErrorKind::ReadOnlyFilesystem) => "\nhint: open it with read_only=True, which writes nothing",
+        (_, io::ErrorKind::NotADirectory) => "\nhint: a store is a directory; txstore.open creates it",
+        ("create", io::ErrorKind::NotFound) => "\nhint: create its parent directory first",
+        ("open", io::ErrorKind::NotFound) => "\nhint: check the path; only a writer creates a store",
         _ => "",
     }
 }
@@ -329,7 +331,7 @@ const ENFILE: i32 = 23; // Linux, all architectures: the system's table of open 
 const EMFILE: i32 = 24; // Linux, all architectures: the process's table of open files is full
 
 fn locked_by(pid: Option<u32>, is_gone: bool) -> String {
-    let hint = "hint: one process writes; open it with read_only=True, or talk to that process";
+    let hint = "hint: only one process can write; open the store with read_only=True, or close it there";
     match pid {
         Some(pid) if is_gone => format!(
             "by process {pid}, which has ended or runs in another container; a process that it forked may hold the lock\nhint: end the processes that it started, then open the store again"

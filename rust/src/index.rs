@@ -97,7 +97,10 @@ impl IndexFiles {
     /// Opens the files in `index/`, which must all have this geometry. Creates none.
     pub fn open(storage: Arc<dyn Storage>, geometry: IndexGeometry, writable: bool) -> Result<Self> {
         if geometry.slots == 0 || geometry.entries < 2 {
-            let what = format!("{} slots and {} entries hold nothing", geometry.slots, geometry.entries);
+            let what = format!(
+                "an index file needs slots and entries, not {} slots and {} entries",
+                geometry.slots, geometry.entries
+            );
             return Err(Error::InvalidOption { option: "max_index_num".to_owned(), what });
         }
         if writable && storage.list(DIR)?.is_some() {

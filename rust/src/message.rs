@@ -116,7 +116,10 @@ impl Envelope {
     /// Checks and encodes a message whose topic was checked before.
     pub fn of(topic: Topic, parts: &Parts<'_>) -> Result<Self> {
         if parts.delay_level > DELAY_LEVEL_MAX {
-            return Err(invalid(format!("delay level {} is not within 0 to {DELAY_LEVEL_MAX}", parts.delay_level)));
+            return Err(invalid(format!(
+                "delay level {} is out of range; allowed are 0 to {DELAY_LEVEL_MAX}",
+                parts.delay_level
+            )));
         }
         let mut text = Vec::new();
         if !parts.keys.is_empty() {
@@ -124,7 +127,7 @@ impl Envelope {
         }
         if let Some(tags) = parts.tags {
             if tags.trim().is_empty() || tags.contains("||") {
-                return Err(invalid(format!("{tags:?} is not a tag\nhint: one word, or None for no tag")));
+                return Err(invalid(format!("{tags:?} is not a tag\nhint: use one word, or None for no tag")));
             }
             add(&mut text, TAGS, tags)?;
         }
@@ -145,7 +148,7 @@ impl Envelope {
         // One check covers all sends. What the engine adds is checked when the record is encoded.
         if text.len() > PROPERTIES_MAX {
             return Err(invalid(format!(
-                "the properties take {} bytes, at most {PROPERTIES_MAX} are allowed",
+                "the properties have {} bytes; at most {PROPERTIES_MAX} are allowed",
                 text.len()
             )));
         }
@@ -166,18 +169,18 @@ impl Envelope {
     pub fn received(topic: Topic, properties: &str, flag: i32, mut origin: Origin) -> Result<Self> {
         let came = Properties(properties.as_bytes());
         if properties.len() > PROPERTIES_MAX {
-            let what = format!("the properties take {} bytes, at most {PROPERTIES_MAX} are allowed", properties.len());
+            let what = format!("the properties have {} bytes; at most {PROPERTIES_MAX} are allowed", properties.len());
             return Err(invalid(what));
         }
         if let Some(name) = TIMERS.iter().find(|name| came.get(name).is_some()) {
             return Err(invalid(format!(
-                "property {name} asks for a timer\nhint: delay levels 1 to 18 are there: DELAY"
+                "property {name} sets a timer, which is not supported\nhint: use a delay level from 1 to 18"
             )));
         }
         origin.sys_flag &= SYS_COMPRESSED | SYS_COMPRESSION_MASK;
         origin.unique_id = came.get_str(UNIQUE_KEY).map(str::to_owned);
         let level = came.get_str(DELAY).map_or(Ok(0), str::parse::<i32>);
-        let level = level.map_err(|_| invalid("property DELAY is no number".into()))?;
+        let level = level.map_err(|_| invalid("property DELAY is not a number".into()))?;
         let mut text = Vec::with_capacity(properties.len());
         properties::copy_without(came, ENGINES_OWN, &mut text);
         Ok(Self {
@@ -213,7 +216,7 @@ pub fn check_body(body: &[u8], max_message_size: u32) -> Result<()> {
     }
     if u32::try_from(body.len()).map_or(true, |length| length > max_message_size) {
         return Err(invalid(format!(
-            "the body has {} bytes, max_message_size allows {max_message_size}\nhint: store it elsewhere and send its place, or raise the option",
+            "the body has {} bytes, max_message_size allows {max_message_size}\nhint: store the body elsewhere and send a reference to it, or raise the option",
             body.len()
         )));
     }
@@ -226,7 +229,9 @@ fn add(text: &mut Vec<u8>, name: &str, value: &str) -> Result<()> {
     }
     if value.is_empty() {
         // RocketMQ treats an empty value as missing, so it would be lost silently.
-        return Err(invalid(format!("property {name:?} is empty\nhint: RocketMQ keeps no empty values; leave it out")));
+        return Err(invalid(format!(
+            "property {name:?} is empty\nhint: RocketMQ does not keep empty values; omit the property"
+        )));
     }
     for part in [name, value] {
         if let Some(found) = part.chars().find(|found| matches!(found, '\0' | '\u{1}' | '\u{2}')) {

@@ -66,8 +66,7 @@ pub fn validate_topic(name: &str) -> Result<()> {
     let is_group_topic = name.starts_with(RETRY_PREFIX) || name.starts_with(DEAD_LETTER_PREFIX);
     validate("topic", name, if is_group_topic { RETRY_TOPIC_MAX } else { TOPIC_MAX })?;
     if is_system_topic(name) {
-        let what =
-            format!("topic {} is the system's; applications do not send to it\nhint: take another name", shown(name));
+        let what = format!("topic {} is reserved for the system\nhint: use another name", shown(name));
         return Err(Error::InvalidName { what });
     }
     Ok(())
@@ -89,7 +88,7 @@ fn validate(kind: &str, name: &str, len_max: usize) -> Result<()> {
         return Err(Error::InvalidName { what });
     }
     if let Some(bad) = name.chars().find(|char| !u8::try_from(*char).is_ok_and(is_allowed)) {
-        let what = format!("{kind} {} has {bad:?}; allowed are a-z A-Z 0-9 _ - % |", shown(name));
+        let what = format!("{kind} {} contains {bad:?}; allowed are a-z A-Z 0-9 _ - % |", shown(name));
         return Err(Error::InvalidName { what });
     }
     if name.len() > len_max {

@@ -124,7 +124,7 @@ impl StoreOptions {
         }
         if let Some(size) = queue.filter(|size| size % 20 != 0) {
             let what =
-                format!("{size} bytes hold no whole number of entries\nhint: a multiple of 20, the bytes of one entry");
+                format!("{size} bytes is not a multiple of the 20 bytes of an entry\nhint: use a multiple of 20");
             return Err(invalid("mapped_file_size_consume_queue", what));
         }
         // An op message names at least one half: twenty digits and a comma.

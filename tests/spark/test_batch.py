@@ -154,13 +154,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"startingOffsets": "latest"}, "cannot begin at latest"),
     ({"batchBytes": "many"}, "for example 16m"),
     ({"failOnDataLoss": "perhaps"}, "must be true or false"),
-    ({"subscribePattern": "("}, "no regular expression"),
+    ({"subscribePattern": "("}, "not a valid regular expression"),
     ({"transactionTypes": "half"}, "none, prepared, commit and rollback"),
     ({"maxOffsetsPerTrigger": 5}, "only streams accept it"),
     ({"startingTimestamp": 5, "view": "transactions"}, "or read the view traces"),
     ({"badRecords": "skip", "view": "transactions"}, "or read the view traces"),
     ({"endingPhysicalOffset": 0, "view": "transactions"}, "or read the view traces"),
-    ({"subscribe": "orders", "view": "ops"}, "no topics to choose from"),
+    ({"subscribe": "orders", "view": "ops"}, "no topics to select"),
 ]
 
 
@@ -172,7 +172,7 @@ def test_what_is_wrong_is_named(spark: SparkSession, orders: Path, options: dict
 
 
 def test_a_path_without_a_store_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="is the path right"):
+    with pytest.raises(Exception, match="check the path"):
         load(spark, tmp_path / "nowhere").count()
     (tmp_path / "file").touch()
     with pytest.raises(Exception, match="no store"):

@@ -271,11 +271,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"columns": []}, "no column is named"),
     ({"columns": ["topic", "topic"]}, "named twice"),
     ({"topics": ["order"]}, "did you mean 'orders'"),
-    ({"view": "ops", "topics": ["orders"]}, "has no topics to choose"),
-    ({"topic_pattern": "("}, "no regular expression"),
+    ({"view": "ops", "topics": ["orders"]}, "has no topics to select"),
+    ({"topic_pattern": "("}, "not a valid regular expression"),
     ({"transaction_types": ["half"]}, "none, prepared, commit and rollback"),
-    ({"start_physical_offset": 1 << 50}, "it holds 0 to"),
-    ({"end_physical_offset": 1 << 50}, "it holds 0 to"),
+    ({"start_physical_offset": 1 << 50}, "the log contains 0 to"),
+    ({"end_physical_offset": 1 << 50}, "the log contains 0 to"),
     ({"start_physical_offset": 9, "end_physical_offset": 3}, "before its start"),
     ({"start_physical_offset": -1}, "between 0 and"),
     ({"batch_rows": 0}, "not within 1"),
@@ -295,7 +295,7 @@ def test_what_is_wrong_is_named(orders: Path, options: dict[str, Any], says: str
 
 
 def test_no_store_is_named(tmp_path: Path) -> None:
-    with pytest.raises(txstore.StoreIOError, match="is the path right"):
+    with pytest.raises(txstore.StoreIOError, match="check the path"):
         txstore.scan(tmp_path / "nowhere")
     with pytest.raises(txstore.ForeignStoreError, match="no store"):
         txstore.scan(tmp_path)

@@ -326,9 +326,9 @@ def test_what_is_no_message_is_named(broker: EmbeddedBroker) -> None:
 
 
 def test_a_path_that_is_no_store_is_told_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(StoreIOError, match="only a writer makes one"):
+    with pytest.raises(StoreIOError, match="only a writer creates a store"):
         txstore.open(tmp_path / "nothing", read_only=True)
-    with pytest.raises(StoreIOError, match="make the directory above it first"):
+    with pytest.raises(StoreIOError, match="create its parent directory first"):
         txstore.open(tmp_path / "nothing" / "below")
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreIOError, match="a store is a directory"):

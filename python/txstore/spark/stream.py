@@ -170,7 +170,7 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _left(self, physical_offset: int, first: int) -> int:
-        """Returns the offset, or the first one left if retention removed it."""
+        """Returns the offset, or the first remaining offset if retention removed it."""
         if physical_offset >= first:
             return physical_offset
         if self._options.fail_on_data_loss:

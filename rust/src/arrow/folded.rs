@@ -41,8 +41,8 @@ impl Folded {
             }
         })?;
         if halves > halves_max {
-            let what = format!("the log has {halves} half messages; this view holds {halves_max} in memory at most");
-            let hint = "hint: spark/transaction_report.py folds a log of any size; or read the view traces";
+            let what = format!("the log has {halves} half messages; this view can hold at most {halves_max} in memory");
+            let hint = "hint: spark/transaction_report.py reports on a log of any size; or read the view traces";
             return Err(invalid("view", format!("{what}\n{hint}")));
         }
         let mut near = None;

@@ -127,7 +127,7 @@ impl ScanOptions {
         within("batch_rows", self.batch_rows, BATCH_ROWS_MAX, "rows")?;
         within("batch_bytes", self.batch_bytes, BATCH_BYTES_MAX, "bytes")?;
         if !matches!(self.view, View::Messages | View::CommitLog) && !matches!(self.topics, Topics::All) {
-            return Err(invalid("topics", "this view has no topics to choose from".into()));
+            return Err(invalid("topics", "this view has no topics to select".into()));
         }
         if self.view == View::Transactions {
             self.check_whole()?;
@@ -150,8 +150,8 @@ impl ScanOptions {
             ("bad_records=\"skip\"", self.bad_records == BadRecords::Skip),
         ];
         let Some((option, _)) = left_out.iter().find(|(_, given)| *given) else { return Ok(()) };
-        let what = "the view of transactions is folded from the whole log, so it takes no such choice";
-        let hint = "hint: choose among its rows; or read the view traces, which takes it";
+        let what = "the view transactions is computed from the whole log and cannot be restricted";
+        let hint = "hint: filter its rows, or read the view traces, which accepts the option";
         Err(invalid(option, format!("{what}\n{hint}")))
     }
 
@@ -234,7 +234,10 @@ pub fn types_named(names: &[String]) -> Result<Vec<TransactionType>> {
 pub fn topics_matching(pattern: &str, system: bool) -> Result<Topics> {
     let compiled = Regex::new(&format!("^(?:{pattern})$"));
     let compiled = compiled.map_err(|why| {
-        invalid("topic_pattern", format!("{pattern:?} is no regular expression: {why}\nhint: for example orders.*"))
+        invalid(
+            "topic_pattern",
+            format!("{pattern:?} is not a valid regular expression: {why}\nhint: for example orders.*"),
+        )
     })?;
     Ok(Topics::Matching(compiled, system))
 }

@@ -141,7 +141,7 @@ impl Scan {
         }
         let visible = log.visible_end(None)?;
         let outside = |option: &str, place: u64| {
-            invalid(option, format!("{place} is after the end of the log\nhint: it holds {first} to {visible}"))
+            invalid(option, format!("{place} is after the end of the log\nhint: the log contains {first} to {visible}"))
         };
         if start > visible {
             return Err(outside("start_physical_offset", start));
@@ -377,7 +377,7 @@ impl Scan {
                     Some(wider) if wider.range.end >= self.at + u64::from(needed) => {
                         return Ok(Left::Needs(needed.into()));
                     }
-                    _ => format!("the record has {needed} bytes and reaches past the end of what may be read"),
+                    _ => format!("the record has {needed} bytes and extends past the visible end"),
                 }
             }
             Step::Bad(why) => why.to_string(),

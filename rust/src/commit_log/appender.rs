@@ -179,7 +179,7 @@ impl Appender {
         if needed > file_size {
             return Err(Error::InvalidMessage {
                 what: format!(
-                    "the record takes {size} bytes, a commit log file only {file_size}\nhint: store the body elsewhere and send its place; the size of files is chosen when a store is made"
+                    "the record takes {size} bytes, a commit log file only {file_size}\nhint: store the body elsewhere and send a reference to it; the size of files is chosen when a store is made"
                 ),
             });
         }

@@ -83,7 +83,7 @@ impl<'t> Parser<'t> {
         while !self.take('}') {
             let key = self.key()?;
             if !self.take(':') {
-                return Err(self.error("a : should follow a key"));
+                return Err(self.error("expected ':' after a key"));
             }
             let value = self.value()?;
             object.insert(key, value);
@@ -106,7 +106,7 @@ impl<'t> Parser<'t> {
         if self.take(',') || self.rest.starts_with(close) {
             return Ok(());
         }
-        Err(self.error(&format!("a , or {close} should be here")))
+        Err(self.error(&format!("expected ',' or {close}")))
     }
 
     fn key(&mut self) -> Result<String, String> {
@@ -115,7 +115,7 @@ impl<'t> Parser<'t> {
             return self.string();
         }
         let key = self.run(|c| c.is_ascii_alphanumeric() || "_$-.".contains(c));
-        if key.is_empty() { Err(self.error("a key should be here")) } else { Ok(key.to_owned()) }
+        if key.is_empty() { Err(self.error("expected a key")) } else { Ok(key.to_owned()) }
     }
 
     fn word(&mut self) -> Result<Value, String> {
@@ -129,7 +129,7 @@ impl<'t> Parser<'t> {
         };
         value.ok_or_else(|| {
             self.rest = before;
-            self.error("a value should be here")
+            self.error("expected a value")
         })
     }
 
@@ -148,11 +148,11 @@ impl<'t> Parser<'t> {
             }
             let Some(escaped) = escape(&mut chars) else {
                 self.rest = chars.as_str();
-                return Err(self.error("an escape that is none"));
+                return Err(self.error("invalid escape sequence"));
             };
             string.push(escaped);
         }
-        Err(self.error("a string without an end"))
+        Err(self.error("unterminated string"))
     }
 }
 

@@ -74,7 +74,7 @@ pub fn delivery_draft<'a>(
     let queue_id = waiting.properties.get_str(REAL_QUEUE_ID).and_then(|id| id.parse().ok()).unwrap_or(-1);
     let own = [SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC].contains(&topic);
     if !valid_path_component(topic) || queue_id < 0 || own {
-        return Err(format!("it names queue {queue_id} of topic {topic:?}, which cannot be"));
+        return Err(format!("it contains the invalid queue {queue_id} of topic {topic:?}"));
     }
     text.clear();
     properties::copy_without(waiting.properties, WAITING, text);

@@ -33,7 +33,7 @@ pub fn verify_geometry(storage: &dyn Storage, geometry: IndexGeometry) -> Result
             return Err(wrong(geometry, &format!("{path} has {} bytes", entry.len)));
         }
         if let Some(slot) = odd_slot(&*storage.open(&path, OpenMode::Read)?, geometry)? {
-            return Err(wrong(geometry, &format!("slot {slot} of {path} leads nowhere")));
+            return Err(wrong(geometry, &format!("slot {slot} of {path} points to no entry")));
         }
     }
     Ok(())

@@ -33,7 +33,7 @@ pub(crate) fn look(storage: &dyn Storage) -> Result<bool> {
             storage,
             "",
             &format!(
-                "it is no store: it holds {:?} and no commitlog\nhint: name a store, or for a new one an empty or a new directory",
+                "it is not a store: it contains {:?} but no commitlog\nhint: use the directory of a store, or for a new store an empty or missing directory",
                 other.name
             ),
         )),
@@ -93,7 +93,7 @@ fn queue_file_size(storage: &dyn Storage, remembered: Option<u64>) -> Result<Opt
 
 /// Returns a reader's error about a directory without a commit log.
 pub(crate) fn no_store(storage: &dyn Storage) -> Error {
-    foreign(storage, "", "it holds no store: there is no commitlog in it")
+    foreign(storage, "", "it is not a store: it contains no commitlog")
 }
 
 pub(crate) fn foreign(storage: &dyn Storage, path: &str, what: &str) -> Error {

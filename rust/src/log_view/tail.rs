@@ -112,7 +112,7 @@ impl Cause {
     pub const fn text(self) -> &'static str {
         match self {
             Self::BelowDurable => "zeros, where records were stored and synced",
-            Self::LaterRecord => "zeros, where a record should begin: a later file holds records",
+            Self::LaterRecord => "zeros, where a record should begin: a later file contains records",
             Self::BeforeCheckpoint => "zeros, where a record should begin: the checkpoint knows a newer one",
             Self::Closed => "zeros, where a record should begin: the store was closed, and its log goes on after them",
         }

@@ -212,7 +212,7 @@ fn checked(py: Python<'_>, topic: &Bound<'_, PyString>, name: &str) -> PyResult<
 /// Copies a body that is not of type bytes.
 fn copy_body(py: Python<'_>, body: &Bound<'_, PyAny>) -> PyResult<Py<PyBytes>> {
     if body.cast::<PyString>().is_ok() {
-        let what = "the body is a str, not bytes\nhint: encode it: text.encode()".to_owned();
+        let what = "the body is a str, not bytes\nhint: encode it with text.encode()".to_owned();
         return Err(into_py(py, &Error::InvalidMessage { what }));
     }
     let kind = body.get_type().name()?;

@@ -143,7 +143,11 @@ impl RemotingServer {
         secrets: Option<Secrets>,
     ) -> PyResult<Self> {
         let address = |text: &String| {
-            let what = || format!("{text:?} is no address\nhint: HOST:PORT with the host as a number: 127.0.0.1:10911");
+            let what = || {
+                format!(
+                    "{text:?} is not an address\nhint: use HOST:PORT with a numeric host, for example 127.0.0.1:10911"
+                )
+            };
             text.parse::<SocketAddr>().map_err(|_| Error::InvalidOption { option: "listen".into(), what: what() })
         };
         let listen = listen.iter().map(address).collect::<Result<_, _>>().or_raise(py)?;

@@ -61,7 +61,9 @@ impl Store {
         broker_host: &str,
         broker_port: u16,
     ) -> PyResult<Self> {
-        let host = broker_host.parse().map_err(|_| invalid("broker_host", format!("{broker_host:?} is no address")));
+        let host = broker_host
+            .parse()
+            .map_err(|_| invalid("broker_host", format!("{broker_host:?} is not HOST:PORT with a numeric host")));
         let host = std::net::SocketAddr::new(host.or_raise(py)?, broker_port);
         let options = StoreOptions {
             read_only,
@@ -133,7 +135,7 @@ impl Store {
         queue_ids: Vec<i64>,
     ) -> PyResult<Vec<SendResult>> {
         if messages.len() != queue_ids.len() {
-            let what = format!("{} messages, but {} queues", messages.len(), queue_ids.len());
+            let what = format!("got {} messages but {} queue ids", messages.len(), queue_ids.len());
             return Err(Error::InvalidMessage { what }).or_raise(py);
         }
         let new = messages.iter().zip(queue_ids).map(|(message, queue_id)| {
@@ -504,7 +506,7 @@ fn flush_type(name: &str, option: &'static str) -> Result<FlushDiskType, Error> 
     match name {
         "ASYNC_FLUSH" => Ok(FlushDiskType::Async),
         "SYNC_FLUSH" => Ok(FlushDiskType::Sync),
-        _ => Err(invalid(option, format!("{name:?} is neither ASYNC_FLUSH nor SYNC_FLUSH"))),
+        _ => Err(invalid(option, format!("expected ASYNC_FLUSH or SYNC_FLUSH, got {name:?}"))),
     }
 }
 

@@ -84,7 +84,7 @@ impl StoredMessage {
         let why = match asked {
             Ok(_) => return Ok(()),
             Err(SETTLED) => {
-                "it was acknowledged already\nhint: ask before the consumer's next step, poll or acknowledge"
+                "it was already acknowledged\nhint: call this before the consumer's next poll or acknowledge"
             }
             Err(_) => "no consumer handed it out\nhint: only a consumer's message can come again",
         };

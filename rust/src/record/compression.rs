@@ -29,7 +29,7 @@ pub fn decompress(sys_flag: i32, body: &[u8], limit: usize) -> std::result::Resu
     match read {
         Ok(plain) if plain.len() > limit => Err(format!("the body is longer than {limit} bytes when decompressed")),
         Ok(plain) => Ok(Cow::Owned(plain)),
-        Err(why) => Err(format!("the body is no whole {name} stream: {why}")),
+        Err(why) => Err(format!("the body is not a complete {name} stream: {why}")),
     }
 }
 

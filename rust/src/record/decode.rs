@@ -78,7 +78,7 @@ pub enum DecodeError {
         found: u32,
     },
     /// The record states another physical offset.
-    #[error("the record says that it stands at {says}, which is not here")]
+    #[error("the record says that its physical offset is {says}, which is not this one")]
     WrongPlace {
         /// The offset that it states.
         says: PhysicalOffset,

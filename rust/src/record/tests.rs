@@ -201,7 +201,7 @@ fn every_error_says_what_it_is() {
     assert!(matches!(error(&changed(good.len() - 2, b"x"), ALL), DecodeError::RecordCrc { stored: None, .. }));
     assert_eq!(error(&encoded(&draft(), false), ALL), DecodeError::RecordCrcMissing);
     let elsewhere = decode(&good, PhysicalOffset(0), ALL).unwrap_err();
-    assert_eq!(elsewhere.to_string(), "the record says that it stands at 4096, which is not here");
+    assert_eq!(elsewhere.to_string(), "the record says that its physical offset is 4096, which is not this one");
 }
 
 #[test]

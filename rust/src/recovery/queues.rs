@@ -51,7 +51,7 @@ impl Run<'_> {
             return Err(Error::ForeignStore {
                 path: self.log.segment(view.physical_offset)?.place(),
                 what: format!(
-                    "at {} it holds a half message in queue {}; only queue 0 can be continued",
+                    "at {} it contains a half message in queue {}; txstore can continue only queue 0",
                     view.physical_offset, view.queue_id
                 ),
             });

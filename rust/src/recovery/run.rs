@@ -251,7 +251,9 @@ impl<'a> Run<'a> {
             let queues = &self.derived.dispatcher.queues;
             let next = queues.find(SCHEDULE_TOPIC, *queue_id).map_or(0, |slot| queues.next(slot));
             if *progress > next {
-                beyond.push(format!("delayed messages of {SCHEDULE_TOPIC}/{queue_id} go on at {next}, not {progress}"));
+                beyond.push(format!(
+                    "delayed messages of {SCHEDULE_TOPIC}/{queue_id} continue at {next}, not {progress}"
+                ));
                 *progress = next;
             }
         }

@@ -38,7 +38,7 @@ pub enum FrameError {
         found: u8,
     },
     /// A JSON header is not JSON.
-    #[error("the header is no JSON: {what}")]
+    #[error("the header is not valid JSON: {what}")]
     Json {
         /// The parser's message.
         what: String,

@@ -83,7 +83,7 @@ pub(super) fn read(header: &[u8]) -> Result<Command, FrameError> {
 }
 
 fn number(value: &Scalar, field: &'static str) -> Result<Option<i32>, FrameError> {
-    let what = "is no whole number of 32 bits";
+    let what = "is not a 32-bit integer";
     match value {
         Scalar::Null => Ok(None),
         Scalar::Number(number) => i32::try_from(*number).map(Some).map_err(|_| FrameError::Field { field, what }),

@@ -126,7 +126,7 @@ fn malformed_frames_have_exact_errors() {
     assert!(matches!(taken(&frame(0, b"{", b"")), Err(FrameError::Json { .. })));
     assert!(matches!(taken(&frame(0, b"[]", b"")), Err(FrameError::Json { .. })));
     assert_eq!(taken(&frame(0, b"{}", b"")), field("code", "is missing"));
-    assert_eq!(taken(&frame(0, br#"{"code":2147483648}"#, b"")), field("code", "is no whole number of 32 bits"));
+    assert_eq!(taken(&frame(0, br#"{"code":2147483648}"#, b"")), field("code", "is not a 32-bit integer"));
     let no_object = |what: &str| what.contains("expected extFields as an object");
     let taken_as = taken(&frame(0, br#"{"code":1,"extFields":[]}"#, b""));
     assert!(matches!(taken_as, Err(FrameError::Json { what }) if no_object(&what)));

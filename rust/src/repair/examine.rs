@@ -90,7 +90,8 @@ impl Examiner {
         let path = format!("{}/{}", commit_log::DIRECTORY, entry.name);
         if entry.is_dir || base % self.out.file_size != 0 {
             let path = self.storage.root().join(&path);
-            let what = "its name is none of this log's files\nhint: move it away, and look again".to_owned();
+            let what =
+                "its name is not that of a log file\nhint: move it out of the directory, then check again".to_owned();
             return Err(Error::ForeignStore { path, what });
         }
         let expected = self.next.checked_sub(1).and_then(|before| self.files.get(before));
@@ -257,7 +258,7 @@ impl Examiner {
             bad.extend(damaged.into_iter().map(|what| (format!("config/{name}"), what)));
         }
         if storage.len("txstore/snapshot")?.is_some() && Snapshot::load(storage)?.is_none() {
-            bad.push(("txstore/snapshot".to_owned(), "it is no snapshot".to_owned()));
+            bad.push(("txstore/snapshot".to_owned(), "it is not a snapshot".to_owned()));
         }
         if storage.len("txstore/published")?.is_some() && Published::open(storage)?.is_none() {
             bad.push(("txstore/published".to_owned(), "its header is damaged".to_owned()));

@@ -105,6 +105,6 @@ fn draft<'a>(topic: &'a str, body: &'a [u8], stored: TimestampMs) -> Draft<'a> {
 fn too_large(from: u64, to: u64) -> Error {
     Error::InvalidOption {
         option: "path".to_owned(),
-        what: format!("{} bytes at {from} of the log are no room that a filler fits", to - from),
+        what: format!("{} bytes at {from} of the log cannot hold a filler record", to - from),
     }
 }

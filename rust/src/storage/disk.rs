@@ -76,7 +76,7 @@ impl Disk {
     }
 
     fn refused(&self, operation: &'static str, path: &str) -> Error {
-        let why = "the path is not one below the store's directory";
+        let why = "the path is not below the store's directory";
         self.error(operation, path, io::Error::new(io::ErrorKind::InvalidInput, why))
     }
 
@@ -231,12 +231,12 @@ impl Storage for Disk {
     }
 
     fn is_locked(&self, path: &str, byte: u64) -> Result<bool> {
-        let handle = match self.open_file("look at the lock of", path, OFlags::RDONLY)? {
+        let handle = match self.open_file("read the lock of", path, OFlags::RDONLY)? {
             Ok(handle) => handle,
             Err(Errno::NOENT) => return Ok(false),
-            Err(source) => return Err(self.error("look at the lock of", path, source)),
+            Err(source) => return Err(self.error("read the lock of", path, source)),
         };
-        is_locked(&handle, byte).map_err(|e| self.error("look at the lock of", path, e))
+        is_locked(&handle, byte).map_err(|e| self.error("read the lock of", path, e))
     }
 }
 
@@ -348,7 +348,7 @@ impl File for DiskFile {
         match retry_on_intr(|| fs::fallocate(&self.handle, flags, range.start, bytes)) {
             Ok(()) => Ok(()),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeros(range),
-            Err(source) => Err(self.error("give back space of", source)),
+            Err(source) => Err(self.error("free space of", source)),
         }
     }
 

@@ -469,8 +469,8 @@ impl Storage for Memory {
     }
 
     fn is_locked(&self, path: &str, byte: u64) -> Result<bool> {
-        self.reads("look at the lock of", path)?;
-        match self.find(&self.shared.tree.lock(), "look at the lock of", path)? {
+        self.reads("read the lock of", path)?;
+        match self.find(&self.shared.tree.lock(), "read the lock of", path)? {
             Some(Node::File(inode)) => Ok(self.shared.locks.lock().contains(&(identity(&inode), byte))),
             Some(Node::Dir) | None => Ok(false),
         }
@@ -549,7 +549,7 @@ impl File for MemoryFile {
     }
 
     fn punch(&self, range: Range<u64>) -> Result<()> {
-        self.changes_or_fails("give back space of", range.end)?;
+        self.changes_or_fails("free space of", range.end)?;
         self.inode.lock().zero(range);
         Ok(())
     }

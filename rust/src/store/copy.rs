@@ -43,7 +43,7 @@ impl Store {
         check_queue(copy.queue_id)?;
         let source = self.read_at(physical_offset)?;
         if names::is_system_topic(source.view()?.topic) {
-            let what = format!("the record at {physical_offset} is the system's own, no message that could be copied");
+            let what = format!("the record at {physical_offset} is a system record and cannot be copied");
             return Err(Error::MessageNotFound { what });
         }
         let mut inner = self.shared.lock_to_send(Wait::Yes)?;

@@ -98,7 +98,9 @@ fn agree(option: &str, own: Option<u64>, asked: Option<u64>, default: u64) -> Re
     match (own, asked) {
         (Some(own), Some(asked)) if own != asked => Err(Error::InvalidOption {
             option: option.to_owned(),
-            what: format!("{asked} was asked for, the store has {own}\nhint: leave it out to open the store as it is"),
+            what: format!(
+                "{asked} was requested, but the store has {own}\nhint: omit the option to open the store as it is"
+            ),
         }),
         (Some(size), _) | (None, Some(size)) => Ok(size),
         (None, None) => Ok(default),

@@ -252,7 +252,7 @@ enum Says {
 /// topic, and only a scan unpacks the body.
 fn is_another_fault(error: &Error) -> bool {
     let text = error.to_string();
-    ["queue offset", "cannot name a directory", "the body's compression", "the body is no whole"]
+    ["queue offset", "cannot name a directory", "the body's compression", "the body is not a complete"]
         .iter()
         .any(|what| text.contains(what))
 }

@@ -42,7 +42,7 @@ fn open_once(opening: &Opening) -> Result<Shared> {
     let geometry = geometry(storage, &opening.options, settings.as_ref())?;
     if settings.is_none() && SegmentQueue::files(storage, commit_log::DIRECTORY)?.is_empty() {
         // A reader that guessed the file sizes would not see later messages.
-        let what = "its log has no file yet, so how large they will be is not known\nhint: open it again when its writer has begun";
+        let what = "its log has no file yet, so the size of its files is unknown\nhint: open it again after its writer has started";
         return Err(foreign(storage, commit_log::DIRECTORY, what));
     }
     open_as(opening, &geometry, settings, None)

@@ -163,7 +163,7 @@ fn a_progress_beyond_the_queue_is_brought_back() {
     store.close().unwrap();
     crate::config_file::replace(&bench.memory, "delayOffset.json", r#"{"offsetTable":{1:9}}"#).unwrap();
     let store = bench.open();
-    assert!(store.open_report().warnings.iter().any(|warning| warning.contains("go on at 1, not 9")));
+    assert!(store.open_report().warnings.iter().any(|warning| warning.contains("continue at 1, not 9")));
     delayed(&store, "orders", b"y", 1);
     bench.clock.advance(LEVEL_MS);
     assert_eq!(deliver(&store), (1, None));
