@@ -175,5 +175,5 @@ def test_a_path_without_a_store_is_named(spark: SparkSession, tmp_path: Path) ->
     with pytest.raises(Exception, match="check the path"):
         load(spark, tmp_path / "nowhere").count()
     (tmp_path / "file").touch()
-    with pytest.raises(Exception, match="no store"):
+    with pytest.raises(Exception, match="not a store"):
         load(spark, tmp_path).count()

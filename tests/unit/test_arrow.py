@@ -297,5 +297,5 @@ def test_what_is_wrong_is_named(orders: Path, options: dict[str, Any], says: str
 def test_no_store_is_named(tmp_path: Path) -> None:
     with pytest.raises(txstore.StoreIOError, match="check the path"):
         txstore.scan(tmp_path / "nowhere")
-    with pytest.raises(txstore.ForeignStoreError, match="no store"):
+    with pytest.raises(txstore.ForeignStoreError, match="not a store"):
         txstore.scan(tmp_path)
