@@ -102,7 +102,6 @@ impl Scan {
         PyCapsule::new_with_value(py, exported, c"arrow_schema")
     }
 
-    ///
     /// Opens the log and checks the range, as a stream does first.
     ///
     /// Raises `StoreIOError`, `ForeignStoreError`, `MissingFileError`, `InvalidOptionError`, `OffsetTooOldError`.
@@ -115,7 +114,6 @@ impl Scan {
         self.counts.failure.lock().take().map_or(Ok(()), |error| Err(into_py(py, &error)))
     }
 
-    ///
     /// Returns the end of a range from `start` with that many rows of this scan, or bytes of the log.
     ///
     /// `start` must be the beginning of a record. The end is between two records, after at least one, and at most the

@@ -32,7 +32,6 @@ impl LogFile {
         self.0.is_held
     }
 
-    ///
     /// Whether this file or an earlier one has a message that a group of its topic has not acknowledged.
     ///
     /// A topic that no group reads has no unread messages.

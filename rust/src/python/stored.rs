@@ -65,7 +65,6 @@ impl StoredMessage {
         Ok(origin.flatten().unwrap_or(view.topic))
     }
 
-    ///
     /// Asks the consumer to deliver the message again later, instead of acknowledging it.
     ///
     /// `delay_level` 0: RocketMQ's delay, longer each time (10 s, 30 s, 1 min, …), the 17th time to the dead letters; 1
