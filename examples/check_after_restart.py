@@ -58,7 +58,7 @@ def pay(directory: Path, order_id: int, dies: bool) -> None:
 
 def recover(directory: Path) -> None:
     """Starts the service again. Any producer of the group is asked. RocketMQ's first check comes after 6 s."""
-    with txstore.open(directory / "orders.store", transaction_time_out=0.2) as broker:
+    with txstore.open(directory / "orders.store", transaction_timeout=0.2) as broker:
         print(f"open after the restart: {len(broker.transactions())}", flush=True)
         broker.transaction_producer(GROUP, Payments(directory, dies=False))
         while broker.transactions():

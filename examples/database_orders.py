@@ -72,7 +72,7 @@ def run(directory: Path, orders: int) -> int:
         )
     # RocketMQ's times are 6 s and 30 s. An example should not take minutes.
     with (
-        txstore.open(directory / "orders.store", transaction_time_out=0.2, transaction_check_interval=0.2) as broker,
+        txstore.open(directory / "orders.store", transaction_timeout=0.2, transaction_check_interval=0.2) as broker,
         Session(engine) as session,
     ):
         producer = broker.transaction_producer(GROUP, database=database)

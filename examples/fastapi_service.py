@@ -59,7 +59,7 @@ def application(directory: Path) -> FastAPI:
         Base.metadata.create_all(engine)
         database.create_table()
         # RocketMQ's first check comes after 6 s. A web service's database can answer sooner.
-        with txstore.open(directory / "orders.store", transaction_time_out=1) as broker:
+        with txstore.open(directory / "orders.store", transaction_timeout=1) as broker:
             producer = broker.transaction_producer("order-service", database=database)
             consumer = broker.consumer("shipping", TOPIC)
             packing = threading.Thread(target=consumer.run, args=(pack,), kwargs={"threads": 1})

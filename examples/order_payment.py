@@ -92,7 +92,7 @@ def run(directory: Path) -> int:
     for order in open_orders(directory):
         orders.put(order)
     # RocketMQ's times are 6 s and 30 s. A demonstration should not take minutes.
-    with txstore.open(directory / "orders.store", transaction_time_out=0.5, transaction_check_interval=0.5) as broker:
+    with txstore.open(directory / "orders.store", transaction_timeout=0.5, transaction_check_interval=0.5) as broker:
         producer = broker.transaction_producer(GROUP, Payments(directory))
         threads = [threading.Thread(target=work, args=(directory, producer, orders)) for _ in range(THREADS)]
         for thread in threads:

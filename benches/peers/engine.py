@@ -140,7 +140,7 @@ class Unknown(txstore.TransactionListener):
 def bytes_of_checks(size: int) -> float:
     """Bytes by which the log grows while one pending transaction is asked about 15 times."""
     soon = timedelta(milliseconds=1)
-    options: dict[str, Any] = {"transaction_time_out": soon, "transaction_check_interval": soon}
+    options: dict[str, Any] = {"transaction_timeout": soon, "transaction_check_interval": soon}
     with scratch() as folder, txstore.open(folder / "store", transaction_check_max=1_000, **options) as broker:
         producer = broker.transaction_producer(GROUP, Unknown())
         producer.send_in_transaction(Message(TOPIC, bytes(size)))
@@ -197,7 +197,7 @@ def checks(theirs: Theirs, scale: Scale) -> Iterator[Row]:
     pending = halves // _PEND_EVERY
     with scratch() as folder:
         states.filled(folder / "store", halves=halves, pending=pending)
-        with txstore.open(folder / "store", transaction_time_out=timedelta(0)) as broker:
+        with txstore.open(folder / "store", transaction_timeout=timedelta(0)) as broker:
             rounds.stop_own(broker)
 
             def ours(one_round: Callable[[txstore.EmbeddedBroker, int], float]) -> float:

@@ -37,7 +37,7 @@ _MIB = 1 << 20
 _HOUR_MS = 3_600_000
 _PAGE = 50_000
 # Nothing is due by itself, nothing is written that was not asked for.
-_ALONE: dict[str, Any] = {"transaction_time_out": timedelta(0), "pending_transactions_max": 20_000_000, **NOT_SYNCED}
+_ALONE: dict[str, Any] = {"transaction_timeout": timedelta(0), "pending_transactions_max": 20_000_000, **NOT_SYNCED}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ HALVES, PENDING = 100_000, 1_000
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[txstore.EmbeddedBroker]:
     store: Path = tmp_path_factory.mktemp("check") / "store"
     states.filled(store, halves=HALVES, pending=PENDING)
-    with txstore.open(store, transaction_time_out=timedelta(0)) as broker:
+    with txstore.open(store, transaction_timeout=timedelta(0)) as broker:
         rounds.stop_own(broker)
         yield broker
 

@@ -22,7 +22,7 @@ from txstore import Message
 BODY_BYTES = 128
 BATCH = 1_000
 _TOPIC = "orders"
-_PATIENT: dict[str, Any] = {"send_msg_time_out": 60, "request_time_out": 60}
+_PATIENT: dict[str, Any] = {"send_msg_timeout": 60, "request_timeout": 60}
 
 
 @contextmanager

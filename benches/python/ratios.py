@@ -148,7 +148,7 @@ def checks(scale: Scale) -> list[Row]:
     what = f"{pending:,} of {halves:,} halves pend"
     with scratch() as folder:
         states.filled(folder / "store", halves=halves, pending=pending)
-        with txstore.open(folder / "store", transaction_time_out=timedelta(0)) as broker:
+        with txstore.open(folder / "store", transaction_timeout=timedelta(0)) as broker:
             rounds.stop_own(broker)
 
             def one_round() -> float:

@@ -68,7 +68,7 @@ def copied(store: Path, to: Path) -> None:
 def _fill(path: str, messages: int, halves: int, pending: int) -> None:
     day = timedelta(days=1)
     # However long it takes, no snapshot comes between the opening and the end.
-    broker = txstore.open(path, transaction_time_out=day, snapshot_interval=day, **NOT_SYNCED)
+    broker = txstore.open(path, transaction_timeout=day, snapshot_interval=day, **NOT_SYNCED)
     broker.create_topic(TOPIC)
     batch, queues = [Message(TOPIC, BODY)] * BATCH, [0] * BATCH
     for _ in range(messages // BATCH):
@@ -84,7 +84,7 @@ def _fill(path: str, messages: int, halves: int, pending: int) -> None:
 def _open(path: str) -> None:
     before = anonymous_bytes()
     start, processor = time.perf_counter(), time.process_time()
-    broker = txstore.open(path, transaction_time_out=timedelta(days=1))
+    broker = txstore.open(path, transaction_timeout=timedelta(days=1))
     seconds, processor = time.perf_counter() - start, time.process_time() - processor
     anonymous, stat, report = anonymous_bytes() - before, broker.stat(), broker.open_report
     figures = {

@@ -124,7 +124,7 @@ def open(
         flush_interval_commit_log_ms=milliseconds(settings.flush_interval_commit_log),
         transaction_op_msg_max_size=settings.transaction_op_msg_max_size,
         enabled_append_prop_crc=settings.enabled_append_prop_crc,
-        transaction_timeout_ms=milliseconds(settings.transaction_time_out),
+        transaction_timeout_ms=milliseconds(settings.transaction_timeout),
         reject_late_end=settings.reject_late_end,
         pending_transactions_max=settings.pending_transactions_max,
         broker_host=settings.broker_host,
@@ -619,7 +619,7 @@ class EmbeddedBroker(ConsumerGroups):
         config, house = self._config, self._parts.housekeeping
         seconds = {name: milliseconds(getattr(config, name)) / 1000 for name in _PERIODS}
         # A half that arrives while none is pending is seen at the latest after its own time.
-        rounds_every = min(seconds["transaction_check_interval"], max(0.05, seconds["transaction_time_out"]))
+        rounds_every = min(seconds["transaction_check_interval"], max(0.05, seconds["transaction_timeout"]))
         house.add("checks", job(lambda broker: broker._rounds.round()), rounds_every)
         house.add("check limits", job(lambda broker: broker._parts.pool.expire()), max(0.005, self._time_limit / 2))
         house.add(
@@ -660,7 +660,7 @@ class EmbeddedBroker(ConsumerGroups):
 
 _PERIODS = (
     "transaction_check_interval",
-    "transaction_time_out",
+    "transaction_timeout",
     "flush_consumer_offset_interval",
     "snapshot_interval",
     "clean_resource_interval",

@@ -107,7 +107,7 @@ class DueHalf(Waiting, Protocol):
 class CheckRules:
     """The settings that `decide` uses. All times are in ms."""
 
-    transaction_time_out_ms: int
+    transaction_timeout_ms: int
     transaction_check_interval_ms: int
     transaction_check_max: int
     transaction_check_back_off: float
@@ -116,7 +116,7 @@ class CheckRules:
     @classmethod
     def of(cls, config: BrokerConfig) -> "CheckRules":
         return cls(
-            transaction_time_out_ms=milliseconds(config.transaction_time_out),
+            transaction_timeout_ms=milliseconds(config.transaction_timeout),
             transaction_check_interval_ms=milliseconds(config.transaction_check_interval),
             transaction_check_max=config.transaction_check_max,
             transaction_check_back_off=config.transaction_check_back_off,
@@ -145,7 +145,7 @@ def decide(waiting: Waiting, rules: CheckRules, *, producers: int, asking: bool 
     """
     interval = max(1, rules.transaction_check_interval_ms)
     if waiting.running:
-        wait = min(interval, max(_RUNNING_LOOK_MS, rules.transaction_time_out_ms))
+        wait = min(interval, max(_RUNNING_LOOK_MS, rules.transaction_timeout_ms))
         return Decision(Action.WAIT, wait, "its local transaction still runs")
     if asking:
         return Decision(Action.WAIT, interval, "a check is in progress")
@@ -186,7 +186,7 @@ def _until_due_ms(waiting: Waiting, rules: CheckRules) -> int:
     if last_check_age_ms is None:
         # Even if it is old: before its immunity time ends, a check could only find a local transaction that runs.
         immunity_ms = waiting.immunity_ms
-        return (rules.transaction_time_out_ms if immunity_ms is None else immunity_ms) - waiting.age_ms
+        return (rules.transaction_timeout_ms if immunity_ms is None else immunity_ms) - waiting.age_ms
     return _next_after_ms(waiting, waiting.checks, rules, last_check_age_ms)
 
 
@@ -221,7 +221,7 @@ def _awaited(waiting: Waiting, rules: CheckRules) -> str:
         return f"check {waiting.checks} was sent and did not end it; the next check follows"
     if waiting.immunity_ms is not None:
         return f"the message's own immunity time is {waiting.immunity_ms} ms"
-    return f"first checked after {rules.transaction_time_out_ms} ms"
+    return f"first checked after {rules.transaction_timeout_ms} ms"
 
 
 # The pool -------------------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class BrokerConfig:
     """Whether a record's CRC covers all of it (enabledAppendPropCRC); None: as the store has it, on for a new one."""
     transaction_op_msg_max_size: int = 4096
     """Bytes of the largest op message's body (transactionOpMsgMaxSize; 64 to 65,536)."""
-    transaction_time_out: Duration = timedelta(seconds=6)
+    transaction_timeout: Duration = timedelta(seconds=6)
     """Age at which a pending transaction is first checked (transactionTimeOut; 0 to 30 days)."""
     transaction_check_interval: Duration = timedelta(seconds=30)
     """Time from one check of a transaction to the next (transactionCheckInterval; 1 ms to 30 days)."""
@@ -199,7 +199,7 @@ class BrokerOptions(TypedDict, total=False):
     max_message_size: int
     enabled_append_prop_crc: bool | None
     transaction_op_msg_max_size: int
-    transaction_time_out: Duration
+    transaction_timeout: Duration
     transaction_check_interval: Duration
     transaction_check_max: int
     transaction_check_back_off: float
@@ -226,7 +226,7 @@ _DAY = timedelta(days=1)
 _MS = timedelta(milliseconds=1)
 _DURATIONS: dict[str, tuple[timedelta, timedelta]] = {
     "flush_interval_commit_log": (_MS, timedelta(hours=1)),
-    "transaction_time_out": (timedelta(0), 30 * _DAY),
+    "transaction_timeout": (timedelta(0), 30 * _DAY),
     "transaction_check_interval": (_MS, 30 * _DAY),
     "transaction_check_time_limit": (_MS, _DAY),
     "file_reserved_time": (timedelta(seconds=1), 36_525 * _DAY),

@@ -44,7 +44,7 @@ from txstore import (
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
 GROUP = "group"
-QUICK: dict[str, Any] = {"transaction_time_out": 0.01, "transaction_check_interval": 0.02}
+QUICK: dict[str, Any] = {"transaction_timeout": 0.01, "transaction_check_interval": 0.02}
 SMALL: dict[str, Any] = {**SIZES, "mapped_file_size_commit_log": 1 << 14, "max_index_num": 60}
 NEVER: dict[str, Any] = {"transaction_check_interval": 3600}
 

@@ -44,7 +44,7 @@ SIZES: dict[str, Any] = {
 }
 # Checks come at once and again and again; nothing is given up by them.
 BUSY: dict[str, Any] = {
-    "transaction_time_out": 0.01,
+    "transaction_timeout": 0.01,
     "transaction_check_interval": 0.02,
     "transaction_check_max": 10_000,
     "flush_consumer_offset_interval": 0.01,

@@ -82,7 +82,7 @@ def test_a_killed_process_leaves_no_contradiction(name: str, tmp_path: Path, req
             assert child.stdout.readline() == b"open\n", child.stderr.read().decode()
             time.sleep(chance.uniform(0.05, 0.6))
             child.kill()
-        times: dict[str, Any] = {"transaction_time_out": 0, "transaction_check_interval": 0.05}
+        times: dict[str, Any] = {"transaction_timeout": 0, "transaction_check_interval": 0.05}
         with txstore.open(tmp_path / "store", **times, **SMALL) as broker:
             pending = broker.store.stat().pending_transactions
             left += pending

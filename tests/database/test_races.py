@@ -119,7 +119,7 @@ def test_no_race_contradicts(racing: Kind, tmp_path: Path) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     fates: Counter[str] = Counter()
-    times: dict[str, Any] = {"transaction_time_out": 0, "transaction_check_interval": 0.02}
+    times: dict[str, Any] = {"transaction_timeout": 0, "transaction_check_interval": 0.02}
     with txstore.open(tmp_path / "store", **times, **SMALL, transaction_check_max=1000) as broker:
         database = Database(racing.source)
         database.create_table()

@@ -116,7 +116,7 @@ def transact(broker: EmbeddedBroker) -> dict[str, Any]:
 
 def tell(store: Path, end: str, commit: str) -> None:
     """Writes one store and its manifest, in a process of its own."""
-    broker = txstore.open(store, default_topic_queue_nums=2, transaction_time_out=3600, **SIZES)
+    broker = txstore.open(store, default_topic_queue_nums=2, transaction_timeout=3600, **SIZES)
     facts: dict[str, Any] = {"commit": commit, "version": txstore.__version__, "ended": end}
     facts |= {"sent": send(broker), "deleted": delete(broker)}
     waiting = [make("reminders", number, delay_level=18) for number in range(3)]

@@ -33,8 +33,8 @@ SOON: dict[str, Any] = {
     "persist_consumer_offset_interval": 1,
     "reconnect_back_off_max": 1,
     # Sixty-four come at once, perhaps to a machine at work on other things.
-    "request_time_out": 15,
-    "connect_time_out": 15,
+    "request_timeout": 15,
+    "connect_timeout": 15,
 }
 _PAUSE_SECONDS = 0.15
 _PAUSE_AFTER_FAILURE_SECONDS = 0.5

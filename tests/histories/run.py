@@ -31,7 +31,7 @@ _QUEUES = 16
 _CLIENTS_OF_A_PROCESS = 8
 _SETTLE_SECONDS = 90.0
 _SETTINGS: dict[str, Any] = {
-    "transaction_time_out": 1,
+    "transaction_timeout": 1,
     "transaction_check_interval": 1,
     "transaction_check_max": 1_000,
     "mapped_file_size_commit_log": 1 << 20,

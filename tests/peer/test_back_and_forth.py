@@ -164,7 +164,7 @@ class Ours(TransactionListener):
     def play(self) -> None:
         game = self._game
         checks = 2 if game.gives_up else FOR_EVER
-        times = {"transaction_time_out": 0.1, "transaction_check_interval": 0.1, "transaction_check_max": checks}
+        times = {"transaction_timeout": 0.1, "transaction_check_interval": 0.1, "transaction_check_max": checks}
         with txstore.open(
             game.path, config=BrokerConfig.from_options({**SIZES, **times, "broker_port": game.port})
         ) as broker:

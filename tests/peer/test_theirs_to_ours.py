@@ -246,7 +246,7 @@ def go_on(store: Path, chance: random.Random) -> dict[str, str]:
     """Sends, ends, checks, new transactions; the states of whatever changed."""
     states: dict[str, str] = {}
     plan = [*ENDED_BY, "discarded", "pending"]
-    options: Facts = {"transaction_time_out": 0, "transaction_check_interval": 0.05, "transaction_check_max": 1000}
+    options: Facts = {"transaction_timeout": 0, "transaction_check_interval": 0.05, "transaction_check_max": 1000}
     options |= SIZES
     with txstore.open(store, **options) as broker:
         waiting = [str(one.transaction_id) for one in broker.transactions()]

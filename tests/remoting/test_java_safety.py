@@ -18,7 +18,7 @@ from tests.remoting.test_java_clients import bodies, names_of, produce, push
 from tests.waiting import eventually
 from txstore import Server, ServerConfig
 
-SHORT = {"transaction_time_out": 0.5, "transaction_check_interval": 0.5}
+SHORT = {"transaction_timeout": 0.5, "transaction_check_interval": 0.5}
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     listen = f"127.0.0.1:{peer.Peer.free_port()}"
     config = ServerConfig(listen=listen, name_server="127.0.0.1:0", metrics="127.0.0.1:0")
     # Checks are counted here: a client that has just started must answer one before the next is sent.
-    short = {"transaction_time_out": 0.5, "transaction_check_interval": 2, "transaction_check_max": 3}
+    short = {"transaction_timeout": 0.5, "transaction_check_interval": 2, "transaction_check_max": 3}
     with txstore.serve(tmp_path / "store", config=config, **short) as server:  # type: ignore[arg-type]
         yield server
 

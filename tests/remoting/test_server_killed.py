@@ -21,7 +21,7 @@ import txstore
 from tests.peer import rocketmq as peer
 
 _ENTRY = [sys.executable, "-c", "import sys; from txstore.cli.main import main; sys.exit(main())", "serve"]
-_SETTINGS = ["transaction_time_out=1", "transaction_check_interval=1", "mapped_file_size_commit_log=1048576"]
+_SETTINGS = ["transaction_timeout=1", "transaction_check_interval=1", "mapped_file_size_commit_log=1048576"]
 _THREADS = 4
 
 

@@ -81,7 +81,7 @@ class RocketMQ:
 SERVE = """
 import sys, txstore
 path, broker, names = sys.argv[1:]
-options = dict(transaction_time_out=1, transaction_check_interval=1, max_message_size=1 << 16,
+options = dict(transaction_timeout=1, transaction_check_interval=1, max_message_size=1 << 16,
                mapped_file_size_commit_log=1 << 20, max_hash_slot_num=1000, max_index_num=4000)
 with txstore.serve(path, listen=f"127.0.0.1:{broker}", name_server=f"127.0.0.1:{names}", **options):
     print("ready", flush=True)

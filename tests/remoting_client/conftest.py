@@ -24,12 +24,12 @@ BROKER_SETTINGS: dict[str, Any] = peer.SHORT_TIMES | {"transactionCheckMax": 15}
 SOON: dict[str, Any] = {
     "rebalance_interval": 1,
     "poll_name_server_interval": 1,
-    "send_msg_time_out": 15,
-    "request_time_out": 10,
-    "end_time_out": 10,
+    "send_msg_timeout": 15,
+    "request_timeout": 10,
+    "end_timeout": 10,
 }
 STORE_SETTINGS: dict[str, Any] = {
-    "transaction_time_out": 1,
+    "transaction_timeout": 1,
     "transaction_check_interval": 1,
     "max_message_size": 1 << 16,
     "mapped_file_size_commit_log": 1 << 20,

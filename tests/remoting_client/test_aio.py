@@ -199,8 +199,8 @@ def test_a_listener_that_blocks_holds_up_no_other_task(names: str, topic: str) -
 
 
 def test_what_cannot_be_is_said() -> None:
-    with pytest.raises(txstore.InvalidOptionError, match="did you mean send_msg_time_out"):
-        txstore.aio.connect("127.0.0.1:9876", send_msg_timeout=3)  # type: ignore[call-arg]
+    with pytest.raises(txstore.InvalidOptionError, match="did you mean send_msg_timeout"):
+        txstore.aio.connect("127.0.0.1:9876", send_message_timeout=3)  # type: ignore[call-arg]
 
     async def story() -> None:
         nobody = f"127.0.0.1:{Peer.free_port()}"

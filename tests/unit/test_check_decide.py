@@ -11,7 +11,7 @@ from txstore.check import Action, CheckRules, Decision, decide, decide_alike
 
 RETAINED = 259_200_000
 RULES = CheckRules(
-    transaction_time_out_ms=6_000,
+    transaction_timeout_ms=6_000,
     transaction_check_interval_ms=30_000,
     transaction_check_max=15,
     transaction_check_back_off=1.0,
@@ -189,7 +189,7 @@ def test_decide_holds_its_rules(facts: Facts, producers: int, asking: bool, back
         assert facts.checks >= rules.transaction_check_max or asked_when_too_old
     if decision.action is WAIT and not (facts.running or asking or decision.no_producer):
         # What grows older by the wait comes to a step at its end, never later.
-        assert decision.look_again_in_ms <= max(rules.transaction_time_out_ms, facts.immunity_ms or 0) or facts.checks
+        assert decision.look_again_in_ms <= max(rules.transaction_timeout_ms, facts.immunity_ms or 0) or facts.checks
 
 
 def common(alike: list[Facts], rules: CheckRules, producers: int) -> Decision | None:

@@ -15,7 +15,7 @@ from txstore.errors import InvalidOptionError
 def test_defaults_are_rocketmqs() -> None:
     config = BrokerConfig()
     assert config.flush_disk_type is FlushDiskType.ASYNC_FLUSH
-    assert config.transaction_time_out == timedelta(seconds=6)
+    assert config.transaction_timeout == timedelta(seconds=6)
     assert config.transaction_check_interval == timedelta(seconds=30)
     assert config.transaction_check_max == 15
     assert config.transaction_op_msg_max_size == 4096
@@ -33,7 +33,7 @@ def test_half_messages_are_durable_by_default_where_rocketmqs_are_not() -> None:
 @pytest.mark.parametrize(
     ("wrong", "meant"),
     [
-        ("transaction_timeout", "transaction_time_out"),
+        ("transaction_time_out", "transaction_timeout"),
         ("flushDiskType", "flush_disk_type"),
         ("transactionFlushDiskType", "transaction_flush_disk_type"),
         ("check_thread", "check_threads"),
@@ -60,11 +60,11 @@ def test_an_option_like_no_other_gets_no_guess() -> None:
         {"transaction_check_max": 1.5},
         {"transaction_check_max": True},
         {"transaction_check_max": "15"},
-        {"transaction_time_out": -1},
-        {"transaction_time_out": float("nan")},
-        {"transaction_time_out": float("inf")},
-        {"transaction_time_out": 1e300},
-        {"transaction_time_out": "6s"},
+        {"transaction_timeout": -1},
+        {"transaction_timeout": float("nan")},
+        {"transaction_timeout": float("inf")},
+        {"transaction_timeout": 1e300},
+        {"transaction_timeout": "6s"},
         {"transaction_check_interval": 0},
         {"transaction_check_back_off": 0.5},
         {"transaction_check_back_off": float("nan")},
@@ -88,9 +88,9 @@ def test_P2_a_value_out_of_its_range_is_named(options: dict[str, Any]) -> None:
 @given(st.integers(0, 30 * 86400 * 1000))
 def test_a_number_of_seconds_and_a_timedelta_are_the_same(ms: int) -> None:
     span = timedelta(milliseconds=ms)
-    by_number = BrokerConfig(transaction_time_out=span.total_seconds())
-    assert by_number == BrokerConfig(transaction_time_out=span)
-    assert milliseconds(by_number.transaction_time_out) == ms
+    by_number = BrokerConfig(transaction_timeout=span.total_seconds())
+    assert by_number == BrokerConfig(transaction_timeout=span)
+    assert milliseconds(by_number.transaction_timeout) == ms
 
 
 def test_options_lie_over_a_config_that_stays_as_it_is() -> None:

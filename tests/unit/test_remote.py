@@ -157,11 +157,11 @@ def test_nobody_has_no_heartbeat() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"send_msg_timeout": 3}, "did you mean send_msg_time_out"),
-        ({"request_time_out": 0}, "out of range"),
-        ({"request_time_out": "3"}, "expected a duration"),
+        ({"send_message_timeout": 3}, "did you mean send_msg_timeout"),
+        ({"request_timeout": 0}, "out of range"),
+        ({"request_timeout": "3"}, "expected a duration"),
         ({"pull_batch_size": 0}, "1 to 1024"),
-        ({"pull_time_out": 1}, "must exceed broker_suspend_max_time"),
+        ({"pull_timeout": 1}, "must exceed broker_suspend_max_time"),
     ],
 )
 def test_a_wrong_option_is_said_before_anybody_is_called(options: dict[str, Any], says: str) -> None:
@@ -193,7 +193,7 @@ def test_a_refusal_says_who_what_and_why(code: int, kind: type[Exception]) -> No
     error = refusal(answer, "a message", "broker b")
     assert type(error) is kind
     assert all(word in str(error) for word in ("a message", "broker b", str(code), "because"))
-    assert ConnectConfig().seconds("send_msg_time_out") == 3.0
+    assert ConnectConfig().seconds("send_msg_timeout") == 3.0
 
 
 # Somebody at the other end
@@ -264,7 +264,7 @@ def test_whoever_is_no_broker_is_found_out_at_once(
 ) -> None:
     address = answering(answer)
     with pytest.raises(error, match=says) as raised:
-        txstore.connect(address, request_time_out=0.3)
+        txstore.connect(address, request_timeout=0.3)
     assert getattr(raised.value, "address", None) == address
 
 
@@ -392,7 +392,7 @@ def test_closing_ends_a_send_that_waits_in_another_thread(answering: Any) -> Non
         b'"queueDatas":[{"brokerName":"b","readQueueNums":1,"writeQueueNums":1,"perm":6}]}'
     )
     address = answering(answer)
-    remote = txstore.connect(address, request_time_out=0.5, send_msg_time_out=60)
+    remote = txstore.connect(address, request_timeout=0.5, send_msg_timeout=60)
     producer = remote.producer("p")
     raised: list[BaseException] = []
 

@@ -348,7 +348,7 @@ def test_what_was_given_up_is_for_administrators(server: Server, broker: Embedde
 
 def test_the_server_s_own_questions_are_not_signed(open_store: OpenStore, accounts: Path) -> None:
     """As RocketMQ's are not; the answer to a check is an end, which is."""
-    broker = open_store(transaction_time_out=0.05, transaction_check_interval=0.2)
+    broker = open_store(transaction_timeout=0.05, transaction_check_interval=0.2)
     config = ServerConfig("127.0.0.1:0", name_server=None, accounts=accounts)
     with Server(broker, config) as server, wire(server, "shop-app") as shop:
         sent = shop.call(SEND_V2, sending(text=HALF), b"tx")

@@ -168,7 +168,7 @@ def test_an_end_that_nobody_waits_for_is_not_answered(wire: Wire, broker: Embedd
 
 
 def test_the_connection_that_sent_a_half_is_asked_first(open_store: OpenStore) -> None:
-    broker = open_store(transaction_time_out=0.05, transaction_check_interval=0.2)
+    broker = open_store(transaction_timeout=0.05, transaction_check_interval=0.2)
     with Server(broker, ANY) as server:
         assert server.address is not None
         with Wire(server.address) as other, Wire(server.address) as wire:
@@ -188,7 +188,7 @@ def test_the_connection_that_sent_a_half_is_asked_first(open_store: OpenStore) -
 
 
 def test_when_a_producer_dies_another_of_its_group_is_asked(open_store: OpenStore) -> None:
-    broker = open_store(transaction_time_out=0.05, transaction_check_interval=0.2)
+    broker = open_store(transaction_timeout=0.05, transaction_check_interval=0.2)
     with Server(broker, ANY) as server:
         assert server.address is not None
         with Wire(server.address) as wire:
@@ -528,7 +528,7 @@ def test_an_address_in_use_is_said_so(server: Server, broker: EmbeddedBroker) ->
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
-@pytest.mark.parametrize("option", ["idle_time_out", "first_frame_time_out", "frame_time_out", "unread_time_out"])
+@pytest.mark.parametrize("option", ["idle_timeout", "first_frame_timeout", "frame_timeout", "unread_timeout"])
 def test_a_time_that_cannot_be_is_said_so(broker: EmbeddedBroker, option: str, seconds: float) -> None:
     config = dataclasses.replace(ANY, **{option: seconds})  # type: ignore[arg-type]
     with pytest.raises(errors.InvalidOptionError, match=f"{option}: expected a finite number of seconds, 0 or more"):

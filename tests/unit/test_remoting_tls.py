@@ -233,7 +233,7 @@ def test_half_a_handshake_is_not_waited_for(broker: EmbeddedBroker, authority: A
     with pytest.raises(ssl.SSLWantReadError):
         client.do_handshake()
     first = hello.read()
-    with serving(broker, authority.pair(), tls_handshake_time_out=1.0) as server:
+    with serving(broker, authority.pair(), tls_handshake_timeout=1.0) as server:
         assert server.address is not None
         host, _, port = server.address.rpartition(":")
         lines = [socket.create_connection((host, int(port)), 15) for _ in range(3)]
@@ -278,7 +278,7 @@ def test_bytes_changed_on_the_way_end_the_connection(broker: EmbeddedBroker, aut
 
 
 def test_closing_waits_for_no_handshake(broker: EmbeddedBroker, authority: Authority) -> None:
-    with serving(broker, authority.pair(), tls_handshake_time_out=600) as server:
+    with serving(broker, authority.pair(), tls_handshake_timeout=600) as server:
         assert server.address is not None
         with Wire(server.address) as wire:
             eventually(lambda: server.counters()["connections"] == 1)
@@ -300,7 +300,7 @@ FILES: dict[str, tuple[dict[str, Any], str]] = {
     "another's key": ({"tls_key": "OTHER"}, "tls_key.*not the certificate's key"),
     "torn certificate": ({"tls_cert": "TORN"}, "tls_cert.*no certificate"),
     "unknown mode": ({"tls": "maybe"}, "must be enforcing or permissive"),
-    "no time": ({"tls_handshake_time_out": 0}, "tls_handshake_time_out"),
+    "no time": ({"tls_handshake_timeout": 0}, "tls_handshake_timeout"),
 }
 
 

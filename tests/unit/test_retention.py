@@ -180,8 +180,8 @@ def test_past_the_retention_time_what_pends_is_discarded_and_then_goes(open_stor
     assert [one.transaction_id for one in broker.transactions()] == [sent.transaction_id]
 
 
-LATER: dict[str, Any] = SMALL | {"file_reserved_time": 1, "transaction_time_out": 3600}
-AT_ONCE: dict[str, Any] = LATER | {"transaction_time_out": 0, "transaction_check_interval": 0.05}
+LATER: dict[str, Any] = SMALL | {"file_reserved_time": 1, "transaction_timeout": 3600}
+AT_ONCE: dict[str, Any] = LATER | {"transaction_timeout": 0, "transaction_check_interval": 0.05}
 
 
 def is_too_old(broker: txstore.EmbeddedBroker) -> bool:

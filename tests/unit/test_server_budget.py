@@ -85,7 +85,7 @@ def test_requests_that_wait_are_counted(server: Server, broker: EmbeddedBroker) 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
 def test_a_frame_is_whole_in_time(broker: EmbeddedBroker, first: bool) -> None:
-    config = replace(SMALL, first_frame_time_out=0.3) if first else replace(SMALL, frame_time_out=0.3)
+    config = replace(SMALL, first_frame_timeout=0.3) if first else replace(SMALL, frame_timeout=0.3)
     with Server(broker, config) as server, connect(server, timeout=20) as wire:
         if not first:
             assert wire.call(SEND_V2, sending(), b"x").code == 0
@@ -96,7 +96,7 @@ def test_a_frame_is_whole_in_time(broker: EmbeddedBroker, first: bool) -> None:
 
 def test_a_connection_without_a_frame_may_be_idle(broker: EmbeddedBroker) -> None:
     """The time of a frame begins with its first byte."""
-    config = ServerConfig("127.0.0.1:0", name_server=None, first_frame_time_out=0.05, frame_time_out=0.05)
+    config = ServerConfig("127.0.0.1:0", name_server=None, first_frame_timeout=0.05, frame_timeout=0.05)
     with Server(broker, config) as server, connect(server) as idle, connect(server) as other:
         for _ in range(50):
             assert other.call(ROUTE, {"topic": "TBW102"}).code == 0
@@ -109,7 +109,7 @@ def test_who_reads_nothing_in_time_is_closed(broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 1)
     for _ in range(20):
         broker.append(Message("orders", b"x" * 60_000), 0)
-    config = ServerConfig("127.0.0.1:0", name_server=None, unread_time_out=0.3)
+    config = ServerConfig("127.0.0.1:0", name_server=None, unread_timeout=0.3)
     with Server(broker, config) as server, connect(server) as wire:
         wire.socket.sendall(frame(json_header(PULL, pulling(), 1)) * 20)
         eventually(lambda: server.native.counters()["connections_dropped"] == 1)

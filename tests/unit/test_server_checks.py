@@ -33,7 +33,7 @@ STRANGER = ("stranger-app", "secret-of-stranger")
 @pytest.fixture
 def broker(open_store: OpenStore) -> EmbeddedBroker:
     """A store whose transactions are checked soon and often, and not given up before a test is over."""
-    return open_store(transaction_time_out=0.05, transaction_check_interval=0.1, transaction_check_max=10_000)
+    return open_store(transaction_timeout=0.05, transaction_check_interval=0.1, transaction_check_max=10_000)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_all_of_a_group_are_asked_in_turn(server: Server) -> None:
 
 def test_checks_keep_no_silent_connection_open(broker: EmbeddedBroker) -> None:
     """What the server sends is no sign of life of its client."""
-    config = ServerConfig("127.0.0.1:0", name_server=None, idle_time_out=0.5)
+    config = ServerConfig("127.0.0.1:0", name_server=None, idle_timeout=0.5)
     with Server(broker, config) as server, connect(server) as silent:
         silent.call(SEND_V2, half(), b"tx")
         silent.pushed(CHECK)

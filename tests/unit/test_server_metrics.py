@@ -193,7 +193,7 @@ def test_transactions_are_counted_by_how_they_end(server: Server, wire: Wire, br
 
 def test_checks_are_counted_by_what_they_bring(open_store: OpenStore) -> None:
     """Of one transaction, by a client: not known, no answer, commit; of another: given up without any answer."""
-    broker = open_store(transaction_time_out=0.05, transaction_check_interval=0.05, transaction_check_max=3)
+    broker = open_store(transaction_timeout=0.05, transaction_check_interval=0.05, transaction_check_max=3)
     with Server(broker, WITH_FIGURES) as server:
         assert server.address is not None
         with Wire(server.address) as wire:
@@ -220,7 +220,7 @@ def test_checks_are_counted_by_what_they_bring(open_store: OpenStore) -> None:
 
 
 def test_checks_of_the_broker_s_own_producers_are_counted_too(open_store: OpenStore) -> None:
-    broker = open_store(transaction_time_out=0.02, transaction_check_interval=0.02)
+    broker = open_store(transaction_timeout=0.02, transaction_check_interval=0.02)
     unknown = LocalTransactionState.UNKNOWN
     no_answer = RuntimeError("no answer")
     plan: list[LocalTransactionState | Exception] = [unknown, unknown, no_answer, LocalTransactionState.ROLLBACK]

@@ -24,7 +24,7 @@ from txstore import (
 )
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
-SHORT: dict[str, Any] = {"transaction_time_out": 0.02, "transaction_check_interval": 0.05}
+SHORT: dict[str, Any] = {"transaction_timeout": 0.02, "transaction_check_interval": 0.05}
 ReadAll = Callable[[EmbeddedBroker, str], list[bytes]]
 
 
@@ -256,7 +256,7 @@ def test_T11_a_check_goes_to_another_of_the_group_when_home_is_gone(open_store: 
 
 
 def test_T11_without_a_producer_a_transaction_waits_uncounted_until_one_comes(open_store: Any, scripted: Any) -> None:
-    broker = open_store(transaction_time_out=0.02, transaction_check_interval=3600)
+    broker = open_store(transaction_timeout=0.02, transaction_check_interval=3600)
     with broker.transaction_producer("g", scripted()) as home:
         sent = home.send_in_transaction(Message("t", b"x"))
     time.sleep(0.15)

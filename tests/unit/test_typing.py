@@ -63,12 +63,12 @@ async def snippet_{number}(
 ) -> None:
 """
 GOOD = [
-    'txstore.open("orders.store", flush_disk_type="SYNC_FLUSH", transaction_time_out=6)',
-    'txstore.open(Path("orders.store"), transaction_time_out=timedelta(seconds=6), delete_when=None)',
+    'txstore.open("orders.store", flush_disk_type="SYNC_FLUSH", transaction_timeout=6)',
+    'txstore.open(Path("orders.store"), transaction_timeout=timedelta(seconds=6), delete_when=None)',
     'txstore.open("orders.store", read_only=True, config=BrokerConfig(check_threads=8))',
     'options: BrokerOptions = {"check_threads": 8}; txstore.open("orders.store", **options)',
     'assert_type(txstore.open("orders.store"), EmbeddedBroker)',
-    'assert_type(txstore.connect("127.0.0.1:9876", send_msg_time_out=1.5, tls=True), RemoteBroker)',
+    'assert_type(txstore.connect("127.0.0.1:9876", send_msg_timeout=1.5, tls=True), RemoteBroker)',
     'txstore.connect("127.0.0.1:9876", tls=ssl.create_default_context(), config=ConnectConfig(check_threads=2))',
     'options: ConnectOptions = {"access_key": "a", "secret_key": "b"}; txstore.connect("127.0.0.1:9876", **options)',
     'txstore.aio.connect("127.0.0.1:9876", pull_batch_size=8)',
@@ -102,7 +102,7 @@ BAD = [
     "txstore.open(17)",
     'BrokerConfig(flush_disk_type="sync")',
     'options: BrokerOptions = {"check_thread": 8}',
-    'txstore.connect("127.0.0.1:9876", send_msg_timeout=3)',
+    'txstore.connect("127.0.0.1:9876", send_msg_time_out=3)',
     'txstore.connect("127.0.0.1:9876", tls=17)',
     'txstore.aio.connect("127.0.0.1:9876", timeout=3)',
     'txstore.serve("orders.store", listn="127.0.0.1:0")',

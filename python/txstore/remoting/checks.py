@@ -146,8 +146,8 @@ class Checks:
             if state is LocalTransactionState.UNKNOWN:
                 connection.tell(RequestCode.END_TRANSACTION, fields)
                 return
-            time_out = self._client.options.seconds("end_time_out")
-            answer = await connection.call(RequestCode.END_TRANSACTION, fields, time_out=time_out)
+            timeout = self._client.options.seconds("end_timeout")
+            answer = await connection.call(RequestCode.END_TRANSACTION, fields, timeout=timeout)
             if answer.code == ResponseCode.SUCCESS:
                 self._sending.note_settled(asked.message_id, connection)
             else:

@@ -53,7 +53,7 @@ class Client:
         self.routes: dict[str, Route] = {}
         """Routes by topic. Any thread may read it; changes replace the whole dict."""
         self.connections: Connections = Connections(
-            self._handle, options.seconds("connect_time_out"), options.tls_context, options.credentials
+            self._handle, options.seconds("connect_timeout"), options.tls_context, options.credentials
         )
         self.listeners: dict[int, RequestListener] = {}
         """Handlers of the requests of brokers, by request code."""
@@ -115,7 +115,7 @@ class Client:
         for address in list(self._name_servers):
             try:
                 connection = await self.connections.get(address)
-                return await connection.call(code, ext_fields, time_out=self.options.seconds("request_time_out"))
+                return await connection.call(code, ext_fields, timeout=self.options.seconds("request_timeout"))
             except (BrokerUnreachableError, BrokerTimeoutError) as error:
                 errors.append(error)
                 self._name_servers.remove(address)
@@ -287,15 +287,15 @@ class Client:
         ext_fields: Mapping[str, str],
         body: bytes | None = None,
         *,
-        time_out: float | None = None,
+        timeout: float | None = None,
     ) -> RemotingCommand:
         """Sends a request to a broker and returns the response, whatever its code.
 
-        `time_out` is in seconds, by default `request_time_out`. Raises BrokerUnreachableError, BrokerTimeoutError.
+        `timeout` is in seconds, by default `request_timeout`. Raises BrokerUnreachableError, BrokerTimeoutError.
         """
         connection = await self.connection(broker)
-        seconds = self.options.seconds("request_time_out") if time_out is None else time_out
-        return await connection.call(code, {**ext_fields, "bname": broker}, body, time_out=seconds)
+        seconds = self.options.seconds("request_timeout") if timeout is None else timeout
+        return await connection.call(code, {**ext_fields, "bname": broker}, body, timeout=seconds)
 
     async def demand(
         self, broker: str, code: RequestCode, ext_fields: Mapping[str, str], what: str, body: bytes | None = None
@@ -329,8 +329,8 @@ class Client:
         fields |= {"producerGroup": producer_group} if producer_group else {}
         fields |= {"consumerGroup": consumer_group} if consumer_group else {}
         live = [found for address in self.addresses() if (found := self.connections.live(address)) is not None]
-        time_out = self.options.seconds("request_time_out")
-        calls = [connection.call(RequestCode.UNREGISTER_CLIENT, fields, time_out=time_out) for connection in live]
+        timeout = self.options.seconds("request_timeout")
+        calls = [connection.call(RequestCode.UNREGISTER_CLIENT, fields, timeout=timeout) for connection in live]
         await asyncio.gather(*calls, return_exceptions=True)
 
     async def _send_heartbeat(self, address: str) -> None:
@@ -338,8 +338,8 @@ class Client:
         body = heartbeat(self.client_id, self.producers.all(), self.members.all())
         if body is None:
             return
-        time_out = self.options.seconds("request_time_out")
-        answer = await connection.call(RequestCode.HEART_BEAT, {}, body, time_out=time_out)
+        timeout = self.options.seconds("request_timeout")
+        answer = await connection.call(RequestCode.HEART_BEAT, {}, body, timeout=timeout)
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, "a heartbeat", address)
 

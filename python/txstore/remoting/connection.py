@@ -47,15 +47,15 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, address: str, on_request: RequestHandler, time_out: float, tls: ssl.SSLContext | None = None
+        cls, address: str, on_request: RequestHandler, timeout: float, tls: ssl.SSLContext | None = None
     ) -> "Connection":
         """Connects to `HOST:PORT`, with TLS if `tls` is given, or to `unix:FILE`.
 
-        Raises BrokerUnreachableError if that fails or takes longer than `time_out` seconds.
+        Raises BrokerUnreachableError if that fails or takes longer than `timeout` seconds.
         """
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(time_out):
+            async with asyncio.timeout(timeout):
                 if address.startswith("unix:"):
                     path = address.removeprefix("unix:")
                     _, connection = await loop.create_unix_connection(lambda: cls(address, on_request), path)
@@ -66,7 +66,7 @@ class Connection(asyncio.Protocol):
                         lambda: cls(address, on_request), host, int(port), ssl=tls
                     )
         except TimeoutError as error:
-            text = f"{address} did not accept a connection within {time_out:g} s\nhint: check that it runs"
+            text = f"{address} did not accept a connection within {timeout:g} s\nhint: check that it runs"
             raise BrokerUnreachableError(text, address=address) from error
         except ssl.SSLError as error:
             text = f"the TLS handshake with {address} failed: {error}"
@@ -87,22 +87,22 @@ class Connection(asyncio.Protocol):
         return str(name[0]) if isinstance(name, tuple) else "127.0.0.1"
 
     async def call(
-        self, code: int, ext_fields: Mapping[str, str], body: bytes | None = None, *, time_out: float
+        self, code: int, ext_fields: Mapping[str, str], body: bytes | None = None, *, timeout: float
     ) -> RemotingCommand:
         """Sends a request and returns the response, whatever its code.
 
-        Raises BrokerTimeoutError after `time_out` seconds, BrokerUnreachableError if the connection ends before.
+        Raises BrokerTimeoutError after `timeout` seconds, BrokerUnreachableError if the connection ends before.
         """
         opaque = next(self._opaques) & _OPAQUE_MASK
         answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(time_out):
+            async with asyncio.timeout(timeout):
                 await self._writable.wait()
                 self._write(encode_request(code, opaque, self._signed(ext_fields, body), body))
                 self._waiting[opaque] = answer
                 return await answer
         except TimeoutError as error:
-            text = f"{self.address} did not answer request {code} within {time_out:g} s"
+            text = f"{self.address} did not answer request {code} within {timeout:g} s"
             hint = "hint: it may have been carried out; check that, or raise the time limit"
             raise BrokerTimeoutError(f"{text}\n{hint}", address=self.address) from error
         finally:

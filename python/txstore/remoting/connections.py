@@ -22,14 +22,14 @@ class Connections:
     def __init__(
         self,
         on_request: RequestHandler,
-        time_out: float,
+        timeout: float,
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
     ) -> None:
         self._on_request = on_request
         self._tls = tls
         self._credentials = credentials
-        self._time_out = time_out
+        self._timeout = timeout
         self._live: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._closed = False
@@ -65,7 +65,7 @@ class Connections:
 
     async def _open(self, address: str) -> Connection:
         try:
-            connection = await Connection.open(address, self._on_request, self._time_out, self._tls)
+            connection = await Connection.open(address, self._on_request, self._timeout, self._tls)
             connection.credentials = self._credentials
             self._live[address] = connection
             return connection

@@ -28,13 +28,13 @@ class ConnectConfig:
     Raises InvalidOptionError for a value of the wrong type or out of its range.
     """
 
-    connect_time_out: Duration = 3.0
+    connect_timeout: Duration = 3.0
     """How long opening one connection may take (connectTimeoutMillis)."""
-    request_time_out: Duration = 3.0
+    request_timeout: Duration = 3.0
     """How long one response may take, except for sends and pulls (mqClientApiTimeout)."""
-    send_msg_time_out: Duration = 3.0
+    send_msg_timeout: Duration = 3.0
     """How long a send may take, including retries (sendMsgTimeout)."""
-    end_time_out: Duration = 3.0
+    end_timeout: Duration = 3.0
     """How long a commit or rollback may take. After that, a check settles the transaction."""
     retry_times_when_send_failed: int = 2
     """How often a failed send is retried (retryTimesWhenSendFailed; 0 to 100)."""
@@ -48,7 +48,7 @@ class ConnectConfig:
     """How often acknowledged offsets are reported to the brokers (persistConsumerOffsetInterval)."""
     broker_suspend_max_time: Duration = 15.0
     """How long a broker may hold a pull until a message arrives (brokerSuspendMaxTimeMillis)."""
-    pull_time_out: Duration = 30.0
+    pull_timeout: Duration = 30.0
     """How long the response to a pull may take (consumerTimeoutMillisWhenSuspend). Must exceed
     `broker_suspend_max_time`."""
     lock_interval: Duration = 20.0
@@ -88,10 +88,10 @@ class ConnectConfig:
         if (self.access_key is None) != (self.secret_key is None):
             missing = "access_key" if self.access_key is None else "secret_key"
             raise _invalid(missing, "is missing\nhint: pass both access_key and secret_key")
-        if self.seconds("pull_time_out") <= self.seconds("broker_suspend_max_time"):
+        if self.seconds("pull_timeout") <= self.seconds("broker_suspend_max_time"):
             raise _invalid(
-                "pull_time_out",
-                f"must exceed broker_suspend_max_time ({self.broker_suspend_max_time} s), got {self.pull_time_out} s",
+                "pull_timeout",
+                f"must exceed broker_suspend_max_time ({self.broker_suspend_max_time} s), got {self.pull_timeout} s",
             )
 
     def seconds(self, option: str) -> float:
@@ -127,17 +127,17 @@ class ConnectConfig:
 class ConnectOptions(TypedDict, total=False):
     """The options of `txstore.connect`. `ConnectConfig` describes them under the same names."""
 
-    connect_time_out: Duration
-    request_time_out: Duration
-    send_msg_time_out: Duration
-    end_time_out: Duration
+    connect_timeout: Duration
+    request_timeout: Duration
+    send_msg_timeout: Duration
+    end_timeout: Duration
     retry_times_when_send_failed: int
     heart_beat_broker_interval: Duration
     poll_name_server_interval: Duration
     rebalance_interval: Duration
     persist_consumer_offset_interval: Duration
     broker_suspend_max_time: Duration
-    pull_time_out: Duration
+    pull_timeout: Duration
     lock_interval: Duration
     reconnect_back_off: Duration
     reconnect_back_off_max: Duration

@@ -159,8 +159,8 @@ class QueueReader:
             "subVersion": "0",
             "expressionType": "TAG",
         }
-        time_out = options.seconds("pull_time_out" if suspend else "request_time_out")
-        return await self._client.ask(queue.broker, RequestCode.PULL_MESSAGE, fields, time_out=time_out)
+        timeout = options.seconds("pull_timeout" if suspend else "request_timeout")
+        return await self._client.ask(queue.broker, RequestCode.PULL_MESSAGE, fields, timeout=timeout)
 
     def _arrived(self, answer: RemotingCommand) -> None:
         code = answer.code
@@ -286,7 +286,7 @@ class Puller:
                 reader.stop()
             reader = QueueReader(self._client, self._group, topic, queue_id, queue_offset, tags, self._go_back)
             self._readers[topic, queue_id] = reader
-        return reader.take(max_messages, self._client.options.seconds("request_time_out"))
+        return reader.take(max_messages, self._client.options.seconds("request_timeout"))
 
     def drop(self, topic: str, queue_id: int) -> None:
         """Stops pulling a queue."""

@@ -188,7 +188,7 @@ class Sending:
     ) -> tuple[RemotingCommand, Queue]:
         topic = message.topic
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._options.seconds("send_msg_time_out")
+        until = loop.time() + self._options.seconds("send_msg_timeout")
         back_off = self._options.seconds("reconnect_back_off")
         code = RequestCode.SEND_MESSAGE_V2 if batch is None else RequestCode.SEND_BATCH_MESSAGE
         tries_left = self._options.retry_times_when_send_failed
@@ -207,7 +207,7 @@ class Sending:
                 failed, may_try = error, True
             else:
                 try:
-                    answer = await connection.call(code, fields, body, time_out=left)
+                    answer = await connection.call(code, fields, body, timeout=left)
                 except (BrokerUnreachableError, BrokerTimeoutError) as error:
                     failed, may_try = error, again
                 else:
@@ -283,7 +283,7 @@ class Sending:
         self.local_transaction_ended(begun.sent)
         try:
             answer = await connection.call(
-                RequestCode.END_TRANSACTION, fields, time_out=self._options.seconds("end_time_out")
+                RequestCode.END_TRANSACTION, fields, timeout=self._options.seconds("end_timeout")
             )
         except (BrokerTimeoutError, BrokerUnreachableError) as error:
             begun.in_doubt = error

@@ -47,7 +47,7 @@ impl TryFrom<TlsFiles> for TlsOptions {
 
     fn try_from(files: TlsFiles) -> Result<Self, Error> {
         let TlsFiles { certificate, key, client_authority, required, handshake_seconds } = files;
-        let handshake = time("tls_handshake_time_out", handshake_seconds)?;
+        let handshake = time("tls_handshake_timeout", handshake_seconds)?;
         Ok(Self { certificate, key, client_authority, required, handshake })
     }
 }
@@ -105,19 +105,19 @@ impl Secrets {
 struct Limits {
     connections_max: u32,
     memory_max: usize,
-    idle_time_out: f64,
-    first_frame_time_out: f64,
-    frame_time_out: f64,
-    unread_time_out: f64,
+    idle_timeout: f64,
+    first_frame_timeout: f64,
+    frame_timeout: f64,
+    unread_timeout: f64,
 }
 
 impl Limits {
     fn times(&self) -> Result<TimeLimits, Error> {
         Ok(TimeLimits {
-            idle: time("idle_time_out", self.idle_time_out)?,
-            first_frame: time("first_frame_time_out", self.first_frame_time_out)?,
-            frame: time("frame_time_out", self.frame_time_out)?,
-            unread: time("unread_time_out", self.unread_time_out)?,
+            idle: time("idle_timeout", self.idle_timeout)?,
+            first_frame: time("first_frame_timeout", self.first_frame_timeout)?,
+            frame: time("frame_timeout", self.frame_timeout)?,
+            unread: time("unread_timeout", self.unread_timeout)?,
         })
     }
 }

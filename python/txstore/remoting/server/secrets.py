@@ -57,8 +57,8 @@ class TlsFiles:
             raise InvalidOptionError(f"tls must be enforcing or permissive, got {mode!r}", option="tls")
         if not 0 < handshake_seconds <= 3600:
             raise InvalidOptionError(
-                f"tls_handshake_time_out {handshake_seconds!r} is out of range\nhint: in seconds, up to 3600",
-                option="tls_handshake_time_out",
+                f"tls_handshake_timeout {handshake_seconds!r} is out of range\nhint: in seconds, up to 3600",
+                option="tls_handshake_timeout",
             )
         if certificate is None or key is None:
             if certificate is None and key is None and authority is None:

@@ -98,13 +98,13 @@ class ServerConfig:
     """The most topics of the store, including those of groups, that clients may create by sending."""
     auto_create_subscription_group: bool = True
     """Whether a consumer's heartbeat creates its group. Otherwise operators must (autoCreateSubscriptionGroup)."""
-    idle_time_out: float = 120.0
+    idle_timeout: float = 120.0
     """Seconds after which a connection is closed if its client sends nothing, whatever the server sends to it."""
-    first_frame_time_out: float = 10.0
+    first_frame_timeout: float = 10.0
     """Seconds that the first frame of a connection may take from its first byte to its last."""
-    frame_time_out: float = 30.0
+    frame_timeout: float = 30.0
     """Seconds that a later frame may take."""
-    unread_time_out: float = 60.0
+    unread_timeout: float = 60.0
     """Seconds after which a connection is closed if its client reads nothing of the responses that wait for it."""
     memory_max: int = 512 << 20
     """The most bytes of all clients together: incomplete frames, unread responses and waiting requests. A connection
@@ -117,7 +117,7 @@ class ServerConfig:
     """A PEM file of certificate authorities. If given, TLS clients must present a certificate of one of them."""
     tls: str = "enforcing"
     """'enforcing' refuses plain connections; 'permissive' serves them, too, at the same addresses (tls.server.mode)."""
-    tls_handshake_time_out: float = 10.0
+    tls_handshake_timeout: float = 10.0
     """Seconds that a TLS handshake may take."""
     accounts: str | os.PathLike[str] | None = None
     """A TOML file of accounts and permissions (RocketMQ's ACL). If given, requests must be signed. Read again when it
@@ -137,16 +137,16 @@ class ServerOptions(TypedDict, total=False):
     groups_max: int
     topics_max: int
     auto_create_subscription_group: bool
-    idle_time_out: float
-    first_frame_time_out: float
-    frame_time_out: float
-    unread_time_out: float
+    idle_timeout: float
+    first_frame_timeout: float
+    frame_timeout: float
+    unread_timeout: float
     memory_max: int
     tls_cert: str | os.PathLike[str] | None
     tls_key: str | os.PathLike[str] | None
     tls_ca: str | os.PathLike[str] | None
     tls: str
-    tls_handshake_time_out: float
+    tls_handshake_timeout: float
     accounts: str | os.PathLike[str] | None
 
 
@@ -584,9 +584,7 @@ def _listen(broker: EmbeddedBroker, config: ServerConfig, secrets: Secrets) -> R
 
 
 def _secrets(config: ServerConfig) -> Secrets:
-    tls = TlsFiles.read(
-        config.tls_cert, config.tls_key, config.tls_ca, config.tls, float(config.tls_handshake_time_out)
-    )
+    tls = TlsFiles.read(config.tls_cert, config.tls_key, config.tls_ca, config.tls, float(config.tls_handshake_timeout))
     return Secrets(tls, *read_accounts(config.accounts))
 
 
