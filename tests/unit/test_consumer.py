@@ -239,3 +239,11 @@ def test_what_another_acknowledges_meanwhile_is_not_beyond_the_end(
         consumer.poll(1)
     assert {"queue_range", "consumer_offset"} <= set(asked)
     assert "beyond the end" not in caplog.text
+
+
+def test_a_consumer_of_an_unknown_topic_warns(any_broker: Any, caplog: pytest.LogCaptureFixture) -> None:
+    fill(any_broker, 1)
+    with any_broker.consumer("g", "t"):
+        assert "does not exist" not in caplog.text
+    with any_broker.consumer("g", "tt"):
+        assert "topic tt does not exist, group g waits for it" in caplog.text

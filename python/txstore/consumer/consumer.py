@@ -112,6 +112,13 @@ class Consumer:
         self._read = broker.puller(self)
         try:
             self._begin_group()
+            if not broker.read_queues(topic):
+                _log.warning(
+                    "topic %s does not exist, group %s waits for it\nhint: check its name, or create it",
+                    topic,
+                    group,
+                    extra={"topic": topic, "group": group},
+                )
         except BaseException:
             broker.unregister_consumer(self)
             raise
