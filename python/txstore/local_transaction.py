@@ -35,7 +35,7 @@ _log = logging.getLogger("txstore.producer")
 class LocalTransaction(Generic[S]):
     """One transaction: its half message and its intended outcome."""
 
-    __slots__ = ("error", "group", "half", "message", "state", "transaction_id", "wanted")
+    __slots__ = ("error", "exception", "group", "half", "message", "state", "transaction_id", "wanted")
 
     def __init__(self, group: str, half: S, message: Message) -> None:
         """`message` is the message as it was given; `self.message` has its transaction id."""
@@ -49,6 +49,8 @@ class LocalTransaction(Generic[S]):
         """The outcome that the broker was told."""
         self.error: str | None = None
         """In one line, why a check must settle the transaction; None if it need not."""
+        self.exception: BaseException | None = None
+        """The exception that `error` describes."""
 
     def answered(self, answer: object) -> None:
         """Takes the local transaction's return value. Anything but a state counts as UNKNOWN."""
@@ -56,29 +58,32 @@ class LocalTransaction(Generic[S]):
             self.wanted = answer
         else:
             self.wanted, self.error = parse_answer(answer, "the local transaction")
+            self.exception = InvalidOptionError(
+                f"{self.error}\nhint: return LocalTransactionState.COMMIT, ROLLBACK or UNKNOWN", option="executer"
+            )
             self._warn("local transaction returned no state", str(self.error))
 
     def raised(self, error: Exception) -> None:
         """Notes that the local transaction raised, which counts as UNKNOWN."""
-        self.error = error_text(error)
+        self.error, self.exception = error_text(error), error
         fields = self._fields(reason=self.error)
         _log.warning("transaction %s: local transaction raised", self.transaction_id, exc_info=True, extra=fields)
 
     def left_by(self, error: BaseException) -> None:
         """Notes that an exception left the block, which leaves the transaction UNKNOWN."""
         self.wanted = _UNKNOWN
-        self.error = error_text(error)
+        self.error, self.exception = error_text(error), error
         fields = self._fields(reason=type(error).__name__)
         _log.info("transaction left unknown by an exception", extra=fields)
 
     def end_failed(self, error: TxStoreError) -> None:
         """Notes that telling the broker `wanted` failed. A check settles the transaction."""
-        self.error = error_text(error)
+        self.error, self.exception = error_text(error), error
         self._warn("transaction could not be ended", self.error, state=self.wanted.name)
 
     def result(self) -> TransactionSendResult:
         """Returns the result of `send_in_transaction`."""
-        return TransactionSendResult(self.half, self.wanted, self.message, self.error)
+        return TransactionSendResult(self.half, self.wanted, self.message, self.error, self.exception)
 
     def _fields(self, **more: object) -> dict[str, object]:
         return {

@@ -9,7 +9,7 @@ Not here: validating a message (the engine does when it is created) and storing 
 import enum
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 from txstore._native import DEAD_LETTER_PREFIX, RETRY_PREFIX, Message, SendResult, StoredMessage
 from txstore.config import FlushDiskType
@@ -351,6 +351,14 @@ class TransactionSendResult:
     """The message with its transaction id. If resent while it is pending, it is recognized and not stored again."""
     error: str | None = None
     """The error of the local transaction, or of the end after it, in one line. A check then settles the transaction."""
+    exception: BaseException | None = None
+    """The exception that `error` describes: what the local transaction raised, or a TxStoreError."""
+
+    def raise_for_error(self) -> Self:
+        """Raises `exception` if there is one; otherwise returns the result. A check settles the transaction anyway."""
+        if self.exception is not None:
+            raise self.exception
+        return self
 
     @property
     def send_status(self) -> SendStatus:
