@@ -356,7 +356,10 @@ class TransactionProducer(Producer):
         if isinstance(message, Message):
             message = without_delay(message, self.group, stacklevel=3)
         chosen = await self._broker._choose(self._producer, message, queue_id, selector, arg)
-        return LocalTransaction(self.group, await self._sending.prepare(message, chosen, self.group), message)
+        local = LocalTransaction(self.group, await self._sending.prepare(message, chosen, self.group), message)
+        if self._producer._warns_of_checks:
+            self._producer._warn_of_checks()
+        return local
 
     async def _finish(self, local: LocalTransaction[RemoteSent]) -> None:
         """Ends the transaction as its local transaction answered. A failure is logged, and a check settles it."""

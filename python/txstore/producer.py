@@ -294,6 +294,7 @@ class TransactionProducer(Producer):
             self._checkers.add(check_listener)
         # Halves whose local transactions run here, by transaction id. One dict operation is atomic in CPython.
         self._running: dict[str, SentMessage] = {}
+        self._warns_of_checks = default is None and check_listener is None
         self._store_half: Callable[[Message, int, str, int], SentMessage] = broker.prepare
         self._end_half = broker.end_half
         super().__init__(broker, group)
@@ -313,6 +314,7 @@ class TransactionProducer(Producer):
                 option="checker",
             )
         self._checkers.add(checker, topic=topic, tags=tags)
+        self._warns_of_checks = False
         # Transactions that had no checker until now may be waiting for this one.
         self._broker.register_producer(self)
 
@@ -478,8 +480,20 @@ class TransactionProducer(Producer):
             chosen = self._choose(message, queue_id, selector, arg)
         half = self._store_half(message, chosen, self._group, self._number)
         local = LocalTransaction(self._group, half, message)
+        if self._warns_of_checks:
+            self._warn_of_checks()
         self._running[local.transaction_id] = half
         return local
+
+    def _warn_of_checks(self) -> None:
+        """Logs once that this producer sends transactions, but can answer no check."""
+        self._warns_of_checks = False
+        _log.warning(
+            "a producer of group %s sends transactions and answers no checks: after a crash, they stay pending "
+            "until another producer of the group answers\nhint: a listener, check_listener=, database= or add_checker",
+            self._group,
+            extra={"group": self._group},
+        )
 
     def _finish(self, local: LocalTransaction[SentMessage]) -> None:
         """Ends the transaction as its local transaction answered. A failure is logged, and a check settles it."""

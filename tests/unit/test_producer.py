@@ -10,6 +10,7 @@ import pytest
 from txstore import (
     EmbeddedBroker,
     InvalidNameError,
+    InvalidOptionError,
     LocalTransactionState,
     Message,
     MessageQueue,
@@ -149,3 +150,44 @@ def test_a_rollback_that_failed_is_no_commit_at_leaving(monkeypatch: pytest.Monk
     with producer.transaction(Message("t", b"x")) as tx, contextlib.suppress(DiskFullError):
         tx.rollback()
     assert broker.transaction_state(tx.transaction_id) == "rolled_back"
+
+
+def test_a_result_raises_what_left_its_transaction_to_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeBroker()
+    producer = fake.transaction_producer("g", check_listener=lambda message: LocalTransactionState.COMMIT)
+    message = Message("t", b"x")
+    committed = producer.send_in_transaction(message, executer=lambda message, arg: LocalTransactionState.COMMIT)
+    assert committed.raise_for_error() is committed
+
+    def fails(message: object, arg: object) -> LocalTransactionState:
+        raise KeyError("no account")
+
+    with pytest.raises(KeyError, match="no account"):
+        producer.send_in_transaction(message, executer=fails).raise_for_error()
+    silent = producer.send_in_transaction(message, executer=lambda message, arg: None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOptionError, match=r"returned NoneType.*\nhint: return"):
+        silent.raise_for_error()
+
+    def full(*arguments: object, **options: object) -> None:
+        raise DiskFullError("the disk is full")
+
+    monkeypatch.setattr(producer, "_end_half", full)
+    unsaid = producer.send_in_transaction(message, executer=lambda message, arg: LocalTransactionState.COMMIT)
+    with pytest.raises(DiskFullError):
+        unsaid.raise_for_error()
+
+
+def test_a_producer_whose_transactions_nobody_checks_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    fake, message = FakeBroker(), Message("t", b"x")
+    answers = fake.transaction_producer("g", check_listener=lambda message: LocalTransactionState.COMMIT)
+    later = fake.transaction_producer("g")
+    later.add_checker(lambda message: LocalTransactionState.COMMIT)
+    for producer in (answers, later):
+        with producer.transaction(message):
+            pass
+    assert "answers no checks" not in caplog.text
+    nobody = fake.transaction_producer("nobody")
+    for _ in range(2):
+        with nobody.transaction(message):
+            pass
+    assert caplog.text.count("a producer of group nobody sends transactions and answers no checks") == 1
