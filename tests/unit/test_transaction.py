@@ -134,7 +134,7 @@ def test_a_listener_that_raises_is_unknown_and_its_words_are_kept(
         sent = producer.send_in_transaction(Message("t", b"secret body"), executer=raises)
     assert sent.local_transaction_state is UNKNOWN
     assert sent.error == "RuntimeError: no database"
-    assert caplog.records[0].__dict__["transaction_id"] == sent.transaction_id
+    assert caplog.records[-1].__dict__["transaction_id"] == sent.transaction_id
     assert "secret body" not in caplog.text
     none = producer.send_in_transaction(Message("t", b"y"), executer=lambda message, arg: None)  # type: ignore[arg-type]
     assert none.local_transaction_state is UNKNOWN
