@@ -21,7 +21,7 @@ from txstore.config import BrokerConfig, milliseconds
 from txstore.errors import AlreadyEndedError, StoreClosedError, TransactionNotFoundError, TxStoreError
 from txstore.interface import ProducerMember
 from txstore.listener import Checker, parse_answer
-from txstore.message import HalfMessage, LocalTransactionState, StoredHalf
+from txstore.message import HalfMessage, LocalTransactionState, StoredHalf, utc
 from txstore.producer_registry import Producers
 from txstore.transaction import CheckHistory, CheckRecord
 
@@ -645,7 +645,7 @@ class CheckRounds:
                 self._end(waiting, half, answer)
             except TxStoreError as error:
                 reason = f"the end failed: {error}"
-            self._history.add(key, CheckRecord(asked_at, repr(member), answer.state, reason))
+            self._history.add(key, CheckRecord(utc(asked_at), repr(member), answer.state, reason))
             _log.log(
                 logging.INFO if reason is None or answer.sent else logging.WARNING,
                 "transaction %s of group %s: check %s%s",

@@ -158,9 +158,10 @@ class TransactionTrace:
 
 @dataclass(frozen=True, slots=True)
 class CheckRecord:
-    """One check that was sent: when (epoch ms), to which producer, and its result."""
+    """One check that was sent: when, to which producer, and its result."""
 
-    timestamp_ms: int
+    time: datetime
+    """When it was sent, in UTC."""
     producer: str
     answer: LocalTransactionState
     reason: str | None
@@ -457,9 +458,7 @@ def _event(
 
 def _checked(record: CheckRecord) -> TraceEvent:
     reason = "" if record.reason is None else f" ({record.reason})"
-    return TraceEvent(
-        utc(record.timestamp_ms), EventKind.CHECKED, f"{record.producer} was asked: {record.answer.name}{reason}"
-    )
+    return TraceEvent(record.time, EventKind.CHECKED, f"{record.producer} was asked: {record.answer.name}{reason}")
 
 
 def _record(store: Store, physical_offset: int) -> StoredMessage | None:

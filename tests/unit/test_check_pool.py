@@ -8,7 +8,7 @@ import pytest
 
 from tests.waiting import eventually
 from txstore.check import Answer, CheckPool
-from txstore.message import LocalTransactionState
+from txstore.message import LocalTransactionState, utc
 from txstore.producer_registry import Producers
 from txstore.transaction import CheckHistory, CheckRecord
 
@@ -168,9 +168,9 @@ def test_history_is_bounded() -> None:
     history = CheckHistory(transactions_max=3, checks_max=2)
     for key in range(5):
         for number in range(4):
-            history.add(key, CheckRecord(number, "p", UNKNOWN, None))
+            history.add(key, CheckRecord(utc(number), "p", UNKNOWN, None))
     assert history.of([0, 1]) == []
-    assert [record.timestamp_ms for record in history.of([4])] == [2, 3]
+    assert [record.time for record in history.of([4])] == [utc(2), utc(3)]
 
 
 class Member:
