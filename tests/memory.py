@@ -1,7 +1,8 @@
-"""Memory of another process.
+"""Memory and open files of another process.
 
 In:  a process's id.
-Out: its anonymous bytes, now or at most while it is watched. Maps of files do not count: the system may take them back.
+Out: its anonymous bytes, now or at most while it is watched, and the most files and sockets that it had open. Maps of
+     files do not count as memory, because the system may take them back.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Watch", "anonymous_bytes"]
+__all__ = ["Watch", "anonymous_bytes", "open_files"]
 
-_EVERY_SECONDS = 0.02
+_EVERY_SECONDS = 0.05
 
 
 def anonymous_bytes(pid: int) -> int:
@@ -26,18 +27,29 @@ def anonymous_bytes(pid: int) -> int:
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon")), 0)
 
 
+def open_files(pid: int) -> int:
+    """Counts open files and sockets. Returns 0 for a process that has ended."""
+    try:
+        return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return 0
+
+
 class Watch:
-    """Keeps the peak of a process's memory, inside `with`. The process may be replaced meanwhile."""
+    """Keeps the peaks of a process's memory and open files, inside `with`. The process may be replaced meanwhile."""
 
     def __init__(self, pid: Callable[[], int]) -> None:
         self.peak_bytes = 0
+        self.peak_files = 0
         self._pid = pid
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
         while not self._stopped.wait(_EVERY_SECONDS):
-            self.peak_bytes = max(self.peak_bytes, anonymous_bytes(self._pid()))
+            pid = self._pid()
+            self.peak_bytes = max(self.peak_bytes, anonymous_bytes(pid))
+            self.peak_files = max(self.peak_files, open_files(pid))
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -1,7 +1,8 @@
 """Floods: what hostile clients do to an honest one, and to the memory of `txstore serve`.
 
 In:     `python -m benches.server.floods [--seconds N] [--only WORD] [--crowd CONNECTIONS]`.
-Out:    for each flood the times of an honest client's sends and pulls, its refused requests, and the server's memory.
+Out:    for each flood the times of an honest client's sends and pulls, its refused requests, and the server's memory
+        and open files.
 Always: server, honest client and flood run in processes of their own, each flood against a new server.
 
 `--crowd` has so many connections do one thing each instead, for the memory alone. "unsigned" floods a server with
@@ -111,8 +112,8 @@ def flood(work: Work, address: str, account: Key | None, seconds: float) -> None
     work(Target(address, time.monotonic() + seconds, account))
 
 
-def measure(work: Work | None, how: str, seconds: float) -> tuple[Seen, int]:
-    """The honest client's times while the flood lasts, and the server's peak of anonymous memory."""
+def measure(work: Work | None, how: str, seconds: float) -> tuple[Seen, Watch]:
+    """The honest client's times while the flood lasts, and the peaks of the server's memory and open files."""
     with serving(accounts=how != "open") as served:
         mine, its = _SPAWN.Pipe()
         honest = _SPAWN.Process(target=behave, args=(served.address, None if how == "open" else HONEST, its))
@@ -130,7 +131,7 @@ def measure(work: Work | None, how: str, seconds: float) -> tuple[Seen, int]:
         seen = mine.recv()
         honest.join()
         assert isinstance(seen, Seen)
-        return seen, served.memory.peak_bytes
+        return seen, served.memory
 
 
 def row(times: list[float]) -> str:
@@ -141,8 +142,9 @@ def row(times: list[float]) -> str:
 
 
 def report(name: str, how: str, work: Work | None, seconds: float) -> None:
-    seen, peak = measure(work, how, seconds)
-    print(f"| {name} | {how} | {row(seen.sends)} | {row(seen.pulls)} | {seen.refused} | {peak >> 20} |", flush=True)
+    seen, peaks = measure(work, how, seconds)
+    cells = (name, how, row(seen.sends), row(seen.pulls), seen.refused, peaks.peak_bytes >> 20, peaks.peak_files)
+    print(f"| {' | '.join(str(cell) for cell in cells)} |", flush=True)
 
 
 def main() -> None:
@@ -154,8 +156,11 @@ def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
-    print(f"{os.cpu_count()} processors, load {load}; times in ms: p50 / p99 / longest; memory: anonymous, peak\n")
-    print("| flood | accounts | sends | pulls | refused | MiB |\n|---|---|---|---|---|---|")
+    print(
+        f"{os.cpu_count()} processors, load {load}; times in ms: p50 / p99 / longest; "
+        "memory: anonymous, peak; files: open, peak\n"
+    )
+    print("| flood | accounts | sends | pulls | refused | MiB | files |\n|---|---|---|---|---|---|---|")
     works: dict[str, Work] = dict(FLOODS)
     if arguments.crowd:
         works = {f"{arguments.crowd} x {name}": partial(_crowd, name, arguments.crowd) for name in CROWDS}
