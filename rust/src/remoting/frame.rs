@@ -16,11 +16,10 @@
 
 use super::command::{Command, SerializeType};
 use super::frame_error::MARK_LEN;
-pub use super::frame_error::{FRAME_MAX, FrameError};
+pub use super::frame_error::{FRAME_MAX, FrameError, HEADER_MAX};
 use super::{header_binary, header_json};
 
 const LENGTH_LEN: usize = 4;
-const HEADER_MAX: usize = (1 << 24) - 1;
 /// A buffer above this size is freed when it is empty, because many connections are idle.
 const KEPT_MAX: usize = 64 << 10;
 
@@ -42,7 +41,10 @@ fn write(command: &Command, out: &mut Vec<u8>, begin: usize) -> Result<(), Frame
     }
     let header = out.len() - begin - LENGTH_LEN - MARK_LEN;
     let total = MARK_LEN + header + command.body.len();
-    if header > HEADER_MAX || total > FRAME_MAX {
+    if header > HEADER_MAX {
+        return Err(FrameError::HeaderTooLarge { header });
+    }
+    if total > FRAME_MAX {
         return Err(FrameError::TooLarge { total });
     }
     let (Ok(total), Ok(header)) = (u32::try_from(total), u32::try_from(header)) else {
@@ -153,6 +155,9 @@ fn check_mark([found, high, middle, low]: [u8; MARK_LEN], room: usize) -> Result
     let header = length_of([0, high, middle, low]);
     if header > room {
         return Err(FrameError::HeaderTooLong { header, room });
+    }
+    if header > HEADER_MAX {
+        return Err(FrameError::HeaderTooLarge { header });
     }
     match found {
         0 => Ok((SerializeType::Json, header)),

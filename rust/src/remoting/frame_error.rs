@@ -5,6 +5,9 @@
 
 /// The maximum frame length in bytes, without the four bytes of the length itself.
 pub const FRAME_MAX: usize = 16_777_216;
+/// The maximum header length in bytes. A header is parsed as a whole before its signature is verified, and no client's is
+/// longer: the longest field, a message's properties, has at most 32 KiB.
+pub const HEADER_MAX: usize = 1 << 20;
 /// The number of bytes that contain the header's type and length.
 pub(super) const MARK_LEN: usize = 4;
 
@@ -30,6 +33,12 @@ pub enum FrameError {
         header: usize,
         /// The space in the frame.
         room: usize,
+    },
+    /// The stated header length is above the limit.
+    #[error("the header states {header} bytes, at most {HEADER_MAX} are allowed")]
+    HeaderTooLarge {
+        /// The stated header length.
+        header: usize,
     },
     /// The header's encoding is unknown.
     #[error("serialize type {found}; known are 0 (JSON) and 1 (binary)")]

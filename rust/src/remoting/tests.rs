@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::command::{Command, ExtFields, FLAG_ONE_WAY, SerializeType};
-use super::frame::{FRAME_MAX, FrameError, FrameReader, encode};
+use super::frame::{FRAME_MAX, FrameError, FrameReader, HEADER_MAX, encode};
 
 fn bytes_of(command: &Command) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -115,6 +115,17 @@ fn a_huge_length_is_refused_by_its_four_bytes() {
     let total = u32::try_from(FRAME_MAX + 1).unwrap();
     assert_eq!(taken(&total.to_be_bytes()), Err(FrameError::TooLarge { total: FRAME_MAX + 1 }));
     assert_eq!(taken(&u32::MAX.to_be_bytes()), Err(FrameError::TooLarge { total: 0xFFFF_FFFF }));
+}
+
+#[test]
+fn a_long_header_is_refused_before_it_arrives() {
+    let mark = |header: usize| u32::try_from(header).unwrap().to_be_bytes();
+    let begin = |header: usize| [u32::try_from(FRAME_MAX).unwrap().to_be_bytes(), mark(header)].concat();
+    assert_eq!(taken(&begin(HEADER_MAX)), Ok(None));
+    assert_eq!(taken(&begin(HEADER_MAX + 1)), Err(FrameError::HeaderTooLarge { header: HEADER_MAX + 1 }));
+    let mut command = Command::request(11, 42);
+    command.remark = Some("x".repeat(HEADER_MAX));
+    assert!(matches!(encode(&command, &mut Vec::new()), Err(FrameError::HeaderTooLarge { .. })));
 }
 
 #[test]
