@@ -108,6 +108,19 @@ def behave(address: str, account: Key | None, line: Connection) -> None:
     line.send(seen)
 
 
+def busy_loops(target: Target) -> None:
+    """The load of a flood without its connections: a loop for the flooding client and one for the server's work."""
+    other = _SPAWN.Process(target=_spin, args=(target.until,))
+    other.start()
+    _spin(target.until)
+    other.join()
+
+
+def _spin(until: float) -> None:
+    while time.monotonic() < until:
+        pass
+
+
 def flood(work: Work, address: str, account: Key | None, seconds: float) -> None:
     work(Target(address, time.monotonic() + seconds, account))
 
@@ -166,6 +179,8 @@ def main() -> None:
         works = {f"{arguments.crowd} x {name}": partial(_crowd, name, arguments.crowd) for name in CROWDS}
     for how in ("open",) if arguments.crowd else ("open", "unsigned", "signed"):
         report("none", how, None, arguments.seconds)
+        if not arguments.crowd:
+            report("busy loops instead", how, busy_loops, arguments.seconds)
         for name, work in works.items():
             if arguments.only in name:
                 report(name, how, work, arguments.seconds)
