@@ -36,11 +36,12 @@ class Server:
 
 
 @contextmanager
-def ours(folder: Path) -> Iterator[Server]:
-    """`txstore serve` in a process of its own."""
+def ours(folder: Path, name: str = "ours", **settings: str) -> Iterator[Server]:
+    """`txstore serve` in a process of its own, with settings that differ from the defaults."""
     listen, address = (f"127.0.0.1:{rocketmq.Peer.free_port()}" for _ in range(2))
-    command = [sys.executable, "-m", "txstore.cli.main", "serve", str(folder / "ours")]
-    with (folder / "ours.log").open("wb") as log:
+    command = [sys.executable, "-m", "txstore.cli.main", "serve", str(folder / name)]
+    command += [word for option, value in settings.items() for word in ("--set", f"{option}={value}")]
+    with (folder / f"{name}.log").open("wb") as log:
         command += ["--listen", listen, "--name-server", address]
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     try:
@@ -89,13 +90,16 @@ class Bench:
     def __init__(self, client: rocketmq.Peer, servers: dict[str, Server], milliseconds: int) -> None:
         self._client, self._servers, self._milliseconds = client, servers, milliseconds
 
-    def compare(self, what: str, turns: int, work: Callable[[Server], float]) -> Iterator[Row]:
-        """A row of the table."""
+    def compare(
+        self, what: str, turns: int, work: Callable[[Server], float], ours: Server | None = None
+    ) -> Iterator[Row]:
+        """A row of the table. `ours`: another server of txstore instead of the default one."""
 
         def of(server: Server) -> Callable[[], float]:
             return lambda: work(server)
 
-        found = in_turns(turns, {name: of(server) for name, server in self._servers.items()})
+        servers = self._servers if ours is None else self._servers | {_OURS: ours}
+        found = in_turns(turns, {name: of(server) for name, server in servers.items()})
         yield from against("wire", what, found, _OURS, [_THEIRS])
 
     def send(self, server: Server, topic: str, threads: int, *, transactions: bool) -> float:
@@ -131,15 +135,22 @@ def rows(scale: Scale) -> Iterator[Row]:
         home = rocketmq.Home.build(folder)
         client = stack.enter_context(home.start(rocketmq.FAST_MACHINE))
         servers = {_OURS: stack.enter_context(ours(folder)), _THEIRS: stack.enter_context(theirs(folder, home))}
+        unsynced = stack.enter_context(ours(folder, "unsynced", transaction_flush_disk_type="ASYNC_FLUSH"))
         bench = Bench(client, servers, milliseconds)
-        for kind in ("transactions", "sends"):
+        # RocketMQ's default syncs nothing before it answers. txstore's default syncs each half message.
+        for kind, how, server_of_ours in (
+            ("transactions", ", neither side synced", unsynced),
+            ("transactions", ", our halves synced", None),
+            ("sends", "", None),
+        ):
             for threads in THREADS:
                 yield from bench.compare(
-                    f"{kind} of 1 KiB by Java's client, {threads} thread{'s' * (threads > 1)}",
+                    f"{kind} of 1 KiB by Java's client, {threads} thread{'s' * (threads > 1)}{how}",
                     turns,
                     lambda server, kind=kind, threads=threads: bench.send(  # type: ignore[misc]
                         server, f"{kind}-{threads}", threads, transactions=kind == "transactions"
                     ),
+                    server_of_ours,
                 )
         for server in servers.values():
             while server.held("sends-32") < pushed:
