@@ -29,7 +29,7 @@ from txstore._native import (
     WaitingHalf,
     validate_group,
 )
-from txstore.check import Action, Answer, CheckPool, CheckRounds, CheckRules
+from txstore.check import Action, CheckRounds, CheckRules
 from txstore.config import BrokerConfig, BrokerOptions, Duration, FlushDiskType, as_timedelta, milliseconds
 from txstore.consumer import ConsumerGroups
 from txstore.consumer_progress import ConsumerProgress
@@ -46,6 +46,7 @@ from txstore.housekeeping import Housekeeping, Job
 from txstore.interface import ConsumerMember, ProducerMember, Pull
 from txstore.lifetime import Parts, close_abandoned
 from txstore.listener import AnyChecker, AnyListener
+from txstore.local_transaction import error_text
 from txstore.message import (
     LocalTransactionState,
     Message,
@@ -55,6 +56,7 @@ from txstore.message import (
     retry_topic,
     utc,
 )
+from txstore.pool import Pool, Result
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
 from txstore.producer_registry import Producers
 from txstore.queries import Queries, TopicDescription, must_be_positive, must_not_be_system_topic
@@ -184,7 +186,7 @@ class EmbeddedBroker(ConsumerGroups):
         self._queries = Queries(store, self.topics)
         self._history = CheckHistory()
         time_limit = milliseconds(config.transaction_check_time_limit) / 1000
-        pool = CheckPool(config.check_threads, time_limit, monotonic)
+        pool = Pool(config.check_threads, time_limit, monotonic)
         self._rounds = CheckRounds(store, self._producers, pool, CheckRules.of(config), self._history, time_ms)
         outlook = None if store.read_only else _outlook_of(self._rounds)
         self._transactions = Transactions(store, self._history, outlook, self._owner_name)
@@ -641,7 +643,7 @@ class EmbeddedBroker(ConsumerGroups):
         for producer in self._producers.all():
             if isinstance(producer, TransactionProducer):
                 clean, number = functools.partial(producer.clean_database, before), producer.number
-                self._parts.pool.submit(number, -number, clean, starting=lambda: True, done=_cleaned)
+                self._parts.pool.submit(number, ("clean", number), clean, done=_cleaned)
 
     def _log_opening(self) -> None:
         report = self._store.open_report
@@ -667,9 +669,10 @@ _PERIODS = (
 )
 
 
-def _cleaned(answer: Answer) -> None:
-    if answer.reason is not None:
-        _log.warning("a database could not be cleaned: %s", answer.reason, extra={"reason": answer.reason})
+def _cleaned(result: Result) -> None:
+    if result.error is not None:
+        reason = error_text(result.error)
+        _log.warning("a database could not be cleaned: %s", reason, extra={"reason": reason})
 
 
 def _outlook_of(rounds: CheckRounds) -> Callable[[WaitingHalf], Outlook]:

@@ -1,17 +1,16 @@
-"""Checks: decides when a pending transaction is checked or discarded, and asks its producers from a thread pool.
+"""Checks: decides when a pending transaction is checked or discarded, and has its producers asked.
 
 In:     facts about pending transactions (`half/scan`), the live producers, the settings.
 Out:    a `Decision` for each transaction, and answers that end transactions.
-Always: `decide` is pure. A check counts only once it was handed to a checker. A slow or hanging producer delays no
-        other. An answer that is not a state counts as UNKNOWN, and its reason is kept.
-Not here: the clock (passed in) and the thread that calls a round (`housekeeping`).
+Always: `decide` is pure. A check counts only once it was handed to a checker. An answer that is not a state counts as
+        UNKNOWN, and its reason is kept.
+Not here: the clock (passed in), the thread that calls a round (`housekeeping`) and those that call checkers (`pool`).
 """
 
 import enum
 import logging
 import math
-import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -22,29 +21,28 @@ from txstore.errors import AlreadyEndedError, StoreClosedError, TransactionNotFo
 from txstore.interface import ProducerMember
 from txstore.listener import Checker, parse_answer
 from txstore.message import HalfMessage, LocalTransactionState, StoredHalf, utc
+from txstore.pool import QUEUED_MAX, Pool, Result, TimeLimitError
 from txstore.producer_registry import Producers
 from txstore.transaction import CheckHistory, CheckRecord
 
 __all__ = [
     "Action",
     "Answer",
-    "CheckPool",
     "CheckRounds",
     "CheckRules",
     "CheckStore",
     "Decision",
     "Waiting",
+    "answer_of",
     "decide",
     "decide_alike",
 ]
 
 _log = logging.getLogger("txstore.check")
 
-_THREAD_NAME = "txstore-check"
 _BATCH = 256  # Due groups that one call takes from the engine.
 _PENDING_PAGE = 50_000
 _ROUND_HALVES_MAX = 20_000  # A round stops here, so that the other background jobs get their turn.
-_QUEUED_MAX = 4096  # Checks that may wait for one producer.
 _RUNNING_LOOK_MS = 100  # Shortest time between two looks at a transaction whose local transaction still runs.
 _BUSY_MS = 1000  # Time until the next try for a transaction whose producer's queue is full.
 
@@ -224,7 +222,7 @@ def _awaited(waiting: Waiting, rules: CheckRules) -> str:
     return f"first checked after {rules.transaction_timeout_ms} ms"
 
 
-# The pool -------------------------------------------------------------------------------------------------------------
+# Answers --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,225 +235,16 @@ class Answer:
     """Whether the check was sent to a remote client, whose answer arrives later as a separate end."""
 
 
-class _Check:
-    """One check in the pool. `settled` is set once its answer was taken or its time limit has passed."""
-
-    __slots__ = ("ask", "done", "key", "producer", "settled", "started", "starting")
-
-    def __init__(
-        self,
-        producer: int,
-        key: int,
-        ask: Callable[[], object],
-        starting: Callable[[], bool],
-        done: Callable[[Answer], None],
-    ) -> None:
-        self.producer = producer
-        self.key = key
-        self.ask = ask
-        self.starting = starting
-        self.done = done
-        self.started: float | None = None
-        self.settled = False
-
-
-class CheckPool:
-    """Asks checkers from a bounded number of daemon threads, which start on demand.
-
-    One producer may occupy at most half of `threads`, so that a slow one leaves threads for the others. A check that
-    runs longer than `time_limit` seconds is answered UNKNOWN by `expire`; its late answer is ignored, and its thread is
-    replaced while at most `hung_max` threads hang. A hanging check still counts towards its producer's share.
-    `monotonic` returns seconds. After `stop`, no further check starts.
-    """
-
-    def __init__(
-        self, threads: int, time_limit: float, monotonic: Callable[[], float], *, hung_max: int | None = None
-    ) -> None:
-        self._threads_max = threads
-        self._per_producer = max(1, threads // 2)
-        self._time_limit = time_limit
-        self._hung_max = 4 * threads if hung_max is None else hung_max
-        self._monotonic = monotonic
-        # Reentrant, because the garbage collector may close a broker in any thread, even one that holds this lock.
-        self._changed = threading.Condition(threading.RLock())
-        self._queued: OrderedDict[int, deque[_Check]] = OrderedDict()
-        self._busy: dict[int, int] = {}
-        self._asking: dict[int, _Check] = {}
-        self._threads = 0
-        self._idle = 0
-        self._hung_by: dict[int, int] = {}
-        self._stopped = False
-
-    def submit(
-        self,
-        producer: int,
-        key: int,
-        ask: Callable[[], object],
-        *,
-        starting: Callable[[], bool],
-        done: Callable[[Answer], None],
-    ) -> bool:
-        """Queues a check for its producer and returns whether it was accepted.
-
-        Refused if the producer's queue is full, `key` is queued or in progress, the producer's share of threads hangs,
-        or the pool is stopped.
-
-        A thread of the pool calls `starting()` right before the check (False cancels it), then `ask()`, then
-        `done(answer)`. If the time limit passes first, `expire` calls `done` instead.
-        """
-        with self._changed:
-            queue = self._queued.setdefault(producer, deque())
-            if self._stopped or key in self._asking or len(queue) >= _QUEUED_MAX or self._hangs(producer):
-                return False
-            check = _Check(producer, key, ask, starting, done)
-            self._asking[key] = check
-            queue.append(check)
-            self._changed.notify()
-            self._start_thread()
-            return True
-
-    def asking(self, key: int) -> bool:
-        """Tells whether a check of `key` is queued or in progress."""
-        return key in self._asking
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no check is queued or in progress."""
-        return not self._asking
-
-    @property
-    def hung(self) -> int:
-        """The number of threads whose check exceeded its time limit and has not returned."""
-        return sum(self._hung_by.values())
-
-    @property
-    def threads(self) -> int:
-        """The number of threads that are not hung."""
-        return self._threads
-
-    def expire(self) -> float | None:
-        """Answers UNKNOWN for each check over its time limit; returns seconds until the next limit, None if none."""
-        now = self._monotonic()
-        over: list[_Check] = []
-        left: float | None = None
-        with self._changed:
-            for check in list(self._asking.values()):
-                if check.started is None or check.settled:
-                    continue
-                rest = check.started + self._time_limit - now
-                if rest <= 0:
-                    check.settled = True
-                    del self._asking[check.key]
-                    self._hung_by[check.producer] = self._hung_by.get(check.producer, 0) + 1
-                    self._threads -= 1
-                    over.append(check)
-                    if self._hangs(check.producer):
-                        self._drop_queue(check.producer)
-                elif left is None or rest < left:
-                    left = rest
-            self._start_thread()  # Also for checks that are queued because the system had no thread left.
-        for check in over:
-            check.done(Answer(LocalTransactionState.UNKNOWN, f"no answer within {self._time_limit:g} s"))
-        return left
-
-    def stop(self, wait: float = 0.0) -> bool:
-        """Starts no further check and waits up to `wait` seconds for running ones; returns whether all returned."""
-        with self._changed:
-            self._stopped = True
-            for producer in list(self._queued):
-                self._drop_queue(producer)
-            self._changed.notify_all()
-            if wait > 0 and threading.current_thread().name != _THREAD_NAME:  # A check must not wait for itself.
-                self._changed.wait_for(lambda: not self._asking, wait)
-            return not self._asking
-
-    def _hangs(self, producer: int) -> bool:
-        """Tells whether a producer's whole share of threads hangs, so that others of its group should be asked."""
-        return self._hung_by.get(producer, 0) >= self._per_producer
-
-    def _drop_queue(self, producer: int) -> None:
-        """Cancels the queued checks of a producer; a later round decides about them again."""
-        for check in self._queued.pop(producer, ()):
-            self._asking.pop(check.key, None)
-
-    def _start_thread(self) -> None:
-        """Starts one more thread if more checks are queued than idle threads can take and the bounds allow it."""
-        queued = sum(map(len, self._queued.values()))
-        room = self._threads < self._threads_max and self.hung <= self._hung_max
-        if room and queued > self._idle and not self._stopped:
-            self._threads += 1
-            try:
-                threading.Thread(target=self._work, name=_THREAD_NAME, daemon=True).start()
-            except RuntimeError:  # The system has no thread left, or the interpreter exits. The checks stay queued.
-                self._threads -= 1
-
-    def _work(self) -> None:
-        while True:
-            check = self._next()
-            if check is None:
-                return
-            if not self._run(check):
-                return
-            # An idle thread must not refer to the check, or a broker that is no longer used could not be collected.
-            del check
-
-    def _next(self) -> _Check | None:
-        """Waits for a check and returns it, taking producers in turn; returns None once the pool is stopped."""
-        with self._changed:
-            while not self._stopped:
-                for producer, queue in list(self._queued.items()):
-                    if not queue:
-                        del self._queued[producer]
-                    elif self._busy.get(producer, 0) < self._per_producer:
-                        self._queued.move_to_end(producer)
-                        self._busy[producer] = self._busy.get(producer, 0) + 1
-                        check = queue.popleft()
-                        check.started = self._monotonic()
-                        return check
-                self._idle += 1
-                try:
-                    self._changed.wait()
-                finally:
-                    self._idle -= 1
-            self._threads -= 1
-            return None
-
-    def _run(self, check: _Check) -> bool:
-        """Runs a check; returns False if it exceeded its time limit, so that this thread has been replaced."""
-        answer: Answer | None = None
-        try:
-            if check.starting():
-                said = check.ask()
-                answer = said if isinstance(said, Answer) else Answer(*parse_answer(said, "the check"))
-        except Exception as error:
-            answer = Answer(LocalTransactionState.UNKNOWN, f"the check raised {type(error).__name__}: {error}")
-        except BaseException as error:  # A SystemExit in a checker must not end the pool's thread.
-            answer = Answer(LocalTransactionState.UNKNOWN, f"the check raised {type(error).__name__}")
-        with self._changed:
-            left = self._busy.get(check.producer, 1) - 1
-            if left:
-                self._busy[check.producer] = left
-            else:
-                self._busy.pop(check.producer, None)
-            late = check.settled
-            check.settled = True
-            if late:
-                hung = self._hung_by.pop(check.producer, 1) - 1
-                if hung:
-                    self._hung_by[check.producer] = hung
-                self._changed.notify()
-                self._start_thread()
-                return False
-        try:
-            if answer is not None:
-                check.done(answer)
-        except Exception:
-            _log.exception("the answer of a check could not be applied", extra={"half_queue_offset": check.key})
-        finally:
-            with self._changed:
-                self._asking.pop(check.key, None)
-                self._changed.notify_all()
-        return True
+def answer_of(result: Result) -> Answer:
+    """Returns the answer of a check from what its call in the pool returned or raised."""
+    error = result.error
+    if error is None:
+        said = result.value
+        return said if isinstance(said, Answer) else Answer(*parse_answer(said, "the check"))
+    if isinstance(error, TimeLimitError):
+        return Answer(LocalTransactionState.UNKNOWN, str(error))
+    text = f": {error}" if isinstance(error, Exception) else ""
+    return Answer(LocalTransactionState.UNKNOWN, f"the check raised {type(error).__name__}{text}")
 
 
 # The rounds -----------------------------------------------------------------------------------------------------------
@@ -494,7 +283,7 @@ class CheckRounds:
         self,
         store: CheckStore,
         producers: Producers,
-        pool: CheckPool,
+        pool: Pool,
         rules: CheckRules,
         history: CheckHistory,
         time_ms: Callable[[], int],
@@ -536,7 +325,7 @@ class CheckRounds:
         """
         group, key = waiting.producer_group, waiting.half_queue_offset
         members = self._producers.of_group(group, waiting.owner)
-        asking = self._pool.asking(key)
+        asking = self._pool.has(key)
         decision = common or decide(waiting, self._rules, producers=len(members), asking=asking, group=group)
         if decision.action is not Action.ASK:
             return decision, [], None
@@ -569,7 +358,7 @@ class CheckRounds:
         youngest = due.youngest
         if youngest.running and self._producers.get(youngest.owner) is None:
             return None
-        if not self._pool.is_idle and any(map(self._pool.asking, due.half_queue_offsets)):
+        if not self._pool.is_idle and any(map(self._pool.has, due.half_queue_offsets)):
             return None
         group = youngest.producer_group
         producers = len(self._producers.of_group(group))
@@ -596,7 +385,7 @@ class CheckRounds:
                 if not self._submit(waiting, able, half, decision.look_again_in_ms):
                     # Retries are spread over time, so that 100,000 transactions do not come up every second.
                     self._refused += 1
-                    self._store.look_again(key, _BUSY_MS * (1 + self._refused // _QUEUED_MAX))
+                    self._store.look_again(key, _BUSY_MS * (1 + self._refused // QUEUED_MAX))
         except StoreClosedError:
             raise
         except (AlreadyEndedError, TransactionNotFoundError):
@@ -639,7 +428,8 @@ class CheckRounds:
             except TxStoreError:
                 return False  # The store was closed.
 
-        def done(answer: Answer) -> None:
+        def done(result: Result) -> None:
+            answer = answer_of(result)
             reason = answer.reason
             try:
                 self._end(waiting, half, answer)

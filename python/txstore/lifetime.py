@@ -11,9 +11,9 @@ import os
 from dataclasses import dataclass
 
 from txstore._native import Store
-from txstore.check import CheckPool
 from txstore.errors import ReadOnlyError
 from txstore.housekeeping import Housekeeping
+from txstore.pool import Pool
 from txstore.topics import Groups, Topics
 
 __all__ = ["Parts", "close_abandoned"]
@@ -29,7 +29,7 @@ class Parts:
     store: Store
     tables: tuple[Topics, Groups]
     housekeeping: Housekeeping
-    pool: CheckPool
+    pool: Pool
     process: int
 
     def write_tables(self) -> None:

@@ -412,14 +412,10 @@ class TransactionProducer(Producer):
             )
         return self._database.transaction(self, message, session, queue_id=queue_id, selector=selector, arg=arg)
 
-    def clean_database(self, before: datetime) -> LocalTransactionState:
-        """Removes old rows from the producer's database, if it has one. Raises what the driver raises.
-
-        Runs in the pool as a check does, so it returns the answer of a check: UNKNOWN, which ends nothing.
-        """
+    def clean_database(self, before: datetime) -> None:
+        """Removes old rows from the producer's database, if it has one. Raises what the driver raises."""
         if self._database is not None:
             self._database.clean(before)
-        return _UNKNOWN
 
     def _no_database(self) -> InvalidOptionError:
         given = "has no checker" if self._checkers.find("", None) is None else "has a listener that answers its checks"

@@ -112,7 +112,7 @@ def test_a_broker_cleans_by_itself(
         producer = broker.transaction_producer("g", database=database)
         paid(kind, broker, database)
         broker._clean_databases()
-        eventually(lambda: not broker._parts.pool.asking(-producer.number))
+        eventually(lambda: not broker._parts.pool.has(("clean", producer.number)))
         assert len(kind.outcomes()) == 1
         with _writing(kind) as execute:
             execute("UPDATE txstore_transactions SET created_ms = created_ms - 9000000 WHERE outcome = 'committed'")
@@ -120,7 +120,7 @@ def test_a_broker_cleans_by_itself(
         eventually(lambda: kind.outcomes() == {})
         with _writing(kind) as execute:
             execute("DROP TABLE txstore_transactions")
-        eventually(lambda: not broker._parts.pool.asking(-producer.number))
+        eventually(lambda: not broker._parts.pool.has(("clean", producer.number)))
         with caplog.at_level(logging.WARNING, "txstore.broker"):
             broker._clean_databases()
             eventually(lambda: "a database could not be cleaned" in caplog.text)

@@ -28,7 +28,7 @@ RUST_ROOMS = (
 ).split()
 PYTHON_ROOMS = (
     "errors config message listener local_transaction interface _native arrow topics consumer_progress producer "
-    "consumer queries transaction producer_registry check delay retention deletion housekeeping lifetime "
+    "consumer queries transaction producer_registry pool check delay retention deletion housekeeping lifetime "
     "broker_protocol broker remoting aio testing database spark cli"
 ).split()
 # What half and op messages are is needed wherever records are looked at; those parts of `half` hold no state.

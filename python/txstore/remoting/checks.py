@@ -13,11 +13,12 @@ import time
 from dataclasses import dataclass
 
 from txstore._native import RemotingCommand, StoredMessage, decode_records
-from txstore.check import Answer, CheckPool
+from txstore.check import answer_of
 from txstore.errors import ProtocolError, TxStoreError
 from txstore.interface import ProducerMember
 from txstore.listener import Checker
 from txstore.message import HalfMessage, LocalTransactionState
+from txstore.pool import Pool, Result
 from txstore.remoting.client import Client
 from txstore.remoting.codes import RequestCode, ResponseCode, refusal
 from txstore.remoting.connection import Connection
@@ -47,7 +48,7 @@ class Checks:
         self._client = client
         self._sending = sending
         options = client.options
-        self._pool = CheckPool(options.check_threads, options.seconds("check_time_limit"), time.monotonic)
+        self._pool = Pool(options.check_threads, options.seconds("check_time_limit"), time.monotonic)
         client.listeners[RequestCode.CHECK_TRANSACTION_STATE] = self._handle
         client.background_tasks.append(self._expire)
 
@@ -124,7 +125,8 @@ class Checks:
         def starting() -> bool:
             return self._client.producers.get(number) is member
 
-        def done(answer: Answer) -> None:
+        def done(result: Result) -> None:
+            answer = answer_of(result)
             _log.log(
                 logging.INFO if answer.reason is None else logging.WARNING,
                 "transaction %s of group %s: check answered %s%s",
@@ -136,7 +138,7 @@ class Checks:
             )
             loop.call_soon_threadsafe(self._client.spawn, self._end(connection, group, asked, answer.state))
 
-        key = hash((connection.address, asked.queue_offset))
+        key = (connection.address, asked.queue_offset)
         return self._pool.submit(number, key, ask, starting=starting, done=done)
 
     async def _end(self, connection: Connection, group: str, asked: _Asked, state: LocalTransactionState) -> None:

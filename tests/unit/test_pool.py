@@ -1,4 +1,4 @@
-"""The story: listeners are the user's code; they raise, hang and lie, and every other check goes on undisturbed."""
+"""The story: what the pool calls is the user's code; it raises, hangs and lies, and all other calls run undisturbed."""
 
 import threading
 import time
@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.waiting import eventually
-from txstore.check import Answer, CheckPool
+from txstore.check import Answer, answer_of
 from txstore.message import LocalTransactionState, utc
+from txstore.pool import Pool, Result, TimeLimitError
 from txstore.producer_registry import Producers
 from txstore.transaction import CheckHistory, CheckRecord
 
@@ -16,27 +17,27 @@ COMMIT, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN
 SOON = 5.0
 
 
-class Pool:
-    """A pool whose answers are collected."""
+class Collecting:
+    """A pool whose results are collected."""
 
     def __init__(self, threads: int = 4, time_limit: float = SOON) -> None:
-        self.pool = CheckPool(threads, time_limit, time.monotonic)
-        self.answers: dict[int, list[Answer]] = {}
+        self.pool = Pool(threads, time_limit, time.monotonic)
+        self.results: dict[int, list[Result]] = {}
         self.changed = threading.Condition()
 
     def submit(
-        self, producer: int, key: int, ask: Callable[[], object], starting: Callable[[], bool] = lambda: True
+        self, owner: int, key: int, work: Callable[[], object], starting: Callable[[], bool] | None = None
     ) -> bool:
-        def done(answer: Answer) -> None:
+        def done(result: Result) -> None:
             with self.changed:
-                self.answers.setdefault(key, []).append(answer)
+                self.results.setdefault(key, []).append(result)
                 self.changed.notify_all()
 
-        return self.pool.submit(producer, key, ask, starting=starting, done=done)
+        return self.pool.submit(owner, key, work, starting=starting, done=done)
 
     def wait_for(self, keys: set[int]) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: keys <= self.answers.keys(), 60), self.answers
+            assert self.changed.wait_for(lambda: keys <= self.results.keys(), 60), self.results
 
 
 @pytest.fixture
@@ -48,70 +49,83 @@ def hang() -> Iterator[threading.Event]:
 
 
 def test_an_answer_comes_back() -> None:
-    pool = Pool()
+    pool = Collecting()
     assert pool.submit(1, 7, lambda: COMMIT)
     pool.wait_for({7})
-    assert pool.answers[7] == [Answer(COMMIT)]
-    eventually(lambda: not pool.pool.asking(7))
+    assert pool.results[7] == [Result(COMMIT)]
+    eventually(lambda: not pool.pool.has(7))
     pool.pool.stop()
     assert not pool.submit(1, 8, lambda: COMMIT)
 
 
 def test_no_thread_before_the_first_check() -> None:
-    assert CheckPool(4, 1.0, time.monotonic).threads == 0
+    assert Pool(4, 1.0, time.monotonic).threads == 0
 
 
-def test_a_check_that_raises_or_returns_no_state_is_unknown_with_the_reason() -> None:
+def test_a_call_that_raises_ends_no_thread() -> None:
     def raises() -> object:
         raise RuntimeError("no database")
 
     def leaves() -> object:
         raise SystemExit(3)
 
-    pool = Pool()
+    pool = Collecting(threads=1)
     pool.submit(1, 1, raises)
-    pool.submit(1, 2, lambda: None)
-    pool.submit(1, 3, leaves)
+    pool.submit(1, 2, leaves)
+    pool.submit(1, 3, lambda: COMMIT)
     pool.wait_for({1, 2, 3})
-    assert pool.answers[1] == [Answer(UNKNOWN, "the check raised RuntimeError: no database")]
-    assert pool.answers[2][0].state is UNKNOWN
-    assert "NoneType" in str(pool.answers[2][0].reason)
-    assert pool.answers[3] == [Answer(UNKNOWN, "the check raised SystemExit")]
-    pool.submit(1, 4, lambda: COMMIT)
-    pool.wait_for({4})
+    assert isinstance(pool.results[1][0].error, RuntimeError)
+    assert isinstance(pool.results[2][0].error, SystemExit)
+    assert pool.results[3] == [Result(COMMIT)]
     pool.pool.stop()
 
 
+@pytest.mark.parametrize(
+    ("result", "answer"),
+    [
+        (Result(COMMIT), Answer(COMMIT)),
+        (Result(UNKNOWN), Answer(UNKNOWN)),
+        (Result(Answer(UNKNOWN, sent=True)), Answer(UNKNOWN, sent=True)),
+        (Result(), Answer(UNKNOWN, "the check returned NoneType, not a LocalTransactionState")),
+        (Result(error=RuntimeError("no database")), Answer(UNKNOWN, "the check raised RuntimeError: no database")),
+        (Result(error=SystemExit(3)), Answer(UNKNOWN, "the check raised SystemExit")),
+        (Result(error=TimeoutError("slow")), Answer(UNKNOWN, "the check raised TimeoutError: slow")),
+        (Result(error=TimeLimitError("no answer within 5 s")), Answer(UNKNOWN, "no answer within 5 s")),
+    ],
+)
+def test_a_check_without_a_state_is_unknown_with_the_reason(result: Result, answer: Answer) -> None:
+    assert answer_of(result) == answer
+
+
 def test_T11_a_hanging_producer_delays_no_other(hang: threading.Event) -> None:
-    pool = Pool(threads=4)
+    pool = Collecting(threads=4)
     for key in range(100):
         pool.submit(1, key, lambda: hang.wait(60) and None)
     for key in range(100, 200):
         assert pool.submit(2, key, lambda: COMMIT)
     pool.wait_for(set(range(100, 200)))
-    assert not set(range(100)) & pool.answers.keys()
+    assert not set(range(100)) & pool.results.keys()
     assert pool.pool.threads <= 4
     pool.pool.stop()
 
 
 def test_a_hanging_check_is_unknown_after_its_time_and_its_late_answer_is_ignored(hang: threading.Event) -> None:
-    pool = Pool(threads=1, time_limit=0.02)
+    pool = Collecting(threads=1, time_limit=0.02)
 
     def late() -> object:
         hang.wait(60)
         return COMMIT
 
     pool.submit(1, 1, late)
-    eventually(lambda: bool(pool.pool.expire() is None and pool.answers))
-    assert pool.answers[1][0].state is UNKNOWN
-    assert "no answer within" in str(pool.answers[1][0].reason)
+    eventually(lambda: bool(pool.pool.expire() is None and pool.results))
+    assert isinstance(pool.results[1][0].error, TimeLimitError)
     assert pool.pool.hung == 1
     assert not pool.submit(1, 2, lambda: COMMIT), "all that this producer may occupy hangs"
     assert pool.submit(2, 3, lambda: COMMIT), "the hung thread is replaced"
     pool.wait_for({3})
     hang.set()
     eventually(lambda: pool.pool.hung == 0)
-    assert len(pool.answers[1]) == 1
+    assert len(pool.results[1]) == 1
     assert pool.submit(1, 4, lambda: COMMIT)
     pool.wait_for({4})
     assert pool.pool.threads <= 1
@@ -119,7 +133,7 @@ def test_a_hanging_check_is_unknown_after_its_time_and_its_late_answer_is_ignore
 
 
 def test_hung_threads_are_bounded(hang: threading.Event) -> None:
-    pool = Pool(threads=2, time_limit=0.005)
+    pool = Collecting(threads=2, time_limit=0.005)
     before = threading.active_count()
     for producer in range(1, 60):
         pool.submit(producer, producer, lambda: hang.wait(60))
@@ -130,18 +144,18 @@ def test_hung_threads_are_bounded(hang: threading.Event) -> None:
 
 
 def test_what_is_not_to_start_is_not_asked() -> None:
-    pool = Pool()
+    pool = Collecting()
     asked: list[int] = []
     pool.submit(1, 1, lambda: asked.append(1), starting=lambda: False)
-    eventually(lambda: not pool.pool.asking(1))
+    eventually(lambda: not pool.pool.has(1))
     assert not asked
-    assert not pool.answers
+    assert not pool.results
     assert pool.submit(1, 1, lambda: COMMIT), "it may be asked again"
     pool.pool.stop(SOON)
 
 
-def test_one_transaction_stands_in_line_once(hang: threading.Event) -> None:
-    pool = Pool()
+def test_one_key_is_queued_once(hang: threading.Event) -> None:
+    pool = Collecting()
     assert pool.submit(1, 1, lambda: hang.wait(60))
     assert not pool.submit(2, 1, lambda: COMMIT)
     hang.set()
@@ -149,7 +163,7 @@ def test_one_transaction_stands_in_line_once(hang: threading.Event) -> None:
 
 
 def test_stop_waits_for_what_runs() -> None:
-    pool = Pool()
+    pool = Collecting()
     started = threading.Event()
 
     def slow() -> object:
@@ -160,7 +174,7 @@ def test_stop_waits_for_what_runs() -> None:
     pool.submit(1, 1, slow)
     assert started.wait(SOON)
     assert pool.pool.stop(SOON)
-    assert pool.answers[1] == [Answer(COMMIT)]
+    assert pool.results[1] == [Result(COMMIT)]
     eventually(lambda: pool.pool.threads == 0)
 
 
@@ -202,7 +216,7 @@ def test_a_check_that_found_no_thread_is_asked_later(monkeypatch: pytest.MonkeyP
     def refused(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    pool = Pool()
+    pool = Collecting()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
         assert pool.submit(1, 1, lambda: COMMIT)
