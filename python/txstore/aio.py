@@ -356,10 +356,7 @@ class TransactionProducer(Producer):
         if isinstance(message, Message):
             message = without_delay(message, self.group, stacklevel=3)
         chosen = await self._broker._choose(self._producer, message, queue_id, selector, arg)
-        local = LocalTransaction(self.group, await self._sending.prepare(message, chosen, self.group), message)
-        if self._producer._warns_of_checks:
-            self._producer._warn_of_checks()
-        return local
+        return self._producer._began(await self._sending.prepare(message, chosen, self.group), message)
 
     async def _finish(self, local: LocalTransaction[RemoteSent]) -> None:
         """Ends the transaction as its local transaction answered. A failure is logged, and a check settles it."""

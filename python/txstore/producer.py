@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, NoReturn, Protocol, Self, TypeAlias, overload
+from typing import Any, NoReturn, Protocol, Self, TypeAlias, TypeVar, overload
 
 from txstore._native import java_hash_code, validate_group
 from txstore.errors import (
@@ -44,6 +44,8 @@ from txstore.message import (
 )
 
 __all__ = ["LocalDatabase", "Producer", "QueueSelector", "Transaction", "TransactionProducer"]
+
+S = TypeVar("S", bound=SentMessage)
 
 QueueSelector: TypeAlias = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue | int]
 """Chooses one of a topic's queues for a message, as a MessageQueue or its id. The last argument is `send`'s `arg`."""
@@ -474,7 +476,10 @@ class TransactionProducer(Producer):
         else:
             message = without_delay(message, self._group, stacklevel=3)
             chosen = self._choose(message, queue_id, selector, arg)
-        half = self._store_half(message, chosen, self._group, self._number)
+        return self._began(self._store_half(message, chosen, self._group, self._number), message)
+
+    def _began(self, half: S, message: Message) -> LocalTransaction[S]:
+        """Returns the local transaction of a half message that was stored. It runs here until `_ended`."""
         local = LocalTransaction(self._group, half, message)
         if self._warns_of_checks:
             self._warn_of_checks()
