@@ -13,7 +13,7 @@ TYPED := python spark tests examples benches fuzz
 .NOTPARALLEL:
 SPARK_TRANSACTIONS ?= 200000
 
-.PHONY: help demo spark-demo test peer lint torture bench bench-check bench-peers fuzz loom miri memcheck coverage build lock clean cargo-fuzz cargo-llvm-cov
+.PHONY: help demo spark-demo test peer matrix lint torture bench bench-check bench-peers fuzz loom miri memcheck coverage build lock clean cargo-fuzz cargo-llvm-cov
 
 # $(call step,NAME,COMMAND): says what runs, and what failed.
 define step
@@ -33,15 +33,22 @@ spark-demo: $(NATIVE) ## a store of 200,000 transactions, Spark's report on it, 
 	$(call step,writing a store,$(BIN)/python spark/simulate_transactions.py target/spark-demo/demo.store --transactions $(SPARK_TRANSACTIONS))
 	$(call step,the report,PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python SPARK_LOCAL_IP=127.0.0.1 PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/spark-submit --master 'local[*]' --driver-memory 1g --conf spark.log.level=ERROR --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=8 spark/transaction_report.py target/spark-demo/demo.store target/spark-demo/report --pending-after-minutes 0)
 
-test: lint ## everything that must hold: lint, then the tests in Rust and in Python
+test: lint ## what must hold on every change: lint, then the tests in Rust and in Python
 	$(call step,cargo test,cargo test --locked --quiet --features testing$(comma)arrow$(comma)server)
 	$(call step,stubtest,cd python && ../$(BIN)/python -m mypy.stubtest txstore._native --mypy-config-file ../pyproject.toml --concise --allowlist ../tests/stubtest_allowlist.txt --ignore-unused-allowlist)
 	$(call step,wheel,rm -rf target/wheels && $(BIN)/maturin build --release --locked --quiet --out target/wheels)
 	$(call step,pytest,TXSTORE_WHEEL=$$(echo target/wheels/*.whl) $(BIN)/python -m pytest)
 
-peer: $(NATIVE) ## a real RocketMQ and txstore continue each other's stores: 40 each way (needs Java 17 and Maven)
-	$(call step,remote,TXSTORE_REMOTE_SECONDS=$${TXSTORE_REMOTE_SECONDS:-20} $(BIN)/python -m pytest tests/remoting_client -ra)
-	$(call step,peer,TXSTORE_PEER_STORES=$${TXSTORE_PEER_STORES:-40} TXSTORE_PEER_TURNS=$${TXSTORE_PEER_TURNS:-11} $(BIN)/python -m pytest tests/peer -m peer -ra)
+peer: $(NATIVE) ## a real RocketMQ and all its clients; both continue each other's stores, 40 each way (needs Java 17, Maven, Go)
+	$(call step,clients,TXSTORE_REMOTE_SECONDS=$${TXSTORE_REMOTE_SECONDS:-20} $(BIN)/python -m pytest tests/remoting tests/remoting_client --tier test$(comma)peer)
+	$(call step,stores,TXSTORE_PEER_STORES=$${TXSTORE_PEER_STORES:-40} TXSTORE_PEER_TURNS=$${TXSTORE_PEER_TURNS:-11} $(BIN)/python -m pytest tests/peer --tier peer)
+
+# PYTHONS: interpreters, by default those that are supported and on the path. SPARKS: versions of pyspark besides the lock's.
+SPARKS ?= 4.2.0 4.2.1
+matrix: $(NATIVE) ## all databases, the browser, other versions of Python and Spark (needs PostgreSQL, Chromium, Java 17)
+	$(call step,databases and browser,$(BIN)/python -m pytest --tier matrix)
+	$(call step,wheel,rm -rf target/wheels && $(BIN)/maturin build --release --locked --quiet --out target/wheels)
+	$(call step,versions,$(BIN)/python -m tests.versions target/wheels/*.whl $(PYTHONS:%=--python %) $(SPARKS:%=--spark %))
 
 lint: $(NATIVE) ## formats, lints and types, in Rust and in Python
 	$(call step,rustfmt,cargo fmt --check)
@@ -66,7 +73,7 @@ torture: $(NATIVE) cargo-fuzz ## the long form of the fault tests: two hours and
 	$(call step,malformed stores,TXSTORE_MALFORMED=1500 $(BIN)/python -m pytest -q -s tests/crash/test_malformed.py)
 	$(call step,processes,TXSTORE_PROCESSES_SECONDS=120 TXSTORE_FORKS=200 $(BIN)/python -m pytest -q -s tests/crash/test_processes.py)
 	$(call step,histories,TXSTORE_HISTORIES=30 TXSTORE_HISTORY_SECONDS=60 TXSTORE_HOSTILE_SECONDS=3600 $(BIN)/python -m pytest -q -s tests/histories)
-	$(call step,streams,TXSTORE_SPARK_KILLS=5 $(BIN)/python -m pytest -q -s tests/spark -k kill)
+	$(call step,streams,TXSTORE_SPARK_KILLS=$${TXSTORE_SPARK_KILLS:-5} $(BIN)/python -m pytest -q -s tests/spark --tier torture)
 
 bench: $(NATIVE) ## how fast: Rust benches, then Python's
 	$(call step,cargo bench,cargo bench --locked)

@@ -140,14 +140,14 @@ class Kind:
 KINDS = [
     "sqlite3",
     "sqlalchemy sqlite",
-    "sqlalchemy sqlite connection",
+    pytest.param("sqlalchemy sqlite connection", marks=pytest.mark.matrix),
     "sqlalchemy sqlite async",
     "psycopg",
-    "psycopg autocommit",
+    pytest.param("psycopg autocommit", marks=pytest.mark.matrix),
     "psycopg async",
     "sqlalchemy postgres",
-    "sqlalchemy postgres connection",
-    "sqlalchemy postgres async",
+    pytest.param("sqlalchemy postgres connection", marks=pytest.mark.matrix),
+    pytest.param("sqlalchemy postgres async", marks=pytest.mark.matrix),
     "sqlalchemy asyncpg",
 ]
 

@@ -7,7 +7,6 @@ records of the RocksDB transaction topics, no client can bring about: those dire
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ import pytest
 
 import txstore
 from tests.peer.rocketmq import SHORT_TIMES, SMALL, Facts, Peer, Producer, message
-from tests.peer.test_theirs_to_ours import SEED, SHORT, STORES, hashes
+from tests.peer.test_theirs_to_ours import hashes
 from txstore import errors
 from txstore._native import Store
 
@@ -70,15 +69,13 @@ KINDS = [
     Kind("batch queues", "batchconsumequeue", topics={"Batch": BATCH_TOPIC}, act=send_batch),
     Kind("extended queues", "consumequeue_ext", {"enableConsumeQueueExt": True}),
 ]
-# One of them, where a run is to be short.
-SOME = KINDS if STORES > SHORT else random.Random(SEED).sample(KINDS, 1)
 BY_HAND = {
     "half queues": ("consumequeue/RMQ_SYS_TRANS_HALF_TOPIC/1", "more than one queue"),
     "transactions in RocksDB": ("consumequeue/RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC/0", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"),
 }
 
 
-@pytest.mark.parametrize("kind", SOME, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_kind_of_store_is_refused_by_name(rocketmq: Peer, tmp_path: Path, kind: Kind) -> None:
     store = tmp_path / "store"
     if kind.topics:
@@ -105,7 +102,6 @@ def test_a_kind_made_by_hand_is_refused_by_name(tmp_path: Path, name: str) -> No
     assert_refused(store, names)
 
 
-@pytest.mark.skipif(STORES <= SHORT, reason="the short form makes one kind of store; make peer makes all")
 def test_a_dledger_store_is_refused_by_name(rocketmq: Peer, tmp_path: Path) -> None:
     """Its log is elsewhere, so it is not read either."""
     store = tmp_path / "store"

@@ -2,13 +2,12 @@
 
 It finds every message that can be read at its queue offset, and where one was lost nothing. It delivers them, goes on
 behind them, and finishes what pends. A store of its own, damaged and repaired by txstore, it takes back as well; and
-one of which a topic and a group were deleted. TXSTORE_PEER_STORES, set to anything, asks for all of it.
+one of which a topic and a group were deleted.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -29,7 +28,6 @@ from tests.peer.theirs import TIMES
 from txstore import LocalTransactionState, Message
 
 pytestmark = pytest.mark.peer
-long = pytest.mark.skipif("TXSTORE_PEER_STORES" not in os.environ, reason="the long form: make peer")
 
 LOG_FILE = 1 << 16
 CONFIG = SMALL | {"mappedFileSizeCommitLog": LOG_FILE}
@@ -167,7 +165,6 @@ def test_a_broker_goes_on_in_a_repaired_store(rocketmq: Peer, written: Written) 
     assert txstore_store("check", "--deep", written.path)["damages"] == []
 
 
-@long
 def test_a_pull_of_a_broker_passes_over_messages_behind_a_gap_in_the_first_file(
     rocketmq: Peer, written: Written
 ) -> None:
@@ -187,7 +184,6 @@ def test_a_pull_of_a_broker_passes_over_messages_behind_a_gap_in_the_first_file(
     assert all(bad < place < LOG_FILE for place in missed)
 
 
-@long
 def test_a_broker_gets_its_own_store_back_when_it_was_damaged(rocketmq: Peer, tmp_path: Path) -> None:
     """Lost are a half message and a committed one."""
     store = unpack("tx", tmp_path / "golden").copy_to(tmp_path)
@@ -213,7 +209,6 @@ def test_a_broker_gets_its_own_store_back_when_it_was_damaged(rocketmq: Peer, tm
     assert txstore_store("check", "--deep", store)["damages"] == []
 
 
-@long
 def test_what_a_broker_makes_of_a_deleted_topic_and_a_deleted_group(rocketmq: Peer, tmp_path: Path) -> None:
     """They are gone from its configuration; a topic made again goes on at its offset, and shows what its last queue
     file still names, as docs/retention.md says."""

@@ -33,8 +33,7 @@ from txstore._native import Store, StoredMessage, TransactionRow
 
 pytestmark = pytest.mark.peer
 
-SHORT = 3
-STORES = int(os.environ.get("TXSTORE_PEER_STORES", SHORT))
+STORES = int(os.environ.get("TXSTORE_PEER_STORES", "3"))
 AT_ONCE = int(os.environ.get("TXSTORE_PEER_AT_ONCE", "3"))
 SEED = int(os.environ.get("TXSTORE_PEER_SEED", random.randrange(1 << 30)))
 # What a client said this long before its broker ended may not have arrived, or not have been written: ends go one way,

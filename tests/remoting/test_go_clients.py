@@ -16,9 +16,11 @@ from tests.waiting import eventually
 from txstore import Server
 
 JSON, BINARY = 0, 1
+# Java's client of the tier `test` writes JSON, too.
+KINDS = [pytest.param(JSON, marks=pytest.mark.peer, id="json"), pytest.param(BINARY, id="binary")]
 
 
-@pytest.fixture(scope="module", params=[JSON, BINARY], ids=["json", "binary"])
+@pytest.fixture(scope="module", params=KINDS)
 def go(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoClient]:
     """A process whose frames have headers of one kind; skips where it cannot be built."""
     try:
@@ -128,6 +130,7 @@ def test_messages_refused_come_again_and_are_parked(go: GoClient, server: Server
     eventually(lambda: [letter.body for letter in server.broker.dead_letters("shipping")] == [b"0"])
 
 
+@pytest.mark.peer
 def test_an_orderly_consumer_keeps_the_order_through_failures(go: GoClient, server: Server) -> None:
     produce(go, server, 40)
     received = push(go, server, 42, "orderly", fail="k5", times=2)
@@ -139,6 +142,7 @@ def test_an_orderly_consumer_keeps_the_order_through_failures(go: GoClient, serv
     assert sum(map(len, done.values())) == 40
 
 
+@pytest.mark.peer
 def test_members_share_the_queues(go: GoClient, server: Server) -> None:
     server.broker.create_topic("orders", 4)
     running = go.begin(
@@ -153,6 +157,7 @@ def test_members_share_the_queues(go: GoClient, server: Server) -> None:
     assert {m["member"] for m in received} == {0, 1}
 
 
+@pytest.mark.peer
 def test_everyone_of_a_broadcast_gets_all(go: GoClient, server: Server) -> None:
     produce(go, server, 20)
     received = push(go, server, 40, "broadcast", members=2)

@@ -1,7 +1,7 @@
 """The story: a Java team's own clients talk to `txstore serve` as to RocketMQ, and nothing is lost or doubled.
 
-RocketMQ's rocketmq-client 5.4.0 and mqadmin run in a process of their own. The short form runs by default; what waits
-for delays and re-balancing bears the marker `peer`.
+RocketMQ's rocketmq-client 5.4.0 and mqadmin run in a process of their own. What waits for
+delays and re-balancing is in the tier `peer`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
 """Fixtures of the remoting tests: a real RocketMQ and txstore's own server, one each for all tests of a run.
 
-By default the whole way is tried on RocketMQ, and everything else on the server; with TXSTORE_REMOTE_SECONDS set (as
-`make peer` does) everything is tried on each.
+What runs on RocketMQ is in the tier `peer`; the same on txstore's server and on a store in this process in `test`.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,20 +33,7 @@ STORE_SETTINGS: dict[str, Any] = {
     "max_hash_slot_num": 1000,
     "max_index_num": 4000,
 }
-
-
-LONG = "TXSTORE_REMOTE_SECONDS" in os.environ
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if LONG or item.path.parent != here or not isinstance(item, pytest.Function):
-            continue
-        params = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        short = "rocketmq" if item.path.name == "test_whole_way.py" else "serve"
-        if {"embedded", "serve", "rocketmq"}.intersection(map(str, params)) - {short}:
-            item.add_marker(pytest.mark.skip(reason="the long form: make peer"))
+ON_ROCKETMQ = pytest.param("rocketmq", marks=pytest.mark.peer)
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +75,7 @@ def serve_names(served: txstore.Server) -> str:
     return served.name_server
 
 
-@pytest.fixture(scope="session", params=["rocketmq", "serve"])
+@pytest.fixture(scope="session", params=[ON_ROCKETMQ, "serve"])
 def names(request: pytest.FixtureRequest) -> str:
     """Where a broker is: a real RocketMQ, and txstore's own server."""
     address = request.getfixturevalue(f"{request.param}_names")
@@ -121,7 +105,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[txstore.Embed
         yield broker
 
 
-@pytest.fixture(scope="session", params=["embedded", "serve", "rocketmq"])
+@pytest.fixture(scope="session", params=["embedded", "serve", ON_ROCKETMQ])
 def any_broker(request: pytest.FixtureRequest) -> Iterator[Any]:
     """The store in this process, txstore's own server, and a real RocketMQ: the same program, one line changed."""
     if request.param == "embedded":

@@ -16,6 +16,7 @@ from tests.peer import rocketmq as peer
 from tests.remoting_client.conftest import BROKER_SETTINGS, SOON
 from txstore import LocalTransactionState, Message, errors
 
+pytestmark = pytest.mark.peer
 USER, SECRET = "operator", "secret-of-operator"
 PROVIDERS = "org.apache.rocketmq.auth"
 AUTH: dict[str, Any] = {

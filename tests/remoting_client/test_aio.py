@@ -16,8 +16,6 @@ from tests.peer.rocketmq import Peer
 from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers
 from txstore import ConsumeResult, LocalTransactionState, Message
 
-pytestmark = pytest.mark.peer
-
 SOON: dict[str, Any] = {"rebalance_interval": 1, "poll_name_server_interval": 1}
 
 

@@ -20,12 +20,11 @@ import pytest
 
 import txstore
 from tests.remoting_client.brokers import BROKERS, Restarted
+from tests.remoting_client.conftest import ON_ROCKETMQ
 from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers, take
 from tests.remoting_client.proxy import Proxy
 from tests.waiting import eventually
 from txstore import LocalTransactionState, Message, TransactionListener, TxStoreError
-
-pytestmark = pytest.mark.peer
 
 SEED = int(os.environ.get("TXSTORE_REMOTE_SEED", random.randrange(1 << 30)))
 SECONDS = float(os.environ.get("TXSTORE_REMOTE_SECONDS", "2"))
@@ -172,7 +171,7 @@ def test_cut_frames_lose_nothing_and_commit_nothing_twice(
         print(f"{broker_proxy.cut} cuts, {len(history.acknowledged)} sends, {len(history.ledger.decided)} transactions")
 
 
-@pytest.fixture(params=BROKERS)
+@pytest.fixture(params=[ON_ROCKETMQ, "serve"])
 def restarted(request: pytest.FixtureRequest) -> Iterator[Restarted]:
     """A broker in a process of its own, which may be killed and started again."""
     with BROKERS[request.param](request) as broker:

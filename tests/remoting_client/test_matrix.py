@@ -16,8 +16,6 @@ from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers, ta
 from tests.waiting import eventually
 from txstore import ConsumeFromWhere, ConsumeResult, LocalTransactionState, Message, MessageModel, MessageQueue
 
-pytestmark = pytest.mark.peer
-
 
 def fill(broker: Any, topic: str, count: int, queues: int = 1, **options: Any) -> None:
     producer = broker.producer("p")

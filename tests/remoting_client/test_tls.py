@@ -14,6 +14,8 @@ from tests.remoting_client.conftest import BROKER_SETTINGS, SOON
 from tests.remoting_client.helpers import COMMIT, UNKNOWN, Answers, take
 from txstore import Message, errors
 
+pytestmark = pytest.mark.peer
+
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:

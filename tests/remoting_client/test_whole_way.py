@@ -19,8 +19,6 @@ from tests.waiting import eventually
 from txstore import ConsumeFromWhere, ConsumeResult, Message
 from txstore.remoting.broker import RemoteBroker
 
-pytestmark = pytest.mark.peer
-
 
 def test_what_is_sent_is_received_as_it_was(remote: RemoteBroker, topic: str) -> None:
     producer = remote.producer("p")
@@ -93,6 +91,7 @@ def test_one_that_runs_is_not_asked(remote: RemoteBroker, topic: str) -> None:
         assert [found.body for found in take(consumer, 1)] == [b"long"]
 
 
+@pytest.mark.peer
 def test_a_late_end_is_refused_and_its_check_settles_it(rocketmq_names: str, topic: str) -> None:
     """RocketMQ's rule for messages with an immunity time of their own; its clients do not hear of it."""
     listener = Answers(UNKNOWN, check=COMMIT)
@@ -211,6 +210,7 @@ def test_clients_share_a_topic_and_hand_queues_over(remote: RemoteBroker, names:
         assert not first.poll(4, 0.5)
 
 
+@pytest.mark.peer
 def test_a_group_is_shared_with_a_client_in_java(
     remote: RemoteBroker, names: str, peer_process: peer.Peer, topic: str
 ) -> None:
@@ -284,6 +284,7 @@ def check_reset(remote: RemoteBroker, topic: str) -> None:
         assert sum(remote.consumer_offset(topic, group, number) or 0 for number in range(4)) == 8
 
 
+@pytest.mark.peer
 def test_an_operator_sees_what_a_consumer_does(
     remote: RemoteBroker, names: str, peer_process: peer.Peer, topic: str
 ) -> None:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 JOBS = Path(__file__).resolve().parents[2] / "spark"
-# `make torture` asks for kills: each is a start of Spark.
-KILLS = int(os.environ.get("TXSTORE_SPARK_KILLS", "0"))
+# Each kill is a start of Spark.
+KILLS = int(os.environ.get("TXSTORE_SPARK_KILLS", "5"))
 
 
 def places(spark: SparkSession, store: Path) -> list[int]:
@@ -133,7 +133,7 @@ def test_the_jobs_run_as_they_are_submitted(spark: SparkSession, orders: Path, t
     assert spark.read.parquet(str(tmp_path / "lake")).count() == len(places(spark, orders))
 
 
-@pytest.mark.skipif(not KILLS, reason="starts Spark again and again: make torture, or TXSTORE_SPARK_KILLS=5")
+@pytest.mark.torture
 def test_a_killed_archive_holds_each_record_once(spark: SparkSession, orders: Path, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     for kill in range(KILLS):

@@ -165,6 +165,7 @@ def test_the_numbers_of_an_axis_are_within_the_picture(highest: int) -> None:
         assert float(right) - 7.5 * len(number) >= 0, "twelve pixels high, a digit is about seven wide"
 
 
+@pytest.mark.matrix
 def test_a_browser_shows_the_page(report: Path, tmp_path: Path) -> None:
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 # `make torture` asks for five kills: each is a start of Spark and some minutes of work.
-KILLS, KILLED_ROWS = int(os.environ.get("TXSTORE_SPARK_KILLS", "0")), 2_000_000
+KILLS, KILLED_ROWS = int(os.environ.get("TXSTORE_SPARK_KILLS", "5")), 2_000_000
 
 
 @pytest.fixture
@@ -127,9 +127,8 @@ def test_a_stream_begins_where_it_is_told(spark: SparkSession, store: Path, tmp_
             run(spark, store, tmp_path / "wrong", **options)
 
 
-@pytest.mark.deep
+@pytest.mark.torture
 @pytest.mark.kill
-@pytest.mark.skipif(KILLS == 0, reason="takes minutes: make torture, or TXSTORE_SPARK_KILLS=5")
 def test_killed_queries_lose_no_row_and_show_none_twice(spark: SparkSession, tmp_path: Path) -> None:
     """SIGKILL for driver, JVM and workers at random moments; then to the end."""
     seed = int(os.environ.get("TXSTORE_SEED", time.time_ns() % 1_000_000))
