@@ -48,6 +48,7 @@ from txstore.lifetime import Parts, close_abandoned
 from txstore.listener import AnyChecker, AnyListener
 from txstore.local_transaction import error_text
 from txstore.message import (
+    Half,
     LocalTransactionState,
     Message,
     SentMessage,
@@ -198,6 +199,7 @@ class EmbeddedBroker(ConsumerGroups):
         # The engine's own calls, because a Python function around them would cost as much as they do.
         self.append = store.append
         self.prepare: _Prepare = store.prepare
+        self.end: Callable[[Half, LocalTransactionState, str], EndResult] = self._transactions.end_half
         self.pull: Pull = store.pull
         self.search_offset: Callable[[str, int, int], int] = store.search_offset
         self._time_limit = time_limit
@@ -498,13 +500,7 @@ class EmbeddedBroker(ConsumerGroups):
 
     # Transactions
 
-    def end_half(self, half: SentMessage, /, *, commit: bool, producer_group: str | None = None) -> EndResult:
-        """Commits or rolls back the transaction whose handle `prepare` returned. For producers."""
-        return self._store.end_transaction(
-            half.queue_offset, half.physical_offset, commit=commit, producer_group=producer_group
-        )
-
-    def local_transaction_ended(self, half: SentMessage, /) -> None:
+    def local_transaction_ended(self, half: Half, /) -> None:
         """Starts the transaction's age now, so that it will be checked. For producers."""
         self._store.local_transaction_ended(half.queue_offset)
 

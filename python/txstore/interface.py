@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from txstore.listener import Checker
-from txstore.message import LocalTransactionState, Message, MessageModel, ReceivedMessage, SentMessage
+from txstore.message import Half, LocalTransactionState, Message, MessageModel, ReceivedMessage, SentMessage
 
 __all__ = ["BrokerInterface", "ConsumerMember", "EndedTransaction", "ProducerMember", "Pull"]
 
@@ -98,18 +98,13 @@ class BrokerInterface(Protocol):
     ) -> Sequence[SentMessage]:
         """Stores several messages, either all or none."""
 
-    def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int, /) -> SentMessage:
+    def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int, /) -> Half:
         """Stores a half message and returns its handle. `owner` runs its local transaction until it is ended."""
 
-    def end_transaction(
-        self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None
-    ) -> EndedTransaction:
-        """Commits or rolls back a transaction, given by its id or by what `prepare` returned."""
+    def end(self, half: Half, state: LocalTransactionState, producer_group: str, /) -> EndedTransaction:
+        """Commits or rolls back the transaction of a half message, for the producer group that began it."""
 
-    def end_half(self, half: SentMessage, /, *, commit: bool, producer_group: str | None = None) -> EndedTransaction:
-        """Commits or rolls back the transaction whose handle `prepare` returned."""
-
-    def local_transaction_ended(self, half: SentMessage, /) -> None:
+    def local_transaction_ended(self, half: Half, /) -> None:
         """Starts the transaction's age now, so that it will be checked."""
 
     def write_queues(self, topic: str) -> Sequence[int]:

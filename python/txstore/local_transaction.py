@@ -19,28 +19,28 @@ from txstore.errors import (
 )
 from txstore.listener import parse_answer
 from txstore.message import (
+    Half,
     LocalTransactionState,
     Message,
-    SentMessage,
     TransactionSendResult,
 )
 
 __all__ = ["LocalTransaction", "TransactionBlock", "error_text", "without_delay"]
 
-S = TypeVar("S", bound=SentMessage)
+H = TypeVar("H", bound=Half)
 _UNKNOWN = LocalTransactionState.UNKNOWN
 _log = logging.getLogger("txstore.producer")
 
 
-class LocalTransaction(Generic[S]):
+class LocalTransaction(Generic[H]):
     """One transaction: its half message and its intended outcome."""
 
     __slots__ = ("error", "exception", "group", "half", "message", "state", "transaction_id", "wanted")
 
-    def __init__(self, group: str, half: S, message: Message) -> None:
+    def __init__(self, group: str, half: H, message: Message) -> None:
         """`message` is the message as it was given; `self.message` has its transaction id."""
         self.group: str = group
-        self.half: S = half
+        self.half: H = half
         self.transaction_id: str = half.message_id
         self.message: Message = message.with_transaction_id(self.transaction_id)
         self.wanted: LocalTransactionState = _UNKNOWN
@@ -97,7 +97,7 @@ class LocalTransaction(Generic[S]):
         _log.warning("transaction %s of group %s: %s: %s", self.transaction_id, self.group, what, reason, extra=fields)
 
 
-class TransactionBlock(Generic[S]):
+class TransactionBlock(Generic[H]):
     """The common part of the blocking and the asyncio block `with producer.transaction(message) as tx`.
 
     CONTRADICTIONS are the errors of an end that contradicts how the transaction ended. Leaving the block raises them.
@@ -108,7 +108,7 @@ class TransactionBlock(Generic[S]):
 
     def __init__(self, message: Message) -> None:
         self._message = message
-        self._local: LocalTransaction[S] | None = None
+        self._local: LocalTransaction[H] | None = None
         self._left = False
 
     @property
@@ -122,7 +122,7 @@ class TransactionBlock(Generic[S]):
         return self._message if self._local is None else self._local.message
 
     @property
-    def send_result(self) -> S:
+    def send_result(self) -> H:
         """Where the half message was stored. Raises InvalidOptionError before the block was entered."""
         return self._begun.half
 
@@ -137,7 +137,7 @@ class TransactionBlock(Generic[S]):
         return None if self._local is None else self._local.error
 
     @property
-    def _begun(self) -> LocalTransaction[S]:
+    def _begun(self) -> LocalTransaction[H]:
         if self._local is None:
             raise InvalidOptionError(
                 "the transaction has not begun\nhint: use it as `with producer.transaction(message) as tx`, "

@@ -18,6 +18,7 @@ __all__ = [
     "ConsumeFromWhere",
     "ConsumeResult",
     "FlushDiskType",
+    "Half",
     "HalfMessage",
     "LocalTransactionState",
     "Message",
@@ -145,6 +146,10 @@ class SentMessage(Protocol):
     @property
     def transaction_id(self) -> str | None:
         """The transaction's id for a half message; otherwise None."""
+
+
+class Half(SentMessage, Protocol):
+    """The handle of a transaction: what storing its half message returned. A producer ends the transaction by it."""
 
 
 class TransactionMessage(Protocol):
@@ -401,9 +406,9 @@ class TransactionSendResult:
         return self.send_result.physical_offset
 
 
-def transaction_id_of(sent: SentMessage) -> str:
+def transaction_id_of(half: SentMessage) -> str:
     """Returns the id of the transaction that a half message began: its own unique id."""
-    return sent.transaction_id or sent.message_id
+    return half.transaction_id or half.message_id
 
 
 def retry_topic(group: str) -> str:

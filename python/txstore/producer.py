@@ -35,6 +35,7 @@ from txstore.listener import (
 )
 from txstore.local_transaction import LocalTransaction, TransactionBlock, error_text, without_delay
 from txstore.message import (
+    Half,
     LocalTransactionState,
     Message,
     MessageQueue,
@@ -45,7 +46,7 @@ from txstore.message import (
 
 __all__ = ["LocalDatabase", "Producer", "QueueSelector", "Transaction", "TransactionProducer"]
 
-S = TypeVar("S", bound=SentMessage)
+H = TypeVar("H", bound=Half)
 
 QueueSelector: TypeAlias = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue | int]
 """Chooses one of a topic's queues for a message, as a MessageQueue or its id. The last argument is `send`'s `arg`."""
@@ -83,8 +84,8 @@ class LocalDatabase(Protocol):
         """Returns the block of `producer.transaction(message, session=session)`."""
 
 
-# Looking up a member in its enum class is slow, and every transaction needs these two.
-_UNKNOWN, _COMMIT = LocalTransactionState.UNKNOWN, LocalTransactionState.COMMIT
+# Looking up a member in its enum class is slow, and every transaction needs this one.
+_UNKNOWN = LocalTransactionState.UNKNOWN
 _log = logging.getLogger("txstore.producer")
 
 
@@ -295,10 +296,10 @@ class TransactionProducer(Producer):
         if check_listener is not None and default is None:
             self._checkers.add(check_listener)
         # Halves whose local transactions run here, by transaction id. One dict operation is atomic in CPython.
-        self._running: dict[str, SentMessage] = {}
+        self._running: dict[str, Half] = {}
         self._warns_of_checks = default is None and check_listener is None
-        self._store_half: Callable[[Message, int, str, int], SentMessage] = broker.prepare
-        self._end_half = broker.end_half
+        self._store_half: Callable[[Message, int, str, int], Half] = broker.prepare
+        self._end = broker.end
         super().__init__(broker, group)
 
     def add_checker(
@@ -466,7 +467,7 @@ class TransactionProducer(Producer):
 
     def _begin(
         self, message: Message, queue_id: int | None, selector: QueueSelector | None, arg: Any
-    ) -> LocalTransaction[SentMessage]:
+    ) -> LocalTransaction[Half]:
         """Stores the half message and returns its local transaction."""
         if not isinstance(message, Message):
             raise _not_a_message(message)
@@ -478,7 +479,7 @@ class TransactionProducer(Producer):
             chosen = self._choose(message, queue_id, selector, arg)
         return self._began(self._store_half(message, chosen, self._group, self._number), message)
 
-    def _began(self, half: S, message: Message) -> LocalTransaction[S]:
+    def _began(self, half: H, message: Message) -> LocalTransaction[H]:
         """Returns the local transaction of a half message that was stored. It runs here until `_ended`."""
         local = LocalTransaction(self._group, half, message)
         if self._warns_of_checks:
@@ -496,11 +497,11 @@ class TransactionProducer(Producer):
             extra={"group": self._group},
         )
 
-    def _finish(self, local: LocalTransaction[SentMessage]) -> None:
+    def _finish(self, local: LocalTransaction[Half]) -> None:
         """Ends the transaction as its local transaction answered. A failure is logged, and a check settles it."""
         if local.wanted is not _UNKNOWN:
             try:
-                self._end_half(local.half, commit=local.wanted is _COMMIT, producer_group=self._group)
+                self._end(local.half, local.wanted, self._group)
             except TxStoreError as error:
                 local.end_failed(error)
             else:
@@ -522,7 +523,7 @@ class TransactionProducer(Producer):
             _log.warning("the end of a local transaction could not be noted", extra=fields)
 
 
-class Transaction(TransactionBlock[SentMessage]):
+class Transaction(TransactionBlock[Half]):
     """A transaction as a block: `with producer.transaction(message) as tx`.
 
     Entering stores the half message and raises as `send_in_transaction` does. Leaving commits, unless the transaction
@@ -577,7 +578,7 @@ class Transaction(TransactionBlock[SentMessage]):
         local = self._begun
         local.wanted = state
         try:
-            self._producer._broker.end_transaction(local.half, state, producer_group=self._producer.group)
+            self._producer._end(local.half, state, self._producer.group)
         except BaseException:
             if self._left:
                 self._producer._ended(local)

@@ -28,6 +28,7 @@ from txstore.errors import (
 from txstore.interface import ConsumerMember, ProducerMember, Pull
 from txstore.listener import AnyChecker, AnyListener, parse_answer
 from txstore.message import (
+    Half,
     HalfMessage,
     LocalTransactionState,
     SentMessage,
@@ -504,12 +505,11 @@ class FakeBroker(ConsumerGroups):
             )
         return self._decide(half, state)
 
-    def end_half(self, half: SentMessage, /, *, commit: bool, producer_group: str | None = None) -> FakeEnd:
+    def end(self, half: Half, state: LocalTransactionState, producer_group: str, /) -> FakeEnd:
         """Commits or rolls back the transaction of a half message, for a producer."""
-        state = LocalTransactionState.COMMIT if commit else LocalTransactionState.ROLLBACK
         return self.end_transaction(half, state, producer_group=producer_group)
 
-    def local_transaction_ended(self, half: SentMessage, /) -> None:
+    def local_transaction_ended(self, half: Half, /) -> None:
         """Lets `run_checks` ask about a transaction whose local transaction has ended."""
         if 0 <= half.queue_offset < len(self._halves):
             self._halves[half.queue_offset].running = False

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from txstore._native import EndResult, SendResult, Store, StoredMessage, TransactionRow, WaitingHalf
 from txstore.errors import InvalidOptionError, MessageNotFoundError, OffsetTooOldError, TransactionNotFoundError
 from txstore.message import (
+    Half,
     HalfMessage,
     LocalTransactionState,
     SentMessage,
@@ -232,34 +233,35 @@ class Transactions:
             raise InvalidOptionError(
                 f"state must be LocalTransactionState.COMMIT or ROLLBACK, got {state}", option="state"
             )
-        if isinstance(transaction, str):
-            transaction_id: str | None = transaction
-            half_queue_offset, physical_offset = self._newest(transaction)
-        else:
-            # Both offsets identify the half exactly; its id would only be compared.
-            transaction_id = None
-            half_queue_offset, physical_offset = transaction.queue_offset, transaction.physical_offset
-        commit = state is _COMMIT
+        if not isinstance(transaction, str):
+            return self.end_half(transaction, state, producer_group)
+        half_queue_offset, physical_offset = self._newest(transaction)
+        return self._store.end_transaction(
+            half_queue_offset,
+            physical_offset,
+            commit=state is _COMMIT,
+            transaction_id=transaction,
+            producer_group=producer_group,
+            by_hand=producer_group is None,
+        )
+
+    def end_half(self, half: Half, state: LocalTransactionState, producer_group: str | None, /) -> EndResult:
+        """Commits or rolls back (COMMIT, ROLLBACK) the transaction of a half message. Raises as `end` does."""
+        commit, by_hand = state is _COMMIT, producer_group is None
         try:
+            # Both offsets identify the half exactly; its id would only be compared.
             return self._store.end_transaction(
-                half_queue_offset,
-                physical_offset,
-                commit=commit,
-                transaction_id=transaction_id,
-                producer_group=producer_group,
-                by_hand=producer_group is None,
+                half.queue_offset, half.physical_offset, commit=commit, producer_group=producer_group, by_hand=by_hand
             )
         except TransactionNotFoundError:
-            if isinstance(transaction, str):
-                raise
             # If retention removed the half, the records that remain are found by its id alone.
             return self._store.end_transaction(
-                half_queue_offset,
-                physical_offset,
+                half.queue_offset,
+                half.physical_offset,
                 commit=commit,
-                transaction_id=transaction_id_of(transaction),
+                transaction_id=transaction_id_of(half),
                 producer_group=producer_group,
-                by_hand=producer_group is None,
+                by_hand=by_hand,
             )
 
     def discard(self, transaction: str | SentMessage) -> EndResult:

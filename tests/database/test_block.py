@@ -237,7 +237,7 @@ def test_a_message_whose_end_fails_is_committed_by_a_check(
     async def pay() -> Any:
         async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
             await kind.order(session, 1, tx.transaction_id)
-            monkeypatch.setattr(broker, "end_transaction", full)
+            monkeypatch.setattr(producer, "_end", full)
         return tx
 
     assert "full" in run(pay()).error
@@ -308,7 +308,7 @@ def test_a_resumed_transaction_is_answered_by_its_row(
         async with kind.session() as session:
             with monkeypatch.context() as patch:
                 async with begin(producer, Message("t", b"x"), session) as tx:
-                    patch.setattr(broker, "end_transaction", full)
+                    patch.setattr(producer, "_end", full)
             return tx
 
     name = run(pay()).transaction_id

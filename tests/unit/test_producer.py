@@ -171,7 +171,7 @@ def test_a_result_raises_what_left_its_transaction_to_a_check(monkeypatch: pytes
     def full(*arguments: object, **options: object) -> None:
         raise DiskFullError("the disk is full")
 
-    monkeypatch.setattr(producer, "_end_half", full)
+    monkeypatch.setattr(producer, "_end", full)
     unsaid = producer.send_in_transaction(message, executer=lambda message, arg: LocalTransactionState.COMMIT)
     with pytest.raises(DiskFullError):
         unsaid.raise_for_error()

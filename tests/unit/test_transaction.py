@@ -154,8 +154,7 @@ def test_an_end_that_fails_is_told_and_left_to_a_check(broker: EmbeddedBroker, m
     def full(*args: Any, **options: Any) -> Any:
         raise StoreClosedError("as if the disk were full")
 
-    monkeypatch.setattr(broker._transactions, "end", full)
-    monkeypatch.setattr(broker, "end_half", full)
+    monkeypatch.setattr(broker, "end", full)
     producer = broker.transaction_producer("g")
     sent = producer.send_in_transaction(Message("t", b"x"), executer=lambda message, arg: COMMIT)
     assert sent.local_transaction_state is COMMIT

@@ -28,6 +28,7 @@ from txstore.interface import ConsumerMember, ProducerMember, Pull
 from txstore.listener import AnyChecker, AnyListener
 from txstore.message import (
     ConsumeFromWhere,
+    Half,
     LocalTransactionState,
     MessageModel,
     ReceivedMessage,
@@ -126,7 +127,7 @@ class RemoteBroker:
         self._closed = False
         self._pullers: weakref.WeakValueDictionary[int, Puller] = weakref.WeakValueDictionary()
         self._finalizer = weakref.finalize(self, _disconnect, session, loop, self._process, stop)
-        self.local_transaction_ended: Callable[[SentMessage], None] = session.sending.local_transaction_ended
+        self.local_transaction_ended: Callable[[Half], None] = session.sending.local_transaction_ended
         self.share_of: Callable[[ConsumerMember, str], Sequence[int]] = session.rebalance.share_of
 
     @classmethod
@@ -278,10 +279,9 @@ class RemoteBroker:
         """
         return self._run(self._session.sending.end(transaction, state, producer_group))
 
-    def end_half(self, half: SentMessage, /, *, commit: bool, producer_group: str | None = None) -> RemoteEnd:
+    def end(self, half: Half, state: LocalTransactionState, producer_group: str, /) -> RemoteEnd:
         """Commits or rolls back the transaction of a half message, for a producer."""
-        state = LocalTransactionState.COMMIT if commit else LocalTransactionState.ROLLBACK
-        return self.end_transaction(half, state, producer_group=producer_group)
+        return self._run(self._session.sending.end(half, state, producer_group))
 
     def write_queues(self, topic: str) -> Sequence[int]:
         """Returns the topic's writable queues, also for a topic that the first send creates.

@@ -34,7 +34,7 @@ from txstore.errors import (
     TxStoreError,
     WrongGroupError,
 )
-from txstore.message import LocalTransactionState, SendStatus, SentMessage, transaction_id_of
+from txstore.message import Half, LocalTransactionState, SendStatus, SentMessage, transaction_id_of
 from txstore.remoting.client import Client
 from txstore.remoting.codes import RequestCode, ResponseCode, refusal
 from txstore.remoting.connection import Connection
@@ -315,7 +315,7 @@ class Sending:
             begun = self._begun.get(transaction_id)
             return begun is None or begun.sent.queue_offset != half_queue_offset
 
-    def local_transaction_ended(self, half: SentMessage, /) -> None:
+    def local_transaction_ended(self, half: Half, /) -> None:
         """Lets the producer's checker answer checks of this transaction from now on. Thread-safe."""
         with self._lock:
             self._running.discard(transaction_id_of(half))
