@@ -80,8 +80,8 @@ def spark_task_peak_bytes(store: Path) -> int:
 
 
 def _read_as_a_task(store: str) -> None:
-    from txstore.spark.datasource import LogRange, read_range
     from txstore.spark.options import ReadOptions
+    from txstore.spark.ranges import LogRange, read_range
     from txstore.spark.schema import arrow_schema, spark_schema
 
     options = ReadOptions.of({"path": store})

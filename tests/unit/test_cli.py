@@ -20,7 +20,7 @@ from tests.unit.conftest import Run, facts
 from txstore import errors
 from txstore._native import Message, Store
 from txstore.cli import output
-from txstore.cli.main import exit_code
+from txstore.cli.exit_codes import exit_code
 from txstore.cli.progress import Progress
 
 

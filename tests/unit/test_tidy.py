@@ -156,6 +156,27 @@ def remoting_imports(files: dict[str, str]) -> dict[str, set[str]]:
     return imports
 
 
+def package_imports(files: dict[str, str]) -> dict[str, set[str]]:
+    """The modules of the package that each of them imports, also for types only. `files`: paths and texts."""
+    names = {path: path.removeprefix("python/").removesuffix(".py").replace("/", ".") for path in files}
+    modules = {name.removesuffix(".__init__"): path for path, name in names.items()} | {"txstore._native": ""}
+    imports: dict[str, set[str]] = {}
+    for path, name in names.items():
+        package = name.split(".")[:-1]
+        found: set[str] = set()
+        for node in ast.walk(ast.parse(files[path])):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = package[: len(package) - node.level + 1] if node.level else []
+                full = ".".join([*base, *([node.module] if node.module else [])])
+                inside = {f"{full}.{alias.name}" for alias in node.names}
+                found |= inside & modules.keys() if inside <= modules.keys() else {full, *inside}
+        module = name.removesuffix(".__init__")
+        imports[module] = (found & modules.keys()) - {module}
+    return imports
+
+
 def circle_in(imports: dict[str, set[str]]) -> list[str]:
     """Files that import each other in a circle; empty if there is none."""
     try:
@@ -441,6 +462,34 @@ def test_a_circle_in_remoting_is_seen() -> None:
     }
     assert set(circle_in(remoting_imports(sources))) == {"server", "send", "service"}
     assert circle_in(remoting_imports(sources | {"rust/src/remoting/service.rs": "// super::server\n"})) == []
+
+
+def test_no_modules_of_the_package_import_each_other_in_a_circle() -> None:
+    imports = package_imports({path: (ROOT / path).read_text() for path in tracked() if is_package(path)})
+    assert "txstore.interface" in imports["txstore.producer"]
+    assert circle_in(imports) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import txstore.spark.stream",
+        "from txstore.spark import stream",
+        "from txstore.spark.stream import Reader",
+        "from .stream import Reader",
+        "def f():\n    from txstore.spark.stream import Reader",
+        "if TYPE_CHECKING:\n    from txstore.spark.stream import Reader",
+    ],
+)
+def test_a_circle_in_the_package_is_seen(text: str) -> None:
+    sources = {
+        "python/txstore/spark/__init__.py": "",
+        "python/txstore/spark/stream.py": "from txstore.spark.source import plan",
+        "python/txstore/spark/source.py": text,
+    }
+    assert set(circle_in(package_imports(sources))) == {"txstore.spark.source", "txstore.spark.stream"}
+    sources["python/txstore/spark/stream.py"] = "from txstore import _native"
+    assert circle_in(package_imports(sources)) == []
 
 
 def test_there_is_something_to_hold() -> None:

@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from txstore import __version__, errors
-from txstore.cli.main import exit_code
+from txstore.cli.exit_codes import exit_code
 from txstore.cli.output import paint
 
 __all__ = ["run"]

@@ -17,7 +17,7 @@ import typer
 from txstore import ConsumeFromWhere, QueueLag, errors
 from txstore.cli.agreement import Yes, agreed, is_asked
 from txstore.cli.arguments import AsJson, GroupName, StorePath, TopicName, moment, noun
-from txstore.cli.main import EXIT_FINDING, EXIT_OK
+from txstore.cli.exit_codes import EXIT_FINDING, EXIT_OK
 from txstore.cli.opening import reading_broker, writing_broker
 from txstore.cli.output import print_facts, print_json, print_table
 

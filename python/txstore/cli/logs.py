@@ -24,7 +24,7 @@ import typer
 
 from txstore import errors
 from txstore._native import log_panics_as_json
-from txstore.cli.main import exit_code
+from txstore.cli.exit_codes import exit_code
 from txstore.cli.output import printable
 
 __all__ = ["errors_logged", "log_to_stderr", "usage_errors_logged"]

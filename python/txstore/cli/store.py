@@ -20,7 +20,7 @@ from txstore.cli import verify
 from txstore.cli.agreement import Yes, agreed
 from txstore.cli.arguments import AsJson, StorePath, noun
 from txstore.cli.deep import Depth, look
-from txstore.cli.main import EXIT_DAMAGED, EXIT_FINDING, EXIT_OK
+from txstore.cli.exit_codes import EXIT_DAMAGED, EXIT_FINDING, EXIT_OK
 from txstore.cli.opening import reading, writing
 from txstore.cli.output import age, paint, print_facts, print_json, print_table, size
 from txstore.cli.records import record_facts, scan

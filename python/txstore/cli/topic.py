@@ -16,7 +16,7 @@ from txstore import TopicDescription
 from txstore._native import is_system_topic
 from txstore.cli.agreement import Yes, agreed
 from txstore.cli.arguments import AsJson, StorePath, TopicName, noun
-from txstore.cli.main import EXIT_FINDING, EXIT_OK
+from txstore.cli.exit_codes import EXIT_FINDING, EXIT_OK
 from txstore.cli.opening import reading_broker, writing_broker
 from txstore.cli.output import print_facts, print_json, print_table
 

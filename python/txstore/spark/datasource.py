@@ -5,13 +5,12 @@ Out:    partitions, each a range between two records; in the task, Arrow batches
 Always: only options and numbers are pickled. The driver plans, the tasks open the files. Filters are never pushed down
         (Spark 4.3 keeps one that was pushed for another query of the same DataFrame), so options choose topics, ranges
         and columns.
-Not here: the offsets of streams (`stream.py`).
+Not here: reading a range (`ranges.py`), the offsets of streams (`stream.py`).
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,27 +20,13 @@ from pyspark.sql.types import StructType
 from txstore import _native
 from txstore.errors import InvalidOptionError
 from txstore.spark.options import LATEST, ReadOptions
+from txstore.spark.ranges import LogRange, plan, read_range
 from txstore.spark.schema import arrow_schema, spark_schema
 
 if TYPE_CHECKING:
     from txstore.spark.stream import TxStoreStreamReader
 
-__all__ = ["LogRange", "TxStoreDataSource", "TxStoreReader", "plan", "read_range"]
-
-_log = logging.getLogger("txstore.spark")
-
-# A task costs as much as 100 MB of narrow columns, so it gets several times that. Whole records take thrice as long.
-_PARTITION_BYTES = 256 << 20
-_NARROW_PARTITION_BYTES = 768 << 20
-
-
-class LogRange(InputPartition):
-    """The records that begin in a range of the log, in bytes. The end is excluded."""
-
-    def __init__(self, start: int, end: int) -> None:
-        super().__init__((start, end))
-        self.start: int = start
-        self.end: int = end
+__all__ = ["TxStoreDataSource", "TxStoreReader"]
 
 
 class TxStoreDataSource(DataSource):
@@ -126,39 +111,3 @@ def _range(options: ReadOptions, first: int, visible: int) -> tuple[int, int]:
         )
     begin = first if start is None else _native.log_boundary(options.path, max(start, first))
     return begin, max(begin, visible if end is None else _native.log_boundary(options.path, end))
-
-
-def plan(options: ReadOptions, schema: pa.Schema, start: int, end: int) -> Sequence[LogRange]:
-    """Returns even ranges between records, of at most `maxPartitionBytes` each, at least `minPartitions` of them."""
-    usual = _PARTITION_BYTES if "body" in schema.names else _NARROW_PARTITION_BYTES
-    parts = max(-(-(end - start) // (options.partition_bytes_max or usual)), options.partitions_min or 1)
-    return [LogRange(*cut) for cut in _native.log_cut(options.path, start, end, parts)] if end > start else []
-
-
-def read_range(options: ReadOptions, schema: pa.Schema, partition: LogRange) -> Iterator[pa.RecordBatch]:
-    """Yields the batches of a range between two records, with exactly Spark's schema."""
-    scan = _native.Scan(
-        options.path,
-        columns=schema.names,
-        start=partition.start,
-        end=partition.end,
-        is_cut=True,
-        **options.arguments(),
-    )
-    with pa.RecordBatchReader.from_stream(scan) as batches:
-        while True:
-            try:
-                batch = batches.read_next_batch()
-            except StopIteration:
-                break
-            except (pa.ArrowException, OSError):
-                # The engine's own error says the same, with its class and facts.
-                scan.raise_failure()
-                raise
-            if batch.num_rows:
-                yield batch if batch.schema.equals(schema) else batch.cast(schema)
-    if scan.bad_records or scan.lost_bytes:
-        _log.warning(
-            "%s, %d to %d: skipped %d bad records (%d bytes), and %d bytes that retention removed",
-            options.path, partition.start, partition.end, scan.bad_records, scan.bad_bytes, scan.lost_bytes,
-        )  # fmt: skip

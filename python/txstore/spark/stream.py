@@ -5,7 +5,7 @@ Out:    the next offset, and ranges for tasks.
 Always: an offset is one physical offset where a record begins, with the mark of the store that was read up to it,
         `{"v": 2, "phy": 1024, "store": …, "last": …}`. One number is enough, because the log is totally ordered. The
         rows between two offsets are the same whenever they are read.
-Not here: rows (`datasource.py`), telling stores apart (`identity.py`).
+Not here: rows (`ranges.py`), telling stores apart (`identity.py`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pyspark.sql.types import StructType
 
 from txstore import _native
 from txstore.errors import InvalidOptionError, OffsetTooOldError, StoreCorruptError
-from txstore.spark.datasource import LogRange, plan, read_range
 from txstore.spark.identity import Keeper, Mark
 from txstore.spark.options import LATEST, ReadOptions
+from txstore.spark.ranges import LogRange, plan, read_range
 from txstore.spark.schema import arrow_schema
 
 if TYPE_CHECKING:

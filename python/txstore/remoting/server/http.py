@@ -11,13 +11,10 @@ import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from txstore.errors import InvalidOptionError, StoreIOError, TxStoreError
-from txstore.remoting.server.metrics import exporter
-
-if TYPE_CHECKING:
-    from txstore.remoting.server.server import Server
+from txstore.remoting.server.metrics import MeasuredServer, exporter
 
 __all__ = ["HttpServer"]
 
@@ -32,7 +29,7 @@ class HttpServer:
     Raises InvalidOptionError for an invalid address, StoreIOError if it cannot listen there.
     """
 
-    def __init__(self, server: "Server", address: str) -> None:
+    def __init__(self, server: MeasuredServer, address: str) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isascii() or not port.isdigit():
             raise InvalidOptionError(
@@ -58,7 +55,7 @@ class _Listener(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, host: str, port: int, server: "Server") -> None:
+    def __init__(self, host: str, port: int, server: MeasuredServer) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.failure: Callable[[], TxStoreError | None] = server.failure
         self.metrics_text = exporter(server)

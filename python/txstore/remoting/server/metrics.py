@@ -7,15 +7,14 @@ Always: RocketMQ 5's names and labels if it has the metric. The number of label 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from txstore._native import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_GROUP_PREFIX, is_system_topic
-from txstore.errors import DiskFullError, StorePoisonedError
+from txstore._native import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_GROUP_PREFIX, RemotingServer, is_system_topic
+from txstore.broker import EmbeddedBroker
+from txstore.errors import DiskFullError, StorePoisonedError, TxStoreError
+from txstore.remoting.server.clients import Clients
 
-if TYPE_CHECKING:
-    from txstore.remoting.server.server import Server
-
-__all__ = ["exporter"]
+__all__ = ["MeasuredServer", "exporter"]
 
 Rows = Iterable[tuple[Sequence[str], float]]
 
@@ -64,7 +63,20 @@ _CHECKS = {
 }
 
 
-def exporter(server: "Server") -> Callable[[], bytes] | None:
+class MeasuredServer(Protocol):
+    """The part of a `Server` that health and metrics are read from."""
+
+    @property
+    def broker(self) -> EmbeddedBroker: ...
+    @property
+    def clients(self) -> Clients: ...
+    @property
+    def native(self) -> RemotingServer: ...
+    def counters(self) -> dict[str, int]: ...
+    def failure(self) -> TxStoreError | None: ...
+
+
+def exporter(server: MeasuredServer) -> Callable[[], bytes] | None:
     """Returns the function that creates the text of /metrics; None if prometheus-client is not installed."""
     try:
         from prometheus_client import CollectorRegistry, generate_latest
@@ -78,7 +90,7 @@ def exporter(server: "Server") -> Callable[[], bytes] | None:
 class _Collector:
     """Collects metrics from the server, its broker and its store."""
 
-    def __init__(self, server: "Server") -> None:
+    def __init__(self, server: MeasuredServer) -> None:
         from prometheus_client import core
 
         self._families = core

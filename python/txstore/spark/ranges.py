@@ -1,0 +1,70 @@
+"""Ranges: cuts the log into ranges for Spark's tasks, and reads one.
+
+In:     options, offsets between two records.
+Out:    even ranges on the driver; in the task, Arrow batches.
+Not here: which part of the log is read (`datasource.py` for a batch, `stream.py` for a stream).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from txstore import _native
+from txstore.spark.options import ReadOptions
+
+__all__ = ["LogRange", "plan", "read_range"]
+
+_log = logging.getLogger("txstore.spark")
+
+# A task costs as much as 100 MB of narrow columns, so it gets several times that. Whole records take thrice as long.
+_PARTITION_BYTES = 256 << 20
+_NARROW_PARTITION_BYTES = 768 << 20
+
+
+class LogRange(InputPartition):
+    """The records that begin in a range of the log, in bytes. The end is excluded."""
+
+    def __init__(self, start: int, end: int) -> None:
+        super().__init__((start, end))
+        self.start: int = start
+        self.end: int = end
+
+
+def plan(options: ReadOptions, schema: pa.Schema, start: int, end: int) -> Sequence[LogRange]:
+    """Returns even ranges between records, of at most `maxPartitionBytes` each, at least `minPartitions` of them."""
+    usual = _PARTITION_BYTES if "body" in schema.names else _NARROW_PARTITION_BYTES
+    parts = max(-(-(end - start) // (options.partition_bytes_max or usual)), options.partitions_min or 1)
+    return [LogRange(*cut) for cut in _native.log_cut(options.path, start, end, parts)] if end > start else []
+
+
+def read_range(options: ReadOptions, schema: pa.Schema, partition: LogRange) -> Iterator[pa.RecordBatch]:
+    """Yields the batches of a range between two records, with exactly Spark's schema."""
+    scan = _native.Scan(
+        options.path,
+        columns=schema.names,
+        start=partition.start,
+        end=partition.end,
+        is_cut=True,
+        **options.arguments(),
+    )
+    with pa.RecordBatchReader.from_stream(scan) as batches:
+        while True:
+            try:
+                batch = batches.read_next_batch()
+            except StopIteration:
+                break
+            except (pa.ArrowException, OSError):
+                # The engine's own error says the same, with its class and facts.
+                scan.raise_failure()
+                raise
+            if batch.num_rows:
+                yield batch if batch.schema.equals(schema) else batch.cast(schema)
+    if scan.bad_records or scan.lost_bytes:
+        _log.warning(
+            "%s, %d to %d: skipped %d bad records (%d bytes), and %d bytes that retention removed",
+            options.path, partition.start, partition.end, scan.bad_records, scan.bad_bytes, scan.lost_bytes,
+        )  # fmt: skip
