@@ -805,6 +805,12 @@ def log_panics_as_json() -> None:
     For programs, not for libraries: a process has only one panic hook.
     """
 
+def allow_end_again(transaction_id: str, outcome: str, wanted: str) -> None:
+    """Raises AlreadyEndedError if a transaction has ended with another outcome than an end wants.
+
+    The outcomes are those of AlreadyEndedError.
+    """
+
 def unique_id() -> str:
     """Returns a new unique id as RocketMQ's clients create it: 32 upper-case hex digits."""
 

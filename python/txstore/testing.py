@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
-from txstore._native import HALF_TOPIC, RETRY_PREFIX, Message, delay_level_ms, unique_id
+from txstore._native import HALF_TOPIC, RETRY_PREFIX, Message, allow_end_again, delay_level_ms, unique_id
 from txstore.consumer import ConsumerGroups
 from txstore.consumer_progress import ConsumerProgress
 from txstore.errors import (
-    AlreadyEndedError,
     InvalidMessageError,
     InvalidNameError,
     InvalidOptionError,
@@ -423,11 +422,10 @@ class FakeBroker(ConsumerGroups):
     def discard(self, transaction_id: str) -> FakeEnd:
         """Discards a pending transaction. Raises TransactionNotFoundError, AlreadyEndedError."""
         half = self._find(transaction_id)
-        if half.state not in (TransactionState.PENDING, TransactionState.DISCARDED):
-            raise _ended(half)
-        already = half.state is TransactionState.DISCARDED
+        if already := self._has_ended(half, TransactionState.DISCARDED):
+            return already
         half.state = TransactionState.DISCARDED
-        return FakeEnd(half.state.value, already)
+        return FakeEnd(half.state.value, False)
 
     def close(self) -> None:
         """Closes the broker. Idempotent."""
@@ -587,13 +585,18 @@ class FakeBroker(ConsumerGroups):
                 return half
         raise TransactionNotFoundError(f"unknown transaction {transaction_id}")
 
+    def _has_ended(self, half: _Half, wanted: TransactionState) -> FakeEnd | None:
+        """Returns the result of an end that repeats an earlier one; None for a pending transaction."""
+        if half.state is TransactionState.PENDING:
+            return None
+        allow_end_again(half.stored.message_id, half.state.value, wanted.value)
+        return FakeEnd(wanted.value, True)
+
     def _decide(self, half: _Half, state: LocalTransactionState) -> FakeEnd:
         commit = state is LocalTransactionState.COMMIT
         wanted = TransactionState.COMMITTED if commit else TransactionState.ROLLED_BACK
-        if half.state is wanted:
-            return FakeEnd(wanted.value, True)
-        if half.state is not TransactionState.PENDING:
-            raise _ended(half)
+        if already := self._has_ended(half, wanted):
+            return already
         half.state, half.running = wanted, False
         if not commit:
             return FakeEnd(wanted.value, False)
@@ -615,9 +618,3 @@ def _sent(stored: FakeMessage) -> FakeSent:
         physical_offset=stored.physical_offset,
         transaction_id=stored.transaction_id,
     )
-
-
-def _ended(half: _Half) -> AlreadyEndedError:
-    text = f"transaction {half.stored.message_id} has already ended: {half.state}"
-
-    return AlreadyEndedError(text, outcome=half.state.value)

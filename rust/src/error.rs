@@ -36,6 +36,21 @@ impl Outcome {
             Self::FinishedUnknown => "finished_unknown",
         }
     }
+
+    /// Returns the outcome with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Committed, Self::RolledBack, Self::Discarded, Self::FinishedUnknown]
+            .into_iter()
+            .find(|outcome| outcome.name() == name)
+    }
+
+    /// Compares an end with how the transaction has ended already: the same end again succeeds, another is an error.
+    pub fn allow_again(self, wanted: Self, transaction: impl FnOnce() -> String) -> Result<()> {
+        if self == wanted {
+            return Ok(());
+        }
+        Err(Error::AlreadyEnded { transaction: transaction(), outcome: self })
+    }
 }
 
 impl std::fmt::Display for Outcome {

@@ -18,6 +18,7 @@ from txstore._native import (
     TEMPLATE_TOPIC,
     Message,
     RemotingCommand,
+    allow_end_again,
     batch_body,
     properties_text,
     unique_id,
@@ -272,11 +273,9 @@ class Sending:
             raise WrongGroupError(f"transaction {name} belongs to producer group {begun.group}, not to {group}")
         if begun.in_doubt is not None:
             raise begun.in_doubt
-        if begun.state is state:
+        if begun.state is not _UNKNOWN:
+            allow_end_again(name, _OUTCOMES[begun.state], _OUTCOMES[state])
             return RemoteEnd(_OUTCOMES[state], already=True)
-        if begun.state is not LocalTransactionState.UNKNOWN:
-            outcome = _OUTCOMES[begun.state]
-            raise AlreadyEndedError(f"transaction {name} has already ended: {outcome}", outcome=outcome)
         connection = await self._client.connection(begun.sent.broker)
         fields = end_fields(begun.sent, begun.group, state)
         begun.state = state

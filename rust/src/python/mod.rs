@@ -63,7 +63,7 @@ mod _native {
     #[pymodule_export]
     use super::stored::StoredMessage;
     #[pymodule_export]
-    use super::transaction::{DueHalves, EndResult, TopicEnds, TransactionRow, WaitingHalf};
+    use super::transaction::{DueHalves, EndResult, TopicEnds, TransactionRow, WaitingHalf, allow_end_again};
     #[pymodule_export]
     use super::{delay_level_ms, java_hash_code, log_panics_as_json, unique_id};
 

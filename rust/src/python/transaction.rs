@@ -2,6 +2,8 @@
 
 use pyo3::prelude::*;
 
+use super::error::OrRaise;
+use crate::error::{Error, Outcome};
 use crate::half::scan::{Alike, Waiting};
 use crate::store::Ended;
 
@@ -139,6 +141,19 @@ impl DueHalves {
     pub(super) fn places(&self) -> impl Iterator<Item = u64> {
         self.0.halves.iter().map(|half| half.newest.queue_offset)
     }
+}
+
+/// Raises an error if a transaction has ended with another outcome than an end wants.
+#[pyfunction]
+pub(super) fn allow_end_again(py: Python<'_>, transaction_id: &str, outcome: &str, wanted: &str) -> PyResult<()> {
+    let parse = |name: &str| {
+        Outcome::from_name(name).ok_or_else(|| Error::InvalidOption {
+            option: "outcome".to_owned(),
+            what: format!("unknown outcome {name:?}"),
+        })
+    };
+    let found = parse(outcome).or_raise(py)?;
+    found.allow_again(parse(wanted).or_raise(py)?, || transaction_id.to_owned()).or_raise(py)
 }
 
 /// The result of an end.
