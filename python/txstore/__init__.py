@@ -73,7 +73,7 @@ from txstore.message import (
     TransactionState,
 )
 from txstore.producer import Producer, Transaction, TransactionProducer
-from txstore.queries import QueueRange, TopicDescription
+from txstore.queries import QueueExtent, QueueRange, TopicDescription
 from txstore.remoting import connect
 from txstore.transaction import CheckRecord, EventKind, PendingTransaction, TraceEvent, TransactionTrace
 
@@ -124,6 +124,7 @@ __all__ = [
     "PendingTransaction",
     "Producer",
     "ProtocolError",
+    "QueueExtent",
     "QueueLag",
     "QueueRange",
     "ReadOnlyError",

@@ -60,7 +60,7 @@ from txstore.message import (
 from txstore.pool import Pool, Result
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
 from txstore.producer_registry import Producers
-from txstore.queries import Queries, TopicDescription, must_be_positive, must_not_be_system_topic
+from txstore.queries import Queries, QueueExtent, TopicDescription, must_be_positive, must_not_be_system_topic
 from txstore.retention import Retention, RetentionRules, check_store_bytes_max
 from txstore.topics import Groups, Topics
 from txstore.transaction import CheckHistory, Outlook, PendingTransaction, Transactions, TransactionTrace
@@ -418,9 +418,9 @@ class EmbeddedBroker(ConsumerGroups):
         if made := self._topics.create_all_with_one_queue(map(retry_topic, groups)):
             self._notify_topics_changed(made)
 
-    def queues(self, topic: str | None = None) -> list[tuple[str, int, int, int]]:
-        """Returns (topic, queue id, first queue offset, end) of all queues in the log, or of one topic's queues."""
-        return [row for row in self._store.queues() if topic is None or row[0] == topic]
+    def queues(self, topic: str | None = None) -> list[QueueExtent]:
+        """Returns all queues in the log, also those of system topics, or one topic's queues, sorted."""
+        return [QueueExtent(*row) for row in self._store.queues() if topic is None or row[0] == topic]
 
     def write_queues(self, topic: str) -> Sequence[int]:
         """Returns the ids of writable queues; creates the topic if that is allowed. Raises InvalidNameError."""
@@ -430,7 +430,7 @@ class EmbeddedBroker(ConsumerGroups):
     def read_queues(self, topic: str) -> Sequence[int]:
         """Returns the ids of readable queues; empty for an unknown topic."""
         if self._store.read_only:  # The writer may have created queues since.
-            return [queue_id for _, queue_id, _, _ in self.queues(topic)]
+            return [queue.queue_id for queue in self.queues(topic)]
         return self._topics.read_queues(topic)
 
     # Messages

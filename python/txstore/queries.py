@@ -9,6 +9,7 @@ Not here: reading in order (`consumer`), transactions.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from txstore._native import Store, StoredMessage, is_system_topic, validate_topic
 from txstore.errors import (
@@ -20,10 +21,21 @@ from txstore.errors import (
 )
 from txstore.message import is_retry_progress, utc
 
-__all__ = ["Queries", "QueueRange", "TopicDescription", "must_be_positive", "must_not_be_system_topic"]
+__all__ = ["Queries", "QueueExtent", "QueueRange", "TopicDescription", "must_be_positive", "must_not_be_system_topic"]
 
 _SAME_ID_MAX = 8
 _BATCH = 256
+
+
+class QueueExtent(NamedTuple):
+    """What is left in one queue of the log, as `broker.queues` returns it."""
+
+    topic: str
+    queue_id: int
+    first: int
+    """Queue offset of the first message left."""
+    end: int
+    """Queue offset after the last visible message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,13 @@ def test_a_topic_that_only_the_log_knows_is_added(open_store: Any) -> None:
     assert list(broker.read_queues("orders")) == [0, 1, 2]
 
 
+def test_what_a_queue_holds_has_names(broker: EmbeddedBroker) -> None:
+    broker.create_topic("orders", 2)
+    broker.producer("p").send(Message("orders", b"x"), queue_id=1)
+    assert [(queue.queue_id, queue.first, queue.end) for queue in broker.queues("orders")] == [(1, 0, 1)]
+    assert broker.queues("orders")[0] in broker.queues()
+
+
 def test_fewer_queues_and_unknown_topics_are_refused(open_store: Any) -> None:
     broker = open_store(auto_create_topic_enable=False)
     with pytest.raises(InvalidNameError, match="create_topic"):

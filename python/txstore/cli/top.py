@@ -61,7 +61,7 @@ class Sample:
 def sample(broker: EmbeddedBroker) -> Sample:
     """Takes a sample."""
     stat = broker.stat()
-    queues = [row for row in broker.queues() if not is_system_topic(row[0])]
+    queues = [queue for queue in broker.queues() if not is_system_topic(queue.topic)]
     lag: dict[tuple[str, str], int] = {}
     acknowledged: dict[tuple[str, str], int] = {}
     for rows in broker.lag_by_group().values():
@@ -73,8 +73,8 @@ def sample(broker: EmbeddedBroker) -> Sample:
         seconds=time.monotonic(),
         log_bytes=stat.max_physical_offset - stat.min_physical_offset,
         log_end=stat.max_physical_offset,
-        messages=_sums((topic, end - first) for topic, _, first, end in queues),
-        sent=_sums((topic, end) for topic, _, _, end in queues),
+        messages=_sums((queue.topic, queue.end - queue.first) for queue in queues),
+        sent=_sums((queue.topic, queue.end) for queue in queues),
         lag=lag,
         acknowledged=acknowledged,
         pending=stat.pending_transactions,

@@ -35,10 +35,10 @@ def list_topics(
     with reading_broker(path) as broker:
         queues = {name: len(broker.describe_topic(name).read_queues) for name in broker.topics()}
         messages = dict.fromkeys(queues, 0)
-        for name, queue_id, first, end in broker.queues():
-            if every or not is_system_topic(name):
-                queues[name] = max(queues.get(name, 0), queue_id + 1)
-                messages[name] = messages.get(name, 0) + end - first
+        for queue in broker.queues():
+            if every or not is_system_topic(queue.topic):
+                queues[queue.topic] = max(queues.get(queue.topic, 0), queue.queue_id + 1)
+                messages[queue.topic] = messages.get(queue.topic, 0) + queue.end - queue.first
     rows = [{"topic": name, "queues": queues[name], "messages": messages[name]} for name in sorted(queues)]
     if as_json:
         print_json(rows)
