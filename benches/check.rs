@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use txstore::half::HalfCopy;
-use txstore::half::scan::alike;
+use txstore::half::scan::group_by_facts;
 use txstore::options::FlushDiskType;
 use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
 use txstore::units::QueueId;
@@ -42,8 +42,8 @@ fn round(store: &Store) {
     loop {
         let due = store.halves_due(256).unwrap();
         let count = due.len() as u64;
-        for alike in alike(due) {
-            store.look_again_all(alike.halves.iter().map(|half| half.newest.queue_offset), 3_600_000).unwrap();
+        for group in group_by_facts(due) {
+            store.look_again_all(group.halves.iter().map(|half| half.newest.queue_offset), 3_600_000).unwrap();
         }
         seen += count;
         if count < 256 {

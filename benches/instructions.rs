@@ -15,7 +15,7 @@ use std::process::Command;
 use tempfile::TempDir;
 use txstore::error::{Error, Result};
 use txstore::half::HalfCopy;
-use txstore::half::scan::alike;
+use txstore::half::scan::group_by_facts;
 use txstore::options::FlushDiskType;
 use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
 use txstore::units::{QueueId, QueueOffset};
@@ -126,10 +126,10 @@ fn ends(store: &Store, halves: &[HalfCopy], kind: EndKind) {
 /// Runs a round of checks over all due halves, as the broker does.
 fn round(store: &Store) {
     loop {
-        let due = alike(store.halves_due(256).unwrap());
-        for alike in &due {
-            let places = alike.halves.iter().map(|half| half.newest.queue_offset);
-            store.look_again_all(places, 3_600_000).unwrap();
+        let due = group_by_facts(store.halves_due(256).unwrap());
+        for group in &due {
+            let offsets = group.halves.iter().map(|half| half.newest.queue_offset);
+            store.look_again_all(offsets, 3_600_000).unwrap();
         }
         if due.is_empty() {
             return;

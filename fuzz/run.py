@@ -1,8 +1,8 @@
-"""Runs the fuzz targets one behind the other, shows how far they are, and sums up libFuzzer's own figures.
+"""Runs the fuzz targets one after the other, shows their progress, and sums up libFuzzer's own statistics.
 
 In: seconds (or executions) for each target, which targets, with or without AddressSanitizer. Out: how far it is, then a
 table; exit code 1 if an input broke something, which then lies in fuzz/artifacts. Always: builds first; a target that
-found something ends, the others go on. It needs cargo-fuzz, a nightly toolchain and a C++ compiler.
+found something ends, the others continue. It needs cargo-fuzz, a nightly toolchain and a C++ compiler.
 """
 
 from __future__ import annotations

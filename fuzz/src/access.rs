@@ -2,18 +2,18 @@
 
 use std::collections::HashMap;
 
-use txstore::remoting::access::{Denied, Place, admit};
+use txstore::remoting::access::{Denied, NamedOffset, admit};
 use txstore::remoting::accounts::{ACCESS_KEY, AccountOptions, Accounts, Permission, SIGNATURE, sign};
 use txstore::remoting::{Command, FrameReader};
 
 use super::Input;
 
-/// What whoever has an account may ask, whatever it may do: leaving, a subscription's form, where things are.
+/// Requests that any account may send: leaving, a subscription's form, look-ups of addresses.
 const FOR_ALL: [i32; 5] = [35, 46, 101, 105, 106];
-/// What may name a place of the log where nothing stands.
-const BY_PLACE: [i32; 2] = [33, 37];
+/// Requests that may name an offset at which the log has no record.
+const BY_OFFSET: [i32; 2] = [33, 37];
 
-/// The first byte says what stands in the log, and which way to tamper; the rest is a frame.
+/// The first byte says what the log contains and how the frame is changed; the rest is the frame.
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let how = input.byte();
@@ -26,7 +26,7 @@ pub fn run(input: &[u8]) {
         account("reads", false, Permission::SUB),
         account("operator", true, Permission::DENY),
     ]);
-    let topic_of = |_: Place| (how & 1 != 0).then(|| "orders".to_owned());
+    let topic_of = |_: NamedOffset| (how & 1 != 0).then(|| "orders".to_owned());
     let allowed = |request: &Command| admit(&accounts, request, topic_of);
     if allowed(&request) != Err(Denied::NotSigned) {
         // Who wrote this knew the secret.
@@ -40,10 +40,10 @@ pub fn run(input: &[u8]) {
         let done = allowed(&by(name));
         assert_ne!(done, Err(Denied::NotSigned));
         if name == "nothing" && done.is_ok() {
-            let nowhere = how & 1 == 0 && BY_PLACE.contains(&request.code);
+            let nowhere = how & 1 == 0 && BY_OFFSET.contains(&request.code);
             assert!(nowhere || no_consumers(&request) || FOR_ALL.contains(&request.code), "{}", request.code);
         }
-        // Whoever writes a secret where a topic's name belongs is told it again.
+        // A client that sends a secret as a topic's name gets it back in the remark.
         let said_it = input.0.windows(secret(name).len()).any(|said| said == secret(name).as_bytes());
         if let Err(Denied::NotAllowed(why)) = done {
             assert!(said_it || !why.contains(&secret(name)));

@@ -20,7 +20,7 @@ pub mod record;
 pub mod snapshot;
 pub mod store;
 
-/// An input, taken apart from its beginning; behind its end everything is 0.
+/// An input that is read from its beginning; after its end every byte is 0.
 pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -49,7 +49,7 @@ impl<'a> Input<'a> {
         taken
     }
 
-    /// Bytes behind their length.
+    /// Bytes after their length.
     pub fn text(&mut self) -> &'a [u8] {
         let length = self.byte();
         self.bytes(length.into())

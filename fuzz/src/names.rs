@@ -26,8 +26,8 @@ pub fn run(input: &[u8]) {
     if valid_path_component(text) {
         assert!(!text.contains(['/', '\0', '.']) && !text.is_empty() && text.len() <= 255);
     }
-    if let Some((host, place)) = parse_offset_message_id(text) {
-        assert_eq!(offset_message_id(host, place), text.to_ascii_uppercase());
+    if let Some((host, offset)) = parse_offset_message_id(text) {
+        assert_eq!(offset_message_id(host, offset), text.to_ascii_uppercase());
     }
     let naive = text.encode_utf16().fold(0_i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(unit.into()));
     assert_eq!(java::hash_code(text), naive);

@@ -29,9 +29,9 @@ pub fn run(input: &[u8]) {
     }
     let files = QueueFiles::new(Arc::new(memory), FILE_SIZE as u64, false);
     let topic: Arc<str> = "orders".into();
-    for room in files.list().unwrap() {
-        assert_eq!((room.first, room.room % FILE_ENTRIES), (start, 0));
-        for entry in room.first..room.room {
+    for extent in files.list().unwrap() {
+        assert_eq!((extent.first, extent.end % FILE_ENTRIES), (start, 0));
+        for entry in extent.first..extent.end {
             let bytes = files.read(&topic, QUEUE, entry, 1).unwrap();
             let from = (entry - start) as usize * ENTRY_SIZE;
             assert!(bytes.starts_with(stored.get(from..stored.len().min(from + ENTRY_SIZE)).unwrap_or_default()));
@@ -52,6 +52,6 @@ fn writes_and_cuts(files: &QueueFiles, topic: &Arc<str>, at: u64, stored: &[u8])
     assert!(files.holds(&block).unwrap());
     files.sync(topic, QUEUE, at, at + (whole / ENTRY_SIZE) as u64).unwrap();
     files.cut(topic, QUEUE, at).unwrap();
-    let behind = files.read(topic, QUEUE, at, 1).unwrap();
-    assert!(behind.iter().all(|byte| *byte == 0), "what was cut is gone");
+    let after = files.read(topic, QUEUE, at, 1).unwrap();
+    assert!(after.iter().all(|byte| *byte == 0), "what was cut is gone");
 }

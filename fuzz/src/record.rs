@@ -2,13 +2,13 @@
 
 use txstore::record::decode::{RecordCrc, Scanned, Verify, decode};
 use txstore::record::encode::encode;
-use txstore::record::{Draft, Place, RecordView, Version};
+use txstore::record::{Draft, Position, RecordView, Version};
 use txstore::units::PhysicalOffset;
 
 use super::Input;
 
-/// The physical offset stands here in a record.
-const PLACE_AT: usize = 28;
+/// The position of the physical offset in a record.
+const PHYSICAL_OFFSET_AT: usize = 28;
 /// Topics up to this length are written as V1.
 const TOPIC_V1_MAX: usize = 127;
 
@@ -23,8 +23,10 @@ pub fn run(input: &[u8]) {
         _ => RecordCrc::Required,
     };
     let verify = Verify { body_crc: flags & 4 != 0, record_crc };
-    // Mostly the record stands where it says, or nothing would be found behind that check.
-    let says = bytes.get(PLACE_AT..PLACE_AT + 8).map_or(0, |says| u64::from_be_bytes(says.try_into().unwrap()));
+    // The record is usually at the offset that it states; otherwise no check after that one would run.
+    let says = bytes
+        .get(PHYSICAL_OFFSET_AT..PHYSICAL_OFFSET_AT + 8)
+        .map_or(0, |says| u64::from_be_bytes(says.try_into().unwrap()));
     let at = PhysicalOffset(if flags & 8 == 0 { says } else { 0 });
     match decode(bytes, at, verify) {
         Ok(Scanned::Record(view)) => holds(&view, bytes, at),
@@ -38,9 +40,10 @@ fn holds(view: &RecordView<'_>, bytes: &[u8], at: PhysicalOffset) {
     assert_eq!(view.physical_offset, at);
     let _ = (view.message_id(), view.offset_message_id(), view.transaction_type());
     let draft = draft(view);
-    let place = Place { physical_offset: at, queue_offset: view.queue_offset, store_timestamp: view.store_timestamp };
+    let position =
+        Position { physical_offset: at, queue_offset: view.queue_offset, store_timestamp: view.store_timestamp };
     let mut plain = Vec::new();
-    encode(&draft, place, false, &mut plain).unwrap();
+    encode(&draft, position, false, &mut plain).unwrap();
     let again = record(&plain, at, RecordCrc::Ignore);
     assert_eq!(texts(&again), texts(view));
     // Written by the same rules, it is the same bytes: a queue offset of a record without an entry is not kept.
@@ -51,7 +54,7 @@ fn holds(view: &RecordView<'_>, bytes: &[u8], at: PhysicalOffset) {
     }
     // With a CRC its bytes are guarded, each of them.
     let mut guarded = Vec::new();
-    if encode(&draft, place, true, &mut guarded).is_ok() {
+    if encode(&draft, position, true, &mut guarded).is_ok() {
         record(&guarded, at, RecordCrc::Required);
         let flipped = (view.body_crc as usize) % guarded.len();
         guarded[flipped] ^= 1;

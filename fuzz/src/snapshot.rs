@@ -23,7 +23,7 @@ pub fn run(input: &[u8]) {
     assert_eq!((again.position, again.anchor, &again.index), (found.position, found.anchor, &found.index));
     assert_eq!((again.table.len(), again.queues.len()), (found.table.len(), found.queues.len()));
     assert_eq!(again.table.decided, found.table.decided);
-    assert_eq!(again.encode(&again.table.freeze(), 0), encoded, "encoded twice alike");
+    assert_eq!(again.encode(&again.table.freeze(), 0), encoded, "the second encoding equals the first");
 }
 
 fn empty() -> Snapshot {

@@ -58,7 +58,7 @@ pub fn run(input: &[u8]) {
     let before = files(&memory);
     let reader = look(&memory, true);
     assert_eq!(files(&memory), before, "a reader writes nothing");
-    let writer = go_on(&memory, plan);
+    let writer = continue_in(&memory, plan);
     if let (Some(reader), Some(writer)) = (reader, writer) {
         assert_eq!(reader, writer, "a reader and a writer find the same");
     }
@@ -101,7 +101,7 @@ fn look(memory: &Memory, read_only: bool) -> Option<Found> {
 /// Asks everything; what is damaged may say so, nothing may panic or run without end.
 fn found(store: &Store) -> Found {
     let report = store.open_report().clone();
-    let stat = store.stat().expect("an open store has figures");
+    let stat = store.stat().expect("an open store has statistics");
     let _ = store.scan(PhysicalOffset(stat.min_physical_offset), 1_000);
     for (topic, queue_id, first, end) in store.queues().unwrap_or_default() {
         assert!(first <= end);
@@ -122,18 +122,18 @@ fn found(store: &Store) -> Found {
 }
 
 fn pending(store: &Store) -> Vec<(u64, u64)> {
-    let waiting = store.halves_waiting(None, usize::MAX).expect("an open store knows what pends");
+    let waiting = store.halves_waiting(None, usize::MAX).expect("an open store knows its pending transactions");
     waiting.into_iter().map(|waiting| (waiting.newest.queue_offset, waiting.newest.physical_offset)).collect()
 }
 
-/// Outcomes by the place of the first half; none where a record behind the first ones is bad.
+/// Outcomes by the physical offset of the first half; `None` if a record after the first ones is bad.
 fn outcomes(store: &Store) -> Option<BTreeMap<u64, Option<Outcome>>> {
     let rows = store.transactions().ok()?;
     rows.into_iter().map(|row| Some((row.halves.first()?.physical_offset, row.outcome))).collect()
 }
 
 /// Opens for writing, adds a message and two transactions, ends one; closes or is killed; opens again.
-fn go_on(memory: &Memory, plan: Plan) -> Option<Found> {
+fn continue_in(memory: &Memory, plan: Plan) -> Option<Found> {
     let store = match open(memory, false) {
         Ok(store) => store,
         Err(why) => {

@@ -45,7 +45,7 @@ pub(super) fn damage(memory: &Memory, input: &mut Input<'_>) {
         let Some((path, bytes)) = names.get(usize::from(which) % names.len().max(1)) else { return };
         let made = NAMES[usize::from(which) % NAMES.len()];
         let length = bytes.len() as u64;
-        // An error (a directory where a file should be) is no damage.
+        // An error (a directory where a file should be) does not count as damage.
         let _ = match kind % 7 {
             0 | 1 => write(memory, path, at % length.max(1), input.text()),
             2 => memory.open(path, OpenMode::Write).and_then(|file| file.set_len(at % (length + 1))),

@@ -1,4 +1,4 @@
-//! A log out of an input: half, op, final, discarded and plain records in any order, placed as a writer places them.
+//! A log made from an input: half, op, final, discarded and plain records in any order, at offsets as a writer assigns them.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use txstore::config_file::replace_file;
 use txstore::half::op::fill_op_body;
 use txstore::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use txstore::record::encode::{blank, encode};
-use txstore::record::{Draft, Place, properties};
+use txstore::record::{Draft, Position, properties};
 use txstore::settings::{OwnRange, Settings};
 use txstore::storage::memory::Memory;
 use txstore::storage::{OpenMode, Storage};
@@ -67,7 +67,7 @@ pub(super) fn write_log(memory: &Memory, input: &mut Input<'_>, ours: bool, uncl
 impl Log {
     /// Five bytes say what it is.
     fn record(&mut self, input: &mut Input<'_>) {
-        let (kind, names, place, checks, shift) =
+        let (kind, names, offset, checks, shift) =
             (input.byte(), input.byte(), input.byte(), input.byte(), input.byte());
         let real_topic = TOPICS[usize::from(names & 3) % TOPICS.len()];
         let real_queue = i32::from(names >> 2 & 1);
@@ -84,8 +84,8 @@ impl Log {
         };
         let body = [names >> 6];
         let pto = match self.halves.len() {
-            0 => u64::from(place),
-            many => self.halves[usize::from(place) % many] + u64::from(place >> 7),
+            0 => u64::from(offset),
+            many => self.halves[usize::from(offset) % many] + u64::from(offset >> 7),
         };
         match kind & 7 {
             0 | 1 => {
@@ -93,7 +93,7 @@ impl Log {
                 self.push(HALF_TOPIC, 0, shift, i32::from(kind & 8) >> 1, 0, &body, &hidden(text));
             }
             2 | 3 => {
-                let named = [place & 15, checks & 15, place >> 4];
+                let named = [offset & 15, checks & 15, offset >> 4];
                 let named: Vec<u64> = named.iter().take(1 + usize::from(shift >> 6)).map(|at| u64::from(*at)).collect();
                 let mut body = String::new();
                 fill_op_body(&named, 64, &mut body);
@@ -103,7 +103,7 @@ impl Log {
             5 => self.push(DISCARD_TOPIC, 0, shift, 0, if kind & 8 == 0 { pto } else { 0 }, &body, &hidden(text)),
             6 => self.push(real_topic, real_queue, shift, i32::from(kind & 0x18) >> 1, 0, &body, &text),
             _ => {
-                let body = vec![b'x'; usize::from(place) * 8];
+                let body = vec![b'x'; usize::from(offset) * 8];
                 self.push(real_topic, real_queue, shift, 0, 0, &body, &text);
             }
         }
@@ -136,22 +136,22 @@ impl Log {
         };
         *next = queue_offset + 1;
         let mut bytes = Vec::new();
-        let place = |at: usize, bytes: &mut Vec<u8>| {
+        let put = |at: usize, bytes: &mut Vec<u8>| {
             bytes.clear();
-            let place = Place {
+            let position = Position {
                 physical_offset: PhysicalOffset(at as u64),
                 queue_offset: QueueOffset(queue_offset),
                 store_timestamp: TimestampMs(BEGAN_MS + at as i64),
             };
-            encode(&draft, place, self.with_crc, bytes).unwrap();
+            encode(&draft, position, self.with_crc, bytes).unwrap();
         };
-        place(self.bytes.len(), &mut bytes);
+        put(self.bytes.len(), &mut bytes);
         let left = FILE_SIZE as usize - self.bytes.len() % FILE_SIZE as usize;
         if bytes.len() + 8 > left {
             let mut rest = blank(left as u32).to_vec();
             rest.resize(left, 0);
             self.bytes.extend_from_slice(&rest);
-            place(self.bytes.len(), &mut bytes);
+            put(self.bytes.len(), &mut bytes);
         }
         if self.bytes.len() + bytes.len() < (FILES_MAX * FILE_SIZE) as usize {
             self.bytes.extend_from_slice(&bytes);

@@ -1363,10 +1363,10 @@ def encode_request(
 ) -> bytes:
     """Returns a request's frame with a JSON header. Raises InvalidMessageError if it exceeds the protocol's limits."""
 
-def decode_records(data: bytes, *, in_hand: bool = False) -> list[StoredMessage]:
+def decode_records(data: bytes, *, unacknowledged: bool = False) -> list[StoredMessage]:
     """Decodes the concatenated records of a response. Raises ProtocolError.
 
-    `in_hand`: the messages are for a consumer, so `retry` can be called on them.
+    `unacknowledged`: the messages are for a consumer, so `retry` can be called on them.
     """
 
 def properties_text(message: Message, unique_id: str, more: Sequence[tuple[str, str]]) -> str:

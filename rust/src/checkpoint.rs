@@ -2,7 +2,7 @@
 //!
 //! In:     times and offsets that are lower bounds over every synced file.
 //! Out:    the file `checkpoint`, which brokers rely on.
-//! Always: written in place and synced before `store` returns.
+//! Always: overwritten and synced before `store` returns.
 //! Not here: what the bounds are.
 //!
 //! | bytes  | field                          |
@@ -57,7 +57,7 @@ impl Checkpoint {
         }))
     }
 
-    /// Writes the file in place, and syncs it.
+    /// Overwrites the file and syncs it.
     pub fn store(storage: &dyn Storage, checkpoint: &Self) -> Result<()> {
         let is_new = storage.len(PATH)?.is_none();
         let file = storage.open(PATH, OpenMode::Create)?;
@@ -70,8 +70,8 @@ impl Checkpoint {
         let fields =
             [self.physic_ms, self.logics_ms, self.index_ms, self.master_flushed_offset, self.confirm_physical_offset];
         let mut bytes = [0; FILE_BYTES];
-        for (place, field) in bytes.as_chunks_mut::<FIELD_BYTES>().0.iter_mut().zip(fields) {
-            *place = field.to_be_bytes();
+        for (slot, field) in bytes.as_chunks_mut::<FIELD_BYTES>().0.iter_mut().zip(fields) {
+            *slot = field.to_be_bytes();
         }
         bytes
     }

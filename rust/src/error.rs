@@ -121,10 +121,10 @@ pub enum Error {
         what: String,
     },
     /// The offset was removed by retention.
-    #[error("retention removed offset {requested} of {place}\nhint: the first remaining offset is {minimum}")]
+    #[error("retention removed offset {requested} of {of}\nhint: the first remaining offset is {minimum}")]
     OffsetTooOld {
         /// `TOPIC/QUEUE_ID` or the commit log.
-        place: String,
+        of: String,
         /// The offset asked for.
         requested: u64,
         /// The lowest remaining offset.

@@ -24,16 +24,16 @@ pub fn log_as_json() {
 
 fn line(info: &PanicHookInfo<'_>, now: TimestampMs) -> String {
     let text = info.payload_as_str().unwrap_or("no text");
-    let place = info.location().map(ToString::to_string);
-    let told = json!({
+    let location = info.location().map(ToString::to_string);
+    let entry = json!({
         "time": time_text(now),
         "level": "critical",
         "logger": "txstore.engine",
         "message": format!("a panic in the engine, which is a bug: {text}"),
-        "place": place,
+        "location": location,
         "thread_name": std::thread::current().name(),
     });
-    format!("{told}\n")
+    format!("{entry}\n")
 }
 
 /// Formats a time as `2026-01-31T12:00:00.000Z`.
@@ -64,13 +64,13 @@ mod tests {
         let this = std::env::current_exe().unwrap();
         let name = "panics::tests::panics_in_a_thread";
         let ended = Command::new(this).args([name, "--exact", "--ignored", "--nocapture"]).output().unwrap();
-        let told = String::from_utf8(ended.stderr).unwrap();
-        let (line, rest) = told.split_once('\n').unwrap();
+        let entry = String::from_utf8(ended.stderr).unwrap();
+        let (line, rest) = entry.split_once('\n').unwrap();
         assert_eq!(rest, "", "nothing else is said");
         let found: serde_json::Value = serde_json::from_str(line).unwrap();
         assert_eq!(found["message"], "a panic in the engine, which is a bug: one\ntwo");
         assert_eq!((&found["level"], &found["thread_name"]), (&json!("critical"), &json!("mine")));
-        assert!(found["place"].as_str().unwrap().contains("panics.rs:"));
+        assert!(found["location"].as_str().unwrap().contains("panics.rs:"));
         assert_eq!(found["time"].as_str().unwrap().len(), "2026-01-31T12:00:00.000Z".len());
     }
 

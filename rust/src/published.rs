@@ -56,7 +56,7 @@ pub struct Published {
     /// The values that the writer has set. The file may not have them yet.
     wanted: [AtomicU64; VALUES],
     /// Some value could not be written.
-    is_behind: AtomicBool,
+    is_incomplete: AtomicBool,
 }
 
 impl Published {
@@ -89,14 +89,14 @@ impl Published {
     fn of(file: Box<dyn File>) -> Result<Self> {
         let map = file.map_shared(VALUES)?;
         let wanted = std::array::from_fn(|index| AtomicU64::new(u64::from_le(map.load(index))));
-        Ok(Self { map, file, wanted, is_behind: AtomicBool::new(false) })
+        Ok(Self { map, file, wanted, is_incomplete: AtomicBool::new(false) })
     }
 
     /// Creates the page over values that a model holds.
     #[cfg(loom)]
     pub(crate) fn over(map: Box<dyn SharedMap>, file: Box<dyn File>) -> Self {
         let wanted = std::array::from_fn(|_| AtomicU64::new(0));
-        Self { map, file, wanted, is_behind: AtomicBool::new(false) }
+        Self { map, file, wanted, is_incomplete: AtomicBool::new(false) }
     }
 
     /// Opens the page for reading; `None` if the file is missing or its header is bad.
@@ -121,8 +121,8 @@ impl Published {
             wanted.store(to, Ordering::Release);
         }
         if self.map.store(index, to.to_le()).is_err() {
-            self.is_behind.store(true, Ordering::SeqCst);
-        } else if self.is_behind.load(Ordering::Relaxed) {
+            self.is_incomplete.store(true, Ordering::SeqCst);
+        } else if self.is_incomplete.load(Ordering::Relaxed) {
             // A failure is retried with each later value and each sync.
             let _ = self.catch_up();
         }
@@ -130,7 +130,7 @@ impl Published {
 
     /// Writes the values that a full disk refused, if there are any.
     fn catch_up(&self) -> Result<()> {
-        if !self.is_behind.swap(false, Ordering::SeqCst) {
+        if !self.is_incomplete.swap(false, Ordering::SeqCst) {
             return Ok(());
         }
         // The epoch is written last, because it says that the others are right.
@@ -138,7 +138,9 @@ impl Published {
             let Some(wanted) = self.wanted.get(index) else { continue };
             loop {
                 let value = wanted.load(Ordering::SeqCst);
-                self.map.store(index, value.to_le()).inspect_err(|_| self.is_behind.store(true, Ordering::SeqCst))?;
+                self.map
+                    .store(index, value.to_le())
+                    .inspect_err(|_| self.is_incomplete.store(true, Ordering::SeqCst))?;
                 // Another thread may have written a newer one in between.
                 if wanted.load(Ordering::SeqCst) == value {
                     break;
@@ -161,8 +163,8 @@ impl Published {
         epoch.is_multiple_of(2) && self.epoch() == epoch
     }
 
-    /// Begins a change of the store that is not an append. Readers drop what they read until it ends. Fails if readers
-    /// could not be told.
+    /// Begins a change of the store that is not an append. Readers drop what they read until it ends. Fails if
+    /// the readers could not be notified.
     pub fn begin_change(&self) -> Result<()> {
         // A crash may have left an odd epoch. The next change must have another one.
         self.store(EPOCH, next_odd(self.epoch()));
@@ -266,8 +268,8 @@ fn header() -> [u8; HEADER_BYTES] {
     crc.update(&MAGIC);
     crc.update(&VERSION.to_le_bytes());
     let fields = [&MAGIC[..], &VERSION.to_le_bytes(), &crc.finalize().to_le_bytes()].concat();
-    for (place, byte) in bytes.iter_mut().zip(fields) {
-        *place = byte;
+    for (target, byte) in bytes.iter_mut().zip(fields) {
+        *target = byte;
     }
     bytes
 }

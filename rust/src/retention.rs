@@ -61,7 +61,7 @@ struct UnreadQueue {
 impl Unread {
     /// Collects pending transactions and read positions. Reads no file, because it runs under the put lock.
     pub fn of(derived: &mut Derived, half_queue_end: u64, offsets: &ConsumerOffsets) -> Self {
-        let pending = derived.table.lowest_place(half_queue_end).unwrap_or(u64::MAX);
+        let pending = derived.table.lowest_physical_offset(half_queue_end).unwrap_or(u64::MAX);
         let unread = |queue: &ConsumeQueue| {
             let next_read = next_read(&derived.delays, offsets, &queue.topic, queue.queue_id)?;
             let next_read = Some(next_read.max(queue.first)).filter(|next_read| *next_read < queue.next())?;

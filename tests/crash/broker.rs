@@ -14,7 +14,7 @@ use txstore::record::properties::{
     self, KEYS, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TRANSACTION_CHECK_TIMES, TRANSACTION_ID,
     TRANSACTION_PREPARED, TRANSACTION_PREPARED_QUEUE_OFFSET, UNIQUE_KEY,
 };
-use txstore::record::{Draft, Place, blank, encode, encoded_size};
+use txstore::record::{Draft, Position, blank, encode, encoded_size};
 use txstore::storage::memory::Memory;
 use txstore::storage::{OpenMode, Storage};
 use txstore::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
@@ -216,8 +216,8 @@ impl Broker<'_> {
         let hidden = self.chance.one_in(2);
         let text = self.text(at, hidden, None);
         let (half, body) = (self.halves[at].clone(), self.body(at));
-        let place = half.copies[self.chance.index(half.copies.len())].1;
-        self.append(TOPICS[half.topic], half.queue, 8, place, &body, &text);
+        let offset = half.copies[self.chance.index(half.copies.len())].1;
+        self.append(TOPICS[half.topic], half.queue, 8, offset, &body, &text);
     }
 
     fn parked(&mut self, at: usize) {
@@ -226,7 +226,7 @@ impl Broker<'_> {
     }
 
     /// Appends a record and returns its queue offset and physical offset.
-    fn append(&mut self, topic: &str, queue: i32, bits: i32, place: u64, body: &[u8], text: &[u8]) -> (u64, u64) {
+    fn append(&mut self, topic: &str, queue: i32, bits: i32, offset: u64, body: &[u8], text: &[u8]) -> (u64, u64) {
         let draft = Draft {
             topic,
             queue_id: QueueId(queue),
@@ -236,7 +236,7 @@ impl Broker<'_> {
             born_host: "127.0.0.1:40000".parse().unwrap(),
             store_host: "127.0.0.1:10911".parse().unwrap(),
             reconsume_times: 0,
-            prepared_transaction_offset: PhysicalOffset(place),
+            prepared_transaction_offset: PhysicalOffset(offset),
             body,
             body_crc: None,
             properties: text,
@@ -251,12 +251,12 @@ impl Broker<'_> {
         let next = self.next.entry((topic.to_owned(), queue)).or_insert(0);
         let (queue_offset, physical_offset) = (*next, self.at);
         *next += 1;
-        let place = Place {
+        let position = Position {
             physical_offset: PhysicalOffset(physical_offset),
             queue_offset: QueueOffset(queue_offset),
             store_timestamp: TimestampMs(self.now_ms),
         };
-        encode(&draft, place, false, &mut self.log).unwrap();
+        encode(&draft, position, false, &mut self.log).unwrap();
         self.at += size;
         (queue_offset, physical_offset)
     }

@@ -20,14 +20,14 @@ pub fn number(name: &str) -> Option<u64> {
 /// Prints the progress every few seconds in a long run.
 pub struct Progress {
     began: Instant,
-    told: Mutex<Instant>,
+    last_shown: Mutex<Instant>,
     shown: bool,
 }
 
 impl Progress {
     #[allow(clippy::disallowed_methods)] // A campaign's duration affects no result.
     pub fn new(shown: bool) -> Self {
-        Self { began: Instant::now(), told: Mutex::new(Instant::now()), shown }
+        Self { began: Instant::now(), last_shown: Mutex::new(Instant::now()), shown }
     }
 
     pub fn seconds(&self) -> f64 {
@@ -38,10 +38,10 @@ impl Progress {
         if !self.shown {
             return;
         }
-        let mut told = self.told.lock().unwrap();
-        if told.elapsed() > Duration::from_secs(5) {
-            let since = told.elapsed();
-            *told += since;
+        let mut last_shown = self.last_shown.lock().unwrap();
+        if last_shown.elapsed() > Duration::from_secs(5) {
+            let since = last_shown.elapsed();
+            *last_shown += since;
             let _ = writeln!(std::io::stderr(), "  {:6.0} s  {}", self.seconds(), text());
         }
     }

@@ -1,6 +1,6 @@
 //! Checks a whole store: the log, what is derived from it, and every transaction.
 //!
-//! In:     an open store, what a client was told.
+//! In:     an open store, the answers that a client got.
 //! Out:    nothing, or a panic that names the broken promise.
 //! Always: the outcome of each transaction is computed here from the log alone, by a simple implementation of the rule
 //!         (docs/transactions.md).
@@ -86,33 +86,33 @@ fn queues_are_those_of_the_log(store: &Store, log: &[StoredRecord]) {
     for (topic, queue_id, first, end) in store.queues().unwrap() {
         let (records, _) = store.read(&topic, queue_id, QueueOffset(first), usize::MAX, None).unwrap();
         assert_eq!((first, end), (0, records.len() as u64), "L6: the range of {topic}/{queue_id}");
-        let places: Vec<u64> = records.iter().map(|record| record.view().unwrap().physical_offset.0).collect();
-        found.insert((topic, queue_id.0), places);
+        let offsets: Vec<u64> = records.iter().map(|record| record.view().unwrap().physical_offset.0).collect();
+        found.insert((topic, queue_id.0), offsets);
     }
     assert_eq!(found, expected, "L6: the queues are not those of the log");
-    for ((topic, key), mut places) in keys {
-        places.reverse();
+    for ((topic, key), mut offsets) in keys {
+        offsets.reverse();
         let records = store.query(&topic, &key, usize::MAX).unwrap();
         let found: Vec<u64> = records.iter().map(|record| record.view().unwrap().physical_offset.0).collect();
-        assert_eq!(found, places, "L6: the index of {topic} {key}");
+        assert_eq!(found, offsets, "L6: the index of {topic} {key}");
     }
 }
 
 /// Checks L2: everything that must survive is in the log.
 fn acknowledged_is_there(log: &[StoredRecord], known: &Known, survives: Survives) {
-    let by_place: BTreeMap<u64, &StoredRecord> =
+    let by_offset: BTreeMap<u64, &StoredRecord> =
         log.iter().map(|record| (record.view().unwrap().physical_offset.0, record)).collect();
     let (sent, halves) = match survives {
         Survives::Acknowledged => (known.sent.len(), known.halves.len()),
         Survives::Flushed => known.flushed,
     };
     for sent in &known.sent[..sent] {
-        let record = by_place.get(&sent.place.0).unwrap_or_else(|| panic!("L2: lost {sent:?}"));
+        let record = by_offset.get(&sent.physical_offset.0).unwrap_or_else(|| panic!("L2: lost {sent:?}"));
         let view = record.view().unwrap();
-        assert_eq!((view.topic, view.body), (sent.topic.as_str(), &sent.body[..]), "L2: another message stands there");
+        assert_eq!((view.topic, view.body), (sent.topic.as_str(), &sent.body[..]), "L2: another message is there");
     }
     for half in &known.halves[..halves] {
-        let record = by_place.get(&half.copy.physical_offset).unwrap_or_else(|| panic!("L2: lost {half:?}"));
+        let record = by_offset.get(&half.copy.physical_offset).unwrap_or_else(|| panic!("L2: lost {half:?}"));
         let view = record.view().unwrap();
         assert_eq!((view.topic, view.queue_offset.0), (HALF_TOPIC, half.copy.queue_offset), "L2: {half:?}");
         assert_eq!(view.unique_id(), Some(half.id.as_str()));
@@ -147,15 +147,15 @@ fn seen(log: &[StoredRecord]) -> BTreeMap<u64, Seen<'_>> {
         let view = record.view().unwrap();
         match view.topic {
             HALF_TOPIC => {
-                let (place, number) = (view.physical_offset.0, view.queue_offset.0);
-                by_queue_offset.insert(number, place);
-                let copy = HalfCopy { queue_offset: number, physical_offset: place };
-                all.insert(place, Seen { half: record, copy, finals: Vec::new(), discards: 0, named: false });
+                let (offset, number) = (view.physical_offset.0, view.queue_offset.0);
+                by_queue_offset.insert(number, offset);
+                let copy = HalfCopy { queue_offset: number, physical_offset: offset };
+                all.insert(offset, Seen { half: record, copy, finals: Vec::new(), discards: 0, named: false });
             }
             OP_TOPIC => {
                 for number in parse_op_body(view.body) {
-                    let place = by_queue_offset.get(&number).expect("an op names a half in front of it");
-                    all.get_mut(place).unwrap().named = true;
+                    let offset = by_queue_offset.get(&number).expect("an op names a half before it");
+                    all.get_mut(offset).unwrap().named = true;
                 }
             }
             DISCARD_TOPIC => all.get_mut(&view.prepared_transaction_offset.0).unwrap().discards += 1,
@@ -175,7 +175,7 @@ fn transactions(store: &Store, log: &[StoredRecord], known: &Known, survives: Su
         assert!(seen.finals.is_empty() || seen.discards == 0, "T2: committed and discarded: {seen:?}");
         seen.finals.iter().for_each(|last| final_is_its_half(seen.half, last));
     }
-    told_is_so(&all, known, survives);
+    reported_outcomes_hold(&all, known, survives);
     store_says_so(store, &all);
     progress(store, log, &all);
 }
@@ -191,15 +191,15 @@ fn final_is_its_half(half: &StoredRecord, last: &StoredRecord) {
     assert_eq!(last.properties.iter().collect::<Vec<_>>(), expected, "T3: the properties");
 }
 
-/// Checks T4, T5: the log confirms each outcome that a client was told.
-fn told_is_so(all: &BTreeMap<u64, Seen<'_>>, known: &Known, survives: Survives) {
+/// Checks T4, T5: the log confirms each outcome that was reported to a client.
+fn reported_outcomes_hold(all: &BTreeMap<u64, Seen<'_>>, known: &Known, survives: Survives) {
     for half in &known.halves {
         let flushed = known.flushed_outcomes.iter().find(|(id, _)| *id == half.id).map(|(_, outcome)| *outcome);
-        let told = if survives == Survives::Acknowledged { half.outcome } else { flushed };
-        let Some(told) = told else { continue };
+        let reported = if survives == Survives::Acknowledged { half.outcome } else { flushed };
+        let Some(reported) = reported else { continue };
         let found = all.get(&half.copy.physical_offset).unwrap_or_else(|| panic!("T5: lost {half:?}"));
-        assert_eq!(found.outcome(), Some(told), "T5: {half:?}");
-        assert_eq!(found.finals.is_empty(), told != Outcome::Committed, "T4: {half:?}");
+        assert_eq!(found.outcome(), Some(reported), "T5: {half:?}");
+        assert_eq!(found.finals.is_empty(), reported != Outcome::Committed, "T4: {half:?}");
     }
 }
 
@@ -216,11 +216,11 @@ fn store_says_so(store: &Store, all: &BTreeMap<u64, Seen<'_>>) {
         .filter(|seen| seen.outcome().is_none())
         .map(|seen| (seen.copy.queue_offset, seen.copy.physical_offset))
         .collect();
-    assert_eq!(waiting, pending, "T2: what pends");
+    assert_eq!(waiting, pending, "T2: pending transactions");
     let rows = store.transactions().unwrap();
     let found: BTreeMap<u64, Option<Outcome>> =
         rows.iter().map(|row| (row.halves[0].physical_offset, row.outcome)).collect();
-    let expected: BTreeMap<u64, Option<Outcome>> = all.iter().map(|(place, seen)| (*place, seen.outcome())).collect();
+    let expected: BTreeMap<u64, Option<Outcome>> = all.iter().map(|(offset, seen)| (*offset, seen.outcome())).collect();
     assert_eq!(found, expected, "T2: what the history says");
     if !store.is_read_only() {
         ends_again(store, all);

@@ -138,9 +138,9 @@ fn t13_checks_come_when_they_should_however_the_wall_clock_jumps() {
         for step in 0..STEPS_A_STORE {
             (0..chance.below(3)).for_each(|_| turned.prepare());
             turned.clock.advance(chance.below(2 * TIMEOUT_MS));
-            turned.check(&mut chance, &format!("seed {seed}, case {case}, step {step}, in front of a jump"));
+            turned.check(&mut chance, &format!("seed {seed}, case {case}, step {step}, before a jump"));
             let by = turned.jump(&mut chance);
-            let about = format!("seed {seed}, case {case}, step {step}, behind a jump by {by} ms");
+            let about = format!("seed {seed}, case {case}, step {step}, after a jump by {by} ms");
             turned.check(&mut chance, &about);
             turned.store_time_never_goes_back(&about);
         }

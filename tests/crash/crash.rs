@@ -84,7 +84,7 @@ impl Machine {
         let found = check(&store, expected)?;
         if !found.is_blurred {
             progress_is_exact(&store)?;
-            raw.checkpoint_is_behind(&found)?;
+            raw.checkpoint_is_not_ahead(&found)?;
             self.adopt(&store, &found, origin)?;
         }
         self.storage.shadow.lock().unwrap().settle(&found.log, found.end);
@@ -125,11 +125,11 @@ impl Machine {
     fn adopt(&mut self, store: &Store, found: &Found, origin: Origin) -> Held {
         let mut next = History { durable_end: found.end, ..std::mem::take(&mut self.history) };
         for (number, message) in &mut next.messages {
-            message.place = found.messages.get(number).copied();
+            message.physical_offset = found.messages.get(number).copied();
             message.end = found.end;
         }
-        next.messages.retain(|_, message| message.place.is_some());
-        next.shown.retain(|shown| found.places.get(&shown.place) == Some(&shown.crc));
+        next.messages.retain(|_, message| message.physical_offset.is_some());
+        next.shown.retain(|shown| found.offsets.get(&shown.physical_offset) == Some(&shown.crc));
         next.answers.retain(|(copy, _)| found.transactions.iter().any(|one| one.copies.contains(copy)));
         let before = std::mem::take(&mut next.halves);
         let now_ms = self.clock.monotonic_ms();
@@ -159,8 +159,8 @@ impl Machine {
             let kept = half.checks_kept.max(own)..=half.checks.max(own);
             hold(kept.contains(&facts.checks), "T11", || format!("{facts:?}, {kept:?} checks were sent: {half:?}"))?;
             let age_ms = (wall_ms - stored_ms).max(0);
-            let told = facts.stored_age_ms == age_ms || half.foreign || (jumped && facts.stored_age_ms >= 0);
-            hold(told, "T13", || format!("{facts:?} is {age_ms} ms old"))?;
+            let fits = facts.stored_age_ms == age_ms || half.foreign || (jumped && facts.stored_age_ms >= 0);
+            hold(fits, "T13", || format!("{facts:?} is {age_ms} ms old"))?;
             let due = facts.look_again_in_ms == facts.immunity_ms.unwrap_or(TIMEOUT_MS) - facts.age_ms;
             hold(due && !facts.running, "T11", || format!("{facts:?} is due otherwise"))?;
             half.stored_ms = now_ms - facts.stored_age_ms;
@@ -181,7 +181,7 @@ fn adopted(one: &FoundTransaction, before: &[Half], end: u64, now_ms: i64, origi
         copies: one.copies.clone(),
         end,
         asked: known.map(|half| half.asked.clone()).unwrap_or_default(),
-        told: one.outcome.map(|outcome| (outcome, end)),
+        reported: one.outcome.map(|outcome| (outcome, end)),
         running: false,
         checks: known.map_or(one.checks, |half| half.checks),
         checks_kept: known.map_or(0, |half| half.checks_kept),
@@ -213,7 +213,7 @@ impl Raw {
     }
 
     /// Checks L6: a checkpoint never names a time later than the newest durable record.
-    fn checkpoint_is_behind(&self, found: &Found) -> Held {
+    fn checkpoint_is_not_ahead(&self, found: &Found) -> Held {
         let said = self.checkpoint.physic_ms.max(self.checkpoint.logics_ms).max(self.checkpoint.index_ms);
         hold(said <= found.newest_ms, "L6", || {
             format!("the checkpoint says {:?}, the newest record is of {}", self.checkpoint, found.newest_ms)
@@ -300,16 +300,16 @@ fn entries(machine: &Machine, memory: &Memory) -> Held<BTreeMap<String, (u64, Ve
     for (topic, queue_id, first, end) in store.queues().unwrap() {
         let (records, _) = store.read(&topic, queue_id, QueueOffset(first), usize::MAX, None).unwrap();
         if first < end {
-            let places = records.iter().map(|record| record.view().unwrap().physical_offset.0).collect();
-            found.insert(format!("{topic}/{queue_id}"), (first, places));
+            let offsets = records.iter().map(|record| record.view().unwrap().physical_offset.0).collect();
+            found.insert(format!("{topic}/{queue_id}"), (first, offsets));
         }
     }
     Ok(found)
 }
 
 /// Checks L7: a flipped byte below the durable end is damage, reported with its offset; nothing is cut.
-pub fn check_damage(machine: &Machine, places: &[(u64, usize)], which: usize) -> Held {
-    let Some((at, size)) = (!places.is_empty()).then(|| places[which % places.len()]) else { return Ok(()) };
+pub fn check_damage(machine: &Machine, offsets: &[(u64, usize)], which: usize) -> Held {
+    let Some((at, size)) = (!offsets.is_empty()).then(|| offsets[which % offsets.len()]) else { return Ok(()) };
     let damaged = machine.memory.crash(0, CrashKeep::PageCache);
     damaged.unlink("txstore/snapshot").unwrap();
     let file_size = machine.options.commit_log_file_size.unwrap();
@@ -331,7 +331,7 @@ pub fn check_damage(machine: &Machine, places: &[(u64, usize)], which: usize) ->
 }
 
 /// Returns the physical offsets and sizes of all records, for `check_damage`.
-pub fn places(store: &Store) -> Held<Vec<(u64, usize)>> {
+pub fn offsets(store: &Store) -> Held<Vec<(u64, usize)>> {
     let log = crate::promises::read_log(store)?;
     Ok(log.iter().map(|record| (record.view().unwrap().physical_offset.0, record.bytes().len())).collect())
 }

@@ -1,4 +1,4 @@
-//! Records everything that was tried on a store, and everything that a client was told of it.
+//! Records everything that was tried on a store, and every answer that a client got.
 //!
 //! In:     what steps did.
 //! Out:    what must be found after a crash, and what may be.
@@ -40,9 +40,9 @@ pub struct Message {
     pub topic: String,
     pub queue: i32,
     pub body: Vec<u8>,
-    /// Its physical offset; `None`: no client was told.
-    pub place: Option<u64>,
-    /// The log's end when a client was told.
+    /// Its physical offset; `None`: no client got an answer.
+    pub physical_offset: Option<u64>,
+    /// The log's end when a client got the answer.
     pub end: u64,
 }
 
@@ -53,13 +53,13 @@ pub struct Half {
     pub group: String,
     pub topic: String,
     pub body: Vec<u8>,
-    /// Its copies; empty: no client was told.
+    /// Its copies; empty: no client got an answer.
     pub copies: Vec<HalfCopy>,
     pub end: u64,
     /// The ends that were tried, and the physical offset in each.
     pub asked: Vec<(EndKind, u64)>,
-    /// The outcome that a client was told, and the log's end then.
-    pub told: Option<(Outcome, u64)>,
+    /// The outcome that was reported to a client, and the log's end then.
+    pub reported: Option<(Outcome, u64)>,
     pub running: bool,
     pub checks: u16,
     /// Checks that a clean close has stored.
@@ -120,8 +120,9 @@ impl History {
 
     /// Forgets what was below `minimum`, which is removed for good. Returns the halves that have no copy left.
     pub fn forget_below(&mut self, minimum: u64) -> Vec<Half> {
-        self.messages.retain(|_, message| message.place.is_none_or(|place| place >= minimum));
-        self.shown.retain(|shown| shown.place >= minimum);
+        self.messages
+            .retain(|_, message| message.physical_offset.is_none_or(|physical_offset| physical_offset >= minimum));
+        self.shown.retain(|shown| shown.physical_offset >= minimum);
         self.answers.retain(|(copy, _)| copy.physical_offset >= minimum);
         let (gone, left) = std::mem::take(&mut self.halves).into_iter().partition(|half: &Half| {
             let mut copies = half.copies.iter();

@@ -286,7 +286,7 @@ impl Machine {
         let first = self.history.count + 1;
         for _ in 0..messages {
             let body = self.history.body('m', size);
-            let message = Message { topic: name.to_owned(), queue, body, place: None, end: 0 };
+            let message = Message { topic: name.to_owned(), queue, body, physical_offset: None, end: 0 };
             self.history.messages.insert(self.history.count, message);
         }
         let batch: Vec<_> = (self.history.messages.range(first..))
@@ -298,7 +298,7 @@ impl Machine {
         let end = Self::log_end(store);
         for (number, sent) in (first..).zip(&sent) {
             let message = self.history.messages.get_mut(&number).unwrap();
-            (message.place, message.end) = (Some(sent.physical_offset.0), end);
+            (message.physical_offset, message.end) = (Some(sent.physical_offset.0), end);
             let read = store.read_at(sent.physical_offset);
             hold(read.is_ok(), "D1", || format!("message {number} was acknowledged and is not visible: {read:?}"))?;
         }
@@ -319,7 +319,7 @@ impl Machine {
             copies: Vec::new(),
             end: 0,
             asked: Vec::new(),
-            told: None,
+            reported: None,
             running: *owner != 0,
             checks: 0,
             checks_kept: 0,
@@ -370,7 +370,7 @@ impl Machine {
         let mut again = Half {
             copies: Vec::new(),
             asked: Vec::new(),
-            told: None,
+            reported: None,
             running: false,
             checks: 0,
             checks_kept: 0,
@@ -380,10 +380,10 @@ impl Machine {
         };
         let pending = self.pending_like(&before);
         if let Err(txstore::error::Error::AlreadyEnded { outcome, .. }) = &sent {
-            // It ended in the last minutes. If no client was told so, some client must have tried an end.
+            // It ended in the last minutes. If it was reported to no client, some client must have tried an end.
             let may_have_ended = |half: usize| faulty || !self.history.halves[half].asked.is_empty();
             return hold(pending.is_none_or(may_have_ended), "T12", || {
-                format!("a resend of what pends was refused as {outcome}")
+                format!("a resend of a pending half was refused as {outcome}")
             });
         }
         let Some(sent) = self.note(sent)? else {
@@ -399,7 +399,7 @@ impl Machine {
         if let Some(pending) = pending.filter(|_| !faulty) {
             let newest = *self.history.halves[pending].copies.last().unwrap();
             return hold(!is_new && copy == newest, "T12", || {
-                format!("{newest:?} pends, its resend went to {copy:?} (written: {is_new})")
+                format!("{newest:?} is pending, its resend went to {copy:?} (written: {is_new})")
             });
         }
         if is_new {
@@ -418,7 +418,7 @@ impl Machine {
             (&half.id, &half.group, &half.topic, &half.body) == (&like.id, &like.group, &like.topic, &like.body)
         };
         let newest = self.history.halves.iter().rposition(|half| same(half) && !half.copies.is_empty())?;
-        (self.history.halves[newest].told.is_none()).then_some(newest)
+        (self.history.halves[newest].reported.is_none()).then_some(newest)
     }
 
     /// Picks a half that exists.
@@ -427,8 +427,8 @@ impl Machine {
             .filter(|at| {
                 let half = &self.history.halves[*at];
                 // Retention may have removed the record that tells how a broker ended a half.
-                let is_told = !(half.foreign && half.told.is_some() && self.history.minimum_tried > 0);
-                !half.copies.is_empty() && is_told && wanted(half)
+                let may_be_picked = !(half.foreign && half.reported.is_some() && self.history.minimum_tried > 0);
+                !half.copies.is_empty() && may_be_picked && wanted(half)
             })
             .collect();
         (!found.is_empty()).then(|| found[which % found.len()])
@@ -449,11 +449,11 @@ impl Machine {
     pub fn end_half(&mut self, store: &Store, at: usize, end: &End) -> Held {
         let (before, faulty) = (Self::log_end(store), self.is_faulty());
         let ended = store.end_transaction(end, Wait::Yes);
-        self.judge_end(at, end, &ended, (before, Self::log_end(store)), faulty)
+        self.check_end(at, end, &ended, (before, Self::log_end(store)), faulty)
     }
 
     /// Checks T2, T6: an end decides a pending half. The same end again succeeds, any other fails; both write nothing.
-    pub fn judge_end(
+    pub fn check_end(
         &mut self,
         at: usize,
         end: &End,
@@ -461,17 +461,17 @@ impl Machine {
         (before, after): (u64, u64),
         faulty: bool,
     ) -> Held {
-        let (kind, place) = (end.kind, end.half.physical_offset);
+        let (kind, physical_offset) = (end.kind, end.half.physical_offset);
         let half = &self.history.halves[at];
         // An earlier end, which failed, may have taken effect.
         let tried = |outcome: Outcome| half.asked.iter().any(|(kind, _)| outcome_of(*kind) == outcome);
         let wanted = outcome_of(kind);
-        let told = half.told.map(|(outcome, _)| outcome);
+        let reported = half.reported.map(|(outcome, _)| outcome);
         let outcome = match ended {
             Ok(ended) => {
                 let fits = ended.outcome == wanted
-                    && match told {
-                        Some(told) => ended.already && told == wanted,
+                    && match reported {
+                        Some(reported) => ended.already && reported == wanted,
                         None => !ended.already || (tried(wanted) && faulty),
                     };
                 hold(fits, "T6", || format!("{kind:?} of {half:?} gave {ended:?}"))?;
@@ -480,8 +480,8 @@ impl Machine {
                 Some(ended.outcome)
             }
             Err(Error::AlreadyEnded { outcome, .. }) => {
-                let fits =
-                    told.map_or_else(|| tried(*outcome) && faulty, |told| told == *outcome) && *outcome != wanted;
+                let fits = reported.map_or_else(|| tried(*outcome) && faulty, |reported| reported == *outcome)
+                    && *outcome != wanted;
                 hold(fits, "T6", || format!("{kind:?} of {half:?} found {outcome}"))?;
                 hold(before == after, "T6", || format!("{kind:?} was refused and wrote: {half:?}"))?;
                 Some(*outcome)
@@ -499,9 +499,9 @@ impl Machine {
             self.is_durable(after);
         }
         let half = &mut self.history.halves[at];
-        half.asked.push((kind, place));
-        if let Some(outcome) = outcome.filter(|_| told.is_none()) {
-            half.told = Some((outcome, after));
+        half.asked.push((kind, physical_offset));
+        if let Some(outcome) = outcome.filter(|_| reported.is_none()) {
+            half.reported = Some((outcome, after));
             self.ends += 1;
         }
         Ok(())
@@ -532,7 +532,7 @@ impl Machine {
     fn together(&mut self, store: &Store, ends: &[(usize, EndKind)]) -> Held {
         let mut chosen: Vec<(usize, EndKind)> = Vec::new();
         for (which, kind) in ends {
-            let fresh = |half: &Half| half.told.is_none();
+            let fresh = |half: &Half| half.reported.is_none();
             if let Some(at) = self.pick(*which, fresh).filter(|at| chosen.iter().all(|(other, _)| other != at)) {
                 chosen.push((at, *kind));
             }
@@ -543,13 +543,13 @@ impl Machine {
         let results = store.end_together(ends.clone());
         let after = Self::log_end(store);
         for (((at, _), end), ended) in chosen.into_iter().zip(&ends).zip(results) {
-            self.judge_end(at, end, &ended, (before, after), faulty)?;
+            self.check_end(at, end, &ended, (before, after), faulty)?;
         }
         Ok(())
     }
 
     fn local_ends(&mut self, store: &Store, which: usize) -> Held {
-        let Some(at) = self.pick(which, |half| half.running && half.told.is_none()) else { return Ok(()) };
+        let Some(at) = self.pick(which, |half| half.running && half.reported.is_none()) else { return Ok(()) };
         let newest = *self.history.halves[at].copies.last().unwrap();
         self.note(store.local_transaction_ended(newest.queue_offset))?;
         let now_ms = self.clock.monotonic_ms();
@@ -560,7 +560,7 @@ impl Machine {
     }
 
     fn resume(&mut self, store: &Store, which: usize) -> Held {
-        let discarded = |half: &Half| half.told.is_some_and(|(outcome, _)| outcome == Outcome::Discarded);
+        let discarded = |half: &Half| half.reported.is_some_and(|(outcome, _)| outcome == Outcome::Discarded);
         let Some(at) = self.pick(which, |half| half.id.is_some() && discarded(half)) else { return Ok(()) };
         let before = self.history.halves[at].clone();
         let (end, faulty) = (Self::log_end(store), self.is_faulty());
@@ -576,7 +576,7 @@ impl Machine {
                     self.history.halves.push(Half {
                         copies: Vec::new(),
                         asked: Vec::new(),
-                        told: None,
+                        reported: None,
                         checks: 0,
                         checks_kept: 0,
                         ..before
@@ -594,7 +594,7 @@ impl Machine {
                     copies: vec![copy],
                     end: Self::log_end(store),
                     asked: Vec::new(),
-                    told: None,
+                    reported: None,
                     running: false,
                     checks: 0,
                     checks_kept: 0,

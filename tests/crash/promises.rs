@@ -1,6 +1,6 @@
 //! Checks a whole store: the log, what is derived from it, every transaction, every consumer.
 //!
-//! In:     an open store, the history of what was tried and told, the shadow of the log.
+//! In:     an open store, the history of what was tried and reported, the shadow of the log.
 //! Out:    what was found, or the name of the promise that is broken.
 //! Always: what the log means is computed here by the rule itself (rule.rs). A store that a broker also wrote is
 //!         checked by it, too, but T3 and T7 bind only what txstore wrote.
@@ -63,7 +63,7 @@ pub struct Found {
     /// The physical offsets of messages, by their numbers.
     pub messages: BTreeMap<u64, u64>,
     /// The physical offsets of all records, with the CRC of their bytes.
-    pub places: BTreeMap<u64, u32>,
+    pub offsets: BTreeMap<u64, u32>,
     pub log: Vec<StoredRecord>,
     pub end: u64,
     pub newest_ms: i64,
@@ -77,7 +77,7 @@ struct Look<'a> {
     store: &'a Store,
     expected: Expected<'a>,
     log: Vec<RecordView<'a>>,
-    by_place: HashMap<u64, usize>,
+    by_offset: HashMap<u64, usize>,
     rule: Vec<Transaction>,
     /// The offset where the log begins.
     minimum: u64,
@@ -102,10 +102,10 @@ pub fn read_log(store: &Store) -> Held<Vec<StoredRecord>> {
 pub fn check(store: &Store, expected: Expected<'_>) -> Held<Found> {
     let log = read_log(store)?;
     let views: Vec<RecordView<'_>> = log.iter().map(|record| record.view().unwrap()).collect();
-    let by_place = views.iter().enumerate().map(|(number, view)| (view.physical_offset.0, number)).collect();
+    let by_offset = views.iter().enumerate().map(|(number, view)| (view.physical_offset.0, number)).collect();
     let rule = transactions(&views, expected.broker_progress);
     let minimum = store.stat().unwrap().min_physical_offset;
-    let look = Look { store, expected, log: views, by_place, rule, minimum };
+    let look = Look { store, expected, log: views, by_offset, rule, minimum };
     let tried = expected.history.minimum_tried;
     hold(minimum <= tried, "L8", || format!("the log begins at {minimum}, removals went to {tried} at most"))?;
     let mut found = Found { end: store.stat().unwrap().max_physical_offset, ..Found::default() };
@@ -117,15 +117,15 @@ pub fn check(store: &Store, expected: Expected<'_>) -> Held<Found> {
             found.is_blurred = true;
         }
         look.is_whole(record, view)?;
-        found.places.insert(at, crc(record.bytes()));
+        found.offsets.insert(at, crc(record.bytes()));
     }
-    look.acknowledged_is_there(&found.places)?;
+    look.acknowledged_is_there(&found.offsets)?;
     if found.is_blurred {
         drop(look);
         found.log = log;
         return Ok(found);
     }
-    look.places_are_their_own()?;
+    look.offsets_are_their_own()?;
     look.queues_are_those_of_the_log()?;
     look.messages(&mut found)?;
     look.transactions(&mut found)?;
@@ -152,7 +152,7 @@ impl<'a> Look<'a> {
     }
 
     /// Checks L4, T13: offsets and store times are consistent.
-    fn places_are_their_own(&self) -> Held {
+    fn offsets_are_their_own(&self) -> Held {
         let mut next: HashMap<(&str, i32), u64> = HashMap::new();
         let mut newest_ms = i64::MIN;
         for view in &self.log {
@@ -162,7 +162,7 @@ impl<'a> Look<'a> {
             hold(view.queue_offset.0 == *next, "L4", || format!("queue offset {next} is skipped by {view:?}"))?;
             *next += 1;
             let stored_ms = view.store_timestamp.0;
-            hold(stored_ms >= newest_ms, "T13", || format!("stored at {stored_ms}, behind {newest_ms}: {view:?}"))?;
+            hold(stored_ms >= newest_ms, "T13", || format!("stored at {stored_ms}, after {newest_ms}: {view:?}"))?;
             newest_ms = stored_ms;
         }
         Ok(())
@@ -187,9 +187,9 @@ impl<'a> Look<'a> {
         }
         let mut queues = 0;
         for (topic, queue_id, first, end) in self.store.queues().unwrap() {
-            let places = expected.get(&(topic.as_str(), queue_id.0));
-            let count = places.map_or(0, Vec::len);
-            let begins = places.and_then(|places| Some(self.at(*places.first()?)?.queue_offset.0));
+            let offsets = expected.get(&(topic.as_str(), queue_id.0));
+            let count = offsets.map_or(0, Vec::len);
+            let begins = offsets.and_then(|offsets| Some(self.at(*offsets.first()?)?.queue_offset.0));
             let deleted = self.expected.history.deleted.contains_key(&(topic.clone(), queue_id.0));
             let silent = first == end && (self.minimum > 0 || deleted);
             let range = begins.map(|begins| (begins, begins + count as u64));
@@ -207,14 +207,14 @@ impl<'a> Look<'a> {
                 return broken("L6", format!("{topic}/{queue_id} cannot be read: {read:?}"));
             };
             let found: Vec<u64> = records.iter().map(|record| record.view().unwrap().physical_offset.0).collect();
-            hold(Some(&found) == places, "L6", || format!("{topic}/{queue_id} leads to {found:?}, not {places:?}"))?;
+            hold(Some(&found) == offsets, "L6", || format!("{topic}/{queue_id} leads to {found:?}, not {offsets:?}"))?;
         }
         hold(queues == expected.len(), "L6", || format!("{queues} queues, the log has {}", expected.len()))?;
-        for ((topic, key), mut places) in keys {
-            places.reverse();
+        for ((topic, key), mut offsets) in keys {
+            offsets.reverse();
             let records = self.store.query(topic, key, usize::MAX).unwrap();
             let found: Vec<u64> = records.iter().map(|record| record.view().unwrap().physical_offset.0).collect();
-            hold(found == places, "L6", || format!("the index of {topic} {key} leads to {found:?}, not {places:?}"))?;
+            hold(found == offsets, "L6", || format!("the index of {topic} {key} leads to {found:?}, not {offsets:?}"))?;
         }
         Ok(())
     }
@@ -231,19 +231,23 @@ impl<'a> Look<'a> {
         Ok(hidden)
     }
 
-    fn at(&self, place: u64) -> Option<&RecordView<'a>> {
-        self.by_place.get(&place).map(|number| &self.log[*number])
+    fn at(&self, physical_offset: u64) -> Option<&RecordView<'a>> {
+        self.by_offset.get(&physical_offset).map(|number| &self.log[*number])
     }
 
     /// Checks L2, D1: everything that must survive is in the log.
-    fn acknowledged_is_there(&self, places: &BTreeMap<u64, u32>) -> Held {
+    fn acknowledged_is_there(&self, offsets: &BTreeMap<u64, u32>) -> Held {
         let Expected { history, must_end, .. } = self.expected;
         for message in history.messages.values().filter(|message| message.end <= must_end) {
-            let Some(place) = message.place.filter(|place| *place >= self.minimum) else { continue };
-            let there = self.at(place).is_some_and(|view| {
+            let Some(physical_offset) =
+                message.physical_offset.filter(|physical_offset| *physical_offset >= self.minimum)
+            else {
+                continue;
+            };
+            let there = self.at(physical_offset).is_some_and(|view| {
                 (view.topic, view.queue_id.0, view.body) == (&message.topic, message.queue, &message.body)
             });
-            hold(there, "L2", || format!("the message at {place} is lost: {message:?}"))?;
+            hold(there, "L2", || format!("the message at {physical_offset} is lost: {message:?}"))?;
         }
         for half in history.halves.iter().filter(|half| half.end <= must_end) {
             for copy in half.copies.iter().filter(|copy| copy.physical_offset >= self.minimum) {
@@ -253,9 +257,9 @@ impl<'a> Look<'a> {
                 hold(there, "L2", || format!("the half at {copy:?} is lost: {half:?}"))?;
             }
         }
-        for shown in history.shown.iter().filter(|shown| (self.minimum..must_end).contains(&shown.place)) {
-            hold(places.get(&shown.place) == Some(&shown.crc), "D1", || {
-                format!("what a reader was shown at {} is gone", shown.place)
+        for shown in history.shown.iter().filter(|shown| (self.minimum..must_end).contains(&shown.physical_offset)) {
+            hold(offsets.get(&shown.physical_offset) == Some(&shown.crc), "D1", || {
+                format!("what a reader was shown at {} is gone", shown.physical_offset)
             })?;
         }
         Ok(())
@@ -278,7 +282,7 @@ impl<'a> Look<'a> {
             });
             hold(same, "L1", || format!("nobody sent {view:?}"))?;
             let before = found.messages.insert(number, view.physical_offset.0);
-            hold(before.is_none(), "L1", || format!("message {number} stands twice: at {before:?} and {view:?}"))?;
+            hold(before.is_none(), "L1", || format!("message {number} is stored twice: at {before:?} and {view:?}"))?;
         }
         Ok(())
     }
@@ -305,7 +309,7 @@ impl<'a> Look<'a> {
                 ends && is_left && !claimed.contains(&number) && view.physical_offset.0 >= self.expected.broker_end;
             hold(!stray, "T2", || format!("it ends no transaction: {view:?}"))?;
         }
-        self.told_is_so()
+        self.reported_outcomes_hold()
     }
 
     /// Returns whether a transaction may lack its final message: a broker may put a half back after it, so that
@@ -318,8 +322,8 @@ impl<'a> Look<'a> {
     /// about.
     fn known(&self, one: &Transaction) -> Option<usize> {
         let halves = &self.expected.history.halves;
-        let by_place = halves.iter().position(|half| half.copies.contains(&one.first()));
-        by_place.or_else(|| {
+        let by_offset = halves.iter().position(|half| half.copies.contains(&one.first()));
+        by_offset.or_else(|| {
             let view = &self.log[one.halves[0]];
             halves.iter().rposition(|half| {
                 let same_id = half.id.is_none() || half.id.as_deref() == view.unique_id();
@@ -346,11 +350,11 @@ impl<'a> Look<'a> {
 
     /// Checks T3: the copy has the half's body, topic and queue, and its properties without the internal ones.
     fn copies_its_half(&self, one: &Transaction, last: &RecordView<'_>, is_final: bool) -> Held {
-        let place = last.prepared_transaction_offset.0;
-        if place < self.minimum {
+        let physical_offset = last.prepared_transaction_offset.0;
+        if physical_offset < self.minimum {
             return Ok(());
         }
-        let named = one.copies.iter().position(|copy| copy.physical_offset == place);
+        let named = one.copies.iter().position(|copy| copy.physical_offset == physical_offset);
         let Some(named) = named else { return broken("T3", format!("it names no half: {last:?}")) };
         let half = &self.log[one.halves[named]];
         let facts = HalfFacts::of(half);
@@ -366,32 +370,38 @@ impl<'a> Look<'a> {
     fn outcome_was_asked_for(&self, one: &Transaction, half: &Half) -> Held {
         let Some(outcome) = one.outcome.filter(|_| !self.may_have_lost(one)) else { return Ok(()) };
         let asked = half.asked.iter().any(|(kind, _)| outcome_of(*kind) == outcome);
-        let told = half.told.map(|(outcome, _)| outcome);
-        let fits = told.map_or(asked, |told| told == outcome);
+        let reported = half.reported.map(|(outcome, _)| outcome);
+        let fits = reported.map_or(asked, |reported| reported == outcome);
         hold(fits, "T2", || format!("it is {outcome}: {half:?}, {one:?}"))?;
         let named = |number: &usize| self.log[*number].prepared_transaction_offset.0;
         let decider = one.finals.iter().chain(&one.discards).map(named).next();
-        let fits = decider.is_none_or(|place| half.foreign || half.asked.iter().any(|(_, named)| *named == place));
+        let fits = decider.is_none_or(|physical_offset| {
+            half.foreign || half.asked.iter().any(|(_, named)| *named == physical_offset)
+        });
         hold(fits, "T3", || format!("the copy at {decider:?} was not named: {half:?}"))
     }
 
-    /// Checks T4, T5: the log confirms each outcome that a client was told.
-    fn told_is_so(&self) -> Held {
+    /// Checks T4, T5: the log confirms each outcome that was reported to a client.
+    fn reported_outcomes_hold(&self) -> Held {
         let by_copy: HashMap<u64, &Transaction> =
             self.rule.iter().flat_map(|one| one.copies.iter().map(move |copy| (copy.physical_offset, one))).collect();
         for half in &self.expected.history.halves {
-            let Some((told, end)) = half.told.filter(|(_, end)| *end <= self.expected.must_end) else { continue };
-            let place = half.copies.last().map_or(u64::MAX, |copy| copy.physical_offset);
-            if place < self.minimum {
+            let Some((reported, end)) = half.reported.filter(|(_, end)| *end <= self.expected.must_end) else {
+                continue;
+            };
+            let physical_offset = half.copies.last().map_or(u64::MAX, |copy| copy.physical_offset);
+            if physical_offset < self.minimum {
                 continue;
             }
-            let Some(one) = by_copy.get(&place) else { return broken("T5", format!("lost: {half:?}")) };
+            let Some(one) = by_copy.get(&physical_offset) else { return broken("T5", format!("lost: {half:?}")) };
             if self.may_have_lost(one) {
                 continue;
             }
-            hold(one.outcome == Some(told), "T5", || format!("told {told} at {end}, now {:?}: {half:?}", one.outcome))?;
+            hold(one.outcome == Some(reported), "T5", || {
+                format!("reported {reported} at {end}, now {:?}: {half:?}", one.outcome)
+            })?;
             let finals = one.finals.len();
-            hold((finals > 0) == (told == Outcome::Committed), "T4", || format!("{finals} finals of {half:?}"))?;
+            hold((finals > 0) == (reported == Outcome::Committed), "T4", || format!("{finals} finals of {half:?}"))?;
         }
         Ok(())
     }
@@ -401,11 +411,11 @@ impl<'a> Look<'a> {
         let waiting: BTreeSet<(u64, u64)> = (self.store.halves_waiting(None, usize::MAX).unwrap().iter())
             .map(|waiting| (waiting.newest.queue_offset, waiting.newest.physical_offset))
             .collect();
-        let pends = |one: &&Transaction| one.outcome.is_none();
-        let pending: BTreeSet<(u64, u64)> = (self.rule.iter().filter(pends))
+        let is_pending = |one: &&Transaction| one.outcome.is_none();
+        let pending: BTreeSet<(u64, u64)> = (self.rule.iter().filter(is_pending))
             .map(|one| (one.newest().queue_offset, one.newest().physical_offset))
             .collect();
-        hold(waiting == pending, "T2", || format!("{waiting:?} wait, {pending:?} pend"))?;
+        hold(waiting == pending, "T2", || format!("{waiting:?} are listed, {pending:?} are pending"))?;
         if !self.expected.thorough {
             return Ok(());
         }
@@ -464,7 +474,7 @@ impl<'a> Look<'a> {
         for one in self.rule.iter().filter(|one| one.outcome.is_none()) {
             let newest = one.newest().queue_offset;
             hold(newest >= half_progress, "T9", || {
-                format!("the progress {half_progress} passed {newest}, which pends")
+                format!("the progress {half_progress} passed {newest}, which is pending")
             })?;
         }
         for view in self.log.iter().filter(|view| view.topic == OP_TOPIC && view.queue_offset.0 < op_progress) {
@@ -481,9 +491,7 @@ impl<'a> Look<'a> {
     fn consumers(&self) -> Held {
         for (topic, group, queue_id, offset) in self.store.consumer_offsets().unwrap() {
             let end = self.store.queue_range(&topic, queue_id).unwrap().1;
-            hold(offset <= end, "D2", || {
-                format!("{group} stands at {offset} of {topic}/{queue_id}, which ends at {end}")
-            })?;
+            hold(offset <= end, "D2", || format!("{group} is at {offset} of {topic}/{queue_id}, which ends at {end}"))?;
         }
         if self.store.is_read_only() {
             return Ok(());
@@ -494,7 +502,7 @@ impl<'a> Look<'a> {
             let found = self.store.consumer_offset(topic, group, queue_id).unwrap().unwrap_or(0);
             let fits = (known.written.min(end)..=known.last).contains(&found);
             hold(fits, "D2", || {
-                format!("{group} acknowledged {known:?} of {topic}/{queue_id}, stands at {found} of {end}")
+                format!("{group} acknowledged {known:?} of {topic}/{queue_id}, is at {found} of {end}")
             })?;
         }
         Ok(())
@@ -523,5 +531,5 @@ pub fn progress_is_exact(store: &Store) -> Held {
     let waiting = store.halves_waiting(None, usize::MAX).unwrap();
     let lowest = waiting.iter().map(|waiting| waiting.newest.queue_offset).min().unwrap_or(end);
     let stored = store.consumer_offset(HALF_TOPIC, TRANSACTION_GROUP, QueueId(0)).unwrap().unwrap_or(0);
-    hold(stored == lowest, "T9", || format!("the progress is {stored}, the lowest that pends {lowest}"))
+    hold(stored == lowest, "T9", || format!("the progress is {stored}, the lowest pending {lowest}"))
 }

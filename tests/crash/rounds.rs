@@ -42,8 +42,8 @@ impl Machine {
             } else {
                 (INTERVAL_MS, producers)
             };
-            let pends = store.look_again(facts.newest.queue_offset, in_ms, asked);
-            hold(matches!(pends, Ok(true)), "T11", || format!("{facts:?} was handed out, then {pends:?}"))?;
+            let is_pending = store.look_again(facts.newest.queue_offset, in_ms, asked);
+            hold(matches!(is_pending, Ok(true)), "T11", || format!("{facts:?} was handed out, then {is_pending:?}"))?;
             half.due_ms = now_ms + in_ms;
             half.checks += u16::from(asked);
             if let Some(kind) = answer.filter(|_| asked) {
@@ -52,10 +52,10 @@ impl Machine {
         }
         let wrote = self.memory.calls() != calls || Self::log_end(store) != end;
         hold(!wrote, "T14", || format!("a round of {} checks wrote", due.len()))?;
-        discards.into_iter().try_for_each(|at| self.give_up(store, at))
+        discards.into_iter().try_for_each(|at| self.discard(store, at))
     }
 
-    fn give_up(&mut self, store: &Store, at: usize) -> Held {
+    fn discard(&mut self, store: &Store, at: usize) -> Held {
         self.end_half(store, at, &End { decider: Decider::Check, ..self.end_of(at, 0, EndKind::Discard) })
     }
 
@@ -64,7 +64,7 @@ impl Machine {
         if self.is_faulty() {
             return Ok(());
         }
-        let is_due = |half: &&Half| half.told.is_none() && !half.copies.is_empty() && half.due_ms <= now_ms;
+        let is_due = |half: &&Half| half.reported.is_none() && !half.copies.is_empty() && half.due_ms <= now_ms;
         let expected = self.history.halves.iter().filter(is_due).count().min(limit);
         hold(due.len() == expected, "T11", || format!("{expected} are due, {} were handed out: {due:?}", due.len()))?;
         for facts in due {
@@ -93,7 +93,7 @@ impl Machine {
         self.history.minimum_tried = self.history.minimum_tried.max(last.end);
         let removed = store.remove_log_files(PhysicalOffset(last.end), keep_unread);
         let minimum = store.stat().unwrap().min_physical_offset;
-        hold(minimum <= held, "T10", || format!("{held} pends, the log begins at {minimum}: {facts:?}"))?;
+        hold(minimum <= held, "T10", || format!("{held} is pending, the log begins at {minimum}: {facts:?}"))?;
         hold(minimum <= unread, "D1", || format!("{unread} is unread, the log begins at {minimum}: {facts:?}"))?;
         let Some(removed) = self.note(removed)? else { return Ok(()) };
         self.expired += removed.log_files as u64;
@@ -130,7 +130,7 @@ impl Machine {
 
     /// Checks T6: an end of a removed half finds its outcome or nothing, never another outcome, and writes nothing.
     fn ends_of_gone(&self, store: &Store, half: &Half) -> Held {
-        let Some((told, _)) = half.told else { return Ok(()) };
+        let Some((reported, _)) = half.reported else { return Ok(()) };
         let end = Self::log_end(store);
         for kind in [EndKind::Commit, EndKind::RollBack, EndKind::Discard] {
             let (copy, transaction_id, group) = (half.copies[0], half.id.clone(), Some(half.group.clone()));
@@ -139,8 +139,8 @@ impl Machine {
                 Wait::Yes,
             );
             let fits = match &ended {
-                Ok(ended) => ended.already && ended.outcome == told && outcome_of(kind) == told,
-                Err(Error::AlreadyEnded { outcome, .. }) => *outcome == told && outcome_of(kind) != told,
+                Ok(ended) => ended.already && ended.outcome == reported && outcome_of(kind) == reported,
+                Err(Error::AlreadyEnded { outcome, .. }) => *outcome == reported && outcome_of(kind) != reported,
                 Err(Error::TransactionNotFound { .. }) => true,
                 Err(_) => self.is_faulty(),
             };
@@ -151,7 +151,7 @@ impl Machine {
 
     /// Returns the lowest physical offset of a half that no client has tried to end.
     fn lowest_pending(&self) -> u64 {
-        let pending = self.history.halves.iter().filter(|half| half.told.is_none() && half.asked.is_empty());
+        let pending = self.history.halves.iter().filter(|half| half.reported.is_none() && half.asked.is_empty());
         pending.flat_map(|half| &half.copies).map(|copy| copy.physical_offset).min().unwrap_or(u64::MAX)
     }
 
@@ -169,8 +169,8 @@ impl Machine {
                 let first = store.queue_range(TOPICS[*topic], QueueId(queue)).unwrap().0;
                 let next = QueueOffset(known.last.max(first));
                 if let Ok((records, _)) = store.read(TOPICS[*topic], QueueId(queue), next, 1, None) {
-                    let place = records.first().map(|record| record.view().unwrap().physical_offset.0);
-                    lowest = lowest.min(place.unwrap_or(u64::MAX));
+                    let physical_offset = records.first().map(|record| record.view().unwrap().physical_offset.0);
+                    lowest = lowest.min(physical_offset.unwrap_or(u64::MAX));
                 }
             }
         }
@@ -195,7 +195,7 @@ impl Machine {
         let known = self.history.offsets.get(&(topic, queue, group)).copied().unwrap_or_default();
         let Some(stored) = self.note(store.consumer_offset(name, reader, QueueId(queue)))? else { return Ok(()) };
         hold(stored.unwrap_or(0) == known.last, "D2", || {
-            format!("{reader} stood at {known:?} of {name}/{queue}, now {stored:?}")
+            format!("{reader} was at {known:?} of {name}/{queue}, now {stored:?}")
         })?;
         // Messages that retention removed are skipped.
         let from = known.last.max(store.queue_range(name, QueueId(queue)).unwrap().0);
@@ -204,7 +204,7 @@ impl Machine {
         for (offset, record) in (from..).zip(&records) {
             let view = record.view().unwrap();
             hold(view.queue_offset.0 == offset, "D1", || format!("{offset} of {name}/{queue} is {view:?}"))?;
-            self.history.shown.push(Shown { place: view.physical_offset.0, crc: crc(record.bytes()) });
+            self.history.shown.push(Shown { physical_offset: view.physical_offset.0, crc: crc(record.bytes()) });
         }
         hold(next.0 == from + records.len() as u64, "D1", || format!("{name}/{queue}: from {from} to {next}"))?;
         if acknowledge && self.note(store.set_consumer_offset(name, reader, QueueId(queue), next.0))?.is_some() {
@@ -222,7 +222,7 @@ impl Machine {
         let shown = all_shown(&reader);
         let Some(shown) = self.note(shown)? else { return Ok(()) };
         let visible = stat.visible_physical_offset;
-        hold(shown.iter().all(|one| one.place < visible), "D1", || format!("a reader saw beyond {visible}"))?;
+        hold(shown.iter().all(|one| one.physical_offset < visible), "D1", || format!("a reader saw beyond {visible}"))?;
         let all = all_shown(store).map_err(|error| Violation { promise: "D1", what: error.to_string() })?;
         hold(shown == all || self.is_faulty(), "D1", || {
             format!("a reader saw {} records, the writer {}", shown.len(), all.len())
@@ -231,12 +231,12 @@ impl Machine {
         hold(theirs == ours || self.is_faulty(), "L6", || {
             format!("a reader's queues {theirs:?}, the writer's {ours:?}")
         })?;
-        let places = |store: &Store| -> Vec<HalfCopy> {
+        let offsets = |store: &Store| -> Vec<HalfCopy> {
             store.halves_waiting(None, usize::MAX).unwrap().into_iter().map(|waiting| waiting.newest).collect()
         };
-        let (theirs, ours) = (places(&reader), places(store));
+        let (theirs, ours) = (offsets(&reader), offsets(store));
         hold(theirs == ours || self.is_faulty(), "T2", || {
-            format!("for a reader {theirs:?} pend, for the writer {ours:?}")
+            format!("pending for a reader: {theirs:?}, for the writer: {ours:?}")
         })?;
         self.history.shown.extend(shown);
         Ok(())

@@ -80,25 +80,25 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// Returns the transaction of a key with a copy at a physical offset; else the newest of the key, if `any_place`.
-    fn find(&self, key: Option<Key<'a>>, place: u64, any_place: bool) -> Option<usize> {
-        let stands_there = |at: &&usize| self.all[**at].copies.iter().any(|copy| copy.physical_offset == place);
+    /// Returns the transaction of a key with a copy at a physical offset; else the newest of the key, if `any_offset`.
+    fn find(&self, key: Option<Key<'a>>, offset: u64, any_offset: bool) -> Option<usize> {
+        let has_copy = |at: &&usize| self.all[**at].copies.iter().any(|copy| copy.physical_offset == offset);
         let Some(key) = key else {
             // A transaction without a key has no other copies, so it is found by its offset.
             return (0..self.all.len())
-                .find(|at| stands_there(&at) && !self.by_key.values().flatten().any(|other| other == at));
+                .find(|at| has_copy(&at) && !self.by_key.values().flatten().any(|other| other == at));
         };
         let known = self.by_key.get(&key)?;
-        known.iter().rev().find(stands_there).or_else(|| known.last().filter(|_| any_place)).copied()
+        known.iter().rev().find(has_copy).or_else(|| known.last().filter(|_| any_offset)).copied()
     }
 
     fn apply(&mut self, number: usize, view: &RecordView<'a>) {
-        let place = view.prepared_transaction_offset.0;
+        let offset = view.prepared_transaction_offset.0;
         match view.topic {
             HALF_TOPIC => self.half(number, view),
             DISCARD_TOPIC => {
                 let real_topic = view.properties.get_str(REAL_TOPIC).unwrap_or_default();
-                if let Some(at) = self.find(key(view, real_topic), place, true) {
+                if let Some(at) = self.find(key(view, real_topic), offset, true) {
                     self.all[at].discards.push(number);
                     self.all[at].ended = true;
                 }
@@ -112,7 +112,7 @@ impl<'a> Rule<'a> {
                 }
             }
             _ if view.transaction_type() == TransactionType::Commit => {
-                if let Some(at) = self.find(key(view, view.topic), place, place < self.minimum) {
+                if let Some(at) = self.find(key(view, view.topic), offset, offset < self.minimum) {
                     self.all[at].finals.push(number);
                     self.all[at].ended = true;
                 }

@@ -13,7 +13,7 @@ use txstore::storage::memory::{CrashKeep, FaultKind};
 use txstore::store::{Decider, EndKind};
 
 use crate::chance::Chance;
-use crate::crash::{Origin, check_closed, check_damage, places};
+use crate::crash::{Origin, check_closed, check_damage, offsets};
 use crate::history::{Held, Violation};
 use crate::machine::{Machine, Step, TIMEOUT_MS};
 use crate::watched::crc;
@@ -275,7 +275,7 @@ impl Run {
         let Some(store) = machine.store.take().filter(|_| !machine.is_faulty()) else { return Ok(()) };
         let report = store.open_report();
         crate::history::hold(report.clean && report.scanned_bytes == 0, "L8", || {
-            format!("behind a clean close the opening found {report:?}")
+            format!("after a clean close the opening found {report:?}")
         })?;
         machine.reopened(&store);
         machine.store = Some(store);
@@ -323,7 +323,7 @@ impl Run {
         let machine = self.machine();
         let found = machine.recover(must_end, origin, thorough)?;
         self.tally.checks += found.checks;
-        self.tally.records += found.places.len() as u64;
+        self.tally.records += found.offsets.len() as u64;
         self.tally.blurred += u64::from(found.is_blurred);
         Ok(())
     }
@@ -344,12 +344,12 @@ impl Run {
         let origin = self.origin;
         let machine = self.machine.as_mut().unwrap();
         if !blurred && let Some(store) = machine.store.take() {
-            let places = places(&store)?;
+            let offsets = offsets(&store)?;
             machine.store = Some(store);
             machine.take(&Step::Close)?;
             check_closed(machine)?;
             if machine.crc() && origin.broker_end == 0 {
-                check_damage(machine, &places, which)?;
+                check_damage(machine, &offsets, which)?;
             }
         }
         (self.tally.ends, self.tally.expired) = (machine.ends, machine.expired);

@@ -63,18 +63,18 @@ impl Shadow {
 
     /// Returns whether a record with these bytes was written at this offset.
     pub fn holds(&self, at: u64, record: &[u8]) -> bool {
-        let stands = |from: u64, bytes: &[u8]| {
+        let is_there = |from: u64, bytes: &[u8]| {
             let start = at.checked_sub(from).unwrap_or(u64::MAX) as usize;
             start < bytes.len() && bytes.get(start..start + record.len()) == Some(record)
         };
-        stands(0, &self.bytes) || self.doubtful.iter().any(|(from, bytes)| stands(*from, bytes))
+        is_there(0, &self.bytes) || self.doubtful.iter().any(|(from, bytes)| is_there(*from, bytes))
     }
 }
 
 /// A record that a reader was shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shown {
-    pub place: u64,
+    pub physical_offset: u64,
     pub crc: u32,
 }
 
@@ -114,7 +114,7 @@ pub fn all_shown(store: &Store) -> Result<Vec<Shown>> {
             return Ok(shown);
         }
         for record in &records {
-            shown.push(Shown { place: record.view()?.physical_offset.0, crc: crc(record.bytes()) });
+            shown.push(Shown { physical_offset: record.view()?.physical_offset.0, crc: crc(record.bytes()) });
         }
         from = next;
     }

@@ -1,4 +1,4 @@
-//! Runs a fixed script on a store in memory, and keeps what its client asked and was told.
+//! Runs a fixed script on a store in memory, and keeps what its client asked and the answers.
 //!
 //! In:     steps.
 //! Out:    everything that was acknowledged, and everything that was tried.
@@ -23,7 +23,7 @@ const TOPICS: [&str; 2] = ["orders", "payments"];
 #[derive(Clone, Debug)]
 pub struct Sent {
     pub topic: String,
-    pub place: PhysicalOffset,
+    pub physical_offset: PhysicalOffset,
     pub body: Vec<u8>,
 }
 
@@ -119,7 +119,7 @@ impl World {
             .collect();
         if let Some(sent) = self.note(store.append(&batch, Wait::Yes).and_then(Unacknowledged::acknowledged)) {
             for (sent, body) in sent.into_iter().zip(bodies) {
-                self.known.sent.push(Sent { topic: topic.into(), place: sent.physical_offset, body });
+                self.known.sent.push(Sent { topic: topic.into(), physical_offset: sent.physical_offset, body });
             }
         }
         self.store = Some(store);

@@ -83,7 +83,7 @@ impl System {
     }
 
     fn begin(&mut self, half: HalfCopy) {
-        assert!(!self.halves.contains(&half), "a new transaction has a place of its own");
+        assert!(!self.halves.contains(&half), "a new transaction has an offset of its own");
         self.halves.push(half);
         self.ended.push(false);
     }
@@ -126,7 +126,7 @@ impl System {
     fn acknowledge(&self, number: usize, of: u64, model: &Model) {
         let (name, end) = (topic(number), model.topics[number].len() as u64);
         if of > end {
-            assert!(self.store.set_consumer_offset(&name, READERS, QUEUE, of).is_err(), "behind the end");
+            assert!(self.store.set_consumer_offset(&name, READERS, QUEUE, of).is_err(), "after the end");
         }
         self.store.set_consumer_offset(&name, READERS, QUEUE, of.min(end)).unwrap();
     }
@@ -141,7 +141,7 @@ impl System {
         let waiting: Vec<_> =
             store.halves_waiting(None, usize::MAX).unwrap().into_iter().map(|waiting| waiting.newest).collect();
         let pending: Vec<_> = model.pending().map(|at| self.halves[at]).collect();
-        assert_eq!(waiting, pending, "what pends");
+        assert_eq!(waiting, pending, "pending transactions");
         let rows: Vec<_> = store
             .transactions()
             .unwrap()
@@ -188,7 +188,7 @@ impl StateMachineTest for System {
                 let newest = model.newest(which);
                 let half = self_.prepare(model.transactions[newest].id, model.transactions[newest].topic);
                 if newest < self_.halves.len() {
-                    assert_eq!(half, self_.halves[newest], "a resend of what pends is the same half");
+                    assert_eq!(half, self_.halves[newest], "a resend of a pending half is the same half");
                 } else {
                     self_.begin(half);
                 }

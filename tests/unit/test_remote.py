@@ -76,7 +76,7 @@ def test_records_of_an_answer_are_the_brokers_own(broker: EmbeddedBroker) -> Non
     ]
     with pytest.raises(InvalidMessageError, match="no consumer handed it out"):
         found[0].retry()
-    decode_records(data, in_hand=True)[0].retry()
+    decode_records(data, unacknowledged=True)[0].retry()
     for cut in (1, 30, len(data) - 1):
         with pytest.raises(ProtocolError, match="record of an answer"):
             decode_records(data[:cut])

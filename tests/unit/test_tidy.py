@@ -37,10 +37,10 @@ RUST_SEEN_FROM_RECORD_ON = {"storage", "half"}
 PYTHON_EXCEPTIONS = {("message", "_native")}
 # Rooms to the right of the broker may also import the package itself, `import txstore`.
 FRONT_DOOR = "broker"
-# Folders and pages whose words are plain already. Others join when they are rewritten.
+# Folders and pages whose words are plain already, and all Rust. Others join when they are rewritten.
 PLAIN = (
     "README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md examples/ spark/ python/pyspark_txstore/ python/txstore/ "
-    "docs/"
+    "docs/ fuzz/corpus.py fuzz/run.py"
 ).split()
 # What we do not write, and what to write instead. Only words that have a standard word in every sense are listed.
 WORDS = {
@@ -316,7 +316,12 @@ def names_no_strangers(path: str, text: str) -> list[str]:
 
 
 def is_plain(path: str) -> bool:
-    return path.startswith(tuple(PLAIN))
+    return path.startswith(tuple(PLAIN)) or path.endswith(".rs")
+
+
+def words_of_names(line: str) -> str:
+    """`is_WrongPlace` as `is Wrong Place`, so that the parts of a name are words."""
+    return re.sub(r"([a-z])([A-Z])", r"\1 \2", line).replace("_", " ")
 
 
 def uses_plain_words(path: str, text: str) -> list[str]:
@@ -327,8 +332,9 @@ def uses_plain_words(path: str, text: str) -> list[str]:
     for number, line in enumerate(text.splitlines(), 1):
         if path.endswith(".md"):
             line = re.sub("`[^`]*`", "", line)  # Names of code, which are checked where they are defined.
+        words = words_of_names(line) if path.endswith(".rs") else line
         for word, instead in WORDS.items():
-            for used in re.findall(rf"\b(?:{word})\b", line, flags=re.IGNORECASE):
+            for used in re.findall(rf"\b(?:{word})\b", words, flags=re.IGNORECASE):
                 if used.lower() not in LITERALLY.get(path, ()):
                     found.append(f"{path}:{number}: `{used}`; write {instead}")
         if re.search(r"(?<![Tt]here )\bis (?:no|none)\b(?! longer)", line):
@@ -395,6 +401,9 @@ BROKEN: dict[str, tuple[Rule, str, str]] = {
     "house word in an error": (uses_plain_words, "python/txstore/config.py", 'raise E(f"{value!r} is no number")\n'),
     "house word in a page": (uses_plain_words, "README.md", "Whoever reads this.\n"),
     "house word in a name": (uses_plain_words, "spark/job.py", "place = 1\n"),
+    "house word in Rust": (uses_plain_words, "rust/src/flush.rs", "// Stands behind.\n"),
+    "house word in a part of a name": (uses_plain_words, "tests/crash/x.rs", "fn an_end_behind_an_op() {}\n"),
+    "house word in a type's name": (uses_plain_words, "fuzz/src/x.rs", "struct WrongPlace;\n"),
     "unknown promise in a comment": (promise_codes_are_defined, "rust/src/flush.rs", "/// T99: nothing."),
     "unknown promise in a test": (
         promise_codes_are_defined,
@@ -416,7 +425,7 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (python_waits_only_in_call_rs, "rust/src/python/store.rs", "fn f(&self) -> bool {\n self.store.is_closed()\n}"),
     (only_the_command_line_prints, "python/txstore/cli/main.py", "print(1)"),
     (uses_plain_words, "python/txstore/broker.py", "if found is None:  # There is no topic; it is no longer known.\n"),
-    (uses_plain_words, "rust/src/flush.rs", "// Stands behind.\n"),
+    (uses_plain_words, "rust/src/flush.rs", "fn replace_standard(depends: u64) {}\n"),
     (reserved_names_come_from_the_engine, "python/txstore/x.py", '"""Reads %RETRY% topics."""'),
     (names_no_strangers, "README.md", "#!/usr/bin/env bash\nhttps://example.org/home/page rust/src/store/tmp/x"),
 ]

@@ -68,7 +68,7 @@ def _report_files(depth: Depth) -> None:
     for damage in facts["damages"]:
         found.damages.append(
             f"{damage['file']}: {damage['what']}: {damage['from']} to {damage['to']} of the log cannot be read; "
-            f"{damage['records_before']} records before it and {damage['records_behind']} after it can"
+            f"{damage['records_before']} records before it and {damage['records_after']} after it can"
         )
         depth.plan.append(f"{damage['file']} at {damage['from']}: {_WHAT_REPAIR_DOES[damage['kind']]}")
     for one in facts["derived"]:

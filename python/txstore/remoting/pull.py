@@ -190,7 +190,7 @@ class QueueReader:
     def _decode(self, body: bytes, next_offset: int) -> None:
         """Adds the messages of a response, after which the queue continues at `next_offset`."""
         try:
-            messages = decode_records(body, in_hand=True)
+            messages = decode_records(body, unacknowledged=True)
         except ProtocolError as error:
             self._unreadable(error, next_offset)
         else:

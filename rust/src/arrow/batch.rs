@@ -225,11 +225,11 @@ fn append(column: Column, cells: &mut Cells, rows: &[Row<'_>], facts: &[Facts<'_
         Cells::Time(numbers) => numbers.extend(views.map(|view| microseconds(view.store_timestamp))),
         Cells::Host(hosts) if column == Column::BornHost => views.for_each(|view| hosts.push(view.born_host)),
         Cells::Host(hosts) => views.for_each(|view| hosts.push(view.store_host)),
-        Cells::PlaceId(ids) => {
+        Cells::MessageIds(ids) => {
             for (view, facts) in known() {
                 match facts.unique_id.filter(|_| column == Column::MessageId) {
                     Some(id) => ids.push(id),
-                    None => ids.push_place(view.store_host, view.physical_offset),
+                    None => ids.push_offset_id(view.store_host, view.physical_offset),
                 }
             }
         }

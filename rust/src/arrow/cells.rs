@@ -336,13 +336,13 @@ impl Hosts {
 
 /// Message ids. The digits of the last address are cached.
 #[derive(Debug, Default)]
-pub(super) struct PlaceIds {
+pub(super) struct MessageIds {
     texts: Texts,
     last: Vec<u8>,
     digits: String,
 }
 
-impl PlaceIds {
+impl MessageIds {
     #[inline]
     pub(super) fn push(&mut self, id: &[u8]) {
         self.texts.push(id);
@@ -350,14 +350,14 @@ impl PlaceIds {
 
     /// Appends the id that names a store's address and a physical offset.
     #[inline]
-    pub(super) fn push_place(&mut self, host: Host<'_>, place: PhysicalOffset) {
+    pub(super) fn push_offset_id(&mut self, host: Host<'_>, physical_offset: PhysicalOffset) {
         if self.last != host.bytes() {
             self.last = host.bytes().to_vec();
             self.digits = offset_message_id(host.address(), PhysicalOffset(0));
             self.digits.truncate(self.digits.len().saturating_sub(2 * size_of::<u64>()));
         }
         self.texts.write(self.digits.as_bytes());
-        self.texts.write(&hex(place.0));
+        self.texts.write(&hex(physical_offset.0));
         self.texts.end();
     }
 }
@@ -384,7 +384,7 @@ pub(super) enum Cells {
     /// Texts that seldom change.
     Repeated(Repeats),
     Host(Hosts),
-    PlaceId(PlaceIds),
+    MessageIds(MessageIds),
     Words(Ends, Texts),
     Int(Numbers<i32>),
     Long(Numbers<i64>),
@@ -401,7 +401,7 @@ impl Cells {
         match (column, column.field().data_type()) {
             (Column::Topic | Column::TransactionType, _) => Self::Repeated(Repeats::default()),
             (Column::BornHost | Column::StoreHost, _) => Self::Host(Hosts::default()),
-            (Column::MessageId | Column::OffsetMessageId, _) => Self::PlaceId(PlaceIds::default()),
+            (Column::MessageId | Column::OffsetMessageId, _) => Self::MessageIds(MessageIds::default()),
             (_, DataType::Int32) => Self::Int(Numbers::with_capacity(0)),
             (_, DataType::Int64) => Self::Long(Numbers::with_capacity(0)),
             (_, DataType::Timestamp(..)) => Self::Time(Numbers::with_capacity(0)),
@@ -421,7 +421,9 @@ impl Cells {
             Self::Text(texts) => Self::Text(Texts::like(texts)),
             Self::Repeated(repeats) => Self::Repeated(repeats.like()),
             Self::Host(hosts) => Self::Host(Hosts { texts: hosts.texts.like(), last: Vec::new() }),
-            Self::PlaceId(ids) => Self::PlaceId(PlaceIds { texts: Texts::like(&ids.texts), ..PlaceIds::default() }),
+            Self::MessageIds(ids) => {
+                Self::MessageIds(MessageIds { texts: Texts::like(&ids.texts), ..MessageIds::default() })
+            }
             Self::Words(words, texts) => Self::Words(words.like(), Texts::like(texts)),
             Self::Int(numbers) => Self::Int(Numbers::with_capacity(numbers.values.len())),
             Self::Long(numbers) => Self::Long(Numbers::with_capacity(numbers.values.len())),
@@ -438,7 +440,7 @@ impl Cells {
             Self::Text(texts) => Arc::new(texts.strings()?),
             Self::Repeated(repeats) => Arc::new(repeats.strings()?),
             Self::Host(hosts) => Arc::new(hosts.texts.strings()?),
-            Self::PlaceId(ids) => Arc::new(ids.texts.strings()?),
+            Self::MessageIds(ids) => Arc::new(ids.texts.strings()?),
             Self::Bytes(texts) => Arc::new(texts.binary()?),
             Self::Words(ends, texts) => {
                 let words = Arc::new(texts.strings()?);

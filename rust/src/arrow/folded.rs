@@ -46,7 +46,7 @@ impl Folded {
             return Err(invalid("view", format!("{what}\n{hint}")));
         }
         let mut near = None;
-        let rows = rows(&table, &replay, |place| log.read(place, &mut near, HalfRecord::of))?;
+        let rows = rows(&table, &replay, |offset| log.read(offset, &mut near, HalfRecord::of))?;
         Ok(Self { rows: rows.into_iter() })
     }
 
@@ -87,15 +87,15 @@ fn append(column: Column, cells: &mut Cells, rows: &[TransactionRow]) {
         }
         Cells::Longs(ends, numbers) => {
             for row in rows {
-                let places: Vec<u64> = match column {
+                let offsets: Vec<u64> = match column {
                     Column::HalfQueueOffsets => row.halves.iter().map(|half| half.queue_offset).collect(),
                     Column::HalfPhysicalOffsets => row.halves.iter().map(|half| half.physical_offset).collect(),
                     Column::FinalPhysicalOffsets => row.finals.clone(),
                     Column::DiscardedPhysicalOffsets => row.discards.clone(),
                     _ => row.ops.clone(),
                 };
-                for place in places {
-                    numbers.push(place.cast_signed());
+                for offset in offsets {
+                    numbers.push(offset.cast_signed());
                 }
                 ends.push(numbers.len());
             }

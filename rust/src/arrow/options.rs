@@ -202,11 +202,11 @@ impl TopicMemory {
     fn wants(&mut self, topics: &Topics, topic: &str) -> bool {
         match self.wanted {
             Some(wanted) if self.topic == topic => wanted,
-            _ => self.judge(topics, topic),
+            _ => self.decide(topics, topic),
         }
     }
 
-    fn judge(&mut self, topics: &Topics, topic: &str) -> bool {
+    fn decide(&mut self, topics: &Topics, topic: &str) -> bool {
         let wanted = match topics {
             Topics::Applications => !is_system_topic(topic),
             Topics::All => true,

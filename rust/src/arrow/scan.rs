@@ -140,8 +140,11 @@ impl Scan {
             return Ok((start, end.max(start)));
         }
         let visible = log.visible_end(None)?;
-        let outside = |option: &str, place: u64| {
-            invalid(option, format!("{place} is after the end of the log\nhint: the log contains {first} to {visible}"))
+        let outside = |option: &str, offset: u64| {
+            invalid(
+                option,
+                format!("{offset} is after the end of the log\nhint: the log contains {first} to {visible}"),
+            )
         };
         if start > visible {
             return Err(outside("start_physical_offset", start));

@@ -9,7 +9,7 @@ use arrow_array::{Array, RecordBatch};
 
 use super::folded::Folded;
 use super::{BadRecords, Counts, Log, Scan, ScanOptions, View};
-use crate::record::{Draft, Place, encode};
+use crate::record::{Draft, Position, encode};
 use crate::storage::memory::Memory;
 use crate::storage::{OpenMode, Storage};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
@@ -25,7 +25,7 @@ fn log_of(properties: &[&[u8]], body: &[u8]) -> (Arc<Memory>, Vec<u64>) {
 fn records_of(topic: &str, properties: &[&[u8]], body: &[u8]) -> (Arc<Memory>, Vec<u64>) {
     let storage = Arc::new(Memory::new());
     storage.create_dir("commitlog").unwrap();
-    let (mut at, mut places) = (0, Vec::new());
+    let (mut at, mut offsets) = (0, Vec::new());
     for properties in properties {
         let draft = Draft {
             topic,
@@ -41,20 +41,20 @@ fn records_of(topic: &str, properties: &[&[u8]], body: &[u8]) -> (Arc<Memory>, V
             body_crc: None,
             properties,
         };
-        let place = Place {
+        let position = Position {
             physical_offset: PhysicalOffset(at),
-            queue_offset: QueueOffset(u64::try_from(places.len()).unwrap()),
-            store_timestamp: TimestampMs(1_000 + i64::try_from(places.len()).unwrap()),
+            queue_offset: QueueOffset(u64::try_from(offsets.len()).unwrap()),
+            store_timestamp: TimestampMs(1_000 + i64::try_from(offsets.len()).unwrap()),
         };
         let mut bytes = Vec::new();
-        encode(&draft, place, false, &mut bytes).unwrap();
+        encode(&draft, position, false, &mut bytes).unwrap();
         let file = storage.open("commitlog/00000000000000000000", OpenMode::Create).unwrap();
         file.set_len(FILE).unwrap();
         file.write_at(&bytes, at).unwrap();
-        places.push(at);
+        offsets.push(at);
         at += u64::try_from(bytes.len()).unwrap();
     }
-    (storage, places)
+    (storage, offsets)
 }
 
 fn open_log(memory: &Arc<Memory>) -> Log {
@@ -89,7 +89,7 @@ fn of_equal_names_the_last_counts() {
 }
 
 #[test]
-fn text_that_is_no_utf8_is_mended() {
+fn text_that_is_not_utf8_is_replaced() {
     let (storage, _) = log_of(&[b"TAGS\x01\xFFx\x02a\x01\xC3\x28\x02", b"TAGS\x01whole\x02"], b"x");
     let (batches, _) = scan(&storage, ScanOptions::of(View::CommitLog));
     let tags = batches[0].column_by_name("tags").unwrap().as_string::<i32>();
@@ -98,7 +98,7 @@ fn text_that_is_no_utf8_is_mended() {
 }
 
 #[test]
-fn nulls_stand_where_nothing_is_said_and_times_do_not_run_over() {
+fn missing_values_are_null_and_times_do_not_overflow() {
     let (storage, _) = log_of(&[b"", b"TAGS\x01a\x02", b""], b"x");
     let (batches, _) = scan(&storage, ScanOptions::of(View::CommitLog));
     let tags = batches[0].column_by_name("tags").unwrap();
@@ -108,10 +108,10 @@ fn nulls_stand_where_nothing_is_said_and_times_do_not_run_over() {
 }
 
 #[test]
-fn ids_of_places_are_the_engines() {
-    let (storage, places) = log_of(&[b"", b"UNIQ_KEY\x01unique\x02"], &[9; 0x1ABC]);
+fn offset_message_ids_are_the_engines() {
+    let (storage, offsets) = log_of(&[b"", b"UNIQ_KEY\x01unique\x02"], &[9; 0x1ABC]);
     let (batches, _) = scan(&storage, ScanOptions::of(View::CommitLog));
-    let expected = |row: usize| crate::record::offset_message_id(HOST.parse().unwrap(), PhysicalOffset(places[row]));
+    let expected = |row: usize| crate::record::offset_message_id(HOST.parse().unwrap(), PhysicalOffset(offsets[row]));
     let ids = batches[0].column_by_name("offset_message_id").unwrap().as_string::<i32>();
     assert_eq!((ids.value(0), ids.value(1)), (expected(0).as_str(), expected(1).as_str()));
     let ids = batches[0].column_by_name("message_id").unwrap().as_string::<i32>();
@@ -120,13 +120,13 @@ fn ids_of_places_are_the_engines() {
 
 #[test]
 fn a_body_that_cannot_be_unpacked_is_damage() {
-    let (storage, places) = log_of(&[b"", b"", b""], b"no stream");
+    let (storage, offsets) = log_of(&[b"", b"", b""], b"no stream");
     let file = storage.open("commitlog/00000000000000000000", OpenMode::Write).unwrap();
-    file.write_at(&1_i32.to_be_bytes(), places[1] + 36).unwrap();
+    file.write_at(&1_i32.to_be_bytes(), offsets[1] + 36).unwrap();
     let options = ScanOptions { bad_records: BadRecords::Skip, ..ScanOptions::of(View::CommitLog) };
     let (batches, counts) = scan(&storage, options);
     let found = batches[0].column_by_name("physical_offset").unwrap().as_primitive::<Int64Type>().values().to_vec();
-    assert_eq!(found, [places[0].cast_signed(), places[2].cast_signed()]);
+    assert_eq!(found, [offsets[0].cast_signed(), offsets[2].cast_signed()]);
     assert_eq!(counts.bad_records.load(Ordering::Relaxed), 1);
     let log = open_log(&storage);
     let mut failing = Scan::over(log, Arc::new(ScanOptions::of(View::CommitLog)), Arc::default()).unwrap();
@@ -136,8 +136,8 @@ fn a_body_that_cannot_be_unpacked_is_damage() {
 
 #[test]
 fn a_planned_range_that_ends_within_a_record_is_refused() {
-    let (storage, places) = log_of(&[b"", b"", b""], b"body");
-    for (end, fails) in [(places[2], false), (places[2] - 1, true), (places[2] + 1, true)] {
+    let (storage, offsets) = log_of(&[b"", b"", b""], b"body");
+    for (end, fails) in [(offsets[2], false), (offsets[2] - 1, true), (offsets[2] + 1, true)] {
         let log = open_log(&storage);
         let options = ScanOptions { start: Some(0), end: Some(end), is_cut: true, ..ScanOptions::of(View::CommitLog) };
         let mut scan = Scan::over(log, Arc::new(options), Arc::default()).unwrap();
@@ -162,13 +162,13 @@ fn the_view_of_transactions_says_how_many_are_too_many() {
 fn no_end_of_a_window_hides_a_record() {
     // Windows have 4 KiB here. With some sizes a window ends within the zeros that begin a record.
     for length in 0..60 {
-        let (storage, places) = log_of(&[b"".as_slice(); 300], &[b'x'; 64][..length]);
-        let end = places[299];
+        let (storage, offsets) = log_of(&[b"".as_slice(); 300], &[b'x'; 64][..length]);
+        let end = offsets[299];
         let planned = ScanOptions { start: Some(0), end: Some(end), is_cut: true, ..ScanOptions::of(View::CommitLog) };
         for (options, rows) in [(ScanOptions::of(View::CommitLog), 300), (planned, 299)] {
             let (batches, _) = scan(&storage, options);
             assert_eq!(batches.iter().map(RecordBatch::num_rows).sum::<usize>(), rows, "a body of {length} bytes");
         }
-        assert_eq!(open_log(&storage).boundary(end, end + places[1]).unwrap(), end);
+        assert_eq!(open_log(&storage).boundary(end, end + offsets[1]).unwrap(), end);
     }
 }

@@ -12,7 +12,7 @@ use super::{CommitLog, FILE_TAIL};
 use crate::error::{Error, Result};
 use crate::mutant::{Mutant, mutated};
 use crate::record::encode::{blank, measure, put};
-use crate::record::{Draft, Place};
+use crate::record::{Draft, Position};
 use crate::segment::Segment;
 use crate::units::{PhysicalOffset, QueueOffset, TimestampMs, to_u64, to_usize};
 
@@ -192,8 +192,8 @@ impl Appender {
             self.parts.push(Part { offset: file_end, start: self.buffer.len() });
         }
         let physical_offset = PhysicalOffset(self.cursor);
-        let place = Place { physical_offset, queue_offset, store_timestamp: self.store_timestamp };
-        put(draft, &measured, place, self.with_crc, &mut self.buffer);
+        let position = Position { physical_offset, queue_offset, store_timestamp: self.store_timestamp };
+        put(draft, &measured, position, self.with_crc, &mut self.buffer);
         self.cursor += u64::from(size);
         Ok(Appended { physical_offset, size, store_timestamp: self.store_timestamp })
     }

@@ -172,7 +172,7 @@ impl LogReader<'_> {
 
 /// Returns the error for an offset that retention removed.
 pub fn too_old(requested: u64, minimum: u64) -> Error {
-    Error::OffsetTooOld { place: "the commit log".into(), requested, minimum }
+    Error::OffsetTooOld { of: "the commit log".into(), requested, minimum }
 }
 
 fn not_found(offset: PhysicalOffset) -> Error {

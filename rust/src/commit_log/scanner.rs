@@ -123,9 +123,9 @@ impl<'a> Scanner<'a> {
                         // Prefetches the record after the next one, which often has a similar size, because memory is
                         // slow to respond.
                         ask_for(rest, 2 * size..3 * size);
-                        let (record, behind) = rest.split_at_checked(size).unwrap_or((rest, &[]));
+                        let (record, after) = rest.split_at_checked(size).unwrap_or((rest, &[]));
                         at += u64::from(view.size);
-                        rest = behind;
+                        rest = after;
                         if !visit(&view, record)? {
                             return Ok(Scan { end: at, tail: Tail::Stopped });
                         }

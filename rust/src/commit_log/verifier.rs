@@ -63,13 +63,13 @@ impl Progress {
     fn go_ahead(&self, log: &CommitLog, limit: u64, verify: &impl Fn(u64) -> Verify) {
         let mut from = self.reader.load(Ordering::Relaxed);
         loop {
-            let mut told = from;
+            let mut published = from;
             let scan = Scanner::new(log, PhysicalOffset(from), limit).run(verify, |view, _| {
                 let end = view.physical_offset.0 + u64::from(view.size);
-                if end < told + STEP {
+                if end < published + STEP {
                     return Ok(true);
                 }
-                told = end;
+                published = end;
                 self.verified.store(end, Ordering::Release);
                 Ok(self.waits_for_the_reader(end))
             });

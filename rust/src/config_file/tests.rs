@@ -47,7 +47,7 @@ fn lenient_texts_are_read() {
 }
 
 #[test]
-fn bad_texts_are_refused_with_their_place() {
+fn bad_texts_are_refused_with_their_position() {
     for text in ["", "{", "[1 2]", "{a}", "{:1}", "nul", "\"a", "\"\\q\"", "{}x", "1e999", "NaN", "{,}"] {
         assert!(parse_lenient(text).unwrap_err().starts_with("line 1, column "), "{text}");
     }
@@ -59,7 +59,7 @@ fn bad_texts_are_refused_with_their_place() {
 }
 
 #[test]
-fn the_backup_stands_in_for_a_bad_file() {
+fn the_backup_replaces_a_bad_file() {
     let (_dir, disk) = disk();
     assert_eq!(load(&disk, "a.json").unwrap(), Loaded::default());
     put(&disk, "config/a.json.bak", b"{\"a\":1}");

@@ -36,8 +36,8 @@ fn write_entries<'v>(
 ) {
     text.push(open);
     new_line(text, depth + 1);
-    for (place, (key, value)) in entries.enumerate() {
-        if place > 0 {
+    for (index, (key, value)) in entries.enumerate() {
+        if index > 0 {
             text.push(',');
             new_line(text, depth + 1);
         }

@@ -46,7 +46,7 @@ pub enum NewFiles {
 
 /// The range of queue offsets that a queue's files cover.
 #[derive(Clone, Debug)]
-pub struct QueueRoom {
+pub struct QueueExtent {
     /// Its topic.
     pub topic: Arc<str>,
     /// Its queue id.
@@ -54,7 +54,7 @@ pub struct QueueRoom {
     /// The first queue offset that its files can hold.
     pub first: u64,
     /// One past the last queue offset that its files can hold.
-    pub room: u64,
+    pub end: u64,
 }
 
 /// The files below `consumequeue/`.
@@ -94,7 +94,7 @@ impl QueueFiles {
     }
 
     /// Returns every queue that has files.
-    pub fn list(&self) -> Result<Vec<QueueRoom>> {
+    pub fn list(&self) -> Result<Vec<QueueExtent>> {
         let mut queues = Vec::new();
         for topic in self.storage.list(DIRECTORY)?.unwrap_or_default() {
             if !topic.is_dir || !names::valid_path_component(&topic.name) {
@@ -119,11 +119,11 @@ impl QueueFiles {
                 }
                 let (Some((first, _)), Some((last, _))) = (files.first(), files.last()) else { continue };
                 let per_entry = to_u64(ENTRY_SIZE);
-                queues.push(QueueRoom {
+                queues.push(QueueExtent {
                     topic: Arc::clone(&name),
                     queue_id,
                     first: first / per_entry,
-                    room: (last + self.file_size) / per_entry,
+                    end: (last + self.file_size) / per_entry,
                 });
             }
         }
@@ -204,8 +204,8 @@ impl QueueFiles {
     /// Returns the first queue offset whose record begins at or after `minimum`; the queue's end if all begin before.
     /// Entries whose file was removed pointed before `minimum`.
     pub fn first_left(&self, queue: &ConsumeQueue, minimum: u64) -> Result<u64> {
-        let leads_behind = |entry: &Entry| !entry.is_padding() && entry.physical_offset.0 >= minimum;
-        if queue.first == queue.next() || self.entry(queue, queue.first)?.as_ref().is_some_and(leads_behind) {
+        let is_left = |entry: &Entry| !entry.is_padding() && entry.physical_offset.0 >= minimum;
+        if queue.first == queue.next() || self.entry(queue, queue.first)?.as_ref().is_some_and(is_left) {
             return Ok(queue.first);
         }
         let files = SegmentQueue::files(self.storage.as_ref(), &directory(&queue.topic, queue.queue_id)?)?;
@@ -387,9 +387,9 @@ impl QueueFiles {
         let mut rest = block;
         while !rest.is_empty() {
             let room = to_usize(self.file_size - at).min(rest.len());
-            let (here, behind) = rest.split_at_checked(room).unwrap_or((rest, &[]));
+            let (here, after) = rest.split_at_checked(room).unwrap_or((rest, &[]));
             act(base, at, here)?;
-            (base, at, rest) = (base + self.file_size, 0, behind);
+            (base, at, rest) = (base + self.file_size, 0, after);
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ mod table;
 mod tests;
 
 pub use entry::{ENTRY_SIZE, Entry, PADDING_SIZE, QUEUE_OFFSET_MAX};
-pub use files::{DIRECTORY, NewFiles, QueueFiles, QueueRoom};
+pub use files::{DIRECTORY, NewFiles, QueueExtent, QueueFiles};
 pub use table::{Block, QueueTable, Slot};
 
 use std::sync::Arc;
@@ -73,8 +73,8 @@ impl ConsumeQueue {
 
     /// Returns an entry that is only in memory.
     pub fn in_memory(&self, at: u64) -> Option<Entry> {
-        let place = at.checked_sub(self.settled).map(|place| to_usize(place) * ENTRY_SIZE)?;
-        Entry::from_bytes(self.tail.get(place..)?)
+        let start = at.checked_sub(self.settled).map(|index| to_usize(index) * ENTRY_SIZE)?;
+        Entry::from_bytes(self.tail.get(start..)?)
     }
 
     /// Adds the next entry.

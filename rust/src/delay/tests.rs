@@ -4,7 +4,7 @@ use super::*;
 use crate::record::decode::{RecordCrc, Scanned, Verify, decode};
 use crate::record::encode::encode;
 use crate::record::layout::SYS_COMMIT;
-use crate::record::{Place, properties::Properties};
+use crate::record::{Position, properties::Properties};
 use crate::storage::Storage;
 use crate::storage::memory::Memory;
 use crate::units::{PhysicalOffset, QueueOffset};
@@ -27,9 +27,9 @@ fn waiting(properties: &[u8], sys_flag: i32) -> Vec<u8> {
         body_crc: None,
         properties,
     };
-    let place = Place { physical_offset: PhysicalOffset(99), queue_offset: QueueOffset(1), store_timestamp: NOW };
+    let position = Position { physical_offset: PhysicalOffset(99), queue_offset: QueueOffset(1), store_timestamp: NOW };
     let mut bytes = Vec::new();
-    encode(&draft, place, true, &mut bytes).unwrap();
+    encode(&draft, position, true, &mut bytes).unwrap();
     bytes
 }
 

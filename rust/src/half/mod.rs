@@ -54,12 +54,12 @@ impl Identity {
         let mut short = [0; SHORT_IDENTITY];
         let mut rest = &mut short[..];
         for part in parts.clone().chain([&crc[..]]) {
-            let Some((place, after)) = rest.split_at_mut_checked(part.len()) else {
+            let Some((target, after)) = rest.split_at_mut_checked(part.len()) else {
                 let mut hasher = Xxh3Default::new();
                 parts.chain([&crc[..]]).for_each(|part| hasher.update(part));
                 return Self(hasher.digest());
             };
-            place.copy_from_slice(part);
+            target.copy_from_slice(part);
             rest = after;
         }
         let unused = rest.len();

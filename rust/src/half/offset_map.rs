@@ -43,8 +43,8 @@ impl OffsetMap {
             return;
         }
         page.used |= bit(queue_offset);
-        if let Some(place) = page.keys.get_mut(to_usize(queue_offset % PAGE)) {
-            *place = key.number();
+        if let Some(slot) = page.keys.get_mut(to_usize(queue_offset % PAGE)) {
+            *slot = key.number();
         }
     }
 

@@ -51,7 +51,7 @@ pub enum Op {
     /// If no other record decides, the transaction was rolled back.
     RollsBack,
     /// A repair replaced lost records directly before the op. The lost records may have decided the transaction.
-    BehindLoss,
+    AfterLoss,
 }
 
 impl Evidence {
@@ -60,7 +60,7 @@ impl Evidence {
         match self {
             Self { final_message: true, .. } => Some(Outcome::Committed),
             Self { discarded: true, .. } => Some(Outcome::Discarded),
-            Self { op: Op::BehindLoss, .. } => Some(Outcome::FinishedUnknown),
+            Self { op: Op::AfterLoss, .. } => Some(Outcome::FinishedUnknown),
             Self { op: Op::RollsBack, .. } => Some(Outcome::RolledBack),
             Self { op: Op::None, .. } => None,
         }
@@ -115,8 +115,8 @@ impl DecidedHalves {
 
     /// Notes an outcome. Ignores queue offsets below the first one.
     pub fn set(&mut self, queue_offset: u64, outcome: Outcome) {
-        let Some(place) = queue_offset.checked_sub(self.base) else { return };
-        let (byte, shift) = (self.skipped + to_usize(place / 4), place % 4 * 2);
+        let Some(index) = queue_offset.checked_sub(self.base) else { return };
+        let (byte, shift) = (self.skipped + to_usize(index / 4), index % 4 * 2);
         self.length = self.length.max(byte + 1);
         while self.blocks.len() * BLOCK < self.length {
             self.blocks.push(Arc::from(vec![0; BLOCK]));
@@ -148,10 +148,10 @@ impl DecidedHalves {
 
     /// Returns the outcome at a queue offset, or `None` if it is not stored. The half must not be pending.
     pub fn get(&self, queue_offset: u64) -> Option<Outcome> {
-        let place = queue_offset.checked_sub(self.base)?;
-        let byte = Some(self.skipped + to_usize(place / 4)).filter(|byte| *byte < self.length)?;
+        let index = queue_offset.checked_sub(self.base)?;
+        let byte = Some(self.skipped + to_usize(index / 4)).filter(|byte| *byte < self.length)?;
         let bits = self.blocks.get(byte / BLOCK)?.get(byte % BLOCK)?;
-        Some(match bits >> (place % 4 * 2) & 3 {
+        Some(match bits >> (index % 4 * 2) & 3 {
             0 => Outcome::FinishedUnknown,
             1 => Outcome::RolledBack,
             2 => Outcome::Discarded,

@@ -133,7 +133,7 @@ impl Replay {
         for (key, outcome) in all {
             match outcome {
                 Some(outcome) => self.decide(table, key, outcome),
-                None if self.is_behind_progress(table, key) => table.decide(key, Outcome::FinishedUnknown),
+                None if self.is_below_progress(table, key) => table.decide(key, Outcome::FinishedUnknown),
                 None => {}
             }
         }
@@ -142,7 +142,7 @@ impl Replay {
 
     /// Returns whether a broker's progress has passed every copy, so that the broker must have finished the
     /// transaction.
-    pub fn is_behind_progress(&self, table: &Table, key: Key) -> bool {
+    pub fn is_below_progress(&self, table: &Table, key: Key) -> bool {
         table.get(key).is_some_and(|entry| entry.newest.queue_offset < self.half_progress)
     }
 
@@ -161,12 +161,12 @@ impl Replay {
         match known {
             Some(key) if (!facts.sent && !mutated(Mutant::PutBackStartsNew)) || joins(table, key) => {
                 table.join(key, &half);
-                self.note_place(half.copy, key);
+                self.note_physical_offset(half.copy, key);
             }
             Some(displaced) => {
                 // The displaced transaction can still be found by its physical offsets until it is settled.
-                let places: Vec<_> = table.get(displaced).into_iter().flat_map(Pending::copies).collect();
-                for (copy, _) in places {
+                let copies: Vec<_> = table.get(displaced).into_iter().flat_map(Pending::copies).collect();
+                for (copy, _) in copies {
                     self.by_physical_offset.insert(copy.physical_offset, displaced);
                 }
                 self.begin(table, &half);
@@ -190,11 +190,11 @@ impl Replay {
 
     fn begin(&mut self, table: &mut Table, half: &NewHalf<'_>) {
         let key = table.insert(half);
-        self.note_place(half.copy, key);
+        self.note_physical_offset(half.copy, key);
     }
 
     /// Notes a copy's physical offset, by which later records find its transaction. Only with `Keep::All`.
-    fn note_place(&mut self, copy: HalfCopy, key: Key) {
+    fn note_physical_offset(&mut self, copy: HalfCopy, key: Key) {
         if self.keep == Keep::All {
             self.by_physical_offset.insert(copy.physical_offset, key);
         }
@@ -227,7 +227,7 @@ impl Replay {
 
     fn op(&mut self, table: &mut Table, view: &RecordView<'_>) {
         let mut highest = 0;
-        let op = if self.loss == Loss::None { Op::RollsBack } else { Op::BehindLoss };
+        let op = if self.loss == Loss::None { Op::RollsBack } else { Op::AfterLoss };
         for queue_offset in parse_op_body(view.body) {
             highest = highest.max(queue_offset);
             self.unnamed.remove(&queue_offset);
@@ -246,26 +246,29 @@ impl Replay {
     }
 
     /// Finds the transaction that a final message or a discarded copy refers to.
-    fn find(&self, table: &Table, identity: Option<Identity>, place: u64, any_place: bool) -> Option<Key> {
+    fn find(&self, table: &Table, identity: Option<Identity>, physical_offset: u64, any_offset: bool) -> Option<Key> {
         let newest = identity.and_then(|identity| table.find_identity(identity));
-        let stands_there = |key: &Key| table.get(*key).is_some_and(|entry| entry.has_copy_at(place));
+        let has_copy = |key: &Key| table.get(*key).is_some_and(|entry| entry.has_copy_at(physical_offset));
         let same = |key: &Key| {
             let entry = table.get(*key).map(|entry| entry.identity);
             entry == Some(identity.map_or(0, |identity| identity.0))
         };
         newest
-            .filter(stands_there)
-            .or_else(|| self.by_physical_offset.get(&place).copied().filter(stands_there).filter(same))
-            .or_else(|| Self::alone(table, identity, place))
-            .or_else(|| newest.filter(|_| any_place || place < self.first_physical_offset))
+            .filter(has_copy)
+            .or_else(|| self.by_physical_offset.get(&physical_offset).copied().filter(has_copy).filter(same))
+            .or_else(|| Self::alone(table, identity, physical_offset))
+            .or_else(|| newest.filter(|_| any_offset || physical_offset < self.first_physical_offset))
     }
 
     /// Finds a half without id or group by its physical offset.
-    fn alone(table: &Table, identity: Option<Identity>, place: u64) -> Option<Key> {
+    fn alone(table: &Table, identity: Option<Identity>, physical_offset: u64) -> Option<Key> {
         if identity.is_some() {
             return None;
         }
-        table.iter().find(|(_, entry)| entry.identity == 0 && entry.newest.physical_offset == place).map(|(key, _)| key)
+        table
+            .iter()
+            .find(|(_, entry)| entry.identity == 0 && entry.newest.physical_offset == physical_offset)
+            .map(|(key, _)| key)
     }
 
     /// Decides a transaction that has already left the table: a broker committed or discarded what was rolled back.

@@ -58,7 +58,7 @@ impl Waiting {
 
 /// Transactions that differ only in their positions and ages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Alike {
+pub struct DueGroup {
     /// The facts about each transaction.
     pub halves: Vec<Waiting>,
     /// The facts of the first one, with the smallest value of each age.
@@ -67,7 +67,7 @@ pub struct Alike {
     pub oldest: Waiting,
 }
 
-impl Alike {
+impl DueGroup {
     fn of(halves: Vec<Waiting>) -> Option<Self> {
         let mut youngest = halves.first()?.clone();
         let mut oldest = youngest.clone();
@@ -84,7 +84,7 @@ impl Alike {
 }
 
 /// Groups transactions that have the same facts. Keeps the order within each group.
-pub fn alike(mut halves: Vec<Waiting>) -> Vec<Alike> {
+pub fn group_by_facts(mut halves: Vec<Waiting>) -> Vec<DueGroup> {
     let kind = |half: &Waiting| {
         let checked = half.last_check_age_ms.is_some();
         (half.owner, half.checks, half.running, half.immunity_ms, checked, half.answered)
@@ -94,12 +94,12 @@ pub fn alike(mut halves: Vec<Waiting>) -> Vec<Alike> {
     };
     if halves.first().is_some_and(|first| halves.iter().all(|half| same(first, half))) {
         // Usually all have the same facts, and checking that is faster than sorting.
-        return Alike::of(halves).into_iter().collect();
+        return DueGroup::of(halves).into_iter().collect();
     }
     halves.sort_by(|one, other| kind(one).cmp(&kind(other)).then_with(|| one.group.cmp(&other.group)));
     let lengths: Vec<usize> = halves.chunk_by(same).map(<[Waiting]>::len).collect();
     let mut halves = halves.into_iter();
-    lengths.into_iter().filter_map(|length| Alike::of(halves.by_ref().take(length).collect())).collect()
+    lengths.into_iter().filter_map(|length| DueGroup::of(halves.by_ref().take(length).collect())).collect()
 }
 
 /// Returns the due transactions, the longest due first.

@@ -71,8 +71,8 @@ impl Slab {
         if block.free.is_empty() {
             self.with_room.remove(&number);
         }
-        if let Some(place) = block.entries.get_mut(usize::from(at)) {
-            *place = Some(entry);
+        if let Some(slot) = block.entries.get_mut(usize::from(at)) {
+            *slot = Some(entry);
         }
         Key(number * u32::from(BLOCK) + u32::from(at))
     }

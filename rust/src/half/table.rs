@@ -406,7 +406,7 @@ impl Table {
 
     /// Returns the lowest physical offset of a pending transaction's copy. The log and the half queue have the same
     /// order.
-    pub fn lowest_place(&mut self, half_queue_end: u64) -> Option<u64> {
+    pub fn lowest_physical_offset(&mut self, half_queue_end: u64) -> Option<u64> {
         let newest = Some(self.half_progress(half_queue_end)).filter(|lowest| self.is_newest(*lowest));
         let lowest = newest.into_iter().chain(self.older.keys().copied()).min()?;
         let entry = self.get(self.find(lowest)?)?;
@@ -490,7 +490,7 @@ impl Table {
             let ends = queue_offset >= entry.last_sent();
             let more = entry.more_mut();
             more.named.insert(queue_offset);
-            if ends && more.evidence.op != Op::BehindLoss {
+            if ends && more.evidence.op != Op::AfterLoss {
                 more.evidence.op = op;
             }
         }

@@ -23,8 +23,8 @@ fn t2_the_outcome_is_decided_by_one_record() {
     let of = |final_message, discarded, op| Evidence { final_message, discarded, op }.outcome();
     assert_eq!(of(false, false, Op::None), None);
     assert_eq!(of(false, false, Op::RollsBack), Some(Outcome::RolledBack));
-    assert_eq!(of(false, false, Op::BehindLoss), Some(Outcome::FinishedUnknown));
-    for op in [Op::None, Op::RollsBack, Op::BehindLoss] {
+    assert_eq!(of(false, false, Op::AfterLoss), Some(Outcome::FinishedUnknown));
+    for op in [Op::None, Op::RollsBack, Op::AfterLoss] {
         assert_eq!(of(false, true, op), Some(Outcome::Discarded));
         assert_eq!(of(true, false, op), Some(Outcome::Committed));
         assert_eq!(of(true, true, op), Some(Outcome::Committed));

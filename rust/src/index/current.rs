@@ -41,10 +41,10 @@ impl Current {
         current.header = header;
         let mut is_ahead = false;
         read_slots(&*current.file, geometry, |first, values| {
-            for (place, value) in current.slots.iter_mut().skip(index(first)).zip(values) {
+            for (slot, value) in current.slots.iter_mut().skip(index(first)).zip(values) {
                 is_ahead |= *value >= header.count;
                 if *value != 0 {
-                    *place = *value;
+                    *slot = *value;
                 }
             }
             true

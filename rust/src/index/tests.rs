@@ -16,9 +16,9 @@ fn disk() -> (tempfile::TempDir, Arc<Disk>) {
     (dir, Arc::new(disk))
 }
 
-fn entry(hash: u32, place: u64) -> IndexEntry {
-    let store_timestamp = TimestampMs(1_795_233_398_365 + i64::try_from(place).unwrap() * 700);
-    IndexEntry { hash, physical_offset: PhysicalOffset(place * 100), store_timestamp }
+fn entry(hash: u32, number: u64) -> IndexEntry {
+    let store_timestamp = TimestampMs(1_795_233_398_365 + i64::try_from(number).unwrap() * 700);
+    IndexEntry { hash, physical_offset: PhysicalOffset(number * 100), store_timestamp }
 }
 
 fn bytes(disk: &dyn Storage, name: &str) -> Vec<u8> {
@@ -55,7 +55,7 @@ fn naive(geometry: IndexGeometry, entries: &[IndexEntry]) -> Vec<u8> {
 }
 
 #[test]
-fn a_file_that_a_killed_process_removed_stays_gone_behind_an_opening() {
+fn a_file_that_a_killed_process_removed_stays_removed_after_opening() {
     let memory = Memory::new();
     memory.create_dir(DIR).unwrap();
     memory.sync_dir("").unwrap();
@@ -85,10 +85,10 @@ fn the_bytes_are_those_of_a_drawn_file() {
 }
 
 #[test]
-fn files_roll_when_one_place_is_left() {
+fn files_roll_when_one_slot_is_left() {
     let (_dir, disk) = disk();
     let mut index = IndexFiles::open(disk.clone(), SMALL, true).unwrap();
-    let entries: Vec<_> = (1..=19).map(|place| entry(3, place)).collect();
+    let entries: Vec<_> = (1..=19).map(|number| entry(3, number)).collect();
     index.append(&entries).unwrap();
     assert_eq!((names(&*disk).len(), index.mark().unwrap().count), (1, 20));
     index.append(&[IndexEntry { store_timestamp: TimestampMs(0), ..entry(3, 20) }]).unwrap();
@@ -121,7 +121,9 @@ fn the_geometry_is_found_or_asked_for() {
     let (_dir, disk) = disk();
     assert_eq!(find_geometry(&*disk).unwrap(), None);
     let mut index = IndexFiles::open(disk.clone(), SMALL, true).unwrap();
-    index.append(&(1..=30).map(|place| entry(u32::try_from(place * 7).unwrap(), place)).collect::<Vec<_>>()).unwrap();
+    index
+        .append(&(1..=30).map(|number| entry(u32::try_from(number * 7).unwrap(), number)).collect::<Vec<_>>())
+        .unwrap();
     assert_eq!(find_geometry(&*disk).unwrap(), Some(SMALL));
     let other = IndexGeometry { slots: 10, entries: 19 };
     assert_eq!(other.file_bytes(), SMALL.file_bytes());
@@ -130,7 +132,7 @@ fn the_geometry_is_found_or_asked_for() {
     assert!(matches!(IndexFiles::open(disk.clone(), IndexGeometry::default(), true), Err(Error::InvalidOption { .. })));
     disk.remove_dir(DIR).unwrap();
     let mut index = IndexFiles::open(disk.clone(), IndexGeometry { slots: 10, entries: 19 }, true).unwrap();
-    index.append(&(1..9).map(|place| entry(u32::try_from(place * 7).unwrap(), place)).collect::<Vec<_>>()).unwrap();
+    index.append(&(1..9).map(|number| entry(u32::try_from(number * 7).unwrap(), number)).collect::<Vec<_>>()).unwrap();
     assert!(matches!(find_geometry(&*disk), Err(Error::InvalidOption { .. })));
     verify_geometry(&*disk, other).unwrap();
 }
@@ -139,7 +141,7 @@ fn the_geometry_is_found_or_asked_for() {
 fn damaged_chains_end() {
     let (_dir, disk) = disk();
     let mut index = IndexFiles::open(disk.clone(), SMALL, true).unwrap();
-    index.append(&(1..=4).map(|place| entry(3, place)).collect::<Vec<_>>()).unwrap();
+    index.append(&(1..=4).map(|number| entry(3, number)).collect::<Vec<_>>()).unwrap();
     let file = disk.open(&path_of(&names(&*disk)[0]), OpenMode::Write).unwrap();
     for previous in [2_u32, 4, 5, u32::MAX] {
         file.write_at(&previous.to_be_bytes(), SMALL.entry_at(2) + 16).unwrap();
@@ -155,7 +157,7 @@ fn damaged_chains_end() {
 fn slots_ahead_of_the_count_are_built_again() {
     let (_dir, disk) = disk();
     let mut index = IndexFiles::open(disk.clone(), SMALL, true).unwrap();
-    let entries: Vec<_> = (1..=6).map(|place| entry(u32::try_from(place % 3).unwrap(), place)).collect();
+    let entries: Vec<_> = (1..=6).map(|number| entry(u32::try_from(number % 3).unwrap(), number)).collect();
     index.append(&entries[..4]).unwrap();
     let name = names(&*disk)[0].clone();
     let header = bytes(&*disk, &name)[..HEADER_BYTES].to_vec();
@@ -183,7 +185,7 @@ fn a_mark_that_is_not_there_is_damage() {
 }
 
 #[test]
-fn an_empty_file_that_a_crash_left_is_no_file() {
+fn an_empty_file_that_a_crash_left_is_ignored() {
     let (_dir, disk) = disk();
     disk.create_dir(DIR).unwrap();
     disk.open("index/20991121035639065", OpenMode::Create).unwrap();
@@ -196,7 +198,7 @@ fn an_empty_file_that_a_crash_left_is_no_file() {
 #[test]
 fn a_crash_anywhere_is_rolled_back_to_the_synced_mark_and_filled_again() {
     let all = |memory: &Memory| names(memory).iter().map(|name| bytes(memory, name)).collect::<Vec<_>>();
-    let entries: Vec<_> = (1..=45).map(|place| entry(u32::try_from(place * place % 37).unwrap(), place)).collect();
+    let entries: Vec<_> = (1..=45).map(|number| entry(u32::try_from(number * number % 37).unwrap(), number)).collect();
     let memory = Memory::new();
     let mut index = IndexFiles::open(Arc::new(memory.clone()), SMALL, true).unwrap();
     index.append(&entries[..10]).unwrap();
@@ -244,7 +246,7 @@ fn the_default_file_is_as_long_as_a_brokers() {
 
 fn many() -> impl Strategy<Value = Vec<IndexEntry>> {
     prop::collection::vec(0_u32..40, 1..150)
-        .prop_map(|hashes| (1..).zip(hashes).map(|(place, hash)| entry(hash, place)).collect())
+        .prop_map(|hashes| (1..).zip(hashes).map(|(number, hash)| entry(hash, number)).collect())
 }
 
 proptest! {

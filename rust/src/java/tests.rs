@@ -38,7 +38,7 @@ proptest! {
     }
 
     #[test]
-    fn a_hash_goes_on_from_its_beginning(start in "\\PC{0,20}", end in "\\PC{0,20}") {
+    fn a_hash_continues_from_its_beginning(start in "\\PC{0,20}", end in "\\PC{0,20}") {
         prop_assert_eq!(extend_hash(hash_code(&start), &end), slow(&format!("{start}{end}")));
         let sharp = hash_code(&format!("{start}#"));
         prop_assert_eq!(index_hash(&start, &end), index_hash_after(sharp, &end));

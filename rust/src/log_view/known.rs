@@ -10,7 +10,7 @@ use super::directory::consume_queue_file_size;
 use super::files::{After, LogFiles};
 use super::tail::{Facts, Follows, LastWriter, Reached, Tail};
 use crate::checkpoint::Checkpoint;
-use crate::consume_queue::{Entry, QueueFiles, QueueRoom};
+use crate::consume_queue::{Entry, QueueExtent, QueueFiles};
 use crate::error::Result;
 use crate::published::Published;
 use crate::settings::Settings;
@@ -135,8 +135,8 @@ fn queue_end(storage: &Arc<dyn Storage>, settings: &Settings, at: u64) -> Result
 }
 
 /// Returns the last entry of a queue. Only zeros follow it in the files.
-fn last_entry(queues: &QueueFiles, queue: &QueueRoom) -> Result<Option<Entry>> {
-    let (mut low, mut high, mut last) = (queue.first, queue.room, None);
+fn last_entry(queues: &QueueFiles, queue: &QueueExtent) -> Result<Option<Entry>> {
+    let (mut low, mut high, mut last) = (queue.first, queue.end, None);
     while low < high {
         let middle = low + (high - low) / 2;
         match Entry::from_bytes(&queues.read(&queue.topic, queue.queue_id, middle, 1)?) {

@@ -145,7 +145,7 @@ impl Log {
         self.settings.as_ref().is_some_and(|settings| settings.is_all_ours(range.start, range.end))
     }
 
-    /// Returns the half-queue offset below which a broker finished every half message, even where the log does not tell
+    /// Returns the half-queue offset below which a broker finished every half message, even where the log does not show
     /// how. 0 in a log that txstore alone wrote.
     pub fn half_progress(&self) -> Result<u64> {
         let (offsets, _) = ConsumerOffsets::load(self.storage())?;

@@ -114,7 +114,9 @@ impl Cause {
             Self::BelowDurable => "zeros, where records were stored and synced",
             Self::LaterRecord => "zeros, where a record should begin: a later file contains records",
             Self::BeforeCheckpoint => "zeros, where a record should begin: the checkpoint knows a newer one",
-            Self::Closed => "zeros, where a record should begin: the store was closed, and its log goes on after them",
+            Self::Closed => {
+                "zeros, where a record should begin: the store was closed, and its log continues after them"
+            }
         }
     }
 }

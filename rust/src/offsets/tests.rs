@@ -52,7 +52,7 @@ fn what_a_broker_keeps_there_stays() {
 }
 
 #[test]
-fn damage_is_told_and_never_silently_empty() {
+fn damage_is_reported_and_never_silently_empty() {
     let (_dir, disk) = disk();
     let (mut offsets, _) = ConsumerOffsets::load(&disk).unwrap();
     offsets.set("t", "g", QueueId(0), 1);

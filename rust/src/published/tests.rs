@@ -64,7 +64,7 @@ fn the_header_is_these_bytes() {
 }
 
 #[test]
-fn a_bad_header_is_not_believed_and_made_anew() {
+fn a_bad_header_is_not_believed_and_is_written_again() {
     let (_dir, disk) = disk();
     let writer = Published::create(&disk).unwrap();
     writer.set_appended(PhysicalOffset(9));
@@ -103,10 +103,6 @@ fn what_a_failed_sync_dropped_is_made_durable_by_the_next() {
         memory.sync_dir("").unwrap();
         memory.sync_dir(DIR).unwrap();
         let reader = Published::open(&memory.lose_power(|_| 0)).unwrap();
-        assert_eq!(
-            reader.map(|reader| reader.durable()),
-            Some(PhysicalOffset(7)),
-            "call {call} behind {before} failed"
-        );
+        assert_eq!(reader.map(|reader| reader.durable()), Some(PhysicalOffset(7)), "call {call} after {before} failed");
     }
 }

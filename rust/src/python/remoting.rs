@@ -153,17 +153,17 @@ fn frame<'py>(py: Python<'py>, command: &Command) -> PyResult<Bound<'py, PyBytes
     Ok(PyBytes::new(py, &bytes))
 }
 
-/// Decodes the concatenated records of an answer. With `in_hand`, a consumer will deliver them to its user.
+/// Decodes the concatenated records of an answer. With `unacknowledged`, a consumer will deliver them to its user.
 #[pyfunction]
-#[pyo3(signature = (data, *, in_hand=false))]
-pub(super) fn decode_records(py: Python<'_>, data: &[u8], in_hand: bool) -> PyResult<Vec<StoredMessage>> {
+#[pyo3(signature = (data, *, unacknowledged=false))]
+pub(super) fn decode_records(py: Python<'_>, data: &[u8], unacknowledged: bool) -> PyResult<Vec<StoredMessage>> {
     let mut rest = data;
     let mut found = Vec::new();
     while !rest.is_empty() {
         let record = StoredRecord::received(rest)
             .map_err(|error| protocol_error(py, &format!("the {}. record of an answer: {error}", found.len() + 1)))?;
         rest = rest.get(record.bytes().len()..).unwrap_or_default();
-        found.push(if in_hand { StoredMessage::in_hand(record) } else { StoredMessage::new(record) });
+        found.push(if unacknowledged { StoredMessage::unacknowledged(record) } else { StoredMessage::new(record) });
     }
     Ok(found)
 }

@@ -69,8 +69,8 @@ fn facts(found: &Examination) -> Value {
     let damage = |damage: &Damage| {
         json!({
             "kind": damage.kind.name(), "from": damage.from, "to": damage.to, "file": damage.file, "what": damage.what,
-            "given_up": damage.given_up,
-            "records_before": damage.records_before, "records_behind": found.records - damage.records_before,
+            "records_discarded": damage.records_discarded,
+            "records_before": damage.records_before, "records_after": found.records - damage.records_before,
         })
     };
     let lost = |lost: &Lost| {

@@ -18,7 +18,7 @@ use super::transaction::{DueHalves, EndResult, TopicEnds, TransactionRow, Waitin
 use crate::config_file;
 use crate::error::Error;
 use crate::half::HalfCopy;
-use crate::half::scan::{Waiting, alike};
+use crate::half::scan::{Waiting, group_by_facts};
 use crate::options::{FlushDiskType, StoreOptions};
 use crate::store::{Copy, Decider, End, EndKind, NewHalfMessage, NewMessage, StoredRecord, Wait};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
@@ -238,12 +238,12 @@ impl Store {
     }
 
     fn halves_due(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<DueHalves>> {
-        let due = detached(py, || self.store.halves_due(limit).map(alike))?;
+        let due = detached(py, || self.store.halves_due(limit).map(group_by_facts))?;
         Ok(due.into_iter().map(DueHalves).collect())
     }
 
     fn look_again_all(&self, py: Python<'_>, due: &DueHalves, in_ms: i64) -> PyResult<()> {
-        detached(py, || self.store.look_again_all(due.places(), in_ms))
+        detached(py, || self.store.look_again_all(due.queue_offsets(), in_ms))
     }
 
     #[pyo3(signature = (half_queue_offset, in_ms, *, asked=false))]
@@ -327,7 +327,7 @@ impl Store {
     ) -> PyResult<(Vec<StoredMessage>, u64)> {
         let (queue_id, from) = (queue(queue_id).or_raise(py)?, offset(queue_offset, "queue_offset").or_raise(py)?);
         let (records, next) = self.records(py, (topic, queue_id, QueueOffset(from)), max_messages, tags.as_deref())?;
-        Ok((records.into_iter().map(StoredMessage::in_hand).collect(), next.0))
+        Ok((records.into_iter().map(StoredMessage::unacknowledged).collect(), next.0))
     }
 
     #[pyo3(signature = (physical_offset, topic, queue_id, *, delay_level=0, reconsume_times=0, properties=Vec::new()))]
@@ -342,10 +342,10 @@ impl Store {
         reconsume_times: i32,
         properties: Vec<(String, String)>,
     ) -> PyResult<SendResult> {
-        let place = PhysicalOffset(offset(physical_offset, "physical_offset").or_raise(py)?);
+        let physical_offset = PhysicalOffset(offset(physical_offset, "physical_offset").or_raise(py)?);
         let queue_id = queue(queue_id).or_raise(py)?;
         let copy = Copy { topic, queue_id, delay_level, reconsume_times, properties: &properties };
-        let sent = detached(py, || self.store.append_copy(place, &copy))?;
+        let sent = detached(py, || self.store.append_copy(physical_offset, &copy))?;
         Ok(SendResult::new(sent, PyString::new(py, topic).unbind(), self.host, false))
     }
 
@@ -355,8 +355,8 @@ impl Store {
     }
 
     fn read_at(&self, py: Python<'_>, physical_offset: i128) -> PyResult<StoredMessage> {
-        let place = PhysicalOffset(offset(physical_offset, "physical_offset").or_raise(py)?);
-        detached(py, || self.store.read_at(place)).map(StoredMessage::new)
+        let physical_offset = PhysicalOffset(offset(physical_offset, "physical_offset").or_raise(py)?);
+        detached(py, || self.store.read_at(physical_offset)).map(StoredMessage::new)
     }
 
     #[pyo3(signature = (physical_offset, max_messages=1_000))]

@@ -26,22 +26,22 @@ pub(super) struct StoredMessage {
 }
 
 /// No consumer has delivered it.
-const NOT_IN_HAND: i32 = i32::MIN;
+const NOT_DELIVERED: i32 = i32::MIN;
 /// Delivered and unacknowledged, and no retry was asked for.
-const IN_HAND: i32 = NOT_IN_HAND + 1;
+const UNACKNOWLEDGED: i32 = NOT_DELIVERED + 1;
 /// Acknowledged.
-const SETTLED: i32 = IN_HAND + 1;
+const SETTLED: i32 = UNACKNOWLEDGED + 1;
 /// The message becomes a dead letter at once.
 const DEAD: i32 = -1;
 
 impl StoredMessage {
     pub(super) const fn new(record: StoredRecord) -> Self {
-        Self { record, asked: AtomicI32::new(NOT_IN_HAND) }
+        Self { record, asked: AtomicI32::new(NOT_DELIVERED) }
     }
 
     /// Creates a message that a consumer delivers to its user.
-    pub(super) const fn in_hand(record: StoredRecord) -> Self {
-        Self { record, asked: AtomicI32::new(IN_HAND) }
+    pub(super) const fn unacknowledged(record: StoredRecord) -> Self {
+        Self { record, asked: AtomicI32::new(UNACKNOWLEDGED) }
     }
 
     fn view(&self, py: Python<'_>) -> PyResult<RecordView<'_>> {
@@ -60,7 +60,7 @@ impl StoredMessage {
     fn topic(&self, py: Python<'_>) -> PyResult<&str> {
         let view = self.view(py)?;
         // A consumer's user knows a retried message by the topic to which it was sent.
-        let origin = (self.asked.load(Ordering::Relaxed) != NOT_IN_HAND && view.topic.starts_with(RETRY_PREFIX))
+        let origin = (self.asked.load(Ordering::Relaxed) != NOT_DELIVERED && view.topic.starts_with(RETRY_PREFIX))
             .then(|| view.properties.get_str(RETRY_TOPIC));
         Ok(origin.flatten().unwrap_or(view.topic))
     }
@@ -74,11 +74,11 @@ impl StoredMessage {
     fn retry(&self, py: Python<'_>, delay_level: i32) -> PyResult<()> {
         if !(DEAD..=i32::from(DELAY_LEVEL_MAX)).contains(&delay_level) {
             let what = format!(
-                "{delay_level} is none\nhint: 1 to {DELAY_LEVEL_MAX}; 0: longer each time; -1: to the dead letters"
+                "{delay_level} is out of range\nhint: pass 1 to {DELAY_LEVEL_MAX}, 0 for a longer delay each time, or -1 for a dead letter"
             );
             return Err(Error::InvalidOption { option: "delay_level".into(), what }).or_raise(py);
         }
-        let ask = |state| (!matches!(state, NOT_IN_HAND | SETTLED)).then_some(delay_level);
+        let ask = |state| (!matches!(state, NOT_DELIVERED | SETTLED)).then_some(delay_level);
         let asked = self.asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, ask);
         let why = match asked {
             Ok(_) => return Ok(()),

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 
 use super::error::OrRaise;
 use crate::error::{Error, Outcome};
-use crate::half::scan::{Alike, Waiting};
+use crate::half::scan::{DueGroup, Waiting};
 use crate::store::Ended;
 
 /// Facts about one pending transaction.
@@ -99,7 +99,7 @@ impl WaitingHalf {
 
 /// Due pending transactions with the same facts.
 #[pyclass(frozen, module = "txstore._native")]
-pub(super) struct DueHalves(pub(super) Alike);
+pub(super) struct DueHalves(pub(super) DueGroup);
 
 #[pymethods]
 impl DueHalves {
@@ -112,7 +112,7 @@ impl DueHalves {
     /// The half queue offsets of `halves`, in the same order.
     #[getter]
     fn half_queue_offsets(&self) -> Vec<u64> {
-        self.places().collect()
+        self.queue_offsets().collect()
     }
 
     /// The facts with the least value of each age. The values may be of different transactions.
@@ -138,7 +138,7 @@ impl DueHalves {
 
 impl DueHalves {
     /// Returns their half queue offsets.
-    pub(super) fn places(&self) -> impl Iterator<Item = u64> {
+    pub(super) fn queue_offsets(&self) -> impl Iterator<Item = u64> {
         self.0.halves.iter().map(|half| half.newest.queue_offset)
     }
 }
@@ -177,13 +177,13 @@ impl EndResult {
     /// The offset of the final message, if this call wrote one.
     #[getter]
     fn physical_offset(&self) -> Option<u64> {
-        self.0.place.map(|(physical_offset, _)| physical_offset.0)
+        self.0.offsets.map(|(physical_offset, _)| physical_offset.0)
     }
 
     /// The queue offset of the final message, if this call wrote one.
     #[getter]
     fn queue_offset(&self) -> Option<u64> {
-        self.0.place.map(|(_, queue_offset)| queue_offset.0)
+        self.0.offsets.map(|(_, queue_offset)| queue_offset.0)
     }
 
     fn __repr__(&self) -> String {

@@ -79,7 +79,7 @@ pub enum DecodeError {
     },
     /// The record states another physical offset.
     #[error("the record says that its physical offset is {says}, which is not this one")]
-    WrongPlace {
+    WrongOffset {
         /// The offset that it states.
         says: PhysicalOffset,
     },
@@ -156,8 +156,8 @@ pub fn decode(bytes: &[u8], at: PhysicalOffset, verify: Verify) -> Decoded<Scann
 /// Returns the sysflag and the body of a record that was decoded before, without checking the rest of it.
 pub fn body_of(record: &[u8]) -> Option<(i32, &[u8])> {
     let sys_flag = i32::from_be_bytes(*record.get(SYS_FLAG_AT..)?.first_chunk()?);
-    let (len, behind) = record.get(body_len_at(sys_flag)..)?.split_first_chunk()?;
-    Some((sys_flag, behind.get(..to_usize(u32::from_be_bytes(*len)))?))
+    let (len, after) = record.get(body_len_at(sys_flag)..)?.split_first_chunk()?;
+    Some((sys_flag, after.get(..to_usize(u32::from_be_bytes(*len)))?))
 }
 
 fn start(bytes: &[u8]) -> Decoded<(u32, u32)> {
@@ -179,7 +179,7 @@ fn read(record: &[u8], size: u32, version: Version, at: PhysicalOffset, verify: 
     let queue_offset = QueueOffset(u64::from_be_bytes(reader.field("total size")?));
     let physical_offset = PhysicalOffset(u64::from_be_bytes(reader.field("total size")?));
     if physical_offset != at {
-        return Err(DecodeError::WrongPlace { says: physical_offset });
+        return Err(DecodeError::WrongOffset { says: physical_offset });
     }
     let sys_flag = i32::from_be_bytes(reader.field("total size")?);
     let born_timestamp = TimestampMs(i64::from_be_bytes(reader.field("total size")?));

@@ -1,6 +1,6 @@
 //! Encodes a message as a record.
 //!
-//! In:     a draft, its `Place`, whether a record CRC ends it.
+//! In:     a draft, its `Position`, whether a record CRC ends it.
 //! Out:    the bytes, appended to the caller's buffer.
 //! Always: RocketMQ's bytes exactly. An error leaves the buffer unchanged.
 //! Not here: the limit on a message's size.
@@ -11,7 +11,7 @@ use super::layout::{
     BLANK_MIN, CRC_DIGITS, CRC_MASK, CRC_PROPERTY_HEAD, CRC_PROPERTY_LEN, HEAD_MAX, MAGIC_BLANK, MAGIC_V1, MAGIC_V2,
     PROPERTIES_MAX, RECORD_MAX, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, TOPIC_V1_MAX, TOPIC_V2_MAX, VALUE_END, body_at,
 };
-use super::{Draft, Place, TransactionType, crc32};
+use super::{Draft, Position, TransactionType, crc32};
 use crate::error::{Error, Result};
 
 /// Returns how many bytes `encode` will write.
@@ -22,17 +22,17 @@ pub fn encoded_size(draft: &Draft<'_>, with_crc: bool) -> Result<u32> {
 }
 
 /// Appends the record to `out` and returns its size.
-pub fn encode(draft: &Draft<'_>, place: Place, with_crc: bool, out: &mut Vec<u8>) -> Result<u32> {
+pub fn encode(draft: &Draft<'_>, position: Position, with_crc: bool, out: &mut Vec<u8>) -> Result<u32> {
     let measured = measure(draft, with_crc)?;
-    put(draft, &measured, place, with_crc, out);
+    put(draft, &measured, position, with_crc, out);
     Ok(measured.total)
 }
 
 /// Appends a record that was measured with the same `with_crc`.
-pub(crate) fn put(draft: &Draft<'_>, measured: &Measured, place: Place, with_crc: bool, out: &mut Vec<u8>) {
+pub(crate) fn put(draft: &Draft<'_>, measured: &Measured, position: Position, with_crc: bool, out: &mut Vec<u8>) {
     let start = out.len();
     out.reserve(usize::try_from(measured.total).unwrap_or(usize::MAX));
-    put_head(draft, place, measured, out);
+    put_head(draft, position, measured, out);
     out.extend_from_slice(draft.body);
     match measured.topic_len {
         TopicLength::V1(len) => out.push(len),
@@ -160,10 +160,10 @@ fn body_too_long(body: usize, rest: usize) -> Error {
     }
 }
 
-fn put_head(draft: &Draft<'_>, place: Place, measured: &Measured, out: &mut Vec<u8>) {
+fn put_head(draft: &Draft<'_>, position: Position, measured: &Measured, out: &mut Vec<u8>) {
     let magic = if matches!(measured.topic_len, TopicLength::V1(_)) { MAGIC_V1 } else { MAGIC_V2 };
     let is_queued = TransactionType::of(measured.sys_flag).is_queued();
-    let queue_offset = if is_queued { place.queue_offset.0 } else { 0 };
+    let queue_offset = if is_queued { position.queue_offset.0 } else { 0 };
     let body_crc = draft.body_crc.map_or_else(|| crc32(draft.body), |crc| crc & CRC_MASK);
     let mut head = [0; HEAD_MAX];
     let mut cursor = Cursor { rest: &mut head };
@@ -173,11 +173,11 @@ fn put_head(draft: &Draft<'_>, place: Place, measured: &Measured, out: &mut Vec<
     cursor.put(draft.queue_id.0.to_be_bytes());
     cursor.put(draft.flag.to_be_bytes());
     cursor.put(queue_offset.to_be_bytes());
-    cursor.put(place.physical_offset.0.to_be_bytes());
+    cursor.put(position.physical_offset.0.to_be_bytes());
     cursor.put(measured.sys_flag.to_be_bytes());
     cursor.put(draft.born_timestamp.0.to_be_bytes());
     cursor.put_host(draft.born_host);
-    cursor.put(place.store_timestamp.0.to_be_bytes());
+    cursor.put(position.store_timestamp.0.to_be_bytes());
     cursor.put_host(draft.store_host);
     cursor.put(draft.reconsume_times.to_be_bytes());
     cursor.put(draft.prepared_transaction_offset.0.to_be_bytes());

@@ -1,6 +1,6 @@
 //! Defines a record: a message as bytes of the commit log.
 //!
-//! In:     a `Draft` and its `Place`, or bytes.
+//! In:     a `Draft` and its `Position`, or bytes.
 //! Out:    exactly RocketMQ's bytes, or a `RecordView` that borrows from them.
 //! Always: the only module that knows a record's bytes.
 //! Not here: which physical offset a record gets, and its role in a transaction.
@@ -180,7 +180,7 @@ pub struct Draft<'a> {
 
 /// The values that an append assigns to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Position {
     /// The record's physical offset.
     pub physical_offset: PhysicalOffset,
     /// Its queue offset; written as 0 for prepared and rollback.

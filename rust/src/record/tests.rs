@@ -31,13 +31,13 @@ fn draft() -> Draft<'static> {
     }
 }
 
-fn place() -> Place {
-    Place { physical_offset: AT, queue_offset: QueueOffset(5), store_timestamp: TimestampMs(1_795_234_368_836) }
+fn position() -> Position {
+    Position { physical_offset: AT, queue_offset: QueueOffset(5), store_timestamp: TimestampMs(1_795_234_368_836) }
 }
 
 fn encoded(draft: &Draft<'_>, with_crc: bool) -> Vec<u8> {
     let mut out = b"before".to_vec();
-    let size = encode(draft, place(), with_crc, &mut out).unwrap();
+    let size = encode(draft, position(), with_crc, &mut out).unwrap();
     assert_eq!(size, encoded_size(draft, with_crc).unwrap());
     let record = out.split_off(6);
     assert_eq!(out, b"before");
@@ -74,7 +74,7 @@ fn draft_of<'a>(view: &RecordView<'a>) -> Draft<'a> {
 }
 
 #[test]
-fn the_bytes_stand_where_the_table_says() {
+fn the_bytes_are_where_the_table_says() {
     let bytes = encoded(&draft(), false);
     let mut expected = vec![0, 0, 0, 122, 0xDA, 0xA3, 0x20, 0xA7];
     expected.extend(0x3610_A686_u32.to_be_bytes());
@@ -137,7 +137,7 @@ fn the_host_bits_follow_the_hosts() {
 fn what_is_too_long_is_refused_by_name() {
     let refused = |draft: &Draft<'_>, with_crc| {
         let mut out = vec![1];
-        let error = encode(draft, place(), with_crc, &mut out).unwrap_err();
+        let error = encode(draft, position(), with_crc, &mut out).unwrap_err();
         assert_eq!(out, [1]);
         assert!(matches!(error, Error::InvalidMessage { .. }));
         error.to_string()
@@ -185,7 +185,7 @@ fn every_error_says_what_it_is() {
     assert_eq!(error(&changed(4, &[0; 4]), ALL), DecodeError::BadMagic { found: 0 });
     assert_eq!(error(&changed(0, &[0; 4]), ALL), DecodeError::BadSize { found: 0 });
     assert_eq!(error(&changed(0, &[0xFF; 4]), ALL), DecodeError::BadSize { found: u32::MAX });
-    assert_eq!(error(&changed(35, &[1]), ALL), DecodeError::WrongPlace { says: PhysicalOffset(4_097) });
+    assert_eq!(error(&changed(35, &[1]), ALL), DecodeError::WrongOffset { says: PhysicalOffset(4_097) });
     assert_eq!(error(&changed(body_len_at, &[0xFF; 4]), ALL), DecodeError::BadLength { field: "body length" });
     assert_eq!(error(&changed(topic_at, &[0x86]), ALL), DecodeError::BadLength { field: "topic length" });
     assert_eq!(error(&changed(topic_at + 7, &[0xFF]), ALL), DecodeError::BadLength { field: "properties length" });
@@ -269,7 +269,7 @@ prop_compose! {
         assert_eq!((view.topic, view.body, view.queue_id, view.flag), (draft.topic, draft.body, draft.queue_id, draft.flag));
         assert_eq!((view.born_host.address(), view.store_host.address()), hosts);
         assert_eq!((view.born_timestamp.0, view.prepared_transaction_offset.0), moments);
-        assert_eq!((view.physical_offset, view.store_timestamp), (AT, place().store_timestamp));
+        assert_eq!((view.physical_offset, view.store_timestamp), (AT, position().store_timestamp));
         assert_eq!((view.reconsume_times, view.size.to_be_bytes()), (numbers.3, *bytes.first_chunk::<4>().unwrap()));
         assert!(view.properties.0.starts_with(&properties));
         bytes
@@ -281,12 +281,12 @@ proptest! {
     fn what_was_read_is_written_again_the_same(bytes in bytes_of_a_record(false)) {
         let view = view(&bytes, NOTHING);
         let mut again = Vec::new();
-        let place = Place {
+        let position = Position {
             physical_offset: view.physical_offset,
             queue_offset: view.queue_offset,
             store_timestamp: view.store_timestamp,
         };
-        encode(&draft_of(&view), place, false, &mut again).unwrap();
+        encode(&draft_of(&view), position, false, &mut again).unwrap();
         prop_assert_eq!(&again, &bytes);
         prop_assert_eq!(body_of(&bytes), Some((view.sys_flag, view.body)));
     }

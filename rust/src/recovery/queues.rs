@@ -11,7 +11,7 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use super::run::Run;
-use crate::consume_queue::{ConsumeQueue, Entry, NewFiles, QUEUE_OFFSET_MAX, QueueRoom, Slot};
+use crate::consume_queue::{ConsumeQueue, Entry, NewFiles, QUEUE_OFFSET_MAX, QueueExtent, Slot};
 use crate::dispatch::DispatchRequest;
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
@@ -49,7 +49,7 @@ impl Run<'_> {
     pub(super) fn enqueue(&mut self, view: &RecordView<'_>, request: &DispatchRequest<'_>) -> Result<()> {
         if view.topic == HALF_TOPIC && view.queue_id != HALF_QUEUE && !self.known.read_only {
             return Err(Error::ForeignStore {
-                path: self.log.segment(view.physical_offset)?.place(),
+                path: self.log.segment(view.physical_offset)?.full_path(),
                 what: format!(
                     "at {} it contains a half message in queue {}; txstore can continue only queue 0",
                     view.physical_offset, view.queue_id
@@ -237,20 +237,20 @@ impl Run<'_> {
 
     /// Adds queues that have no messages left, because the next message must not get a used queue offset.
     pub(super) fn add_silent_queues(&mut self) -> Result<()> {
-        for QueueRoom { topic, queue_id, first, room } in self.queue_files.list()? {
+        for QueueExtent { topic, queue_id, first, end } in self.queue_files.list()? {
             if self.derived.dispatcher.queues.find(&topic, queue_id).is_some() {
                 continue;
             }
             let limit = self.log.segments.first();
-            let next = self.last_below(&topic, queue_id, first, room, limit)?;
+            let next = self.last_below(&topic, queue_id, first, end, limit)?;
             self.derived.dispatcher.queues.insert(ConsumeQueue::new(topic, queue_id, next, next));
         }
         Ok(())
     }
 
     /// Returns the queue offset after the last entry in a queue's files that points below `limit`.
-    fn last_below(&self, topic: &Arc<str>, queue_id: QueueId, first: u64, room: u64, limit: u64) -> Result<u64> {
-        let (mut low, mut high) = (first, room);
+    fn last_below(&self, topic: &Arc<str>, queue_id: QueueId, first: u64, end: u64, limit: u64) -> Result<u64> {
+        let (mut low, mut high) = (first, end);
         while low < high {
             let middle = low + (high - low) / 2;
             let bytes = self.queue_files.read(topic, queue_id, middle, 1)?;

@@ -24,7 +24,7 @@ pub enum Denied {
 
 /// The offset of a record that a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum NamedOffset {
     /// A physical offset in the commit log.
     Record(u64),
     /// A queue offset in the half queue.
@@ -35,7 +35,7 @@ pub enum Place {
 pub fn admit(
     accounts: &Accounts,
     request: &Command,
-    topic_of: impl Fn(Place) -> Option<String>,
+    topic_of: impl Fn(NamedOffset) -> Option<String>,
 ) -> std::result::Result<(), Denied> {
     let account = accounts.signer(request).ok_or(Denied::NotSigned)?;
     match needs(request, topic_of).iter().find(|need| !account.may(need)) {
@@ -44,23 +44,23 @@ pub fn admit(
     }
 }
 
-fn needs(request: &Command, topic_of: impl Fn(Place) -> Option<String>) -> Vec<Need<'_>> {
+fn needs(request: &Command, topic_of: impl Fn(NamedOffset) -> Option<String>) -> Vec<Need<'_>> {
     let field = |name: &str| request.ext_fields.get(name).unwrap_or_default();
-    let at = |name: &str, place: fn(u64) -> Place, need: fn(String) -> Need<'static>| match field(name).parse() {
+    let at = |name: &str, named: fn(u64) -> NamedOffset, need: fn(String) -> Need<'static>| match field(name).parse() {
         // If there is no record at this offset, the request itself fails.
-        Ok(offset) => topic_of(place(offset)).map(need).into_iter().collect(),
+        Ok(offset) => topic_of(named(offset)).map(need).into_iter().collect(),
         Err(_) => vec![Need::Admin],
     };
     let rule = RequestCode::of(request.code).map_or(AccessRule::Admin, |row| row.access);
     match rule {
         AccessRule::SendTo(topic) => vec![send(field(topic))],
-        AccessRule::EndHalf => at("tranStateTableOffset", Place::Half, |topic| send(&topic).owned()),
+        AccessRule::EndHalf => at("tranStateTableOffset", NamedOffset::Half, |topic| send(&topic).owned()),
         AccessRule::Read => vec![read(field("topic"))],
         AccessRule::ReadInGroup => vec![read(field("topic")), group(field("consumerGroup"))],
         AccessRule::SendOrRead => vec![send_or_read(field("topic"))],
-        AccessRule::ReadRecord => at("offset", Place::Record, |topic| read(&topic).owned()),
+        AccessRule::ReadRecord => at("offset", NamedOffset::Record, |topic| read(&topic).owned()),
         AccessRule::HandBack => {
-            let mut needs: Vec<Need<'_>> = at("offset", Place::Record, |topic| read(&topic).owned());
+            let mut needs: Vec<Need<'_>> = at("offset", NamedOffset::Record, |topic| read(&topic).owned());
             needs.push(group(field("group")));
             needs
         }

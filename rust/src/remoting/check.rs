@@ -9,7 +9,7 @@ use super::command::{Command, ExtFields, FLAG_ONE_WAY};
 use crate::error::Result;
 use crate::half::HalfFacts;
 use crate::names::HALF_TOPIC;
-use crate::record::{Draft, Place, encode};
+use crate::record::{Draft, Position, encode};
 use crate::store::StoredRecord;
 
 /// Returns the request that checks a half message's transaction.
@@ -42,11 +42,11 @@ pub fn check_request(half: &StoredRecord, broker_name: &str) -> Result<Command> 
         body_crc: Some(view.body_crc),
         properties: view.properties.0,
     };
-    let place = Place {
+    let position = Position {
         physical_offset: view.physical_offset,
         queue_offset: view.queue_offset,
         store_timestamp: view.store_timestamp,
     };
-    encode(&draft, place, false, &mut check.body)?;
+    encode(&draft, position, false, &mut check.body)?;
     Ok(check)
 }

@@ -28,7 +28,7 @@ use super::service::{Service, Session};
 use super::stream::Stream;
 
 /// The maximum number of waiting requests of one connection.
-const IN_HAND_MAX: usize = 2_048;
+const IN_FLIGHT_MAX: usize = 2_048;
 const READ_BYTES: usize = 64 << 10;
 /// The maximum number of successive reads before other connections get their turn.
 const READS_MAX: usize = 16;
@@ -184,8 +184,8 @@ impl Connection {
 
     fn dispatch(&mut self, command: Command) {
         Counters::count(&self.service.counters.commands_in);
-        if self.tasks.len() >= IN_HAND_MAX {
-            let remark = format!("{IN_HAND_MAX} requests of this connection wait already");
+        if self.tasks.len() >= IN_FLIGHT_MAX {
+            let remark = format!("{IN_FLIGHT_MAX} requests of this connection wait already");
             let busy = command.response(response::SYSTEM_BUSY, Some(remark));
             Counters::count(&self.service.counters.requests_refused);
             if !command.is_one_way() {

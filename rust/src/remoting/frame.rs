@@ -51,11 +51,11 @@ fn write(command: &Command, out: &mut Vec<u8>, begin: usize) -> Result<(), Frame
         return Err(FrameError::TooLarge { total });
     };
     let mark = u32::from(type_byte(command.serialize_type)) << 24 | header;
-    if let Some(place) = out.get_mut(begin..begin + LENGTH_LEN) {
-        place.copy_from_slice(&total.to_be_bytes());
+    if let Some(target) = out.get_mut(begin..begin + LENGTH_LEN) {
+        target.copy_from_slice(&total.to_be_bytes());
     }
-    if let Some(place) = out.get_mut(begin + LENGTH_LEN..begin + LENGTH_LEN + MARK_LEN) {
-        place.copy_from_slice(&mark.to_be_bytes());
+    if let Some(target) = out.get_mut(begin + LENGTH_LEN..begin + LENGTH_LEN + MARK_LEN) {
+        target.copy_from_slice(&mark.to_be_bytes());
     }
     out.extend_from_slice(&command.body);
     Ok(())

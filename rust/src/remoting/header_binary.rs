@@ -37,8 +37,8 @@ pub(super) fn write(command: &Command, out: &mut Vec<u8>) -> Result<(), FrameErr
         write_long(out, value, "ext field value")?;
     }
     let length = i32::try_from(out.len() - length_at - 4).map_err(|_| bad("ext fields", "are too long"))?;
-    if let Some(place) = out.get_mut(length_at..length_at + 4) {
-        place.copy_from_slice(&length.to_be_bytes());
+    if let Some(target) = out.get_mut(length_at..length_at + 4) {
+        target.copy_from_slice(&length.to_be_bytes());
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //!
 //! In:     a command, or text.
 //! Out:    text, or a command without its body.
-//! Always: unknown fields are ignored. A number is accepted in place of a text and read as its text, because clients in
+//! Always: unknown fields are ignored. A number is accepted instead of a text and read as its text, because clients in
 //!         many languages write it.
 
 use std::fmt::{self, Formatter};
@@ -93,8 +93,8 @@ fn number(value: &Scalar, field: &'static str) -> Result<Option<i32>, FrameError
 
 fn language(value: &Scalar) -> u8 {
     let name = value.text().unwrap_or_default();
-    let place = LANGUAGES.iter().position(|known| *known == name);
-    place.and_then(|place| u8::try_from(place).ok()).unwrap_or(LANGUAGE_OTHER)
+    let index = LANGUAGES.iter().position(|known| *known == name);
+    index.and_then(|index| u8::try_from(index).ok()).unwrap_or(LANGUAGE_OTHER)
 }
 
 /// A value that is neither an object nor a list. Objects and lists are skipped without being stored, because a few

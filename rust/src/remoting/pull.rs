@@ -108,12 +108,12 @@ pub(super) fn parse_tags(expression: &str) -> Option<Vec<String>> {
 /// Stores the group's offset that a push consumer sends with its pulls.
 fn acknowledge(service: &Service, session: &Session, request: &Command, pull: &Pull<'_>) -> Result<(), Refusal> {
     let sys_flag: i32 = number_or(request, "sysFlag", 0)?;
-    let Ok(place) = u64::try_from(number_or(request, "commitOffset", -1_i64)?) else { return Ok(()) };
+    let Ok(acknowledged) = u64::try_from(number_or(request, "commitOffset", -1_i64)?) else { return Ok(()) };
     // While an older offset waits for Python, none is stored here. The client repeats it with its next pull.
     if sys_flag & COMMIT_OFFSET == 0 || sys_flag & SUSPEND == 0 || session.has_updates_waiting() {
         return Ok(());
     }
-    offset::update_with_pull(service, pull.topic, pull.group, pull.queue_id, place);
+    offset::update_with_pull(service, pull.topic, pull.group, pull.queue_id, acknowledged);
     Ok(())
 }
 

@@ -33,7 +33,7 @@ pub(super) async fn handle(service: &Service, session: &Session, request: Comman
     (!one_way).then_some(answer)
 }
 
-/// Refuses a long request that is no message. Comes before anything of the request is used, the signature included.
+/// Refuses a long request that does not carry messages. Runs before any part of the request is used, also before its signature is checked.
 fn check_length(request: &Command) -> Result<(), Refusal> {
     if is_message(request.code) || request.body.len() <= CONTROL_BODY_MAX {
         return Ok(());

@@ -95,7 +95,7 @@ pub(super) async fn send(service: &Service, session: &Session, request: &Command
     if is_half {
         return send_half(service, session, request, &header, &part).await;
     }
-    let dead = gives_up(service, &header);
+    let dead = dead_letter_topic(service, &header);
     let topic = dead.as_deref().unwrap_or(header.topic);
     let entry = service.topic(session, topic, Use::Send).await?;
     let mut envelope = header.envelope(&entry, session, &part)?;
@@ -131,7 +131,7 @@ fn count(entry: &TopicEntry, kind: Kind, sent: &[Sent]) {
 }
 
 /// Returns the dead-letter topic if the message has reached its group's maximum of retries.
-fn gives_up(service: &Service, header: &Header<'_>) -> Option<String> {
+fn dead_letter_topic(service: &Service, header: &Header<'_>) -> Option<String> {
     let group = header.topic.strip_prefix(RETRY_PREFIX)?;
     // Members that lock queues retry by themselves, and send back only messages that they no longer retry.
     let over = header.reconsume_times > header.retries_max || service.tables.is_orderly(group);

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use super::access::{self, Denied, Place};
+use super::access::{self, Denied, NamedOffset};
 use super::accounts::{Accounts, Need};
 use super::arrivals::Arrivals;
 use super::budget::{Account, Budget, WAITING_COST};
@@ -80,7 +80,7 @@ pub(super) struct Session {
     pub(super) account: Arc<Account>,
     /// Ids of the live producers, by producer group and by the account that sent for the group.
     producers: Mutex<HashMap<(String, Option<String>), u32>>,
-    /// Whether Python knows this connection, and so must be told when it ends.
+    /// Whether Python knows this connection, and so must be notified when it ends.
     known: AtomicBool,
     /// Whether a request of this connection was denied. Only the first one is logged, later ones are counted.
     denied: AtomicBool,
@@ -155,7 +155,7 @@ impl Service {
     /// Checks whether the session's account may send a request. Always passes without accounts.
     pub(super) fn admit(&self, session: &Session, request: &Command) -> Result<(), Refusal> {
         let Some(accounts) = self.accounts.read().clone() else { return Ok(()) };
-        let Err(denied) = access::admit(&accounts, request, |place| self.topic_at(place)) else { return Ok(()) };
+        let Err(denied) = access::admit(&accounts, request, |named| self.topic_at(named)) else { return Ok(()) };
         let (counter, remark) = match denied {
             Denied::NotSigned => {
                 let remark = "the request is not signed by an account that is known here";
@@ -177,13 +177,13 @@ impl Service {
     }
 
     /// Returns the topic of the record that a request names. For a half message, the real topic.
-    fn topic_at(&self, place: Place) -> Option<String> {
-        match place {
-            Place::Record(offset) => {
+    fn topic_at(&self, named: NamedOffset) -> Option<String> {
+        match named {
+            NamedOffset::Record(offset) => {
                 let record = self.store.read_at(PhysicalOffset(offset)).ok()?;
                 Some(record.view().ok()?.topic.to_owned())
             }
-            Place::Half(offset) => {
+            NamedOffset::Half(offset) => {
                 let half = self.store.half(QueueOffset(offset)).ok()?;
                 Some(HalfFacts::of(&half.view().ok()?).real_topic.to_owned())
             }

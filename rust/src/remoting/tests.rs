@@ -67,8 +67,8 @@ proptest! {
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
         let mut bytes = bytes_of(&command);
-        for (place, byte) in changes {
-            let at = place.index(bytes.len());
+        for (index, byte) in changes {
+            let at = index.index(bytes.len());
             bytes[at] = byte;
         }
         let _ = taken(&bytes);

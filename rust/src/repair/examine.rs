@@ -182,14 +182,14 @@ impl Examiner {
         let verify = |at| self.known.settings.verify(at);
         if let Some(found) = next_record(rest, at, file_end, verify) {
             let mut next = found.physical_offset;
-            let given_up = !fits(next - at, verify(at));
-            if given_up {
+            let discards_next = !fits(next - at, verify(at));
+            if discards_next {
                 next += found.size;
                 self.last_ms = Some(found.stored_ms);
             }
             self.damaged(DamageKind::Bad, at..next, path.to_owned(), why);
             if let Some(damage) = self.out.damages.last_mut() {
-                damage.given_up = given_up.into();
+                damage.records_discarded = discards_next.into();
             }
             self.out.end = next;
             return Ok(next);
@@ -209,15 +209,15 @@ impl Examiner {
     fn damaged(&mut self, kind: DamageKind, range: std::ops::Range<u64>, file: String, what: String) {
         let (records_before, stored) = (self.out.records, self.newest);
         let (from, to) = (range.start, range.end);
-        self.out.damages.push(Damage { kind, from, to, file, what, given_up: 0, records_before, stored });
+        self.out.damages.push(Damage { kind, from, to, file, what, records_discarded: 0, records_before, stored });
     }
 
     /// Examines the rest: where the log should begin and end, derived files, lost messages.
     pub fn finish(mut self) -> Result<Examination> {
         while self.step()? {}
         let storage = Arc::clone(&self.storage);
-        self.judge_front(storage.as_ref())?;
-        self.judge_end()?;
+        self.check_front(storage.as_ref())?;
+        self.check_end()?;
         self.derived(storage.as_ref())?;
         let size = self.out.file_size.max(1);
         // The length of a file is repaired before its bytes.
@@ -227,7 +227,7 @@ impl Examiner {
         Ok(self.out)
     }
 
-    fn judge_front(&mut self, storage: &dyn Storage) -> Result<()> {
+    fn check_front(&mut self, storage: &dyn Storage) -> Result<()> {
         let ours = self.known.settings.open_range().is_some();
         let published = Published::open(storage)?.filter(|published| published.appended().0 > 0 && ours);
         if let Some(from) = published.map(|published| published.minimum().0).filter(|from| *from < self.out.first) {
@@ -238,7 +238,7 @@ impl Examiner {
     }
 
     /// Notes damage if the log is known to have reached past its readable end.
-    fn judge_end(&mut self) -> Result<()> {
+    fn check_end(&mut self) -> Result<()> {
         let end = self.out.end;
         let verdict = self.known.verdict(&self.log_files, end, self.last_ms)?;
         if matches!(verdict.tail, Tail::Damaged(_)) && verdict.written > end {
@@ -311,8 +311,8 @@ impl Examiner {
         Ok(())
     }
 
-    fn entries(&mut self, storage: &dyn Storage, path: &str, place: (&str, QueueId, u64)) -> Result<()> {
-        let (topic, queue_id, base) = place;
+    fn entries(&mut self, storage: &dyn Storage, path: &str, queue_file: (&str, QueueId, u64)) -> Result<()> {
+        let (topic, queue_id, base) = queue_file;
         let map = storage.open(path, OpenMode::Read)?.map_read()?;
         let bytes = map.bytes(0..map.len()).unwrap_or_default();
         let (entries, _) = bytes.as_chunks::<ENTRY_SIZE>();

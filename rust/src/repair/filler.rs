@@ -12,7 +12,7 @@ use crate::names::{REPAIR_TOPIC, SHORT_REPAIR_TOPIC};
 use crate::record::decode::{RecordCrc, Verify};
 use crate::record::encode::{blank, encode, encoded_size};
 use crate::record::layout::{BLANK_MIN, SYS_ROLLBACK};
-use crate::record::{Draft, Place, RecordView, TransactionType};
+use crate::record::{Draft, Position, RecordView, TransactionType};
 use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
 
 /// The topic of fillers.
@@ -80,8 +80,9 @@ fn put(
     out: &mut Vec<u8>,
 ) -> Result<u64> {
     let body = vec![0; to_usize(size - least)];
-    let place = Place { physical_offset: PhysicalOffset(at), queue_offset: QueueOffset(0), store_timestamp: stored };
-    encode(&draft(topic, &body, stored), place, with_crc, out).map(u64::from)
+    let position =
+        Position { physical_offset: PhysicalOffset(at), queue_offset: QueueOffset(0), store_timestamp: stored };
+    encode(&draft(topic, &body, stored), position, with_crc, out).map(u64::from)
 }
 
 fn draft<'a>(topic: &'a str, body: &'a [u8], stored: TimestampMs) -> Draft<'a> {

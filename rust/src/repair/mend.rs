@@ -27,7 +27,7 @@ use crate::units::{QueueId, to_usize};
 /// Bytes that are copied in one call.
 const COPIED_AT_ONCE: u64 = 1 << 20;
 /// Files other than the log that an `open` changes or that are removed.
-const BESIDE: [&str; 6] = ["consumequeue", "index", "config", settings::DIRECTORY, "checkpoint", "abort"];
+const OTHER_FILES: [&str; 6] = ["consumequeue", "index", "config", settings::DIRECTORY, "checkpoint", "abort"];
 /// Prefix of the default directory for copies.
 const COPIES: &str = "repair-";
 
@@ -87,7 +87,7 @@ impl Mender<'_> {
                 self.copy(&format!("{}/{}", commit_log::DIRECTORY, file.name))?;
             }
         }
-        for name in BESIDE.into_iter().chain([GUARD]) {
+        for name in OTHER_FILES.into_iter().chain([GUARD]) {
             self.copy_tree(name)?;
         }
         Ok(())
@@ -238,7 +238,7 @@ impl Mender<'_> {
         for topic in self.storage.list(consume_queue::DIRECTORY)?.unwrap_or_default() {
             for queue in self.storage.list(&format!("{}/{}", consume_queue::DIRECTORY, topic.name))?.unwrap_or_default()
             {
-                if !self.goes_on(&topic.name, &queue.name) {
+                if !self.continues(&topic.name, &queue.name) {
                     self.remove_directory(&format!("{}/{}/{}", consume_queue::DIRECTORY, topic.name, queue.name))?;
                 }
             }
@@ -266,7 +266,7 @@ impl Mender<'_> {
 
     /// Returns whether a queue must be kept: the log has no record of it, so only its files tell its next queue offset,
     /// and no offset may be assigned twice.
-    fn goes_on(&self, topic: &str, queue: &str) -> bool {
+    fn continues(&self, topic: &str, queue: &str) -> bool {
         let path = format!("{}/{topic}/{queue}/", consume_queue::DIRECTORY);
         let damaged = self.found.derived.iter().any(|(file, _)| file.starts_with(&path));
         let in_log = |queue_id| self.found.queued.get(topic).is_some_and(|queues| queues.contains(&QueueId(queue_id)));

@@ -65,7 +65,7 @@ pub struct Damage {
     /// What is wrong with it.
     pub what: String,
     /// Whole records at its end that are lost with it, because no filler is as short as the damaged range.
-    pub given_up: u64,
+    pub records_discarded: u64,
     /// Readable records of the log before it.
     pub records_before: u64,
     /// When the last of them was stored.

@@ -84,8 +84,8 @@ fn examine(memory: &Memory) -> Examination {
     Examiner::begin(Arc::new(memory.clone())).unwrap().finish().unwrap()
 }
 
-fn log_path(place: u64) -> String {
-    format!("commitlog/{:020}", place - place % FILE)
+fn log_path(offset: u64) -> String {
+    format!("commitlog/{:020}", offset - offset % FILE)
 }
 
 fn flip(memory: &Memory, path: &str, at: u64) {
@@ -134,16 +134,16 @@ fn repaired(about: &str, kinds: &[&str], damage: impl Fn(&Memory, &[Sent]), gone
     let (memory, sent) = filled();
     damage(&memory, &sent);
     let found = examine(&memory);
-    let told: Vec<_> = found.damages.iter().map(|damage| damage.kind.name()).collect();
-    assert_eq!(told, kinds, "{about}: {found:?}");
+    let found_kinds: Vec<_> = found.damages.iter().map(|damage| damage.kind.name()).collect();
+    assert_eq!(found_kinds, kinds, "{about}: {found:?}");
     let before = found.records;
     let lost: Vec<u64> = found.lost.iter().map(|lost| lost.physical_offset).collect();
     mended(&memory);
     let store = open(&memory).unwrap_or_else(|error| panic!("{about}: {error}"));
     let kept: Vec<_> =
         sent.iter().enumerate().filter(|(number, one)| !gone(*number, one)).map(|(_, one)| one).collect();
-    let places: Vec<u64> = kept.iter().map(|one| one.physical_offset.0).collect();
-    assert_eq!(records(&store).into_keys().collect::<Vec<_>>(), places, "{about}");
+    let offsets: Vec<u64> = kept.iter().map(|one| one.physical_offset.0).collect();
+    assert_eq!(records(&store).into_keys().collect::<Vec<_>>(), offsets, "{about}");
     assert_eq!(before, u64::try_from(kept.len()).unwrap(), "{about}: what was read before is read now");
     queues_are_right(&store, &kept);
     let expected = sent.iter().enumerate().filter(|(number, one)| gone(*number, one));
@@ -154,7 +154,7 @@ fn repaired(about: &str, kinds: &[&str], damage: impl Fn(&Memory, &[Sent]), gone
     if !kinds.contains(&"front") {
         assert_eq!(lost, expected, "{about}: what is lost is named");
     }
-    let next = send(&store, "orders", b"goes on");
+    let next = send(&store, "orders", b"continues");
     assert_eq!(store.check_index().unwrap().1, Vec::<String>::new(), "{about}");
     store.close().unwrap();
     let again = examine(&memory);
@@ -162,7 +162,7 @@ fn repaired(about: &str, kinds: &[&str], damage: impl Fn(&Memory, &[Sent]), gone
     memory.remove_dir("consumequeue").unwrap();
     memory.unlink("txstore/snapshot").unwrap();
     let store = open(&memory).unwrap();
-    assert_eq!(store.read_at(next.physical_offset).unwrap().view().unwrap().body, b"goes on", "{about}");
+    assert_eq!(store.read_at(next.physical_offset).unwrap().view().unwrap().body, b"continues", "{about}");
     let now: Vec<_> = kept.into_iter().chain([&next]).collect();
     queues_are_right(&store, &now);
 }
@@ -184,8 +184,8 @@ fn flipped_bytes_cost_their_record_alone() {
         for victim in [0_usize, 7, 31] {
             let about = format!("byte {at} of record {victim}");
             let damage = |memory: &Memory, sent: &[Sent]| {
-                let place = sent[victim].physical_offset.0;
-                flip(memory, &log_path(place), place % FILE + at);
+                let offset = sent[victim].physical_offset.0;
+                flip(memory, &log_path(offset), offset % FILE + at);
             };
             repaired(&about, &["bad"], damage, |number, _| number == victim);
         }
@@ -195,8 +195,8 @@ fn flipped_bytes_cost_their_record_alone() {
 #[test]
 fn the_last_record_flipped_is_cut_off() {
     let damage = |memory: &Memory, sent: &[Sent]| {
-        let place = sent[59].physical_offset.0;
-        flip(memory, &log_path(place), place % FILE + 120);
+        let offset = sent[59].physical_offset.0;
+        flip(memory, &log_path(offset), offset % FILE + 120);
     };
     let (memory, sent) = filled();
     damage(&memory, &sent);
@@ -205,7 +205,7 @@ fn the_last_record_flipped_is_cut_off() {
 }
 
 #[test]
-fn a_cut_file_keeps_what_stands_in_front_of_the_cut() {
+fn a_cut_file_keeps_what_is_before_the_cut() {
     for (file, cut) in [(0_u64, 1000_u64), (2, 0), (2, 3000)] {
         let damage = |memory: &Memory, _: &[Sent]| {
             let handle = memory.open(&log_path(file * FILE), OpenMode::Write).unwrap();
@@ -214,8 +214,8 @@ fn a_cut_file_keeps_what_stands_in_front_of_the_cut() {
         };
         let size = size(&filled().1);
         let gone = |_: usize, one: &Sent| {
-            let place = one.physical_offset.0;
-            place / FILE == file && place % FILE + size > cut
+            let offset = one.physical_offset.0;
+            offset / FILE == file && offset % FILE + size > cut
         };
         let (memory, sent) = filled();
         damage(&memory, &sent);
@@ -344,7 +344,7 @@ fn a_decision_that_is_lost_is_not_taken_for_a_rollback_by_the_op_that_is_left() 
 }
 
 #[test]
-fn queues_that_retention_emptied_go_on_at_their_offsets() {
+fn queues_that_retention_emptied_continue_at_their_offsets() {
     let memory = Memory::new();
     let store = open(&memory).unwrap();
     (0..3).for_each(|_| drop(send(&store, "silent", b"old")));
@@ -370,8 +370,8 @@ fn queues_that_retention_emptied_go_on_at_their_offsets() {
 fn a_crash_in_any_call_of_a_repair_can_be_repaired() {
     let damaged = || {
         let (memory, sent) = filled();
-        let place = sent[7].physical_offset.0;
-        flip(&memory, &log_path(place), place % FILE + 120);
+        let offset = sent[7].physical_offset.0;
+        flip(&memory, &log_path(offset), offset % FILE + 120);
         memory.unlink(&log_path(3 * FILE)).unwrap();
         memory.sync_dir("commitlog").unwrap();
         (memory, sent)
@@ -420,8 +420,8 @@ fn a_filler_fits_any_room_that_a_record_left() {
         assert_eq!(bytes.len(), to_usize(length));
         let mut at = 0;
         while at < bytes.len() {
-            let place = PhysicalOffset(1000 + u64::try_from(at).unwrap());
-            match crate::record::decode::decode(&bytes[at..], place, verify) {
+            let offset = PhysicalOffset(1000 + u64::try_from(at).unwrap());
+            match crate::record::decode::decode(&bytes[at..], offset, verify) {
                 Ok(crate::record::decode::Scanned::Record(view)) => at += to_usize(u64::from(view.size)),
                 other => panic!("{length}: {other:?}"),
             }
@@ -430,14 +430,14 @@ fn a_filler_fits_any_room_that_a_record_left() {
 }
 
 /// Returns a broker's log with short records at these offsets, stored a second apart, in one file.
-fn short_records(places: &[u64]) -> Memory {
+fn short_records(offsets: &[u64]) -> Memory {
     use crate::checkpoint::Checkpoint;
-    use crate::record::{Draft, Place, encode};
+    use crate::record::{Draft, Position, encode};
     let (memory, host) = (Memory::new(), StoreOptions::default().store_host);
     memory.create_dir("commitlog").unwrap();
     let file = memory.open("commitlog/00000000000000000000", OpenMode::Create).unwrap();
     file.set_len(FILE).unwrap();
-    for (number, place) in (0_u64..).zip(places) {
+    for (number, offset) in (0_u64..).zip(offsets) {
         let draft = Draft {
             topic: "t",
             queue_id: QueueId(0),
@@ -452,23 +452,23 @@ fn short_records(places: &[u64]) -> Memory {
             body_crc: None,
             properties: b"",
         };
-        let place = Place {
-            physical_offset: PhysicalOffset(*place),
+        let position = Position {
+            physical_offset: PhysicalOffset(*offset),
             queue_offset: crate::units::QueueOffset(number),
             store_timestamp: TimestampMs(1_000 * (i64::try_from(number).unwrap() + 1)),
         };
         let mut bytes = Vec::new();
-        encode(&draft, place, false, &mut bytes).unwrap();
+        encode(&draft, position, false, &mut bytes).unwrap();
         assert_eq!(bytes.len(), 93);
-        file.write_at(&bytes, place.physical_offset.0).unwrap();
+        file.write_at(&bytes, position.physical_offset.0).unwrap();
     }
-    let newest_ms = 1_000 * i64::try_from(places.len()).unwrap();
+    let newest_ms = 1_000 * i64::try_from(offsets.len()).unwrap();
     Checkpoint::store(&memory, &Checkpoint { physic_ms: newest_ms, logics_ms: newest_ms, ..Checkpoint::default() })
         .unwrap();
     memory
 }
 
-fn places_left(memory: &Memory) -> Vec<u64> {
+fn offsets_left(memory: &Memory) -> Vec<u64> {
     let store = open(memory).unwrap();
     let (records, _) = store.scan(PhysicalOffset(0), usize::MAX).unwrap();
     let views = records.iter().map(|record| record.view().unwrap()).filter(|view| !is_filler(view));
@@ -480,10 +480,11 @@ fn the_shortest_record_is_filled_and_costs_no_other() {
     let memory = short_records(&[0, 93, 186, 279]);
     flip(&memory, "commitlog/00000000000000000000", 93 + 88);
     let found = examine(&memory);
-    let damages: Vec<_> = found.damages.iter().map(|damage| (damage.from, damage.to, damage.given_up)).collect();
+    let damages: Vec<_> =
+        found.damages.iter().map(|damage| (damage.from, damage.to, damage.records_discarded)).collect();
     assert_eq!(damages, [(93, 186, 0)]);
     mended(&memory);
-    assert_eq!(places_left(&memory), [0, 186, 279]);
+    assert_eq!(offsets_left(&memory), [0, 186, 279]);
     assert!(examine(&memory).damages.is_empty());
 }
 
@@ -494,10 +495,11 @@ fn damage_that_no_filler_fits_costs_the_record_after_it() {
     file.write_at(&[0xEE; 40], 93).unwrap();
     file.sync().unwrap();
     let found = examine(&memory);
-    let damages: Vec<_> = found.damages.iter().map(|damage| (damage.from, damage.to, damage.given_up)).collect();
+    let damages: Vec<_> =
+        found.damages.iter().map(|damage| (damage.from, damage.to, damage.records_discarded)).collect();
     assert_eq!(damages, [(93, 226, 1)]);
-    assert_eq!(found.records, 3, "the record that is given up does not count");
+    assert_eq!(found.records, 3, "the discarded record does not count");
     mended(&memory);
-    assert_eq!(places_left(&memory), [0, 226, 319]);
+    assert_eq!(offsets_left(&memory), [0, 226, 319]);
     assert!(examine(&memory).damages.is_empty());
 }

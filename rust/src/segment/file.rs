@@ -137,13 +137,13 @@ impl Segment {
     }
 
     /// Returns the file's full path, for messages.
-    pub fn place(&self) -> PathBuf {
+    pub fn full_path(&self) -> PathBuf {
         self.root.join(&self.path)
     }
 
     /// Returns an error about a byte of this file.
     pub fn corrupt(&self, offset: u64, what: impl Into<String>) -> Error {
-        Error::StoreCorrupt { file: self.place(), offset: offset.saturating_sub(self.base), what: what.into() }
+        Error::StoreCorrupt { file: self.full_path(), offset: offset.saturating_sub(self.base), what: what.into() }
     }
 
     fn map(&self) -> Result<&dyn ReadMap> {

@@ -56,7 +56,7 @@ fn ranges_tell_who_wrote_what() {
     settings.end_range(300);
     assert!(settings.is_all_ours(100, 300) && !settings.is_all_ours(100, 301));
     settings.begin_range(300);
-    assert_eq!(settings.ranges.len(), 1, "what goes on is one range");
+    assert_eq!(settings.ranges.len(), 1, "a continued range is one range");
     settings.end_range(400);
     // A broker wrote 400..500.
     settings.begin_range(500);

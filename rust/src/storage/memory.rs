@@ -461,11 +461,11 @@ impl Storage for Memory {
     fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn Lock>>> {
         self.changes("lock", path)?;
         let inode = self.file("lock", path, true)?;
-        let place = (identity(&inode), byte);
-        if !self.shared.locks.lock().insert(place) {
+        let locked = (identity(&inode), byte);
+        if !self.shared.locks.lock().insert(locked) {
             return Ok(None);
         }
-        Ok(Some(Box::new(MemoryLock { shared: Arc::clone(&self.shared), _inode: inode, place })))
+        Ok(Some(Box::new(MemoryLock { shared: Arc::clone(&self.shared), _inode: inode, locked })))
     }
 
     fn is_locked(&self, path: &str, byte: u64) -> Result<bool> {
@@ -486,14 +486,14 @@ fn identity(inode: &Inode) -> usize {
 struct MemoryLock {
     shared: Arc<Shared>,
     _inode: Inode, // keeps the file's number unique
-    place: (usize, u64),
+    locked: (usize, u64),
 }
 
 impl Lock for MemoryLock {}
 
 impl Drop for MemoryLock {
     fn drop(&mut self) {
-        self.shared.locks.lock().remove(&self.place);
+        self.shared.locks.lock().remove(&self.locked);
     }
 }
 

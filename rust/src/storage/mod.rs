@@ -118,7 +118,7 @@ pub trait File: Send + Sync + Debug {
     fn allocate(&self, range: Range<u64>) -> Result<()>;
     /// Makes a range read as zeros and frees its space if the file system can. The length does not change.
     fn punch(&self, range: Range<u64>) -> Result<()>;
-    /// Returns whether a range is known to be zeros without much reading; false if that cannot be told quickly.
+    /// Returns whether a range is known to be zeros without much reading; false if that cannot be found out quickly.
     fn is_blank(&self, _range: Range<u64>) -> Result<bool> {
         Ok(false)
     }

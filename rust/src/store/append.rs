@@ -267,10 +267,10 @@ impl Shared {
                 None => Ok(None),
             };
         };
-        let place = PhysicalOffset(pending.newest.physical_offset);
+        let physical_offset = PhysicalOffset(pending.newest.physical_offset);
         let queue_offset = QueueOffset(pending.newest.queue_offset);
         let same = |view: &RecordView<'_>, _: &[u8]| Ok((difference(view, half, unique_id)?, view.size));
-        let same: std::result::Result<_, &str> = self.log.read(place, self.log.appended(), same)?;
+        let same: std::result::Result<_, &str> = self.log.read(physical_offset, self.log.appended(), same)?;
         let (queue_id, size) = same.map_err(|what| Error::InvalidMessage {
             what: format!(
                 "transaction {unique_id:?} of group {:?} is pending with another message (half queue offset {queue_offset}): {what}\nhint: give each message an id of its own, or end the pending one first",
@@ -278,8 +278,8 @@ impl Shared {
             ),
         })?;
         let unique_id = MessageId::Text(unique_id.into());
-        let sent = Sent { unique_id, physical_offset: place, queue_offset, queue_id, size: 0 };
-        Ok(Some((sent, place.plus(size.into()))))
+        let sent = Sent { unique_id, physical_offset, queue_offset, queue_id, size: 0 };
+        Ok(Some((sent, physical_offset.plus(size.into()))))
     }
 
     fn draft<'a>(

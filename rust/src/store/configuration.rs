@@ -185,7 +185,9 @@ fn check_config_name(name: &str) -> Result<()> {
     let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
     if !plain || name.starts_with('.') || name.is_empty() || name == "consumerOffset.json" {
         return Err(Error::InvalidName {
-            what: format!("{name:?} is no file of config/ that may be read or replaced"),
+            what: format!(
+                "{name:?} cannot be read or replaced as a file of config/\nhint: pass the name of a file directly in config/, other than consumerOffset.json"
+            ),
         });
     }
     Ok(())

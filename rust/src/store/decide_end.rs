@@ -85,7 +85,7 @@ pub(super) fn already(end: &End, found: Outcome) -> Result<Ended> {
     if !mutated(Mutant::AnyEndAgrees) {
         found.allow_again(wanted, || name(end))?;
     }
-    Ok(Ended { outcome: wanted, already: true, place: None })
+    Ok(Ended { outcome: wanted, already: true, offsets: None })
 }
 
 /// Returns the error of an end that names no transaction.

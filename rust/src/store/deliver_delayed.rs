@@ -87,8 +87,8 @@ impl Shared {
 
     /// Adds the due messages of one part of a queue. Returns the start of the next part, or `None` if no more are due.
     fn due_from(&self, queue_id: QueueId, from: u64, max_messages: usize, round: &mut Round) -> Result<Option<u64>> {
-        let room = max_messages.saturating_sub(round.due.len()).saturating_add(1);
-        let entries = self.entries(SCHEDULE_TOPIC, queue_id, from, u64::try_from(room).unwrap_or(u64::MAX))?;
+        let wanted = max_messages.saturating_sub(round.due.len()).saturating_add(1);
+        let entries = self.entries(SCHEDULE_TOPIC, queue_id, from, u64::try_from(wanted).unwrap_or(u64::MAX))?;
         let next = (!entries.is_empty()).then(|| from + to_u64(entries.len()));
         let due_in = self.due_in_ms(queue_id, from, &entries);
         for ((queue_offset, entry), in_ms) in (from..).zip(entries).zip(due_in) {

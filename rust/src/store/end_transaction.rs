@@ -82,7 +82,7 @@ pub struct Ended {
     /// The transaction had the same outcome before. Nothing was written.
     pub already: bool,
     /// The offsets of the final or discarded message, if this end wrote one.
-    pub place: Option<(PhysicalOffset, QueueOffset)>,
+    pub offsets: Option<(PhysicalOffset, QueueOffset)>,
 }
 
 /// Ends that wait to be written as one group.

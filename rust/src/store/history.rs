@@ -318,7 +318,7 @@ fn row(
         queue_id = again.queue_id;
         first_check_ms = first_check_ms.or(again.is_put_back.then_some(again.stored_ms));
     }
-    let passed = replay.is_behind_progress(table, key).then_some(Outcome::FinishedUnknown);
+    let passed = replay.is_below_progress(table, key).then_some(Outcome::FinishedUnknown);
     let more = entry.more().cloned().unwrap_or_default();
     Ok(TransactionRow {
         transaction_id: first.transaction_id,

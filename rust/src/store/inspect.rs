@@ -47,16 +47,16 @@ impl Store {
             entries.sort_unstable();
             entries.dedup();
         }
-        let told = |(physical_offset, hash): &(PhysicalOffset, u32), what: &str| {
+        let finding = |(physical_offset, hash): &(PhysicalOffset, u32), what: &str| {
             format!("index: {what} (hash {hash}, record at {physical_offset})")
         };
         let missing = expected.iter().filter(|entry| found.binary_search(entry).is_err());
         // A RocketMQ 5.4 broker also indexes tags. txstore does not query them, and accepts their entries.
         let wrong =
             found.iter().filter(|entry| expected.binary_search(entry).is_err() && tags.binary_search(entry).is_err());
-        let texts = missing.take(FINDINGS_MAX).map(|entry| told(entry, "a key of a record does not lead to it"));
+        let texts = missing.take(FINDINGS_MAX).map(|entry| finding(entry, "a key of a record does not lead to it"));
         let texts = texts
-            .chain(wrong.take(FINDINGS_MAX).map(|entry| told(entry, "an entry leads to no record with such a key")));
+            .chain(wrong.take(FINDINGS_MAX).map(|entry| finding(entry, "an entry leads to no record with such a key")));
         Ok((to_u64(found.len()), texts.collect()))
     }
 }

@@ -1,4 +1,4 @@
-//! Maintains the store beside appends: writes derived files, syncs, and closes cleanly.
+//! Maintains the store while others append: writes derived files, syncs, and closes cleanly.
 //!
 //! In:     calls of the background thread or of a caller.
 //! Out:    files that are as new as they need to be.

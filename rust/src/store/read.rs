@@ -277,7 +277,7 @@ impl Shared {
     /// range.
     fn too_old(&self, topic: &str, queue_id: QueueId, requested: u64) -> Error {
         let first = self.inner.lock().queue(topic, queue_id).map_or(0, |queue| queue.first);
-        Error::OffsetTooOld { place: format!("{topic}/{queue_id}"), requested, minimum: first.max(requested + 1) }
+        Error::OffsetTooOld { of: format!("{topic}/{queue_id}"), requested, minimum: first.max(requested + 1) }
     }
 
     /// Returns visible entries of a queue from a queue offset on.
@@ -293,7 +293,7 @@ impl Shared {
         let Some(queue) = inner.queue(topic, queue_id) else { return Ok(Vec::new()) };
         if from < queue.first {
             return Err(Error::OffsetTooOld {
-                place: format!("{topic}/{queue_id}"),
+                of: format!("{topic}/{queue_id}"),
                 requested: from,
                 minimum: queue.first,
             });

@@ -1,4 +1,4 @@
-//! Writes snapshots: the state at one position of the log, encoded while sends go on.
+//! Writes snapshots: the state at one position of the log, encoded while sends continue.
 //!
 //! In:     calls, every minute and at the close.
 //! Out:    the snapshot file and the checkpoint. Nothing if they already contain the current state.

@@ -64,22 +64,22 @@ impl StoredRecord {
 
 /// Copies the records of one read next to each other, because an allocation costs more than a copy of a small record.
 pub(super) struct Copier {
-    room: BytesMut,
+    buffer: BytesMut,
     still_to_come: usize,
 }
 
 impl Copier {
     /// Allocates as many bytes as the records of `entries` have.
     pub(super) fn of<'a>(entries: impl Iterator<Item = &'a Entry>) -> Self {
-        Self { room: BytesMut::new(), still_to_come: entries.map(|entry| to_usize(entry.size.into())).sum() }
+        Self { buffer: BytesMut::new(), still_to_come: entries.map(|entry| to_usize(entry.size.into())).sum() }
     }
 
     pub(super) fn copy(&mut self, bytes: &[u8], physical_offset: PhysicalOffset) -> StoredRecord {
-        if self.room.capacity() < bytes.len() {
-            self.room = BytesMut::with_capacity(self.still_to_come.min(COPIES_BYTES).max(bytes.len()));
+        if self.buffer.capacity() < bytes.len() {
+            self.buffer = BytesMut::with_capacity(self.still_to_come.min(COPIES_BYTES).max(bytes.len()));
         }
         self.still_to_come = self.still_to_come.saturating_sub(bytes.len());
-        self.room.extend_from_slice(bytes);
-        StoredRecord { bytes: self.room.split().freeze(), physical_offset }
+        self.buffer.extend_from_slice(bytes);
+        StoredRecord { bytes: self.buffer.split().freeze(), physical_offset }
     }
 }

@@ -125,22 +125,22 @@ impl Shared {
         let (placed, topic) = pushed?;
         let outcome = end.kind.outcome();
         group.decisions.push(Decision { key, outcome, topic });
-        let place = placed.map(|placed| (placed.physical_offset, placed.queue_offset));
-        Ok(Ended { outcome, already: false, place })
+        let offsets = placed.map(|placed| (placed.physical_offset, placed.queue_offset));
+        Ok(Ended { outcome, already: false, offsets })
     }
 
     /// Copies the record at a physical offset into a reused buffer. It is usually still in memory.
-    fn copy_record(&self, inner: &mut Inner, place: PhysicalOffset) -> Result<Vec<u8>> {
+    fn copy_record(&self, inner: &mut Inner, physical_offset: PhysicalOffset) -> Result<Vec<u8>> {
         let mut bytes = std::mem::take(&mut inner.record);
         bytes.clear();
-        // The table contains offsets of records, and bytes that were kept since they were written need no CRC check.
-        let recent = inner.appender.as_ref().and_then(|appender| appender.recent(place)).and_then(|recent| {
+        // The table contains physical_offset of records, and bytes that were kept since they were written need no CRC check.
+        let recent = inner.appender.as_ref().and_then(|appender| appender.recent(physical_offset)).and_then(|recent| {
             let size = u32::from_be_bytes(*recent.first_chunk()?);
             recent.get(..to_usize(size.into()))
         });
         match recent {
             Some(recent) => bytes.extend_from_slice(recent),
-            None => self.log.read(place, self.log.appended(), |_, stored| bytes.extend_from_slice(stored))?,
+            None => self.log.read(physical_offset, self.log.appended(), |_, stored| bytes.extend_from_slice(stored))?,
         }
         Ok(bytes)
     }

@@ -5,7 +5,7 @@ use crate::half::replay::{Keep, Replay};
 use crate::half::table::Key;
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use crate::record::properties::{self, TRANSACTION_PREPARED_QUEUE_OFFSET};
-use crate::record::{Draft, Place, RecordCrc, Scanned, Verify, decode, encode};
+use crate::record::{Draft, Position, RecordCrc, Scanned, Verify, decode, encode};
 use crate::units::{PhysicalOffset, QueueOffset, TimestampMs};
 
 /// A log whose records are applied as they are written.
@@ -38,7 +38,15 @@ impl Log {
         Self { table: Table::new(0), replay, end: first.max(1_000), halves: 0, ops: 0 }
     }
 
-    fn record(&mut self, topic: &str, queue_offset: u64, commit: bool, place: u64, body: &[u8], text: &[u8]) -> u64 {
+    fn record(
+        &mut self,
+        topic: &str,
+        queue_offset: u64,
+        commit: bool,
+        physical_offset: u64,
+        body: &[u8],
+        text: &[u8],
+    ) -> u64 {
         let draft = Draft {
             topic,
             queue_id: HALF_QUEUE,
@@ -48,16 +56,16 @@ impl Log {
             born_host: "127.0.0.1:1".parse().unwrap(),
             store_host: "127.0.0.1:2".parse().unwrap(),
             reconsume_times: 0,
-            prepared_transaction_offset: PhysicalOffset(place),
+            prepared_transaction_offset: PhysicalOffset(physical_offset),
             body,
             body_crc: None,
             properties: text,
         };
         let at = PhysicalOffset(self.end);
-        let place =
-            Place { physical_offset: at, queue_offset: QueueOffset(queue_offset), store_timestamp: TimestampMs(1) };
+        let position =
+            Position { physical_offset: at, queue_offset: QueueOffset(queue_offset), store_timestamp: TimestampMs(1) };
         let mut bytes = Vec::new();
-        self.end += u64::from(encode(&draft, place, false, &mut bytes).unwrap());
+        self.end += u64::from(encode(&draft, position, false, &mut bytes).unwrap());
         let Ok(Scanned::Record(view)) = decode(&bytes, at, Verify { body_crc: true, record_crc: RecordCrc::Ignore })
         else {
             panic!("no record")
@@ -92,14 +100,14 @@ impl Log {
         HalfCopy { queue_offset, physical_offset }
     }
 
-    fn commit(&mut self, half: Half<'_>, place: u64) {
+    fn commit(&mut self, half: Half<'_>, physical_offset: u64) {
         let text = Self::properties(half, false);
-        self.record("orders", 0, true, place, b"body", &text);
+        self.record("orders", 0, true, physical_offset, b"body", &text);
     }
 
-    fn discard(&mut self, half: Half<'_>, place: u64) {
+    fn discard(&mut self, half: Half<'_>, physical_offset: u64) {
         let text = Self::properties(half, true);
-        self.record(DISCARD_TOPIC, 0, false, place, b"body", &text);
+        self.record(DISCARD_TOPIC, 0, false, physical_offset, b"body", &text);
     }
 
     fn op(&mut self, names: &[u64]) {
@@ -141,7 +149,7 @@ fn a_commit_a_roll_back_and_a_discard() {
 }
 
 #[test]
-fn a_put_back_behind_the_final_message_joins_what_is_committed() {
+fn a_put_back_after_the_final_message_joins_what_is_committed() {
     for op_between in [false, true] {
         let mut log = Log::new();
         let first = log.half(SENT);
@@ -156,7 +164,7 @@ fn a_put_back_behind_the_final_message_joins_what_is_committed() {
 }
 
 #[test]
-fn a_put_back_behind_an_op_is_not_pending_again() {
+fn a_put_back_after_an_op_is_not_pending_again() {
     let mut log = Log::new();
     log.half(SENT);
     log.op(&[0]);
@@ -177,7 +185,7 @@ fn a_resend_is_the_same_transaction_until_something_ends_it() {
 }
 
 #[test]
-fn an_op_that_names_only_the_resends_first_copy_ends_nothing_but_a_resend_behind_it_is_new() {
+fn an_op_that_names_only_the_first_copy_of_a_resend_ends_nothing_but_a_later_resend_is_new() {
     let mut log = Log::new();
     log.half(SENT);
     log.half(SENT);
@@ -215,7 +223,7 @@ fn a_final_message_below_the_logs_minimum_belongs_to_the_newest_of_its_key() {
 }
 
 #[test]
-fn a_brokers_discarded_copy_names_place_0() {
+fn a_brokers_discarded_copy_names_offset_0() {
     let mut log = Log::new();
     log.half(SENT);
     log.half(PUT_BACK);
@@ -225,7 +233,7 @@ fn a_brokers_discarded_copy_names_place_0() {
 }
 
 #[test]
-fn a_discarded_copy_behind_its_op_discards() {
+fn a_discarded_copy_after_its_op_discards() {
     let mut log = Log::new();
     let half = log.half(SENT);
     log.op(&[0]);
@@ -234,7 +242,7 @@ fn a_discarded_copy_behind_its_op_discards() {
 }
 
 #[test]
-fn a_commit_behind_an_op_counts_for_every_copy() {
+fn a_commit_after_an_op_counts_for_every_copy() {
     let mut log = Log::new();
     let first = log.half(SENT);
     log.half(PUT_BACK);

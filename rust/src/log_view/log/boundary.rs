@@ -111,8 +111,8 @@ impl Log {
     pub(crate) fn resume_after(&self, damaged: u64, verdict: &Verdict) -> Result<u64> {
         let Some(file) = self.files.file_of(damaged) else { return Ok(verdict.written.max(damaged)) };
         let found = self.files.record_in(damaged + 1..file.end, |at| self.whole(at))?;
-        let goes_on = verdict.later_record.is_some() || verdict.written > file.end;
-        let later = || if goes_on { file.end } else { verdict.written.max(damaged + 1) };
+        let continues = verdict.later_record.is_some() || verdict.written > file.end;
+        let later = || if continues { file.end } else { verdict.written.max(damaged + 1) };
         Ok(found.unwrap_or_else(later))
     }
 

@@ -298,8 +298,8 @@ fn recovered(case: &Case, read_only: bool) -> Says {
 
 /// Returns what recovery may report for an examination. Damage below a snapshot is not read again.
 fn expected(case: &Case, found: &Examination) -> Vec<Says> {
-    let places = |from: u64| found.damages.iter().map(|damage| damage.from).find(|at| *at >= from);
-    let of = |from: u64| places(from).map_or(Says::End(found.end), Says::Damaged);
+    let damaged_from = |from: u64| found.damages.iter().map(|damage| damage.from).find(|at| *at >= from);
+    let of = |from: u64| damaged_from(from).map_or(Says::End(found.end), Says::Damaged);
     let position = Snapshot::position_of(&case.memory).unwrap();
     vec![of(0), of(position)]
 }
@@ -324,11 +324,11 @@ fn agree(seed: u64) {
     let (skipped, rows, ranges, bytes) = scan(&case.memory, BadRecords::Skip);
     let lost: u64 = merged(&found);
     // Only a scan decompresses bodies, and skips a record whose body it cannot decompress.
-    if found.damages.iter().all(|damage| damage.given_up == 0) && ranges <= to_u64(found.damages.len()) {
+    if found.damages.iter().all(|damage| damage.records_discarded == 0) && ranges <= to_u64(found.damages.len()) {
         assert_eq!(to_u64(rows), found.records, "passing over damage, {skipped:?}; {about}");
     }
     // If the log ends damaged, the length of the damage is not known to the byte.
-    if found.damages.iter().all(|damage| damage.kind == DamageKind::Bad && damage.given_up == 0)
+    if found.damages.iter().all(|damage| damage.kind == DamageKind::Bad && damage.records_discarded == 0)
         && ranges <= to_u64(found.damages.len())
     {
         assert_eq!(bytes, lost, "passing over damage, {skipped:?}; {about}");

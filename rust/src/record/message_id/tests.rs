@@ -39,7 +39,7 @@ fn months_begin_on_their_first_day() {
 }
 
 #[test]
-fn no_id_comes_twice_while_the_clock_stands_still_or_goes_back() {
+fn no_id_comes_twice_while_the_clock_stops_or_goes_back() {
     let ids = ids("127.0.0.1");
     let mut seen = HashSet::new();
     for _ in 0..70_000 {
@@ -63,7 +63,7 @@ fn no_id_comes_twice_from_two_threads() {
 }
 
 #[test]
-fn what_is_no_offset_id() {
+fn what_is_not_an_offset_id() {
     for id in ["", "7F", "7F000001000051AF000000000000100G", "7F000001000151AF0000000000001000"] {
         assert_eq!(parse_offset_message_id(id), None, "{id}");
     }
@@ -73,7 +73,7 @@ fn what_is_no_offset_id() {
 
 proptest! {
     #[test]
-    fn an_offset_id_names_its_place(address: IpAddr, port: u16, offset: u64) {
+    fn an_offset_id_names_its_offset(address: IpAddr, port: u16, offset: u64) {
         let host = SocketAddr::new(address, port);
         let id = offset_message_id(host, PhysicalOffset(offset));
         prop_assert_eq!(id.len(), if address.is_ipv4() { 32 } else { 56 });

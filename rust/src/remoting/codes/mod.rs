@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_number_and_each_name_stand_once_in_order() {
+    fn each_number_and_each_name_is_listed_once_in_order() {
         assert!(request::ALL.is_sorted_by(|one, next| one.number < next.number));
         assert!(response::ALL.is_sorted_by(|one, next| one.0 < next.0));
         let names: std::collections::HashSet<_> = request::ALL.iter().map(|row| row.name).collect();

@@ -99,13 +99,13 @@ impl Client {
     }
 
     fn commit(&mut self, half: &Command) -> i32 {
-        let place = half.ext_fields.get("msgId").unwrap();
-        let place = u64::from_str_radix(&place[place.len() - 16..], 16).unwrap().to_string();
+        let offset = half.ext_fields.get("msgId").unwrap();
+        let offset = u64::from_str_radix(&offset[offset.len() - 16..], 16).unwrap().to_string();
         let queue_offset = half.ext_fields.get("queueOffset").unwrap();
         let fields = [
             ("producerGroup", GROUP),
             ("tranStateTableOffset", queue_offset),
-            ("commitLogOffset", &place),
+            ("commitLogOffset", &offset),
             ("commitOrRollback", COMMIT),
         ];
         self.ask(codes::END_TRANSACTION, &fields, b"")

@@ -45,8 +45,8 @@ impl Sparse {
         for piece in pieces(at..at.saturating_add(wide(bytes.len())), PAGE_BYTES) {
             let Some((now, later)) = rest.split_at_checked(span(&piece)) else { return };
             let page = self.pages.entry(piece.start / PAGE_BYTES).or_insert_with(|| Arc::new([0; PAGE]));
-            if let Some(place) = Arc::make_mut(page).get_mut(in_page(&piece)) {
-                place.copy_from_slice(now);
+            if let Some(target) = Arc::make_mut(page).get_mut(in_page(&piece)) {
+                target.copy_from_slice(now);
             }
             rest = later;
         }
@@ -58,9 +58,9 @@ impl Sparse {
             if span(&piece) == PAGE {
                 self.pages.remove(&page);
             } else if let Some(bytes) = self.pages.get_mut(&page)
-                && let Some(place) = Arc::make_mut(bytes).get_mut(in_page(&piece))
+                && let Some(target) = Arc::make_mut(bytes).get_mut(in_page(&piece))
             {
-                place.fill(0);
+                target.fill(0);
             }
         }
     }

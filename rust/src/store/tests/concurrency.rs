@@ -14,11 +14,12 @@ use crate::units::{PhysicalOffset, QueueId, QueueOffset};
 
 /// T5: of two equal ends in one group only one writes. If that fails, neither is acknowledged.
 #[test]
-fn t5_twin_of_an_end_that_was_not_written_is_no_success() {
+fn t5_twin_of_an_end_that_was_not_written_is_not_a_success() {
     let memory = Memory::new();
     let store = Arc::new(open(&memory, options(FlushDiskType::Sync)).unwrap());
-    let place = half(&store, "a");
-    let end = End { half: place, kind: EndKind::Commit, transaction_id: None, group: None, decider: Decider::Producer };
+    let sent_half = half(&store, "a");
+    let end =
+        End { half: sent_half, kind: EndKind::Commit, transaction_id: None, group: None, decider: Decider::Producer };
     let turn = store.shared.ends.turn.lock();
     let ends: Vec<_> = (0..2)
         .map(|_| {
@@ -59,7 +60,7 @@ fn l2_send_that_meets_close_writes_nothing() {
 
 /// D1: when one thread's reader catches up, another thread never sees more than is visible.
 #[test]
-fn d1_reader_never_sees_behind_the_published_end() {
+fn d1_reader_never_sees_beyond_the_published_end() {
     let memory = Memory::new();
     let store = open(&memory, options(FlushDiskType::Async)).unwrap();
     let reader = Arc::new(open(&memory, StoreOptions { read_only: true, ..options(FlushDiskType::Async) }).unwrap());

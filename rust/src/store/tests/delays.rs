@@ -170,7 +170,7 @@ fn a_progress_beyond_the_queue_is_brought_back() {
 }
 
 #[test]
-fn what_cannot_be_delivered_is_passed_over_and_told() {
+fn what_cannot_be_delivered_is_skipped_and_reported() {
     let bench = Bench::sync();
     let store = bench.open();
     let bad = delayed(&store, "orders", b"broken here", 1);

@@ -4,7 +4,7 @@
 use super::*;
 use crate::consume_queue::Entry;
 use crate::record::encode::encode;
-use crate::record::{Draft, Place};
+use crate::record::{Draft, Position};
 use crate::units::to_u64;
 
 const LOG: &str = "commitlog/00000000000000000000";
@@ -34,7 +34,8 @@ fn append(bench: &Bench, at: u64, messages: &[Message]) -> Vec<Entry> {
         };
         let physical_offset = PhysicalOffset(at + to_u64(bytes.len()));
         let (queue_offset, store_timestamp) = (QueueOffset(*queue_offset), TimestampMs(1_700_000_000_000));
-        let size = encode(&draft, Place { physical_offset, queue_offset, store_timestamp }, false, &mut bytes).unwrap();
+        let size =
+            encode(&draft, Position { physical_offset, queue_offset, store_timestamp }, false, &mut bytes).unwrap();
         entries.push(Entry { physical_offset, size, tags_code: 0 });
     }
     bench.memory.create_dir("commitlog").unwrap();
@@ -75,13 +76,13 @@ fn in_file(bench: &Bench, queue_id: i32) -> Vec<u64> {
 /// Checks that reader and writer see what the broker serves, and that the broker serves it after the hand-over.
 fn assert_served(bench: &Bench, served: &[&str], about: &str) {
     assert_eq!(text(&bench.read_only(), 0), served, "{about}: a reader");
-    let places = in_file(bench, 0);
+    let offsets = in_file(bench, 0);
     for round in 0..2 {
         let store = bench.open();
         assert_eq!(text(&store, 0), served, "{about}: a writer, opening {round}");
         assert_eq!(store.queue_range("orders", QUEUE).unwrap(), (0, to_u64(served.len())), "{about}");
         store.close().unwrap();
-        assert_eq!(in_file(bench, 0), places, "{about}: handed back after opening {round}");
+        assert_eq!(in_file(bench, 0), offsets, "{about}: handed back after opening {round}");
     }
     let store = bench.open();
     let next = send(&store, "orders", b"next").unwrap();

@@ -31,7 +31,7 @@ fn twenty_and_a_neighbour() -> (Bench, Store) {
 }
 
 #[test]
-fn a_deleted_topic_is_gone_behind_every_end_and_goes_on_behind_its_messages() {
+fn a_deleted_topic_stays_deleted_after_every_end_and_continues_after_its_messages() {
     let (bench, store) = twenty_and_a_neighbour();
     store.snapshot().unwrap();
     assert_eq!(store.delete_queues("old").unwrap(), 20);
@@ -43,9 +43,9 @@ fn a_deleted_topic_is_gone_behind_every_end_and_goes_on_behind_its_messages() {
         assert_eq!(store.scan(PhysicalOffset(0), usize::MAX).unwrap().0.len(), 40, "{about}: the log keeps them");
     };
     check(&store, "at once");
-    assert_eq!(store.delete_queues("old").unwrap(), 0, "again: nothing");
+    assert_eq!(store.delete_queues("old").unwrap(), 0, "a second call removes nothing");
     let files = bench.memory.list("consumequeue/old/0").unwrap().unwrap();
-    assert_eq!(files.len(), 1, "the last one tells where the queue goes on");
+    assert_eq!(files.len(), 1, "the last one says where the queue continues");
     for without in ["", "txstore/snapshot", "consumequeue", "index", "checkpoint"] {
         for keep in [CrashKeep::PageCache, CrashKeep::PowerLoss] {
             let bench = bench.crashed(7, keep);
@@ -68,7 +68,7 @@ fn a_deleted_topic_is_gone_behind_every_end_and_goes_on_behind_its_messages() {
 }
 
 #[test]
-fn what_lost_power_took_is_no_reason_to_hide_what_comes_then() {
+fn what_lost_power_took_does_not_hide_what_comes_later() {
     let bench = Bench::new(FlushDiskType::Async);
     let store = bench.open();
     send(&store, "old", b"0").unwrap();
@@ -102,7 +102,7 @@ fn a_mark_goes_when_the_log_has_nothing_of_the_topic_any_more() {
     store.close().unwrap();
     let store = bench.open();
     assert_eq!(marks(&bench), 0);
-    assert_eq!(range(&store, "old"), (20, 20), "its last file says where it goes on");
+    assert_eq!(range(&store, "old"), (20, 20), "its last file says where it continues");
 }
 
 #[test]

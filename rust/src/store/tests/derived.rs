@@ -9,9 +9,9 @@ fn seen(store: &Store) -> Vec<(String, QueueId, Vec<u64>, usize)> {
         .map(|(topic, queue_id, first, end)| {
             let (records, next) = store.read(&topic, queue_id, QueueOffset(first), usize::MAX, None).unwrap();
             assert_eq!(next.0, end, "{topic}/{queue_id}");
-            let places = records.iter().map(|record| record.view().unwrap().physical_offset.0).collect();
+            let offsets = records.iter().map(|record| record.view().unwrap().physical_offset.0).collect();
             let found = store.query(&topic, "k", usize::MAX).unwrap().len();
-            (topic, queue_id, places, found)
+            (topic, queue_id, offsets, found)
         })
         .collect()
 }

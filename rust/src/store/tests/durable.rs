@@ -97,16 +97,16 @@ fn what_nobody_would_decide_again_is_durable() {
 }
 
 #[test]
-fn an_operator_is_told_of_no_outcome_that_a_power_cut_takes_back() {
-    for (asked, told) in [(EndKind::Commit, EndKind::Commit), (EndKind::RollBack, EndKind::Commit)] {
+fn an_operator_gets_no_outcome_that_a_power_cut_takes_back() {
+    for (asked, answered) in [(EndKind::Commit, EndKind::Commit), (EndKind::RollBack, EndKind::Commit)] {
         let bench = Bench::new(FlushDiskType::Async);
         let store = bench.open();
         let half = prepare(&store, b"paid");
-        end(&store, &half, told).unwrap();
+        end(&store, &half, answered).unwrap();
         assert!(!store.is_durable(appended(&store)));
         let answer = store.end_transaction(&End { decider: Decider::Operator, ..end_of(&half, asked) }, Wait::Yes);
         match answer {
-            Ok(ended) => assert!(ended.already && asked == told),
+            Ok(ended) => assert!(ended.already && asked == answered),
             Err(error) => assert!(matches!(error, Error::AlreadyEnded { outcome: Outcome::Committed, .. })),
         }
         assert_eq!(bodies(&after_power_cut(&bench), "orders", 1), [b"paid"]);

@@ -18,7 +18,7 @@ fn t2_ends_from_many_threads_give_each_its_outcome_once() {
     let halves: Vec<Sent> = (0..THREADS * EACH).map(|n| prepare(&store, n.to_string().as_bytes())).collect();
     let barrier = Barrier::new(THREADS);
     // Two threads end each half in the same way. The results and the store must agree.
-    let told: Vec<Vec<Ended>> = std::thread::scope(|scope| {
+    let results: Vec<Vec<Ended>> = std::thread::scope(|scope| {
         let work = |thread: usize| {
             barrier.wait();
             let mine = (0..2 * EACH).map(|n| &halves[(thread * EACH + n) % halves.len()]);
@@ -31,7 +31,7 @@ fn t2_ends_from_many_threads_give_each_its_outcome_once() {
         let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    let first = told.iter().flatten().filter(|ended| !ended.already).count();
+    let first = results.iter().flatten().filter(|ended| !ended.already).count();
     assert_eq!(first, halves.len(), "each ends once");
     let ops = store.queue_range(OP_TOPIC, QUEUE).unwrap().1;
     assert!(ops < u64::try_from(halves.len()).unwrap(), "{ops} op messages for {} ends", halves.len());
@@ -104,7 +104,7 @@ fn t5_a_sync_that_fails_acknowledges_no_end_and_poisons() {
     }
     assert!(matches!(send(&store, "orders", b"no"), Err(Error::StorePoisoned { .. })));
     assert!(matches!(store.check_room(), Err(Error::StorePoisoned { .. })));
-    assert!(bodies(&store, "orders", 1).is_empty(), "reads go on");
+    assert!(bodies(&store, "orders", 1).is_empty(), "reads continue");
     let after = bench.killed().open();
     end(&after, &half, EndKind::Commit).unwrap();
 }
@@ -148,7 +148,7 @@ fn send_until_full(store: &Store, most: usize) -> usize {
 /// At any position of the log's end in its file: a large half that does not fit into the rest is ended in the next
 /// file.
 #[test]
-fn a_large_half_is_ended_on_a_full_disk_at_every_place_of_a_file() {
+fn a_large_half_is_ended_on_a_full_disk_at_every_offset_of_a_file() {
     let mut refused = Vec::new();
     for left in (1..140).map(|n| n * 1_000) {
         let (bench, store) = with_small_files();

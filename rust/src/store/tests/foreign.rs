@@ -7,7 +7,7 @@ use crate::half::op::OP_PROPERTIES;
 use crate::names::{HALF_TOPIC, OP_TOPIC};
 use crate::record::encode::encode;
 use crate::record::layout::SYS_PREPARED;
-use crate::record::{Draft, Place};
+use crate::record::{Draft, Position};
 use crate::units::PhysicalOffset;
 
 /// Returns the draft of a half message in a broker's log.
@@ -40,12 +40,12 @@ pub(super) fn broker(records: &[(Draft<'_>, u64)]) -> Bench {
     let bench = Bench::new(FlushDiskType::Async);
     let mut bytes = Vec::new();
     for (draft, queue_offset) in records {
-        let place = Place {
+        let position = Position {
             physical_offset: PhysicalOffset(u64::try_from(bytes.len()).unwrap()),
             queue_offset: QueueOffset(*queue_offset),
             store_timestamp: TimestampMs(1_700_000_000_000),
         };
-        encode(draft, place, false, &mut bytes).unwrap();
+        encode(draft, position, false, &mut bytes).unwrap();
     }
     bench.memory.create_dir("commitlog").unwrap();
     let file = bench.memory.open("commitlog/00000000000000000000", OpenMode::Create).unwrap();
@@ -56,7 +56,7 @@ pub(super) fn broker(records: &[(Draft<'_>, u64)]) -> Bench {
 
 /// RocketMQ before 4.3 set the prepared bits. Such a record is in no queue, so txstore does not end it.
 #[test]
-fn a_half_that_stands_in_no_queue_is_not_listed_as_pending() {
+fn a_half_that_is_in_no_queue_is_not_listed_as_pending() {
     let (old, new) = (properties("old"), properties("new"));
     let prepared = Draft { sys_flag: SYS_PREPARED, ..half(&old) };
     let bench = broker(&[(prepared, 0), (half(&new), 0)]);
@@ -71,7 +71,7 @@ fn a_half_that_stands_in_no_queue_is_not_listed_as_pending() {
 /// A broker that lost queue entries reuses a queue offset. The queue keeps the first record, so an op names only that
 /// one.
 #[test]
-fn a_half_whose_queue_offset_was_given_before_is_no_transaction() {
+fn a_half_whose_queue_offset_was_given_before_is_not_a_transaction() {
     let (first, second, third) = (properties("first"), properties("second"), properties("third"));
     let ended = Draft { topic: OP_TOPIC, body: b"0,", ..half(OP_PROPERTIES) };
     let bench = broker(&[(half(&first), 0), (half(&second), 0), (ended, 0), (ended, 1), (half(&third), 1)]);
@@ -116,7 +116,7 @@ fn a_half_in_another_queue_is_refused_for_writing_and_read() {
 
 /// Halves that retention removed: a pending one is finished with an unknown outcome, a decided one keeps its outcome.
 #[test]
-fn halves_whose_file_is_gone_are_told_apart() {
+fn halves_whose_file_is_gone_are_distinguished() {
     let bench = Bench::sync();
     let store = bench.open();
     let halves: Vec<_> = (0..4).map(|number| prepare(&store, &[number; 100])).collect();

@@ -109,7 +109,7 @@ fn two_resumes_that_race_deliver_once() {
     end(&store, &half, EndKind::Discard).unwrap();
     let looked = store.look_for_discarded(&half.unique_id).unwrap();
     let resumed = store.resume(&half.unique_id).unwrap();
-    assert!(store.resume_looked_up(&half.unique_id, looked).unwrap().is_none(), "it pends again");
+    assert!(store.resume_looked_up(&half.unique_id, looked).unwrap().is_none(), "it is pending again");
     assert!(matches!(store.resume(&half.unique_id), Err(Error::StillPending { .. })));
     end(&store, &resumed, EndKind::Commit).unwrap();
     assert!(store.resume_looked_up(&half.unique_id, looked).unwrap().is_none(), "it was committed meanwhile");

@@ -66,7 +66,7 @@ fn group_commit_acknowledges_only_what_is_durable() {
 
 /// An append during a close is there at the next opening, or was refused. The store is clean in both cases.
 #[test]
-fn an_append_beside_a_close_is_kept_or_refused() {
+fn an_append_during_a_close_is_kept_or_refused() {
     explore(|| {
         let (bench, store) = open(FlushDiskType::Async);
         let other = Arc::clone(&store);

@@ -107,8 +107,8 @@ fn the_end_of_a_half_that_is_gone_is_looked_for_without_the_put_lock() {
     assert!(held <= 2, "{held} of {all} calls with the lock held");
     assert!(matches!(ended, Err(Error::TransactionNotFound { .. }) | Ok(Ended { outcome: Outcome::Committed, .. })));
     let after = counts(&store);
-    let told = u64::from(ended.is_ok());
-    assert_eq!((after.repeated, after.not_found), (before.repeated + told, before.not_found + 1 - told));
+    let ended_count = u64::from(ended.is_ok());
+    assert_eq!((after.repeated, after.not_found), (before.repeated + ended_count, before.not_found + 1 - ended_count));
     let at_once = store.end_transaction(&end_of(&half, EndKind::Commit), Wait::No);
     assert!(matches!(at_once, Err(Error::WouldWait)), "left to the call that may wait: {at_once:?}");
     assert_eq!(counts(&store).not_found, after.not_found, "and counted there");

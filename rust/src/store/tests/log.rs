@@ -76,7 +76,7 @@ fn l3_what_was_cut_never_comes_back() {
 }
 
 #[test]
-fn l4_each_record_says_where_it_stands_and_queue_offsets_have_no_gap() {
+fn l4_each_record_states_its_offset_and_queue_offsets_have_no_gap() {
     let bench = Bench::sync();
     let store = bench.open();
     for n in 0..40_u8 {
@@ -119,7 +119,7 @@ fn l7_damage_below_the_durable_end_is_an_error_with_file_and_offset() {
             send(&store, "orders", &[n; 600]).unwrap();
         }
         let sent = send(&store, "orders", b"damaged").unwrap().physical_offset.0;
-        send(&store, "orders", b"behind").unwrap();
+        send(&store, "orders", b"after").unwrap();
         let bench = if clean {
             store.close().unwrap();
             bench.memory.unlink("txstore/snapshot").unwrap();
@@ -388,7 +388,7 @@ fn p1_a_second_writer_is_refused_at_once() {
     let error = bench.try_open().unwrap_err();
     // Storage in memory names the opening process, so that no test depends on its own process.
     assert!(matches!(error, Error::StoreLocked { pid: Some(1), .. }), "{error}");
-    send(&store, "orders", b"goes on").unwrap();
+    send(&store, "orders", b"continues").unwrap();
     store.close().unwrap();
     bench.open();
 }

@@ -42,7 +42,7 @@ fn assert_no_end_ever(bench: &Bench, halves: &[HalfCopy], about: &str) {
     store.close().unwrap();
     let store = bench.open();
     assert_none(&store, "after a close");
-    prepare(&store, b"and goes on");
+    prepare(&store, b"and continues");
     assert_none(&store, "with a newer half");
     store.close().unwrap();
 }
@@ -75,7 +75,10 @@ fn t3_a_half_that_a_repair_replaced_is_not_answered_as_committed() {
         let store = bench.open();
         assert!(end(&store, &halves[4], EndKind::Commit).unwrap().already);
         for n in (1..4).filter(|n| lost >> n & 1 == 0) {
-            assert!(!end(&store, &halves[n], EndKind::Commit).unwrap().already, "the others pend, lost {lost:04b}");
+            assert!(
+                !end(&store, &halves[n], EndKind::Commit).unwrap().already,
+                "the others are pending, lost {lost:04b}"
+            );
         }
     }
 }

@@ -31,7 +31,7 @@ fn d1_a_reader_follows_a_live_writer_over_file_rolls() {
 }
 
 #[test]
-fn t2_a_reader_sees_transactions_pend_and_end() {
+fn t2_a_reader_sees_transactions_begin_and_end() {
     let directory = tempfile::tempdir().unwrap();
     let writer = on_disk(directory.path(), false, FlushDiskType::Async);
     let reader = on_disk(directory.path(), true, FlushDiskType::Async);
@@ -68,7 +68,7 @@ fn d2_a_reader_sees_what_groups_acknowledge() {
 }
 
 #[test]
-fn d1_what_a_reader_finds_behind_a_kill_no_lost_power_takes_back() {
+fn d1_what_a_reader_finds_after_a_kill_no_lost_power_takes_back() {
     for call in 1.. {
         let bench = Bench::sync();
         let store = bench.open();
@@ -87,7 +87,7 @@ fn d1_what_a_reader_finds_behind_a_kill_no_lost_power_takes_back() {
 }
 
 #[test]
-fn d1_behind_a_failed_sync_a_reader_goes_to_the_durable_end() {
+fn d1_after_a_failed_sync_a_reader_goes_to_the_durable_end() {
     let bench = Bench::sync();
     let store = bench.open();
     send(&store, "orders", b"0").unwrap();

@@ -61,11 +61,11 @@ fn bodies(store: &Store) -> Vec<Vec<u8>> {
     found.iter().map(|record| record.view().unwrap().body.to_vec()).collect()
 }
 
-fn flip(memory: &Memory, place: u64) {
+fn flip(memory: &Memory, offset: u64) {
     let file = memory.open("commitlog/00000000000000000000", OpenMode::Write).unwrap();
     let mut byte = [0];
-    file.read_at(&mut byte, place).unwrap();
-    file.write_at(&[byte[0] ^ 1], place).unwrap();
+    file.read_at(&mut byte, offset).unwrap();
+    file.write_at(&[byte[0] ^ 1], offset).unwrap();
 }
 
 /// L2: after a failed sync the page cache shows bytes that are not on disk. An opening must not rely on them.
@@ -154,7 +154,7 @@ fn failed_opening_leaves_marks_that_are_true() {
 
 /// T6: an end of a half that was removed long ago and has no known outcome does not succeed.
 #[test]
-fn t6_nothing_is_known_of_a_half_in_front_of_the_log() {
+fn t6_nothing_is_known_of_a_half_before_the_log() {
     let memory = Memory::new();
     let store = open(&memory, options(FlushDiskType::Async)).unwrap();
     let first = half(&store, "first");
@@ -199,7 +199,7 @@ fn p2_immunity_time_of_a_hundred_million_years() {
 
 /// Section 5: a bad record is an error of that message only. The messages before it are returned.
 #[test]
-fn bad_record_does_not_hide_those_in_front_of_it() {
+fn bad_record_does_not_hide_those_before_it() {
     let memory = Memory::new();
     let store = open(&memory, options(FlushDiskType::Async)).unwrap();
     let envelope = envelope("t");
@@ -237,10 +237,10 @@ fn l6_removed_queues_and_index_are_built_again() {
 #[test]
 fn l7_bad_record_below_the_checkpoint_is_damage() {
     let memory = Memory::new();
-    let mut places = Vec::new();
+    let mut offsets = Vec::new();
     for number in 0..4 {
         let store = open_at(&memory, options(FlushDiskType::Async), 1_700_000_000_000 + number * 10_000).unwrap();
-        places.push(
+        offsets.push(
             store.append(&[new(&envelope("t"), b"body")], Wait::Yes).unwrap().acknowledged().unwrap()[0]
                 .physical_offset
                 .0,
@@ -249,7 +249,7 @@ fn l7_bad_record_below_the_checkpoint_is_damage() {
     }
     memory.remove_dir("txstore").unwrap();
     memory.open("abort", OpenMode::Create).unwrap();
-    flip(&memory, places[1] + 88);
+    flip(&memory, offsets[1] + 88);
     let opened = open(&memory, options(FlushDiskType::Async)).map(|_| ());
     assert!(matches!(opened, Err(Error::StoreCorrupt { .. })), "{opened:?}");
 }
@@ -263,7 +263,7 @@ fn p2_queue_offset_that_no_queue_reaches() {
         let memory = Memory::new();
         let store = open(&memory, options(FlushDiskType::Async)).unwrap();
         store.append(&[new(&envelope("t"), b"body")], Wait::Yes).unwrap().acknowledged().unwrap();
-        let place = store.stat().unwrap().max_physical_offset;
+        let offset = store.stat().unwrap().max_physical_offset;
         store.close().unwrap();
         let host = StoreOptions::default().store_host;
         let draft = crate::record::Draft {
@@ -280,14 +280,14 @@ fn p2_queue_offset_that_no_queue_reaches() {
             body_crc: None,
             properties: b"",
         };
-        let at = crate::record::Place {
-            physical_offset: crate::units::PhysicalOffset(place),
+        let at = crate::record::Position {
+            physical_offset: crate::units::PhysicalOffset(offset),
             queue_offset: QueueOffset(wanted),
             store_timestamp: TimestampMs(i64::MIN),
         };
         let mut bytes = Vec::new();
         crate::record::encode::encode(&draft, at, false, &mut bytes).unwrap();
-        memory.open("commitlog/00000000000000000000", OpenMode::Write).unwrap().write_at(&bytes, place).unwrap();
+        memory.open("commitlog/00000000000000000000", OpenMode::Write).unwrap().write_at(&bytes, offset).unwrap();
         let opened = open(&memory, options(FlushDiskType::Async)).map(|_| ());
         assert!(matches!(opened, Err(Error::StoreCorrupt { .. })), "{topic} {wanted}: {opened:?}");
     }
@@ -312,7 +312,7 @@ fn l6_an_empty_queue_file_that_a_crash_left_is_removed() {
 /// A process that was killed between a rename and its sync leaves a file that can be read but that a power loss
 /// removes.
 #[test]
-fn d2_offsets_that_an_opening_found_are_durable_behind_its_close() {
+fn d2_offsets_that_an_opening_found_are_durable_after_its_close() {
     for call in 1.. {
         let memory = Memory::new();
         let store = open(&memory, options(FlushDiskType::Sync)).unwrap();

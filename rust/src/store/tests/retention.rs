@@ -46,14 +46,14 @@ fn read_files_go_whole_and_queues_and_index_follow() {
     assert_eq!(expired.log_files, 11);
     assert!(expired.queue_files > 5 && expired.index_files > 0, "{expired:?}");
     let first = range(&store, "orders").0;
-    let places = left(&store, "orders");
-    assert!(first > 0 && places[0] >= minimum(&store) && places.len() == to_usize(end - first), "{places:?}");
+    let offsets = left(&store, "orders");
+    assert!(first > 0 && offsets[0] >= minimum(&store) && offsets.len() == to_usize(end - first), "{offsets:?}");
     let old = store.read("orders", QUEUE, QueueOffset(first - 1), 1, None).unwrap_err();
-    assert!(matches!(&old, Error::OffsetTooOld { place, minimum, .. } if place == "orders/0" && *minimum == first));
+    assert!(matches!(&old, Error::OffsetTooOld { of, minimum, .. } if of == "orders/0" && *minimum == first));
     let old = store.read_at(PhysicalOffset(0)).unwrap_err();
     assert!(matches!(old, Error::OffsetTooOld { minimum, .. } if minimum == 11 * FILE), "{old}");
     assert!(matches!(store.scan(PhysicalOffset(0), 1), Err(Error::OffsetTooOld { .. })));
-    assert_eq!(store.query("orders", "k", usize::MAX).unwrap().len(), places.len());
+    assert_eq!(store.query("orders", "k", usize::MAX).unwrap().len(), offsets.len());
     assert_eq!(store.search_offset("orders", QUEUE, TimestampMs(0)).unwrap(), first);
     assert_eq!(store.remove_log_files(EVERYTHING, true).unwrap(), Expired { minimum: 11 * FILE, ..Expired::default() });
     // The state is the same after any close or crash.
@@ -72,7 +72,7 @@ fn read_files_go_whole_and_queues_and_index_follow() {
 }
 
 #[test]
-fn a_queue_whose_messages_are_all_gone_goes_on_at_its_offset() {
+fn a_queue_whose_messages_are_all_gone_continues_at_its_offset() {
     for without_snapshot in [false, true] {
         let bench = Bench::sync();
         let store = bench.open();
@@ -98,7 +98,7 @@ fn t10_a_file_with_a_pending_half_stays() {
     let bench = Bench::sync();
     let store = bench.open();
     fill(&store, "orders", 3);
-    let half = prepare(&store, b"pends");
+    let half = prepare(&store, b"pending");
     fill(&store, "orders", 6);
     let facts = store.log_files(100).unwrap();
     assert_eq!(facts.iter().map(|file| file.is_held).collect::<Vec<_>>(), [false, false, true, true, true]);
@@ -232,7 +232,7 @@ fn the_end_of_a_half_that_is_gone_is_what_it_left() {
 }
 
 #[test]
-fn a_reader_goes_on_while_files_go_in_front_of_it() {
+fn a_reader_continues_while_files_before_it_are_removed() {
     let directory = tempfile::tempdir().unwrap();
     let open = |read_only| {
         let options = StoreOptions { read_only, ..Bench::sync().options };
@@ -242,7 +242,7 @@ fn a_reader_goes_on_while_files_go_in_front_of_it() {
     fill(&writer, "orders", 4);
     let (reader, lazy) = (open(true), open(true));
     let (before, segment) = (left(&reader, "orders"), reader.shared.log.segment(PhysicalOffset(0)).unwrap());
-    let half = prepare(&writer, b"pends");
+    let half = prepare(&writer, b"pending");
     writer.remove_log_files(PhysicalOffset(2 * FILE), true).unwrap();
     assert_eq!(segment.bytes(0..4).unwrap().len(), 4, "what is mapped stays readable");
     assert_eq!((minimum(&reader), range(&reader, "orders")), (2 * FILE, range(&writer, "orders")));
@@ -250,17 +250,17 @@ fn a_reader_goes_on_while_files_go_in_front_of_it() {
     assert!(before.ends_with(&after) && after == left(&writer, "orders") && after[0] >= 2 * FILE);
     assert_eq!(reader.query("orders", "k", usize::MAX).unwrap().len(), after.len());
     let old = reader.read("orders", QUEUE, QueueOffset(0), 1, None).unwrap_err();
-    assert!(matches!(&old, Error::OffsetTooOld { place, .. } if place == "orders/0"), "{old}");
+    assert!(matches!(&old, Error::OffsetTooOld { of, .. } if of == "orders/0"), "{old}");
     assert_eq!(pending(&reader), [0]);
     // A reader that has not looked for so long that files were added and removed.
     end(&writer, &half, EndKind::RollBack).unwrap();
     fill(&writer, "orders", 9);
-    let pends = prepare(&writer, b"pends, too");
+    let pending_half = prepare(&writer, b"pending, too");
     writer.remove_log_files(EVERYTHING, true).unwrap();
     for reader in [&lazy, &reader] {
         assert_eq!((minimum(reader), range(reader, "orders")), (minimum(&writer), range(&writer, "orders")));
         assert_eq!(left(reader, "orders"), left(&writer, "orders"));
-        assert_eq!(pending(reader), [pends.queue_offset.0]);
+        assert_eq!(pending(reader), [pending_half.queue_offset.0]);
     }
     fill(&writer, "orders", 11);
     assert_eq!(left(&lazy, "orders"), left(&writer, "orders"), "and it follows from there");
@@ -274,15 +274,15 @@ fn a_crash_in_any_call_of_a_removal_leaves_a_store_that_opens() {
         let store = bench.open();
         send(&store, "rare", b"x").unwrap();
         fill(&store, "orders", 3);
-        let pends = prepare(&store, b"pends");
+        let pending_half = prepare(&store, b"pending");
         fill(&store, "orders", 7);
         store.set_consumer_offset("orders", "shipping", QUEUE, range(&store, "orders").1).unwrap();
-        (bench, store, pends)
+        (bench, store, pending_half)
     };
     for kind in [FaultKind::Stop, FaultKind::Io, FaultKind::NoSpace] {
         let mut through = false;
         for call in 1.. {
-            let (bench, store, pends) = began();
+            let (bench, store, pending_half) = began();
             let all = left(&store, "orders");
             let ends = (range(&store, "orders").1, range(&store, "rare").1);
             bench.memory.fail_at(bench.memory.calls() + call, kind, kind == FaultKind::Stop);
@@ -297,9 +297,9 @@ fn a_crash_in_any_call_of_a_removal_leaves_a_store_that_opens() {
                 assert!(minimum(&store) <= 2 * FILE, "{about}: {}", minimum(&store));
                 assert!(!through || minimum(&store) == 2 * FILE, "{about}: {}", minimum(&store));
                 assert_eq!((range(&store, "orders").1, range(&store, "rare").1), ends, "{about}");
-                let expected: Vec<u64> = all.iter().copied().filter(|place| *place >= minimum(&store)).collect();
+                let expected: Vec<u64> = all.iter().copied().filter(|offset| *offset >= minimum(&store)).collect();
                 assert_eq!(left(&store, "orders"), expected, "{about}");
-                assert_eq!(pending(&store), [pends.queue_offset.0], "{about}");
+                assert_eq!(pending(&store), [pending_half.queue_offset.0], "{about}");
                 store.remove_log_files(EVERYTHING, true).unwrap();
                 assert_eq!(minimum(&store), 2 * FILE, "{about}");
             }
@@ -354,7 +354,7 @@ fn t13_a_file_of_which_every_clock_was_ahead_grows_old_too() {
 /// Retention removes a queue's file between a reader's look at the queue and its read of the file: the message is too
 /// old, nothing is damaged, and the snapshot stays.
 #[test]
-fn a_read_beside_retention_finds_its_message_too_old() {
+fn a_read_during_retention_finds_its_message_too_old() {
     for is_other_process in [false, true] {
         let bench = Bench::sync();
         let store = bench.open();

@@ -61,7 +61,7 @@ fn outcomes(store: &Store) -> Vec<Option<Outcome>> {
 
 /// While threads prepare and end, each snapshot contains exactly what the log contains up to its position.
 #[test]
-fn a_snapshot_beside_senders_is_of_one_moment() {
+fn a_snapshot_while_others_send_is_of_one_moment() {
     let bench = Bench::new(FlushDiskType::Async).with(|options| options.commit_log_file_size = Some(1 << 20));
     let (store, done) = (Arc::new(bench.open()), Arc::new(AtomicBool::new(false)));
     // How far the senders may extend the log before the next snapshot, because a file in memory has no other limit.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::Outcome;
-use crate::half::scan::{Alike, alike};
+use crate::half::scan::{DueGroup, group_by_facts};
 use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
 use crate::record::TransactionType;
 use crate::record::properties::{REAL_QUEUE_ID, REAL_TOPIC};
@@ -61,7 +61,7 @@ fn t3_committed_is_one_final_message_with_what_was_sent() {
     let (records, _) = store.read("orders", QueueId(1), QueueOffset(0), 9, None).unwrap();
     assert_eq!(records.len(), 1);
     let view = records[0].view().unwrap();
-    assert_eq!(ended.place, Some((view.physical_offset, view.queue_offset)));
+    assert_eq!(ended.offsets, Some((view.physical_offset, view.queue_offset)));
     assert_eq!((view.body, view.transaction_type()), (&b"body"[..], TransactionType::Commit));
     assert_eq!(view.prepared_transaction_offset, half.physical_offset);
     assert_eq!(view.unique_id(), Some(&*half.unique_id));
@@ -154,7 +154,7 @@ fn t8_after_recovery_every_decided_half_is_named_by_an_op() {
 }
 
 #[test]
-fn t9_the_progress_is_the_lowest_that_pends() {
+fn t9_the_progress_is_the_lowest_pending_half() {
     let bench = Bench::sync();
     let store = bench.open();
     let halves: Vec<Sent> = (0..5_u8).map(|n| prepare(&store, &[n])).collect();
@@ -169,7 +169,7 @@ fn t9_the_progress_is_the_lowest_that_pends() {
 }
 
 #[test]
-fn t9_the_progress_is_written_behind_the_sync_it_depends_on() {
+fn t9_the_progress_is_written_after_the_sync_it_depends_on() {
     let bench = Bench::new(FlushDiskType::Async);
     let store = bench.open();
     let half = prepare(&store, b"half");
@@ -187,7 +187,7 @@ fn t9_the_progress_is_written_behind_the_sync_it_depends_on() {
 }
 
 #[test]
-fn t11_what_is_due_is_put_together_by_what_is_alike_and_put_off_together() {
+fn t11_due_halves_are_grouped_by_equal_facts_and_postponed_together() {
     let bench = Bench::sync();
     let store = bench.open();
     let envelope = envelope("orders");
@@ -206,16 +206,16 @@ fn t11_what_is_due_is_put_together_by_what_is_alike_and_put_off_together() {
     bench.clock.advance(6_000);
     store.look_again(3, 0, true).unwrap();
     bench.clock.advance(6_000);
-    let all = alike(store.halves_due(9).unwrap());
-    let places = |alike: &Alike| alike.halves.iter().map(|half| half.newest.queue_offset).collect::<Vec<_>>();
-    assert_eq!(all.iter().map(places).collect::<Vec<_>>(), [vec![0], vec![1, 4], vec![3], vec![2]]);
+    let all = group_by_facts(store.halves_due(9).unwrap());
+    let offsets = |group: &DueGroup| group.halves.iter().map(|half| half.newest.queue_offset).collect::<Vec<_>>();
+    assert_eq!(all.iter().map(offsets).collect::<Vec<_>>(), [vec![0], vec![1, 4], vec![3], vec![2]]);
     let (youngest, oldest) = (&all[1].youngest, &all[1].oldest);
     assert_eq!((youngest.age_ms, oldest.age_ms), (13_000, 16_000));
     assert_eq!((youngest.stored_age_ms, oldest.stored_age_ms), (13_000, 16_000));
     assert_eq!((all[2].youngest.last_check_age_ms, all[2].oldest.last_check_age_ms), (Some(6_000), Some(6_000)));
     // One transaction ends in the meantime. The others must still be postponed.
     end(&store, &sent[1], EndKind::RollBack).unwrap();
-    store.look_again_all(places(&all[1]).into_iter(), 30_000).unwrap();
+    store.look_again_all(offsets(&all[1]).into_iter(), 30_000).unwrap();
     let left: Vec<_> = store.halves_waiting(None, 9).unwrap();
     let left: Vec<_> = left.iter().map(|half| (half.newest.queue_offset, half.look_again_in_ms > 0)).collect();
     assert_eq!(left, [(0, false), (2, false), (3, false), (4, true)]);
@@ -258,7 +258,7 @@ fn t11_what_is_due_is_handed_out_and_one_that_runs_is_not_asked_early() {
 }
 
 #[test]
-fn t12_a_resent_half_is_one_half_while_it_pends() {
+fn t12_a_resent_half_is_one_half_while_it_is_pending() {
     let bench = Bench::sync();
     let store = bench.open();
     let first = prepare_as(&store, b"body", Some("id-1")).unwrap();
