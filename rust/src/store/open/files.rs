@@ -78,7 +78,7 @@ fn check_front(published: Option<&Published>, segments: &SegmentQueue, settings:
     if known >= first {
         return Ok(None);
     }
-    if settings.ranges.last().is_some_and(|range| range.end.is_none()) {
+    if settings.open_range().is_some() {
         return Err(segments.missing(known, first));
     }
     Ok(Some(format!("the log begins at {first}, and began at {known} before: files were removed from its front")))

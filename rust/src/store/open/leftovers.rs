@@ -47,7 +47,7 @@ fn confirm(opening: &Opening, settings: &Settings, files: &Files, known: &Known,
         opening.storage.sync_dir("config")?;
     }
     // If a broker wrote last, txstore acknowledged nothing there, and the broker's log may be large.
-    match settings.ranges.last().filter(|range| range.end.is_none()) {
+    match settings.open_range() {
         Some(ours) => rewrite_log(&files.log, known.end.durable.max(ours.start), end),
         None => Ok(()),
     }

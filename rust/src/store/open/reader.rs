@@ -58,7 +58,7 @@ pub(super) fn keep_what_is_shown(
 ) -> Result<()> {
     if !known.may_grow() && !marks.is_clean {
         // A killed writer may have left unsynced data. A power loss must not take back what was shown.
-        if let Some(ours) = settings.ranges.last().filter(|range| range.end.is_none() && known.end.durable < end) {
+        if let Some(ours) = settings.open_range().filter(|_| known.end.durable < end) {
             log.segments.sync(known.end.durable.max(ours.start), end)?;
         }
     }
