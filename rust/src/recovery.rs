@@ -110,7 +110,7 @@ pub fn recover(
     let keep = if run.all_ours { Keep::Open } else { Keep::Identities };
     run.derived.replay = Replay::new(keep, log.segments.first(), known.half_progress);
     let queues = &run.derived.dispatcher.queues;
-    run.derived.replay.begin_at(queues.find(HALF_TOPIC, HALF_QUEUE).map_or(0, |slot| queues.next(slot)));
+    run.derived.replay.begin_at(queues.next_of(HALF_TOPIC, HALF_QUEUE));
     let scan = verified_ahead(
         log,
         from.saturating_add(ALONE_BYTES),

@@ -94,6 +94,11 @@ impl QueueTable {
         self.get(slot).map_or(0, ConsumeQueue::next)
     }
 
+    /// Returns the offset that the next message of a queue gets, by the queue's name. 0 if there is no such queue.
+    pub fn next_of(&self, topic: &str, queue_id: QueueId) -> u64 {
+        self.find(topic, queue_id).map_or(0, |slot| self.next(slot))
+    }
+
     /// Adds an entry to a queue.
     pub fn push(&mut self, slot: Slot, entry: Entry) {
         if let Some(queue) = self.queues.get_mut(slot.0) {

@@ -249,7 +249,7 @@ impl<'a> Run<'a> {
         let mut beyond = Vec::new();
         for (queue_id, progress) in &mut self.derived.delays {
             let queues = &self.derived.dispatcher.queues;
-            let next = queues.find(SCHEDULE_TOPIC, *queue_id).map_or(0, |slot| queues.next(slot));
+            let next = queues.next_of(SCHEDULE_TOPIC, *queue_id);
             if *progress > next {
                 beyond.push(format!(
                     "delayed messages of {SCHEDULE_TOPIC}/{queue_id} continue at {next}, not {progress}"

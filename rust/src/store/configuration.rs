@@ -7,7 +7,7 @@
 use super::{Inner, Shared, Store};
 use crate::commit_log::CommitLog;
 use crate::config_file;
-use crate::consume_queue::{ConsumeQueue, QueueTable};
+use crate::consume_queue::QueueTable;
 use crate::delay::DelayOffsets;
 use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
@@ -153,7 +153,7 @@ impl Shared {
 
 /// Refuses a queue offset after the end of its queue.
 pub(super) fn check_acknowledged(inner: &Inner, topic: &str, queue_id: QueueId, queue_offset: u64) -> Result<()> {
-    let next = inner.queue(topic, queue_id).map_or(0, ConsumeQueue::next);
+    let next = inner.derived.dispatcher.queues.next_of(topic, queue_id);
     if queue_offset <= next {
         return Ok(());
     }
@@ -166,7 +166,7 @@ pub(super) fn check_acknowledged(inner: &Inner, topic: &str, queue_id: QueueId, 
 /// Lowers offsets above their queue's end, which a power loss can leave, to that end, with a warning (D2).
 pub(super) fn clamp_offsets(offsets: &mut ConsumerOffsets, queues: &QueueTable, warnings: &mut Vec<String>) {
     for (topic, group, queue_id, offset) in offsets.all() {
-        let next = queues.find(&topic, queue_id).map_or(0, |slot| queues.next(slot));
+        let next = queues.next_of(&topic, queue_id);
         if offset > next && !mutated(Mutant::OffsetsNotClamped) {
             warnings.push(format!("the offset of {group} in {topic}/{queue_id} was {offset}, after the end {next}"));
             offsets.set(&topic, &group, queue_id, next);

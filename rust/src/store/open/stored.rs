@@ -150,7 +150,7 @@ fn has_delayed(snapshot: &Snapshot) -> bool {
 fn forget_deleted(settings: &mut Settings, log: &CommitLog, queues: &QueueTable) {
     let first = log.segments.first();
     settings.deleted.retain_mut(|deleted| {
-        let next = queues.find(&deleted.topic, deleted.queue_id).map_or(0, |slot| queues.next(slot));
+        let next = queues.next_of(&deleted.topic, deleted.queue_id);
         deleted.below = deleted.below.min(next);
         deleted.below > 0 && deleted.log_end > first
     });
