@@ -67,8 +67,9 @@ def _when_there(path: str) -> EmbeddedBroker:
 
 def follow(voice: Voice, arguments: dict[str, Any]) -> None:
     """Reads for some seconds, whatever becomes of the writer, and tells how much it saw in the end."""
-    until = time.monotonic() + arguments["seconds"]
     with _when_there(arguments["path"]) as broker:
+        # From here on: on a busy machine the store may come late.
+        until = time.monotonic() + arguments["seconds"]
         voice.ready()
         follower, rounds = Follower(broker), 0
         while time.monotonic() < until:
