@@ -14,7 +14,6 @@ import itertools
 import json
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import threading
@@ -26,6 +25,8 @@ from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from tests import ports
 
 Facts = dict[str, Any]
 
@@ -341,10 +342,8 @@ class Peer:
 
     @staticmethod
     def free_port() -> int:
-        """A port of the loopback that nobody listens on just now."""
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            return int(listener.getsockname()[1])
+        """A port of the loopback that nobody listens on, and that no other call returns for a while."""
+        return ports.free_port()
 
     @property
     def pid(self) -> int:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -13,6 +11,7 @@ from typing import Any, Protocol, Self
 import pytest
 
 from tests.peer import rocketmq as peer
+from tests.ports import free_port
 from tests.remoting_client.proxy import Proxy
 
 
@@ -31,18 +30,6 @@ class Restarted(Protocol):
     ) -> None: ...
 
 
-def two_free_ports() -> int:
-    """A port whose neighbour two below is free, too: RocketMQ listens at both."""
-    while True:
-        with closing(socket.create_server(("127.0.0.1", 0))) as one:
-            port = int(one.getsockname()[1])
-            try:
-                socket.create_server(("127.0.0.1", port - 2)).close()
-            except OSError:
-                continue
-            return port
-
-
 class RocketMQ:
     """The real one; its name server's port changes, so a proxy stands before it."""
 
@@ -51,7 +38,8 @@ class RocketMQ:
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._home: peer.Home = request.getfixturevalue("peer_home")
         self._store = request.getfixturevalue("tmp_path") / "store"
-        self._settings = peer.SHORT_TIMES | {"transactionCheckMax": 15, "listenPort": two_free_ports()}
+        # RocketMQ listens at the port two below, too.
+        self._settings = peer.SHORT_TIMES | {"transactionCheckMax": 15, "listenPort": free_port(neighbour=-2)}
         self._proxy = Proxy(1)
         self.names = self._proxy.address
         self._process: peer.Peer | None = None
@@ -96,7 +84,7 @@ class Serve:
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._store: Path = request.getfixturevalue("tmp_path") / "store"
-        self._ports = [str(peer.Peer.free_port()), str(peer.Peer.free_port())]
+        self._ports = [str(free_port()), str(free_port())]
         self.names = f"127.0.0.1:{self._ports[1]}"
         self._process: subprocess.Popen[str] | None = None
 
