@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(scope="module", params=sorted(SIZES))
+@pytest.fixture(scope="module", params=[pytest.param("large", marks=pytest.mark.torture), "small"])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     path = tmp_path_factory.mktemp("holes") / "whole.store"
     write(path, SIZES[request.param])
@@ -46,7 +46,15 @@ def stream(spark: SparkSession, store: Path, work: Path, **options: str) -> list
     return sorted(row.physical_offset for row in spark.read.parquet(str(work / "out")).collect())
 
 
-@pytest.mark.parametrize("damaged", HOLES, indirect=True)
+# Four reads of Spark for each hole; what Spark adds to the scan (tests/unit/test_holes.py has all holes) shows in few.
+SOME = {"first record", "middle page", "last file"}
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [pytest.param(hole, marks=() if hole in SOME else pytest.mark.torture) for hole in HOLES],
+    indirect=True,
+)
 def test_a_hole_is_an_error_or_skipped(spark: SparkSession, damaged: tuple[Path, Hole], tmp_path: Path) -> None:
     store, hole = damaged
     source = spark.read.format("txstore").options(columns="physical_offset", view="commitlog")

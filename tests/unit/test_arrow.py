@@ -281,7 +281,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"batch_rows": 0}, "not within 1"),
     ({"batch_bytes": 1 << 40}, "not within 1"),
     ({"bad_records": "ignore"}, "expected 'fail' or 'skip'"),
-    ({"view": "transactions", "start_time": datetime.now()}, "read the view traces"),
+    ({"view": "transactions", "start_time": datetime(2026, 1, 1)}, "read the view traces"),
     ({"view": "transactions", "end_physical_offset": 0}, "read the view traces"),
     ({"view": "transactions", "transaction_types": ["commit"]}, "read the view traces"),
     ({"view": "transactions", "bad_records": "skip"}, "read the view traces"),
