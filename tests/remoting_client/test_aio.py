@@ -4,6 +4,7 @@ a transaction is left to its check, a message comes again."""
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Coroutine
 from typing import Any
@@ -179,8 +180,10 @@ def test_a_handler_and_the_loop_run_side_by_side(names: str, topic: str) -> None
 
 def test_a_listener_that_blocks_holds_up_no_other_task(names: str, topic: str) -> None:
     async def story() -> None:
+        ticked = threading.Event()
+
         def slow(message: Any, arg: Any) -> LocalTransactionState:
-            time.sleep(0.5)
+            assert ticked.wait(60), "the listener holds up the loop"
             return COMMIT
 
         async with txstore.aio.connect(names, **SOON) as broker:
@@ -190,7 +193,8 @@ def test_a_listener_that_blocks_holds_up_no_other_task(names: str, topic: str) -
             while not sending.done():
                 await asyncio.sleep(0.01)
                 ticks += 1
-            assert ticks > 10
+                if ticks > 10:
+                    ticked.set()
             assert (await sending).error is None
 
     run(story())
