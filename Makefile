@@ -33,11 +33,14 @@ spark-demo: $(NATIVE) ## a store of 200,000 transactions, Spark's report on it, 
 	$(call step,writing a store,$(BIN)/python spark/simulate_transactions.py target/spark-demo/demo.store --transactions $(SPARK_TRANSACTIONS))
 	$(call step,the report,PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python SPARK_LOCAL_IP=127.0.0.1 PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/spark-submit --master 'local[*]' --driver-memory 1g --conf spark.log.level=ERROR --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=8 spark/transaction_report.py target/spark-demo/demo.store target/spark-demo/report --pending-after-minutes 0)
 
+# WORKERS: how many processes run tests side by side, each whole groups of them (tests/conftest.py).
+WORKERS ?= 2
+SIDE_BY_SIDE := -n $(WORKERS) --no-loadscope-reorder
 test: lint ## what must hold on every change: lint, then the tests in Rust and in Python
 	$(call step,cargo test,cargo test --locked --quiet --features testing$(comma)arrow$(comma)server)
 	$(call step,stubtest,cd python && ../$(BIN)/python -m mypy.stubtest txstore._native --mypy-config-file ../pyproject.toml --concise --allowlist ../tests/stubtest_allowlist.txt --ignore-unused-allowlist)
 	$(call step,wheel,rm -rf target/wheels && $(BIN)/maturin build --release --locked --quiet --out target/wheels)
-	$(call step,pytest,TXSTORE_WHEEL=$$(echo target/wheels/*.whl) $(BIN)/python -m pytest)
+	$(call step,pytest,TXSTORE_WHEEL=$$(echo target/wheels/*.whl) $(BIN)/python -m pytest $(SIDE_BY_SIDE))
 
 peer: $(NATIVE) ## a real RocketMQ and all its clients; both continue each other's stores, 40 each way (needs Java 17, Maven, Go)
 	$(call step,clients,TXSTORE_REMOTE_SECONDS=$${TXSTORE_REMOTE_SECONDS:-20} $(BIN)/python -m pytest tests/remoting tests/remoting_client --tier test$(comma)peer)
@@ -120,7 +123,7 @@ build: $(DEPS) ## a wheel in dist/
 
 lock: ## requirements-dev.lock and requirements-bench.lock anew, with today's versions
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi uvicorn prometheus-client trustme promql-parser grafana-foundation-sdk
+	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark pytest-xdist hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi uvicorn prometheus-client trustme promql-parser grafana-foundation-sdk
 	@{ head -n 1 requirements-dev.lock; .venv-lock/bin/python -m pip freeze; } > requirements-dev.lock.new
 	@mv requirements-dev.lock.new requirements-dev.lock
 	@.venv-lock/bin/python -m pip install --quiet lmdb rocksdict matplotlib

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 TIERS = ("test", "peer", "matrix", "torture")
 # Fixtures that start a Java machine live as long as their worker: their tests run on one of the workers.
 ON_ONE_WORKER = ("spark", "remoting")
-HERE = Path(__file__).parent
+OTHERS = pytest.StashKey[Counter[str]]()
+"""How many tests of each other tier there were."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,10 +46,22 @@ def tier_of(item: pytest.Item) -> str:
     return named.pop() if named else "test"
 
 
-def group_of(path: Path) -> str:
+def group_of(nodeid: str) -> str:
     """Tests of one group run on one worker: a file, or a folder whose session fixtures are expensive."""
-    folder, *_ = path.relative_to(HERE).parts
-    return folder if folder in ON_ONE_WORKER else path.relative_to(HERE).as_posix()
+    path = Path(nodeid.partition("::")[0])
+    return path.parent.as_posix() if path.parent.name in ON_ONE_WORKER else path.as_posix()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Gives workers whole groups, in the order of the run."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return Groups(config, log)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -58,12 +72,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     asked = asked_tiers(config)
     chosen = [item for item in items if tier_of(item) in asked]
     others = [item for item in items if tier_of(item) not in asked]
+    counts: Counter[str] = Counter(tier_of(item) for item in others)
+    config.stash[OTHERS] = counts
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["others"] = dict(counts)
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = chosen
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group(group_of(item.path)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker of pytest-xdist has ended: each has collected the same."""
+    node.config.stash[OTHERS] = Counter(getattr(node, "workeroutput", {}).get("others", {}))
 
 
 def reasons(skipped: Sequence[pytest.TestReport]) -> Counter[str]:
@@ -80,9 +101,7 @@ def counted(count: int) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    deselected = Counter(tier_of(item) for item in terminalreporter.stats.get("deselected", ()))
-    for tier, count in sorted(deselected.items()):
-        if tier not in asked_tiers(config):
-            terminalreporter.write_line(f"not run: {counted(count)} of the tier {tier} (--tier {tier})")
+    for tier, count in sorted(config.stash.get(OTHERS, Counter()).items()):
+        terminalreporter.write_line(f"not run: {counted(count)} of the tier {tier} (--tier {tier})")
     for reason, count in reasons(terminalreporter.stats.get("skipped", ())).most_common():
         terminalreporter.write_line(f"skipped: {counted(count)}: {reason}")

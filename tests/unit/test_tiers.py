@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -84,19 +85,31 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
     """A run of pytest over a sample with this project's conftest.py."""
     (folder / "conftest.py").write_text((TESTS / "conftest.py").read_text())
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n" + "".join(f"    {name}\n" for name in TIERS))
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments, str(folder)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "--import-mode=importlib",
+        *arguments,
+        str(folder),
+    ]
+    # Plugins that are installed here have no part in it, and take long to load.
+    settings = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
 def test_a_run_says_what_it_skipped_and_why(tmp_path: Path) -> None:
     (tmp_path / "test_sample.py").write_text(SAMPLE)
-    code, told = run(tmp_path)
-    assert code == 0, told
-    assert "tier: test\n" in told
-    assert "skipped: 2 tests: no Java here" in told
-    assert "not run: 1 test of the tier peer (--tier peer)" in told
-    assert "1 passed, 2 skipped, 1 deselected" in told
+    for workers in ((), ("-p", "xdist.plugin", "-n", "1")):
+        code, told = run(tmp_path, *workers)
+        assert code == 0, told
+        assert "tier: test\n" in told
+        assert "skipped: 2 tests: no Java here" in told
+        assert "not run: 1 test of the tier peer (--tier peer)" in told
+        assert "1 passed, 2 skipped" in told
     assert "1 passed, 3 deselected" in run(tmp_path, "--tier", "peer")[1]
     assert "2 passed, 2 skipped" in run(tmp_path, "--tier", "all")[1]
 
@@ -113,6 +126,22 @@ def test_an_unknown_tier_and_a_test_of_two_are_refused(tmp_path: Path) -> None:
     assert "names the tiers peer and torture, expected one" in told
 
 
-def test_tests_that_share_an_expensive_server_are_one_group() -> None:
-    assert group_of(TESTS / "spark" / "test_batch.py") == group_of(TESTS / "spark" / "test_jobs.py") == "spark"
-    assert group_of(TESTS / "unit" / "test_tidy.py") == "unit/test_tidy.py"
+NAMES_ITS_WORKER = """
+import os, pathlib, pytest
+@pytest.mark.parametrize("number", range(8))
+def test_a(number):
+    with pathlib.Path(__file__).with_suffix(".workers").open("a") as file:
+        print(os.environ["PYTEST_XDIST_WORKER"], file=file)
+"""
+
+
+def test_tests_that_share_an_expensive_server_run_on_one_worker(tmp_path: Path) -> None:
+    assert group_of("tests/unit/test_tidy.py::test_a") == "tests/unit/test_tidy.py"
+    (tmp_path / "spark").mkdir()
+    for name in ("test_a.py", "test_b.py"):
+        (tmp_path / "spark" / name).write_text(NAMES_ITS_WORKER)
+    code, told = run(tmp_path, "-p", "xdist.plugin", "-n", "2", "--no-loadscope-reorder")
+    assert code == 0, told
+    workers = [line for path in (tmp_path / "spark").glob("*.workers") for line in path.read_text().split()]
+    assert len(workers) == 16
+    assert len(set(workers)) == 1
