@@ -1,7 +1,7 @@
 """The story: a Java team's own clients talk to `txstore serve` as to RocketMQ, and nothing is lost or doubled.
 
 RocketMQ's rocketmq-client 5.4.0 and mqadmin run in a process of their own. What waits for
-delays and re-balancing is in the tier `peer`.
+delays and re-balancing is in the tier `peer`, and so is mqadmin. Go's client waits for a retry in the tier `test`.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ def test_a_push_consumer_gets_all_and_is_known(java: peer.Peer, server: Server) 
     assert push(java, server, 1, tags="t0 || t1", timeout_ms=500, linger_ms=0) == []
 
 
+@pytest.mark.peer
 def test_messages_refused_come_again_and_are_parked(java: peer.Peer, server: Server) -> None:
     produce(java, server, 4)
     received = push(java, server, 6, fail="k2", times=2, max_reconsume_times=5)
@@ -192,6 +193,7 @@ def test_a_transaction_that_was_given_up_is_resumed_and_ends(java: peer.Peer, se
     assert bodies(server, "orders") == [b"paid"]
 
 
+@pytest.mark.peer
 def test_mqadmin_asks_a_consumer_through_the_server(java: peer.Peer, server: Server) -> None:
     """Running info, offsets by its own word, and a message dealt with out of turn: as a broker, it passes them on."""
     names = names_of(server)

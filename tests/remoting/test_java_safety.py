@@ -18,6 +18,8 @@ from tests.remoting.test_java_clients import bodies, names_of, produce, push
 from tests.waiting import eventually
 from txstore import Server, ServerConfig
 
+pytestmark = pytest.mark.peer
+
 SHORT = {"transaction_timeout": 0.5, "transaction_check_interval": 0.5}
 
 
