@@ -117,20 +117,29 @@ def submitted(job: str, *arguments: object) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_the_jobs_run_as_they_are_submitted(spark: SparkSession, orders: Path, tmp_path: Path) -> None:
-    """One after the other: a Java machine each."""
-    runs = (
-        ("transaction_report.py", (orders, tmp_path / "report"), "100 transactions"),
-        ("archive_commit_log.py", (orders, tmp_path / "lake"), "everything is archived"),
-        ("compare_stores.py", (orders, orders), "no difference between"),
-    )
-    for job, arguments, says in runs:
-        child = submitted(job, *arguments)
-        out, _ = child.communicate(timeout=400)
-        assert child.returncode == 0, out
-        assert says in out
-    assert (tmp_path / "report" / "report.html").exists()
-    assert spark.read.parquet(str(tmp_path / "lake")).count() == len(places(spark, orders))
+# Each is a start of a Java machine. What they do is tried in the session that all tests share.
+@pytest.mark.parametrize(
+    "job",
+    [
+        "transaction_report.py",
+        pytest.param("archive_commit_log.py", marks=pytest.mark.torture),
+        pytest.param("compare_stores.py", marks=pytest.mark.torture),
+    ],
+)
+def test_a_job_runs_as_it_is_submitted(spark: SparkSession, orders: Path, tmp_path: Path, job: str) -> None:
+    arguments, says = {
+        "transaction_report.py": ((orders, tmp_path / "report"), "100 transactions"),
+        "archive_commit_log.py": ((orders, tmp_path / "lake"), "everything is archived"),
+        "compare_stores.py": ((orders, orders), "no difference between"),
+    }[job]
+    child = submitted(job, *arguments)
+    out, _ = child.communicate(timeout=400)
+    assert child.returncode == 0, out
+    assert says in out
+    if job == "transaction_report.py":
+        assert (tmp_path / "report" / "report.html").exists()
+    if job == "archive_commit_log.py":
+        assert spark.read.parquet(str(tmp_path / "lake")).count() == len(places(spark, orders))
 
 
 @pytest.mark.torture
