@@ -262,7 +262,25 @@ def test_what_retention_removed_is_an_error_or_counted(orders: Path, tmp_path: P
     assert raised.value.minimum == 1 << 16
     scan = txstore.scan(copy, columns=["physical_offset"], start_physical_offset=5, fail_on_data_loss=False)
     assert pa.table(scan).num_rows == len(left)
-    assert scan.lost_bytes >= (1 << 16) - 5
+    assert scan.lost_bytes == (1 << 16) - 5
+
+
+@pytest.mark.parametrize("parts", [1, 3, 40])
+def test_what_retention_removed_is_counted_once_over_planned_ranges(orders: Path, tmp_path: Path, parts: int) -> None:
+    copy = shutil.copytree(orders, tmp_path / "short")
+    every = rows(copy, columns=["physical_offset"])
+    planned = _native.log_cut(copy, *_native.log_range(copy), parts)
+    (copy / "commitlog" / f"{0:020}").unlink()
+    left: list[int] = []
+    lost = 0
+    for start, end in planned:
+        scan = _native.Scan(
+            copy, columns=["physical_offset"], start=start, end=end, is_cut=True, fail_on_data_loss=False
+        )
+        left += pa.table(scan)["physical_offset"].to_pylist()
+        lost += scan.lost_bytes
+    assert left == [row["physical_offset"] for row in every if row["physical_offset"] >= 1 << 16]
+    assert lost == 1 << 16
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

@@ -92,7 +92,7 @@ impl Scan {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         // The protocol allows a stream with another schema than the requested one. The consumer then casts it.
         drop(requested_schema);
-        let stream = self.stream(py)?;
+        let stream = self.stream(py, &self.counts)?;
         PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(Box::new(stream)), c"arrow_array_stream")
     }
 
@@ -106,7 +106,8 @@ impl Scan {
     ///
     /// Raises `StoreIOError`, `ForeignStoreError`, `MissingFileError`, `InvalidOptionError`, `OffsetTooOldError`.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
-        self.stream(py).map(drop)
+        // This stream is not read, so its counts are not those of the scan.
+        self.stream(py, &Arc::default()).map(drop)
     }
 
     /// Raises the engine's error of the last failed stream, once. Does nothing if none failed.
@@ -154,8 +155,8 @@ impl Scan {
 }
 
 impl Scan {
-    fn stream(&self, py: Python<'_>) -> PyResult<crate::arrow::Scan> {
-        let open = || crate::arrow::Scan::open(&self.path, Arc::clone(&self.options), Arc::clone(&self.counts));
+    fn stream(&self, py: Python<'_>, counts: &Arc<Counts>) -> PyResult<crate::arrow::Scan> {
+        let open = || crate::arrow::Scan::open(&self.path, Arc::clone(&self.options), Arc::clone(counts));
         detached(py, open)
     }
 }

@@ -150,3 +150,20 @@ fn much_that_is_not_durable_becomes_durable_before_the_interval_is_over() {
     let mut looks = (0..12_000).map(|_| std::thread::sleep(std::time::Duration::from_millis(5)));
     assert!(looks.any(|()| store.is_durable(end)), "nothing was synced");
 }
+
+/// A panic ends a thread. If the background thread could end alone, nothing would be synced after that.
+#[test]
+fn a_panic_in_the_background_thread_stops_the_store() {
+    let bench = Bench::new(FlushDiskType::Async).with(|options| {
+        options.background = true;
+        options.flush_interval_ms = 1;
+    });
+    let store = bench.open();
+    bench.memory.watch(|path| {
+        let is_background = std::thread::current().name() == Some("txstore-flush");
+        assert!(!is_background || !path.starts_with("/memory/commitlog"), "a bug while the log is synced");
+    });
+    let is_poisoned = |()| matches!(send(&store, "t", b"x"), Err(Error::StorePoisoned { .. }));
+    let mut sends = (0..12_000).map(|_| std::thread::sleep(std::time::Duration::from_millis(5)));
+    assert!(sends.any(is_poisoned), "the store goes on without its background thread");
+}

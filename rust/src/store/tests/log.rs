@@ -405,3 +405,20 @@ fn an_index_file_that_a_broker_could_not_map_is_refused_before_anything_is_made(
         assert!(bench.files().is_empty());
     }
 }
+
+/// A caller that asks for many messages gets few large ones at a time: 4 MiB and what the last one has more.
+#[test]
+fn a_read_is_limited_in_bytes() {
+    let bench = Bench::new(FlushDiskType::Async).with(|options| options.commit_log_file_size = Some(16 << 20));
+    let store = bench.open();
+    let body = vec![7; 3 << 19];
+    let sent: Vec<_> = (0..5).map(|_| send(&store, "t", &body).unwrap().physical_offset).collect();
+    let offsets =
+        |found: &[StoredRecord]| found.iter().map(|record| record.view().unwrap().physical_offset).collect::<Vec<_>>();
+    let (scanned, next) = store.scan(PhysicalOffset(0), 100).unwrap();
+    assert_eq!((offsets(&scanned), next), (sent[..3].to_vec(), sent[3]));
+    let (rest, _) = store.scan(next, 100).unwrap();
+    assert_eq!(offsets(&rest), sent[3..]);
+    let found = store.query("t", "k", 100).unwrap();
+    assert_eq!(offsets(&found), [sent[4], sent[3], sent[2]]);
+}
