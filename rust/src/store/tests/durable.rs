@@ -165,5 +165,5 @@ fn a_panic_in_the_background_thread_stops_the_store() {
     });
     let is_poisoned = |()| matches!(send(&store, "t", b"x"), Err(Error::StorePoisoned { .. }));
     let mut sends = (0..12_000).map(|_| std::thread::sleep(std::time::Duration::from_millis(5)));
-    assert!(sends.any(is_poisoned), "the store goes on without its background thread");
+    assert!(sends.any(is_poisoned), "the store continues without its background thread");
 }
