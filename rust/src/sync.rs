@@ -36,8 +36,6 @@ pub(crate) mod rank {
     pub(crate) const BRIEF: u8 = 5;
 }
 
-pub(crate) use order::begin as begin_order;
-
 /// Checks the order of the ranks. Not under loom, whose threads share one thread of the operating system.
 #[cfg(all(any(debug_assertions, feature = "testing"), not(loom)))]
 mod order {
@@ -48,37 +46,25 @@ mod order {
     thread_local! {
         /// How many locks of each rank this thread holds, one byte for each rank.
         static HELD: Cell<u64> = const { Cell::new(0) };
-        /// How many stores this thread has opened.
-        static STORES: Cell<u64> = const { Cell::new(0) };
-    }
-
-    /// Forgets the locks that this thread holds, because it opens a store and their order is that of another store. Tests
-    /// that play another process open a store in the middle of a write.
-    pub(crate) fn begin() {
-        STORES.set(STORES.get() + 1);
-        HELD.set(0);
     }
 
     /// A lock that this thread holds.
     #[derive(Debug)]
     pub(super) struct Held {
         one: u64,
-        stores: u64,
     }
 
     impl Held {
         pub(super) fn new(rank: u8) -> Self {
             let one = if rank == NONE { 0 } else { 1 << (8 * rank) };
             HELD.set(HELD.get() + one);
-            Self { one, stores: STORES.get() }
+            Self { one }
         }
     }
 
     impl Drop for Held {
         fn drop(&mut self) {
-            if self.stores == STORES.get() {
-                HELD.set(HELD.get() - self.one);
-            }
+            HELD.set(HELD.get() - self.one);
         }
     }
 
@@ -105,9 +91,6 @@ mod order {
 
     #[inline]
     pub(super) const fn check(_: u8) {}
-
-    #[inline]
-    pub(crate) const fn begin() {}
 }
 
 /// Defines locks on those of a crate with the standard library's interface.
@@ -304,17 +287,5 @@ mod tests {
         assert!(panics(|| locks.other_put.lock()));
         drop(put);
         drop(locks.other_put.lock());
-    }
-
-    #[test]
-    fn a_store_that_is_opened_under_a_lock_of_another_one_has_an_order_of_its_own() {
-        let (one, other) = (Locks::default(), Locks::default());
-        let put = one.put.lock();
-        begin_order();
-        let files = other.files.lock();
-        drop(put);
-        assert!(panics(|| other.put.lock()));
-        drop(files);
-        drop(other.put.lock());
     }
 }

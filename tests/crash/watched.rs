@@ -206,6 +206,11 @@ struct Peek {
 }
 
 impl Peek {
+    /// Reads the store on a thread of its own: another process does not hold the locks of this one.
+    fn look_from_outside(&self) {
+        std::thread::scope(|scope| scope.spawn(|| self.look()).join()).unwrap();
+    }
+
     fn look(&self) {
         let opened =
             Store::open_with(Arc::new(self.memory.clone()), Arc::clone(&self.clock) as _, self.options.clone());
@@ -264,7 +269,7 @@ impl File for LogFile {
 
     fn sync(&self) -> Result<()> {
         if let Some(peek) = &self.peek {
-            peek.look();
+            peek.look_from_outside();
         }
         self.file.sync()
     }

@@ -67,7 +67,7 @@ pub use crate::log_view::GUARD;
 use crate::options::StoreOptions;
 use crate::storage::Storage;
 use crate::storage::disk::Disk;
-use crate::sync::{Mutex, begin_order};
+use crate::sync::Mutex;
 
 /// An open store.
 #[derive(Debug)]
@@ -87,7 +87,6 @@ impl Store {
     /// Opens a store on any storage, with any clock.
     pub fn open_with(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, options: StoreOptions) -> Result<Self> {
         options.check()?;
-        begin_order();
         let shared = Arc::new(open::open(storage, clock, options)?);
         let flusher = if shared.options.read_only || !shared.options.background {
             None
