@@ -5,7 +5,8 @@
 //! | physical offset | size | tags code     |   big-endian, signed in RocketMQ
 //! ```
 
-use crate::units::PhysicalOffset;
+use crate::record::RecordView;
+use crate::units::{PhysicalOffset, QueueId};
 
 /// Size of one entry in bytes.
 pub const ENTRY_SIZE: usize = 20;
@@ -53,6 +54,12 @@ impl Entry {
     /// Returns whether this is a padding entry, which represents no message.
     pub fn is_padding(&self) -> bool {
         self.size == PADDING_SIZE
+    }
+
+    /// Returns whether a record at the entry's physical offset is the message of this entry: it has the entry's size, and
+    /// names the queue and the queue offset of the entry.
+    pub fn leads_to(&self, view: &RecordView<'_>, topic: &str, queue_id: QueueId, queue_offset: u64) -> bool {
+        (view.topic, view.queue_id, view.queue_offset.0) == (topic, queue_id, queue_offset) && view.size == self.size
     }
 
     /// Returns one past the record's last byte.

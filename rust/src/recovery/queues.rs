@@ -17,7 +17,6 @@ use crate::error::{Error, Result};
 use crate::half::HALF_QUEUE;
 use crate::names::{HALF_TOPIC, is_system_topic};
 use crate::record::RecordView;
-use crate::units::QueueId;
 
 /// How many bytes of queue entries recovery keeps in memory before it compares them with the files.
 const BUFFERED_MAX: usize = 8 << 20;
@@ -138,10 +137,7 @@ impl Run<'_> {
 
     /// Returns whether an entry of the record's queue points to its own message, and a broker wrote that message.
     fn is_brokers(&self, view: &RecordView<'_>, queue_offset: u64, entry: Entry) -> bool {
-        let of = (view.topic, view.queue_id, queue_offset);
-        let is_it = |found: &RecordView<'_>, _: &[u8]| {
-            (found.topic, found.queue_id, found.queue_offset.0) == of && found.size == entry.size
-        };
+        let is_it = |found: &RecordView<'_>, _: &[u8]| entry.leads_to(found, view.topic, view.queue_id, queue_offset);
         !self.settings.wrote(entry.physical_offset.0)
             && self.log.read(entry.physical_offset, self.known.limit, is_it).unwrap_or(false)
     }
@@ -156,6 +152,7 @@ impl Run<'_> {
         let Some(queue) = self.derived.dispatcher.queues.get(slot) else { return Ok(false) };
         // An open file may be the deleted one.
         self.queue_files.close_queue(&queue.topic, queue.queue_id);
+        // Not `QueueFiles::entry`, which would return the entry in memory.
         let in_file = self.queue_files.read(&queue.topic, queue.queue_id, view.queue_offset.0, 1)?;
         let in_file = Entry::from_bytes(&in_file).filter(|entry| !entry.is_padding());
         Ok(match in_file.filter(|_| !self.queues.fileless.contains(&slot)) {
@@ -241,20 +238,20 @@ impl Run<'_> {
             if self.derived.dispatcher.queues.find(&topic, queue_id).is_some() {
                 continue;
             }
-            let limit = self.log.segments.first();
-            let next = self.last_below(&topic, queue_id, first, end, limit)?;
+            let in_files = ConsumeQueue::new(Arc::clone(&topic), queue_id, first, end);
+            let next = self.last_below(&in_files, self.log.segments.first())?;
             self.derived.dispatcher.queues.insert(ConsumeQueue::new(topic, queue_id, next, next));
         }
         Ok(())
     }
 
     /// Returns the queue offset after the last entry in a queue's files that points below `limit`.
-    fn last_below(&self, topic: &Arc<str>, queue_id: QueueId, first: u64, end: u64, limit: u64) -> Result<u64> {
-        let (mut low, mut high) = (first, end);
+    fn last_below(&self, queue: &ConsumeQueue, limit: u64) -> Result<u64> {
+        let (mut low, mut high) = (queue.first, queue.next());
         while low < high {
             let middle = low + (high - low) / 2;
-            let bytes = self.queue_files.read(topic, queue_id, middle, 1)?;
-            match Entry::from_bytes(&bytes).filter(|entry| entry.is_padding() || entry.physical_offset.0 < limit) {
+            let entry = self.queue_files.entry(queue, middle)?;
+            match entry.filter(|entry| entry.is_padding() || entry.physical_offset.0 < limit) {
                 Some(_) => low = middle + 1,
                 None => high = middle,
             }

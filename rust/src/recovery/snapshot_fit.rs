@@ -61,11 +61,10 @@ fn begin_with_the_log(log: &CommitLog, queue_files: &QueueFiles, snapshot: &mut 
 fn queues_are_there(log: &CommitLog, queue_files: &QueueFiles, snapshot: &Snapshot) -> Result<bool> {
     let per_file = queue_files.entries_per_file();
     for queue in snapshot.queues.iter().filter(|queue| queue.first < queue.next) {
+        let known = ConsumeQueue::new(Arc::clone(&queue.topic), queue.queue_id, queue.first, queue.next);
         let mut at = queue.first;
         loop {
-            let Some(entry) = Entry::from_bytes(&queue_files.read(&queue.topic, queue.queue_id, at, 1)?) else {
-                return Ok(false);
-            };
+            let Some(entry) = queue_files.entry(&known, at)? else { return Ok(false) };
             // A queue that a broker deleted and began again contains only newer messages.
             let is_newer = !entry.is_padding() && entry.physical_offset.0 >= snapshot.position;
             if is_newer || !leads_to_its_message(log, &queue.topic, queue.queue_id, at, entry) {
@@ -86,9 +85,7 @@ fn leads_to_its_message(log: &CommitLog, topic: &str, queue_id: QueueId, queue_o
     if entry.is_padding() || entry.physical_offset.0 < log.segments.first() {
         return true;
     }
-    let is_it = |view: &RecordView<'_>, _: &[u8]| {
-        (view.topic, view.queue_id, view.queue_offset.0) == (topic, queue_id, queue_offset) && view.size == entry.size
-    };
+    let is_it = |view: &RecordView<'_>, _: &[u8]| entry.leads_to(view, topic, queue_id, queue_offset);
     match log.read(entry.physical_offset, u64::MAX, is_it) {
         Ok(is_it) => is_it,
         Err(error) => error.kind() == ErrorKind::Corrupted,
