@@ -17,10 +17,12 @@ from txstore import _native
 from txstore._native import EndResult, OpenReport, StoreStat, TransactionRow, __version__, unique_id
 from txstore.arrow import Scan, scan
 from txstore.broker import EmbeddedBroker, open
-from txstore.broker_protocol import Broker
+from txstore.broker.protocol import Broker
+from txstore.broker.queries import QueueExtent, QueueRange, TopicDescription
+from txstore.client import connect
 from txstore.config import BrokerConfig, BrokerOptions, FlushDiskType
 from txstore.consumer import Consumer
-from txstore.consumer_progress import DeadLetter, GroupDescription, QueueLag
+from txstore.consumer.progress import DeadLetter, GroupDescription, QueueLag
 from txstore.errors import (
     AlreadyEndedError,
     BrokerBusyError,
@@ -73,14 +75,12 @@ from txstore.message import (
     TransactionState,
 )
 from txstore.producer import Producer, Transaction, TransactionProducer
-from txstore.queries import QueueExtent, QueueRange, TopicDescription
-from txstore.remoting import connect
-from txstore.transaction import CheckRecord, EventKind, PendingTransaction, TraceEvent, TransactionTrace
+from txstore.transactions.transaction import CheckRecord, EventKind, PendingTransaction, TraceEvent, TransactionTrace
 
 if TYPE_CHECKING:
-    from txstore.remoting.broker import RemoteBroker
-    from txstore.remoting.options import ConnectConfig, ConnectOptions
-    from txstore.remoting.server import ServeOptions, Server, ServerConfig, serve
+    from txstore.client.broker import RemoteBroker
+    from txstore.client.options import ConnectConfig, ConnectOptions
+    from txstore.server import ServeOptions, Server, ServerConfig, serve
 
 __all__ = [
     "AlreadyEndedError",
@@ -177,13 +177,13 @@ if getattr(_native, "__debug_build__", False):
     )
 
 _LAZY_MODULES = {
-    "ConnectConfig": "txstore.remoting.options",
-    "ConnectOptions": "txstore.remoting.options",
-    "RemoteBroker": "txstore.remoting.broker",
-    "ServeOptions": "txstore.remoting.server",
-    "Server": "txstore.remoting.server",
-    "ServerConfig": "txstore.remoting.server",
-    "serve": "txstore.remoting.server",
+    "ConnectConfig": "txstore.client.options",
+    "ConnectOptions": "txstore.client.options",
+    "RemoteBroker": "txstore.client.broker",
+    "ServeOptions": "txstore.server",
+    "Server": "txstore.server",
+    "ServerConfig": "txstore.server",
+    "serve": "txstore.server",
 }
 
 

@@ -17,7 +17,9 @@ from types import TracebackType
 from typing import Any, NoReturn, Self, TypeAlias, TypeVar, Unpack, cast, overload
 
 from txstore import consumer as blocking
-from txstore import producer as sending
+from txstore.client.broker import RemoteBroker, Session
+from txstore.client.options import ConnectConfig, ConnectOptions
+from txstore.client.sending import RemoteEnd, RemoteSent
 from txstore.config import Duration, as_timedelta
 from txstore.errors import (
     EmbeddedOnlyError,
@@ -26,7 +28,6 @@ from txstore.errors import (
     TxStoreError,
 )
 from txstore.listener import AnyChecker, AnyExecuter, AnyListener, MaybeAsyncState
-from txstore.local_transaction import LocalTransaction, TransactionBlock, without_delay
 from txstore.message import (
     ConsumeFromWhere,
     ConsumeResult,
@@ -37,9 +38,8 @@ from txstore.message import (
     TransactionSendResult,
 )
 from txstore.producer import AsyncSession, LocalDatabase, QueueSelector
-from txstore.remoting.broker import RemoteBroker, Session
-from txstore.remoting.options import ConnectConfig, ConnectOptions
-from txstore.remoting.sending import RemoteEnd, RemoteSent
+from txstore.producer import producer as sending
+from txstore.producer.local_transaction import LocalTransaction, TransactionBlock, without_delay
 
 __all__ = ["Broker", "Consumer", "Handler", "Producer", "Transaction", "TransactionProducer", "connect"]
 

@@ -3,7 +3,7 @@
 In:     a `TransactionListener`, an object with one of RocketMQ's two older callbacks, or a plain function.
 Out:    one kind of callable to run a local transaction, and one to answer a check.
 Always: what a checker returns is passed on unchanged. `parse_answer` tells what it means.
-Not here: threads and time limits (`check`), the effect of an answer (`producer`).
+Not here: threads and time limits (`transactions`), the effect of an answer (`producer`).
 """
 
 import abc

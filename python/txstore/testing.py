@@ -15,7 +15,7 @@ from typing import Self
 
 from txstore._native import HALF_TOPIC, RETRY_PREFIX, Message, allow_end_again, delay_level_ms, unique_id
 from txstore.consumer import ConsumerGroups
-from txstore.consumer_progress import ConsumerProgress
+from txstore.consumer.progress import ConsumerProgress
 from txstore.errors import (
     InvalidMessageError,
     InvalidNameError,
@@ -35,7 +35,7 @@ from txstore.message import (
     transaction_id_of,
 )
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
-from txstore.producer_registry import Producers
+from txstore.producer.registry import Producers
 
 __all__ = ["FakeBroker", "FakeEnd", "FakeMessage", "FakeSent", "ManualClock"]
 

@@ -21,7 +21,7 @@ from typing import Any
 import txstore
 import txstore.aio
 from txstore import AlreadyEndedError, LocalTransactionState, Message, TransactionListener, TxStoreError
-from txstore.remoting.broker import RemoteBroker
+from txstore.client.broker import RemoteBroker
 
 TOPIC = "orders"
 GROUP = "shipping"

@@ -13,7 +13,7 @@ import pytest
 
 import txstore
 from tests.peer import rocketmq as peer
-from txstore.remoting.broker import RemoteBroker
+from txstore.client.broker import RemoteBroker
 
 # Checks soon, and retries after a second.
 BROKER_SETTINGS: dict[str, Any] = peer.SHORT_TIMES | {"transactionCheckMax": 15}

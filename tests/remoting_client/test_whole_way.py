@@ -17,7 +17,7 @@ from tests.peer import rocketmq as peer
 from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers, take
 from tests.waiting import eventually
 from txstore import ConsumeFromWhere, ConsumeResult, Message
-from txstore.remoting.broker import RemoteBroker
+from txstore.client.broker import RemoteBroker
 
 
 def test_what_is_sent_is_received_as_it_was(remote: RemoteBroker, topic: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import txstore.remoting.server.admin_relay as admin_relay
+import txstore.server.admin_relay as admin_relay
 from tests.frames import Response, Wire, frame
 from tests.remoting_requests import (
     DIRECTLY,

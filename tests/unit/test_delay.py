@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from txstore import InvalidMessageError, Message
-from txstore.delay import Delays
+from txstore.broker.delay import Delays
 from txstore.errors import DiskFullError
 from txstore.testing import FakeBroker, ManualClock
 

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
+from txstore.broker.housekeeping import Housekeeping
 from txstore.errors import StoreClosedError
-from txstore.housekeeping import Housekeeping
 from txstore.testing import ManualClock
 
 

@@ -12,7 +12,7 @@ import pytest
 import txstore
 from tests.waiting import eventually
 from txstore import Message
-from txstore.topics import Groups, Topics
+from txstore.broker.topics import Groups, Topics
 
 
 class _Files:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.waiting import eventually
-from txstore.check import Answer, answer_of
 from txstore.message import LocalTransactionState, utc
-from txstore.pool import Pool, Result, TimeLimitError
-from txstore.producer_registry import Producers
-from txstore.transaction import CheckHistory, CheckRecord
+from txstore.producer.registry import Producers
+from txstore.transactions.check import Answer, answer_of
+from txstore.transactions.pool import Pool, Result, TimeLimitError
+from txstore.transactions.transaction import CheckHistory, CheckRecord
 
 COMMIT, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN
 SOON = 5.0

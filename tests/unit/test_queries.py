@@ -14,8 +14,8 @@ from tests.unit.conftest import OpenStore
 from txstore import EmbeddedBroker, InvalidNameError, InvalidOptionError, Message, MessageNotFoundError, ReadOnlyError
 from txstore._native import Store
 from txstore.broker import EmbeddedBroker as RawBroker
+from txstore.broker.queries import Queries
 from txstore.config import BrokerConfig
-from txstore.queries import Queries
 
 
 def sent(broker: EmbeddedBroker, count: int) -> list[txstore.SentMessage]:

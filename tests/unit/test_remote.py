@@ -19,6 +19,12 @@ from tests.damage import overwrite_record
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Message
 from txstore._native import FrameReader, batch_body, decode_records, encode_request, properties_text
+from txstore.client import rebalance
+from txstore.client.heartbeat import heartbeat
+from txstore.client.offsets import Offsets
+from txstore.client.options import ConnectConfig
+from txstore.client.reset_offset import parse_offset_table
+from txstore.client.route import Queue, QueueNumbers, parse_route
 from txstore.errors import (
     BrokerBusyError,
     BrokerRefusedError,
@@ -32,13 +38,7 @@ from txstore.errors import (
     StoreClosedError,
     StoreForkedError,
 )
-from txstore.remoting import rebalance
 from txstore.remoting.codes import refusal
-from txstore.remoting.heartbeat import heartbeat
-from txstore.remoting.offsets import Offsets
-from txstore.remoting.options import ConnectConfig
-from txstore.remoting.reset_offset import parse_offset_table
-from txstore.remoting.route import Queue, QueueNumbers, parse_route
 
 # Bytes
 

@@ -47,10 +47,10 @@ from tests.remoting_requests import (
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, LocalTransactionState, Message, Server, ServerConfig, errors
+from txstore.client.options import ConnectConfig
 from txstore.remoting.codes import ResponseCode
-from txstore.remoting.options import ConnectConfig
-from txstore.remoting.server.secrets import Account, Secrets, TlsFiles, parse_accounts
-from txstore.remoting.server.server import _warn
+from txstore.server.secrets import Account, Secrets, TlsFiles, parse_accounts
+from txstore.server.server import _warn
 
 DENIED = ResponseCode.NO_PERMISSION
 SECRETS = {"operator": "secret-of-operator", "shop-app": "secret-of-the-shop", "reader-app": "secret-of-reader"}

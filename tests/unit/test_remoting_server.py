@@ -52,8 +52,8 @@ from tests.unit.conftest import SMALL, OpenStore
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Server, ServerConfig, StoredMessage, errors
 from txstore.remoting.codes import RequestCode, ResponseCode
-from txstore.remoting.server.queries import Queries
-from txstore.remoting.server.request import Reply, Request
+from txstore.server.queries import Queries
+from txstore.server.request import Reply, Request
 
 ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
 

@@ -23,8 +23,8 @@ from tests.certificates import Authority, Pair
 from tests.frames import Response, Wire
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, LocalTransactionState, Message, Server, ServerConfig, errors
-from txstore.remoting.server.secrets import Secrets, TlsFiles
-from txstore.remoting.server.server import _warn
+from txstore.server.secrets import Secrets, TlsFiles
+from txstore.server.server import _warn
 
 SEND_V2, PULL = 310, 11
 SENDING = {"a": "g", "b": "orders", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "j": 0}

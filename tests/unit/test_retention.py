@@ -21,8 +21,8 @@ from txstore import (
     TransactionState,
 )
 from txstore._native import Store
+from txstore.broker.retention import Removable, Retention, RetentionRules, removable
 from txstore.config import BrokerConfig
-from txstore.retention import Removable, Retention, RetentionRules, removable
 
 FILE = 64 << 10
 HOUR_MS = 3_600_000

@@ -16,7 +16,7 @@ from txstore import (
     Message,
     MessageNotFoundError,
 )
-from txstore.consumer_progress import DeadLetter
+from txstore.consumer.progress import DeadLetter
 from txstore.errors import DiskFullError
 from txstore.testing import FakeBroker
 

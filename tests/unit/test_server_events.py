@@ -25,7 +25,7 @@ from txstore._native import (
     ResponseCode,
     UnknownTopic,
 )
-from txstore.remoting.server.secrets import Secrets
+from txstore.server.secrets import Secrets
 
 Event = TypeVar("Event")
 

@@ -35,7 +35,7 @@ from tests.remoting_requests import (
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, LocalTransactionState, Message, Server, ServerConfig, TransactionListener
-from txstore.remoting.server import metrics
+from txstore.server import metrics
 
 parser = pytest.importorskip("prometheus_client.parser")
 

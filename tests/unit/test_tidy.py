@@ -27,16 +27,15 @@ RUST_ROOMS = (
     "retention store repair arrow remoting python"
 ).split()
 PYTHON_ROOMS = (
-    "errors config message listener local_transaction interface _native arrow topics consumer_progress producer "
-    "consumer queries transaction producer_registry pool check delay retention deletion housekeeping lifetime "
-    "broker_protocol broker remoting aio testing database spark cli"
+    "errors config message listener interface _native arrow consumer producer transactions broker remoting client "
+    "server aio testing database spark cli"
 ).split()
 # What half and op messages are is needed wherever records are looked at; those parts of `half` hold no state.
 RUST_SEEN_FROM_RECORD_ON = {"storage", "half"}
 # Message and StoredMessage are the border's own classes, shown to users by the room that bears their name.
 PYTHON_EXCEPTIONS = {("message", "_native")}
-# Rooms to the right of the broker may also import the package itself, `import txstore`.
-FRONT_DOOR = "broker"
+# Rooms to the right of the client may also import the package itself, `import txstore`.
+FRONT_DOOR = "client"
 # Folders and pages whose words are plain already, and all Rust. Others join when they are rewritten.
 PLAIN = (
     "README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md examples/ spark/ python/pyspark_txstore/ python/txstore/ "
@@ -371,13 +370,17 @@ BROKEN: dict[str, tuple[Rule, str, str]] = {
     "rust import of half from its left": (rust_imports_go_left, "rust/src/record/mod.rs", "use crate::half::op;"),
     "rust room unknown": (rust_imports_go_left, "rust/src/helpers.rs", "//! Helpers."),
     "python import": (python_imports_go_left, "python/txstore/message.py", "from txstore.broker import Broker"),
-    "python import, relative": (python_imports_go_left, "python/txstore/check.py", "from . import housekeeping"),
+    "python import, relative": (python_imports_go_left, "python/txstore/listener.py", "from . import broker"),
     "python import, nested": (python_imports_go_left, "python/txstore/database/sqlite.py", "from ..cli import x"),
     "python import, module": (python_imports_go_left, "python/txstore/config.py", "import txstore.message as m"),
-    "python import, front door": (python_imports_go_left, "python/txstore/producer.py", "from txstore import Message"),
+    "python import, front door": (
+        python_imports_go_left,
+        "python/txstore/producer/producer.py",
+        "from txstore import Message",
+    ),
     "python room unknown": (python_imports_go_left, "python/txstore/utils.py", '"""Utils."""'),
     "rust header": (begins_with_a_header, "rust/src/java.rs", "use std::fmt;\n"),
-    "python header": (begins_with_a_header, "python/txstore/check.py", "import os\n"),
+    "python header": (begins_with_a_header, "python/txstore/listener.py", "import os\n"),
     "unsafe": (unsafe_only_in_its_rooms, "rust/src/index.rs", "fn f() { unsafe { g() } }"),
     "file call": (files_only_in_storage, "rust/src/checkpoint.rs", "use std::fs;"),
     "file open": (files_only_in_storage, "rust/src/index.rs", "let f = File::open(path)?;"),
@@ -392,12 +395,12 @@ BROKEN: dict[str, tuple[Rule, str, str]] = {
         "fn f(&self, py: Python<'_>) {\n    self.store.flush().or_raise(py)\n}",
     ),
     "rust print": (only_the_command_line_prints, "rust/src/flush.rs", 'fn f() { println!("x"); }'),
-    "python print": (only_the_command_line_prints, "python/txstore/broker.py", 'def f():\n    print("x")\n'),
+    "python print": (only_the_command_line_prints, "python/txstore/broker/broker.py", 'def f():\n    print("x")\n'),
     "reserved name": (reserved_names_come_from_the_engine, "python/txstore/x.py", 'PREFIX = "%' + 'RETRY%"'),
     "reserved name in a text": (reserved_names_come_from_the_engine, "python/txstore/x.py", 'f"%' + 'DLQ%{group}"'),
-    "too long": (not_too_long, "python/txstore/broker.py", "x = 1\n" * (LINES_MAX + 1)),
+    "too long": (not_too_long, "python/txstore/broker/broker.py", "x = 1\n" * (LINES_MAX + 1)),
     "no story": (a_test_opens_with_a_story, "tests/unit/test_x.py", '"""Tests."""\n'),
-    "house word": (uses_plain_words, "python/txstore/broker.py", "# What stands behind it.\n"),
+    "house word": (uses_plain_words, "python/txstore/broker/broker.py", "# What stands behind it.\n"),
     "house word in an error": (uses_plain_words, "python/txstore/config.py", 'raise E(f"{value!r} is no number")\n'),
     "house word in a page": (uses_plain_words, "README.md", "Whoever reads this.\n"),
     "house word in a name": (uses_plain_words, "spark/job.py", "place = 1\n"),
@@ -424,7 +427,11 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (python_waits_only_in_call_rs, "rust/src/python/store.rs", "detached(py, || self.store.flush())"),
     (python_waits_only_in_call_rs, "rust/src/python/store.rs", "fn f(&self) -> bool {\n self.store.is_closed()\n}"),
     (only_the_command_line_prints, "python/txstore/cli/main.py", "print(1)"),
-    (uses_plain_words, "python/txstore/broker.py", "if found is None:  # There is no topic; it is no longer known.\n"),
+    (
+        uses_plain_words,
+        "python/txstore/broker/broker.py",
+        "if found is None:  # There is no topic; it is no longer known.\n",
+    ),
     (uses_plain_words, "rust/src/flush.rs", "fn replace_standard(depends: u64) {}\n"),
     (reserved_names_come_from_the_engine, "python/txstore/x.py", '"""Reads %RETRY% topics."""'),
     (names_no_strangers, "README.md", "#!/usr/bin/env bash\nhttps://example.org/home/page rust/src/store/tmp/x"),
@@ -475,7 +482,7 @@ def test_a_circle_in_remoting_is_seen() -> None:
 
 def test_no_modules_of_the_package_import_each_other_in_a_circle() -> None:
     imports = package_imports({path: (ROOT / path).read_text() for path in tracked() if is_package(path)})
-    assert "txstore.interface" in imports["txstore.producer"]
+    assert "txstore.interface" in imports["txstore.producer.producer"]
     assert circle_in(imports) == []
 
 

@@ -14,7 +14,7 @@ from txstore._native import is_system_topic, validate_topic
 from txstore.consumer.allocation import allocate_averagely
 from txstore.consumer.consumer import Consumer
 from txstore.consumer.members import Members
-from txstore.consumer_progress import ConsumerProgress, DeadLetter, GroupDescription, QueueLag
+from txstore.consumer.progress import ConsumerProgress, DeadLetter, GroupDescription, QueueLag
 from txstore.errors import InvalidNameError, InvalidOptionError
 from txstore.interface import BrokerInterface, ConsumerMember
 from txstore.message import ConsumeFromWhere, MessageModel, ReceivedMessage, SentMessage

@@ -24,9 +24,9 @@ from txstore.database.rows import already, answer, insert, outcome_of
 from txstore.database.session import Handle, RowGoneError, run_now
 from txstore.database.statements import MUST_BE_COMMITTED
 from txstore.errors import AlreadyEndedError, InvalidOptionError, TxStoreError
-from txstore.local_transaction import error_text
 from txstore.message import LocalTransactionState, Message
 from txstore.producer import QueueSelector, Transaction, TransactionProducer
+from txstore.producer.local_transaction import error_text
 
 __all__ = ["AsyncDatabaseTransaction", "DatabaseTransaction"]
 

@@ -1,0 +1,484 @@
+"""The blocking interface to a remote broker, for producers and consumers.
+
+In:     the calls of `interface.BrokerInterface`.
+Out:    the answers of a RocketMQ broker or of `txstore serve`.
+Always: thread-safe. Calls that need the store in this process raise EmbeddedOnlyError with a hint.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeVar
+
+from txstore._native import Message, is_system_topic, validate_topic
+from txstore.client.checks import Checks
+from txstore.client.client import Client
+from txstore.client.consumer_running_info import ConsumerRunningInfo
+from txstore.client.heartbeat import offset_group, offset_name
+from txstore.client.loop import LoopThread, run_on
+from txstore.client.offset_store import OffsetStore
+from txstore.client.offsets import Offsets
+from txstore.client.options import ConnectConfig
+from txstore.client.pull import Puller
+from txstore.client.rebalance import Rebalance, is_clustering
+from txstore.client.reset_offset import ResetOffset
+from txstore.client.sending import RemoteEnd, RemoteSent, Sending
+from txstore.consumer import Consumer
+from txstore.errors import (
+    EmbeddedOnlyError,
+    InvalidNameError,
+    InvalidOptionError,
+    StoreClosedError,
+    TxStoreError,
+)
+from txstore.interface import ConsumerMember, ProducerMember, Pull
+from txstore.listener import AnyChecker, AnyListener
+from txstore.message import (
+    ConsumeFromWhere,
+    Half,
+    LocalTransactionState,
+    MessageModel,
+    ReceivedMessage,
+    SentMessage,
+    retry_topic,
+)
+from txstore.producer import LocalDatabase, Producer, TransactionProducer
+
+__all__ = ["RemoteBroker", "Session"]
+
+_log = logging.getLogger("txstore.remoting")
+_STOP_SECONDS = 30.0
+T = TypeVar("T")
+
+_ELSEWHERE = {
+    "transaction": "txstore tx show, where the store is",
+    "transactions": "txstore tx list, where the store is",
+    "discard": "txstore tx discard, where the store is",
+    "resume": "txstore tx resume, where the store is; of RocketMQ: RESUME_CHECK_HALF_MESSAGE",
+    "message": "txstore message get, where the store is; of RocketMQ: mqadmin queryMsgById",
+    "query": "txstore message by-key, where the store is; of RocketMQ: mqadmin queryMsgByKey",
+    "query_by_time": "txstore message by-time, where the store is",
+    "create_topic": "txstore topic create, where the store is; of RocketMQ: mqadmin updateTopic",
+    "describe_topic": "txstore topic describe, where the store is; of RocketMQ: mqadmin topicStatus",
+    "create_group": "a group is created when its first consumer connects",
+    "topics": "txstore topic list, where the store is; of RocketMQ: mqadmin topicList",
+    "groups": "txstore group list, where the store is; of RocketMQ: mqadmin consumerProgress",
+    "queues": "read_queues(topic) and queue_range(topic, queue_id)",
+    "lag": "txstore group describe, where the store is; of RocketMQ: mqadmin consumerProgress",
+    "describe_group": "txstore group describe, where the store is; of RocketMQ: mqadmin consumerProgress",
+    "reset_offsets": "txstore group reset, where the store is; of RocketMQ: mqadmin resetOffsetByTime",
+    "dead_letters": "read the topic %DLQ%GROUP with a consumer in another group",
+    "resend": "txstore dlq resend, where the store is",
+    "store": "txstore.open, where the store is",
+    "path": "txstore.open, where the store is",
+    "config": "the broker's own configuration",
+    "stat": "txstore store stat, where the store is",
+    "flush": "flush_disk_type=SYNC_FLUSH, where the store is",
+    "heal": "txstore store heal, where the store is",
+    "open_report": "txstore.open, where the store is",
+}
+
+
+class Session:
+    """A client with all its parts, which the blocking and the asyncio interface share."""
+
+    def __init__(self, address: str, options: ConnectConfig) -> None:
+        self.client: Client = Client(address, options)
+        self.offsets: Offsets = Offsets()
+        self.sending: Sending = Sending(self.client)
+        self.checks: Checks = Checks(self.client, self.sending)
+        self.rebalance: Rebalance = Rebalance(self.client)
+        self.offset_store: OffsetStore = OffsetStore(self.client, self.offsets)
+        self.reset_offset: ResetOffset = ResetOffset(self.client, self.offsets)
+        self.running_info: ConsumerRunningInfo = ConsumerRunningInfo(
+            self.client, self.rebalance, self.offset_store, self.offsets
+        )
+
+    async def close(self) -> None:
+        """Reports acknowledged offsets, unregisters the producer groups and closes the connections."""
+        try:
+            await self.offset_store.report(self.offsets.unreported())
+            for group in {producer.group for producer in self.client.producers.all()}:
+                await self.client.leave_group(producer_group=group)
+        finally:
+            await self.client.close()
+
+
+class RemoteBroker:
+    """A broker in another process. Created by `txstore.connect`; close it, or use it in `with`.
+
+    Producers, consumers and listeners work as with an embedded broker, with three differences: consumers pull ahead, so
+    `poll` with a time limit returns a message a moment after it was sent; queue ids of several brokers are made unique
+    (the second broker's begin at 65,536); a transaction ends only over the connection that began it, or by a check.
+    """
+
+    def __init__(self, session: Session, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+        """Uses an open session. `stop` is called at the end to stop the loop's thread, if this broker owns it."""
+        self._session = session
+        self._client = session.client
+        self._loop = loop
+        self._process = os.getpid()
+        self._closing = threading.Lock()
+        self._closed = False
+        self._pullers: weakref.WeakValueDictionary[int, Puller] = weakref.WeakValueDictionary()
+        self._finalizer = weakref.finalize(self, _disconnect, session, loop, self._process, stop)
+        self.local_transaction_ended: Callable[[Half], None] = session.sending.local_transaction_ended
+        self.share_of: Callable[[ConsumerMember, str], Sequence[int]] = session.rebalance.share_of
+
+    @classmethod
+    def connect(cls, address: str, options: ConnectConfig) -> Self:
+        """Connects. Raises InvalidOptionError, BrokerUnreachableError, BrokerTimeoutError."""
+        session = Session(address, options)
+        thread = LoopThread()
+        try:
+            run_on(thread.loop, os.getpid(), session.client.start())
+        except BaseException:
+            thread.stop()
+            raise
+        return cls(session, thread.loop, thread.stop)
+
+    def __repr__(self) -> str:
+        return f"RemoteBroker({self.address!r}, {'closed' if self._closed else 'open'})"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _ELSEWHERE:
+            raise EmbeddedOnlyError(f"a remote broker does not offer {name}\nhint: {_ELSEWHERE[name]}")
+        raise AttributeError(f"RemoteBroker has no attribute {name}")
+
+    @property
+    def address(self) -> str:
+        """The address that `connect` was given."""
+        return self._client.address
+
+    @property
+    def client_id(self) -> str:
+        """The id of this connection at brokers and in consumer groups."""
+        return self._client.client_id
+
+    @property
+    def options(self) -> ConnectConfig:
+        """The options of the connection."""
+        return self._client.options
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Waits for running checks, closes producers and consumers, and disconnects.
+
+        Idempotent. In a forked child, only marks the broker as closed.
+        """
+        if os.getpid() != self._process:
+            self._closed = True  # Without the lock: a thread that does not exist in the child may have held it.
+            return
+        with self._closing:
+            if self._closed:
+                return
+            self._session.checks.stop(self.options.seconds("check_time_limit"))
+            members: list[ConsumerMember | ProducerMember] = [
+                *self._client.members.all(),
+                *self._client.producers.all(),
+            ]
+            for member in members:
+                try:
+                    member.close()
+                except TxStoreError as error:
+                    _log.warning("%r could not be closed cleanly: %s", member, error, extra={"group": member.group})
+            self._closed = True
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Producers and consumers
+
+    def producer(self, group: str) -> Producer:
+        """Creates a producer of plain messages. Raises InvalidNameError for the group name."""
+        return Producer(self, group)
+
+    def transaction_producer(
+        self,
+        group: str,
+        listener: AnyListener[LocalTransactionState] | None = None,
+        *,
+        check_listener: AnyChecker[LocalTransactionState] | None = None,
+        database: LocalDatabase | None = None,
+    ) -> TransactionProducer:
+        """Creates a producer of transactional messages. It answers checks over the connection until it is closed.
+
+        Arguments and errors are those of `txstore.Broker.transaction_producer`: InvalidNameError, InvalidOptionError.
+        """
+        return TransactionProducer(self, group, listener, check_listener=check_listener, database=database)
+
+    def consumer(
+        self,
+        group: str,
+        topic: str,
+        tags: str | None = None,
+        *,
+        start: ConsumeFromWhere | datetime = ConsumeFromWhere.FIRST,
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        instance_name: str | None = None,
+        max_reconsume_times: int | None = None,
+    ) -> Consumer:
+        """Creates a consumer of `topic`. It shares the queues with all clients of the group, Java clients included.
+
+        All members of a group must read the same topics with the same tags: that is RocketMQ's rule. The other
+        arguments are those of `txstore.Consumer`. Raises InvalidNameError, InvalidOptionError.
+        """
+        return Consumer(
+            self,
+            group,
+            topic,
+            tags,
+            start=start,
+            message_model=message_model,
+            instance_name=instance_name,
+            max_reconsume_times=max_reconsume_times,
+        )
+
+    # interface.BrokerInterface: producers
+
+    def appender(self, producer_group: str) -> "Callable[[Message, int], RemoteSent]":
+        """Returns the call that stores the messages of a producer group."""
+
+        def append(message: Message, queue_id: int) -> RemoteSent:
+            return self._run(self._session.sending.send(message, queue_id, producer_group))
+
+        return append
+
+    def append_many(
+        self, messages: Sequence[Message], queue_ids: Sequence[int], producer_group: str
+    ) -> list[RemoteSent]:
+        """Stores several messages in one queue, either all or none, for a producer."""
+        return self._run(self._session.sending.send_batch(messages, queue_ids, producer_group))
+
+    def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int, /) -> RemoteSent:
+        """Stores a half message, for a producer."""
+        return self._run(self._session.sending.prepare(message, queue_id, producer_group))
+
+    def end_transaction(
+        self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None
+    ) -> RemoteEnd:
+        """Commits or rolls back a transaction that this connection began. Repeating an end returns `already`.
+
+        Raises TransactionNotFoundError, AlreadyEndedError, WrongGroupError, InvalidOptionError, and BrokerTimeoutError
+        or BrokerUnreachableError if no response arrives: a check then settles it.
+        """
+        return self._run(self._session.sending.end(transaction, state, producer_group))
+
+    def end(self, half: Half, state: LocalTransactionState, producer_group: str, /) -> RemoteEnd:
+        """Commits or rolls back the transaction of a half message, for a producer."""
+        return self._run(self._session.sending.end(half, state, producer_group))
+
+    def write_queues(self, topic: str) -> Sequence[int]:
+        """Returns the topic's writable queues, also for a topic that the first send creates.
+
+        Raises RouteNotFoundError if no broker has the topic and none may create it.
+        """
+        route = self._client.routes.get(topic)
+        if route is None:
+            validate_topic(topic)
+            route = self._run(self._client.write_route(topic))
+        return [self._client.numbers.number(queue) for queue in route.write]
+
+    def register_producer(self, producer: ProducerMember) -> int:
+        """Registers a producer and returns its id (> 0). Idempotent."""
+        self._must_be_open()
+        number = self._client.producers.add(producer)
+        self._client.notify_membership()
+        return number
+
+    def unregister_producer(self, producer: ProducerMember) -> None:
+        """Removes a producer from its group."""
+        self._client.producers.remove(producer)
+        if not self._client.producers.of_group(producer.group):
+            self._later(self._client.leave_group(producer_group=producer.group))
+
+    # interface.BrokerInterface: consumers
+
+    def read_queues(self, topic: str) -> Sequence[int]:
+        """Returns the topic's readable queues; an empty list for an unknown topic."""
+        route = self._client.routes.get(topic)
+        if route is None and topic not in self._client.wanted_topics():
+            route = self._run(self._client.route(topic))
+        return [] if route is None else [self._client.numbers.number(queue) for queue in route.read]
+
+    def read(
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
+    ) -> NoReturn:
+        """Raises EmbeddedOnlyError: a remote broker is read with consumers only."""
+        raise EmbeddedOnlyError("a remote broker is read with consumers only\nhint: broker.consumer(group, topic)")
+
+    def puller(self, consumer: ConsumerMember) -> Pull:
+        """Returns the call that reads for a registered consumer."""
+        known, offsets, loop = weakref.ref(consumer), self._session.offsets, self._loop
+
+        def go_back(topic: str, number: int, queue_offset: int) -> None:
+            member = known()
+            if member is not None:
+                offsets.set(topic, offset_name(member, topic), number, queue_offset)
+                # In a thread: the consumer waits for its current messages and calls this loop meanwhile.
+                loop.run_in_executor(None, member.offsets_reset, topic, [number])
+
+        puller = Puller(self._client, offset_group(consumer), go_back)
+        self._pullers[consumer.number] = puller
+        return puller
+
+    def send_back(self, message: ReceivedMessage, group: str, delay_level: int, max_reconsume_times: int, /) -> None:
+        """Delivers a message to a group again after a delay, for a consumer."""
+        self._run(self._session.offset_store.send_back(message, group, delay_level, max_reconsume_times))
+
+    def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Returns the first queue offset stored at that time (ms since the epoch) or later, else the queue's end."""
+        return self._run(self._session.offset_store.search(topic, queue_id, timestamp_ms))
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Returns the first queue offset that is left, and the one after the last visible message."""
+        return self._run(self._session.offset_store.queue_range(topic, queue_id))
+
+    def wait(self, physical_offset: int, timeout_ms: int) -> int:
+        """Waits until the count of arrivals is above `physical_offset`, and returns it.
+
+        An embedded broker waits for bytes of its log; a client only counts arrivals.
+        """
+        self._must_be_open()
+        return self._client.arrivals.wait(physical_offset, timeout_ms / 1000)
+
+    def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None:
+        """Returns the queue offset that a group reads next; None if it has none."""
+        return self._run(self._session.offset_store.consumer_offset(topic, group, queue_id))
+
+    def set_consumer_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        """Sets a group's queue offset: at once in this client, later at the broker.
+
+        Raises InvalidNameError for a system topic, InvalidOptionError for an offset out of range.
+        """
+        self._must_be_open()
+        if is_system_topic(topic):
+            raise InvalidNameError(f"{topic} is a system topic: no group has offsets in it")
+        if not 0 <= queue_offset < 2**63:
+            raise InvalidOptionError(
+                f"queue_offset {queue_offset!r} is out of range\nhint: 0 to 2**63 - 1", option="queue_offset"
+            )
+        self._session.offsets.set(topic, group, queue_id, queue_offset)
+
+    def write_offsets(self) -> None:
+        """Reports all acknowledged offsets to the brokers now."""
+        self._run(self._session.offset_store.report(self._session.offsets.unreported()))
+
+    def register_consumer(self, consumer: ConsumerMember) -> int:
+        """Registers a consumer and returns its id.
+
+        Raises InvalidNameError, InvalidOptionError, BrokerUnreachableError, BrokerTimeoutError, BrokerRefusedError.
+        """
+        self._must_be_open()
+        validate_topic(consumer.topic)
+        number = self._client.members.add(consumer)
+        try:
+            self._run(self._join(consumer))
+        except BaseException:
+            self._client.members.forget(number)
+            raise
+        return number
+
+    async def _join(self, consumer: ConsumerMember) -> None:
+        await self._client.refresh_route(consumer.topic)
+        await self._client.send_heartbeats()
+        if is_clustering(consumer):
+            await self._session.rebalance.refresh(consumer.group)
+            await self._client.refresh_route(retry_topic(consumer.group))
+
+    def lock_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> bool:
+        """Locks a queue for a consumer; returns False while another member holds it."""
+        if not self._client.members.lock_queue(consumer, topic, queue_id):
+            return False
+        if not consumer.orderly or self._run(self._session.rebalance.lock(consumer, topic, queue_id)):
+            return True
+        self._client.members.unlock_queue(consumer, topic, queue_id)
+        return False
+
+    def unlock_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> None:
+        """Stops pulling and reports the queue offset, so that the queue's next reader continues there."""
+        puller = self._pullers.get(consumer.number)
+        if puller is not None:
+            puller.drop(topic, queue_id)
+        self._run(self._leave_queue(consumer, topic, queue_id))
+        self._client.members.unlock_queue(consumer, topic, queue_id)
+
+    async def _leave_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> None:
+        await self._session.offset_store.release(topic, offset_name(consumer, topic), queue_id)
+        try:
+            await self._session.rebalance.unlock(consumer, topic, queue_id)
+        except TxStoreError as error:
+            _log.info(
+                "a queue could not be unlocked, its lock expires by itself: %s", error, extra={"group": consumer.group}
+            )
+
+    def unregister_consumer(self, consumer: ConsumerMember) -> None:
+        """Removes a consumer from its group, and reports its offsets."""
+        puller = self._pullers.pop(consumer.number, None)
+        if puller is not None:
+            puller.close()
+        self._client.members.remove(consumer)
+        if not self._closed:
+            self._run(self._leave(consumer))
+
+    async def _leave(self, consumer: ConsumerMember) -> None:
+        """Unregisters a consumer. Reports its offsets first, so that the queues' next readers continue there."""
+        await self._session.rebalance.unlock_all(consumer)
+        rows = self._session.offsets.unreported()
+        try:
+            await self._session.offset_store.report(rows)
+        except TxStoreError as error:
+            _log.warning("acknowledged offsets could not be reported yet: %s", error, extra={"group": consumer.group})
+        retries = retry_topic(consumer.group)
+        self._session.offsets.leave(retries, offset_name(consumer, retries))
+        name = offset_group(consumer)
+        if any(offset_group(member) == name for member in self._client.members.all()):
+            await self._client.send_heartbeats()
+        else:
+            await self._client.leave_group(consumer_group=name)
+
+    # Internal
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._closed:
+            work.close()
+            self._must_be_open()
+        return run_on(self._loop, self._process, work)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Schedules a coroutine on the loop without waiting for it. Does nothing after `close` or in a fork."""
+        if self._closed or self._loop.is_closed() or os.getpid() != self._process:
+            work.close()
+        else:
+            self._loop.call_soon_threadsafe(self._client.spawn, work)
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError(f"the connection to {self.address} was closed\nhint: txstore.connect again")
+
+
+def _disconnect(session: Session, loop: asyncio.AbstractEventLoop, process: int, stop: Callable[[], None]) -> None:
+    """Disconnects; also called at interpreter exit. Does nothing in a forked child."""
+    if os.getpid() != process or loop.is_closed():
+        return
+    try:
+        asyncio.run_coroutine_threadsafe(session.close(), loop).result(_STOP_SECONDS)
+    except (TxStoreError, TimeoutError) as error:
+        _log.warning("the connection to %s could not be closed cleanly: %s", session.client.address, error)
+    finally:
+        stop()

@@ -1,0 +1,421 @@
+"""The asyncio client: name servers, brokers, routes and heartbeats, on one loop.
+
+In:     requests to brokers; the producers and consumers of this client.
+Out:    responses; the requests of brokers, passed to listeners.
+Always: each master gets heartbeats while there are producers or consumers, also after it was restarted. A failed
+        connection is retried after a pause that doubles.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from txstore._native import TEMPLATE_TOPIC, RemotingCommand, unique_id
+from txstore.client.arrivals import Arrivals
+from txstore.client.connection import Connection
+from txstore.client.connections import Connections
+from txstore.client.heartbeat import heartbeat
+from txstore.client.options import ConnectConfig
+from txstore.client.route import QueueNumbers, Route, parse_brokers, parse_route
+from txstore.consumer.members import Members
+from txstore.errors import (
+    BrokerTimeoutError,
+    BrokerUnreachableError,
+    InvalidOptionError,
+    RouteNotFoundError,
+    TxStoreError,
+)
+from txstore.message import MessageModel, retry_topic
+from txstore.producer.registry import Producers
+from txstore.remoting.codes import RequestCode, ResponseCode, refusal
+
+__all__ = ["Client"]
+
+_log = logging.getLogger("txstore.remoting")
+
+_UNKNOWN_AGAIN_SECONDS = 1.0  # How often the route of an unknown topic that a consumer wants is queried.
+
+RequestListener = Callable[[Connection, RemotingCommand], None]
+
+
+class Client:
+    """The client of one connection handle. Used on its loop's thread, unless a method says otherwise."""
+
+    def __init__(self, address: str, options: ConnectConfig) -> None:
+        self.options = options
+        self.address = address
+        self.client_id: str = ""
+        self.producers: Producers = Producers()
+        self.members: Members = Members()
+        self.numbers: QueueNumbers = QueueNumbers()
+        self.arrivals: Arrivals = Arrivals()
+        self.routes: dict[str, Route] = {}
+        """Routes by topic. Any thread may read it; changes replace the whole dict."""
+        self.connections: Connections = Connections(
+            self._handle, options.seconds("connect_timeout"), options.tls_context, options.credentials
+        )
+        self.listeners: dict[int, RequestListener] = {}
+        """Handlers of the requests of brokers, by request code."""
+        self.on_routes_changed: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """Coroutine functions to run when a broker is connected again or a topic's route has changed."""
+        self.background_tasks: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """Coroutine functions that run in the background from `start` to `close`."""
+        self._name_servers = _name_servers(address)
+        self._is_socket = address.startswith("unix:")
+        self._brokers: dict[str, str] = {}
+        self._kept: dict[str, asyncio.Task[None]] = {}
+        self._changed: dict[str, asyncio.Event] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._refresh_asked = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        assert self._loop is not None
+        return self._loop
+
+    async def start(self) -> None:
+        """Finds a name server and the brokers. Raises BrokerUnreachableError, BrokerTimeoutError."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._find_brokers()
+            host = (await self.connections.get(self._name_servers[0])).own_host
+            self.client_id = f"{host}@{unique_id()[-16:]}"
+        except BaseException:
+            await self.close()
+            raise
+        for task in (self._poll_name_servers, *self.background_tasks):
+            self.spawn(task())
+
+    async def close(self) -> None:
+        """Cancels all tasks and closes the connections."""
+        for task in (*self._tasks, *self._kept.values()):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._kept.values(), return_exceptions=True)
+        await self.connections.close()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs a coroutine in the background. `close` cancels it."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self.ended)
+
+    def ended(self, task: asyncio.Task[None]) -> None:
+        """Removes a finished task and logs its exception, which is a bug: expected errors are handled inside."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a task of the connection to %s failed", self.address, exc_info=error)
+
+    # Name servers
+
+    async def _ask_name_servers(self, code: RequestCode, ext_fields: Mapping[str, str]) -> RemotingCommand:
+        """Asks the name servers in order until one answers. That one is asked first from then on."""
+        errors: list[TxStoreError] = []
+        for address in list(self._name_servers):
+            try:
+                connection = await self.connections.get(address)
+                return await connection.call(code, ext_fields, timeout=self.options.seconds("request_timeout"))
+            except (BrokerUnreachableError, BrokerTimeoutError) as error:
+                errors.append(error)
+                self._name_servers.remove(address)
+                self._name_servers.append(address)
+        if len(errors) == 1:
+            raise errors[0]
+        text = "; ".join(str(error).partition("\n")[0] for error in errors)
+        hint = "hint: start a name server or `txstore serve` there, or check the addresses"
+        raise BrokerUnreachableError(f"{text}\n{hint}", address=self.address)
+
+    async def _find_brokers(self) -> None:
+        """Finds all masters of the cluster. Each must know our producer groups, so that it can send them checks."""
+        answer = await self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        if answer.code == ResponseCode.SUCCESS:
+            self._update_brokers(parse_brokers(answer.body))
+            return
+        route = await self._ask_route(TEMPLATE_TOPIC)
+        if route is not None:
+            self._update_brokers(route.brokers)
+
+    def _update_brokers(self, brokers: Mapping[str, str]) -> None:
+        for name, address in brokers.items():
+            self._brokers[name] = self.address if self._is_socket else address
+        addresses = set(self._brokers.values())
+        for address in addresses - self._kept.keys():
+            self._changed[address] = asyncio.Event()
+            self._kept[address] = self.loop.create_task(self._keep(address))
+            self._kept[address].add_done_callback(self.ended)
+        for address in self._kept.keys() - addresses:
+            self._kept.pop(address).cancel()
+            del self._changed[address]
+            if address not in self._name_servers:
+                self.connections.drop(address)
+
+    # Routes
+
+    async def _ask_route(self, topic: str) -> Route | None:
+        answer = await self._ask_name_servers(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
+        )
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, f"the route of topic {topic}", self.address)
+        route = parse_route(answer.body)
+        self._update_brokers(route.brokers)
+        return route
+
+    async def route(self, topic: str) -> Route | None:
+        """Returns a topic's route, or None if no broker has the topic."""
+        return self.routes.get(topic) or await self.refresh_route(topic)
+
+    async def refresh_route(self, topic: str) -> Route | None:
+        """Asks the name server for a topic's route; keeps and returns the known one if it has none."""
+        route = await self._ask_route(topic)
+        before = self.routes.get(topic)
+        if route is None or route == before:
+            return route if route is not None else before
+        self.routes = self.routes | {topic: route}
+        if before is not None:
+            for producer in self.producers.all():
+                producer.topics_changed()
+        self._routes_changed()
+        return route
+
+    async def write_route(self, topic: str) -> Route:
+        """Returns the route to send to; for an unknown topic that of the template TBW102.
+
+        Raises RouteNotFoundError if no broker creates topics automatically.
+        """
+        route = await self.route(topic)
+        if route is None:
+            route = await self._template(topic)
+            self.routes = self.routes | {topic: route}
+        return route
+
+    async def _template(self, topic: str) -> Route:
+        template = await self._ask_route(TEMPLATE_TOPIC)
+        if template is None or not template.write:
+            raise RouteNotFoundError(
+                f"no broker at {self.address} has topic {topic}, and none creates topics automatically\n"
+                "hint: ask the broker's operator to create it, or to set autoCreateTopicEnable"
+            )
+        most = self.options.default_topic_queue_nums
+        queues = tuple(queue for queue in template.write if queue.queue_id < most)
+        return Route(template.brokers, (), queues, is_template=True)
+
+    async def topic_created(self, topic: str) -> None:
+        """Replaces the template's route by the topic's own, after the first send created the topic."""
+        route = await self._ask_route(topic)
+        if route is not None:
+            self.routes = self.routes | {topic: route}
+            self.arrivals.bump()
+
+    def _routes_changed(self) -> None:
+        for work in self.on_routes_changed:
+            self.spawn(work())
+        self.arrivals.bump()
+
+    def wanted_topics(self) -> set[str]:
+        """Returns the topics that the consumers here read, including retry topics."""
+        wanted: set[str] = set()
+        for member in self.members.all():
+            wanted.add(member.topic)
+            if member.message_model is MessageModel.CLUSTERING:
+                wanted.add(retry_topic(member.group))
+        return wanted
+
+    def refresh_routes_soon(self) -> None:
+        """Requests a refresh of brokers and routes, after one of them turned out to be wrong."""
+        self._refresh_asked.set()
+
+    async def _poll_name_servers(self) -> None:
+        """Refreshes all routes periodically, and every second those of unknown topics that consumers want."""
+        every = self.options.seconds("poll_name_server_interval")
+        next_whole = self.loop.time() + every
+        while True:
+            await _wait(self._refresh_asked, min(every, _UNKNOWN_AGAIN_SECONDS))
+            whole = self._refresh_asked.is_set() or self.loop.time() >= next_whole
+            self._refresh_asked.clear()
+            routes = self.routes
+            topics = {topic for topic in self.wanted_topics() if topic not in routes or routes[topic].is_template}
+            if whole:
+                next_whole = self.loop.time() + every
+                topics |= self.routes.keys()
+            try:
+                if whole:
+                    await self._find_brokers()
+                for topic in topics:
+                    await self.refresh_route(topic)
+            except TxStoreError as error:
+                _log.info("routes could not be refreshed: %s", error, extra={"address": self.address})
+            if whole:
+                await asyncio.sleep(min(every, _UNKNOWN_AGAIN_SECONDS))  # Limits the rate of full refreshes.
+
+    # Brokers
+
+    def addresses(self) -> list[str]:
+        """Returns the addresses of all known masters."""
+        return list(self._kept)
+
+    def brokers(self) -> list[str]:
+        """Returns the names of all known masters, sorted."""
+        return sorted(self._brokers)
+
+    def broker_at(self, address: str) -> str | None:
+        """Returns the name of the broker at an address, or of the only broker; None if it is unknown."""
+        for name, known in self._brokers.items():
+            if known == address:
+                return name
+        return next(iter(self._brokers)) if len(self._brokers) == 1 else None
+
+    async def connection(self, broker: str) -> Connection:
+        """Returns the connection to a broker by name. Raises BrokerUnreachableError."""
+        address = self._brokers.get(broker)
+        if address is None:
+            self.refresh_routes_soon()
+            raise BrokerUnreachableError(f"no name server at {self.address} knows broker {broker}")
+        try:
+            return await self.connections.get(address)
+        except BrokerUnreachableError:
+            self.refresh_routes_soon()
+            raise
+
+    async def ask(
+        self,
+        broker: str,
+        code: RequestCode,
+        ext_fields: Mapping[str, str],
+        body: bytes | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> RemotingCommand:
+        """Sends a request to a broker and returns the response, whatever its code.
+
+        `timeout` is in seconds, by default `request_timeout`. Raises BrokerUnreachableError, BrokerTimeoutError.
+        """
+        connection = await self.connection(broker)
+        seconds = self.options.seconds("request_timeout") if timeout is None else timeout
+        return await connection.call(code, {**ext_fields, "bname": broker}, body, timeout=seconds)
+
+    async def demand(
+        self, broker: str, code: RequestCode, ext_fields: Mapping[str, str], what: str, body: bytes | None = None
+    ) -> RemotingCommand:
+        """Sends a request as `ask` does. Raises for a response other than SUCCESS; `what` names the request then."""
+        answer = await self.ask(broker, code, ext_fields, body)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, what, f"broker {broker}")
+        return answer
+
+    # Producers and consumers of this client
+
+    def notify_membership(self) -> None:
+        """Schedules a heartbeat to all brokers. Thread-safe."""
+        self.loop.call_soon_threadsafe(self._request_heartbeats)
+
+    def _request_heartbeats(self) -> None:
+        for changed in self._changed.values():
+            changed.set()
+
+    async def send_heartbeats(self) -> None:
+        """Sends a heartbeat to every broker and waits for the responses. Failures are logged."""
+        beats = [self._send_heartbeat(address) for address in self.addresses()]
+        for failed in await asyncio.gather(*beats, return_exceptions=True):
+            if isinstance(failed, TxStoreError):
+                _log.info("a heartbeat failed: %s", failed, extra={"address": self.address})
+
+    async def leave_group(self, *, producer_group: str = "", consumer_group: str = "") -> None:
+        """Unregisters a group without members here. Brokers that cannot be reached notice it by missing heartbeats."""
+        fields = {"clientID": self.client_id}
+        fields |= {"producerGroup": producer_group} if producer_group else {}
+        fields |= {"consumerGroup": consumer_group} if consumer_group else {}
+        live = [found for address in self.addresses() if (found := self.connections.live(address)) is not None]
+        timeout = self.options.seconds("request_timeout")
+        calls = [connection.call(RequestCode.UNREGISTER_CLIENT, fields, timeout=timeout) for connection in live]
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    async def _send_heartbeat(self, address: str) -> None:
+        connection = await self.connections.get(address)
+        body = heartbeat(self.client_id, self.producers.all(), self.members.all())
+        if body is None:
+            return
+        timeout = self.options.seconds("request_timeout")
+        answer = await connection.call(RequestCode.HEART_BEAT, {}, body, timeout=timeout)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, "a heartbeat", address)
+
+    async def _keep(self, address: str) -> None:
+        """Keeps one broker connected: sends heartbeats periodically, after changes and after a lost connection."""
+        back_off = first = self.options.seconds("reconnect_back_off")
+        changed = self._changed[address]
+        known: Connection | None = None
+        while True:
+            changed.clear()
+            try:
+                await self._send_heartbeat(address)
+            except TxStoreError as error:
+                _log.info(
+                    "broker at %s: %s; next attempt in %g s", address, error, back_off, extra={"address": address}
+                )
+                self.refresh_routes_soon()
+                await asyncio.sleep(back_off)
+                back_off = min(2 * back_off, self.options.seconds("reconnect_back_off_max"))
+                continue
+            back_off = first
+            connection = self.connections.live(address)
+            if connection is not None:
+                if known is not None and known is not connection:
+                    self._routes_changed()
+                known = connection
+                every = self.options.seconds("heart_beat_broker_interval")
+                await _first_of((connection.lost, changed), every)
+
+    # Requests of brokers
+
+    def _handle(self, connection: Connection, request: RemotingCommand) -> None:
+        listener = self.listeners.get(request.code)
+        if listener is None:
+            remark = f"request {request.code} is not supported by this client"
+            connection.answer(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+            return
+        try:
+            listener(connection, request)
+        except TxStoreError as error:
+            _log.warning("invalid request from %s: %s", connection.address, error)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    await _first_of((event,), seconds)
+
+
+async def _first_of(events: Iterable[asyncio.Event], seconds: float) -> None:
+    """Waits until one of the events is set, at most `seconds`."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+def _name_servers(address: str) -> list[str]:
+    """Parses `HOST:PORT;HOST:PORT` or `unix:FILE` into addresses. Raises InvalidOptionError."""
+    if not isinstance(address, str):
+        raise _invalid_address(repr(address))
+    if address.startswith("unix:"):
+        if len(address) == len("unix:") or "\0" in address:
+            raise _invalid_address(repr(address))
+        return [address]
+    found = [part.strip() for part in address.split(";") if part.strip()]
+    for one in found:
+        host, colon, port = one.rpartition(":")
+        if not host or not colon or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65_536):
+            raise _invalid_address(repr(one))
+    if not found:
+        raise _invalid_address(repr(address))
+    return found
+
+
+def _invalid_address(given: str) -> InvalidOptionError:
+    return InvalidOptionError(
+        f'invalid address {given}\nhint: "127.0.0.1:9876", several as "a:9876;b:9876", or "unix:FILE"', option="address"
+    )

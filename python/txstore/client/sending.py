@@ -1,0 +1,420 @@
+"""Sends messages, half messages and ends of transactions to brokers.
+
+In:     messages and the queues that `producer` chose for them.
+Out:    where each was stored, and how a transaction ended.
+Always: a half message or an end that may have arrived is not sent again, since the broker would store it twice. A
+        repeated end is answered from what this client sent.
+"""
+
+import asyncio
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from txstore._native import (
+    TEMPLATE_TOPIC,
+    Message,
+    RemotingCommand,
+    allow_end_again,
+    batch_body,
+    properties_text,
+    unique_id,
+)
+from txstore.client.client import Client
+from txstore.client.connection import Connection
+from txstore.client.route import Queue, Route
+from txstore.errors import (
+    AlreadyEndedError,
+    BrokerRefusedError,
+    BrokerTimeoutError,
+    BrokerUnreachableError,
+    InvalidMessageError,
+    InvalidOptionError,
+    ProtocolError,
+    TransactionNotFoundError,
+    TxStoreError,
+    WrongGroupError,
+)
+from txstore.message import Half, LocalTransactionState, SendStatus, SentMessage, transaction_id_of
+from txstore.remoting.codes import RequestCode, ResponseCode, refusal
+
+__all__ = ["EndedHalf", "RemoteEnd", "RemoteSent", "Sending", "end_fields"]
+
+_STATUS = {
+    ResponseCode.SUCCESS: SendStatus.SEND_OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
+}
+# RocketMQ's DefaultMQProducer.retryResponseCodes.
+_AGAIN = frozenset({1, 2, 14, 16, 17, 204, 205})
+_PREPARED = 4  # The transaction bits of a sysflag.
+_ENDS = {LocalTransactionState.COMMIT: 8, LocalTransactionState.ROLLBACK: 12, LocalTransactionState.UNKNOWN: 0}
+_UNKNOWN = LocalTransactionState.UNKNOWN
+_OUTCOMES = {LocalTransactionState.COMMIT: "committed", LocalTransactionState.ROLLBACK: "rolled_back"}
+_REMEMBERED = 100_000  # The most transactions of this client that are kept, ended or not.
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSent:
+    """Where a broker stored a message. Corresponds to `SendResult`."""
+
+    message_id: str
+    offset_message_id: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    transaction_id: str | None
+    send_status: SendStatus
+    """How the message is secured. Unless SEND_OK, it may be lost if the broker's machine fails."""
+    broker: str
+    """The name of the broker, whose commit log `physical_offset` refers to."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteEnd:
+    """What ending a transaction did. Corresponds to `EndResult`."""
+
+    outcome: str
+    already: bool
+
+
+class EndedHalf(Protocol):
+    """The facts about a half message that END_TRANSACTION contains."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def message_id(self) -> str: ...
+    @property
+    def transaction_id(self) -> str | None: ...
+    @property
+    def queue_offset(self) -> int: ...
+    @property
+    def physical_offset(self) -> int: ...
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A transaction that this client began.
+
+    `state` is the end that was sent; UNKNOWN before. `in_doubt` is the error if no response to it arrived.
+    """
+
+    sent: RemoteSent
+    group: str
+    state: LocalTransactionState = LocalTransactionState.UNKNOWN
+    in_doubt: BrokerTimeoutError | BrokerUnreachableError | None = None
+
+
+class Sending:
+    """The sends and ends of one client. Used on its loop, unless a method says otherwise."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._options = client.options
+        # Guards the tables below, which the threads of producers read, too.
+        self._lock = threading.Lock()
+        self._begun: OrderedDict[str, _Begun] = OrderedDict()
+        self._running: set[str] = set()
+        self._settled: OrderedDict[str, Connection] = OrderedDict()
+
+    # Messages
+
+    async def send(self, message: Message, number: int, group: str) -> RemoteSent:
+        """Stores one message. Retries if no response arrives, which may store it twice with the same id."""
+        name = unique_id()
+        answer, queue = await self._send(message, number, group, properties_text(message, name, []), again=True)
+        return self._sent(answer, message.topic, queue, name)
+
+    async def send_batch(self, messages: Sequence[Message], numbers: Sequence[int], group: str) -> list[RemoteSent]:
+        """Stores several messages in one queue, all or none.
+
+        Raises InvalidMessageError for more than one queue or topic, and for delayed messages.
+        """
+        _must_be_one_batch(messages, numbers)
+        names = [unique_id() for _ in messages]
+        body = batch_body(list(messages), names)
+        answer, queue = await self._send(messages[0], numbers[0], group, "", again=True, batch=body)
+        first = self._sent(answer, messages[0].topic, queue, names[0])
+        ids = first.offset_message_id.split(",")
+        return [
+            RemoteSent(
+                name,
+                offset_id,
+                first.topic,
+                first.queue_id,
+                first.queue_offset + index,
+                _physical_offset(offset_id),
+                None,
+                first.send_status,
+                queue.broker,
+            )
+            for index, (name, offset_id) in enumerate(zip(names, ids, strict=True))
+        ]
+
+    async def prepare(self, message: Message, number: int, group: str) -> RemoteSent:
+        """Stores a half message. It is not sent again once it may have arrived.
+
+        Raises BrokerRefusedError also if the status is not SEND_OK, for example because the flush timed out: the half
+        message is then rolled back.
+        """
+        name = message.transaction_id or unique_id()
+        text = properties_text(message, name, [("TRAN_MSG", "true"), ("PGROUP", group)])
+        answer, queue = await self._send(message, number, group, text, again=False, sys_flag=_PREPARED)
+        sent = self._sent(answer, message.topic, queue, name, transaction_id=name)
+        self._remember(sent, group)
+        if sent.send_status is not SendStatus.SEND_OK:
+            await self.end(sent, LocalTransactionState.ROLLBACK, group)
+            raise BrokerRefusedError(
+                f"the half message is stored, but not secured ({sent.send_status.value}), and is rolled back",
+                code=answer.code,
+            )
+        return sent
+
+    async def _send(
+        self,
+        message: Message,
+        number: int,
+        group: str,
+        properties: str,
+        *,
+        again: bool,
+        sys_flag: int = 0,
+        batch: bytes | None = None,
+    ) -> tuple[RemotingCommand, Queue]:
+        topic = message.topic
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._options.seconds("send_msg_timeout")
+        back_off = self._options.seconds("reconnect_back_off")
+        code = RequestCode.SEND_MESSAGE_V2 if batch is None else RequestCode.SEND_BATCH_MESSAGE
+        tries_left = self._options.retry_times_when_send_failed
+        born_ms = str(_now_ms())
+        while True:
+            route = await self._client.write_route(topic)
+            queue = self._queue(route, topic, number)
+            fields = _send_fields(group, topic, queue, sys_flag, born_ms, message.flag, properties)
+            fields |= {"d": str(self._options.default_topic_queue_nums), "m": "false" if batch is None else "true"}
+            body = message.body if batch is None else batch
+            left = max(0.001, until - loop.time())
+            failed: TxStoreError
+            try:
+                connection = await self._client.connection(queue.broker)
+            except BrokerUnreachableError as error:
+                failed, may_try = error, True
+            else:
+                try:
+                    answer = await connection.call(code, fields, body, timeout=left)
+                except (BrokerUnreachableError, BrokerTimeoutError) as error:
+                    failed, may_try = error, again
+                else:
+                    if answer.code in _STATUS:
+                        if route.is_template:
+                            await self._client.topic_created(topic)
+                        return answer, queue
+                    failed = refusal(answer, f"a message for topic {topic}", f"broker {queue.broker}")
+                    may_try = answer.code in _AGAIN
+            if not may_try or tries_left <= 0 or loop.time() + back_off >= until:
+                raise failed
+            tries_left -= 1
+            await asyncio.sleep(back_off)
+            back_off *= 2
+
+    def _queue(self, route: Route, topic: str, number: int) -> Queue:
+        """Returns the chosen queue, or a queue of another broker if the route no longer has it."""
+        queue = self._client.numbers.queue(number)
+        if queue in route.write or not route.write:
+            return queue
+        others = [other for other in route.write if other.broker != queue.broker]
+        return others[number % len(others)] if others else queue
+
+    def _sent(
+        self, answer: RemotingCommand, topic: str, queue: Queue, name: str, transaction_id: str | None = None
+    ) -> RemoteSent:
+        facts = answer.ext_fields
+        try:
+            offset_id = facts["msgId"]
+            queue_id, queue_offset = int(facts["queueId"]), int(facts["queueOffset"])
+            physical_offset = _physical_offset(offset_id.partition(",")[0])
+        except (KeyError, ValueError) as error:
+            raise ProtocolError(f"malformed response to a send from broker {queue.broker}: {error!r}") from error
+        return RemoteSent(
+            message_id=name,
+            offset_message_id=offset_id,
+            topic=topic,
+            queue_id=self._client.numbers.number(Queue(queue.broker, queue_id)),
+            queue_offset=queue_offset,
+            physical_offset=physical_offset,
+            transaction_id=transaction_id,
+            send_status=_STATUS[ResponseCode(answer.code)],
+            broker=queue.broker,
+        )
+
+    # Ends
+
+    async def end(self, transaction: str | SentMessage, state: LocalTransactionState, group: str | None) -> RemoteEnd:
+        """Commits or rolls back a transaction that this client began. Repeating an end returns `already`.
+
+        Raises TransactionNotFoundError, AlreadyEndedError, WrongGroupError, InvalidOptionError, and BrokerTimeoutError
+        or BrokerUnreachableError if no response arrives: the end is then in doubt, is not sent again, and a check
+        settles it.
+        """
+        if state not in _OUTCOMES:
+            raise InvalidOptionError(
+                f"state must be LocalTransactionState.COMMIT or ROLLBACK, got {state}", option="state"
+            )
+        begun = self._find(transaction)
+        name = begun.sent.message_id
+        if group is not None and group != begun.group:
+            raise WrongGroupError(f"transaction {name} belongs to producer group {begun.group}, not to {group}")
+        if begun.in_doubt is not None:
+            raise begun.in_doubt
+        if begun.state is not _UNKNOWN:
+            allow_end_again(name, _OUTCOMES[begun.state], _OUTCOMES[state])
+            return RemoteEnd(_OUTCOMES[state], already=True)
+        connection = await self._client.connection(begun.sent.broker)
+        fields = end_fields(begun.sent, begun.group, state)
+        begun.state = state
+        self.local_transaction_ended(begun.sent)
+        try:
+            answer = await connection.call(
+                RequestCode.END_TRANSACTION, fields, timeout=self._options.seconds("end_timeout")
+            )
+        except (BrokerTimeoutError, BrokerUnreachableError) as error:
+            begun.in_doubt = error
+            raise
+        except asyncio.CancelledError:
+            begun.in_doubt = BrokerTimeoutError(f"the end of transaction {name} was cancelled; a check settles it")
+            raise
+        if answer.code != ResponseCode.SUCCESS:
+            told = answer.ext_fields.get("outcome")
+            # From now on, the same end succeeds and the other one is an error, without a request to the broker.
+            begun.state = next((end for end, word in _OUTCOMES.items() if word == told), _UNKNOWN)
+            raise _refused_end(answer, name, begun.sent.broker)
+        self.note_settled(name, connection)
+        return RemoteEnd(_OUTCOMES[state], already=False)
+
+    def note_settled(self, transaction_id: str, connection: Connection) -> None:
+        """Records that the broker confirmed the transaction's end over this connection."""
+        self._settled[transaction_id] = connection
+        while len(self._settled) > _REMEMBERED:
+            self._settled.popitem(last=False)
+
+    def is_settled(self, transaction_id: str, connection: Connection) -> bool:
+        """Returns whether the broker confirmed the end over this same connection: it has lost nothing since then."""
+        return self._settled.get(transaction_id) is connection
+
+    def is_copy(self, transaction_id: str, half_queue_offset: int) -> bool:
+        """Returns whether a half message is a copy that the broker put back, not the one that this client stored."""
+        with self._lock:
+            begun = self._begun.get(transaction_id)
+            return begun is None or begun.sent.queue_offset != half_queue_offset
+
+    def local_transaction_ended(self, half: Half, /) -> None:
+        """Lets the producer's checker answer checks of this transaction from now on. Thread-safe."""
+        with self._lock:
+            self._running.discard(transaction_id_of(half))
+
+    def is_running(self, transaction_id: str | None) -> bool:
+        """Returns whether the local transaction still runs in this process. Thread-safe."""
+        with self._lock:
+            return transaction_id in self._running
+
+    def _remember(self, sent: RemoteSent, group: str) -> None:
+        name = transaction_id_of(sent)
+        with self._lock:
+            self._begun[name] = _Begun(sent, group)
+            self._begun.move_to_end(name)
+            self._running.add(name)
+            while len(self._begun) > _REMEMBERED:
+                forgotten, _ = self._begun.popitem(last=False)
+                self._running.discard(forgotten)
+
+    def _find(self, transaction: str | SentMessage) -> _Begun:
+        name = transaction if isinstance(transaction, str) else transaction_id_of(transaction)
+        with self._lock:
+            begun = self._begun.get(name)
+        if begun is None:
+            raise _not_begun(name)
+        return begun
+
+
+def end_fields(
+    half: EndedHalf, group: str, state: LocalTransactionState, *, from_check: bool = False
+) -> dict[str, str]:
+    """Returns the fields of END_TRANSACTION."""
+    name = half.transaction_id or half.message_id
+    return {
+        "topic": half.topic,
+        "producerGroup": group,
+        "tranStateTableOffset": str(half.queue_offset),
+        "commitLogOffset": str(half.physical_offset),
+        "commitOrRollback": str(_ENDS[state]),
+        "fromTransactionCheck": "true" if from_check else "false",
+        "msgId": name,
+        "transactionId": name,
+    }
+
+
+def _send_fields(
+    group: str, topic: str, queue: Queue, sys_flag: int, born_ms: str, flag: int, properties: str
+) -> dict[str, str]:
+    """Returns the fields of SEND_MESSAGE_V2, whose names RocketMQ shortens to letters."""
+    return {
+        "a": group,
+        "b": topic,
+        "c": TEMPLATE_TOPIC,
+        "e": str(queue.queue_id),
+        "f": str(sys_flag),
+        "g": born_ms,
+        "h": str(flag),
+        "i": properties,
+        "j": "0",
+        "k": "false",
+        "n": queue.broker,
+    }
+
+
+def _must_be_one_batch(messages: Sequence[Message], numbers: Sequence[int]) -> None:
+    topics = sorted({message.topic for message in messages})
+    if len(topics) > 1 or len(set(numbers)) > 1:
+        raise InvalidMessageError(
+            f"a batch for a remote broker must go to one queue, this one goes to {len(set(numbers))} queues of "
+            f"{', '.join(topics)}\nhint: send one batch per queue, or pass queue_id="
+        )
+    if any(message.delay_level for message in messages):
+        raise InvalidMessageError(
+            "a batch for a remote broker cannot contain delayed messages\nhint: send them one by one"
+        )
+
+
+def _physical_offset(offset_message_id: str) -> int:
+    return int(offset_message_id[-16:], 16)
+
+
+def _refused_end(answer: RemotingCommand, name: str, broker: str) -> TxStoreError:
+    """Returns the exception for a refused end.
+
+    `txstore serve` reports how the transaction ended, or that it does not exist. RocketMQ's broker reports neither.
+    """
+    outcome = answer.ext_fields.get("outcome")
+    if answer.code == ResponseCode.TRANSACTION_FAILED and outcome is not None:
+        return AlreadyEndedError(f"transaction {name} has already ended: {outcome}", outcome=outcome)
+    if answer.code == ResponseCode.QUERY_NOT_FOUND:
+        return TransactionNotFoundError(f"broker {broker}: {answer.remark}")
+    return refusal(answer, f"the end of transaction {name}", f"broker {broker}")
+
+
+def _not_begun(what: str) -> TransactionNotFoundError:
+    return TransactionNotFoundError(
+        f"transaction {what} was not begun by this connection\n"
+        "hint: a remote broker knows transactions by their offsets only: end it where it was begun, or by a check"
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,626 @@
+"""Listens for clients and dispatches the requests that the engine does not answer itself.
+
+In:     an open broker, addresses.
+Out:    responses.
+Always: one thread handles requests in order of arrival, so that an unregistration never overtakes a heartbeat. Slow
+        requests have a few threads of their own. An error in a request becomes its response and never stops the server.
+"""
+
+import dataclasses
+import ipaddress
+import logging
+import os
+import socket
+import stat
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypedDict, TypeVar, Unpack, assert_never
+
+from txstore._native import (
+    ClientAnswer,
+    ConnectionClosed,
+    ConnectionRefused,
+    NewProducer,
+    RemotingRequest,
+    RemotingServer,
+    RequestDenied,
+    UnknownTopic,
+)
+from txstore.broker import EmbeddedBroker
+from txstore.broker import open as open_store
+from txstore.config import BrokerConfig, BrokerOptions
+from txstore.errors import InvalidOptionError, ReadOnlyError, StoreClosedError, StoreIOError, TxStoreError
+from txstore.remoting.codes import RequestCode, ResponseCode
+from txstore.server.admin_relay import AdminRelay
+from txstore.server.clients import Clients, GroupLimits
+from txstore.server.file_handles import connections_within_limit
+from txstore.server.http import HttpServer
+from txstore.server.offsets import Locks, Offsets
+from txstore.server.queries import Queries
+from txstore.server.request import (
+    Refused,
+    Reply,
+    Request,
+)
+from txstore.server.retry import Retries
+from txstore.server.routes import Routes
+from txstore.server.secrets import Secrets, TlsFiles, accounts_version, read_accounts
+from txstore.server.topics import Topics
+
+__all__ = ["ServeOptions", "Server", "ServerConfig", "ServerOptions", "serve"]
+
+_log = logging.getLogger("txstore.remoting")
+
+BROKER_ADDRESS = "127.0.0.1:10911"
+NAME_SERVER_ADDRESS = "127.0.0.1:9876"
+_TICK_SECONDS = 10.0
+_POLL_MS = 500
+_SLOW_THREADS = 2
+_SLOW_MAX = 1_000
+_SLOW_SHARE = 64  # The most slow requests of one connection.
+_DRAIN_SECONDS = 10.0
+
+Event = (
+    RemotingRequest | UnknownTopic | NewProducer | ConnectionClosed | ConnectionRefused | RequestDenied | ClientAnswer
+)
+Asked = TypeVar("Asked", RemotingRequest, UnknownTopic, NewProducer)
+Handler = Callable[[Request], Reply | None]
+"""Handles a request. Returns None if the answer is sent later."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """The addresses, limits and files of a server."""
+
+    listen: str | None = BROKER_ADDRESS
+    """HOST:PORT of the broker; port 0 chooses a free one. None: only `unix`."""
+    unix: str | os.PathLike[str] | None = None
+    """The path of a Unix socket, for clients on this machine."""
+    name_server: str | None = NAME_SERVER_ADDRESS
+    """HOST:PORT of the name server. None: only the other addresses answer its requests."""
+    advertise: str | None = None
+    """HOST:PORT at which clients reach the broker, if it differs from `listen` (0.0.0.0, a container)."""
+    metrics: str | None = None
+    """HOST:PORT for /healthz, /readyz and /metrics over HTTP; port 0 chooses a free one."""
+    io_threads: int = 2
+    """Threads for connections."""
+    connections_max: int = 10_000
+    """The most open connections. Fewer if the process may not open so many files (`ulimit -n`)."""
+    groups_max: int = 10_000
+    """The most consumer groups of the store that clients may create."""
+    topics_max: int = 10_000
+    """The most topics of the store, including those of groups, that clients may create by sending."""
+    auto_create_subscription_group: bool = True
+    """Whether a consumer's heartbeat creates its group. Otherwise operators must (autoCreateSubscriptionGroup)."""
+    idle_timeout: float = 120.0
+    """Seconds after which a connection is closed if its client sends nothing, whatever the server sends to it."""
+    first_frame_timeout: float = 10.0
+    """Seconds that the first frame of a connection may take from its first byte to its last."""
+    frame_timeout: float = 30.0
+    """Seconds that a later frame may take."""
+    unread_timeout: float = 60.0
+    """Seconds after which a connection is closed if its client reads nothing of the responses that wait for it."""
+    memory_max: int = 512 << 20
+    """The most bytes of all clients together: incomplete frames, unread responses and waiting requests. A connection
+    that holds more than the others leave free of three quarters of it is closed."""
+    tls_cert: str | os.PathLike[str] | None = None
+    """A PEM file: the server's certificate, then those of its issuers. If given, TCP connections use TLS."""
+    tls_key: str | os.PathLike[str] | None = None
+    """A PEM file: the certificate's private key, without a password."""
+    tls_ca: str | os.PathLike[str] | None = None
+    """A PEM file of certificate authorities. If given, TLS clients must present a certificate of one of them."""
+    tls: str = "enforcing"
+    """'enforcing' refuses plain connections; 'permissive' serves them, too, at the same addresses (tls.server.mode)."""
+    tls_handshake_timeout: float = 10.0
+    """Seconds that a TLS handshake may take."""
+    accounts: str | os.PathLike[str] | None = None
+    """A TOML file of accounts and permissions (RocketMQ's ACL). If given, requests must be signed. Read again when it
+    changes."""
+
+
+class ServerOptions(TypedDict, total=False):
+    """The options of a server. `ServerConfig` describes them under the same names."""
+
+    listen: str | None
+    unix: str | os.PathLike[str] | None
+    name_server: str | None
+    advertise: str | None
+    metrics: str | None
+    io_threads: int
+    connections_max: int
+    groups_max: int
+    topics_max: int
+    auto_create_subscription_group: bool
+    idle_timeout: float
+    first_frame_timeout: float
+    frame_timeout: float
+    unread_timeout: float
+    memory_max: int
+    tls_cert: str | os.PathLike[str] | None
+    tls_key: str | os.PathLike[str] | None
+    tls_ca: str | os.PathLike[str] | None
+    tls: str
+    tls_handshake_timeout: float
+    accounts: str | os.PathLike[str] | None
+
+
+class ServeOptions(ServerOptions, BrokerOptions, total=False):
+    """The options of `txstore.serve`: those of the server, and those of the store that it opens."""
+
+
+class Server:
+    """Serves an open broker. Close it, or use it in `with`."""
+
+    def __init__(
+        self,
+        broker: EmbeddedBroker,
+        config: ServerConfig | None = None,
+        *,
+        close_broker: bool = False,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Starts to listen. `close_broker`: whether `close` closes the broker, too.
+
+        Raises StoreIOError for an address that is in use or not available, InvalidOptionError, ReadOnlyError.
+        """
+        if broker.read_only:
+            raise ReadOnlyError("a server needs a writer, and the store is open read-only")
+        self._config = config if config is not None else ServerConfig()
+        self._broker = broker
+        self._close_broker = close_broker
+        self._monotonic = monotonic
+        self._closed = False
+        self._metrics: HttpServer | None = None
+        self._lock = threading.Lock()
+        secrets = _secrets(self._config)
+        self._secrets_at = secrets.version
+        self._native = _listen(broker, self._config, secrets)
+        _warn(self._config, secrets)
+        addresses = list(self._native.addresses)
+        self.address: str | None = addresses[0] if self._config.listen is not None else None
+        self.name_server: str | None = addresses[-1] if self._config.name_server is not None else None
+        self._routes = Routes(broker, self._config.advertise or self.address or BROKER_ADDRESS)
+        limits = GroupLimits(self._config.groups_max, self._config.auto_create_subscription_group)
+        self._clients = Clients(broker, self, monotonic, limits)
+        self._admin_relay = AdminRelay(broker, self._clients, self, monotonic)
+        self._locks = Locks(broker, monotonic, self._native.set_orderly)
+        routes, topics_max = self._routes, self._config.topics_max
+        self._topics = Topics(broker, self._native, self._clients, lambda: routes.address, topics_max)
+        self._handlers, self._slow_handlers = self._table()
+        self._slow = ThreadPoolExecutor(_SLOW_THREADS, "txstore-server-slow")
+        self._slow_waiting = Counter[int]()
+        self._stopped = threading.Event()
+        self._turns = 0
+        broker.watch_topics(self.forget_topics)
+        self._thread = threading.Thread(target=self._run, name="txstore-server", daemon=True)
+        self._thread.start()
+        try:
+            if self._config.metrics is not None:
+                self._metrics = HttpServer(self, self._config.metrics)
+        except BaseException:
+            self._close_broker = False  # The caller closes the broker if the server does not start.
+            self.close()
+            raise
+        fields = {"listen": self.address, "name_server": self.name_server, "unix": self.unix, "path": broker.path}
+        _log.info("serving %s", broker.path, extra=fields)
+
+    def __repr__(self) -> str:
+        return f"Server({self._broker.path!r}, {self.address or self.unix}{', closed' if self._closed else ''})"
+
+    @property
+    def broker(self) -> EmbeddedBroker:
+        """The broker that is served."""
+        return self._broker
+
+    @property
+    def native(self) -> RemotingServer:
+        """The engine's part of the server."""
+        return self._native
+
+    @property
+    def clients(self) -> Clients:
+        """The connected producers and consumers."""
+        return self._clients
+
+    @property
+    def locks(self) -> Locks:
+        """The queue locks."""
+        return self._locks
+
+    @property
+    def unix(self) -> str | None:
+        """The path of the Unix socket."""
+        return None if self._config.unix is None else os.fspath(self._config.unix)
+
+    @property
+    def metrics(self) -> str | None:
+        """The address of the metrics, HOST:PORT; None if they are not served."""
+        return None if self._metrics is None else self._metrics.address
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    @property
+    def ready(self) -> bool:
+        """Whether it answers requests and the store accepts messages."""
+        return self.failure() is None
+
+    def failure(self) -> TxStoreError | None:
+        """Returns the error for which the server accepts no messages now, or None.
+
+        DiskFullError and TooManyFilesError are temporary. After StorePoisonedError, open the store again; after
+        StoreClosedError, serve it again.
+        """
+        if self._closed or self._broker.closed or not self._thread.is_alive():
+            return StoreClosedError("the server has stopped after an error\nhint: see its log")
+        try:
+            self._broker.store.check_room()
+        except TxStoreError as error:
+            return error
+        return None
+
+    def beats(self) -> tuple[int, int]:
+        """Returns counters of the connection threads and of the thread that handles requests, to detect a hang.
+
+        Each grows at least every half second, the second one except while a request takes longer than that.
+        """
+        return self._native.counters()["io_beats"], self._turns
+
+    def counters(self) -> dict[str, int]:
+        """Returns counters since the server started (transactions: since the store was opened) and current numbers."""
+        ends, _ = self._broker.store.transaction_counts()
+        return self._native.counters() | ends | self._clients.counts()
+
+    def close(self) -> None:
+        """Stops accepting connections, answers the requests in flight for up to 10 s, then closes all. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._metrics is not None:
+            self._metrics.close()
+        self._native.stop_listening()
+        until = self._monotonic() + _DRAIN_SECONDS
+        while self._native.counters()["connections"] and self._monotonic() < until:
+            time.sleep(0.01)
+        self._stopped.set()
+        self._native.stop()
+        self._thread.join()
+        self._slow.shutdown(cancel_futures=True)
+        self._clients.close()
+        if self.unix is not None:
+            Path(self.unix).unlink(missing_ok=True)
+        _log.info("no longer serving %s", self._broker.path, extra={"path": self._broker.path})
+        if self._close_broker:
+            self._broker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def reload(self) -> None:
+        """Reads the TLS files again for new connections, and the accounts for new requests.
+
+        Raises InvalidOptionError if a file is invalid; then nothing changes.
+        """
+        secrets = _secrets(self._config)
+        self._native.set_secrets(secrets)
+        self._secrets_at = secrets.version
+        _log.info("read the server's files again", extra={"path": self._broker.path})
+
+    def _reload_if_changed(self) -> None:
+        """Reads the accounts again if the file changed. An invalid file is logged once and changes nothing."""
+        version = accounts_version(self._config.accounts)
+        if version == self._secrets_at:
+            return
+        try:
+            # Without the TLS files: an invalid one of them must not keep a removed account valid.
+            accounts, version = read_accounts(self._config.accounts)
+            self._native.set_secrets(Secrets(None, accounts, version))
+            _log.info("read the accounts again", extra={"path": self._broker.path})
+        except TxStoreError as error:
+            _log.error("the accounts were not changed: %s", error, extra={"path": self._broker.path})
+        finally:
+            self._secrets_at = version
+
+    # Calls for the modules that handle requests
+
+    def send(self, connection: int, code: int, fields: dict[str, str], body: bytes | None = None) -> bool:
+        """Sends a one-way request to a client; returns False if it cannot be sent."""
+        return self._native.send(connection, code, fields, body)
+
+    def ask(self, connection: int, code: int, fields: dict[str, str], body: bytes | None = None) -> int | None:
+        """Sends a request to a client; returns its number, or None if it cannot be sent."""
+        return self._native.ask(connection, code, fields, body)
+
+    def answer(self, request: Request, reply: Reply) -> None:
+        """Answers a request of a client."""
+        self._native.answer(request, reply.code, reply.remark, reply.fields, reply.body)
+
+    def may_send(self, account: str | None, topic: str) -> bool:
+        """Returns whether an account may publish to a topic."""
+        return self._native.may_send(account, topic)
+
+    def send_check(self, connection: int, account: str | None, half_queue_offset: int) -> bool:
+        """Sends a check to a client; returns False if it cannot be sent or may not be seen there."""
+        name = self._broker.config.broker_name
+        return self._native.send_check(connection, account, self._broker.store, half_queue_offset, name)
+
+    def forget_producer(self, connection: int, group: str) -> None:
+        """Tells the engine that a producer group has left a connection."""
+        self._native.forget_producer(connection, group)
+
+    def set_subscriptions(self, group: str, wanted: list[tuple[str, list[str] | None, int]]) -> None:
+        """Tells the engine what a group reads: (topic, tags or None for all, version)."""
+        self._native.set_subscriptions(group, wanted)
+
+    def forget_topics(self, topics: Sequence[str]) -> None:
+        """Removes topics from the engine's table. It sends `UnknownTopic` again when they are next used."""
+        for topic in topics:
+            self._native.forget_topic(topic)
+
+    # Internal
+
+    def _table(self) -> tuple[dict[int, Handler], dict[int, Handler]]:
+        """Returns the handlers by request code: the fast ones, and those that may take long."""
+        routes, clients, locks, admin_relay = self._routes, self._clients, self._locks, self._admin_relay
+        offsets, retries, queries = Offsets(self._broker, clients), Retries(self._broker), Queries(self._broker)
+        topics = self._topics
+        at_once: dict[int, Handler] = {
+            RequestCode.QUERY_CONSUMER_OFFSET: offsets.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search,
+            RequestCode.GET_MAX_OFFSET: offsets.maximum,
+            RequestCode.GET_MIN_OFFSET: offsets.minimum,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: offsets.earliest,
+            RequestCode.HEART_BEAT: clients.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: clients.unregister,
+            RequestCode.CONSUMER_SEND_MSG_BACK: retries.send_back,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: clients.consumer_ids,
+            RequestCode.LOCK_BATCH_MQ: locks.lock,
+            RequestCode.UNLOCK_BATCH_MQ: locks.unlock,
+            RequestCode.CHECK_CLIENT_CONFIG: clients.check_config,
+            RequestCode.GET_KV_CONFIG: routes.key_value,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: routes.route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: routes.cluster,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: clients.consumer_connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: clients.producer_connections,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: admin_relay.status,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: admin_relay.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: admin_relay.consume_directly,
+        }
+        slow: dict[int, Handler] = {
+            RequestCode.QUERY_MESSAGE: queries.by_key,
+            RequestCode.UPDATE_AND_CREATE_TOPIC: topics.update,
+            RequestCode.GET_ALL_TOPIC_CONFIG: topics.all,
+            RequestCode.UPDATE_BROKER_CONFIG: topics.update_properties,
+            RequestCode.GET_BROKER_CONFIG: topics.properties,
+            RequestCode.GET_BROKER_RUNTIME_INFO: topics.runtime,
+            RequestCode.VIEW_MESSAGE_BY_ID: queries.by_offset,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: topics.update_group,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: topics.all_groups,
+            RequestCode.GET_TOPIC_STATS_INFO: topics.status,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics.names,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: topics.delete_group,
+            RequestCode.GET_CONSUME_STATS: topics.progress,
+            RequestCode.DELETE_TOPIC_IN_BROKER: topics.delete,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: topics.delete_route,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: offsets.reset,
+            RequestCode.GET_TOPICS_BY_CLUSTER: topics.names,  # There is one cluster.
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: topics.groups_of,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: topics.system_names,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: retries.resume,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: topics.topics_of,
+            RequestCode.GET_TOPIC_CONFIG: topics.config,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: topics.group,
+        }
+        return at_once, slow
+
+    def _producer(self, asked: NewProducer) -> None:
+        self._native.answer_producer(asked, self._clients.producer(asked, asked.group).number)
+
+    def _run(self) -> None:
+        tick = self._monotonic() + _TICK_SECONDS
+        while not self._stopped.is_set():
+            self._turns += 1
+            event = self._native.next_event(_POLL_MS)
+            if event is not None:
+                self._dispatch(event)
+            self._admin_relay.expire()
+            if self._monotonic() >= tick:
+                tick = self._monotonic() + _TICK_SECONDS
+                self._clients.expire()
+                self._locks.expire()
+                self._reload_if_changed()
+
+    def _dispatch(self, event: Event) -> None:
+        match event:
+            case RemotingRequest():
+                self._decide(event)
+            case UnknownTopic():
+                self._answer(event, self._topics.known)
+            case NewProducer():
+                self._answer(event, self._producer)
+            case ClientAnswer():
+                self._admin_relay.answered(event)
+            case ConnectionClosed():
+                self._clients.closed(event.connection)
+                self._admin_relay.closed(event.connection)
+            case ConnectionRefused():
+                fields = {"client": event.address, "reason": event.reason}
+                _log.warning("a connection was closed: %s", event.reason, extra=fields)
+            case RequestDenied():
+                why = f"request {event.code}: {event.reason}"
+                _log.warning("denied: %s", why, extra={"client": event.address, "reason": why})
+            case _:
+                assert_never(event)
+
+    def _decide(self, request: RemotingRequest) -> None:
+        if request.code not in self._slow_handlers:
+            self._answer(request, lambda asked: self._handlers[asked.code](asked))
+        elif self._may_wait(request.connection):
+            self._slow.submit(self._answer_slowly, request)
+        else:
+            remark = "too many slow requests are waiting; try again later"
+            self._native.answer(request, ResponseCode.SYSTEM_BUSY, remark)
+
+    def _may_wait(self, connection: int) -> bool:
+        """Counts one more waiting slow request. Returns False if this connection or the server has too many."""
+        with self._lock:
+            full = self._slow_waiting.total() >= _SLOW_MAX or self._slow_waiting[connection] >= _SLOW_SHARE
+            if not full:
+                self._slow_waiting[connection] += 1
+        return not full
+
+    def _answer_slowly(self, request: RemotingRequest) -> None:
+        try:
+            self._answer(request, self._slow_handlers[request.code])
+        finally:
+            with self._lock:
+                self._slow_waiting -= Counter([request.connection])
+
+    def _answer(self, event: Asked, handler: Callable[[Asked], Reply | None]) -> None:
+        reply: Reply | None
+        try:
+            reply = handler(event)
+        except Refused as refused:
+            reply = Reply(refused.code, str(refused))
+        except TxStoreError as error:
+            reply = Reply(Refused.because(error).code, str(error))
+        except Exception as error:
+            _log.exception("%r could not be answered", event, extra={"client": event.address})
+            reply = Reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        if reply is not None:
+            self._native.answer(event, reply.code, reply.remark, reply.fields, reply.body)
+
+
+def serve(
+    store: str | os.PathLike[str] | EmbeddedBroker,
+    *,
+    config: ServerConfig | None = None,
+    broker_config: BrokerConfig | None = None,
+    **options: Unpack[ServeOptions],
+) -> Server:
+    """Serves a store, or an open broker, to clients of any language.
+
+    `options` are fields of `ServerConfig` or `BrokerConfig`. A store that is opened here is closed with the server.
+    Raises what `txstore.open` raises, StoreIOError for an address that is in use or not available, InvalidOptionError.
+    """
+    names = {field.name for field in dataclasses.fields(ServerConfig)}
+    given: dict[str, Any] = dict(options)
+    mine = {name: given.pop(name) for name in list(given) if name in names}
+    settings = dataclasses.replace(config if config is not None else ServerConfig(), **mine)
+    if isinstance(store, EmbeddedBroker):
+        if given or broker_config is not None:
+            raise InvalidOptionError(
+                f"an open broker cannot be given other settings, got {', '.join(given) or 'broker_config'}",
+                option="broker_config",
+            )
+        return Server(store, settings)
+    host, port = _host_and_port(settings.advertise or settings.listen or BROKER_ADDRESS)
+    # Offset message ids contain the address at which clients can query the message.
+    opening: dict[str, Any] = {"broker_host": host, "broker_port": port} | given
+    broker = open_store(store, config=broker_config, **opening)
+    try:
+        return Server(broker, settings, close_broker=True)
+    except BaseException:
+        broker.close()
+        raise
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    """Returns IP address and port. A host name becomes 127.0.0.1, since records store addresses only."""
+    host, _, port = address.rpartition(":")
+    try:
+        return str(ipaddress.ip_address(host.strip("[]"))), int(port)
+    except ValueError:
+        return "127.0.0.1", int(port) if port.isascii() and port.isdigit() else 0
+
+
+def _listen(broker: EmbeddedBroker, config: ServerConfig, secrets: Secrets) -> RemotingServer:
+    wanted = [address for address in (config.listen, config.name_server) if address is not None]
+    if not wanted and config.unix is None:
+        raise InvalidOptionError("no address to listen at\nhint: pass listen or unix", option="listen")
+    if config.listen is not None and config.advertise is None and config.listen.startswith(("0.0.0.0:", "[::]:")):
+        raise InvalidOptionError(
+            f"listen {config.listen} accepts all addresses, so clients need one to connect to\n"
+            "hint: pass advertise='HOST:PORT', where they reach this machine",
+            option="advertise",
+        )
+    unix = None if config.unix is None else Path(config.unix)
+    if unix is not None:
+        _clear(unix)
+    limits = dataclasses.replace(config, connections_max=connections_within_limit(config.connections_max))
+    # The umask protects the socket's file before its mode is set. It applies to the whole process, but directories
+    # that the store creates meanwhile have this mode anyway.
+    before = os.umask(0o077) if unix is not None else None
+    try:
+        native = RemotingServer.start(
+            broker.store,
+            listen=wanted,
+            limits=limits,
+            unix=unix,
+            io_threads=config.io_threads,
+            secrets=secrets,
+        )
+    finally:
+        if before is not None:
+            os.umask(before)
+    if unix is not None:
+        unix.chmod(0o600)
+    return native
+
+
+def _secrets(config: ServerConfig) -> Secrets:
+    tls = TlsFiles.read(config.tls_cert, config.tls_key, config.tls_ca, config.tls, float(config.tls_handshake_timeout))
+    return Secrets(tls, *read_accounts(config.accounts))
+
+
+def _warn(config: ServerConfig, secrets: Secrets) -> None:
+    """Logs what other machines may do, for each address that is not on the loopback interface."""
+    for address in (config.listen, config.name_server):
+        if address is None or ipaddress.ip_address(address.rpartition(":")[0].strip("[]")).is_loopback:
+            continue
+        if secrets.accounts is None:
+            what, hint = "every client that reaches it may send and read", "use --accounts FILE"
+        elif secrets.tls is None:
+            what, hint = "others in the network can read and repeat requests", "use --tls-cert FILE and --tls-key FILE"
+        elif not secrets.tls.required:
+            what, hint = (
+                "plain connections are accepted, and others in the network can read and repeat them",
+                "use --tls enforcing",
+            )
+        else:
+            continue
+        _log.warning("listening at %s: %s\nhint: %s", address, what, hint, extra={"listen": address})
+
+
+def _clear(path: Path) -> None:
+    """Removes the socket of a killed server. Raises StoreIOError if a process listens there or it is not a socket."""
+    try:
+        kind = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(kind):
+        raise StoreIOError(f"{path} exists and is not a socket\nhint: use another file for the socket")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+        except OSError as error:
+            raise StoreIOError(f"{path} cannot be used: {error}\nhint: use another file for the socket") from error
+    raise StoreIOError(f"{path} is in use by another process\nhint: stop it, or use another file for the socket")

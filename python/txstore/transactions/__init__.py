@@ -1,0 +1,1 @@
+"""The transactions of a store: their checks, their ends, and their histories."""
