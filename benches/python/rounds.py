@@ -8,7 +8,7 @@ import time
 
 import txstore
 from benches.python.loads import GROUP
-from txstore.transactions.check import Action, CheckRules, decide_alike
+from txstore.transactions.decision import Action, CheckRules, decide_alike
 
 __all__ = ["make_due", "round_seconds", "scan_seconds", "stop_own"]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txstore.transactions.check import Action, CheckRules, Decision, decide, decide_alike
+from txstore.transactions.decision import Action, CheckRules, Decision, decide, decide_alike
 
 RETAINED = 259_200_000
 RULES = CheckRules(

@@ -9,7 +9,7 @@ import pytest
 from tests.waiting import eventually
 from txstore.message import LocalTransactionState, utc
 from txstore.producer.registry import Producers
-from txstore.transactions.check import Answer, answer_of
+from txstore.transactions.answer import Answer, answer_of
 from txstore.transactions.pool import Pool, Result, TimeLimitError
 from txstore.transactions.transaction import CheckHistory, CheckRecord
 

@@ -61,8 +61,10 @@ from txstore.message import (
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
 from txstore.producer.local_transaction import error_text
 from txstore.producer.registry import Producers
-from txstore.transactions.check import Action, CheckRounds, CheckRules
+from txstore.transactions.decision import Action, CheckRules
+from txstore.transactions.plan import Planner
 from txstore.transactions.pool import Pool, Result
+from txstore.transactions.rounds import CheckRounds
 from txstore.transactions.transaction import CheckHistory, Outlook, PendingTransaction, Transactions, TransactionTrace
 
 __all__ = ["EmbeddedBroker", "open"]
@@ -189,7 +191,7 @@ class EmbeddedBroker(ConsumerGroups):
         time_limit = milliseconds(config.transaction_check_time_limit) / 1000
         pool = Pool(config.check_threads, time_limit, monotonic)
         self._rounds = CheckRounds(store, self._producers, pool, CheckRules.of(config), self._history, time_ms)
-        outlook = None if store.read_only else _outlook_of(self._rounds)
+        outlook = None if store.read_only else _outlook_of(self._rounds.planner)
         self._transactions = Transactions(store, self._history, outlook, self._owner_name)
         self._delays = Delays(store, monotonic)
         self._retention = Retention(store, RetentionRules.of(config), time_ms)
@@ -671,11 +673,11 @@ def _cleaned(result: Result) -> None:
         _log.warning("a database could not be cleaned: %s", reason, extra={"reason": reason})
 
 
-def _outlook_of(rounds: CheckRounds) -> Callable[[WaitingHalf], Outlook]:
+def _outlook_of(planner: Planner) -> Callable[[WaitingHalf], Outlook]:
     """Returns a call that tells what a round would decide now."""
 
     def outlook(waiting: WaitingHalf) -> Outlook:
-        decision, _, _ = rounds.plan(waiting)
+        decision = planner.plan(waiting).decision
         return Outlook(decision.look_again_in_ms if decision.action is Action.WAIT else 0, decision.why)
 
     return outlook

@@ -21,7 +21,7 @@ from txstore.interface import ProducerMember
 from txstore.listener import Checker
 from txstore.message import HalfMessage, LocalTransactionState
 from txstore.remoting.codes import RequestCode, ResponseCode, refusal
-from txstore.transactions.check import answer_of
+from txstore.transactions.answer import answer_of
 from txstore.transactions.pool import Pool, Result
 
 __all__ = ["Checks"]

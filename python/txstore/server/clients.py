@@ -28,7 +28,7 @@ from txstore.server.request import (
     must_be_short,
     text,
 )
-from txstore.transactions.check import Answer
+from txstore.transactions.answer import Answer
 
 __all__ = ["Clients", "GroupLimits", "Line", "RemoteProducer"]
 

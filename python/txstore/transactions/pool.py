@@ -4,7 +4,7 @@ In:     calls, each with its owner and a key.
 Out:    what each call returned or raised, or that it ran too long.
 Always: a slow or hanging owner delays no other. No call is killed: a call that ran too long keeps its thread, which is
         replaced, and its late result is ignored.
-Not here: what is called and what its result means (`check`, `broker`).
+Not here: what is called and what its result means (`check`, `answer`).
 """
 
 import logging

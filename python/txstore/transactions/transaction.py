@@ -3,7 +3,7 @@
 In:     a transaction's id, or what `prepare` returned.
 Out:    an end, or a description that explains itself.
 Always: facts come from the log, except checks, which come from memory. Ending twice the same way succeeds.
-Not here: the rule by which the log decides (the engine's `half/outcome`), when a check is due (`check`).
+Not here: the rule by which the log decides (the engine's `half/outcome`), when a check is due (`decision`).
 """
 
 import enum
