@@ -75,7 +75,9 @@ from txstore.message import (
     TransactionState,
 )
 from txstore.producer import Producer, Transaction, TransactionProducer
-from txstore.transactions.transaction import CheckRecord, EventKind, PendingTransaction, TraceEvent, TransactionTrace
+from txstore.transactions.history import CheckRecord
+from txstore.transactions.pending import PendingTransaction
+from txstore.transactions.trace import EventKind, TraceEvent, TransactionTrace
 
 if TYPE_CHECKING:
     from txstore.client.broker import RemoteBroker

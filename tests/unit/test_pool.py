@@ -10,8 +10,8 @@ from tests.waiting import eventually
 from txstore.message import LocalTransactionState, utc
 from txstore.producer.registry import Producers
 from txstore.transactions.answer import Answer, answer_of
+from txstore.transactions.history import CheckHistory, CheckRecord
 from txstore.transactions.pool import Pool, Result, TimeLimitError
-from txstore.transactions.transaction import CheckHistory, CheckRecord
 
 COMMIT, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN
 SOON = 5.0

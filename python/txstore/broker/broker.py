@@ -62,10 +62,13 @@ from txstore.producer import LocalDatabase, Producer, TransactionProducer
 from txstore.producer.local_transaction import error_text
 from txstore.producer.registry import Producers
 from txstore.transactions.decision import Action, CheckRules
+from txstore.transactions.history import CheckHistory
+from txstore.transactions.pending import PendingTransaction
 from txstore.transactions.plan import Planner
 from txstore.transactions.pool import Pool, Result
 from txstore.transactions.rounds import CheckRounds
-from txstore.transactions.transaction import CheckHistory, Outlook, PendingTransaction, Transactions, TransactionTrace
+from txstore.transactions.trace import TransactionTrace
+from txstore.transactions.transactions import Outlook, Transactions
 
 __all__ = ["EmbeddedBroker", "open"]
 

@@ -14,9 +14,9 @@ from txstore.errors import TxStoreError
 from txstore.message import HalfMessage, LocalTransactionState, utc
 from txstore.producer.registry import Producers
 from txstore.transactions.answer import Answer, answer_of
+from txstore.transactions.history import CheckHistory, CheckRecord
 from txstore.transactions.plan import Candidate, DueHalf
 from txstore.transactions.pool import Pool, Result
-from txstore.transactions.transaction import CheckHistory, CheckRecord
 
 __all__ = ["CheckStore", "Checks", "fields_of"]
 

@@ -16,9 +16,9 @@ from txstore.errors import AlreadyEndedError, StoreClosedError, TransactionNotFo
 from txstore.producer.registry import Producers
 from txstore.transactions.check import Checks, CheckStore, fields_of
 from txstore.transactions.decision import Action, CheckRules, Decision
+from txstore.transactions.history import CheckHistory
 from txstore.transactions.plan import DueHalf, HalfStore, Planner
 from txstore.transactions.pool import QUEUED_MAX, Pool
-from txstore.transactions.transaction import CheckHistory
 
 __all__ = ["CheckRounds", "RoundStore"]
 
