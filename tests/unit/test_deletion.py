@@ -20,7 +20,7 @@ from txstore import (
     MessageNotFoundError,
     ReadOnlyError,
 )
-from txstore.cli.verify import verify
+from txstore.inspection.verify import verify
 
 
 def fill(broker: EmbeddedBroker, topic: str, count: int = 5) -> None:

@@ -28,7 +28,7 @@ RUST_ROOMS = (
 ).split()
 PYTHON_ROOMS = (
     "errors config message listener interface _native arrow consumer producer transactions broker remoting client "
-    "server aio testing database spark cli"
+    "server aio testing database spark inspection cli"
 ).split()
 # What half and op messages are is needed wherever records are looked at; those parts of `half` hold no state.
 RUST_SEEN_FROM_RECORD_ON = {"storage", "half"}

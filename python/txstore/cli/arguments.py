@@ -29,7 +29,7 @@ def _known(
     """Completes with names from the store at PATH; with nothing if it cannot be read."""
 
     def complete(ctx: typer.Context, args: list[str], incomplete: str) -> list[str | tuple[str, str]]:
-        from txstore.cli.opening import reading_broker
+        from txstore.inspection.opening import reading_broker
 
         path = ctx.params.get("path")
         if not isinstance(path, str):

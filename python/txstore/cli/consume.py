@@ -17,9 +17,9 @@ import typer
 
 from txstore import ConsumeFromWhere, Consumer, EmbeddedBroker, StoredMessage
 from txstore.cli.arguments import AsJson, StorePath, Tags, TopicName, moment, noun
-from txstore.cli.opening import writing_broker
 from txstore.cli.records import print_message
 from txstore.cli.send import must_be_topic
+from txstore.inspection.opening import writing_broker
 
 __all__ = ["app"]
 

@@ -14,10 +14,11 @@ import typer
 
 from txstore import DeadLetter, errors
 from txstore.cli.arguments import AsJson, GroupName, Limit, StorePath, noun
-from txstore.cli.opening import reading_broker, writing_broker
 from txstore.cli.output import print_json, print_table
 from txstore.cli.progress import Progress
-from txstore.cli.records import body_facts, text_of
+from txstore.cli.records import text_of
+from txstore.inspection.opening import reading_broker, writing_broker
+from txstore.inspection.records import body_facts
 
 __all__ = ["app"]
 

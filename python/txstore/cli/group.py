@@ -18,8 +18,8 @@ from txstore import ConsumeFromWhere, QueueLag, errors
 from txstore.cli.agreement import Yes, agreed, is_asked
 from txstore.cli.arguments import AsJson, GroupName, StorePath, TopicName, moment, noun
 from txstore.cli.exit_codes import EXIT_FINDING, EXIT_OK
-from txstore.cli.opening import reading_broker, writing_broker
 from txstore.cli.output import print_facts, print_json, print_table
+from txstore.inspection.opening import reading_broker, writing_broker
 
 __all__ = ["app"]
 

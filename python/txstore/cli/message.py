@@ -15,9 +15,10 @@ import typer
 
 from txstore import StoredMessage
 from txstore.cli.arguments import AsJson, Limit, StorePath, TopicName, moment, noun
-from txstore.cli.opening import reading_broker
 from txstore.cli.output import print_facts, print_json, print_table, utc
-from txstore.cli.records import message_facts, print_message, text_of
+from txstore.cli.records import print_message, text_of
+from txstore.inspection.opening import reading_broker
+from txstore.inspection.records import message_facts
 
 __all__ = ["app"]
 

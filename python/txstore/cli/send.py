@@ -17,8 +17,8 @@ import typer
 
 from txstore import Message, SentMessage, errors
 from txstore.cli.arguments import AsJson, StorePath, TopicName, noun
-from txstore.cli.opening import writing_broker
 from txstore.cli.output import print_json
+from txstore.inspection.opening import writing_broker
 
 __all__ = ["app", "must_be_topic"]
 

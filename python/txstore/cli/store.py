@@ -3,7 +3,7 @@
 In:     a path.
 Out:    text or JSON lines, an exit code.
 Always: only `create`, `repair` and `heal` write.
-Not here: how records are verified (`verify`, `deep`) and files repaired (`repair`), single transactions (`tx`).
+Not here: how records are verified and files repaired (`txstore.inspection`), single transactions (`tx`).
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import typer
 import txstore
 from txstore import errors
 from txstore._native import OpenReport
-from txstore.cli import verify
 from txstore.cli.agreement import Yes, agreed
 from txstore.cli.arguments import AsJson, StorePath, noun
-from txstore.cli.deep import Depth, look
 from txstore.cli.exit_codes import EXIT_DAMAGED, EXIT_FINDING, EXIT_OK
-from txstore.cli.opening import reading, writing
 from txstore.cli.output import age, paint, print_facts, print_json, print_table, size
-from txstore.cli.records import record_facts, scan
-from txstore.cli.repair import repair
+from txstore.cli.progress import Progress
+from txstore.inspection import verify
+from txstore.inspection.deep import Depth, look
+from txstore.inspection.opening import reading, writing
+from txstore.inspection.records import record_facts, scan
+from txstore.inspection.repair import repair
 
 __all__ = ["app"]
 
@@ -102,11 +103,11 @@ def check(
     """Read everything and compare records, queues and transactions."""
     plan: list[str] = []
     if deep:
-        depth = look(path)
+        depth = look(path, Progress)
         found, plan, facts = depth.findings, depth.plan, depth.as_facts()
     else:
         with reading(path) as store:
-            found = verify.verify(store)
+            found = verify.verify(store, Progress)
         facts = found.as_facts()
     if as_json:
         print_json(facts)
@@ -141,7 +142,7 @@ def repair_store(
     as_json: AsJson = False,
 ) -> int:
     """Repair a damaged store; keep copies of what is changed."""
-    depth = look(path)
+    depth = look(path, Progress)
     found = depth.findings
     if not depth.plan:
         print_json({"repaired": False}) if as_json else print(f"there is nothing to repair in {path}")

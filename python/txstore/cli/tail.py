@@ -16,8 +16,8 @@ import typer
 
 from txstore import EmbeddedBroker, MessageQueue, StoredMessage
 from txstore.cli.arguments import AsJson, StorePath, Tags, TopicName, noun
-from txstore.cli.opening import reading_broker
 from txstore.cli.records import print_message
+from txstore.inspection.opening import reading_broker
 from txstore.listener import parse_tags
 
 __all__ = ["app"]

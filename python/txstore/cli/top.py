@@ -24,8 +24,8 @@ import typer
 from txstore import EmbeddedBroker, errors
 from txstore._native import is_system_topic
 from txstore.cli.arguments import AsJson, StorePath, noun
-from txstore.cli.opening import reading_broker
 from txstore.cli.output import age, is_coloured, print_json, size
+from txstore.inspection.opening import reading_broker
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

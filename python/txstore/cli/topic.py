@@ -17,8 +17,8 @@ from txstore._native import is_system_topic
 from txstore.cli.agreement import Yes, agreed
 from txstore.cli.arguments import AsJson, StorePath, TopicName, noun
 from txstore.cli.exit_codes import EXIT_FINDING, EXIT_OK
-from txstore.cli.opening import reading_broker, writing_broker
 from txstore.cli.output import print_facts, print_json, print_table
+from txstore.inspection.opening import reading_broker, writing_broker
 
 __all__ = ["app"]
 

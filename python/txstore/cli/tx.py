@@ -15,8 +15,8 @@ import typer
 from txstore import TransactionState, errors
 from txstore._native import EndResult, Store, TransactionRow, WaitingHalf
 from txstore.cli.arguments import AsJson, StorePath, noun
-from txstore.cli.opening import reading, writing
 from txstore.cli.output import age, paint_state, print_facts, print_json, print_table, utc
+from txstore.inspection.opening import reading, writing
 
 __all__ = ["app"]
 

@@ -3,7 +3,7 @@
 In:     a path, and what `deep` found there.
 Out:    what was done.
 Always: works offline, under the store's lock. Makes copies first. The log's records keep their physical offsets.
-Not here: asking for confirmation (`store`), the bytes (the engine's `repair`).
+Not here: asking for confirmation (the command line), the bytes (the engine's `repair`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 from txstore import errors
 from txstore._native import HALF_TOPIC, OP_TOPIC, mend_store
-from txstore.cli.deep import Depth
-from txstore.cli.opening import writing_broker
+from txstore.inspection.deep import Depth
+from txstore.inspection.opening import writing_broker
 
 __all__ = ["repair"]
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from txstore import errors
 from txstore._native import HALF_TOPIC, TRANSACTION_GROUP, Store, StoredMessage, TransactionRow
-from txstore.cli.progress import Progress
-from txstore.cli.records import scan
+from txstore.inspection.progress import Progress, unwatched
+from txstore.inspection.records import scan
 
 __all__ = ["Findings", "verify"]
 
@@ -55,23 +55,23 @@ class Findings:
             self.differences.append(text)
 
 
-def verify(store: Store) -> Findings:
+def verify(store: Store, progress: Progress = unwatched) -> Findings:
     """Reads everything."""
     found = Findings()
-    expected = _verify_records(store, found)
-    _verify_queues(store, expected, found)
+    expected = _verify_records(store, found, progress)
+    _verify_queues(store, expected, found, progress)
     if not found.damages:
         # Transactions come from the whole log; in a damaged one they would be guesses.
-        _verify_transactions(store, found)
+        _verify_transactions(store, found, progress)
     return found
 
 
-def _verify_records(store: Store, found: Findings) -> dict[Queue, tuple[int, array[int]]]:
+def _verify_records(store: Store, found: Findings, progress: Progress) -> dict[Queue, tuple[int, array[int]]]:
     """Verifies each record; returns what each queue should hold: first queue offset, physical offsets in order."""
     expected: dict[Queue, tuple[int, array[int]]] = {}
     stat = store.stat()
     try:
-        with Progress("reading the log", stat.max_physical_offset - stat.min_physical_offset) as bar:
+        with progress("reading the log", stat.max_physical_offset - stat.min_physical_offset) as steps:
             for batch, following in scan(store):
                 for message in batch:
                     found.counts["records"] += 1
@@ -79,7 +79,7 @@ def _verify_records(store: Store, found: Findings) -> dict[Queue, tuple[int, arr
                     _verify_body(message, found)
                     if message.sys_flag & 0xC in (0, 0x8):
                         _expect(message, expected, found)
-                bar.to(following - stat.min_physical_offset)
+                steps.to(following - stat.min_physical_offset)
     except (errors.StoreCorruptError, errors.MissingFileError) as error:
         found.damages.append(_first_line(error))
         found.log_was_read = False
@@ -120,17 +120,19 @@ def _expect(message: StoredMessage, expected: dict[Queue, tuple[int, array[int]]
     offsets.append(message.physical_offset)
 
 
-def _verify_queues(store: Store, expected: dict[Queue, tuple[int, array[int]]], found: Findings) -> None:
+def _verify_queues(
+    store: Store, expected: dict[Queue, tuple[int, array[int]]], found: Findings, progress: Progress
+) -> None:
     ranges = {(topic, queue_id): (first, end) for topic, queue_id, first, end in store.queues()}
     total = sum(end - first for first, end in ranges.values())
-    with Progress("reading the queues", total) as bar:
+    with progress("reading the queues", total) as steps:
         for queue, (first, end) in ranges.items():
             found.counts["queues"] += 1
             begin, offsets = expected.pop(queue, (first, array("q")))
             if not found.damages and end != begin + len(offsets):
                 found.differs(f"{queue[0]}/{queue[1]}: ends at {end}, by the log at {begin + len(offsets)}")
             _verify_queue(store, queue, (first, end), (begin, offsets), found)
-            bar.to(found.counts["queue_entries"])
+            steps.to(found.counts["queue_entries"])
     for (topic, queue_id), (begin, offsets) in expected.items():
         first, end = store.queue_range(topic, queue_id)
         if first == end == begin + len(offsets):
@@ -175,28 +177,28 @@ def _is_explained(error: errors.TxStoreError, found: Findings) -> bool:
     return (str(error.file), error.offset) >= found.stopped_at
 
 
-def _verify_transactions(store: Store, found: Findings) -> None:
-    progress = store.consumer_offset(HALF_TOPIC, TRANSACTION_GROUP, 0) or 0
+def _verify_transactions(store: Store, found: Findings, progress: Progress) -> None:
+    checked_to = store.consumer_offset(HALF_TOPIC, TRANSACTION_GROUP, 0) or 0
     rows = store.transactions()
-    with Progress("comparing transactions", len(rows)) as bar:
+    with progress("comparing transactions", len(rows)) as steps:
         for number, row in enumerate(rows):
-            bar.to(number)
+            steps.to(number)
             found.counts[f"transactions_{row.state}"] += 1
-            _verify_transaction(store, row, progress, found)
+            _verify_transaction(store, row, checked_to, found)
     pending = store.stat().pending_transactions
     if pending != found.counts["transactions_pending"]:
         found.differs(f"the table has {pending} pending transactions, the log {found.counts['transactions_pending']}")
 
 
-def _verify_transaction(store: Store, row: TransactionRow, progress: int, found: Findings) -> None:
+def _verify_transaction(store: Store, row: TransactionRow, checked_to: int, found: Findings) -> None:
     name = row.transaction_id or f"with its records at {[offset for _, offset in row.halves] or row.finals}"
     if len(row.finals) > 1:
         found.counts["transactions_committed_twice"] += 1
         found.notes.append(f"transaction {name}: committed {len(row.finals)} times, at {row.finals} (a broker does so)")
     if row.finals and row.discards:
         found.notes.append(f"transaction {name}: committed, and discarded as well (a broker does so)")
-    if row.state == "pending" and row.halves and row.halves[-1][0] < progress:
-        found.differs(f"transaction {name}: is pending, but a broker's checks have passed it (progress {progress})")
+    if row.state == "pending" and row.halves and row.halves[-1][0] < checked_to:
+        found.differs(f"transaction {name}: is pending, but a broker's checks have passed it (progress {checked_to})")
     halves = {physical_offset for _, physical_offset in row.halves}
     for final in map(store.read_at, row.finals):
         if final.prepared_transaction_offset in halves:

@@ -1,9 +1,9 @@
-"""Opens a store for one command and closes it afterwards.
+"""Opens a store for one look or one change, and closes it afterwards.
 
 In:     a path.
 Out:    the engine's store, or a broker.
-Always: creates no store and, for reading, writes nothing. No command does a service's housekeeping: a command that ends
-        a transaction or sends a message must not check, discard or delete others by other settings than the service's.
+Always: creates no store and, for reading, writes nothing. No tool does a service's housekeeping: one that ends a
+        transaction or sends a message must not check, discard or delete others by other settings than the service's.
 Not here: what is done with the store.
 """
 

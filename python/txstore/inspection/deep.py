@@ -14,10 +14,10 @@ from typing import Any
 
 from txstore import errors
 from txstore._native import Examiner
-from txstore.cli import verify
-from txstore.cli.opening import demand, reading
-from txstore.cli.progress import Progress
-from txstore.cli.verify import Findings
+from txstore.inspection import verify
+from txstore.inspection.opening import demand, reading
+from txstore.inspection.progress import Progress, unwatched
+from txstore.inspection.verify import Findings
 
 __all__ = ["Depth", "look"]
 
@@ -46,19 +46,19 @@ class Depth:
         return {**self.findings.as_facts(), "files": {name: self.facts[name] for name in names}, "repair": self.plan}
 
 
-def look(path: str) -> Depth:
+def look(path: str, progress: Progress = unwatched) -> Depth:
     """Reads everything. Raises ForeignStoreError, and the system's errors."""
     demand(path)
     examiner = Examiner(path)
-    with Progress("checking the files", examiner.files) as bar:
+    with progress("checking the files", examiner.files) as steps:
         number = 0
         while examiner.step():
             number += 1
-            bar.to(number)
+            steps.to(number)
     depth = Depth(Findings(), json.loads(examiner.facts()))
     _report_files(depth)
     if not depth.findings.damages:
-        _compare(path, depth)
+        _compare(path, depth, progress)
     return depth
 
 
@@ -88,12 +88,12 @@ def _report_files(depth: Depth) -> None:
         depth.plan.append("queues, index, checkpoint, snapshot: set aside and rebuilt from the log")
 
 
-def _compare(path: str, depth: Depth) -> None:
+def _compare(path: str, depth: Depth, progress: Progress) -> None:
     """Checks the derived files of a store whose log is whole."""
     found = depth.findings
     try:
         with reading(path) as store:
-            compared = verify.verify(store)
+            compared = verify.verify(store, progress)
             entries, texts = store.check_index()
             warnings = store.open_report.warnings
     except (errors.StoreCorruptError, errors.MissingFileError, errors.ForeignStoreError) as error:
