@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import txstore
 from tests.golden.unpack import Golden, file_hashes, unpack
 from tests.unit.conftest import Run, facts
 from txstore import errors
@@ -109,8 +110,19 @@ def test_transactions_listed_and_explained(run: Run, crashed: Golden) -> None:
     assert "committed 2 times" in out
     most = max(pending, key=lambda row: int(row["checks"]))["transaction_id"]
     told = facts(run, "tx", "explain", crashed.store, most)
-    assert [event["what"] for event in told["history"]][:2] == ["half", "half, put back for check 1"]
+    assert [event["kind"] for event in told["history"]][:2] == ["prepared", "put back"]
+    assert "put back by a broker for check 1 " in told["history"][1]["what"]
     assert told["waiting"]["transaction_id"] == most
+
+
+def test_the_command_and_the_api_explain_a_transaction_in_the_same_words(run: Run, crashed: Golden) -> None:
+    rows = facts(run, "tx", "list", "--all", crashed.store)
+    one_of_each = {row["state"]: row["transaction_id"] for row in rows if row["state"] != "pending"}
+    with txstore.open(crashed.store, read_only=True) as broker:
+        for state, transaction_id in one_of_each.items():
+            code, out, _ = run("tx", "explain", crashed.store, transaction_id)
+            first, _, rest = broker.transaction(transaction_id).explain().partition("\n")
+            assert (code, out) == (0, f"{first.removesuffix(state)}{state.replace('_', ' ')}\n{rest}\n")
 
 
 def test_transactions_ended_by_hand(run: Run, copy: Path) -> None:

@@ -3,36 +3,26 @@
 In:     a transaction's id.
 Out:    text or JSON, an exit code.
 Always: an id means the newest transaction with that id. A transaction that ended in another way is an error.
-Not here: the rule that tells an outcome (the engine's, docs/transactions.md).
+Not here: the explanation of a transaction (`txstore.TransactionTrace`).
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from txstore import TransactionState, errors
+from txstore import TraceEvent, TransactionState, errors
 from txstore._native import EndResult, Store, TransactionRow, WaitingHalf
 from txstore.cli.arguments import AsJson, StorePath, noun
-from txstore.cli.output import age, paint_state, print_facts, print_json, print_table, utc
-from txstore.inspection.opening import reading, writing
+from txstore.cli.output import age, paint_state, print_facts, print_json, print_table, printable, utc
+from txstore.inspection.opening import reading, reading_broker, writing
 
 __all__ = ["app"]
 
 _BATCH = 1000
-_WHY = {
-    "pending": "No committed message, discarded copy or op message names it: it waits for its end.",
-    "committed": "A message in its real topic names its half: that record is the decision.",
-    "rolled_back": "An op message names its half, and no committed message or discarded copy does.",
-    "discarded": "TRANS_CHECK_MAX_TIME_TOPIC has a copy of it, and no committed message names its half.",
-    "finished_unknown": "A broker has passed it, and the log does not tell how it ended.",
-}
-_NEXT = {
-    "pending": "Its producer group will be asked; or end it with `txstore tx commit` or `txstore tx rollback`.",
-    "discarded": "`txstore tx resume` stores its half again, as a new transaction.",
-}
-
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 app: typer.Typer = noun("Transactions: list, show, explain, commit, rollback, discard, resume.")
 TransactionId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The transaction's id.")]
@@ -146,54 +136,41 @@ def show(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False
     print_facts({**kept, **times, **offsets, "ops": sorted(set(row.ops))})
 
 
-def history(store: Store, row: TransactionRow) -> list[dict[str, Any]]:
-    """Returns every record of a transaction, in the log's order."""
-    kinds = {physical_offset: "half" for _, physical_offset in row.halves}
-    kinds |= dict.fromkeys(row.finals, "committed") | dict.fromkeys(row.discards, "discarded")
-    kinds |= dict.fromkeys(row.ops, "op")
-    events: list[dict[str, Any]] = []
-    for physical_offset, kind in sorted(kinds.items()):
-        message = store.read_at(physical_offset)
-        times = int(message.properties.get("TRANSACTION_CHECK_TIMES", "0")) if kind == "half" else 0
-        events.append(
-            {
-                "physical_offset": physical_offset,
-                "time": utc(message.store_timestamp_ms),
-                "what": f"half, put back for check {times}" if times else kind,
-                "topic": message.topic,
-                "queue_id": message.queue_id,
-                "queue_offset": message.queue_offset,
-            }
-        )
-    return events
-
-
 @app.command()
 def explain(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
     """Explain one transaction: its state and history."""
-    with reading(path) as store:
-        row = store.transaction(transaction_id)
-        events = history(store, row)
-        waiting = next((facts for facts in _waiting(store) if facts["transaction_id"] == transaction_id), None)
-    why = _WHY[row.state]
-    if len(row.finals) > 1:
-        why += f" It was committed {len(row.finals)} times: a broker accepted both a late end and a check's answer."
+    with reading_broker(path) as broker:
+        trace = broker.transaction(transaction_id)
+        row = broker.store.transaction(transaction_id)
+        waiting = None if trace.pending is None else _waiting_of(broker.store, row)
     if as_json:
-        print_json({**row_facts(row), "history": events, "why": why, "waiting": waiting, "next": _NEXT.get(row.state)})
+        events = [event_facts(event) for event in trace.events]
+        print_json({**row_facts(row), "history": events, "why": trace.why, "waiting": waiting, "next": trace.next_step})
         return
-    state = paint_state(row.state)
-    print(f"{row.transaction_id} of {row.producer_group}, for {row.topic}: {state}")
-    print(why)
-    if waiting is not None:
-        next_look = age(max(0, waiting["look_again_in_ms"]))
-        print(
-            f"Stored {age(waiting['stored_age_ms'])} ago, checked {waiting['checks']} times, next look in {next_look}."
-        )
-    if row.state in _NEXT:
-        print(_NEXT[row.state])
-    print()
-    names = ["time", "what", "topic", "queue_id", "queue_offset", "physical_offset"]
-    print_table(names, [[event[name] for name in names] for event in events])
+    first, *rest = trace.explain().split("\n")
+    print(printable(first.removesuffix(trace.state)) + paint_state(trace.state))
+    for line in rest:
+        print(printable(line))
+
+
+def _waiting_of(store: Store, row: TransactionRow) -> dict[str, Any] | None:
+    """Returns the facts of a pending transaction; None if it ended meanwhile."""
+    newest = row.halves[-1][0] if row.halves else 0
+    found = (half for half in store.halves_waiting(newest - 1, 1) if half.half_queue_offset == newest)
+    return next((waiting_facts(store, half) for half in found), None)
+
+
+def event_facts(event: TraceEvent) -> dict[str, Any]:
+    """Returns one event of a transaction's history."""
+    return {
+        "physical_offset": event.physical_offset,
+        "time": None if event.time is None else utc((event.time - _EPOCH) // timedelta(milliseconds=1)),
+        "kind": event.kind,
+        "what": event.text,
+        "topic": event.topic,
+        "queue_id": event.queue_id,
+        "queue_offset": event.queue_offset,
+    }
 
 
 @app.command()

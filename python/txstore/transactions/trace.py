@@ -22,7 +22,9 @@ __all__ = ["EventKind", "TraceEvent", "TransactionTrace", "trace"]
 _NEXT: dict[TransactionState, str] = {
     TransactionState.COMMITTED: "It is final: consumers see the message.",
     TransactionState.ROLLED_BACK: "It is final: no consumer sees the message.",
-    TransactionState.DISCARDED: "It is parked in TRANS_CHECK_MAX_TIME_TOPIC; broker.resume(id) makes it pending again.",
+    TransactionState.DISCARDED: (
+        "It is parked in TRANS_CHECK_MAX_TIME_TOPIC; broker.resume(id) or `txstore tx resume` makes it pending again."
+    ),
     TransactionState.FINISHED_UNKNOWN: "It is final: a broker ended it and left no trace of how.",
 }
 _CAUSE: dict[TransactionState, str] = {
@@ -57,10 +59,15 @@ class TraceEvent:
     text: str
     physical_offset: int | None = None
     queue_offset: int | None = None
+    topic: str | None = None
+    """The topic of the event's record, and its queue; None for a check, and if retention removed the record."""
+    queue_id: int | None = None
 
     def __str__(self) -> str:
         time = self.time.isoformat(timespec="milliseconds") if self.time is not None else "(removed by retention)"
-        return f"{time}  {self.text}"
+        where = "" if self.topic is None else f", {self.topic}/{self.queue_id}@{self.queue_offset}"
+        at = "" if self.physical_offset is None else f", at {self.physical_offset}"
+        return f"{time}  {self.text}{where}{at}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +96,28 @@ class TransactionTrace:
         """Returns the state, its reason, the next step and the history as text."""
         lines = [
             f"transaction {self.transaction_id} of group {self.producer_group} for topic {self.topic}: {self.state}",
-            f"why: {_CAUSE[self.state]}",
-            f"next: {self._next()}",
+            f"why: {self.why}",
+            f"next: {self.next_step}",
         ]
-        if len(self.finals) > 1:
-            lines.append(f"note: a broker committed it {len(self.finals)} times")
+        if self.pending is not None:
+            lines.append(f"waiting: stored {self.pending.stored_age} ago, {self.pending.checks} checks sent")
         return "\n".join([*lines, "history:", *(f"  {event}" for event in self.events)])
 
-    def _next(self) -> str:
+    @property
+    def why(self) -> str:
+        """Which records put it in its state."""
+        cause = _CAUSE[self.state]
+        if len(self.finals) > 1:
+            cause += f"; committed {len(self.finals)} times: a broker accepted both a late end and a check's answer"
+        return cause
+
+    @property
+    def next_step(self) -> str:
+        """What will happen to it, or what can be done."""
         if self.state is not TransactionState.PENDING:
             return _NEXT[self.state]
         if self.pending is None or self.pending.next_check is None:
-            return "the process that writes the store will check it"
+            return "the process that writes the store will check it; `txstore tx commit` or `rollback` ends it by hand"
         if not self.pending.next_check:
             return f"it is due: {self.pending.why}"
         return f"next look in {self.pending.next_check}: {self.pending.why}"
@@ -155,7 +172,7 @@ def _events(store: Store, row: TransactionRow, state: TransactionState) -> Itera
         record = _record(store, physical_offset)
         yield _event(record, EventKind.DISCARDED, "discarded to TRANS_CHECK_MAX_TIME_TOPIC", physical_offset)
     decided_by_op = state is TransactionState.ROLLED_BACK
-    for number, physical_offset in enumerate(row.ops):
+    for number, physical_offset in enumerate(dict.fromkeys(row.ops)):
         record = _record(store, physical_offset)
         if decided_by_op and number == 0:
             yield _event(record, EventKind.ROLLED_BACK, "rolled back, by the op message", physical_offset)
@@ -169,7 +186,8 @@ def _event(
     if record is None:
         return TraceEvent(None, kind, text, physical_offset, queue_offset)
     offset = record.queue_offset if queue_offset is None else queue_offset
-    return TraceEvent(utc(record.store_timestamp_ms), kind, text, physical_offset, offset)
+    time = utc(record.store_timestamp_ms)
+    return TraceEvent(time, kind, text, physical_offset, offset, record.topic, record.queue_id)
 
 
 def _checked(record: CheckRecord) -> TraceEvent:
