@@ -16,6 +16,8 @@ from tests.remoting_requests import (
     BACK,
     HEARTBEAT,
     LOCK,
+    MEMBERS,
+    MEMBERS_CHANGED,
     PULL,
     SEND_V2,
     UNLOCK,
@@ -215,6 +217,21 @@ def test_another_connection_does_not_unregister_a_member(server: Server) -> None
         assert server.counters()["consumers"] == 1
         one.call(UNREGISTER, {"clientID": "c1", "consumerGroup": "c"})
         assert server.counters()["consumers"] == 0
+
+
+def test_another_client_with_the_same_id_takes_nothing_from_a_member(server: Server) -> None:
+    """Both are told of changes, and the member stays when the other one leaves."""
+    with connect(server) as one, connect(server) as third:
+        assert one.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
+        with connect(server) as two:
+            assert two.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
+            assert one.pushed(MEMBERS_CHANGED).fields == {"consumerGroup": "c"}  # Its own coming.
+            assert one.pushed(MEMBERS_CHANGED).fields == {"consumerGroup": "c"}
+            assert third.call(HEARTBEAT, {}, heartbeat("c2", "c")).code == 0
+            assert one.pushed(MEMBERS_CHANGED).fields == {"consumerGroup": "c"}
+        eventually(lambda: server.counters()["consumers"] == 2)
+        ids = json.loads(third.call(MEMBERS, {"consumerGroup": "c"}).body)
+        assert ids == {"consumerIdList": ["c1", "c2"]}
 
 
 @pytest.mark.parametrize("version", [10**30, 4_000_000_000_000, "soon"])

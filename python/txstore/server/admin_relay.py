@@ -77,10 +77,10 @@ class AdminRelay:
         """Asks each consumer of a group, or one of them, for its queue offsets in a topic."""
         fields = request.ext_fields
         topic, group, wanted = text(fields, "topic"), text(fields, "group"), fields.get("clientAddr", "")
-        members = [one for one in self._clients.members(group) if wanted in ("", one[0])]
+        members = {client_id: at for client_id, at in self._clients.members(group) if wanted in ("", client_id)}
         if not members:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"no such consumer of group {group} is connected")
-        waiting, tables = {client_id for client_id, _ in members}, dict[str, bytes]()
+        waiting, tables = set(members), dict[str, bytes]()
 
         def done(client_id: str, reply: Reply) -> None:
             waiting.discard(client_id)
@@ -90,7 +90,7 @@ class AdminRelay:
                 rows = b",".join(json_of(name) + b":" + table for name, table in tables.items())
                 self._line.answer(request, Reply(body=b'{"consumerTable":{' + rows + b"}}"))
 
-        for client_id, connection in members:
+        for client_id, connection in members.items():
             told = {"topic": topic, "group": group}
             code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
             self._ask(client_id, connection, code, told, None, partial(done, client_id))
@@ -121,7 +121,7 @@ class AdminRelay:
     def _relay(self, request: Request, code: RequestCode, names: tuple[str, ...], body: bytes | None = None) -> None:
         fields = request.ext_fields
         group, client_id = text(fields, "consumerGroup"), text(fields, "clientId")
-        connection = dict(self._clients.members(group)).get(client_id)
+        connection = dict(self._clients.members(group)).get(client_id)  # The newest, if a client has reconnected.
         if connection is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer {client_id} of group {group} is connected")
         # The other fields concern only the operator: access key and signature.

@@ -108,9 +108,12 @@ class _Member:
 
 @dataclass(slots=True)
 class _Group:
-    """A consumer group's members by client id, and their subscriptions by topic."""
+    """A consumer group's members by client id and connection, and their subscriptions by topic.
 
-    members: dict[str, _Member] = field(default_factory=dict)
+    Another client may send the same client id, so a second connection with it does not replace the first.
+    """
+
+    members: dict[tuple[str, int], _Member] = field(default_factory=dict)
     subscriptions: dict[str, dict[str, Any]] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
 
@@ -191,14 +194,13 @@ class Clients:
         if group := fields.get("consumerGroup"):
             with self._lock:
                 # A client could send another client's id, so the connection must match.
-                if self._is_by(request.connection, group, client_id):
-                    self._leave(group, {client_id})
+                self._leave(group, {(client_id, request.connection)})
         return OK
 
     def consumer_ids(self, request: Request) -> Reply:
         group = text(request.ext_fields, "consumerGroup")
         with self._lock:
-            ids = sorted(self._groups[group].members) if group in self._groups else []
+            ids = sorted({client_id for client_id, _ in self.members(group)})
         if not ids:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer of group {group} is connected")
         return Reply(body=json_of({"consumerIdList": ids}))
@@ -241,9 +243,7 @@ class Clients:
                 self._forget_producer(connection, group)
             self._producers.pop(connection, None)
             for name, client_id in self._consumers.pop(connection, set()):
-                # A consumer that has reconnected stays a member.
-                if self._is_by(connection, name, client_id):
-                    self._leave(name, {client_id})
+                self._leave(name, {(client_id, connection)})
 
     def expire(self) -> None:
         """Removes producers and consumers whose last heartbeat is too old."""
@@ -312,11 +312,13 @@ class Clients:
         with self._lock:
             self._consumers.setdefault(request.connection, set()).add((name, client_id))
             group = self._groups.setdefault(name, _Group())
-            known = group.members.get(client_id)
+            known = group.members.get((client_id, request.connection))
             with_subscriptions = said.get("withoutSub") is not True
-            if known is not None and not with_subscriptions:
-                wanted = known.subscriptions
-            group.members[client_id] = _Member(
+            if not with_subscriptions:
+                # A client that has reconnected may rely on what it said on its old connection.
+                said_before = [one.subscriptions for one in group.members.values() if one.client_id == client_id]
+                wanted = known.subscriptions if known is not None else next(iter(said_before), wanted)
+            group.members[client_id, request.connection] = _Member(
                 client_id,
                 request.connection,
                 request.address,
@@ -327,7 +329,7 @@ class Clients:
             )
             keys = ("consumeType", "messageModel", "consumeFromWhere")
             group.facts = {key: str(said.get(key)) for key in keys}
-            changed = known is None or known.connection != request.connection
+            changed = known is None
             if with_subscriptions:
                 changed |= group.subscriptions.keys() != wanted.keys()
                 self._subscribe(name, group, _newest(wanted.keys(), group.members.values()))
@@ -355,20 +357,16 @@ class Clients:
         if _wanted_by(before) != _wanted_by(wanted):
             self._line.set_subscriptions(name, _wanted_by(wanted))
 
-    def _is_by(self, connection: int, group: str, client_id: str) -> bool:
-        known = self._groups.get(group)
-        member = None if known is None else known.members.get(client_id)
-        return member is not None and member.connection == connection
-
-    def _leave(self, name: str, client_ids: set[str]) -> None:
+    def _leave(self, name: str, keys: set[tuple[str, int]]) -> None:
+        """Removes members by client id and connection. Others are ignored."""
         with self._lock:
             group = self._groups.get(name)
-            gone = client_ids & set(group.members) if group is not None else set()
+            gone = keys & set(group.members) if group is not None else set()
             if group is None or not gone:
                 return
-            for client_id in gone:
-                member = group.members.pop(client_id)
-                self._consumers.get(member.connection, set()).discard((name, client_id))
+            for client_id, connection in gone:
+                del group.members[client_id, connection]
+                self._consumers.get(connection, set()).discard((name, client_id))
                 _log.info("consumer %s left group %s", client_id, name, extra={"group": name, "client": client_id})
             if not group.members:
                 del self._groups[name]
