@@ -6,6 +6,7 @@ Offsets, locks, subscriptions, groups and topics of clients that invent them, by
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.remoting_requests import (
     UNREGISTER,
     UPDATE_OFFSET,
     heartbeat,
+    properties,
     pulling,
     sending,
 )
@@ -234,6 +236,15 @@ def test_another_client_with_the_same_id_takes_nothing_from_a_member(server: Ser
         assert ids == {"consumerIdList": ["c1", "c2"]}
 
 
+def test_a_producer_cannot_name_the_topic_of_a_retry(wire: Wire, broker: EmbeddedBroker) -> None:
+    """Otherwise a consumer would take the message for one of a topic that the producer may not write."""
+    wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
+    sent = wire.call(SEND_V2, sending(text=properties(RETRY_TOPIC="salaries")), b"x")
+    back = {"offset": int(sent.fields["msgId"][-16:], 16), "group": "c", "delayLevel": -1}
+    assert wire.call(BACK, back).code == 0
+    assert [letter.topic for letter in broker.dead_letters("c")] == ["orders"]
+
+
 @pytest.mark.parametrize("version", [10**30, 4_000_000_000_000, "soon"])
 def test_a_version_from_the_future_binds_nobody_for_ever(server: Server, version: Any) -> None:
     """What a member with a wrong clock wants is not what its whole group wants for ever."""
@@ -290,3 +301,18 @@ def test_a_group_is_orderly_as_long_as_it_holds_a_lock(wire: Wire, broker: Embed
     assert wire.call(SEND_V2, retry, b"concurrent").code == 0
     assert [message.body for message in broker.read("%RETRY%c", 0, 0)[0]] == [b"concurrent"] * 2
     assert [letter.body for letter in broker.dead_letters("c")] == [b"orderly"]
+
+
+def test_locks_of_a_client_that_crashed_expire(wire: Wire, server: Server) -> None:
+    """A lock lasts for a minute unless the client renews it. Then the queue is free and the group no longer orderly."""
+    wire.call(SEND_V2, sending(), b"x")
+    wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
+    assert len(json.loads(wire.call(LOCK, {}, locking("crashed")).body)["lockOKMQSet"]) == 1
+    assert json.loads(wire.call(LOCK, {}, locking("c1")).body) == {"lockOKMQSet": []}
+    server._locks.expire()
+    assert server.locks.held == 1
+    server._locks._monotonic = lambda: time.monotonic() + 61
+    server._locks.expire()
+    assert server.locks.held == 0
+    server._locks._monotonic = time.monotonic
+    assert len(json.loads(wire.call(LOCK, {}, locking("c1")).body)["lockOKMQSet"]) == 1

@@ -132,7 +132,10 @@ class ConsumerProgress:
         times = message.reconsume_times
         properties = message.properties
         origin = properties.get("ORIGIN_MESSAGE_ID", message.offset_message_id)
-        topic = _origin(properties.get("RETRY_TOPIC"), message.topic)
+        topic = message.topic
+        if topic.startswith(RETRY_PREFIX):
+            # In any other topic the property is the producer's, and could name a topic that it may not write.
+            topic = _origin(properties.get("RETRY_TOPIC"), topic)
         if delay_level < 0 or times >= max_reconsume_times:
             dead = dead_letter_topic(group)
             self._make_topic(dead)
