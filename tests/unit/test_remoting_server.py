@@ -52,6 +52,7 @@ from tests.unit.conftest import SMALL, OpenStore
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Server, ServerConfig, StoredMessage, errors
 from txstore.remoting.codes import RequestCode, ResponseCode
+from txstore.server import server as server_module
 from txstore.server.queries import Queries
 from txstore.server.request import Reply, Request
 
@@ -152,7 +153,10 @@ def test_a_forged_end_changes_nothing(wire: Wire, server: Server, broker: Embedd
         {"transactionId": "someone else's"},
     ]
     for changes in forged:
-        assert wire.call(END, ending(sent, COMMIT, **changes)).code != 0, changes
+        answer = wire.call(END, ending(sent, COMMIT, **changes))
+        assert answer.code != 0, changes
+        if "transactionId" in changes:  # Who does not know the right one, is not told it.
+            assert sent.fields["transactionId"] not in str(answer)
     assert len(broker.transactions()) == 1
     assert len(stored(broker)) == 1
     assert server.counters()["ends_committed"] == 0
@@ -447,7 +451,14 @@ def test_a_request_that_cannot_be_is_answered_so(wire: Wire, broker: EmbeddedBro
 
 
 def test_what_the_engine_sets_no_client_sets(wire: Wire, broker: EmbeddedBroker) -> None:
-    text = properties(REAL_TOPIC="other", REAL_QID="3", __transactionId__="x", PGROUP="p", mine="1")
+    own = {
+        "REAL_TOPIC": "other",
+        "REAL_QID": "3",
+        "__transactionId__": "x",
+        "PGROUP": "p",
+        "TRANSACTION_CHECK_TIMES": "9",
+    }
+    text = properties(**own, mine="1")
     assert wire.call(SEND_V2, sending(text=text, f=8 | 16 | 32), b"x").code == 0
     (message,), _ = broker.read("orders", 0, 0)
     assert set(message.properties) - {"UNIQ_KEY"} == {"mine"}
@@ -563,6 +574,26 @@ def test_closing_answers_what_is_in_hand(broker: EmbeddedBroker) -> None:
     assert time.monotonic() - began < 20
     server.close()
     assert not broker.closed
+
+
+def test_closing_does_not_wait_for_a_client_that_does_not_read(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_DRAIN_SECONDS", 3_600.0)
+    broker.create_topic("orders", 1)
+    for _ in range(8):
+        broker.append(txstore.Message("orders", b"x" * 60_000), 0)
+    server = Server(broker, dataclasses.replace(ANY, unread_timeout=3_600))
+    assert server.address is not None
+    closing = threading.Thread(target=server.close)
+    with Wire(server.address) as deaf:
+        deaf.socket.sendall(frame(json_header(PULL, pulling(), 1)) * 100)
+        eventually(lambda: server.counters()["bytes_out"] > 1 << 20)
+        closing.start()
+        closing.join(60)
+        closed = not closing.is_alive()
+    closing.join()
+    assert closed
 
 
 def test_closing_discards_slow_requests_that_wait(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:

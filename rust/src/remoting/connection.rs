@@ -84,6 +84,9 @@ impl Connection {
             let Ok((left, took_some)) = session.outbox.write_to(&mut self.stream) else { return End::Dropped };
             self.deadlines.written(took_some, left > 0);
             let stops = *stopping.borrow();
+            if stops {
+                self.deadlines.stopping();
+            }
             // Commands that were left in the buffer while the client did not read.
             match self.take_whole() {
                 Ok(0) => {}

@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock};
 
+/// The time to read some of the waiting bytes while the server stops.
+const UNREAD_WHEN_STOPPING: Duration = Duration::from_secs(1);
+
 /// The time limits of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeLimits {
@@ -72,6 +75,11 @@ impl Deadlines {
         } else if some || self.unread_since_ms.is_none() {
             self.unread_since_ms = Some(now_ms());
         }
+    }
+
+    /// Gives the client less time to read, because the server stops: its answers are worth a short wait only.
+    pub(super) fn stopping(&mut self) {
+        self.limits.unread = self.limits.unread.min(UNREAD_WHEN_STOPPING);
     }
 
     /// Returns the time until the next deadline.
