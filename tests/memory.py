@@ -1,8 +1,8 @@
 """Memory and open files of another process.
 
 In:  a process's id.
-Out: its anonymous bytes, now or at most while it is watched, and the most files and sockets that it had open. Maps of
-     files do not count as memory, because the system may take them back.
+Out: its anonymous bytes, now, at most and over time while it is watched, and the most files and sockets that it had
+     open. Maps of files do not count as memory, because the system may take them back.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class Watch:
 
     def __init__(self, pid: Callable[[], int]) -> None:
         self.peak_bytes = 0
+        self.samples: list[int] = []
+        """Anonymous bytes, one sample every 50 ms while the process lives."""
         self.peak_files = 0
         self._pid = pid
         self._stopped = threading.Event()
@@ -48,7 +50,9 @@ class Watch:
     def _run(self) -> None:
         while not self._stopped.wait(_EVERY_SECONDS):
             pid = self._pid()
-            self.peak_bytes = max(self.peak_bytes, anonymous_bytes(pid))
+            if now := anonymous_bytes(pid):
+                self.samples.append(now)
+            self.peak_bytes = max(self.peak_bytes, now)
             self.peak_files = max(self.peak_files, open_files(pid))
 
     def __enter__(self) -> Self:

@@ -17,7 +17,7 @@ Event: TypeAlias = Mapping[str, Any]
 """One thing that a client did or was told, by its key `what`:
 
     begin  name transaction      it is about to send the message of that name, as a transaction or plain
-    sent   name queue offset     the send was acknowledged
+    sent   name queue offset ms  the send was acknowledged after so many milliseconds
     half   name id               the half message was acknowledged under that transaction id
     says   name state            a listener, a checker or an end of the client's said COMMIT or ROLLBACK
     told   name outcome          the client was told what became of the transaction

@@ -13,6 +13,7 @@ import json
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -91,12 +92,14 @@ class Plan:
         self.listener = Listener(self.write, random.Random(self.chance.getrandbits(64)))
         self._number = 0
         self._failed = 0.0
+        self._began = 0.0
 
     def message(self, *kinds: str) -> tuple[str, Message]:
         self._number += 1
         kind = self.chance.choice(kinds)
         name = f"{kind}-{self.client}-{self._number}"
         self.write("begin", name=name, transaction=kind != "plain")
+        self._began = time.monotonic()
         return name, Message(TOPIC, name.encode())
 
     def transaction(self) -> tuple[str, Message, LocalTransactionState]:
@@ -119,7 +122,8 @@ class Plan:
         return not over and self.chance.random() < _LEAVES
 
     def sent(self, name: str, sent: Any) -> None:
-        self.write("sent", name=name, queue=sent.queue_id, offset=sent.queue_offset)
+        seconds = time.monotonic() - self._began
+        self.write("sent", name=name, queue=sent.queue_id, offset=sent.queue_offset, ms=round(1000 * seconds, 1))
 
     def read(self, messages: list[Any]) -> None:
         if messages:

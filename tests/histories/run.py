@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeAlias
 
 import txstore
 from tests.histories.checker import Anomaly, History, anomalies, events_of
@@ -127,11 +127,14 @@ class Clients:
             self._process.communicate()
 
 
-def run_history(
-    folder: Path, seed: int, seconds: float, clients: int, restarts: int, *, hostile: bool = False
-) -> Report:
-    """One run in a folder of its own. `restarts`: by turns the server is killed and stopped well; `hostile`: another
-    client floods it, in each way for two seconds."""
+Load: TypeAlias = Literal["none", "floods", "busy"]
+"""What else runs: nothing, a client that floods the server in each way for two seconds, or two processes that compute,
+which is as much processor load without connections."""
+
+
+def run_history(folder: Path, seed: int, seconds: float, clients: int, restarts: int, *, load: Load = "none") -> Report:
+    """Runs once in a folder of its own. `restarts`: by turns the server is killed and stopped well."""
+    folder.mkdir(exist_ok=True)
     chance = random.Random(seed)
     store = folder / "store"
     with txstore.open(store, **_SETTINGS) as broker:
@@ -157,8 +160,8 @@ def run_history(
             group.ready()
         proxy.faults = 0.02
         memory = stack.enter_context(Watch(lambda: server.process.pid))
-        if hostile:
-            stack.enter_context(_flooding(f"127.0.0.1:{port}", folder / "hostile.err"))
+        for number, command in enumerate(_commands_of(load, f"127.0.0.1:{port}")):
+            stack.enter_context(_running(command, folder / f"load-{number}.err"))
         for turn in range(restarts):
             time.sleep(seconds / (restarts + 1))
             server.end(kill=turn % 2 == 0)
@@ -174,14 +177,19 @@ def run_history(
         server.end(kill=False)
     history = _history(store, [group.log for group in groups], proxy.delivered)
     figures = _figures(history) | dict(sorted(proxy.happened.items())) | {"seconds to settle": round(waited)}
-    figures |= {"MiB at most": memory.peak_bytes >> 20}
+    figures |= {"MiB at most": memory.peak_bytes >> 20} | _tenths(memory.samples)
     return Report(seed, anomalies(history), figures)
 
 
+def _commands_of(load: Load, address: str) -> list[list[str]]:
+    if load == "floods":
+        return [[sys.executable, "-m", "tests.hostile", address, "1e9"]]
+    return [[sys.executable, "-c", "while True: pass"]] * (2 if load == "busy" else 0)
+
+
 @contextmanager
-def _flooding(address: str, errors: Path) -> Iterator[None]:
-    """A process of hostile clients, until the end."""
-    command = [sys.executable, "-m", "tests.hostile", address, "1e9"]
+def _running(command: list[str], errors: Path) -> Iterator[None]:
+    """Runs a process until the end."""
     with errors.open("w") as file:
         process = subprocess.Popen(command, stderr=file, cwd=_ROOT)
     try:
@@ -228,10 +236,18 @@ def _stored(broker: txstore.EmbeddedBroker) -> dict[int, list[str]]:
     return found
 
 
+def _tenths(samples: list[int]) -> dict[str, int]:
+    """The least memory of the server in each tenth of the run, in MiB. What it keeps for ever shows as a rise."""
+    size = max(1, len(samples) // 10)
+    return {f"MiB at least, tenth {at + 1}": min(samples[at * size :][:size], default=0) >> 20 for at in range(10)}
+
+
 def _figures(history: History) -> dict[str, int]:
+    times = sorted(event["ms"] for event in history.of("sent")) or [0.0]
     told = Counter(event["outcome"] for event in history.of("told"))
     return {
         "sends acknowledged": sum(1 for _ in history.of("sent")),
+        **{f"ms of a send, p{part}": round(times[len(times) * part // 100]) for part in (50, 99)},
         "half messages": sum(1 for _ in history.of("half")),
         **dict(sorted(told.items())),
         "failed": sum(1 for _ in history.of("failed")),
