@@ -3,6 +3,7 @@
 In:     keyword options as a user writes them.
 Out:    one frozen `BrokerConfig`.
 Always: every value of a BrokerConfig is within its range. A duration is a `timedelta`.
+By hand: checking the values, because the core wheel needs no other package.
 Not here: the effect of the settings, and whether sizes agree with an existing store (the engine checks that).
 """
 

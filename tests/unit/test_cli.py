@@ -13,6 +13,7 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 
+import pyte
 import pytest
 
 import txstore
@@ -205,9 +206,24 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_a_bar_only_where_somebody_watches() -> None:
-    for stream, drawn in ((_Terminal(), True), (io.StringIO(), False)):
-        with Progress("reading", 200, stream) as bar:
-            bar.to(100)
-        assert ("reading ██████████████░░░░░░░░░░░░░░  50%" in stream.getvalue()) == drawn
-        assert stream.getvalue().endswith("\r\x1b[K") == drawn
+def test_a_bar_only_on_a_terminal_and_wiped_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for total, drawn in ((200, "50%"), (0, "100")):
+        watched, piped = _Terminal(), io.StringIO()
+        for stream in (watched, piped):
+            with Progress("reading [b]", total, stream) as bar:
+                bar.to(100)
+                bar.wipe()
+                stream.write("between\n")
+                bar.to(100)
+        assert piped.getvalue() == "between\n"
+        assert drawn in watched.getvalue()
+        screen = pyte.Screen(80, 5)
+        screen.set_mode(pyte.modes.LNM)
+        shown = pyte.Stream(screen)
+        before, _, after = watched.getvalue().partition(drawn)
+        shown.feed(before + drawn)
+        assert screen.display[0].startswith("reading [b] ")
+        shown.feed(after)
+        assert [line for line in screen.display if line.strip()] == ["between".ljust(80)]
+        assert not screen.cursor.hidden

@@ -5,6 +5,7 @@ Out:    lines.
 Always: with JSON, every line is an object, whatever fails in Python or in the engine. With text, only the server
         begins a line: what clients say is escaped. Clients cannot fill the log: equal lines are limited in number,
         each line in length.
+By hand: the JSON lines. python-json-logger raises for arguments that do not fit, writes NaN, and limits no length.
 Not here: what is logged.
 """
 

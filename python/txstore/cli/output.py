@@ -4,6 +4,7 @@ In:     plain values.
 Out:    text on stdout.
 Always: the same facts in both forms. Times in UTC. A table begins with the names of its columns. Colours only on a
         terminal, and not with NO_COLOR. No control character of a message reaches the terminal.
+By hand: tables. rich's take seconds for tens of thousands of rows, and in a pipe they pad or cut lines.
 Not here: errors and progress, which go to stderr (`commands` and `progress`).
 """
 

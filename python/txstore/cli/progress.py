@@ -2,20 +2,23 @@
 
 In:     the steps done.
 Out:    one line, redrawn ten times a second and wiped at the end.
-Always: prints nothing if stderr is not a terminal, so pipes and logs stay clean.
-Not here: colours, several bars, stdout.
+Always: prints nothing if stderr is not a terminal, so pipes and logs stay clean. rich is loaded only to draw.
+Not here: several bars, stdout.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from types import TracebackType
-from typing import Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
+
+from txstore.cli.output import is_coloured
+
+if TYPE_CHECKING:
+    from rich import progress
 
 __all__ = ["Progress"]
 
-_REDRAW_SECONDS = 0.1
 _BAR_CELLS = 28
 
 
@@ -25,10 +28,13 @@ class Progress:
     def __init__(self, label: str, total: int = 0, stream: TextIO | None = None) -> None:
         self._label, self._total = label, total
         self._stream = sys.stderr if stream is None else stream
-        self._watched = self._stream.isatty()
-        self._drawn_at = 0.0
+        self._bar: progress.Progress | None = None
 
     def __enter__(self) -> Self:
+        if self._stream.isatty():
+            self._bar = _bar(self._stream, counts=self._total <= 0)
+            self._bar.add_task(self._label, total=self._total or None)
+            self._bar.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -36,22 +42,36 @@ class Progress:
 
     def wipe(self) -> None:
         """Clears the line, so that something else can be printed; the next `to` draws again."""
-        if self._watched:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+        if self._bar is not None:
+            self._bar.stop()
 
     def to(self, done: int) -> None:
         """Sets how much is done."""
-        now = time.monotonic()
-        if not self._watched or now - self._drawn_at < _REDRAW_SECONDS:
-            return
-        self._drawn_at = now
-        self._stream.write(f"\r\x1b[K{self._label} {self._text(done)}")
-        self._stream.flush()
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done)
+            self._bar.start()
 
-    def _text(self, done: int) -> str:
-        if self._total <= 0:
-            return f"{done:,}"
-        part = min(1.0, done / self._total)
-        filled = round(part * _BAR_CELLS)
-        return f"{'█' * filled}{'░' * (_BAR_CELLS - filled)} {part:4.0%}"
+
+def _bar(stream: TextIO, *, counts: bool) -> progress.Progress:
+    """Returns a bar, or a counter if `counts`, that is wiped when it stops."""
+    from rich import progress
+    from rich.console import Console
+
+    columns = (
+        [progress.TextColumn("{task.completed:,}")]
+        if counts
+        else [
+            progress.BarColumn(_BAR_CELLS),
+            progress.TaskProgressColumn(),
+        ]
+    )
+    console = Console(file=stream, no_color=not is_coloured(stream))
+    return progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        *columns,
+        console=console,
+        transient=True,
+        # What a command prints goes to stdout, not through the bar's console.
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )

@@ -3,6 +3,7 @@
 In:     keyword arguments.
 Out:    one frozen, checked `ConnectConfig`.
 Always: everything that waits has a time limit here.
+By hand: checking the values, because the core wheel needs no other package.
 """
 
 import dataclasses

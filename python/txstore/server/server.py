@@ -4,6 +4,7 @@ In:     an open broker, addresses.
 Out:    responses.
 Always: one thread handles requests in order of arrival, so that an unregistration never overtakes a heartbeat. Slow
         requests have a few threads of their own. An error in a request becomes its response and never stops the server.
+By hand: checking the options, because the core wheel needs no other package.
 """
 
 import dataclasses
