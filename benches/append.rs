@@ -6,9 +6,9 @@ mod common;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use txstore::options::FlushDiskType;
+use txstore::base::options::FlushDiskType;
+use txstore::base::units::QueueId;
 use txstore::store::{NewMessage, Store, Wait};
-use txstore::units::QueueId;
 
 const BODY_BYTES: usize = 1024;
 const BATCH: usize = 100;

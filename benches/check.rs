@@ -7,11 +7,11 @@ mod common;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use txstore::half::HalfCopy;
-use txstore::half::scan::group_by_facts;
-use txstore::options::FlushDiskType;
+use txstore::base::options::FlushDiskType;
+use txstore::base::units::QueueId;
 use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
-use txstore::units::QueueId;
+use txstore::transaction::HalfCopy;
+use txstore::transaction::scan::group_by_facts;
 
 const HALVES: u64 = 1_000_000;
 const PENDING: u64 = 1_000;

@@ -13,12 +13,12 @@ use std::path::Path;
 use std::process::Command;
 
 use tempfile::TempDir;
-use txstore::error::{Error, Result};
-use txstore::half::HalfCopy;
-use txstore::half::scan::group_by_facts;
-use txstore::options::FlushDiskType;
+use txstore::base::error::{Error, Result};
+use txstore::base::options::FlushDiskType;
+use txstore::base::units::{QueueId, QueueOffset};
 use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
-use txstore::units::{QueueId, QueueOffset};
+use txstore::transaction::HalfCopy;
+use txstore::transaction::scan::group_by_facts;
 
 const BODY_BYTES: usize = 1024;
 const BATCH: usize = 100;

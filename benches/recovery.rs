@@ -9,9 +9,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group};
-use txstore::options::FlushDiskType;
+use txstore::base::options::FlushDiskType;
+use txstore::base::units::QueueId;
 use txstore::store::{NewMessage, Wait};
-use txstore::units::QueueId;
 
 const BODY_BYTES: usize = 1024;
 const MESSAGES: u64 = 200_000;

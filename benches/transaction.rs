@@ -6,10 +6,10 @@ mod common;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use txstore::half::HalfCopy;
-use txstore::options::FlushDiskType;
+use txstore::base::options::FlushDiskType;
+use txstore::base::units::QueueId;
 use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
-use txstore::units::QueueId;
+use txstore::transaction::HalfCopy;
 
 const BODY_BYTES: usize = 1024;
 

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkGroup, Criterion, SamplingMode};
-use txstore::message::{Envelope, Parts};
-use txstore::options::{FlushDiskType, StoreOptions};
+use txstore::base::options::{FlushDiskType, StoreOptions};
+use txstore::record::message::{Envelope, Parts};
 use txstore::store::Store;
 
 /// Size of a file in bytes, as of a commit log file.

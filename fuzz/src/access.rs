@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use txstore::remoting::access::{Denied, NamedOffset, admit};
-use txstore::remoting::accounts::{ACCESS_KEY, AccountOptions, Accounts, Permission, SIGNATURE, sign};
 use txstore::remoting::{Command, FrameReader};
+use txstore::server::access::{Denied, NamedOffset, admit};
+use txstore::server::accounts::{ACCESS_KEY, AccountOptions, Accounts, Permission, SIGNATURE, sign};
 
 use super::Input;
 

@@ -1,7 +1,7 @@
 //! Configuration: any text as a broker's lenient JSON; what is read is written and read again.
 
 use serde_json::Value;
-use txstore::config_file::{parse_lenient, to_text};
+use txstore::storage::config_file::{parse_lenient, to_text};
 
 const DEPTH_MAX: usize = 16;
 

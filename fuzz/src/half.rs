@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 
-use txstore::half::convert::{discard_draft, final_draft, resume_draft};
-use txstore::half::op::{fill_op_body, parse_op_body};
-use txstore::half::outcome::DecidedHalves;
-use txstore::half::{HalfFacts, Identity};
-use txstore::names::{DISCARD_TOPIC, HALF_TOPIC};
+use txstore::base::names::{DISCARD_TOPIC, HALF_TOPIC};
+use txstore::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 use txstore::record::{Host, Properties, RecordView, Version};
-use txstore::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+use txstore::transaction::convert::{discard_draft, final_draft, resume_draft};
+use txstore::transaction::op::{fill_op_body, parse_op_body};
+use txstore::transaction::outcome::DecidedHalves;
+use txstore::transaction::{HalfFacts, Identity};
 
 use super::Input;
 
@@ -58,7 +58,7 @@ fn op(body: &[u8]) {
 
 /// Outcomes by queue offset, against a list.
 fn decided(body: &[u8]) {
-    use txstore::error::Outcome::{Committed, Discarded, FinishedUnknown, RolledBack};
+    use txstore::base::error::Outcome::{Committed, Discarded, FinishedUnknown, RolledBack};
     let base = u64::from(body.first().copied().unwrap_or(0));
     let mut halves = DecidedHalves::from(base);
     let mut expected = [None; 64];

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use txstore::index::{IndexEntry, IndexFiles, IndexGeometry, IndexMark};
+use txstore::base::units::{PhysicalOffset, TimestampMs};
+use txstore::index::key_index::{IndexEntry, IndexFiles, IndexGeometry, IndexMark};
 use txstore::storage::memory::Memory;
 use txstore::storage::{OpenMode, Storage};
-use txstore::units::{PhysicalOffset, TimestampMs};
 
 use super::Input;
 

@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use txstore::java;
-use txstore::message::{Envelope, Parts};
-use txstore::names::{is_system_topic, valid_path_component, validate_group, validate_topic};
+use txstore::base::java;
+use txstore::base::names::{is_system_topic, valid_path_component, validate_group, validate_topic};
+use txstore::base::units::TimestampMs;
+use txstore::record::message::{Envelope, Parts};
 use txstore::record::message_id::UniqueIds;
 use txstore::record::{offset_message_id, parse_offset_message_id};
-use txstore::units::TimestampMs;
 
 use super::Input;
 

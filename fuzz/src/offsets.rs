@@ -1,7 +1,7 @@
 //! Files of `config/`: any bytes in one; read, replaced, and as the consumers' offsets.
 
-use txstore::config_file::{load, replace, to_text};
-use txstore::offsets::ConsumerOffsets;
+use txstore::index::offsets::ConsumerOffsets;
+use txstore::storage::config_file::{load, replace, to_text};
 use txstore::storage::memory::Memory;
 use txstore::storage::{OpenMode, Storage};
 
@@ -22,11 +22,11 @@ pub fn run(text: &[u8]) {
     for (topic, group, queue, offset) in &all {
         assert_eq!(offsets.get(topic, group, *queue), Some(*offset));
     }
-    offsets.set("orders", "shippers", txstore::units::QueueId(0), 7);
-    offsets.write(&memory, txstore::units::TimestampMs(1)).unwrap();
+    offsets.set("orders", "shippers", txstore::base::units::QueueId(0), 7);
+    offsets.write(&memory, txstore::base::units::TimestampMs(1)).unwrap();
     let (again, damaged) = ConsumerOffsets::load(&memory).unwrap();
     assert!(damaged.is_empty(), "{damaged:?}");
-    assert_eq!(again.get("orders", "shippers", txstore::units::QueueId(0)), Some(7));
+    assert_eq!(again.get("orders", "shippers", txstore::base::units::QueueId(0)), Some(7));
     for (topic, group, queue, offset) in all {
         let own = topic == "orders" && group == "shippers" && queue.0 == 0;
         assert!(own || again.get(&topic, &group, queue) == Some(offset));

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use txstore::consume_queue::{Block, DIRECTORY, ENTRY_SIZE, Entry, NewFiles, QueueFiles, QueueTable};
+use txstore::base::units::QueueId;
+use txstore::index::consume_queue::{Block, DIRECTORY, ENTRY_SIZE, Entry, NewFiles, QueueFiles, QueueTable};
 use txstore::storage::memory::Memory;
 use txstore::storage::{OpenMode, Storage};
-use txstore::units::QueueId;
 
 use super::Input;
 

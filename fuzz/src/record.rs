@@ -1,9 +1,9 @@
 //! Records: decode any bytes; what was decoded is encoded and decoded again.
 
+use txstore::base::units::PhysicalOffset;
 use txstore::record::decode::{RecordCrc, Scanned, Verify, decode};
 use txstore::record::encode::encode;
 use txstore::record::{Draft, Position, RecordView, Version};
-use txstore::units::PhysicalOffset;
 
 use super::Input;
 

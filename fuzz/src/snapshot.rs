@@ -1,7 +1,7 @@
 //! Snapshots: any bytes, also with the CRC that they should have; what is read is written and read again.
 
-use txstore::half::table::Table;
-use txstore::snapshot::Snapshot;
+use txstore::recovery::snapshot::Snapshot;
+use txstore::transaction::table::Table;
 
 /// Magic and version, then the CRC, then what it covers.
 const CRC_AT: usize = 12;

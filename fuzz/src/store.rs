@@ -7,15 +7,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use txstore::clock::ManualClock;
-use txstore::error::{Outcome, Result};
-use txstore::half::HalfCopy;
-use txstore::message::{Envelope, Parts};
-use txstore::names::HALF_TOPIC;
-use txstore::options::StoreOptions;
+use txstore::base::clock::ManualClock;
+use txstore::base::error::{Outcome, Result};
+use txstore::base::names::HALF_TOPIC;
+use txstore::base::options::StoreOptions;
+use txstore::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+use txstore::record::message::{Envelope, Parts};
 use txstore::storage::memory::{CrashKeep, Memory};
 use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
-use txstore::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+use txstore::transaction::HalfCopy;
 
 use super::Input;
 use damage::{damage, files};

@@ -59,11 +59,11 @@ pub(super) fn damage(memory: &Memory, input: &mut Input<'_>) {
     }
 }
 
-fn write(memory: &Memory, path: &str, at: u64, bytes: &[u8]) -> txstore::error::Result<()> {
+fn write(memory: &Memory, path: &str, at: u64, bytes: &[u8]) -> txstore::base::error::Result<()> {
     memory.open(path, OpenMode::Write)?.write_at(bytes, at)
 }
 
-fn swap(memory: &Memory, path: &str, other: &(String, Vec<u8>), bytes: &[u8]) -> txstore::error::Result<()> {
+fn swap(memory: &Memory, path: &str, other: &(String, Vec<u8>), bytes: &[u8]) -> txstore::base::error::Result<()> {
     for (path, bytes) in [(path, &other.1[..]), (&other.0, bytes)] {
         let file = memory.open(path, OpenMode::Write)?;
         file.set_len(0)?;
@@ -72,7 +72,7 @@ fn swap(memory: &Memory, path: &str, other: &(String, Vec<u8>), bytes: &[u8]) ->
     Ok(())
 }
 
-fn make(memory: &Memory, path: &str, length: u64, bytes: &[u8]) -> txstore::error::Result<()> {
+fn make(memory: &Memory, path: &str, length: u64, bytes: &[u8]) -> txstore::base::error::Result<()> {
     memory.create_dir(path.rsplit_once('/').map_or("", |(directory, _)| directory))?;
     let file = memory.open(path, OpenMode::Create)?;
     file.set_len(length)?;

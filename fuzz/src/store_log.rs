@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use txstore::checkpoint::Checkpoint;
-use txstore::config_file::replace_file;
-use txstore::half::op::fill_op_body;
-use txstore::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use txstore::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use txstore::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 use txstore::record::encode::{blank, encode};
 use txstore::record::{Draft, Position, properties};
-use txstore::settings::{OwnRange, Settings};
+use txstore::storage::checkpoint::Checkpoint;
+use txstore::storage::config_file::replace_file;
 use txstore::storage::memory::Memory;
+use txstore::storage::settings::{OwnRange, Settings};
 use txstore::storage::{OpenMode, Storage};
-use txstore::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+use txstore::transaction::op::fill_op_body;
 
 use super::Input;
 

@@ -8,8 +8,8 @@
 //!         only such halves (docs/format.md). The queues are left for txstore to build, as after `consumequeue` was
 //!         deleted.
 
-use txstore::half::op::fill_op_body;
-use txstore::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use txstore::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use txstore::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 use txstore::record::properties::{
     self, KEYS, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TRANSACTION_CHECK_TIMES, TRANSACTION_ID,
     TRANSACTION_PREPARED, TRANSACTION_PREPARED_QUEUE_OFFSET, UNIQUE_KEY,
@@ -17,7 +17,7 @@ use txstore::record::properties::{
 use txstore::record::{Draft, Position, blank, encode, encoded_size};
 use txstore::storage::memory::Memory;
 use txstore::storage::{OpenMode, Storage};
-use txstore::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+use txstore::transaction::op::fill_op_body;
 
 use crate::chance::Chance;
 use crate::crash::Origin;

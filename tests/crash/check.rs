@@ -7,16 +7,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use txstore::error::Outcome;
-use txstore::half::HalfCopy;
-use txstore::half::op::parse_op_body;
-use txstore::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use txstore::base::error::Outcome;
+use txstore::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use txstore::base::units::{PhysicalOffset, QueueId, QueueOffset};
 use txstore::record::TransactionType;
 use txstore::record::properties::{REAL_QUEUE_ID, REAL_TOPIC};
 use txstore::storage::memory::Memory;
 use txstore::storage::{OpenMode, Storage};
 use txstore::store::{Store, StoredRecord, Wait};
-use txstore::units::{PhysicalOffset, QueueId, QueueOffset};
+use txstore::transaction::HalfCopy;
+use txstore::transaction::op::parse_op_body;
 
 use crate::world::Known;
 
@@ -229,7 +229,7 @@ fn store_says_so(store: &Store, all: &BTreeMap<u64, Seen<'_>>) {
 
 /// Checks T6: repeating an end succeeds and writes nothing; another end fails with an error that names the outcome.
 fn ends_again(store: &Store, all: &BTreeMap<u64, Seen<'_>>) {
-    use txstore::error::Error;
+    use txstore::base::error::Error;
     use txstore::store::{Decider, End, EndKind};
     let kinds = [
         (EndKind::Commit, Outcome::Committed),

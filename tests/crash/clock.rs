@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use txstore::clock::{Clock, ManualClock};
-use txstore::message::{Envelope, Parts};
+use txstore::base::clock::{Clock, ManualClock};
+use txstore::base::units::{PhysicalOffset, QueueId, TimestampMs};
+use txstore::record::message::{Envelope, Parts};
 use txstore::storage::disk::Disk;
 use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
-use txstore::units::{PhysicalOffset, QueueId, TimestampMs};
 
 use crate::world::{GROUP, options};
-use txstore::options::FlushDiskType;
+use txstore::base::options::FlushDiskType;
 
 const HOUR: i64 = 3_600_000;
 const DAY: i64 = 24 * HOUR;
@@ -114,7 +114,7 @@ impl Turned {
 
     fn end(&mut self, queue_offset: u64) {
         let physical_offset = self.pending.remove(&queue_offset).unwrap().physical_offset;
-        let half = txstore::half::HalfCopy { queue_offset, physical_offset };
+        let half = txstore::transaction::HalfCopy { queue_offset, physical_offset };
         let end = End { half, kind: EndKind::Commit, transaction_id: None, group: None, decider: Decider::Check };
         self.store.end_transaction(&end, Wait::Yes).unwrap();
     }

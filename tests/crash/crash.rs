@@ -7,16 +7,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use txstore::checkpoint::Checkpoint;
-use txstore::clock::Clock;
-use txstore::error::Error;
-use txstore::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
-use txstore::offsets::ConsumerOffsets;
-use txstore::options::{FlushDiskType, StoreOptions};
+use txstore::base::clock::Clock;
+use txstore::base::error::Error;
+use txstore::base::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use txstore::base::options::{FlushDiskType, StoreOptions};
+use txstore::base::units::{QueueId, QueueOffset};
+use txstore::index::offsets::ConsumerOffsets;
+use txstore::storage::checkpoint::Checkpoint;
 use txstore::storage::memory::{CrashKeep, FaultKind, Memory};
 use txstore::storage::{OpenMode, Storage};
 use txstore::store::Store;
-use txstore::units::{QueueId, QueueOffset};
 
 use crate::history::{Acknowledged, Half, Held, History, broken, hold};
 use crate::machine::{Machine, TIMEOUT_MS};

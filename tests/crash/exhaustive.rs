@@ -10,8 +10,8 @@
 
 use std::io::Write as _;
 
-use txstore::options::FlushDiskType;
-use txstore::options::StoreOptions;
+use txstore::base::options::FlushDiskType;
+use txstore::base::options::StoreOptions;
 use txstore::storage::memory::{CrashKeep, FaultKind, Memory};
 use txstore::store::Decider;
 use txstore::store::EndKind::{self, Commit, Discard, RollBack};

@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use txstore::error::Outcome;
-use txstore::half::HalfCopy;
+use txstore::base::error::Outcome;
 use txstore::store::EndKind;
+use txstore::transaction::HalfCopy;
 
 use crate::watched::Shown;
 

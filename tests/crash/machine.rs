@@ -9,14 +9,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use txstore::clock::{Clock, ManualClock};
-use txstore::error::{Error, Outcome, Result};
-use txstore::half::HalfCopy;
-use txstore::message::{Envelope, Parts};
-use txstore::options::{FlushDiskType, StoreOptions};
+use txstore::base::clock::{Clock, ManualClock};
+use txstore::base::error::{Error, Outcome, Result};
+use txstore::base::options::{FlushDiskType, StoreOptions};
+use txstore::base::units::{QueueId, TimestampMs};
+use txstore::record::message::{Envelope, Parts};
 use txstore::storage::memory::Memory;
 use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Unacknowledged, Wait};
-use txstore::units::{QueueId, TimestampMs};
+use txstore::transaction::HalfCopy;
 
 use crate::history::{GROUPS, Half, Held, History, Message, TOPICS, hold, outcome_of};
 use crate::watched::{Shadow, Watched};
@@ -379,7 +379,7 @@ impl Machine {
             ..before.clone()
         };
         let pending = self.pending_like(&before);
-        if let Err(txstore::error::Error::AlreadyEnded { outcome, .. }) = &sent {
+        if let Err(txstore::base::error::Error::AlreadyEnded { outcome, .. }) = &sent {
             // It ended in the last minutes. If it was reported to no client, some client must have tried an end.
             let may_have_ended = |half: usize| faulty || !self.history.halves[half].asked.is_empty();
             return hold(pending.is_none_or(may_have_ended), "T12", || {

@@ -7,14 +7,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use txstore::error::Outcome;
-use txstore::half::op::parse_op_body;
-use txstore::half::{HalfCopy, HalfFacts};
-use txstore::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use txstore::base::error::Outcome;
+use txstore::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use txstore::base::units::{PhysicalOffset, QueueId, QueueOffset};
 use txstore::record::properties::{KEYS, REAL_QUEUE_ID, REAL_TOPIC};
 use txstore::record::{RecordCrc, RecordView, TransactionType, Verify, decode};
 use txstore::store::{Decider, End, EndKind, Store, StoredRecord, Wait};
-use txstore::units::{PhysicalOffset, QueueId, QueueOffset};
+use txstore::transaction::op::parse_op_body;
+use txstore::transaction::{HalfCopy, HalfFacts};
 
 use crate::history::{Half, Held, History, READERS, TOPICS, broken, hold, number_of, outcome_of};
 use crate::rule::{Transaction, transactions};
@@ -430,7 +430,7 @@ impl<'a> Look<'a> {
 
     /// Checks T6: repeating an end succeeds and writes nothing; another end fails with an error that names the outcome.
     fn ends_again(&self) -> Held {
-        use txstore::error::Error;
+        use txstore::base::error::Error;
         let before = self.store.stat().unwrap().max_physical_offset;
         for one in &self.rule {
             let Some(outcome) = one.outcome.filter(|_| !self.may_have_lost(one)) else { continue };

@@ -4,12 +4,12 @@
 //! Out:    its history continues, or the promise that an answer broke.
 //! Always: `decide` is modelled as docs/transactions.md describes it: wait, check, or discard after a number of checks.
 
-use txstore::clock::Clock;
-use txstore::error::Error;
-use txstore::half::HalfCopy;
-use txstore::half::scan::Waiting;
+use txstore::base::clock::Clock;
+use txstore::base::error::Error;
+use txstore::base::units::{PhysicalOffset, QueueId, QueueOffset};
 use txstore::store::{Decider, End, EndKind, Store, Wait};
-use txstore::units::{PhysicalOffset, QueueId, QueueOffset};
+use txstore::transaction::HalfCopy;
+use txstore::transaction::scan::Waiting;
 
 use crate::history::{Acknowledged, Half, Held, History, READERS, TOPICS, Violation, hold, outcome_of};
 use crate::machine::{Machine, TIMEOUT_MS};

@@ -7,12 +7,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use txstore::error::Outcome;
-use txstore::half::HalfCopy;
-use txstore::half::op::parse_op_body;
-use txstore::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use txstore::base::error::Outcome;
+use txstore::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use txstore::record::properties::{PRODUCER_GROUP, REAL_TOPIC, TRANSACTION_CHECK_TIMES, UNIQUE_KEY};
 use txstore::record::{RecordView, TransactionType};
+use txstore::transaction::HalfCopy;
+use txstore::transaction::op::parse_op_body;
 
 /// A transaction as found in the log. Records are identified by their index in the log.
 #[derive(Clone, Debug, Default)]

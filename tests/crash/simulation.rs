@@ -7,8 +7,8 @@
 
 use std::fmt::Write as _;
 
-use txstore::options::FlushDiskType::{self, Async, Sync};
-use txstore::options::StoreOptions;
+use txstore::base::options::FlushDiskType::{self, Async, Sync};
+use txstore::base::options::StoreOptions;
 use txstore::storage::memory::{CrashKeep, FaultKind};
 use txstore::store::{Decider, EndKind};
 

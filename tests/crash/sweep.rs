@@ -1,7 +1,7 @@
 //! Makes the N-th storage call fail, or stops the process or the machine there, for every N of a script.
 
-use txstore::error::{Error, ErrorKind};
-use txstore::options::FlushDiskType::{self, Async, Sync};
+use txstore::base::error::{Error, ErrorKind};
+use txstore::base::options::FlushDiskType::{self, Async, Sync};
 use txstore::storage::memory::{CrashKeep, FaultKind, Memory};
 use txstore::store::Store;
 

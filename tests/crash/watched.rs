@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use std::sync::Mutex;
 
-use txstore::clock::ManualClock;
-use txstore::error::Result;
-use txstore::options::StoreOptions;
+use txstore::base::clock::ManualClock;
+use txstore::base::error::Result;
+use txstore::base::options::StoreOptions;
+use txstore::base::units::PhysicalOffset;
 use txstore::storage::memory::Memory;
 use txstore::storage::{DirEntry, File, Lock, OpenMode, Opener, ReadMap, SharedMap, Storage};
 use txstore::store::{Store, StoredRecord};
-use txstore::units::PhysicalOffset;
 
 /// What the log was meant to hold.
 #[derive(Clone, Debug, Default)]

@@ -7,14 +7,14 @@
 
 use std::sync::Arc;
 
-use txstore::clock::ManualClock;
-use txstore::error::{Error, Outcome, Result};
-use txstore::half::HalfCopy;
-use txstore::message::{Envelope, Parts};
-use txstore::options::{FlushDiskType, StoreOptions};
+use txstore::base::clock::ManualClock;
+use txstore::base::error::{Error, Outcome, Result};
+use txstore::base::options::{FlushDiskType, StoreOptions};
+use txstore::base::units::{PhysicalOffset, QueueId, TimestampMs};
+use txstore::record::message::{Envelope, Parts};
 use txstore::storage::memory::Memory;
 use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Unacknowledged, Wait};
-use txstore::units::{PhysicalOffset, QueueId, TimestampMs};
+use txstore::transaction::HalfCopy;
 
 pub const GROUP: &str = "services";
 const TOPICS: [&str; 2] = ["orders", "payments"];

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest_state_machine::ReferenceStateMachine;
-use txstore::error::Outcome;
+use txstore::base::error::Outcome;
 use txstore::store::EndKind;
 
 pub const TOPICS: usize = 2;

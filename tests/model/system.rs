@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
-use txstore::clock::ManualClock;
-use txstore::error::{Error, Outcome};
-use txstore::half::HalfCopy;
-use txstore::message::{Envelope, Parts};
-use txstore::options::{FlushDiskType, StoreOptions};
+use txstore::base::clock::ManualClock;
+use txstore::base::error::{Error, Outcome};
+use txstore::base::options::{FlushDiskType, StoreOptions};
+use txstore::base::units::{QueueId, QueueOffset, TimestampMs};
+use txstore::record::message::{Envelope, Parts};
 use txstore::storage::memory::{CrashKeep, Memory};
 use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Wait};
-use txstore::units::{QueueId, QueueOffset, TimestampMs};
+use txstore::transaction::HalfCopy;
 
 use crate::model::{Model, Step, TOPICS, outcome};
 

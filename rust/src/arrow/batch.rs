@@ -14,14 +14,14 @@ use arrow_schema::{ArrowError, Schema};
 use super::cells::{Cells, Entries};
 use super::options::{transaction_type, type_name};
 use super::schema::{Column, schema};
-use crate::half::Identity;
-use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use crate::base::units::TimestampMs;
 use crate::record::properties::{
     KEYS, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TRANSACTION_CHECK_TIMES, TRANSACTION_ID,
     TRANSACTION_PREPARED, UNIQUE_KEY,
 };
 use crate::record::{Properties, RecordView, TransactionType};
-use crate::units::TimestampMs;
+use crate::transaction::Identity;
 
 /// A row before it is appended.
 #[derive(Debug)]

@@ -16,8 +16,8 @@ use arrow_buffer::{Buffer, NullBuffer, NullBufferBuilder, OffsetBuffer, ScalarBu
 use arrow_schema::{ArrowError, DataType, Field};
 
 use super::schema::{Column, UTC, element, map_fields};
+use crate::base::units::PhysicalOffset;
 use crate::record::{Host, Properties, offset_message_id};
-use crate::units::PhysicalOffset;
 
 /// The results of Arrow's own calls.
 pub(super) type Built<T> = Result<T, ArrowError>;

@@ -13,11 +13,11 @@ use super::batch::Batch;
 use super::cells::Cells;
 use super::options::invalid;
 use super::schema::Column;
-use crate::error::{Outcome, Result};
-use crate::half::replay::{Keep, Replay};
-use crate::half::table::Table;
-use crate::names::HALF_TOPIC;
+use crate::base::error::{Outcome, Result};
+use crate::base::names::HALF_TOPIC;
 use crate::store::{HalfRecord, TransactionRow, rows};
+use crate::transaction::replay::{Keep, Replay};
+use crate::transaction::table::Table;
 
 /// Maximum number of half messages in the log. Folding takes about 1.4 KiB each, so a task stays well below 512 MiB.
 pub(super) const HALVES_MAX: u64 = 200_000;

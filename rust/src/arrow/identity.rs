@@ -5,11 +5,11 @@
 //! Always: few reads, whatever the log's size.
 
 use super::Log;
-use crate::error::{Error, Result};
-use crate::log_view::Stop;
+use crate::base::error::{Error, Result};
+use crate::base::units::PhysicalOffset;
 use crate::record::RecordView;
-use crate::settings::StoreId;
-use crate::units::PhysicalOffset;
+use crate::recovery::log_view::Stop;
+use crate::storage::settings::StoreId;
 
 /// How far before an end the first search for its last record begins, in bytes.
 const REACH: u64 = 1 << 14;

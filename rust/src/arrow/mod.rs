@@ -16,7 +16,7 @@ pub mod schema;
 #[cfg(test)]
 mod tests;
 
-pub use crate::log_view::Log;
+pub use crate::recovery::log_view::Log;
 pub use identity::RecordName;
 pub use options::{BadRecords, ScanOptions};
 pub use scan::{Counts, Scan};

@@ -11,10 +11,10 @@ use std::ops::Range;
 use regex_lite::Regex;
 
 use super::schema::{Column, View};
-use crate::error::{Error, Result};
-use crate::half::HALF_QUEUE;
-use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, is_system_topic};
+use crate::base::error::{Error, Result};
+use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, is_system_topic};
 use crate::record::{RecordView, TransactionType};
+use crate::transaction::HALF_QUEUE;
 
 /// Which topics are shown.
 #[derive(Clone, Debug)]

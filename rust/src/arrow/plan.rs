@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use super::Log;
 use super::options::{ScanOptions, TopicMemory};
-use crate::config_file;
-use crate::error::Result;
-use crate::log_view::Stop;
+use crate::base::error::Result;
+use crate::recovery::log_view::Stop;
+use crate::storage::config_file;
 
 impl Log {
     /// Returns where a range ends that begins at the record boundary `start` and has so many wanted rows or so many
@@ -47,7 +47,7 @@ impl Log {
     /// Returns the topics that have queues, or will have some, sorted. A new queue's file is written after its first
     /// messages.
     pub fn topics(&self) -> Result<Vec<String>> {
-        let entries = self.storage().list(crate::consume_queue::DIRECTORY)?.unwrap_or_default();
+        let entries = self.storage().list(crate::index::consume_queue::DIRECTORY)?.unwrap_or_default();
         let queues = entries.into_iter().filter(|entry| entry.is_dir).map(|entry| entry.name);
         let file = config_file::load(self.storage(), "topics.json")?.value.unwrap_or_default();
         let table = file.get("topicConfigTable").and_then(Value::as_object);

@@ -19,18 +19,18 @@ use super::batch::{Batch, Row};
 use super::folded::{Folded, HALVES_MAX};
 use super::options::{BadRecords, ScanOptions, TopicMemory, invalid};
 use super::schema::View;
-use crate::commit_log::{Step, UNWRITTEN, too_old};
-use crate::error::{Error, Result};
-use crate::half::op::parse_op_body;
-use crate::log_view::{Tail, Window};
-use crate::names::{HALF_TOPIC, OP_TOPIC};
+use crate::base::error::{Error, Result};
+use crate::base::names::{HALF_TOPIC, OP_TOPIC};
+use crate::log::commit_log::{Step, UNWRITTEN, too_old};
 use crate::record::compression::{BODY_MAX, decompress};
 use crate::record::layout::{HEAD_MAX, SYS_COMPRESSED};
 use crate::record::{DecodeError, RecordView};
+use crate::recovery::log_view::{Tail, Window};
 use crate::storage::ahead::ask_for;
+use crate::transaction::op::parse_op_body;
 
-use crate::sync::unmodelled::Mutex;
-use crate::units::to_usize;
+use crate::base::sync::unmodelled::Mutex;
+use crate::base::units::to_usize;
 
 /// After this many bytes a batch is returned even without rows, so that a waiting caller regains control.
 const SILENT_BYTES_MAX: u64 = 1 << 30;

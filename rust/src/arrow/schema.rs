@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Fields, Schema, TimeUnit};
 
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 
 /// What a scan shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,10 +9,10 @@ use arrow_array::{Array, RecordBatch};
 
 use super::folded::Folded;
 use super::{BadRecords, Counts, Log, Scan, ScanOptions, View};
+use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 use crate::record::{Draft, Position, encode};
 use crate::storage::memory::Memory;
 use crate::storage::{OpenMode, Storage};
-use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 
 const HOST: &str = "127.0.0.1:10911";
 const FILE: u64 = 1 << 16;

@@ -20,7 +20,7 @@ use super::error::{OrRaise, into_py};
 use crate::arrow::options::{Topics, topics_matching, types_named};
 use crate::arrow::schema::schema;
 use crate::arrow::{BadRecords, Counts, Log, ScanOptions, View};
-use crate::error::Error;
+use crate::base::error::Error;
 
 /// A range of the log. It can be read any number of times.
 #[pyclass(frozen, module = "txstore._native")]

@@ -8,7 +8,7 @@
 use pyo3::prelude::*;
 
 use super::error::OrRaise;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use crate::store::{Unacknowledged, Wait};
 
 /// Runs a call that may wait. Releases the interpreter's lock.

@@ -7,7 +7,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::error::Error;
+use crate::base::error::Error;
 
 /// Converts an error to an exception.
 pub(super) fn into_py(py: Python<'_>, error: &Error) -> PyErr {
@@ -25,7 +25,7 @@ pub(super) trait OrRaise<T> {
     fn or_raise(self, py: Python<'_>) -> PyResult<T>;
 }
 
-impl<T> OrRaise<T> for crate::error::Result<T> {
+impl<T> OrRaise<T> for crate::base::error::Result<T> {
     fn or_raise(self, py: Python<'_>) -> PyResult<T> {
         self.map_err(|error| into_py(py, &error))
     }

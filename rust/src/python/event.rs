@@ -7,10 +7,10 @@
 use pyo3::prelude::*;
 
 use super::remoting::RemotingCommand;
-use crate::remoting::accounts::ACCESS_KEY;
-use crate::remoting::budget::Charge;
-use crate::remoting::event::Event;
-use crate::remoting::policy::Entry;
+use crate::server::accounts::ACCESS_KEY;
+use crate::server::budget::Charge;
+use crate::server::event::Event;
+use crate::server::policy::Entry;
 
 /// A client's request that Python answers.
 #[pyclass(frozen, extends = RemotingCommand, module = "txstore._native")]

@@ -4,12 +4,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMapping, PyString, PyTuple};
 
 use super::error::{OrRaise, into_py};
-use crate::error::Error;
-use crate::message::{Envelope, Parts, Topic};
+use crate::base::error::Error;
+use crate::base::sync::unmodelled::Mutex;
+use crate::record::message::{Envelope, Parts, Topic};
 use crate::record::message_id::offset_message_id;
 use crate::record::properties::{Properties, SHARDING_KEY, TAGS, is_reserved};
 use crate::store::Sent;
-use crate::sync::unmodelled::Mutex;
 
 /// A message to send. Immutable. Checked when it is created.
 #[pyclass(frozen, module = "txstore._native")]
@@ -64,7 +64,7 @@ impl Message {
             Err(_) => copy_body(py, body)?,
         };
         // The store checks the size, because the option max_message_size may allow more than RocketMQ's default.
-        crate::message::check_body(body.as_bytes(py), u32::MAX).or_raise(py)?;
+        crate::record::message::check_body(body.as_bytes(py), u32::MAX).or_raise(py)?;
         let keys = keys.map(|keys| joined(py, keys)).transpose()?.unwrap_or_default();
         let own: Vec<(String, String)> = properties.map(pairs).transpose()?.unwrap_or_default();
         let own: Vec<(&str, &str)> = own.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();

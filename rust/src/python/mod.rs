@@ -28,7 +28,7 @@ mod transaction;
 
 use pyo3::prelude::*;
 
-use crate::clock::{Clock, SystemClock};
+use crate::base::clock::{Clock, SystemClock};
 use crate::record::message_id::UniqueIds;
 
 #[pymodule]
@@ -101,17 +101,17 @@ fn unique_id() -> String {
 /// Logs panics as JSON, from now on and in the whole process.
 #[pyfunction]
 fn log_panics_as_json() {
-    crate::panics::log_as_json();
+    crate::base::panics::log_as_json();
 }
 
 /// Returns the delay of a delay level in milliseconds.
 #[pyfunction]
 fn delay_level_ms(level: usize) -> i64 {
-    crate::delay::level_ms(level)
+    crate::index::delay::level_ms(level)
 }
 
 /// Computes Java's `String.hashCode`.
 #[pyfunction]
 fn java_hash_code(text: &str) -> i32 {
-    crate::java::hash_code(text)
+    crate::base::java::hash_code(text)
 }

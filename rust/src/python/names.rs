@@ -2,12 +2,12 @@
 //!
 //! In:     names.
 //! Out:    errors, and constants of the module.
-//! Always: `crate::names` defines them. Python has no rule, limit or reserved name of its own.
+//! Always: `crate::base::names` defines them. Python has no rule, limit or reserved name of its own.
 
 use pyo3::prelude::*;
 
 use super::error::into_py;
-use crate::names;
+use crate::base::names;
 
 const TEXTS: [(&str, &str); 8] = [
     ("DEAD_LETTER_PREFIX", names::DEAD_LETTER_PREFIX),

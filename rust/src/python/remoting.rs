@@ -11,7 +11,7 @@ use pyo3::types::{PyBytes, PyDict};
 use super::error::{OrRaise, protocol_error};
 use super::message::Message;
 use super::stored::StoredMessage;
-use crate::error::Error;
+use crate::base::error::Error;
 use crate::record::properties::{self, UNIQUE_KEY};
 use crate::remoting::command::FLAG_ONE_WAY;
 use crate::remoting::{self, Command};

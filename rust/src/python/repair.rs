@@ -7,11 +7,11 @@ use pyo3::prelude::*;
 use serde_json::{Value, json};
 
 use super::call::detached;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::base::sync::Mutex;
 use crate::repair::{Damage, Examination, Lost, mend, report};
 use crate::storage::Storage;
 use crate::storage::disk::Disk;
-use crate::sync::Mutex;
 
 /// Examines a store that may not open.
 #[pyclass(frozen, module = "txstore._native")]

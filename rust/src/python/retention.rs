@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 
 /// Facts about one file of the log.
 #[pyclass(frozen, module = "txstore._native")]
-pub(super) struct LogFile(pub(super) crate::retention::LogFile);
+pub(super) struct LogFile(pub(super) crate::store::retention::LogFile);
 
 #[pymethods]
 impl LogFile {

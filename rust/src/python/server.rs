@@ -1,4 +1,4 @@
-//! `RemotingServer`: the server's Python interface. Calls of a few lines into `crate::remoting`.
+//! `RemotingServer`: the server's Python interface. Calls of a few lines into `crate::server`.
 //!
 //! Always: Python polls for events. The interpreter's lock is released while it waits.
 
@@ -15,19 +15,19 @@ use super::call::detached;
 use super::error::OrRaise;
 use super::event::{NewProducer, Question, to_object};
 use super::store::Store;
-use crate::error::Error;
-use crate::half::HalfFacts;
+use crate::base::error::Error;
+use crate::base::units::QueueOffset;
 use crate::remoting::Command;
-use crate::remoting::accounts::{AccountOptions, Accounts, Permission};
-use crate::remoting::check::check_request;
 use crate::remoting::command::FLAG_ONE_WAY;
-use crate::remoting::deadlines::TimeLimits;
-use crate::remoting::event::{Answer, Response};
-use crate::remoting::server::{Server, ServerOptions};
-use crate::remoting::tables::Subscription;
-use crate::remoting::tls::TlsOptions;
-use crate::remoting::traffic::{Kind, SIZE_BOUNDS};
-use crate::units::QueueOffset;
+use crate::server::accounts::{AccountOptions, Accounts, Permission};
+use crate::server::check::check_request;
+use crate::server::deadlines::TimeLimits;
+use crate::server::event::{Answer, Response};
+use crate::server::listener::{Server, ServerOptions};
+use crate::server::tables::Subscription;
+use crate::server::tls::TlsOptions;
+use crate::server::traffic::{Kind, SIZE_BOUNDS};
+use crate::transaction::HalfFacts;
 
 /// Topic, kind, messages, bytes, messages by size.
 type Sent = (String, &'static str, u64, u64, Vec<(Option<u64>, u64)>);
@@ -275,8 +275,8 @@ impl RemotingServer {
             *counters.entry("messages_out").or_insert(0) += read.messages;
             *counters.entry("bytes_out").or_insert(0) += read.bytes;
         }
-        counters.insert("memory_held", crate::units::to_u64(service.memory_held()));
-        counters.insert("requests_waiting", crate::units::to_u64(service.policy.waiting()));
+        counters.insert("memory_held", crate::base::units::to_u64(service.memory_held()));
+        counters.insert("requests_waiting", crate::base::units::to_u64(service.policy.waiting()));
         counters
     }
 

@@ -15,13 +15,13 @@ use super::message::{Message, SendResult};
 use super::retention::{Expired, LogFile};
 use super::stored::StoredMessage;
 use super::transaction::{DueHalves, EndResult, TopicEnds, TransactionRow, WaitingHalf};
-use crate::config_file;
-use crate::error::Error;
-use crate::half::HalfCopy;
-use crate::half::scan::{Waiting, group_by_facts};
-use crate::options::{FlushDiskType, StoreOptions};
+use crate::base::error::Error;
+use crate::base::options::{FlushDiskType, StoreOptions};
+use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+use crate::storage::config_file;
 use crate::store::{Copy, Decider, End, EndKind, NewHalfMessage, NewMessage, StoredRecord, Wait};
-use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+use crate::transaction::HalfCopy;
+use crate::transaction::scan::{Waiting, group_by_facts};
 
 /// One open store directory.
 #[pyclass(frozen, module = "txstore._native")]
@@ -232,7 +232,7 @@ impl Store {
     fn resume(&self, py: Python<'_>, transaction_id: &str) -> PyResult<SendResult> {
         let sent = detached(py, || self.store.resume(transaction_id))?;
         let half = detached(py, || self.store.half(sent.queue_offset))?;
-        let topic = crate::half::HalfFacts::of(&half.view().or_raise(py)?).real_topic;
+        let topic = crate::transaction::HalfFacts::of(&half.view().or_raise(py)?).real_topic;
         let topic = PyString::new(py, topic).unbind();
         Ok(SendResult::new(sent, topic, self.host, true))
     }

@@ -7,10 +7,10 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use super::error::{OrRaise, into_py};
 use super::message::words;
-use crate::error::Error;
-use crate::message::DELAY_LEVEL_MAX;
-use crate::names::{HALF_TOPIC, RETRY_PREFIX};
+use crate::base::error::Error;
+use crate::base::names::{HALF_TOPIC, RETRY_PREFIX};
 use crate::record::compression::{BODY_MAX, decompress};
+use crate::record::message::DELAY_LEVEL_MAX;
 use crate::record::properties::{
     KEYS, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, RETRY_TOPIC, TAGS, TRANSACTION_ID, TRANSACTION_PREPARED,
 };

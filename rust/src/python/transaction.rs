@@ -3,9 +3,9 @@
 use pyo3::prelude::*;
 
 use super::error::OrRaise;
-use crate::error::{Error, Outcome};
-use crate::half::scan::{DueGroup, Waiting};
+use crate::base::error::{Error, Outcome};
 use crate::store::Ended;
+use crate::transaction::scan::{DueGroup, Waiting};
 
 /// Facts about one pending transaction.
 #[pyclass(frozen, module = "txstore._native")]
@@ -218,7 +218,7 @@ impl TransactionRow {
     /// 'pending', 'committed', '`rolled_back`', 'discarded' or '`finished_unknown`'.
     #[getter]
     fn state(&self) -> &'static str {
-        self.0.outcome.map_or("pending", crate::error::Outcome::name)
+        self.0.outcome.map_or("pending", crate::base::error::Outcome::name)
     }
 
     /// (half queue offset, physical offset) of each copy, oldest first.
@@ -275,7 +275,7 @@ impl TransactionRow {
 
 /// How the transactions of one topic ended.
 #[pyclass(frozen, module = "txstore._native")]
-pub(super) struct TopicEnds(pub(super) String, pub(super) crate::half::counts::TopicEnds);
+pub(super) struct TopicEnds(pub(super) String, pub(super) crate::transaction::counts::TopicEnds);
 
 #[pymethods]
 impl TopicEnds {
@@ -306,7 +306,7 @@ impl TopicEnds {
     /// Commits by time since the half was stored: (upper bound in ms, None for the rest; count), not cumulative.
     #[getter]
     fn latency(&self) -> Vec<(Option<i64>, u64)> {
-        let bounds = crate::half::counts::LATENCY_BOUNDS_MS.into_iter().map(Some).chain([None]);
+        let bounds = crate::transaction::counts::LATENCY_BOUNDS_MS.into_iter().map(Some).chain([None]);
         bounds.zip(self.1.latency).collect()
     }
 

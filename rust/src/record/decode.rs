@@ -12,7 +12,7 @@ use super::layout::{
     body_len_at, host_len,
 };
 use super::{Host, Properties, RecordView, Version, crc32};
-use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 
 /// Whether the whole-record CRC, the last 20 bytes of the properties, is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use super::layout::{
     PROPERTIES_MAX, RECORD_MAX, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, TOPIC_V1_MAX, TOPIC_V2_MAX, VALUE_END, body_at,
 };
 use super::{Draft, Position, TransactionType, crc32};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 
 /// Returns how many bytes `encode` will write.
 ///

@@ -14,7 +14,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::units::{PhysicalOffset, TimestampMs};
+use crate::base::units::{PhysicalOffset, TimestampMs};
 
 const UNIQUE_V4_DIGITS: usize = 2 * (4 + 2 + 4 + 4 + 2);
 const UNIQUE_V6_DIGITS: usize = 2 * (16 + 2 + 4 + 4 + 2);

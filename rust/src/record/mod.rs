@@ -9,6 +9,7 @@ pub mod compression;
 pub mod decode;
 pub mod encode;
 pub mod layout;
+pub mod message;
 pub mod message_id;
 pub mod properties;
 #[cfg(test)]
@@ -22,7 +23,7 @@ pub use encode::{blank, encode, encoded_size};
 pub use message_id::{UniqueId, UniqueIds, offset_message_id, parse_offset_message_id};
 pub use properties::Properties;
 
-use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 
 /// How a record writes its topic's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::decode::body_of;
 use super::layout::*;
 use super::*;
-use crate::error::Error;
+use crate::base::error::Error;
 
 const ALL: Verify = Verify { body_crc: true, record_crc: RecordCrc::Required };
 const LENIENT: Verify = Verify { body_crc: true, record_crc: RecordCrc::IfPresent };

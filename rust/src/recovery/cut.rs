@@ -5,11 +5,11 @@
 //! Always: repeatable. Data that was cut never comes back.
 
 use super::Derived;
-use crate::commit_log::CommitLog;
-use crate::consume_queue::QueueFiles;
-use crate::dispatch::Dispatcher;
-use crate::error::Result;
-use crate::mutant::{Mutant, mutated};
+use crate::base::error::Result;
+use crate::base::mutant::{Mutant, mutated};
+use crate::index::consume_queue::QueueFiles;
+use crate::index::dispatch::Dispatcher;
+use crate::log::commit_log::CommitLog;
 
 /// How many bytes to rewrite in one call.
 const REWRITTEN_AT_ONCE: u64 = 1 << 20;

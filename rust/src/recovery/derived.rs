@@ -8,18 +8,18 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::commit_log::{Appended, EndsToCome};
-use crate::consume_queue::Slot;
-use crate::delay::{DelayProgress, Moment};
-use crate::dispatch::Dispatcher;
-use crate::half::HALF_QUEUE;
-use crate::half::replay::{Keep, Replay};
-use crate::half::table::Table;
-use crate::index::IndexEntry;
-use crate::names::{HALF_TOPIC, OP_TOPIC};
-use crate::settings::{DeletedQueue, Settings};
-use crate::snapshot::Anchor;
-use crate::units::TimestampMs;
+use crate::base::names::{HALF_TOPIC, OP_TOPIC};
+use crate::base::units::TimestampMs;
+use crate::index::consume_queue::Slot;
+use crate::index::delay::{DelayProgress, Moment};
+use crate::index::dispatch::Dispatcher;
+use crate::index::key_index::IndexEntry;
+use crate::log::commit_log::{Appended, EndsToCome};
+use crate::recovery::snapshot::Anchor;
+use crate::storage::settings::{DeletedQueue, Settings};
+use crate::transaction::HALF_QUEUE;
+use crate::transaction::replay::{Keep, Replay};
+use crate::transaction::table::Table;
 
 /// The state that is derived from the log.
 #[derive(Debug)]

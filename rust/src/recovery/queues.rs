@@ -11,12 +11,12 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use super::run::Run;
-use crate::consume_queue::{ConsumeQueue, Entry, NewFiles, QUEUE_OFFSET_MAX, QueueExtent, Slot};
-use crate::dispatch::DispatchRequest;
-use crate::error::{Error, Result};
-use crate::half::HALF_QUEUE;
-use crate::names::{HALF_TOPIC, is_system_topic};
+use crate::base::error::{Error, Result};
+use crate::base::names::{HALF_TOPIC, is_system_topic};
+use crate::index::consume_queue::{ConsumeQueue, Entry, NewFiles, QUEUE_OFFSET_MAX, QueueExtent, Slot};
+use crate::index::dispatch::DispatchRequest;
 use crate::record::RecordView;
+use crate::transaction::HALF_QUEUE;
 
 /// How many bytes of queue entries recovery keeps in memory before it compares them with the files.
 const BUFFERED_MAX: usize = 8 << 20;

@@ -7,20 +7,20 @@
 
 use super::queues::QueueFacts;
 use super::{Derived, Known, RecoveryReport};
-use crate::commit_log::{self, CommitLog, Tail};
-use crate::consume_queue::{ConsumeQueue, Entry, QueueFiles};
-use crate::delay::is_delivery_of;
-use crate::dispatch::DispatchRequest;
-use crate::error::{Error, Outcome, Result};
-use crate::half::table::Pending;
-use crate::index::IndexFiles;
-use crate::log_view::{self, LogFiles};
-use crate::mutant::{Mutant, mutated};
-use crate::names::SCHEDULE_TOPIC;
+use crate::base::error::{Error, Outcome, Result};
+use crate::base::mutant::{Mutant, mutated};
+use crate::base::names::SCHEDULE_TOPIC;
+use crate::base::units::{PhysicalOffset, TimestampMs, to_u64};
+use crate::index::consume_queue::{ConsumeQueue, Entry, QueueFiles};
+use crate::index::delay::is_delivery_of;
+use crate::index::dispatch::DispatchRequest;
+use crate::index::key_index::IndexFiles;
+use crate::log::commit_log::{self, CommitLog, Tail};
 use crate::record::{RecordView, TransactionType};
-use crate::settings::Settings;
-use crate::snapshot::{Anchor, Snapshot};
-use crate::units::{PhysicalOffset, TimestampMs, to_u64};
+use crate::recovery::log_view::{self, LogFiles};
+use crate::recovery::snapshot::{Anchor, Snapshot};
+use crate::storage::settings::Settings;
+use crate::transaction::table::Pending;
 
 /// Whether the record at physical offset 0 is a delayed message. Ordinary records also name that offset.
 #[derive(Clone, Copy)]

@@ -6,15 +6,15 @@
 
 use std::sync::Arc;
 
-use crate::commit_log::CommitLog;
-use crate::consume_queue::{ConsumeQueue, Entry, QueueFiles};
-use crate::error::{ErrorKind, Result};
-use crate::index::IndexFiles;
+use crate::base::error::{ErrorKind, Result};
+use crate::base::units::QueueId;
+use crate::index::consume_queue::{ConsumeQueue, Entry, QueueFiles};
+use crate::index::key_index::IndexFiles;
+use crate::log::commit_log::CommitLog;
 use crate::record::RecordView;
-use crate::segment::Segment;
-use crate::settings::Settings;
-use crate::snapshot::Snapshot;
-use crate::units::QueueId;
+use crate::recovery::snapshot::Snapshot;
+use crate::storage::segment::Segment;
+use crate::storage::settings::Settings;
 
 /// Returns the snapshot if recovery may begin with it.
 pub(super) fn usable(

@@ -191,20 +191,3 @@ fn what_cannot_be_written_leaves_nothing() {
     assert!(matches!(encode(&command, &mut out), Err(FrameError::TooLarge { .. })));
     assert_eq!(out, b"before");
 }
-
-#[cfg(feature = "server")]
-#[test]
-fn names_beyond_the_bound_are_counted_together() {
-    use super::traffic::{Kind, Traffic};
-    let traffic = Traffic::default();
-    for number in 0..10_002 {
-        traffic.topic(&format!("topic-{number}")).sent(Kind::Normal, 100);
-    }
-    for number in 0..10_003 {
-        traffic.read(&traffic.topic("topic-1"), &format!("group-{number}"), 1, 100);
-    }
-    let (sent, read) = (traffic.all_sent(), traffic.all_read());
-    assert_eq!((sent.len(), read.len()), (10_001, 10_001));
-    assert_eq!(sent.iter().find(|row| row.topic == "(other)").map(|row| row.messages), Some(2));
-    assert_eq!(read.iter().find(|row| row.group == "(other)").map(|row| row.messages), Some(3));
-}

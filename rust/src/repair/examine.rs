@@ -10,21 +10,21 @@ use std::sync::Arc;
 
 use super::filler::fits;
 use super::{Damage, DamageKind, Examination, Lost};
-use crate::checkpoint::Checkpoint;
-use crate::commit_log::{self, Step, UNWRITTEN, step};
-use crate::config_file;
-use crate::consume_queue::{self, ENTRY_SIZE, Entry};
-use crate::error::{Error, Result};
-use crate::index::IndexGeometry;
-use crate::log_view::{KnownEnd, LogFiles, Tail, is_clean, next_record};
-use crate::names::valid_path_component;
-use crate::published::Published;
+use crate::base::error::{Error, Result};
+use crate::base::names::valid_path_component;
+use crate::base::units::{QueueId, TimestampMs, to_u64, to_usize};
+use crate::index::consume_queue::{self, ENTRY_SIZE, Entry};
+use crate::index::key_index::IndexGeometry;
+use crate::log::commit_log::{self, Step, UNWRITTEN, step};
+use crate::log::published::Published;
 use crate::record::RecordView;
-use crate::segment::SegmentQueue;
-use crate::settings::Settings;
-use crate::snapshot::Snapshot;
+use crate::recovery::log_view::{KnownEnd, LogFiles, Tail, is_clean, next_record};
+use crate::recovery::snapshot::Snapshot;
+use crate::storage::checkpoint::Checkpoint;
+use crate::storage::config_file;
+use crate::storage::segment::SegmentQueue;
+use crate::storage::settings::Settings;
 use crate::storage::{DirEntry, OpenMode, Storage};
-use crate::units::{QueueId, TimestampMs, to_u64, to_usize};
 
 /// Lost messages that are named. Further ones are only counted.
 const LOST_MAX: usize = 10_000;

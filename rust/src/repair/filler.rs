@@ -7,13 +7,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use crate::error::{Error, Result};
-use crate::names::{REPAIR_TOPIC, SHORT_REPAIR_TOPIC};
+use crate::base::error::{Error, Result};
+use crate::base::names::{REPAIR_TOPIC, SHORT_REPAIR_TOPIC};
+use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
 use crate::record::decode::{RecordCrc, Verify};
 use crate::record::encode::{blank, encode, encoded_size};
 use crate::record::layout::{BLANK_MIN, SYS_ROLLBACK};
 use crate::record::{Draft, Position, RecordView, TransactionType};
-use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
 
 /// The topic of fillers.
 pub const TOPIC: &str = REPAIR_TOPIC;

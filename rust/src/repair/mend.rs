@@ -12,17 +12,17 @@ use std::sync::Arc;
 use super::examine::CONFIG_FILES;
 use super::filler::fill;
 use super::{Damage, DamageKind, Examination};
-use crate::commit_log;
-use crate::config_file::{self, replace_file};
-use crate::consume_queue;
-use crate::error::{Error, Result};
-use crate::index::find_geometry;
-use crate::log_view::{GUARD, LOCK, PUBLISHER_BYTE, WRITER_BYTE, consume_queue_file_size};
-use crate::published::Published;
-use crate::segment::{SegmentQueue, make_file};
-use crate::settings::{self, Settings};
+use crate::base::error::{Error, Result};
+use crate::base::units::{QueueId, to_usize};
+use crate::index::consume_queue;
+use crate::index::key_index::find_geometry;
+use crate::log::commit_log;
+use crate::log::published::Published;
+use crate::recovery::log_view::{GUARD, LOCK, PUBLISHER_BYTE, WRITER_BYTE, consume_queue_file_size};
+use crate::storage::config_file::{self, replace_file};
+use crate::storage::segment::{SegmentQueue, make_file};
+use crate::storage::settings::{self, Settings};
 use crate::storage::{OpenMode, Storage};
-use crate::units::{QueueId, to_usize};
 
 /// Bytes that are copied in one call.
 const COPIED_AT_ONCE: u64 = 1 << 20;

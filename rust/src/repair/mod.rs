@@ -18,7 +18,7 @@ pub use mend::{Mended, mend, report};
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::units::{QueueId, TimestampMs};
+use crate::base::units::{QueueId, TimestampMs};
 
 /// The kind of damage to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::clock::ManualClock;
-use crate::error::{Error, Outcome};
-use crate::half::HalfCopy;
-use crate::message::{Envelope, Parts};
-use crate::options::{FlushDiskType, StoreOptions};
+use crate::base::clock::ManualClock;
+use crate::base::error::{Error, Outcome};
+use crate::base::options::{FlushDiskType, StoreOptions};
+use crate::base::units::{PhysicalOffset, to_usize};
+use crate::record::message::{Envelope, Parts};
 use crate::storage::memory::{CrashKeep, FaultKind, Memory};
 use crate::storage::{OpenMode, Storage};
 use crate::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Sent, Store, Wait};
-use crate::units::{PhysicalOffset, to_usize};
+use crate::transaction::HalfCopy;
 use std::sync::Arc;
 
 const FILE: u64 = 4 << 10;
@@ -112,7 +112,7 @@ fn records(store: &Store) -> BTreeMap<u64, Vec<u8>> {
 fn queues_are_right(store: &Store, kept: &[&Sent]) {
     for topic in ["orders", "parcel"] {
         let (first, _) = store.queue_range(topic, QueueId(0)).unwrap();
-        let from = crate::units::QueueOffset(first);
+        let from = crate::base::units::QueueOffset(first);
         let (found, _) = store.read(topic, QueueId(0), from, usize::MAX, None).unwrap();
         let found: Vec<_> = found
             .iter()
@@ -431,8 +431,8 @@ fn a_filler_fits_any_room_that_a_record_left() {
 
 /// Returns a broker's log with short records at these offsets, stored a second apart, in one file.
 fn short_records(offsets: &[u64]) -> Memory {
-    use crate::checkpoint::Checkpoint;
     use crate::record::{Draft, Position, encode};
+    use crate::storage::checkpoint::Checkpoint;
     let (memory, host) = (Memory::new(), StoreOptions::default().store_host);
     memory.create_dir("commitlog").unwrap();
     let file = memory.open("commitlog/00000000000000000000", OpenMode::Create).unwrap();
@@ -454,7 +454,7 @@ fn short_records(offsets: &[u64]) -> Memory {
         };
         let position = Position {
             physical_offset: PhysicalOffset(*offset),
-            queue_offset: crate::units::QueueOffset(number),
+            queue_offset: crate::base::units::QueueOffset(number),
             store_timestamp: TimestampMs(1_000 * (i64::try_from(number).unwrap() + 1)),
         };
         let mut bytes = Vec::new();

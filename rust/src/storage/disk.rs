@@ -26,8 +26,8 @@ use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use self::lock::{DiskLock, is_locked};
 use super::path::{parent_and_name, parts};
 use super::{DirEntry, File, Lock, OpenMode, ReadMap, SharedMap, Storage};
-use crate::error::{Error, Result};
-use crate::units::TimestampMs;
+use crate::base::error::{Error, Result};
+use crate::base::units::TimestampMs;
 
 const EXT_MAGIC: fs::FsWord = 0xEF53; // ext2 to ext4
 const TMPFS_MAGIC: fs::FsWord = 0x0102_1994;

@@ -21,10 +21,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::path::{parent_and_name, parts};
 use super::{DirEntry, File, Lock, OpenMode, Opener, ReadMap, SharedMap, Storage};
-use crate::clock::Clock;
-use crate::error::{Error, Result};
-use crate::sync::unmodelled::Mutex;
-use crate::units::{TimestampMs, to_usize};
+use crate::base::clock::Clock;
+use crate::base::error::{Error, Result};
+use crate::base::sync::unmodelled::Mutex;
+use crate::base::units::{TimestampMs, to_usize};
 pub use held::HeldSyncs;
 use held::SyncGate;
 use random::Random;

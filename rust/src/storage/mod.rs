@@ -7,17 +7,21 @@
 //! Not here: what the bytes mean.
 
 pub mod ahead;
+pub mod checkpoint;
+pub mod config_file;
 pub mod disk;
 pub mod memory;
 mod path;
+pub mod segment;
+pub mod settings;
 
 use std::borrow::Cow;
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::Result;
-use crate::units::TimestampMs;
+use crate::base::error::Result;
+use crate::base::units::TimestampMs;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,19 +10,19 @@ use std::collections::BTreeSet;
 
 use super::batch::{Batch, IndexKeys, Placed, Purpose, Unacknowledged, Wait};
 use super::{Inner, Shared, Store};
-use crate::delay;
-use crate::error::{Error, Result};
-use crate::half::convert::half_properties;
-use crate::half::table::{Key, NewHalf};
-use crate::half::{HALF_QUEUE, HalfCopy, HalfFacts, Identity, immunity_ms};
-use crate::java;
-use crate::message::{ENGINES_OWN, Envelope, check_body};
-use crate::mutant::{Mutant, mutated};
-use crate::names::{self, HALF_TOPIC, SCHEDULE_TOPIC};
+use crate::base::error::{Error, Result};
+use crate::base::java;
+use crate::base::mutant::{Mutant, mutated};
+use crate::base::names::{self, HALF_TOPIC, SCHEDULE_TOPIC};
+use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+use crate::index::delay;
+use crate::record::message::{ENGINES_OWN, Envelope, check_body};
 use crate::record::message_id::MessageId;
 use crate::record::properties::{self, CLUSTER, MSG_REGION, Properties, TRACE_ON, UNIQUE_KEY, WAIT};
 use crate::record::{Draft, RecordView, crc32};
-use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+use crate::transaction::convert::half_properties;
+use crate::transaction::table::{Key, NewHalf};
+use crate::transaction::{HALF_QUEUE, HalfCopy, HalfFacts, Identity, immunity_ms};
 
 /// A message to be stored.
 #[derive(Clone, Copy, Debug)]

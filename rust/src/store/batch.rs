@@ -11,17 +11,17 @@
 //!         Only this module decides which space a write may use and which flush rule applies to it, by its purpose.
 
 use super::{Inner, PoisonOnPanic, Shared, Store};
-use crate::commit_log::{Appended, Appender, Urgency};
-use crate::consume_queue::{Entry, Slot};
-use crate::delay::{self, Moment};
-use crate::dispatch::index_hashes;
-use crate::error::{Error, Result};
-use crate::index::IndexEntry;
-use crate::mutant::{Mutant, mutated};
-use crate::options::{FlushDiskType, StoreOptions};
+use crate::base::error::{Error, Result};
+use crate::base::mutant::{Mutant, mutated};
+use crate::base::options::{FlushDiskType, StoreOptions};
+use crate::base::sync::MutexGuard;
+use crate::base::units::{PhysicalOffset, QueueOffset, TimestampMs};
+use crate::index::consume_queue::{Entry, Slot};
+use crate::index::delay::{self, Moment};
+use crate::index::dispatch::index_hashes;
+use crate::index::key_index::IndexEntry;
+use crate::log::commit_log::{Appended, Appender, Urgency};
 use crate::record::Draft;
-use crate::sync::MutexGuard;
-use crate::units::{PhysicalOffset, QueueOffset, TimestampMs};
 
 /// Whether a call may wait for a lock, for space in the log or for a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

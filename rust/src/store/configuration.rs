@@ -5,19 +5,19 @@
 //! Always: an offset is never above the end of its queue. Progress is written after the sync of what it covers (T9).
 
 use super::{Inner, Shared, Store};
-use crate::commit_log::CommitLog;
-use crate::config_file;
-use crate::consume_queue::QueueTable;
-use crate::delay::DelayOffsets;
-use crate::error::{Error, Result};
-use crate::half::HALF_QUEUE;
-use crate::mutant::{Mutant, mutated};
-use crate::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
-use crate::offsets::ConsumerOffsets;
-use crate::settings::Settings;
-use crate::sync::Mutex;
-use crate::sync::rank::FILES;
-use crate::units::QueueId;
+use crate::base::error::{Error, Result};
+use crate::base::mutant::{Mutant, mutated};
+use crate::base::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use crate::base::sync::Mutex;
+use crate::base::sync::rank::FILES;
+use crate::base::units::QueueId;
+use crate::index::consume_queue::QueueTable;
+use crate::index::delay::DelayOffsets;
+use crate::index::offsets::ConsumerOffsets;
+use crate::log::commit_log::CommitLog;
+use crate::storage::config_file;
+use crate::storage::settings::Settings;
+use crate::transaction::HALF_QUEUE;
 
 /// The contents of the small files, in memory.
 #[derive(Debug)]

@@ -9,16 +9,16 @@
 use super::append::{Sent, check_queue};
 use super::batch::{Batch, IndexKeys, Purpose, Wait};
 use super::{Inner, Shared, Store, StoredRecord};
-use crate::delay;
-use crate::error::{Error, Result};
-use crate::java;
-use crate::message::DELAY_LEVEL_MAX;
-use crate::names::{self, SCHEDULE_TOPIC};
+use crate::base::error::{Error, Result};
+use crate::base::java;
+use crate::base::names::{self, SCHEDULE_TOPIC};
+use crate::base::units::{PhysicalOffset, QueueId};
+use crate::index::delay;
 use crate::record::layout::SYS_TRANSACTION_MASK;
+use crate::record::message::DELAY_LEVEL_MAX;
 use crate::record::message_id::MessageId;
 use crate::record::properties::{self, DELAY, KEYS, TAGS};
 use crate::record::{Draft, RecordView};
-use crate::units::{PhysicalOffset, QueueId};
 
 /// The changes in a copy.
 #[derive(Clone, Debug)]

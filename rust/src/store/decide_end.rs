@@ -5,10 +5,10 @@
 //! Always: writes nothing. A repeated end succeeds. Any other end of an ended transaction is an exact error.
 
 use super::{Decider, End, EndKind, Ended, Inner, Shared};
-use crate::error::{Error, Outcome, Result};
-use crate::half::HalfFacts;
-use crate::half::table::Key;
-use crate::mutant::{Mutant, mutated};
+use crate::base::error::{Error, Outcome, Result};
+use crate::base::mutant::{Mutant, mutated};
+use crate::transaction::HalfFacts;
+use crate::transaction::table::Key;
 
 impl Shared {
     /// Finds the pending transaction that an end names, and compares offsets and producer group.

@@ -8,12 +8,12 @@
 //! Not here: whether a topic may be deleted (Python decides this).
 
 use super::{PoisonOnPanic, Shared, Store};
-use crate::error::Result;
-use crate::mutant::{Mutant, mutated};
-use crate::names::{SCHEDULE_TOPIC, validate_topic};
+use crate::base::error::Result;
+use crate::base::mutant::{Mutant, mutated};
+use crate::base::names::{SCHEDULE_TOPIC, validate_topic};
+use crate::base::units::{PhysicalOffset, to_u64};
 use crate::record::properties::{REAL_TOPIC, RETRY_TOPIC};
-use crate::settings::{DeletedQueue, Settings};
-use crate::units::{PhysicalOffset, to_u64};
+use crate::storage::settings::{DeletedQueue, Settings};
 
 /// The number of entries to read under one lock.
 const BATCH: u64 = 256;

@@ -8,13 +8,13 @@
 
 use super::batch::{Batch, IndexKeys, Purpose, Wait};
 use super::{Inner, Shared, Store, StoredRecord};
-use crate::consume_queue::Entry;
-use crate::delay::{DelayProgress, delivery_draft};
-use crate::error::{Error, Result};
-use crate::java;
-use crate::names::SCHEDULE_TOPIC;
+use crate::base::error::{Error, Result};
+use crate::base::java;
+use crate::base::names::SCHEDULE_TOPIC;
+use crate::base::units::{QueueId, to_u64};
+use crate::index::consume_queue::Entry;
+use crate::index::delay::{DelayProgress, delivery_draft};
 use crate::record::properties::{KEYS, TAGS};
-use crate::units::{QueueId, to_u64};
 
 /// The maximum bytes of records to deliver in one write, not counting the first.
 const BYTES_MAX: u64 = 1 << 20;
@@ -132,7 +132,7 @@ impl Shared {
     /// Returns a record, or the reason why it can never be delivered. A temporary failure is an error.
     fn delayed_record(
         &self,
-        physical_offset: crate::units::PhysicalOffset,
+        physical_offset: crate::base::units::PhysicalOffset,
     ) -> Result<std::result::Result<StoredRecord, String>> {
         match self.log.read(physical_offset, self.visible_end(), |_, bytes| StoredRecord::new(bytes, physical_offset)) {
             Ok(record) => Ok(Ok(record)),

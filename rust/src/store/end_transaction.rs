@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use super::batch::{Purpose, Wait};
 use super::{Shared, Store};
-use crate::error::{Error, Outcome, Result};
-use crate::half::HalfCopy;
-use crate::mutant::{Mutant, mutated};
-use crate::sync::Mutex;
-use crate::sync::rank::{BRIEF, TURN};
-use crate::units::{PhysicalOffset, QueueOffset};
+use crate::base::error::{Error, Outcome, Result};
+use crate::base::mutant::{Mutant, mutated};
+use crate::base::sync::Mutex;
+use crate::base::sync::rank::{BRIEF, TURN};
+use crate::base::units::{PhysicalOffset, QueueOffset};
+use crate::transaction::HalfCopy;
 
 /// How to end a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

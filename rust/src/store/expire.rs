@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Inner, PoisonOnPanic, Shared, Store};
-use crate::consume_queue::{ConsumeQueue, Slot};
-use crate::delay::Moment;
-use crate::error::Result;
-use crate::mutant::{Mutant, mutated};
-use crate::retention::{LogFile, Needed, Unread, log_files, removable_end};
-use crate::sync::Mutex;
-use crate::sync::rank::BRIEF;
-use crate::units::{PhysicalOffset, QueueId, TimestampMs};
+use crate::base::error::Result;
+use crate::base::mutant::{Mutant, mutated};
+use crate::base::sync::Mutex;
+use crate::base::sync::rank::BRIEF;
+use crate::base::units::{PhysicalOffset, QueueId, TimestampMs};
+use crate::index::consume_queue::{ConsumeQueue, Slot};
+use crate::index::delay::Moment;
+use crate::store::retention::{LogFile, Needed, Unread, log_files, removable_end};
 
 /// The result of a removal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -22,13 +22,13 @@ use std::sync::Arc;
 
 use super::sight::{LiveWriter, Sight};
 use super::{Inner, Shared};
-use crate::commit_log::Tail;
-use crate::error::{Error, Result};
-use crate::index::IndexFiles;
-use crate::log_view::{KnownEnd, is_clean};
-use crate::published::Published;
+use crate::base::error::{Error, Result};
+use crate::index::key_index::IndexFiles;
+use crate::log::commit_log::Tail;
+use crate::log::published::Published;
+use crate::recovery::log_view::{KnownEnd, is_clean};
+use crate::recovery::snapshot::Snapshot;
 use crate::recovery::{Recovered, follow, recover};
-use crate::snapshot::Snapshot;
 
 /// The number of index entries that a reader keeps before it checks whether the writer's files contain them.
 const READER_INDEX_MAX: usize = 1 << 20;

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use super::decide_end::{already, check_group};
 use super::{End, Ended, Inner, Shared};
-use crate::error::{Error, Outcome, Result};
-use crate::half::HalfFacts;
-use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use crate::base::error::{Error, Outcome, Result};
+use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use crate::record::TransactionType;
+use crate::transaction::HalfFacts;
 
 /// The maximum number of index slots that one end may read: one for each topic in each file.
 const SLOTS_MAX: usize = 1 << 16;

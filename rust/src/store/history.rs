@@ -10,17 +10,17 @@ use std::collections::BTreeSet;
 use super::append::{PendingHalf, Sent};
 use super::batch::{Batch, Purpose, Wait};
 use super::{Inner, Shared, Store};
-use crate::commit_log::Scanner;
-use crate::error::{Error, Outcome, Result};
-use crate::half::convert::resume_draft;
-use crate::half::replay::{Keep, Replay};
-use crate::half::table::{Key, Pending, Table};
-use crate::half::{HalfCopy, HalfFacts};
-use crate::java;
-use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use crate::base::error::{Error, Outcome, Result};
+use crate::base::java;
+use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use crate::base::units::{PhysicalOffset, QueueId, QueueOffset};
+use crate::log::commit_log::Scanner;
 use crate::record::RecordView;
 use crate::record::message_id::MessageId;
-use crate::units::{PhysicalOffset, QueueId, QueueOffset};
+use crate::transaction::convert::resume_draft;
+use crate::transaction::replay::{Keep, Replay};
+use crate::transaction::table::{Key, Pending, Table};
+use crate::transaction::{HalfCopy, HalfFacts};
 
 /// The maximum number of records to read for one id.
 const RECORDS_MAX: usize = 4_096;
@@ -192,7 +192,7 @@ impl Store {
         let mut wanted: Vec<u64> = halves.iter().map(|(_, queue_offset)| queue_offset.0).collect();
         let oldest = halves.iter().map(|(physical_offset, _)| physical_offset.0).min().unwrap_or(u64::MAX);
         let mut found = Vec::new();
-        let queue = crate::half::HALF_QUEUE;
+        let queue = crate::transaction::HALF_QUEUE;
         let (first, end) = self.queue_range(OP_TOPIC, queue)?;
         let mut at = self.first_op_after(first, end, oldest)?;
         let mut looked = 0;
@@ -205,7 +205,7 @@ impl Store {
             at = next.0;
             for op in ops {
                 let view = op.view()?;
-                let named: Vec<u64> = crate::half::op::parse_op_body(view.body).collect();
+                let named: Vec<u64> = crate::transaction::op::parse_op_body(view.body).collect();
                 if wanted.iter().any(|half| named.contains(half)) {
                     wanted.retain(|half| !named.contains(half));
                     found.push(view.physical_offset);
@@ -220,7 +220,7 @@ impl Store {
         let (mut low, mut high) = (first, end);
         while low < high {
             let middle = low + (high - low) / 2;
-            let (ops, _) = self.read(OP_TOPIC, crate::half::HALF_QUEUE, QueueOffset(middle), 1, None)?;
+            let (ops, _) = self.read(OP_TOPIC, crate::transaction::HALF_QUEUE, QueueOffset(middle), 1, None)?;
             let is_after = match ops.first() {
                 Some(op) => op.view()?.physical_offset.0 > physical_offset,
                 None => true,

@@ -6,12 +6,12 @@
 //! Not here: comparing queues and transactions (Python), repairing files (`repair`).
 
 use super::Store;
-use crate::commit_log::Scanner;
-use crate::dispatch::{DispatchRequest, Dispatcher};
-use crate::error::Result;
-use crate::java;
+use crate::base::error::Result;
+use crate::base::java;
+use crate::base::units::{PhysicalOffset, to_u64};
+use crate::index::dispatch::{DispatchRequest, Dispatcher};
+use crate::log::commit_log::Scanner;
 use crate::record::properties::TAGS;
-use crate::units::{PhysicalOffset, to_u64};
 
 /// The maximum number of reported findings of one kind.
 const FINDINGS_MAX: usize = 1_000;

@@ -5,14 +5,14 @@
 //! Always: reads only. A directory that is not a store, or a store that txstore cannot continue, is refused by name.
 //! Not here: locks, recovery.
 
-use crate::consume_queue;
-use crate::error::{Error, Result};
-use crate::index::{IndexGeometry, find_geometry, verify_geometry};
-use crate::log_view::{consume_queue_file_size, foreign, log_file_size};
-use crate::names::HALF_TOPIC;
-use crate::options::{COMMIT_LOG_FILE_SIZE, CONSUME_QUEUE_FILE_SIZE, FILE_SIZE_MAX, StoreOptions};
-use crate::settings::Settings;
+use crate::base::error::{Error, Result};
+use crate::base::names::HALF_TOPIC;
+use crate::base::options::{COMMIT_LOG_FILE_SIZE, CONSUME_QUEUE_FILE_SIZE, FILE_SIZE_MAX, StoreOptions};
+use crate::index::consume_queue;
+use crate::index::key_index::{IndexGeometry, find_geometry, verify_geometry};
+use crate::recovery::log_view::{consume_queue_file_size, foreign, log_file_size};
 use crate::storage::Storage;
+use crate::storage::settings::Settings;
 
 /// The sizes of the store's files.
 pub(super) struct Geometry {

@@ -7,12 +7,12 @@
 use std::sync::atomic::Ordering;
 
 use super::Shared;
-use crate::error::{Error, Result};
-use crate::options::FlushDiskType;
+use crate::base::error::{Error, Result};
+use crate::base::options::FlushDiskType;
+use crate::base::sync::rank::BRIEF;
+use crate::base::sync::{AtomicBool, Mutex};
 use crate::storage::disk::close_in_child;
 use crate::storage::{Lock, Opener};
-use crate::sync::rank::BRIEF;
-use crate::sync::{AtomicBool, Mutex};
 
 /// How many forks this process was told about (see `note_fork`).
 static FORKS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);

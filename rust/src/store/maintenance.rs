@@ -11,14 +11,14 @@ use std::thread::JoinHandle;
 
 use super::readers::Wake;
 use super::{Inner, PoisonOnPanic, Shared, Store};
-use crate::commit_log;
-use crate::consume_queue::{Block, NewFiles};
-use crate::error::{Error, Result};
-use crate::log_view::{ABORT, GUARD};
-use crate::snapshot::Snapshot;
-use crate::sync::rank::MAINTENANCE;
-use crate::sync::{AtomicBool, Mutex};
-use crate::units::PhysicalOffset;
+use crate::base::error::{Error, Result};
+use crate::base::sync::rank::MAINTENANCE;
+use crate::base::sync::{AtomicBool, Mutex};
+use crate::base::units::PhysicalOffset;
+use crate::index::consume_queue::{Block, NewFiles};
+use crate::log::commit_log;
+use crate::recovery::log_view::{ABORT, GUARD};
+use crate::recovery::snapshot::Snapshot;
 
 /// The background thread is woken when this many bytes of queue entries are in memory.
 const BUFFERED_WAKE: usize = 1 << 20;
@@ -164,7 +164,7 @@ impl Shared {
         Ok(())
     }
 
-    fn write_index(&self, entries: &[crate::index::IndexEntry]) -> Result<()> {
+    fn write_index(&self, entries: &[crate::index::key_index::IndexEntry]) -> Result<()> {
         if entries.is_empty() {
             return Ok(());
         }

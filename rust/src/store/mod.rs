@@ -30,6 +30,7 @@ mod pending;
 mod read;
 mod readers;
 mod repair_half_queue;
+pub mod retention;
 mod room;
 mod sight;
 mod snapshot;
@@ -61,13 +62,13 @@ use std::thread::JoinHandle;
 
 use self::lifecycle::PoisonOnPanic;
 use self::state::{Inner, Shared};
-use crate::clock::{Clock, SystemClock};
-use crate::error::Result;
-pub use crate::log_view::GUARD;
-use crate::options::StoreOptions;
+use crate::base::clock::{Clock, SystemClock};
+use crate::base::error::Result;
+use crate::base::options::StoreOptions;
+use crate::base::sync::Mutex;
+pub use crate::recovery::log_view::GUARD;
 use crate::storage::Storage;
 use crate::storage::disk::Disk;
-use crate::sync::Mutex;
 
 /// An open store.
 #[derive(Debug)]

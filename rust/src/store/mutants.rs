@@ -1,18 +1,18 @@
 //! Mutants that need more than a line: wrong variants of the store, which the tests must detect.
 //!
 //! In:     the store, built with `--cfg txstore_mutants`.
-//! Out:    the behaviour that mutant.rs names.
+//! Out:    the behaviour that base/mutant.rs names.
 //! Always: not part of any other build.
 
 use super::batch::{Batch, Purpose, Wait};
 use super::write_ends::{Decision, Group};
 use super::{End, Inner, Shared};
-use crate::error::{Outcome, Result};
-use crate::half::convert::resume_draft;
-use crate::java;
-use crate::mutant::{Mutant, mutated};
+use crate::base::error::{Outcome, Result};
+use crate::base::java;
+use crate::base::mutant::{Mutant, mutated};
+use crate::base::units::PhysicalOffset;
 use crate::record::properties::TAGS;
-use crate::units::PhysicalOffset;
+use crate::transaction::convert::resume_draft;
 
 impl Shared {
     /// Implements the mutant `AppendOnCheck`: appends an unchanged copy of the half to the half queue.

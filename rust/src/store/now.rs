@@ -6,8 +6,8 @@
 //! Always: locks are tried, never waited for. Calls that write take an argument that says whether they may wait.
 
 use super::{Store, StoredRecord, Wait};
-use crate::error::{Error, Result};
-use crate::units::{QueueId, QueueOffset};
+use crate::base::error::{Error, Result};
+use crate::base::units::{QueueId, QueueOffset};
 
 /// The calls of a store that never wait.
 #[derive(Clone, Copy, Debug)]

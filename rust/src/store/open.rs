@@ -33,21 +33,21 @@ use super::maintenance::Maintenance;
 use super::readers::Readers;
 use super::snapshot::SnapshotState;
 use super::{Inner, Shared};
-use crate::clock::Clock;
-use crate::commit_log::{Appender, CommitLog, Urgency};
-use crate::delay::Moment;
-use crate::error::{Error, Result};
-use crate::flush::GroupCommit;
-use crate::java;
-use crate::log_view::{look, no_store};
-use crate::names::HALF_TOPIC;
-use crate::options::{FlushDiskType, StoreOptions};
+use crate::base::clock::Clock;
+use crate::base::error::{Error, Result};
+use crate::base::java;
+use crate::base::names::HALF_TOPIC;
+use crate::base::options::{FlushDiskType, StoreOptions};
+use crate::base::sync::Mutex;
+use crate::base::units::{PhysicalOffset, TimestampMs, to_u64};
+use crate::index::delay::Moment;
+use crate::log::commit_log::{Appender, CommitLog, Urgency};
+use crate::log::flush::GroupCommit;
 use crate::record::message_id::UniqueIds;
+use crate::recovery::log_view::{look, no_store};
 use crate::recovery::{Derived, Recovered};
-use crate::settings::Settings;
+use crate::storage::settings::Settings;
 use crate::storage::{Opener, Storage};
-use crate::sync::Mutex;
-use crate::units::{PhysicalOffset, TimestampMs, to_u64};
 
 /// What opening a store found and did.
 #[derive(Clone, Debug, Default)]

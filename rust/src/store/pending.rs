@@ -5,11 +5,11 @@
 //! Always: writes nothing to disk (T14).
 
 use super::{Inner, Shared, Store};
-use crate::error::{Error, Result};
-use crate::half::HalfCopy;
-use crate::half::scan::{self, Waiting};
-use crate::mutant::{Mutant, mutated};
-use crate::units::{PhysicalOffset, QueueOffset};
+use crate::base::error::{Error, Result};
+use crate::base::mutant::{Mutant, mutated};
+use crate::base::units::{PhysicalOffset, QueueOffset};
+use crate::transaction::HalfCopy;
+use crate::transaction::scan::{self, Waiting};
 
 impl Store {
     /// Returns at most `limit` pending transactions that are due, the longest due first.
@@ -127,7 +127,7 @@ impl Shared {
         let now_ms = self.clock.monotonic_ms();
         let Some(key) = inner.derived.table.find(half_queue_offset) else { return };
         inner.derived.table.local_ended(key, now_ms);
-        let immunity_ms = inner.derived.table.get(key).and_then(crate::half::table::Pending::immunity_ms);
+        let immunity_ms = inner.derived.table.get(key).and_then(crate::transaction::table::Pending::immunity_ms);
         let due_ms = now_ms + immunity_ms.unwrap_or(self.options.transaction_timeout_ms);
         inner.derived.table.set_due(key, due_ms);
     }

@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use super::stored_record::Copier;
 use super::{Inner, Shared, Store, StoredRecord, Wait};
-use crate::commit_log::{LogReader, Scanner, too_old};
-use crate::consume_queue::{ConsumeQueue, ENTRY_SIZE, Entry};
-use crate::error::{Error, Result};
-use crate::java;
+use crate::base::error::{Error, Result};
+use crate::base::java;
+use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
+use crate::index::consume_queue::{ConsumeQueue, ENTRY_SIZE, Entry};
+use crate::log::commit_log::{LogReader, Scanner, too_old};
 use crate::record::RecordView;
 use crate::record::properties::{KEYS, TAGS, UNIQUE_KEY};
-use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
 
 /// The maximum number of bytes that one `read` returns after its first message. RocketMQ's
 /// `maxTransferBytesOnMessageInMemory` is 256 KiB. Readers in the process need no network, so their limit is higher.

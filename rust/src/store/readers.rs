@@ -8,12 +8,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use super::{Shared, Store};
-use crate::error::Result;
-use crate::options::FlushDiskType;
-use crate::published::Published;
-use crate::sync::rank::BRIEF;
-use crate::sync::{AtomicUsize, Condvar, Mutex, fence};
-use crate::units::PhysicalOffset;
+use crate::base::error::Result;
+use crate::base::options::FlushDiskType;
+use crate::base::sync::rank::BRIEF;
+use crate::base::sync::{AtomicUsize, Condvar, Mutex, fence};
+use crate::base::units::PhysicalOffset;
+use crate::log::published::Published;
 
 /// How often a reader of another process's store looks again, in milliseconds. It cannot be woken.
 const LOOK_AGAIN_MS: i64 = 20;

@@ -8,12 +8,12 @@
 use super::append::{NewHalfMessage, NewMessage};
 use super::batch::Wait;
 use super::{Decider, End, EndKind, Store};
-use crate::consume_queue::Entry;
-use crate::error::Result;
-use crate::half::HalfCopy;
-use crate::message::{Envelope, Parts};
-use crate::names::REPAIR_TOPIC;
-use crate::units::QueueId;
+use crate::base::error::Result;
+use crate::base::names::REPAIR_TOPIC;
+use crate::base::units::QueueId;
+use crate::index::consume_queue::Entry;
+use crate::record::message::{Envelope, Parts};
+use crate::transaction::HalfCopy;
 
 /// The maximum number of skipped offsets. No store writes an op that names an offset further after the end.
 const LOST_MAX: u64 = 1 << 20;

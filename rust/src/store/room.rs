@@ -6,8 +6,8 @@
 
 use super::batch::Wait;
 use super::{PoisonOnPanic, Store};
-use crate::commit_log::Urgency;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::log::commit_log::Urgency;
 
 /// At most this part of a log file is taken, so that a check does not begin a file long before a message needs it.
 const FILE_PART: u64 = 8;

@@ -4,11 +4,11 @@
 //! Out:    the kind of writer, how far the log may be read, and how far there must be records.
 //! Always: takes no lock and writes nothing.
 
-use crate::delay::DelayProgress;
-use crate::error::Result;
-use crate::log_view::{KnownEnd, LOCK, PUBLISHER_BYTE, WRITER_BYTE, known_durable};
-use crate::published::Published;
+use crate::base::error::Result;
+use crate::index::delay::DelayProgress;
+use crate::log::published::Published;
 use crate::recovery::Known;
+use crate::recovery::log_view::{KnownEnd, LOCK, PUBLISHER_BYTE, WRITER_BYTE, known_durable};
 use crate::storage::Storage;
 
 /// The process that writes a store.

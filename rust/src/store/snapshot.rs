@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Inner, PoisonOnPanic, Shared, Store};
-use crate::checkpoint::Checkpoint;
-use crate::consume_queue::{ConsumeQueue, Slot};
-use crate::delay::DelayProgress;
-use crate::error::Result;
-use crate::half::table::{Frozen, Table};
-use crate::mutant::{Mutant, mutated};
-use crate::snapshot::{Anchor, QueueExtent, Snapshot};
-use crate::sync::rank::BRIEF;
-use crate::sync::{AtomicBool, AtomicU64, Mutex};
-use crate::units::{PhysicalOffset, QueueId, TimestampMs};
+use crate::base::error::Result;
+use crate::base::mutant::{Mutant, mutated};
+use crate::base::sync::rank::BRIEF;
+use crate::base::sync::{AtomicBool, AtomicU64, Mutex};
+use crate::base::units::{PhysicalOffset, QueueId, TimestampMs};
+use crate::index::consume_queue::{ConsumeQueue, Slot};
+use crate::index::delay::DelayProgress;
+use crate::recovery::snapshot::{Anchor, QueueExtent, Snapshot};
+use crate::storage::checkpoint::Checkpoint;
+use crate::transaction::table::{Frozen, Table};
 
 /// A snapshot stores ages as wall times. It is written again after the wall clock was changed by more than this.
 const CLOCK_STEP_MS: i64 = 1_000;

@@ -37,21 +37,21 @@ use super::sight::Sight;
 use super::snapshot::SnapshotState;
 use super::statistics::PendingTopics;
 use super::write_ends::Group;
-use crate::clock::Clock;
-use crate::commit_log::{Appender, CommitLog};
-use crate::consume_queue::{ConsumeQueue, QueueFiles};
-use crate::delay::{DueTimes, Moment};
-use crate::error::{Error, Result};
-use crate::flush::GroupCommit;
-use crate::half::counts::Counts;
-use crate::index::IndexFiles;
-use crate::options::StoreOptions;
+use crate::base::clock::Clock;
+use crate::base::error::{Error, Result};
+use crate::base::options::StoreOptions;
+use crate::base::sync::Mutex;
+use crate::base::sync::rank::{FILES, PUT, TURN};
+use crate::base::units::QueueId;
+use crate::index::consume_queue::{ConsumeQueue, QueueFiles};
+use crate::index::delay::{DueTimes, Moment};
+use crate::index::key_index::IndexFiles;
+use crate::log::commit_log::{Appender, CommitLog};
+use crate::log::flush::GroupCommit;
 use crate::record::message_id::UniqueIds;
 use crate::recovery::Derived;
 use crate::storage::Storage;
-use crate::sync::Mutex;
-use crate::sync::rank::{FILES, PUT, TURN};
-use crate::units::QueueId;
+use crate::transaction::counts::Counts;
 
 /// The state that the store's threads share.
 #[derive(Debug)]

@@ -12,10 +12,10 @@ use hashbrown::{HashMap, HashSet};
 
 use super::write_ends::Decision;
 use super::{Decider, End, Ended, Inner, Shared, Store};
-use crate::error::{Outcome, Result};
-use crate::half::counts::Counts;
-use crate::half::{HalfCopy, HalfFacts};
-use crate::units::{PhysicalOffset, to_usize};
+use crate::base::error::{Outcome, Result};
+use crate::base::units::{PhysicalOffset, to_usize};
+use crate::transaction::counts::Counts;
+use crate::transaction::{HalfCopy, HalfFacts};
 
 /// Topics by half queue offset.
 pub(super) type PendingTopics = HashMap<u64, Arc<str>>;

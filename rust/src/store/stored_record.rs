@@ -6,12 +6,12 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::consume_queue::Entry;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::base::units::{PhysicalOffset, to_usize};
+use crate::index::consume_queue::Entry;
 use crate::record::RecordView;
 use crate::record::decode::{DecodeError, Scanned, Verify, body_of, decode};
 use crate::record::layout::PHYSICAL_OFFSET_AT;
-use crate::units::{PhysicalOffset, to_usize};
 
 /// The size of the allocation that several copies share. One copy that is kept keeps all of it.
 const COPIES_BYTES: usize = 64 << 10;

@@ -25,14 +25,14 @@ mod transactions;
 use std::sync::Arc;
 
 use super::*;
-use crate::clock::ManualClock;
-use crate::error::Error;
-use crate::half::HalfCopy;
-use crate::message::{Envelope, Parts};
-use crate::options::FlushDiskType;
+use crate::base::clock::ManualClock;
+use crate::base::error::Error;
+use crate::base::options::FlushDiskType;
+use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+use crate::record::message::{Envelope, Parts};
 use crate::storage::memory::{CrashKeep, Memory};
 use crate::storage::{DirEntry, OpenMode};
-use crate::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+use crate::transaction::HalfCopy;
 
 const QUEUE: QueueId = QueueId(0);
 const GROUP: &str = "services";

@@ -8,18 +8,18 @@
 use super::batch::{Batch, IndexKeys, Placed, Purpose, Wait};
 use super::decide_end::{already, check_id, not_found};
 use super::{End, EndKind, Ended, Inner, Shared};
-use crate::error::{Error, Outcome, Result};
-use crate::half::convert::{discard_draft, final_draft};
-use crate::half::counts::TopicNumber;
-use crate::half::op::{OP_PROPERTIES, REMOVE_TAG, fill_op_body};
-use crate::half::table::Key;
-use crate::half::{HALF_QUEUE, HalfFacts};
-use crate::java;
-use crate::mutant::{Mutant, mutated};
-use crate::names::{self, OP_TOPIC};
+use crate::base::error::{Error, Outcome, Result};
+use crate::base::java;
+use crate::base::mutant::{Mutant, mutated};
+use crate::base::names::{self, OP_TOPIC};
+use crate::base::units::{PhysicalOffset, QueueId, to_usize};
 use crate::record::Draft;
 use crate::record::decode::{Scanned, Verify, decode};
-use crate::units::{PhysicalOffset, QueueId, to_usize};
+use crate::transaction::convert::{discard_draft, final_draft};
+use crate::transaction::counts::TopicNumber;
+use crate::transaction::op::{OP_PROPERTIES, REMOVE_TAG, fill_op_body};
+use crate::transaction::table::Key;
+use crate::transaction::{HALF_QUEUE, HalfFacts};
 
 /// The decisions of a group of ends. The memory is reused.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@
 pub mod request;
 pub mod response;
 
-use crate::error::{Error, ErrorKind};
+use crate::base::error::{Error, ErrorKind};
 
 pub use request::{AccessRule, Handler, RequestCode};
 

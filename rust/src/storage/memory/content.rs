@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Choose;
 use super::sparse::{PAGE_BYTES, Sparse, pieces, wide};
-use crate::units::TimestampMs;
+use crate::base::units::TimestampMs;
 
 const SECTOR_BYTES: u64 = 512;
 const VALUE_BYTES: u64 = 8;

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::sync::unmodelled::{Condvar, Mutex};
+use crate::base::sync::unmodelled::{Condvar, Mutex};
 
 #[derive(Debug, Default)]
 pub(super) struct SyncGate {

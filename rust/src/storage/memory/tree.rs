@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::Choose;
 use super::content::Content;
-use crate::sync::unmodelled::Mutex;
+use crate::base::sync::unmodelled::Mutex;
 
 pub(super) type Inode = Arc<Mutex<Content>>;
 

@@ -4,12 +4,12 @@
 //! Out:    locks that exclude other writers, and marks that tell the next opening and a broker of a crash.
 //! Always: a store that was closed and is not changed keeps no mark.
 
-use crate::commit_log;
-use crate::config_file::replace_file;
-use crate::error::{Error, Result};
-use crate::log_view::{ABORT, GUARD, LOCK, PUBLISHER_BYTE, WRITER_BYTE, is_clean};
+use crate::base::error::{Error, Result};
+use crate::base::units::to_usize;
+use crate::log::commit_log;
+use crate::recovery::log_view::{ABORT, GUARD, LOCK, PUBLISHER_BYTE, WRITER_BYTE, is_clean};
+use crate::storage::config_file::replace_file;
 use crate::storage::{Lock, OpenMode, Opener, Storage};
-use crate::units::to_usize;
 
 /// The locks and marks of a writer.
 pub(super) struct Claim {

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use super::Opening;
 use super::stored::{Marks, Stored};
-use crate::commit_log::{self, CommitLog};
-use crate::consume_queue::QueueFiles;
-use crate::error::Result;
-use crate::index::IndexFiles;
-use crate::published::Published;
+use crate::base::error::Result;
+use crate::index::consume_queue::QueueFiles;
+use crate::index::key_index::IndexFiles;
+use crate::log::commit_log::{self, CommitLog};
+use crate::log::published::Published;
+use crate::recovery::snapshot::Snapshot;
 use crate::recovery::{Known, Recovered, recover};
-use crate::segment::SegmentQueue;
-use crate::settings::Settings;
-use crate::snapshot::Snapshot;
+use crate::storage::segment::SegmentQueue;
+use crate::storage::settings::Settings;
 use crate::store::layout_check::Geometry;
 
 /// The large files of a store.

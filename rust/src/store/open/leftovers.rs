@@ -7,10 +7,10 @@
 use super::Opening;
 use super::files::Files;
 use super::stored::Marks;
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::base::units::PhysicalOffset;
 use crate::recovery::{Known, Recovered, cut_begun_again, cut_log, cut_queues, rewrite_log};
-use crate::settings::Settings;
-use crate::units::PhysicalOffset;
+use crate::storage::settings::Settings;
 
 /// Removes data after the recovered end.
 pub(super) fn remove(

@@ -6,13 +6,13 @@
 
 use super::stored::Marks;
 use super::{Opening, open_as};
-use crate::commit_log::{self, CommitLog};
-use crate::error::Result;
-use crate::log_view::foreign;
-use crate::published::Published;
+use crate::base::error::Result;
+use crate::log::commit_log::{self, CommitLog};
+use crate::log::published::Published;
 use crate::recovery::Known;
-use crate::segment::SegmentQueue;
-use crate::settings::Settings;
+use crate::recovery::log_view::foreign;
+use crate::storage::segment::SegmentQueue;
+use crate::storage::settings::Settings;
 use crate::store::Shared;
 use crate::store::layout_check::geometry;
 use crate::store::sight::Sight;

@@ -6,22 +6,22 @@
 
 use super::Opening;
 use super::claim::Claim;
-use crate::commit_log::{self, CommitLog};
-use crate::consume_queue::QueueTable;
-use crate::delay::DelayOffsets;
-use crate::error::Result;
-use crate::half::HALF_QUEUE;
-use crate::log_view::{KnownEnd, is_clean};
-use crate::names::{HALF_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP};
-use crate::offsets::ConsumerOffsets;
-use crate::published::Published;
+use crate::base::error::Result;
+use crate::base::names::{HALF_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP};
+use crate::index::consume_queue::QueueTable;
+use crate::index::delay::DelayOffsets;
+use crate::index::offsets::ConsumerOffsets;
+use crate::log::commit_log::{self, CommitLog};
+use crate::log::published::Published;
+use crate::recovery::log_view::{KnownEnd, is_clean};
+use crate::recovery::snapshot::Snapshot;
 use crate::recovery::{Derived, Known, Recovered};
-use crate::segment::SegmentQueue;
-use crate::settings::{Settings, StoreId};
-use crate::snapshot::Snapshot;
+use crate::storage::segment::SegmentQueue;
+use crate::storage::settings::{Settings, StoreId};
 use crate::store::configuration::clamp_offsets;
 use crate::store::layout_check::Geometry;
 use crate::store::sight::{LiveWriter, Sight};
+use crate::transaction::HALF_QUEUE;
 
 /// The marks of writers.
 pub(super) struct Marks {

@@ -2,10 +2,10 @@
 //! are not a message, and a missing message is an error.
 
 use super::*;
-use crate::checkpoint::Checkpoint;
+use crate::base::units::to_u64;
 use crate::repair::{DamageKind, Examination, Examiner, mend};
 use crate::storage::Storage;
-use crate::units::to_u64;
+use crate::storage::checkpoint::Checkpoint;
 
 const LOG: &str = "commitlog/00000000000000000000";
 const QUEUE_FILE: &str = "consumequeue/orders/0/00000000000000000000";
@@ -146,7 +146,8 @@ fn stale_bytes_after_a_brokers_newest_record_are_not_damage() {
     let end = brokers.sent[4].physical_offset.0 + u64::from(brokers.sent[4].size);
     brokers.bench.write(LOG, end, &[0xEE; 80]);
     // A queue without records still has an entry that points after the end.
-    let entry = crate::consume_queue::Entry { physical_offset: PhysicalOffset(end + 40), size: 120, tags_code: 0 };
+    let entry =
+        crate::index::consume_queue::Entry { physical_offset: PhysicalOffset(end + 40), size: 120, tags_code: 0 };
     brokers.bench.memory.create_dir("consumequeue/silent/0").unwrap();
     let silent = brokers.bench.memory.open("consumequeue/silent/0/00000000000000000000", OpenMode::Create).unwrap();
     silent.set_len(160).unwrap();

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::super::{Decider, End, EndKind, Unacknowledged, Wait};
 use super::recovery::{envelope, half, new, open, options};
-use crate::error::Error;
-use crate::options::{FlushDiskType, StoreOptions};
+use crate::base::error::Error;
+use crate::base::options::{FlushDiskType, StoreOptions};
+use crate::base::units::{PhysicalOffset, QueueId, QueueOffset};
 use crate::storage::Storage;
 use crate::storage::memory::{FaultKind, Memory};
-use crate::units::{PhysicalOffset, QueueId, QueueOffset};
 
 /// T5: of two equal ends in one group only one writes. If that fails, neither is acknowledged.
 #[test]

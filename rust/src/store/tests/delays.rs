@@ -1,7 +1,7 @@
 //! Delayed messages are delivered at their time, in order, once, also after a crash at any moment.
 
 use super::*;
-use crate::units::to_usize;
+use crate::base::units::to_usize;
 
 const LEVEL_MS: i64 = 1_000;
 
@@ -23,7 +23,7 @@ fn deliver(store: &Store) -> (usize, Option<i64>) {
 }
 
 fn progress(bench: &Bench) -> Option<u64> {
-    let loaded = crate::config_file::load(&bench.memory, "delayOffset.json").unwrap();
+    let loaded = crate::storage::config_file::load(&bench.memory, "delayOffset.json").unwrap();
     loaded.value.and_then(|file| file["offsetTable"]["1"].as_u64())
 }
 
@@ -36,7 +36,7 @@ fn a_delayed_message_waits_its_time_and_is_then_as_sent() {
     assert_eq!((sent.queue_id, sent.queue_offset), (QueueId(1), QueueOffset(0)));
     assert!(bodies(&store, "orders", 1).is_empty());
     assert_eq!(store.query("orders", "k", 9).unwrap(), vec![]);
-    let (waiting, _) = store.read(crate::names::SCHEDULE_TOPIC, QueueId(0), QueueOffset(0), 9, None).unwrap();
+    let (waiting, _) = store.read(crate::base::names::SCHEDULE_TOPIC, QueueId(0), QueueOffset(0), 9, None).unwrap();
     assert_eq!(waiting[0].view().unwrap().properties.get_str("REAL_TOPIC"), Some("orders"));
     assert_eq!(deliver(&store), (0, Some(LEVEL_MS)));
     bench.clock.advance(LEVEL_MS - 1);
@@ -115,14 +115,14 @@ fn a_crash_at_any_call_delivers_each_message_once() {
             let mut once = all.clone();
             once.dedup();
             assert_eq!(all, once, "call {call} of {calls}, {flush:?}, {keep:?}: {done:?}");
-            let waited = store.queues().unwrap().into_iter().find(|row| row.0 == crate::names::SCHEDULE_TOPIC);
+            let waited = store.queues().unwrap().into_iter().find(|row| row.0 == crate::base::names::SCHEDULE_TOPIC);
             assert_eq!(
                 to_usize(waited.map_or(0, |row| row.3)),
                 all.len(),
                 "call {call}: each that waited is delivered"
             );
             store.close().unwrap();
-            assert_eq!(progress(&bench).unwrap_or(0), crate::units::to_u64(all.len()));
+            assert_eq!(progress(&bench).unwrap_or(0), crate::base::units::to_u64(all.len()));
         }
     }
 }
@@ -161,7 +161,7 @@ fn a_progress_beyond_the_queue_is_brought_back() {
     let store = bench.open();
     delayed(&store, "orders", b"x", 1);
     store.close().unwrap();
-    crate::config_file::replace(&bench.memory, "delayOffset.json", r#"{"offsetTable":{1:9}}"#).unwrap();
+    crate::storage::config_file::replace(&bench.memory, "delayOffset.json", r#"{"offsetTable":{1:9}}"#).unwrap();
     let store = bench.open();
     assert!(store.open_report().warnings.iter().any(|warning| warning.contains("continue at 1, not 9")));
     delayed(&store, "orders", b"y", 1);

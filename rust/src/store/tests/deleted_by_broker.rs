@@ -2,10 +2,10 @@
 //! broker serves what its queue files say.
 
 use super::*;
-use crate::consume_queue::Entry;
+use crate::base::units::to_u64;
+use crate::index::consume_queue::Entry;
 use crate::record::encode::encode;
 use crate::record::{Draft, Position};
-use crate::units::to_u64;
 
 const LOG: &str = "commitlog/00000000000000000000";
 const FILE: u64 = 20 * 8;

@@ -78,7 +78,7 @@ fn what_lost_power_took_does_not_hide_what_comes_later() {
     assert_eq!(range(&store, "old"), (1, 1), "deleting waits for the disk");
     // A mark can still be ahead if the log was exchanged:
     store.close().unwrap();
-    let mut settings = crate::settings::Settings::load(&bench.memory).unwrap().unwrap();
+    let mut settings = crate::storage::settings::Settings::load(&bench.memory).unwrap().unwrap();
     settings.deleted[0].below = 9;
     settings.store(&bench.memory).unwrap();
     let store = bench.open();
@@ -91,7 +91,7 @@ fn what_lost_power_took_does_not_hide_what_comes_later() {
 fn a_mark_goes_when_the_log_has_nothing_of_the_topic_any_more() {
     let (bench, store) = twenty_and_a_neighbour();
     store.delete_queues("old").unwrap();
-    let marks = |bench: &Bench| crate::settings::Settings::load(&bench.memory).unwrap().unwrap().deleted.len();
+    let marks = |bench: &Bench| crate::storage::settings::Settings::load(&bench.memory).unwrap().unwrap().deleted.len();
     store.close().unwrap();
     assert_eq!(marks(&bench), 1);
     let store = bench.open();
@@ -134,7 +134,7 @@ fn a_reader_in_another_process_sees_it_go() {
 #[test]
 fn the_systems_topics_are_refused() {
     let store = Bench::sync().open();
-    assert!(matches!(store.delete_queues(crate::names::HALF_TOPIC), Err(Error::InvalidName { .. })));
+    assert!(matches!(store.delete_queues(crate::base::names::HALF_TOPIC), Err(Error::InvalidName { .. })));
 }
 
 /// Each call of a deletion fails, or is the last one before the process is killed or the power is lost.

@@ -1,7 +1,7 @@
 //! What is durable when a call returns: half messages by default, and decisions that no check would repeat.
 
 use super::*;
-use crate::error::Outcome;
+use crate::base::error::Outcome;
 
 /// Opens the store after a power loss that takes everything that was not synced.
 fn after_power_cut(bench: &Bench) -> Store {

@@ -3,8 +3,8 @@
 use std::sync::Barrier;
 
 use super::*;
-use crate::error::Outcome;
-use crate::names::OP_TOPIC;
+use crate::base::error::Outcome;
+use crate::base::names::OP_TOPIC;
 use crate::storage::memory::FaultKind;
 
 #[test]

@@ -1,14 +1,14 @@
 //! Logs that txstore did not write: records that an old or faulty broker may have left. Found by fuzzing.
 
 use super::*;
-use crate::error::Outcome;
-use crate::half::convert::half_properties;
-use crate::half::op::OP_PROPERTIES;
-use crate::names::{HALF_TOPIC, OP_TOPIC};
+use crate::base::error::Outcome;
+use crate::base::names::{HALF_TOPIC, OP_TOPIC};
+use crate::base::units::PhysicalOffset;
 use crate::record::encode::encode;
 use crate::record::layout::SYS_PREPARED;
 use crate::record::{Draft, Position};
-use crate::units::PhysicalOffset;
+use crate::transaction::convert::half_properties;
+use crate::transaction::op::OP_PROPERTIES;
 
 /// Returns the draft of a half message in a broker's log.
 pub(super) fn half(properties: &[u8]) -> Draft<'_> {

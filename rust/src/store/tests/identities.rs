@@ -1,7 +1,7 @@
 //! Tests which half messages are one transaction: reused ids, late resends, two resumes.
 
 use super::*;
-use crate::error::Outcome;
+use crate::base::error::Outcome;
 use crate::record::crc32;
 use crate::record::layout::CRC_MASK;
 

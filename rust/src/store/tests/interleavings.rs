@@ -1,7 +1,7 @@
 //! Every order of the steps of a few threads, by loom: group commit, appends against a close, ends, and readers that
 //! wait or follow.
 //!
-//! In:     the engine's own code with loom's locks and atomics (sync.rs), on storage in memory.
+//! In:     the engine's own code with loom's locks and atomics (base/sync.rs), on storage in memory.
 //! Out:    nothing, or the order in which something fails.
 //! Always: a lost wake-up shows as a thread that never ends. Run by `make loom`, without ordinary tests.
 
@@ -11,7 +11,7 @@ use loom::model::Builder;
 use loom::thread;
 
 use super::*;
-use crate::published::Published;
+use crate::log::published::Published;
 use crate::storage::{File, ReadMap, SharedMap};
 
 /// The maximum number of preemptions. More find few bugs and take very long.

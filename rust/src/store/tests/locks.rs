@@ -3,8 +3,8 @@
 use std::sync::Mutex as Guarded;
 
 use super::*;
-use crate::error::Outcome;
-use crate::units::to_u64;
+use crate::base::error::Outcome;
+use crate::base::units::to_u64;
 
 /// The number of topics, and so of queues. Work per queue under the put lock becomes visible.
 const TOPICS: usize = 30;

@@ -3,7 +3,7 @@
 
 use super::foreign::{broker, half, properties};
 use super::*;
-use crate::error::Outcome;
+use crate::base::error::Outcome;
 use crate::repair::{Examiner, mend};
 use crate::storage::Storage;
 

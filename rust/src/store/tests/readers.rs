@@ -1,7 +1,7 @@
 //! Readers: another handle on the same directory follows a live writer.
 
 use super::*;
-use crate::error::{ErrorKind, Outcome};
+use crate::base::error::{ErrorKind, Outcome};
 use crate::storage::memory::FaultKind;
 
 fn on_disk(directory: &std::path::Path, read_only: bool, flush: FlushDiskType) -> Store {

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use super::super::{Decider, End, EndKind, GUARD, NewHalfMessage, NewMessage, Store, Unacknowledged, Wait};
-use crate::clock::ManualClock;
-use crate::error::{Error, Result};
-use crate::half::HalfCopy;
-use crate::message::{Envelope, Parts};
-use crate::options::{FlushDiskType, StoreOptions};
-use crate::settings::Settings;
+use crate::base::clock::ManualClock;
+use crate::base::error::{Error, Result};
+use crate::base::options::{FlushDiskType, StoreOptions};
+use crate::base::units::{QueueId, QueueOffset, TimestampMs};
+use crate::record::message::{Envelope, Parts};
 use crate::storage::memory::{CrashKeep, FaultKind, Memory};
+use crate::storage::settings::Settings;
 use crate::storage::{OpenMode, Storage};
-use crate::units::{QueueId, QueueOffset, TimestampMs};
+use crate::transaction::HalfCopy;
 
 pub(super) fn options(flush_disk_type: FlushDiskType) -> StoreOptions {
     StoreOptions {
@@ -194,7 +194,7 @@ fn p2_immunity_time_of_a_hundred_million_years() {
     store.look_again(0, i64::MIN, false).unwrap();
     assert_eq!(store.halves_due(10).unwrap().len(), 1);
     store.next_due_in_ms().unwrap();
-    assert!(store.wait_for_messages(crate::units::PhysicalOffset(0), u64::MAX >> 1).is_ok());
+    assert!(store.wait_for_messages(crate::base::units::PhysicalOffset(0), u64::MAX >> 1).is_ok());
 }
 
 /// Section 5: a bad record is an error of that message only. The messages before it are returned.
@@ -258,7 +258,7 @@ fn l7_bad_record_below_the_checkpoint_is_damage() {
 #[test]
 fn p2_queue_offset_that_no_queue_reaches() {
     for (topic, wanted) in
-        [("t", u64::MAX >> 1), ("t", 1 << 40), ("new", u64::MAX), (crate::names::HALF_TOPIC, 1 << 60)]
+        [("t", u64::MAX >> 1), ("t", 1 << 40), ("new", u64::MAX), (crate::base::names::HALF_TOPIC, 1 << 60)]
     {
         let memory = Memory::new();
         let store = open(&memory, options(FlushDiskType::Async)).unwrap();
@@ -275,13 +275,13 @@ fn p2_queue_offset_that_no_queue_reaches() {
             born_host: host,
             store_host: host,
             reconsume_times: 0,
-            prepared_transaction_offset: crate::units::PhysicalOffset(0),
+            prepared_transaction_offset: crate::base::units::PhysicalOffset(0),
             body: b"body",
             body_crc: None,
             properties: b"",
         };
         let at = crate::record::Position {
-            physical_offset: crate::units::PhysicalOffset(offset),
+            physical_offset: crate::base::units::PhysicalOffset(offset),
             queue_offset: QueueOffset(wanted),
             store_timestamp: TimestampMs(i64::MIN),
         };

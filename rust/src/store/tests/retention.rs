@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use crate::error::Outcome;
+use crate::base::error::Outcome;
+use crate::base::units::to_usize;
 use crate::storage::Storage;
 use crate::storage::memory::FaultKind;
 use crate::store::Expired;
-use crate::units::to_usize;
 
 const FILE: u64 = 4 << 10;
 const EVERYTHING: PhysicalOffset = PhysicalOffset(u64::MAX);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::*;
-use crate::error::Outcome;
+use crate::base::error::Outcome;
 
 /// An idle store writes nothing, however often a snapshot is due. Each kind of change is written once.
 #[test]

@@ -1,11 +1,11 @@
 //! The transactions' promises T1 to T14.
 
 use super::*;
-use crate::error::Outcome;
-use crate::half::scan::{DueGroup, group_by_facts};
-use crate::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use crate::base::error::Outcome;
+use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
 use crate::record::TransactionType;
 use crate::record::properties::{REAL_QUEUE_ID, REAL_TOPIC};
+use crate::transaction::scan::{DueGroup, group_by_facts};
 
 fn progress(store: &Store) -> u64 {
     store.consumer_offset(HALF_TOPIC, TRANSACTION_GROUP, QUEUE).unwrap().unwrap_or(0)

@@ -1,0 +1,70 @@
+//! Reads the time. No other module does.
+//!
+//! In:     nothing.
+//! Out:    wall time for records, monotonic time for ages.
+//! Always: an age is a difference of monotonic readings, so a jump of the wall clock has no effect on it.
+
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use crate::base::units::TimestampMs;
+
+/// A source of time.
+pub trait Clock: Send + Sync + Debug {
+    /// Returns the wall clock, in milliseconds since the epoch.
+    fn wall(&self) -> TimestampMs;
+    /// Returns the milliseconds since some fixed moment; never decreases.
+    fn monotonic_ms(&self) -> i64;
+}
+
+/// The system's clocks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn wall(&self) -> TimestampMs {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        TimestampMs(now.tv_sec * 1_000 + now.tv_nsec / 1_000_000)
+    }
+
+    fn monotonic_ms(&self) -> i64 {
+        // Boottime also advances while the machine sleeps, so transactions age then, too.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
+    }
+}
+
+/// A clock that a test sets.
+#[derive(Debug, Default)]
+pub struct ManualClock {
+    wall_ms: AtomicI64,
+    monotonic_ms: AtomicI64,
+}
+
+impl ManualClock {
+    /// Creates a clock whose wall time is `wall`.
+    pub const fn at(wall: TimestampMs) -> Self {
+        Self { wall_ms: AtomicI64::new(wall.0), monotonic_ms: AtomicI64::new(0) }
+    }
+
+    /// Advances both clocks by `milliseconds`.
+    pub fn advance(&self, milliseconds: i64) {
+        self.wall_ms.fetch_add(milliseconds, Ordering::SeqCst);
+        self.monotonic_ms.fetch_add(milliseconds, Ordering::SeqCst);
+    }
+
+    /// Moves only the wall clock, forwards or back.
+    pub fn jump_wall(&self, milliseconds: i64) {
+        self.wall_ms.fetch_add(milliseconds, Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn wall(&self) -> TimestampMs {
+        TimestampMs(self.wall_ms.load(Ordering::SeqCst))
+    }
+
+    fn monotonic_ms(&self) -> i64 {
+        self.monotonic_ms.load(Ordering::SeqCst)
+    }
+}

@@ -1,0 +1,13 @@
+//! Holds what every other module uses: units, errors, options, names, time, locks.
+//!
+//! Always: knows no record, no file and no store.
+
+pub mod clock;
+pub mod error;
+pub mod java;
+pub(crate) mod mutant;
+pub mod names;
+pub mod options;
+pub mod panics;
+pub(crate) mod sync;
+pub mod units;

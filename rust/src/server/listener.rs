@@ -1,0 +1,196 @@
+//! Listens and serves connections.
+//!
+//! In:     an open store, addresses.
+//! Out:    answers to clients, requests for Python in `policy`.
+//! Always: the number of threads is small and fixed. The data path (send, end, pull) waits for Python only if a topic
+//!         or a producer is new.
+//! Not here: decisions.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, UnixListener};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+
+use super::connection::Connection;
+use super::counters::Counters;
+pub use super::options::ServerOptions;
+use super::service::{Service, Session};
+use super::stream::Stream;
+use super::tls::Begun;
+use crate::base::error::{Error, Result};
+use crate::base::sync::unmodelled::Mutex;
+use crate::store::Store;
+
+/// The pause after a failed `accept`, usually because there are too many open files.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// How often the connections' threads show that they are responsive.
+const BEAT: Duration = Duration::from_millis(500);
+
+/// A server. It listens until it is stopped.
+#[derive(Debug)]
+pub struct Server {
+    service: Arc<Service>,
+    addresses: Vec<SocketAddr>,
+    stopping: watch::Sender<bool>,
+    runtime: Mutex<Option<Runtime>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Server {
+    /// Starts to listen. Fails with the system's error and the address.
+    pub fn start(store: Arc<Store>, options: &ServerOptions) -> Result<Self> {
+        let service = Arc::new(Service::new(store, options)?);
+        let threads = options.io_threads.max(1);
+        let runtime =
+            Builder::new_multi_thread().worker_threads(threads).thread_name("txstore-io").enable_all().build();
+        let runtime = runtime.map_err(|error| Error::from_io("start the threads of", "the server", error))?;
+        let (stopping, stopped) = watch::channel(false);
+        let (listeners, addresses) = bind_all(options, &runtime)?;
+        for listener in listeners {
+            runtime.spawn(accept(Arc::clone(&service), listener, stopped.clone()));
+        }
+        runtime.spawn(beat(Arc::clone(&service), stopped));
+        let server =
+            Self { service, addresses, stopping, runtime: Mutex::new(Some(runtime)), threads: Mutex::default() };
+        server.spawn("txstore-arrivals", |service| Arc::clone(&service.arrivals).run(&service.store))?;
+        server.spawn("txstore-durable", |service| service.durable.run(&service.store))?;
+        Ok(server)
+    }
+
+    /// Returns the state that all connections share.
+    pub fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// Returns the TCP addresses on which the server listens.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Stops accepting connections and requests. Requests in flight and held pulls are still answered.
+    pub fn stop_listening(&self) {
+        self.stopping.send_replace(true);
+        self.service.arrivals.stop();
+    }
+
+    /// Ends all remaining work at once. Idempotent.
+    pub fn stop(&self) {
+        self.stop_listening();
+        self.service.policy.close();
+        self.service.durable.stop();
+        if let Some(runtime) = self.runtime.lock().take() {
+            runtime.shutdown_timeout(Duration::from_secs(5));
+        }
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            // A panic in the thread has already poisoned the store.
+            let _ = thread.join();
+        }
+    }
+
+    fn spawn(&self, name: &str, work: impl FnOnce(&Service) + Send + 'static) -> Result<()> {
+        let service = Arc::clone(&self.service);
+        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || work(&service));
+        let thread = spawned.map_err(|error| Error::from_io("start a thread of", "the server", error))?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
+            Self::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+        }
+    }
+}
+
+fn bind_all(options: &ServerOptions, runtime: &Runtime) -> Result<(Vec<Listener>, Vec<SocketAddr>)> {
+    let _inside = runtime.enter();
+    let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
+    for wanted in &options.listen {
+        let failed = |error| Error::from_io("listen at", wanted.to_string(), error);
+        let listener = std::net::TcpListener::bind(wanted).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let listener = TcpListener::from_std(listener).map_err(failed)?;
+        addresses.push(listener.local_addr().map_err(failed)?);
+        listeners.push(Listener::Tcp(listener));
+    }
+    if let Some(path) = &options.unix {
+        listeners.push(Listener::Unix(bind_unix(path)?));
+    }
+    Ok((listeners, addresses))
+}
+
+fn bind_unix(path: &Path) -> Result<UnixListener> {
+    UnixListener::bind(path).map_err(|error| Error::from_io("listen at", path, error))
+}
+
+async fn accept(service: Arc<Service>, listener: Listener, mut stopping: watch::Receiver<bool>) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopping.changed() => return,
+        };
+        match accepted {
+            Ok(stream) => {
+                if let Some(session) = service.join(&stream) {
+                    tokio::spawn(serve(Arc::clone(&service), session, stream, stopping.clone()));
+                }
+            }
+            Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
+        }
+    }
+}
+
+/// Shows that the connections' threads are responsive, until the server stops.
+async fn beat(service: Arc<Service>, mut stopping: watch::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(BEAT) => Counters::count(&service.counters.io_beats),
+            _ = stopping.changed() => return,
+        }
+    }
+}
+
+/// Serves one connection from its first byte on.
+async fn serve(service: Arc<Service>, session: Arc<Session>, stream: Stream, mut stopping: watch::Receiver<bool>) {
+    let tls = service.tls();
+    let begun = match (stream, tls) {
+        (Stream::Tcp(tcp), Some(tls)) => tokio::select! {
+            begun = tls.begin(tcp, service.limits.idle) => begun,
+            _ = stopping.changed() => Begun::Gone,
+        },
+        (stream, _) => return Connection::new(service, session, stream).run(stopping).await,
+    };
+    let stream = match begun {
+        Begun::Secured(stream) => Stream::Tls(stream),
+        Begun::Plain(tcp) => Stream::Tcp(tcp),
+        Begun::Gone => return service.leave(&session),
+        Begun::Refused(why) => {
+            Counters::count(&service.counters.handshakes_failed);
+            Counters::count(&service.counters.connections_dropped);
+            service.refused(&session, why);
+            return service.leave(&session);
+        }
+    };
+    Connection::new(service, session, stream).run(stopping).await;
+}

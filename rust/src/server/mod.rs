@@ -1,0 +1,32 @@
+//! Serves RocketMQ clients in any language.
+//!
+//! In:     commands of the Remoting protocol.
+//! Out:    messages stored and delivered, answers, requests for Python.
+//! Always: sending, ending and pulling never wait for Python.
+//! Not here: bytes of the protocol (`remoting`). Groups, topics and checks (Python decides these).
+
+pub mod access;
+pub mod accounts;
+mod arrivals;
+pub mod budget;
+pub mod check;
+mod connection;
+pub mod counters;
+pub mod deadlines;
+mod durable;
+mod end;
+pub mod event;
+mod fields;
+pub mod listener;
+mod offset;
+pub mod options;
+mod outbox;
+pub mod policy;
+mod pull;
+mod router;
+mod send;
+pub mod service;
+mod stream;
+pub mod tables;
+pub mod tls;
+pub mod traffic;

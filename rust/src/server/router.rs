@@ -1,0 +1,73 @@
+//! Routes each request to the part of the server that answers it.
+//!
+//! In:     a client's request.
+//! Out:    its answer, if the client wants one.
+//! Always: the table of codes names the handler. A request that the account may not send is refused first.
+
+use super::counters::Counters;
+use super::fields::Refusal;
+use super::service::{Service, Session, UpdateWaiting};
+use super::{end, offset, pull, send};
+use crate::remoting::codes::{Handler, RequestCode, request as codes, response};
+use crate::remoting::command::Command;
+
+/// The maximum body size of a request that is not a message, in bytes. A heartbeat with a thousand groups is smaller.
+const CONTROL_BODY_MAX: usize = 1 << 20;
+
+/// Handles a request. Returns the answer, or `None` if the client wants none.
+pub(super) async fn handle(service: &Service, session: &Session, request: Command) -> Option<Command> {
+    if request.is_response() {
+        service.answered(session, request);
+        return None;
+    }
+    let one_way = request.is_one_way();
+    let blank = request.response(response::SUCCESS, None);
+    let done = match check_length(&request).and_then(|()| service.admit(session, &request)) {
+        Ok(()) => obey(service, session, request).await,
+        Err(refusal) => Err(refusal),
+    };
+    if done.is_err() {
+        Counters::count(&service.counters.requests_refused);
+    }
+    let answer = done.unwrap_or_else(|refusal| refusal.response(&blank));
+    (!one_way).then_some(answer)
+}
+
+/// Refuses a long request that does not carry messages. Runs before any part of the request is used, also before its signature is checked.
+fn check_length(request: &Command) -> Result<(), Refusal> {
+    if is_message(request.code) || request.body.len() <= CONTROL_BODY_MAX {
+        return Ok(());
+    }
+    let remark = format!("a request {} has {CONTROL_BODY_MAX} bytes at most", request.code);
+    Err(Refusal::new(response::INVALID_PARAMETER, remark))
+}
+
+async fn obey(service: &Service, session: &Session, request: Command) -> Result<Command, Refusal> {
+    let row = RequestCode::of(request.code);
+    match row.map_or(Handler::Refused, |row| row.handler) {
+        Handler::Send => send::send(service, session, &request).await,
+        Handler::Pull => pull::pull(service, session, &request).await,
+        Handler::End => end::end(service, &request).await,
+        Handler::Offset => update_offset(service, session, request).await,
+        Handler::Python => service.decide(session, request).await,
+        Handler::Client | Handler::Refused => {
+            let name = row.map_or("no request of RocketMQ 5.4", |row| row.name);
+            let remark = format!("request code {} ({name}) is not served", request.code);
+            Err(Refusal::new(response::REQUEST_CODE_NOT_SUPPORTED, remark))
+        }
+    }
+}
+
+/// Stores a group's offset. Python does it if it must decide, or if it has earlier updates of the connection.
+async fn update_offset(service: &Service, session: &Session, request: Command) -> Result<Command, Refusal> {
+    if !session.has_updates_waiting() && offset::is_plain(service, &request) {
+        return offset::update(service, &request);
+    }
+    let _waiting = UpdateWaiting::new(&session.updates_waiting);
+    // An update without an answer is awaited, too, so that its end is known.
+    service.answer_of_python(session, request).await
+}
+
+const fn is_message(code: i32) -> bool {
+    matches!(code, codes::SEND_MESSAGE | codes::SEND_MESSAGE_V2 | codes::SEND_BATCH_MESSAGE)
+}

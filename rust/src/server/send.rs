@@ -1,0 +1,266 @@
+//! Stores the messages, batches and half messages that clients send.
+//!
+//! In:     requests that send.
+//! Out:    the offsets of each message.
+//! Always: system topics are refused. A batch is stored completely or not at all. The answer is sent when the store may
+//!         acknowledge.
+//! Not here: which topics may exist.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::accounts::ACCESS_KEY;
+use super::fields::{Refusal, is_true, number, number_or, text};
+use super::service::{Service, Session, Use};
+use super::tables::TopicEntry;
+use super::traffic::Kind;
+use crate::base::names::{DEAD_LETTER_PREFIX, RETRY_PREFIX};
+use crate::base::units::{QueueId, TimestampMs};
+use crate::record::layout::{SYS_PREPARED, SYS_TRANSACTION_MASK};
+use crate::record::message::{Envelope, Origin};
+use crate::record::offset_message_id;
+use crate::record::properties::{PRODUCER_GROUP, Properties, SHARDING_KEY, TRANSACTION_PREPARED};
+use crate::remoting::codes::{request as codes, response};
+use crate::remoting::command::Command;
+use crate::store::{NewHalfMessage, NewMessage, Sent, Wait};
+
+/// The maximum number of retries for a message if neither client nor group sets one.
+const RETRIES_MAX: i32 = 16;
+/// The maximum number of messages in one batch.
+const BATCH_MAX: usize = 16_384;
+
+/// The fields of a send request, with long or short names.
+struct Header<'a> {
+    group: &'a str,
+    topic: &'a str,
+    queue_id: i32,
+    sys_flag: i32,
+    born_timestamp: i64,
+    flag: i32,
+    properties: &'a str,
+    reconsume_times: i32,
+    retries_max: i32,
+    batch: bool,
+}
+
+impl<'a> Header<'a> {
+    fn of(request: &'a Command) -> Result<Self, Refusal> {
+        let long = request.code == codes::SEND_MESSAGE;
+        let name = |full, short| if long { full } else { short };
+        Ok(Self {
+            group: text(request, name("producerGroup", "a"))?,
+            topic: text(request, name("topic", "b"))?,
+            queue_id: number(request, name("queueId", "e"))?,
+            sys_flag: number(request, name("sysFlag", "f"))?,
+            born_timestamp: number(request, name("bornTimestamp", "g"))?,
+            flag: number(request, name("flag", "h"))?,
+            properties: request.ext_fields.get(name("properties", "i")).unwrap_or_default(),
+            reconsume_times: number_or(request, name("reconsumeTimes", "j"), 0)?,
+            retries_max: number_or(request, name("maxReconsumeTimes", "l"), RETRIES_MAX)?,
+            batch: is_true(request, name("batch", "m")) || request.code == codes::SEND_BATCH_MESSAGE,
+        })
+    }
+
+    fn envelope(&self, entry: &TopicEntry, session: &Session, part: &Part<'_>) -> Result<Envelope, Refusal> {
+        let origin = Origin {
+            unique_id: None,
+            sys_flag: self.sys_flag,
+            born_timestamp: TimestampMs(self.born_timestamp),
+            born_host: session.born_host,
+            reconsume_times: self.reconsume_times,
+        };
+        Envelope::received(entry.topic.clone(), part.properties, part.flag, origin).map_err(Refusal::from)
+    }
+}
+
+/// One message of a request.
+struct Part<'a> {
+    flag: i32,
+    properties: &'a str,
+    body: &'a [u8],
+}
+
+pub(super) async fn send(service: &Service, session: &Session, request: &Command) -> Result<Command, Refusal> {
+    let header = Header::of(request)?;
+    if header.batch {
+        return send_batch(service, session, request, &header).await;
+    }
+    let part = Part { flag: header.flag, properties: header.properties, body: &request.body };
+    let properties = Properties(header.properties.as_bytes());
+    let is_half = says_half(properties) && header.reconsume_times == 0;
+    if !is_half && header.sys_flag & SYS_TRANSACTION_MASK == SYS_PREPARED {
+        // Stored as an ordinary message, it would be visible at once.
+        let remark = "sysFlag says that the message is a half message, its property TRAN_MSG does not";
+        return Err(Refusal::new(response::MESSAGE_ILLEGAL, remark));
+    }
+    if is_half {
+        return send_half(service, session, request, &header, &part).await;
+    }
+    let dead = dead_letter_topic(service, &header);
+    let topic = dead.as_deref().unwrap_or(header.topic);
+    let entry = service.topic(session, topic, Use::Send).await?;
+    let mut envelope = header.envelope(&entry, session, &part)?;
+    if dead.is_some() {
+        envelope.delay_level = 0;
+    }
+    let queue_id = queue(service, &entry, if dead.is_some() { 0 } else { header.queue_id })?;
+    let message = NewMessage { envelope: &envelope, body: part.body, queue_id };
+    let written = service.store.append_one(&message, Wait::Yes)?;
+    let sent = [service.acknowledged(written).await?];
+    count(&entry, kind_of(&envelope), &sent);
+    Ok(stored(service, request, &sent))
+}
+
+/// Returns whether the properties mark a half message. Ignores case, as RocketMQ does.
+fn says_half(properties: Properties<'_>) -> bool {
+    properties.get_str(TRANSACTION_PREPARED).is_some_and(|said| said.eq_ignore_ascii_case("true"))
+}
+
+fn kind_of(envelope: &Envelope) -> Kind {
+    match envelope.delay_level {
+        0 if Properties(&envelope.properties).get(SHARDING_KEY).is_some() => Kind::Fifo,
+        0 => Kind::Normal,
+        _ => Kind::Delay,
+    }
+}
+
+/// Counts stored messages. Half messages that were already stored were counted before.
+fn count(entry: &TopicEntry, kind: Kind, sent: &[Sent]) {
+    for one in sent.iter().filter(|one| one.size > 0) {
+        entry.traffic.sent(kind, one.size.into());
+    }
+}
+
+/// Returns the dead-letter topic if the message has reached its group's maximum of retries.
+fn dead_letter_topic(service: &Service, header: &Header<'_>) -> Option<String> {
+    let group = header.topic.strip_prefix(RETRY_PREFIX)?;
+    // Members that lock queues retry by themselves, and send back only messages that they no longer retry.
+    let over = header.reconsume_times > header.retries_max || service.tables.is_orderly(group);
+    over.then(|| format!("{DEAD_LETTER_PREFIX}{group}"))
+}
+
+async fn send_half(
+    service: &Service,
+    session: &Session,
+    request: &Command,
+    header: &Header<'_>,
+    part: &Part<'_>,
+) -> Result<Command, Refusal> {
+    let group = Properties(part.properties.as_bytes()).get_str(PRODUCER_GROUP).unwrap_or(header.group);
+    let owner = service.producer(session, group, request.ext_fields.get(ACCESS_KEY)).await?;
+    let entry = service.topic(session, header.topic, Use::Send).await?;
+    let envelope = header.envelope(&entry, session, part)?;
+    let message =
+        NewMessage { envelope: &envelope, body: part.body, queue_id: queue(service, &entry, header.queue_id)? };
+    let half = NewHalfMessage { message, group, unique_id: envelope.unique_id(), owner };
+    let written = service.store.prepare(&half, Wait::Yes)?;
+    // The server does not see the end of the local transaction, and the client's end may be lost: the age counts from
+    // now.
+    let half_queue_offset = written.value().queue_offset.0;
+    service.store.local_transaction_ended(half_queue_offset)?;
+    let sent = [service.acknowledged(written).await?];
+    count(&entry, Kind::Transaction, &sent);
+    Ok(stored(service, request, &sent))
+}
+
+async fn send_batch(
+    service: &Service,
+    session: &Session,
+    request: &Command,
+    header: &Header<'_>,
+) -> Result<Command, Refusal> {
+    let illegal = |what: &str| Refusal::new(response::MESSAGE_ILLEGAL, what);
+    if header.topic.starts_with(RETRY_PREFIX) || header.topic.starts_with(DEAD_LETTER_PREFIX) {
+        return Err(illegal("a batch cannot go to a group's own topic"));
+    }
+    let entry = service.topic(session, header.topic, Use::Send).await?;
+    let queue_id = queue(service, &entry, header.queue_id)?;
+    let parts = parts_of(&request.body)?;
+    let mut envelopes = Vec::with_capacity(parts.len());
+    for part in &parts {
+        if says_half(Properties(part.properties.as_bytes())) {
+            return Err(illegal("a batch cannot hold half messages"));
+        }
+        let envelope = header.envelope(&entry, session, part)?;
+        if envelope.delay_level > 0 {
+            return Err(illegal("a batch cannot hold delayed messages"));
+        }
+        envelopes.push(envelope);
+    }
+    let bodies = parts.iter().map(|part| part.body);
+    let messages: Vec<NewMessage<'_>> =
+        envelopes.iter().zip(bodies).map(|(envelope, body)| NewMessage { envelope, body, queue_id }).collect();
+    let written = service.store.append(&messages, Wait::Yes)?;
+    let sent = service.acknowledged(written).await?;
+    for (sent, envelope) in sent.iter().zip(&envelopes) {
+        count(&entry, kind_of(envelope), std::slice::from_ref(sent));
+    }
+    Ok(stored(service, request, &sent))
+}
+
+/// Parses the messages in a batch's body.
+///
+/// ```text
+///  bytes  field
+///  4      size of all
+///  4      magic, ignored
+///  4      CRC, ignored
+///  4      flag
+///  4 + n  body
+///  2 + n  properties
+/// ```
+fn parts_of(body: &[u8]) -> Result<Vec<Part<'_>>, Refusal> {
+    let illegal = || Refusal::new(response::MESSAGE_ILLEGAL, "the batch's body is cut off, or no batch");
+    let (mut rest, mut parts) = (body, Vec::new());
+    while !rest.is_empty() {
+        if parts.len() >= BATCH_MAX {
+            let remark = format!("a batch holds {BATCH_MAX} messages at most");
+            return Err(Refusal::new(response::MESSAGE_ILLEGAL, remark));
+        }
+        let (part, after) = part_of(rest).ok_or_else(illegal)?;
+        parts.push(part);
+        rest = after;
+    }
+    if parts.is_empty() {
+        return Err(illegal());
+    }
+    Ok(parts)
+}
+
+fn part_of(bytes: &[u8]) -> Option<(Part<'_>, &[u8])> {
+    let (size, _) = bytes.split_first_chunk::<4>()?;
+    let (message, after) = bytes.split_at_checked(usize::try_from(i32::from_be_bytes(*size)).ok()?)?;
+    let (flag, rest) = message.get(12..)?.split_first_chunk::<4>()?;
+    let (length, rest) = rest.split_first_chunk::<4>()?;
+    let (body, rest) = rest.split_at_checked(usize::try_from(i32::from_be_bytes(*length)).ok()?)?;
+    let (length, rest) = rest.split_first_chunk::<2>()?;
+    let properties = rest.get(..usize::from(u16::from_be_bytes(*length)))?;
+    let properties = std::str::from_utf8(properties).ok()?;
+    Some((Part { flag: i32::from_be_bytes(*flag), properties, body }, after))
+}
+
+/// Returns the queue for a message. Below 0 the client leaves the choice to the server.
+fn queue(service: &Service, entry: &TopicEntry, asked: i32) -> Result<QueueId, Refusal> {
+    let queues = entry.write_queues;
+    if queues < 1 {
+        return Err(Refusal::new(response::NO_PERMISSION, "the topic cannot be sent to"));
+    }
+    if asked >= queues {
+        let remark = format!("queue {asked} is not there: the topic has {queues}, numbered from 0");
+        return Err(Refusal::new(response::INVALID_PARAMETER, remark));
+    }
+    let turn = || i32::try_from(service.turn.fetch_add(1, Relaxed) % queues.unsigned_abs()).unwrap_or(0);
+    Ok(QueueId(if asked < 0 { turn() } else { asked }))
+}
+
+fn stored(service: &Service, request: &Command, sent: &[Sent]) -> Command {
+    let mut response = request.response(response::SUCCESS, None);
+    let Some(first) = sent.first() else { return response };
+    let joined =
+        |of: fn(&Service, &Sent) -> String| sent.iter().map(|one| of(service, one)).collect::<Vec<_>>().join(",");
+    let fields = &mut response.ext_fields;
+    fields.set("msgId", joined(|service, one| offset_message_id(service.host, one.physical_offset)));
+    fields.set("queueId", first.queue_id.to_string());
+    fields.set("queueOffset", first.queue_offset.to_string());
+    fields.set("transactionId", joined(|_, one| one.unique_id.to_string()));
+    response
+}

@@ -1,0 +1,360 @@
+//! What all connections of a server share: the store, and tables of topics, groups, accounts and clients.
+//!
+//! In:     what a connection needs: a topic, a producer's id, an acknowledgement, an answer from Python.
+//! Out:    that, or the reason why the client is refused.
+//! Always: Python is asked only about new topics and producers, and about requests that only Python can decide.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use super::access::{self, Denied, NamedOffset};
+use super::accounts::{Accounts, Need};
+use super::arrivals::Arrivals;
+use super::budget::{Account, Budget, WAITING_COST};
+use super::counters::Counters;
+use super::deadlines::TimeLimits;
+use super::durable::Durable;
+use super::event::{Answer, Event, Response};
+use super::fields::Refusal;
+use super::options::ServerOptions;
+use super::outbox::Outbox;
+use super::policy::Policy;
+use super::stream::Stream;
+use super::tables::{Tables, TopicEntry};
+use super::tls::{Tls, TlsOptions};
+use crate::base::error::Result;
+use crate::base::names;
+use crate::base::sync::unmodelled::{Mutex, RwLock};
+use crate::base::units::{PhysicalOffset, QueueOffset};
+use crate::remoting::codes::response;
+use crate::remoting::command::Command;
+use crate::store::{Store, Unacknowledged};
+use crate::transaction::HalfFacts;
+
+/// The maximum body size of a client's answer to an operator's request, in bytes. Longer answers are dropped.
+const ANSWER_BODY_MAX: usize = 4 << 20;
+
+/// The maximum number of unanswered requests to one client. Further requests are not sent.
+const ASKED_MAX: usize = 1_000;
+
+/// The state that all connections share.
+#[derive(Debug)]
+pub struct Service {
+    pub(super) store: Arc<Store>,
+    pub(super) host: SocketAddr,
+    /// The topics and groups that Python has announced.
+    pub tables: Tables,
+    /// The channel to Python.
+    pub policy: Policy,
+    /// Counters since the start.
+    pub counters: Counters,
+    pub(super) arrivals: Arc<Arrivals>,
+    pub(super) durable: Durable,
+    /// The round-robin counter for sends whose client leaves the queue to the server.
+    pub(super) turn: AtomicU32,
+    tls: RwLock<Option<Arc<Tls>>>,
+    accounts: RwLock<Option<Arc<Accounts>>>,
+    sessions: Mutex<HashMap<u64, Arc<Session>>>,
+    next_session: AtomicU64,
+    connections_max: u32,
+    pub(super) limits: TimeLimits,
+    budget: Arc<Budget>,
+}
+
+/// The purpose for which a client needs a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    Send,
+    Read,
+}
+
+/// One client's connection, as request handlers see it.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) id: u64,
+    pub(super) address: String,
+    pub(super) born_host: SocketAddr,
+    pub(super) outbox: Outbox,
+    pub(super) account: Arc<Account>,
+    /// Ids of the live producers, by producer group and by the account that sent for the group.
+    producers: Mutex<HashMap<(String, Option<String>), u32>>,
+    /// Whether Python knows this connection, and so must be notified when it ends.
+    known: AtomicBool,
+    /// Whether a request of this connection was denied. Only the first one is logged, later ones are counted.
+    denied: AtomicBool,
+    /// The `opaque` of each request to the client that it has not answered.
+    asked: Mutex<HashSet<i32>>,
+    /// The number of offset updates that wait for Python.
+    pub(super) updates_waiting: AtomicUsize,
+}
+
+impl Session {
+    /// `peer` is the client's address, or `None` for a local client that connected through a file.
+    fn new(id: u64, peer: Option<SocketAddr>, account: Arc<Account>) -> Self {
+        Self {
+            id,
+            address: peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string()),
+            born_host: peer.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)),
+            outbox: Outbox::new(Arc::clone(&account)),
+            account,
+            producers: Mutex::default(),
+            known: AtomicBool::new(false),
+            denied: AtomicBool::new(false),
+            asked: Mutex::default(),
+            updates_waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// Returns whether an offset update waits for Python. That older update would overwrite one made directly.
+    pub(super) fn has_updates_waiting(&self) -> bool {
+        self.updates_waiting.load(Relaxed) > 0
+    }
+}
+
+/// Counts a waiting offset update until dropped, even if its connection ends first.
+pub(super) struct UpdateWaiting<'a>(&'a AtomicUsize);
+
+impl<'a> UpdateWaiting<'a> {
+    pub(super) fn new(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for UpdateWaiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Service {
+    /// Creates the service. Fails with `InvalidOption` if the certificate or the key cannot be used.
+    pub(super) fn new(store: Arc<Store>, options: &ServerOptions) -> Result<Self> {
+        let tls = options.tls.as_ref().map(Tls::new).transpose()?;
+        Ok(Self {
+            store,
+            host: options.host,
+            tables: Tables::default(),
+            policy: Policy::default(),
+            counters: Counters::default(),
+            arrivals: Arc::default(),
+            durable: Durable::default(),
+            turn: AtomicU32::new(0),
+            tls: RwLock::new(tls.map(Arc::new)),
+            accounts: RwLock::new(options.accounts.clone()),
+            sessions: Mutex::default(),
+            next_session: AtomicU64::new(0),
+            connections_max: options.connections_max,
+            limits: options.limits,
+            budget: Budget::new(options.memory_max),
+        })
+    }
+
+    /// Checks whether the session's account may send a request. Always passes without accounts.
+    pub(super) fn admit(&self, session: &Session, request: &Command) -> Result<(), Refusal> {
+        let Some(accounts) = self.accounts.read().clone() else { return Ok(()) };
+        let Err(denied) = access::admit(&accounts, request, |named| self.topic_at(named)) else { return Ok(()) };
+        let (counter, remark) = match denied {
+            Denied::NotSigned => {
+                let remark = "the request is not signed by an account that is known here";
+                (&self.counters.requests_not_signed, remark.to_owned())
+            }
+            Denied::NotAllowed(why) => (&self.counters.requests_not_allowed, why),
+        };
+        Counters::count(counter);
+        if !session.denied.swap(true, Relaxed) {
+            self.note(session, Event::RequestDenied { code: request.code, reason: remark.clone() });
+        }
+        Err(Refusal::new(response::NO_PERMISSION, remark))
+    }
+
+    /// Returns whether an account may currently send to a topic. Always true without accounts.
+    pub fn may_send(&self, account: Option<&str>, topic: &str) -> bool {
+        let accounts = self.accounts.read().clone();
+        accounts.is_none_or(|accounts| accounts.may(account, &Need::Send(topic.into())))
+    }
+
+    /// Returns the topic of the record that a request names. For a half message, the real topic.
+    fn topic_at(&self, named: NamedOffset) -> Option<String> {
+        match named {
+            NamedOffset::Record(offset) => {
+                let record = self.store.read_at(PhysicalOffset(offset)).ok()?;
+                Some(record.view().ok()?.topic.to_owned())
+            }
+            NamedOffset::Half(offset) => {
+                let half = self.store.half(QueueOffset(offset)).ok()?;
+                Some(HalfFacts::of(&half.view().ok()?).real_topic.to_owned())
+            }
+        }
+    }
+
+    /// Lets Python answer a request. Does not wait if the client wants no answer.
+    pub(super) async fn decide(&self, session: &Session, request: Command) -> Result<Command, Refusal> {
+        if !request.is_one_way() {
+            return self.answer_of_python(session, request).await;
+        }
+        let blank = request.response(response::SUCCESS, None);
+        session.known.store(true, Relaxed);
+        let charge = session.account.charge(request.memory() + WAITING_COST);
+        self.policy.tell(session.id, &session.address, Event::Request(request), Some(charge))?;
+        Ok(blank)
+    }
+
+    /// Lets Python answer a request and waits for the answer.
+    pub(super) async fn answer_of_python(&self, session: &Session, request: Command) -> Result<Command, Refusal> {
+        let blank = request.response(response::SUCCESS, None);
+        session.known.store(true, Relaxed);
+        Ok(match self.policy.ask(session.id, &session.address, Event::Request(request)).await? {
+            Answer::Response(Response { code, remark, ext_fields, body }) => {
+                Command { code, remark, ext_fields, body, ..blank }
+            }
+            Answer::Producer(_) => blank,
+        })
+    }
+
+    /// Returns a topic's queues. Asks Python about an unknown topic, and Python may create it.
+    pub(super) async fn topic(&self, session: &Session, name: &str, wanted: Use) -> Result<TopicEntry, Refusal> {
+        if let Some(entry) = self.tables.topic(name) {
+            return Ok(entry);
+        }
+        if names::is_system_topic(name) {
+            let remark = format!("topic {name} is the system's: clients neither send to it nor read it");
+            return Err(Refusal::new(response::NO_PERMISSION, remark));
+        }
+        names::validate_topic(name)?;
+        let asked = Event::UnknownTopic { name: name.to_owned(), create: wanted == Use::Send };
+        succeeded(self.policy.ask(session.id, &session.address, asked).await?)?;
+        // Many may have waited for the same topic. Skip the lookup if the client no longer reads.
+        if !session.outbox.is_open() {
+            return Err(Refusal::new(response::SYSTEM_BUSY, "the client does not read its answers"));
+        }
+        let missing = || Refusal::new(response::TOPIC_NOT_EXIST, format!("there is no topic {name}"));
+        self.tables.topic(name).ok_or_else(missing)
+    }
+
+    /// Returns a producer group's id on this connection. The group's first half message registers it as a producer.
+    pub(super) async fn producer(&self, session: &Session, group: &str, account: Option<&str>) -> Result<u32, Refusal> {
+        let key = (group.to_owned(), account.map(str::to_owned));
+        if let Some(number) = session.producers.lock().get(&key) {
+            return Ok(*number);
+        }
+        names::validate_group(group)?;
+        let asked = Event::NewProducer { group: group.to_owned(), account: account.map(str::to_owned) };
+        session.known.store(true, Relaxed);
+        let number = succeeded(self.policy.ask(session.id, &session.address, asked).await?)?;
+        session.producers.lock().insert(key, number);
+        Ok(number)
+    }
+
+    /// Forgets a producer group of a connection. Its next half message registers it with Python again.
+    pub fn forget_producer(&self, connection: u64, group: &str) {
+        if let Some(session) = self.sessions.lock().get(&connection).cloned() {
+            session.producers.lock().retain(|(of, _), _| of != group);
+        }
+    }
+
+    /// Waits until a write may be acknowledged, without blocking a thread. Returns what was written.
+    pub(super) async fn acknowledged<T>(&self, written: Unacknowledged<'_, T>) -> Result<T, Refusal> {
+        let (value, durable_first) = written.into_parts();
+        if let Some(end) = durable_first {
+            self.durable.sync(end).await?;
+        }
+        Ok(value)
+    }
+
+    /// Uses this certificate for new connections, and these accounts for all connections, existing ones included.
+    /// `None` keeps the current value. An error changes nothing.
+    pub fn set_secrets(&self, tls: Option<&TlsOptions>, accounts: Option<Accounts>) -> Result<()> {
+        if let Some(options) = tls {
+            let tls = Arc::new(Tls::new(options)?);
+            *self.tls.write() = Some(tls);
+        }
+        if let Some(accounts) = accounts {
+            *self.accounts.write() = Some(Arc::new(accounts));
+        }
+        Ok(())
+    }
+
+    /// Returns the TLS setup of new connections. `None` means without TLS.
+    pub(super) fn tls(&self) -> Option<Arc<Tls>> {
+        self.tls.read().clone()
+    }
+
+    /// Returns the number of bytes that clients hold.
+    pub fn memory_held(&self) -> usize {
+        self.budget.held()
+    }
+
+    /// Sends a command to a client. Returns false if its connection has gone or does not accept it.
+    pub fn send(&self, connection: u64, command: &Command) -> bool {
+        let session = self.sessions.lock().get(&connection).cloned();
+        session.is_some_and(|session| session.outbox.put(command))
+    }
+
+    /// Sends a command to a client and reports its answer, with the same `opaque`, to Python. Returns as `send` does.
+    pub fn ask(&self, connection: u64, command: &Command) -> bool {
+        let Some(session) = self.sessions.lock().get(&connection).cloned() else { return false };
+        let mut asked = session.asked.lock();
+        asked.len() < ASKED_MAX && session.outbox.put(command) && asked.insert(command.opaque)
+    }
+
+    /// Reports a client's answer to Python. Ignores an answer to a request that was not sent.
+    pub(super) fn answered(&self, session: &Session, answer: Command) {
+        if session.asked.lock().remove(&answer.opaque) && answer.body.len() <= ANSWER_BODY_MAX {
+            let charge = session.account.charge(answer.memory() + WAITING_COST);
+            // If the queue to Python is full, this has the same effect as if the client had not answered.
+            let _ = self.policy.tell(session.id, &session.address, Event::ClientAnswer(answer), Some(charge));
+        }
+    }
+
+    /// Closes a connection.
+    pub fn close_connection(&self, connection: u64) {
+        if let Some(session) = self.sessions.lock().get(&connection) {
+            session.outbox.close();
+        }
+    }
+
+    pub(super) fn join(&self, stream: &Stream) -> Option<Arc<Session>> {
+        let mut sessions = self.sessions.lock();
+        if u32::try_from(sessions.len()).is_ok_and(|open| open >= self.connections_max) {
+            Counters::count(&self.counters.connections_refused);
+            return None;
+        }
+        Counters::count(&self.counters.connections_accepted);
+        self.counters.connections.fetch_add(1, Relaxed);
+        let id = self.next_session.fetch_add(1, Relaxed) + 1;
+        let session = Arc::new(Session::new(id, stream.peer(), Account::new(&self.budget)));
+        sessions.insert(id, Arc::clone(&session));
+        Some(session)
+    }
+
+    pub(super) fn leave(&self, session: &Session) {
+        if self.sessions.lock().remove(&session.id).is_some() {
+            self.counters.connections.fetch_sub(1, Relaxed);
+            if session.known.load(Relaxed) {
+                // This fails only if the server has stopped.
+                let _ = self.policy.tell(session.id, &session.address, Event::ConnectionClosed, None);
+            }
+        }
+    }
+
+    /// Lets Python log why a connection is closed: a malformed frame or a failed TLS handshake.
+    pub(super) fn refused(&self, session: &Session, why: String) {
+        self.note(session, Event::ConnectionRefused { reason: why });
+    }
+
+    fn note(&self, session: &Session, event: Event) {
+        self.policy.note(session.id, &session.address, event);
+    }
+}
+
+/// Returns the producer's id in the answer (0 if missing), or the reason of the refusal.
+fn succeeded(answer: Answer) -> Result<u32, Refusal> {
+    match answer {
+        Answer::Producer(number) => Ok(number),
+        Answer::Response(response) if response.is_success() => Ok(0),
+        Answer::Response(Response { code, remark, .. }) => Err(Refusal::new(code, remark.unwrap_or_default())),
+    }
+}

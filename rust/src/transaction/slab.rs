@@ -1,0 +1,139 @@
+//! Stores the table's transactions in blocks. A snapshot shares the blocks with the live table instead of copying them.
+//!
+//! In:     transactions, one by one.
+//! Out:    their keys, and the blocks at one moment.
+//! Always: a shared block never changes. The live table copies it before its next change there. A block without
+//!         transactions takes no memory.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::table::Pending;
+use crate::base::units::{to_u64, to_usize};
+
+/// Identifies a transaction of the table while it is in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(u32);
+
+/// The number of transactions in one block. Copying a block takes a few microseconds, which an end or a check can
+/// spare.
+const BLOCK: u16 = 512;
+
+/// The transactions of consecutive keys.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Block {
+    entries: Vec<Option<Pending>>,
+    free: Vec<u16>,
+}
+
+impl Block {
+    /// Returns the block's transactions.
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Pending> {
+        self.entries.iter().flatten()
+    }
+
+    fn with_memory() -> Self {
+        Self { entries: vec![None; usize::from(BLOCK)], free: (0..BLOCK).rev().collect() }
+    }
+}
+
+/// All transactions of a table.
+#[derive(Debug, Default)]
+pub(super) struct Slab {
+    blocks: Vec<Arc<Block>>,
+    /// The blocks with free entries. The lowest is used first, so that the last blocks become empty.
+    with_room: BTreeSet<u32>,
+}
+
+impl Slab {
+    /// Returns a transaction.
+    pub(super) fn get(&self, key: Key) -> Option<&Pending> {
+        let (block, at) = parts(key);
+        self.blocks.get(to_usize(block.into()))?.entries.get(usize::from(at))?.as_ref()
+    }
+
+    /// Returns a transaction for a change.
+    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Pending> {
+        let (block, at) = parts(key);
+        Arc::make_mut(self.blocks.get_mut(to_usize(block.into()))?).entries.get_mut(usize::from(at))?.as_mut()
+    }
+
+    /// Adds a transaction.
+    pub(super) fn insert(&mut self, entry: Pending) -> Key {
+        let number = self.with_room.first().copied().unwrap_or_else(|| self.add_block());
+        let Some(shared) = self.blocks.get_mut(to_usize(number.into())) else { return Key(u32::MAX) };
+        if shared.entries.is_empty() {
+            *shared = Arc::new(Block::with_memory());
+        }
+        let block = Arc::make_mut(shared);
+        // A block is in `with_room` only while it has a free entry.
+        let at = block.free.pop().unwrap_or_default();
+        if block.free.is_empty() {
+            self.with_room.remove(&number);
+        }
+        if let Some(slot) = block.entries.get_mut(usize::from(at)) {
+            *slot = Some(entry);
+        }
+        Key(number * u32::from(BLOCK) + u32::from(at))
+    }
+
+    /// Removes a transaction.
+    pub(super) fn remove(&mut self, key: Key) -> Option<Pending> {
+        self.get(key)?;
+        let (number, at) = parts(key);
+        let shared = self.blocks.get_mut(to_usize(number.into()))?;
+        let block = Arc::make_mut(shared);
+        let entry = block.entries.get_mut(usize::from(at))?.take()?;
+        block.free.push(at);
+        if block.free.len() == usize::from(BLOCK) {
+            *shared = Arc::default();
+        }
+        self.with_room.insert(number);
+        Some(entry)
+    }
+
+    /// Returns all transactions with their keys, in no particular order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Pending)> {
+        (0..).zip(&self.blocks).flat_map(|(number, block)| {
+            let key = move |at: u32| Key(number * u32::from(BLOCK) + at);
+            (0..).zip(&block.entries).filter_map(move |(at, entry)| Some((key(at), entry.as_ref()?)))
+        })
+    }
+
+    /// Returns the current blocks, shared.
+    pub(super) fn share(&self) -> Vec<Arc<Block>> {
+        self.blocks.clone()
+    }
+
+    /// Returns the approximate memory use in bytes.
+    pub(super) fn memory(&self) -> usize {
+        let used = self.blocks.iter().filter(|block| !block.entries.is_empty()).count();
+        let block = usize::from(BLOCK) * (size_of::<Option<Pending>>() + size_of::<u16>());
+        used * block + self.blocks.capacity() * (size_of::<Arc<Block>>() + size_of::<Block>() + 16)
+    }
+
+    fn add_block(&mut self) -> u32 {
+        let number = u32::try_from(to_u64(self.blocks.len())).unwrap_or(u32::MAX / u32::from(BLOCK));
+        self.blocks.push(Arc::default());
+        self.with_room.insert(number);
+        number
+    }
+}
+
+/// Returns a key's block, and its entry in the block.
+fn parts(key: Key) -> (u32, u16) {
+    let at = u16::try_from(key.0 % u32::from(BLOCK)).unwrap_or_default();
+    (key.0 / u32::from(BLOCK), at)
+}
+
+impl Key {
+    /// Returns the number that the maps of the table store.
+    pub(super) const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// Returns the key of a number that the maps of the table store.
+    pub(super) const fn from_number(number: u32) -> Self {
+        Self(number)
+    }
+}

@@ -1,0 +1,600 @@
+//! The table of transactions: the state of every half message by half queue offset.
+//!
+//! In:     half messages as they are stored or scanned, and outcomes.
+//! Out:    pending transactions, outcomes, and how far the progress may go.
+//! Always: a transaction is pending or decided, never both, and so are all its copies. The store's put lock guards the
+//!         table. A pending transaction takes about a hundred bytes, a decided half message two bits.
+//! Not here: records, files, policy.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use super::identity_map::IdentityMap;
+use super::offset_map::OffsetMap;
+use super::outcome::{DecidedHalves, Evidence, Op};
+use super::recent::RecentlyEnded;
+use super::sizes::Sizes;
+pub use super::slab::Key;
+use super::slab::{Block, Slab};
+use super::{HalfCopy, Identity};
+use crate::base::error::Outcome;
+use crate::base::units::to_usize;
+
+/// Means that no check was sent yet.
+const NEVER: u32 = u32::MAX;
+/// The maximum age, a thousand years. A store timestamp can have any value.
+const AGE_MAX_MS: i64 = 1_000 * 366 * 24 * 3_600_000;
+/// Means that the immunity time is not set.
+const NO_IMMUNITY: i32 = -1;
+/// Means that no time is set. Far in the past, but sums with it do not overflow.
+const NOT_DUE: i64 = i64::MIN / 4;
+
+/// A pending transaction, or one whose records recovery is still reading.
+#[derive(Clone, Debug)]
+pub struct Pending {
+    /// Its newest copy.
+    pub newest: HalfCopy,
+    /// The identity that its copies share. 0: a half without id or group, which has no copies.
+    pub identity: u64,
+    /// When it was stored: during recovery the store timestamp, then on the monotonic clock.
+    pub stored_ms: i64,
+    /// When to look at it again, on the monotonic clock.
+    pub due_ms: i64,
+    /// Milliseconds from `stored_ms` until the local transaction ended here.
+    aged_after_ms: u32,
+    /// Milliseconds from `stored_ms` until the last check was sent.
+    checked_after_ms: u32,
+    /// The size of the newest copy's record in bytes.
+    pub size: u32,
+    /// The number of its producer group.
+    group: u32,
+    /// The id of the producer that sent it. 0: unknown.
+    pub owner: u32,
+    immunity_ms: i32,
+    /// The number of checks that were sent.
+    pub checks: u16,
+    /// The local transaction runs in this process.
+    pub running: bool,
+    /// No check waits for an answer.
+    answered: bool,
+    /// A producer sent the newest copy. False: a broker put it back.
+    newest_sent: bool,
+    /// Facts that few transactions have.
+    more: Option<Box<More>>,
+}
+
+/// Facts that most transactions do not have: other copies, and evidence found during recovery.
+#[derive(Clone, Debug, Default)]
+pub struct More {
+    /// The copies before the newest, oldest first, and whether each was sent.
+    pub older: Vec<(HalfCopy, bool)>,
+    /// Copies that an op names.
+    pub named: BTreeSet<u64>,
+    /// The evidence of an outcome.
+    pub evidence: Evidence,
+    /// Physical offsets of final messages. Filled with `Keep::All` only.
+    pub finals: Vec<u64>,
+    /// Physical offsets of discarded copies. Filled with `Keep::All` only.
+    pub discards: Vec<u64>,
+    /// Physical offsets of op messages. Filled with `Keep::All` only.
+    pub ops: Vec<u64>,
+    /// Store timestamp of the deciding record. Filled with `Keep::All` only.
+    pub ended_ms: Option<i64>,
+}
+
+/// A half message to add to the table.
+#[derive(Clone, Copy, Debug)]
+pub struct NewHalf<'a> {
+    /// Its position.
+    pub copy: HalfCopy,
+    /// The identity that its copies share.
+    pub identity: Option<Identity>,
+    /// Its producer group.
+    pub group: &'a str,
+    /// The size of its record in bytes.
+    pub size: u32,
+    /// When it was stored (see `Pending::stored_ms`).
+    pub stored_ms: i64,
+    /// How long no check is sent, in milliseconds.
+    pub immunity_ms: Option<i64>,
+    /// The number of checks that were already sent.
+    pub checks: u16,
+    /// The id of the producer. If it is not 0, the local transaction runs in this process.
+    pub owner: u32,
+    /// Whether a producer sent it.
+    pub sent: bool,
+}
+
+impl Pending {
+    /// Returns its copies, oldest first, and whether each was sent.
+    pub fn copies(&self) -> impl Iterator<Item = (HalfCopy, bool)> + '_ {
+        let older = self.more.iter().flat_map(|more| more.older.iter().copied());
+        older.chain([(self.newest, self.newest_sent)])
+    }
+
+    /// Returns whether one of its copies has that physical offset.
+    pub fn has_copy_at(&self, physical_offset: u64) -> bool {
+        self.copies().any(|(copy, _)| copy.physical_offset == physical_offset)
+    }
+
+    /// Returns how long no check may be sent, in milliseconds.
+    pub fn immunity_ms(&self) -> Option<i64> {
+        (self.immunity_ms != NO_IMMUNITY).then(|| i64::from(self.immunity_ms))
+    }
+
+    /// Returns when its age began, on the monotonic clock.
+    pub fn aged_from_ms(&self) -> i64 {
+        self.stored_ms + i64::from(self.aged_after_ms)
+    }
+
+    /// Returns whether no check waits for an answer.
+    pub const fn is_answered(&self) -> bool {
+        self.answered
+    }
+
+    /// Returns when its last check was sent, on the monotonic clock.
+    pub fn last_check_ms(&self) -> Option<i64> {
+        (self.checked_after_ms != NEVER).then(|| self.stored_ms + i64::from(self.checked_after_ms))
+    }
+
+    /// Returns the number of its producer group.
+    pub const fn group_number(&self) -> u32 {
+        self.group
+    }
+
+    /// Returns the facts that few transactions have.
+    pub fn more(&self) -> Option<&More> {
+        self.more.as_deref()
+    }
+
+    /// Returns the evidence of its outcome.
+    pub fn evidence(&self) -> Evidence {
+        self.more.as_ref().map_or_else(Evidence::default, |more| more.evidence)
+    }
+
+    /// Returns the queue offset of its last sent half. An op that names it or a later copy ends the transaction.
+    fn last_sent(&self) -> u64 {
+        let sent = self.copies().filter(|(_, sent)| *sent).last();
+        sent.or_else(|| self.copies().next()).map_or(self.newest.queue_offset, |(copy, _)| copy.queue_offset)
+    }
+
+    fn more_mut(&mut self) -> &mut More {
+        self.more.get_or_insert_default()
+    }
+}
+
+/// The state of all half messages.
+#[derive(Debug, Default)]
+pub struct Table {
+    slab: Slab,
+    by_queue_offset: OffsetMap,
+    by_identity: IdentityMap,
+    older: HashMap<u64, Key>,
+    due: BTreeSet<(i64, Key)>,
+    groups: Vec<Arc<str>>,
+    group_numbers: HashMap<Arc<str>, u32>,
+    sizes: Sizes,
+    lowest: u64,
+    /// The outcomes of decided halves.
+    pub decided: DecidedHalves,
+    /// Op messages, for the op progress.
+    pub ops: OpProgress,
+    /// How transactions ended in the last minutes.
+    pub recent: RecentlyEnded,
+}
+
+impl Table {
+    /// Returns a table without transactions, for halves from queue offset `first` on.
+    pub fn new(first: u64) -> Self {
+        Self { decided: DecidedHalves::from(first), lowest: first, ..Self::default() }
+    }
+
+    /// Returns the producer groups by their numbers.
+    pub fn groups(&self) -> &[Arc<str>] {
+        &self.groups
+    }
+
+    /// Reserves memory for a number of transactions.
+    pub fn reserve(&mut self, transactions: usize) {
+        self.by_identity.reserve(&self.slab, transactions);
+    }
+
+    /// Sets the queue offset of the first half that the log still contains. Nothing is known of earlier halves, which
+    /// is different from an outcome. Does nothing after the first half was added.
+    pub fn begin_at(&mut self, first: u64) {
+        if self.is_empty() && self.decided.is_untouched() {
+            self.decided = DecidedHalves::from(first);
+            self.lowest = self.lowest.max(first);
+        }
+    }
+
+    /// Returns the number of pending transactions.
+    pub const fn len(&self) -> u64 {
+        self.sizes.count()
+    }
+
+    /// Returns whether no transaction is pending.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the sizes of the pending half messages' records.
+    pub const fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    /// Returns the approximate memory use in bytes.
+    pub fn memory(&self) -> usize {
+        // A B-tree's nodes are about two thirds full.
+        let due = self.due.len() * size_of::<(i64, Key)>() * 3 / 2;
+        self.slab.memory() + self.by_queue_offset.memory() + self.by_identity.memory() + due + self.decided.memory()
+    }
+
+    /// Returns a transaction.
+    pub fn get(&self, key: Key) -> Option<&Pending> {
+        self.slab.get(key)
+    }
+
+    fn get_mut(&mut self, key: Key) -> Option<&mut Pending> {
+        self.slab.get_mut(key)
+    }
+
+    /// Finds the transaction that has a copy at a half queue offset.
+    pub fn find(&self, queue_offset: u64) -> Option<Key> {
+        self.by_queue_offset.get(queue_offset).or_else(|| self.older.get(&queue_offset).copied())
+    }
+
+    /// Finds the newest transaction of an identity.
+    pub fn find_identity(&self, identity: Identity) -> Option<Key> {
+        self.by_identity.find(&self.slab, identity)
+    }
+
+    /// Returns the name of a transaction's producer group.
+    pub fn group(&self, entry: &Pending) -> &str {
+        self.groups.get(to_usize(u64::from(entry.group))).map_or("", AsRef::as_ref)
+    }
+
+    /// Returns the name of a transaction's producer group, shared.
+    pub fn shared_group(&self, entry: &Pending) -> Arc<str> {
+        self.groups.get(to_usize(u64::from(entry.group))).map_or_else(|| "".into(), Arc::clone)
+    }
+
+    /// Returns all transactions, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (Key, &Pending)> {
+        self.slab.iter()
+    }
+
+    /// Returns transactions whose newest copy is after a queue offset (`None`: all), in half queue order.
+    pub fn after(&self, queue_offset: Option<u64>) -> impl Iterator<Item = Key> + '_ {
+        let from = queue_offset.map_or(0, |queue_offset| queue_offset.saturating_add(1));
+        self.by_queue_offset.from(from).map(|(_, key)| key)
+    }
+
+    /// Returns the table at this moment. Copies no transaction: a later change copies what it changes.
+    pub fn freeze(&self) -> Frozen {
+        Frozen {
+            blocks: self.slab.share(),
+            groups: self.groups.clone(),
+            lowest: self.lowest,
+            decided: self.decided.clone(),
+            ops: self.ops.clone(),
+        }
+    }
+
+    /// Adds a transaction.
+    pub fn insert(&mut self, half: &NewHalf<'_>) -> Key {
+        let entry = Pending {
+            newest: half.copy,
+            identity: half.identity.map_or(0, |identity| identity.0),
+            stored_ms: half.stored_ms,
+            due_ms: NOT_DUE,
+            aged_after_ms: 0,
+            checked_after_ms: NEVER,
+            size: half.size,
+            group: self.group_number(half.group),
+            owner: half.owner,
+            immunity_ms: half.immunity_ms.map_or(NO_IMMUNITY, |ms| i32::try_from(ms).unwrap_or(i32::MAX)),
+            checks: half.checks,
+            running: half.owner != 0,
+            answered: true,
+            newest_sent: half.sent,
+            more: None,
+        };
+        self.sizes.add(half.size);
+        let key = self.slab.insert(entry);
+        self.by_queue_offset.insert(half.copy.queue_offset, key);
+        self.by_identity.link(&self.slab, key);
+        key
+    }
+
+    /// Adds a copy after a transaction's newest copy.
+    pub fn join(&mut self, key: Key, half: &NewHalf<'_>) {
+        let Some(before) = self.get(key).map(|entry| entry.newest.queue_offset) else { return };
+        self.by_queue_offset.remove(before, key);
+        self.older.insert(before, key);
+        if let Some(entry) = self.get_mut(key) {
+            let older = (entry.newest, entry.newest_sent);
+            entry.more_mut().older.push(older);
+            entry.newest = half.copy;
+            entry.newest_sent = half.sent;
+            entry.checks = entry.checks.max(half.checks);
+        }
+        self.by_queue_offset.insert(half.copy.queue_offset, key);
+    }
+
+    /// Sets the time at which a transaction is due.
+    pub fn set_due(&mut self, key: Key, due_ms: i64) {
+        let Some(entry) = self.get_mut(key) else { return };
+        let before = std::mem::replace(&mut entry.due_ms, due_ms);
+        if before != NOT_DUE {
+            self.due.remove(&(before, key));
+        }
+        self.due.insert((due_ms, key));
+    }
+
+    /// Notes that a check was sent. Returns whether the previous check was answered.
+    pub fn checked(&mut self, key: Key, now_ms: i64) -> bool {
+        let Some(entry) = self.get_mut(key) else { return true };
+        entry.checks = entry.checks.saturating_add(1);
+        entry.checked_after_ms = u32::try_from((now_ms - entry.stored_ms).max(0)).unwrap_or(NEVER - 1);
+        std::mem::replace(&mut entry.answered, false)
+    }
+
+    /// Notes a check answer that did not end the transaction.
+    pub fn answered(&mut self, key: Key) {
+        if let Some(entry) = self.get_mut(key) {
+            entry.answered = true;
+        }
+    }
+
+    /// Notes that a local transaction ended in this process. The transaction's age counts from now.
+    pub fn local_ended(&mut self, key: Key, now_ms: i64) {
+        if let Some(entry) = self.get_mut(key).filter(|entry| entry.running) {
+            entry.running = false;
+            entry.aged_after_ms = u32::try_from((now_ms - entry.stored_ms).max(0)).unwrap_or(NEVER);
+        }
+    }
+
+    /// Returns the transactions that are due, the longest due first.
+    pub fn due(&self, now_ms: i64, limit: usize) -> Vec<Key> {
+        self.due.iter().take_while(|(due, _)| *due <= now_ms).take(limit).map(|(_, key)| *key).collect()
+    }
+
+    /// Returns when the next transaction is due.
+    pub fn next_due_ms(&self) -> Option<i64> {
+        self.due.first().map(|(due, _)| *due)
+    }
+
+    /// Ends a transaction: it is no longer pending, and all its copies are decided.
+    pub fn decide(&mut self, key: Key, outcome: Outcome) {
+        let Some(entry) = self.remove(key) else { return };
+        for (copy, _) in entry.copies() {
+            self.decided.set(copy.queue_offset, outcome);
+        }
+    }
+
+    /// Ends a transaction now. Unlike `decide`, also refuses its half message if that arrives again.
+    pub fn end(&mut self, key: Key, outcome: Outcome, now_ms: i64) {
+        let identity = self.get(key).map_or(0, |entry| entry.identity);
+        self.recent.note(identity, outcome, now_ms);
+        self.decide(key, outcome);
+    }
+
+    /// Removes a transaction from the table.
+    pub fn remove(&mut self, key: Key) -> Option<Pending> {
+        let entry = self.slab.remove(key)?;
+        self.by_queue_offset.remove(entry.newest.queue_offset, key);
+        self.by_identity.unlink(&self.slab, key, entry.identity);
+        self.due.remove(&(entry.due_ms, key));
+        for (copy, _) in entry.more.iter().flat_map(|more| &more.older) {
+            self.older.remove(&copy.queue_offset);
+        }
+        self.sizes.remove(entry.size);
+        Some(entry)
+    }
+
+    /// Returns how far the half progress may go: the lowest newest copy of a pending transaction, or `half_queue_end`.
+    pub fn half_progress(&mut self, half_queue_end: u64) -> u64 {
+        // The value only rises: new halves are added at the end, and a newest copy only moves towards it.
+        while self.lowest < half_queue_end && !self.is_newest(self.lowest) {
+            self.lowest += 1;
+        }
+        self.lowest.min(half_queue_end)
+    }
+
+    /// Returns the lowest physical offset of a pending transaction's copy. The log and the half queue have the same
+    /// order.
+    pub fn lowest_physical_offset(&mut self, half_queue_end: u64) -> Option<u64> {
+        let newest = Some(self.half_progress(half_queue_end)).filter(|lowest| self.is_newest(*lowest));
+        let lowest = newest.into_iter().chain(self.older.keys().copied()).min()?;
+        let entry = self.get(self.find(lowest)?)?;
+        entry.copies().find(|(copy, _)| copy.queue_offset == lowest).map(|(copy, _)| copy.physical_offset)
+    }
+
+    /// Returns a queue offset below which no pending transaction has its newest copy.
+    pub const fn lowest(&self) -> u64 {
+        self.lowest
+    }
+
+    /// Returns the outcome of a half that is not pending, or `None` if the table does not contain it.
+    pub fn outcome(&self, queue_offset: u64) -> Option<Outcome> {
+        self.decided.get(queue_offset)
+    }
+
+    fn is_newest(&self, queue_offset: u64) -> bool {
+        self.by_queue_offset.get(queue_offset).is_some()
+    }
+
+    fn group_number(&mut self, group: &str) -> u32 {
+        if let Some(number) = self.group_numbers.get(group) {
+            return *number;
+        }
+        let number = u32::try_from(self.groups.len()).unwrap_or(u32::MAX);
+        let name: Arc<str> = group.into();
+        self.groups.push(Arc::clone(&name));
+        self.group_numbers.insert(name, number);
+        number
+    }
+}
+
+/// The table at one moment. A snapshot is made of it while the live table changes.
+#[derive(Debug)]
+pub struct Frozen {
+    blocks: Vec<Arc<Block>>,
+    groups: Vec<Arc<str>>,
+    lowest: u64,
+    /// The outcomes of decided halves.
+    pub decided: DecidedHalves,
+    /// Op messages, for the op progress.
+    pub ops: OpProgress,
+}
+
+impl Frozen {
+    /// Returns all transactions, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = &Pending> {
+        self.blocks.iter().flat_map(|block| block.entries())
+    }
+
+    /// Returns the producer groups by their numbers.
+    pub fn groups(&self) -> &[Arc<str>] {
+        &self.groups
+    }
+
+    /// Returns a queue offset below which no pending transaction has its newest copy.
+    pub const fn lowest(&self) -> u64 {
+        self.lowest
+    }
+}
+
+/// The methods that recovery uses while it reads the log.
+impl Table {
+    /// Notes a final message.
+    pub fn saw_final(&mut self, key: Key) {
+        if let Some(entry) = self.get_mut(key) {
+            entry.more_mut().evidence.final_message = true;
+        }
+    }
+
+    /// Notes a discarded copy.
+    pub fn saw_discard(&mut self, key: Key) {
+        if let Some(entry) = self.get_mut(key) {
+            entry.more_mut().evidence.discarded = true;
+        }
+    }
+
+    /// Notes an op that names the copy at `queue_offset`, and what it says about the outcome.
+    pub fn saw_op(&mut self, key: Key, queue_offset: u64, op: Op) {
+        if let Some(entry) = self.get_mut(key) {
+            let ends = queue_offset >= entry.last_sent();
+            let more = entry.more_mut();
+            more.named.insert(queue_offset);
+            if ends && more.evidence.op != Op::AfterLoss {
+                more.evidence.op = op;
+            }
+        }
+    }
+
+    /// Notes more facts about a transaction than its state needs.
+    pub fn note(&mut self, key: Key, note: impl FnOnce(&mut More)) {
+        if let Some(entry) = self.get_mut(key) {
+            note(entry.more_mut());
+        }
+    }
+
+    /// Ends recovery: ages now use the monotonic clock. Each transaction is due `due_in_ms` after the start of its age.
+    pub fn start(&mut self, wall_ms: i64, monotonic_ms: i64, due_in_ms: impl Fn(&Pending) -> i64) {
+        self.recent.start(wall_ms, monotonic_ms);
+        let mut due: Vec<(i64, Key)> = self.iter().map(|(key, _)| (0, key)).collect();
+        for (due_ms, key) in &mut due {
+            if let Some(entry) = self.get_mut(*key) {
+                // If the clock was set back, a store timestamp can be in the future. It means an age of 0.
+                entry.stored_ms = monotonic_ms - wall_ms.saturating_sub(entry.stored_ms).clamp(0, AGE_MAX_MS);
+                entry.due_ms = entry.aged_from_ms() + due_in_ms(entry);
+                *due_ms = entry.due_ms;
+            }
+        }
+        // A tree that is built from all elements at once is dense.
+        self.due = due.into_iter().collect();
+    }
+
+    /// Restores a transaction from a snapshot.
+    pub fn restore(&mut self, half: &NewHalf<'_>, older: &[(HalfCopy, bool)], named: Vec<u64>) -> Key {
+        let key = self.insert(half);
+        if !named.is_empty() {
+            self.note(key, |more| more.named = named.into_iter().collect());
+        }
+        if !older.is_empty() {
+            for (copy, _) in older {
+                self.older.insert(copy.queue_offset, key);
+            }
+            self.note(key, |more| more.older = older.to_vec());
+        }
+        key
+    }
+}
+
+/// Computes the op progress: it passes only ops that name nothing at or above the half progress.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpProgress {
+    /// The first op queue offset of a run → the highest half queue offset that the run names.
+    runs: BTreeMap<u64, u64>,
+    end: u64,
+    /// How often runs were joined in pairs. Each join doubles the number of ops that a run covers.
+    doublings: u32,
+}
+
+/// The number of ops that share one run. Coarser runs give a lower op progress, which is safe.
+const OPS_PER_RUN: u64 = 64;
+/// The maximum number of runs. After a transaction that stays pending they would grow without limit.
+const RUNS_MAX: usize = 1 << 14;
+
+impl OpProgress {
+    /// Notes an op message.
+    pub fn note(&mut self, op_queue_offset: u64, highest_half: u64) {
+        self.end = op_queue_offset.saturating_add(1);
+        match self.runs.last_entry() {
+            Some(mut run) if op_queue_offset < run.key().saturating_add(OPS_PER_RUN << self.doublings) => {
+                let highest = run.get_mut();
+                *highest = highest_half.max(*highest);
+            }
+            _ => {
+                self.runs.insert(op_queue_offset, highest_half);
+                self.join_runs();
+            }
+        }
+    }
+
+    fn join_runs(&mut self) {
+        while self.runs.len() > RUNS_MAX && self.doublings < 32 {
+            let all: Vec<_> = std::mem::take(&mut self.runs).into_iter().collect();
+            let joined = all.chunks(2).filter_map(|pair| {
+                let highest = pair.iter().map(|(_, highest)| *highest).max()?;
+                pair.first().map(|(first, _)| (*first, highest))
+            });
+            self.runs = joined.collect();
+            self.doublings += 1;
+        }
+    }
+
+    /// Returns the op progress for a half progress. It never decreases.
+    pub fn pass(&mut self, half_progress: u64) -> u64 {
+        while let Some(run) = self.runs.first_entry().filter(|run| *run.get() < half_progress) {
+            run.remove();
+        }
+        self.runs.keys().next().copied().unwrap_or(self.end)
+    }
+
+    /// Returns the parts that a snapshot stores.
+    pub fn parts(&self) -> (u64, impl Iterator<Item = (u64, u64)> + '_) {
+        (self.end, self.runs.iter().map(|(first, highest)| (*first, *highest)))
+    }
+
+    /// Restores the op progress from a snapshot.
+    pub fn from_parts(end: u64, runs: impl IntoIterator<Item = (u64, u64)>) -> Self {
+        let mut progress = Self { runs: runs.into_iter().collect(), end, doublings: 0 };
+        progress.join_runs();
+        progress
+    }
+}

@@ -1,0 +1,339 @@
+//! The rule of docs/transactions.md on logs that a broker, or a broker and txstore, could have written.
+
+use super::*;
+use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use crate::base::units::{PhysicalOffset, QueueOffset, TimestampMs};
+use crate::record::properties::{self, TRANSACTION_PREPARED_QUEUE_OFFSET};
+use crate::record::{Draft, Position, RecordCrc, Scanned, Verify, decode, encode};
+use crate::transaction::replay::{Keep, Replay};
+use crate::transaction::table::Key;
+
+/// A log whose records are applied as they are written.
+struct Log {
+    table: Table,
+    replay: Replay,
+    end: u64,
+    halves: u64,
+    ops: u64,
+}
+
+/// The values with which a half is written.
+#[derive(Clone, Copy)]
+struct Half<'a> {
+    id: Option<&'a str>,
+    checks: Option<u16>,
+    first: Option<u64>,
+}
+
+const SENT: Half<'static> = Half { id: Some("id-1"), checks: None, first: None };
+const PUT_BACK: Half<'static> = Half { checks: Some(1), ..SENT };
+
+impl Log {
+    fn new() -> Self {
+        Self::with(Keep::Identities, 0, 0)
+    }
+
+    fn with(keep: Keep, first: u64, half_progress: u64) -> Self {
+        let replay = Replay::new(keep, first, half_progress);
+        Self { table: Table::new(0), replay, end: first.max(1_000), halves: 0, ops: 0 }
+    }
+
+    fn record(
+        &mut self,
+        topic: &str,
+        queue_offset: u64,
+        commit: bool,
+        physical_offset: u64,
+        body: &[u8],
+        text: &[u8],
+    ) -> u64 {
+        let draft = Draft {
+            topic,
+            queue_id: HALF_QUEUE,
+            flag: 0,
+            sys_flag: if commit { 8 } else { 0 },
+            born_timestamp: TimestampMs(1),
+            born_host: "127.0.0.1:1".parse().unwrap(),
+            store_host: "127.0.0.1:2".parse().unwrap(),
+            reconsume_times: 0,
+            prepared_transaction_offset: PhysicalOffset(physical_offset),
+            body,
+            body_crc: None,
+            properties: text,
+        };
+        let at = PhysicalOffset(self.end);
+        let position =
+            Position { physical_offset: at, queue_offset: QueueOffset(queue_offset), store_timestamp: TimestampMs(1) };
+        let mut bytes = Vec::new();
+        self.end += u64::from(encode(&draft, position, false, &mut bytes).unwrap());
+        let Ok(Scanned::Record(view)) = decode(&bytes, at, Verify { body_crc: true, record_crc: RecordCrc::Ignore })
+        else {
+            panic!("no record")
+        };
+        self.replay.apply(&mut self.table, &view);
+        at.0
+    }
+
+    fn properties(half: Half<'_>, is_half: bool) -> Vec<u8> {
+        let mut text = Vec::new();
+        if let Some(id) = half.id {
+            properties::push(&mut text, UNIQUE_KEY, id);
+            properties::push(&mut text, PRODUCER_GROUP, "services");
+        }
+        if is_half {
+            properties::push(&mut text, REAL_TOPIC, "orders");
+        }
+        if let Some(checks) = half.checks {
+            properties::push(&mut text, TRANSACTION_CHECK_TIMES, &checks.to_string());
+        }
+        if let Some(first) = half.first {
+            properties::push(&mut text, TRANSACTION_PREPARED_QUEUE_OFFSET, &first.to_string());
+        }
+        text
+    }
+
+    fn half(&mut self, half: Half<'_>) -> HalfCopy {
+        let queue_offset = self.halves;
+        self.halves += 1;
+        let text = Self::properties(half, true);
+        let physical_offset = self.record(HALF_TOPIC, queue_offset, false, 0, b"body", &text);
+        HalfCopy { queue_offset, physical_offset }
+    }
+
+    fn commit(&mut self, half: Half<'_>, physical_offset: u64) {
+        let text = Self::properties(half, false);
+        self.record("orders", 0, true, physical_offset, b"body", &text);
+    }
+
+    fn discard(&mut self, half: Half<'_>, physical_offset: u64) {
+        let text = Self::properties(half, true);
+        self.record(DISCARD_TOPIC, 0, false, physical_offset, b"body", &text);
+    }
+
+    fn op(&mut self, names: &[u64]) {
+        let mut body = String::new();
+        fill_op_body(names, usize::MAX, &mut body);
+        self.record(OP_TOPIC, self.ops, false, 0, body.as_bytes(), b"TAGS\x01d\x02");
+        self.ops += 1;
+    }
+
+    /// Returns the outcome of each half, `None` for pending, and the decided halves that no op names.
+    fn finish(mut self) -> (Vec<Option<Outcome>>, Vec<u64>) {
+        let unnamed = self.replay.finish(&mut self.table);
+        let state = |number: u64| match self.table.find(number) {
+            Some(_) => None,
+            None => self.table.outcome(number),
+        };
+        ((0..self.halves).map(state).collect(), unnamed)
+    }
+
+    fn keys(&self) -> usize {
+        self.table.iter().count()
+    }
+}
+
+const COMMITTED: Option<Outcome> = Some(Outcome::Committed);
+const ROLLED_BACK: Option<Outcome> = Some(Outcome::RolledBack);
+const DISCARDED: Option<Outcome> = Some(Outcome::Discarded);
+const UNKNOWN: Option<Outcome> = Some(Outcome::FinishedUnknown);
+
+#[test]
+fn a_commit_a_roll_back_and_a_discard() {
+    let mut log = Log::new();
+    let ids = ["a", "b", "c", "d"].map(|id| Half { id: Some(id), ..SENT });
+    let halves = ids.map(|id| log.half(id));
+    log.commit(ids[0], halves[0].physical_offset);
+    log.discard(ids[2], halves[2].physical_offset);
+    log.op(&[0, 1, 2]);
+    assert_eq!(log.finish(), (vec![COMMITTED, ROLLED_BACK, DISCARDED, None], vec![]));
+}
+
+#[test]
+fn a_put_back_after_the_final_message_joins_what_is_committed() {
+    for op_between in [false, true] {
+        let mut log = Log::new();
+        let first = log.half(SENT);
+        log.commit(SENT, first.physical_offset);
+        if op_between {
+            log.op(&[0]);
+        }
+        log.half(PUT_BACK);
+        let unnamed = if op_between { vec![1] } else { vec![0, 1] };
+        assert_eq!(log.finish(), (vec![COMMITTED, COMMITTED], unnamed));
+    }
+}
+
+#[test]
+fn a_put_back_after_an_op_is_not_pending_again() {
+    let mut log = Log::new();
+    log.half(SENT);
+    log.op(&[0]);
+    log.half(PUT_BACK);
+    log.half(Half { checks: Some(2), ..SENT });
+    assert_eq!(log.finish(), (vec![ROLLED_BACK; 3], vec![1, 2]));
+}
+
+#[test]
+fn a_resend_is_the_same_transaction_until_something_ends_it() {
+    let mut log = Log::new();
+    log.half(SENT);
+    log.half(SENT);
+    assert_eq!(log.keys(), 1);
+    log.op(&[1]);
+    log.half(SENT);
+    assert_eq!(log.finish(), (vec![ROLLED_BACK, ROLLED_BACK, None], vec![0]));
+}
+
+#[test]
+fn an_op_that_names_only_the_first_copy_of_a_resend_ends_nothing_but_a_later_resend_is_new() {
+    let mut log = Log::new();
+    log.half(SENT);
+    log.half(SENT);
+    log.op(&[0]);
+    assert_eq!(log.keys(), 1);
+    log.half(SENT);
+    assert_eq!(log.keys(), 2);
+    assert_eq!(log.finish().0, vec![None, None, None]);
+}
+
+#[test]
+fn a_final_message_may_name_an_older_copy() {
+    let mut log = Log::new();
+    let first = log.half(SENT);
+    log.half(PUT_BACK);
+    log.commit(SENT, first.physical_offset);
+    log.op(&[1]);
+    assert_eq!(log.finish(), (vec![COMMITTED, COMMITTED], vec![0]));
+}
+
+#[test]
+fn a_final_message_that_names_no_copy_is_not_of_this_transaction() {
+    let mut log = Log::new();
+    let first = log.half(SENT);
+    log.commit(SENT, first.physical_offset + 1);
+    assert_eq!(log.finish().0, vec![None]);
+}
+
+#[test]
+fn a_final_message_below_the_logs_minimum_belongs_to_the_newest_of_its_key() {
+    let mut log = Log::with(Keep::Identities, 5_000, 0);
+    log.half(PUT_BACK);
+    log.commit(SENT, 4_000);
+    assert_eq!(log.finish().0, vec![COMMITTED]);
+}
+
+#[test]
+fn a_brokers_discarded_copy_names_offset_0() {
+    let mut log = Log::new();
+    log.half(SENT);
+    log.half(PUT_BACK);
+    log.discard(PUT_BACK, 0);
+    log.op(&[1]);
+    assert_eq!(log.finish(), (vec![DISCARDED, DISCARDED], vec![0]));
+}
+
+#[test]
+fn a_discarded_copy_after_its_op_discards() {
+    let mut log = Log::new();
+    let half = log.half(SENT);
+    log.op(&[0]);
+    log.discard(SENT, half.physical_offset);
+    assert_eq!(log.finish().0, vec![DISCARDED]);
+}
+
+#[test]
+fn a_commit_after_an_op_counts_for_every_copy() {
+    let mut log = Log::new();
+    let first = log.half(SENT);
+    log.half(PUT_BACK);
+    log.op(&[0, 1]);
+    log.commit(SENT, first.physical_offset);
+    assert_eq!(log.finish().0, vec![COMMITTED, COMMITTED]);
+}
+
+#[test]
+fn a_double_commit_is_committed() {
+    let mut log = Log::new();
+    let first = log.half(SENT);
+    let second = log.half(PUT_BACK);
+    log.commit(SENT, first.physical_offset);
+    log.op(&[0, 1]);
+    log.commit(PUT_BACK, second.physical_offset);
+    log.op(&[1]);
+    assert_eq!(log.finish(), (vec![COMMITTED, COMMITTED], vec![]));
+}
+
+#[test]
+fn an_op_that_names_the_first_copy_ends_one_put_back_in_its_immunity_time() {
+    let mut log = Log::new();
+    let first = log.half(SENT);
+    log.half(Half { checks: Some(1), first: Some(first.queue_offset), ..SENT });
+    log.op(&[first.queue_offset]);
+    assert_eq!(log.finish(), (vec![ROLLED_BACK, ROLLED_BACK], vec![1]));
+}
+
+#[test]
+fn a_half_without_id_or_group_is_a_transaction_alone() {
+    let alone = Half { id: None, ..SENT };
+    let mut log = Log::new();
+    let halves = [log.half(alone), log.half(alone), log.half(alone)];
+    assert_eq!(log.keys(), 3);
+    log.commit(alone, halves[1].physical_offset);
+    log.op(&[1]);
+    log.op(&[2]);
+    assert_eq!(log.finish(), (vec![None, COMMITTED, ROLLED_BACK], vec![]));
+}
+
+#[test]
+fn a_resumed_one_is_a_new_transaction() {
+    for op_between in [false, true] {
+        let mut log = Log::new();
+        let first = log.half(SENT);
+        log.discard(SENT, first.physical_offset);
+        if op_between {
+            log.op(&[0]);
+        }
+        let resumed = log.half(Half { checks: Some(0), ..SENT });
+        log.commit(SENT, resumed.physical_offset);
+        log.op(&[1]);
+        let unnamed = if op_between { vec![] } else { vec![0] };
+        assert_eq!(log.finish(), (vec![DISCARDED, COMMITTED], unnamed));
+    }
+}
+
+#[test]
+fn below_a_brokers_progress_what_left_no_trace_is_finished_somehow() {
+    let mut log = Log::with(Keep::Identities, 0, 2);
+    for id in ["a", "b", "c"] {
+        log.half(Half { id: Some(id), ..SENT });
+    }
+    // A copy at or above the progress is pending, and so are its older copies.
+    log.half(Half { id: Some("b"), checks: Some(1), ..SENT });
+    assert_eq!(log.finish(), (vec![UNKNOWN, None, None, None], vec![]));
+}
+
+#[test]
+fn a_log_that_begins_later_knows_nothing_of_what_is_gone() {
+    let mut log = Log::with(Keep::Identities, 5_000, 0);
+    log.halves = 10;
+    log.half(SENT);
+    log.op(&[10]);
+    let (found, _) = log.finish();
+    assert_eq!(found[10], ROLLED_BACK);
+    assert_eq!(found[..10], [None; 10], "a wrong outcome would be a lie");
+}
+
+#[test]
+fn keys_stay_apart_by_topic_group_id_and_body() {
+    let base = Identity::new("g", "id", "topic", 1);
+    for other in [
+        Identity::new("h", "id", "topic", 1),
+        Identity::new("g", "id2", "topic", 1),
+        Identity::new("g", "id", "topics", 1),
+        Identity::new("g", "id", "topic", 2),
+        Identity::new("gi", "d", "topic", 1),
+    ] {
+        assert_ne!(base, other);
+    }
+    let _: Option<Key> = Table::new(0).find(0);
+}
