@@ -9,6 +9,7 @@
 mod cut;
 mod derived;
 pub mod log_view;
+mod queue_facts;
 mod queues;
 mod run;
 pub mod snapshot;

@@ -8,8 +8,9 @@
 
 use std::sync::Arc;
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 
+use super::queue_facts::BUFFERED_MAX;
 use super::run::Run;
 use crate::base::error::{Error, Result};
 use crate::base::names::{HALF_TOPIC, is_system_topic};
@@ -18,31 +19,11 @@ use crate::index::dispatch::DispatchRequest;
 use crate::record::RecordView;
 use crate::transaction::HALF_QUEUE;
 
-/// How many bytes of queue entries recovery keeps in memory before it compares them with the files.
-const BUFFERED_MAX: usize = 8 << 20;
 /// How many index entries recovery keeps in memory before it writes them.
 const INDEX_MAX: usize = 1 << 16;
 
 /// The maximum number of entries that may be missing in the middle of a queue.
 const GAP_MAX: u64 = 1 << 20;
-
-/// What a scan knows about queues besides their entries.
-#[derive(Debug)]
-pub(super) struct QueueFacts {
-    last: Option<Slot>,
-    /// When this many bytes are buffered, they are compared with the files again.
-    settle_from: usize,
-    /// Queues that a broker began again, and the physical offset. Earlier records of these queues were deleted.
-    begun_at: HashMap<Slot, u64>,
-    /// Queues that had no entry in a file when their first record was read, in a log that a broker wrote.
-    fileless: HashSet<Slot>,
-}
-
-impl QueueFacts {
-    pub(super) fn new() -> Self {
-        Self { last: None, settle_from: BUFFERED_MAX, begun_at: HashMap::new(), fileless: HashSet::new() }
-    }
-}
 
 impl Run<'_> {
     pub(super) fn enqueue(&mut self, view: &RecordView<'_>, request: &DispatchRequest<'_>) -> Result<()> {

@@ -5,7 +5,7 @@
 //! Always: the meaning of a bad record is decided at the end, where the known durable end tells a torn tail from
 //!         damage.
 
-use super::queues::QueueFacts;
+use super::queue_facts::QueueFacts;
 use super::{Derived, Known, RecoveryReport};
 use crate::base::error::{Error, Outcome, Result};
 use crate::base::mutant::{Mutant, mutated};
@@ -20,7 +20,7 @@ use crate::record::{RecordView, TransactionType};
 use crate::recovery::log_view::{self, LogFiles};
 use crate::recovery::snapshot::{Anchor, Snapshot};
 use crate::storage::settings::Settings;
-use crate::transaction::table::Pending;
+use crate::transaction::pending::Pending;
 
 /// Whether the record at physical offset 0 is a delayed message. Ordinary records also name that offset.
 #[derive(Clone, Copy)]

@@ -18,7 +18,8 @@ use crate::index::key_index::IndexMark;
 use crate::storage::config_file::replace_file;
 use crate::storage::{OpenMode, Storage};
 use crate::transaction::outcome::DecidedHalves;
-use crate::transaction::table::{Frozen, NewHalf, OpProgress, Pending, Table};
+use crate::transaction::pending::Pending;
+use crate::transaction::table::{Frozen, NewHalf, OpProgress, Table};
 use crate::transaction::{HalfCopy, Identity};
 
 const PATH: &str = "txstore/snapshot";

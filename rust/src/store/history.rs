@@ -18,8 +18,9 @@ use crate::log::commit_log::Scanner;
 use crate::record::RecordView;
 use crate::record::message_id::MessageId;
 use crate::transaction::convert::resume_draft;
+use crate::transaction::pending::Pending;
 use crate::transaction::replay::{Keep, Replay};
-use crate::transaction::table::{Key, Pending, Table};
+use crate::transaction::table::{Key, Table};
 use crate::transaction::{HalfCopy, HalfFacts};
 
 /// The maximum number of records to read for one id.

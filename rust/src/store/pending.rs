@@ -127,7 +127,7 @@ impl Shared {
         let now_ms = self.clock.monotonic_ms();
         let Some(key) = inner.derived.table.find(half_queue_offset) else { return };
         inner.derived.table.local_ended(key, now_ms);
-        let immunity_ms = inner.derived.table.get(key).and_then(crate::transaction::table::Pending::immunity_ms);
+        let immunity_ms = inner.derived.table.get(key).and_then(crate::transaction::pending::Pending::immunity_ms);
         let due_ms = now_ms + immunity_ms.unwrap_or(self.options.transaction_timeout_ms);
         inner.derived.table.set_due(key, due_ms);
     }

@@ -20,6 +20,7 @@ mod identity_map;
 mod offset_map;
 pub mod op;
 pub mod outcome;
+pub mod pending;
 pub mod recent;
 pub mod replay;
 pub mod scan;

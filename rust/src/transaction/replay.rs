@@ -12,7 +12,8 @@ use hashbrown::HashMap;
 
 use super::op::parse_op_body;
 use super::outcome::Op;
-use super::table::{Key, NewHalf, Pending, Table};
+use super::pending::{More, Pending};
+use super::table::{Key, NewHalf, Table};
 use super::{HALF_QUEUE, HalfCopy, HalfFacts, Identity};
 use crate::base::error::Outcome;
 use crate::base::mutant::{Mutant, mutated};
@@ -285,7 +286,7 @@ impl Replay {
         }
     }
 
-    fn note(&self, table: &mut Table, key: Key, view: &RecordView<'_>, note: impl FnOnce(&mut super::table::More)) {
+    fn note(&self, table: &mut Table, key: Key, view: &RecordView<'_>, note: impl FnOnce(&mut More)) {
         if self.keep == Keep::All {
             table.note(key, |more| {
                 note(more);

@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use super::HalfCopy;
-use super::table::{Key, Pending, Table};
+use super::pending::Pending;
+use super::table::{Key, Table};
 
 /// The facts about one pending transaction. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::table::Pending;
+use super::pending::Pending;
 use crate::base::units::{to_u64, to_usize};
 
 /// Identifies a transaction of the table while it is in the table.

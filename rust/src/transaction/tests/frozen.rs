@@ -6,8 +6,9 @@ use proptest::prelude::*;
 
 use super::model::{Model, apply, half, step};
 use super::*;
+use crate::transaction::pending::Pending;
 use crate::transaction::slab::Slab;
-use crate::transaction::table::{Frozen, Pending};
+use crate::transaction::table::Frozen;
 
 fn facts(frozen: &Frozen) -> (Vec<String>, DecidedHalves, OpProgress, u64) {
     let mut all: Vec<_> = frozen.iter().map(|entry| format!("{entry:?}")).collect();
