@@ -101,9 +101,9 @@ loom: ## every order of the steps of a few threads, by loom
 
 # It needs the components miri and rust-src of the nightly toolchain.
 miri: ## undefined behaviour in codec and table, by Miri
-	$(call step,miri,MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 cargo +nightly miri test --locked --features testing --target-dir target/miri --lib -- record:: java:: names:: half::table half::tests::t)
+	$(call step,miri,MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 cargo +nightly miri test --locked --features testing --target-dir target/miri --lib -- record:: java:: names:: transaction::table transaction::tests::t)
 
-# Where Miri is not to be had: the rooms with `unsafe` in them.
+# Where Miri is not to be had: the modules with `unsafe` in them.
 memcheck: ## wrong memory accesses where files are mapped, by valgrind
 	$(call step,memcheck,CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --quiet --error-exitcode=9 --fair-sched=yes" cargo test --locked --quiet --features testing --lib -- storage::disk published --test-threads 1)
 

@@ -1,8 +1,8 @@
 """Wrong variants of the engine, each of which the simulation or the exhaustive scripts must find.
 
-Run as `python tests/crash/mutants.py [NAME …]`: builds the engine once with all of them (rust/src/mutant.rs), runs both
-tests with one wanted at a time, and prints which promise each broke, and after how many crashes. Fails if one lives, or
-if the right engine is found wrong. `TXSTORE_CRASHES` is how long the simulation looks for each at most.
+Run as `python tests/crash/mutants.py [NAME …]`: builds the engine once with all of them (rust/src/base/mutant.rs), runs
+both tests with one wanted at a time, and prints which promise each broke, and after how many crashes. Fails if one
+lives, or if the right engine is found wrong. `TXSTORE_CRASHES` is how long the simulation looks for each at most.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SECONDS_MAX = 1800
 
 
 def names() -> list[str]:
-    text = (ROOT / "rust/src/mutant.rs").read_text()
+    text = (ROOT / "rust/src/base/mutant.rs").read_text()
     body = text.split("pub(crate) enum Mutant {")[1].split("\n}")[0]
     return re.findall(r"^    (\w+),$", body, re.MULTILINE)
 

@@ -90,7 +90,7 @@ def test_a_usage_error_is_an_object(tmp_path: Path, options: tuple[str, ...], to
 
 
 def test_the_engine_s_panics_are_to_be_told_so_too(tmp_path: Path) -> None:
-    """What that hook writes is tested where it is (rust/src/panics.rs): nothing here can make the engine panic."""
+    """What that hook writes is tested where it is (rust/src/base/panics.rs): nothing here can make the engine panic."""
     code, lines = run(
         "import sys, txstore.cli.logs as logs\n"
         "logs.log_panics_as_json = lambda: logs._log.info('a hook is set')\n" + _PLAIN,
