@@ -42,13 +42,13 @@ RUST_FOLDERS = {
     }.items()
 }
 RUST_ORDER = [(folder, module) for folder, modules in RUST_FOLDERS.items() for module in modules]
-PYTHON_ROOMS = (
+PYTHON_MODULES = (
     "errors config message listener interface _native arrow consumer producer transactions broker remoting client "
     "server aio testing database spark inspection cli"
 ).split()
-# Message and StoredMessage are the border's own classes, shown to users by the room that bears their name.
+# Message and StoredMessage are the border's own classes, shown to users by the module that bears their name.
 PYTHON_EXCEPTIONS = {("message", "_native")}
-# Rooms to the right of the client may also import the package itself, `import txstore`.
+# Modules to the right of the client may also import the package itself, `import txstore`.
 FRONT_DOOR = "client"
 # Folders and pages whose words are plain already, and all Rust. Others join when they are rewritten.
 PLAIN = (
@@ -116,9 +116,9 @@ def is_package(path: str) -> bool:
     return path.startswith("python/txstore/") and path.endswith(".py")
 
 
-def room_of(path: str, top: str) -> str:
-    """`rust/src/transaction/scan.rs` is in the room `transaction`."""
-    return path.removeprefix(top).split("/")[0].removesuffix(".rs").removesuffix(".py")
+def module_of(path: str) -> str:
+    """The package or module just below `txstore`: `python/txstore/broker/lifetime.py` is in `broker`."""
+    return path.removeprefix("python/txstore/").split("/")[0].removesuffix(".py")
 
 
 def rust_path(path: str) -> list[str]:
@@ -224,35 +224,35 @@ def circle_in(imports: dict[str, set[str]]) -> list[str]:
 
 
 def python_imports(path: str, text: str) -> Iterator[str]:
-    """The rooms of txstore that a module imports; `txstore` for the front door."""
+    """The modules of txstore that a module imports; `txstore` for the front door."""
     package = ["txstore", *path.removeprefix("python/txstore/").split("/")[:-1]]
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            yield from (rooms_in(alias.name, "") for alias in node.names if alias.name.split(".")[0] == "txstore")
+            yield from (module_in(alias.name, "") for alias in node.names if alias.name.split(".")[0] == "txstore")
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             full = ".".join([*base, *([node.module] if node.module else [])])
             if full.split(".")[0] == "txstore":
-                yield from (rooms_in(full, alias.name) for alias in node.names)
+                yield from (module_in(full, alias.name) for alias in node.names)
 
 
-def rooms_in(module: str, name: str) -> str:
+def module_in(module: str, name: str) -> str:
     parts = [*module.split("."), name]
-    return parts[1] if parts[1] in PYTHON_ROOMS else "txstore"
+    return parts[1] if parts[1] in PYTHON_MODULES else "txstore"
 
 
 def python_imports_go_left(path: str, text: str) -> list[str]:
-    room = room_of(path, "python/txstore/")
-    if not is_package(path) or room == "__init__":
+    module = module_of(path)
+    if not is_package(path) or module == "__init__":
         return []
-    if room not in PYTHON_ROOMS:
-        return [f"{path}: the room `{room}` has no position in the import order; add it to PYTHON_ROOMS"]
-    here, found = PYTHON_ROOMS.index(room), []
+    if module not in PYTHON_MODULES:
+        return [f"{path}: the module `{module}` has no position in the import order; add it to PYTHON_MODULES"]
+    here, found = PYTHON_MODULES.index(module), []
     for other in python_imports(path, text):
-        if other == room or (room, other) in PYTHON_EXCEPTIONS:
+        if other == module or (module, other) in PYTHON_EXCEPTIONS:
             continue
-        if PYTHON_ROOMS.index(FRONT_DOOR if other == "txstore" else other) >= here:
-            found.append(f"{path}: `{room}` imports `{other}`, which is to its right")
+        if PYTHON_MODULES.index(FRONT_DOOR if other == "txstore" else other) >= here:
+            found.append(f"{path}: `{module}` imports `{other}`, which is to its right")
     return found
 
 
@@ -435,7 +435,7 @@ BROKEN: dict[str, tuple[Rule, str, str]] = {
         "python/txstore/producer/producer.py",
         "from txstore import Message",
     ),
-    "python room unknown": (python_imports_go_left, "python/txstore/utils.py", '"""Utils."""'),
+    "python module unknown": (python_imports_go_left, "python/txstore/utils.py", '"""Utils."""'),
     "rust header": (begins_with_a_header, "rust/src/base/java.rs", "use std::fmt;\n"),
     "python header": (begins_with_a_header, "python/txstore/listener.py", "import os\n"),
     "unsafe": (unsafe_only_in_its_modules, "rust/src/index/key_index.rs", "fn f() { unsafe { g() } }"),
