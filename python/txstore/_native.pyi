@@ -1308,7 +1308,8 @@ class RemotingServer:
     def set_orderly(self, group: str, orderly: bool) -> None:
         """Sets whether a group locks its queues."""
     def counters(self) -> dict[str, int]:
-        """Returns counters and current `connections`, `pulls_held`, `requests_waiting` and `memory_held` (bytes)."""
+        """Returns counters and current `connections`, `pulls_held`, `requests_waiting`, `memory_held` (bytes that clients
+        hold) and `memory_uncounted` (bytes that the process has taken since the server started, without those)."""
     def sent(self) -> list[tuple[str, str, int, int, list[tuple[int | None, int]]]]:
         """Returns what clients sent: (topic, kind, messages, bytes, histogram of (upper bound in bytes, messages))."""
     def handed_out(self) -> list[tuple[str, str, int, int]]:

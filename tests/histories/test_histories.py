@@ -22,7 +22,7 @@ RUNS = int(os.environ.get("TXSTORE_HISTORIES", "1"))
 SECONDS = float(os.environ.get("TXSTORE_HISTORY_SECONDS", "8"))
 CLIENTS = int(os.environ.get("TXSTORE_HISTORY_CLIENTS", "64"))
 HOSTILE_SECONDS = float(os.environ.get("TXSTORE_HOSTILE_SECONDS", "8"))
-MEMORY_MIB_MAX = 768  # What clients may hold, and what the server needs itself.
+MEMORY_MIB_MAX = 640  # What clients may hold, and what the server needs itself.
 SEED = int(os.environ.get("TXSTORE_HISTORY_SEED", random.randrange(1 << 30)))
 
 

@@ -6,6 +6,7 @@ Frames that never get whole, answers that nobody reads, requests that wait, by h
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import struct
 from collections.abc import Iterator
@@ -122,3 +123,24 @@ def test_a_request_that_is_no_message_is_short(server: Server) -> None:
         assert (refused.code, "at most" in (refused.remark or "")) == (ResponseCode.INVALID_PARAMETER, True)
         assert server.counters()["consumers"] == 0
         assert wire.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
+
+
+def test_memory_that_floods_left_in_the_heap_is_given_back(server: Server) -> None:
+    """A block in use above freed ones keeps them in the heap, and they would count against `memory_max`."""
+    pytest.importorskip("typer")
+    from txstore.cli.serve import FreedMemory
+
+    library = ctypes.CDLL(None)
+    library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    freed = FreedMemory()
+    blocks = [library.malloc(4_000) for _ in range(25_000)]
+    for block in blocks:
+        ctypes.memset(block, 1, 4_000)
+    try:
+        for block in blocks[:-1]:
+            library.free(block)
+        eventually(lambda: server.counters()["memory_uncounted"] > 64 << 20)
+        freed.give_back(server)
+        eventually(lambda: server.counters()["memory_uncounted"] < 32 << 20)
+    finally:
+        library.free(blocks[-1])

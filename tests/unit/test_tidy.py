@@ -79,7 +79,7 @@ WORDS = {
 # `place` is a field of the rows that the report has written to Parquet.
 LITERALLY = {"python/txstore/spark/report/fold.py": ("place",)}
 UNSAFE_MODULES = ("rust/src/storage/disk.rs", "rust/src/storage/ahead.rs", "rust/src/storage/disk/lock.rs")
-FILE_CALLS = ("rust/src/storage/disk.rs", "rust/src/storage/disk/")
+FILE_CALLS = ("rust/src/storage/process.rs", "rust/src/storage/disk.rs", "rust/src/storage/disk/")
 
 Rule = Callable[[str, str], list[str]]
 

@@ -32,6 +32,7 @@ __all__ = ["app"]
 _log = logging.getLogger("txstore.serve")
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # Of <malloc.h>.
 _HEAPS = 2
+_TRIMMED_BYTES = 32 << 20
 _LARGE_BYTES = 128 << 10  # What the C library begins with.
 
 app: typer.Typer = noun()
@@ -84,7 +85,7 @@ def serve(
 ) -> None:
     """Serve a store to RocketMQ clients (Java, Go) and to txstore.connect."""
     log_to_stderr(log)
-    _give_memory_back()
+    freed_memory = FreedMemory()
     with errors_logged(log):
         options = _settings(settings or [])
         BrokerConfig.from_options(options)  # Reports a wrong setting before anything is created.
@@ -92,22 +93,37 @@ def serve(
             _or_none(listen), unix, _or_none(name_server), advertise, metrics,
             tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, tls=tls, accounts=accounts,
         )  # fmt: skip
-        _serve(path, config, options, log)
+        _serve(path, config, options, log, freed_memory)
 
 
-def _give_memory_back() -> None:
-    """Has the C library give large blocks back to the system when they are freed.
+class FreedMemory:
+    """Has the C library give freed memory back to the system.
 
-    By itself it keeps blocks up to 32 MiB in its heaps once such a block was freed, and has a heap for each thread.
-    After a flood of long requests the process then kept hundreds of megabytes that nothing used.
+    By itself it keeps blocks up to 32 MiB in its heaps once such a block was freed, has a heap for each thread, and
+    keeps small blocks below one that is in use. After floods the process then kept hundreds of megabytes that nothing
+    used, which would count against `memory_max`.
     """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # Not every C library has it.
-    if set_option is not None:
-        set_option(_M_MMAP_THRESHOLD, _LARGE_BYTES)
-        set_option(_M_ARENA_MAX, _HEAPS)
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(None)
+        self._trim = getattr(library, "malloc_trim", None)  # Not every C library has these.
+        self._least = 0
+        set_option = getattr(library, "mallopt", None)
+        if set_option is not None:
+            set_option(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+            set_option(_M_ARENA_MAX, _HEAPS)
+
+    def give_back(self, server: txstore.Server) -> None:
+        """Gives small blocks back, if much more memory is in use than after the last time."""
+        used = server.counters()["memory_uncounted"]
+        if used < self._least:
+            self._least = used
+        elif self._trim is not None and used > self._least + _TRIMMED_BYTES:
+            self._trim(0)
+            self._least = used
 
 
-def _serve(path: str, config: ServerConfig, options: dict[str, object], log: str) -> None:
+def _serve(path: str, config: ServerConfig, options: dict[str, object], log: str, freed_memory: FreedMemory) -> None:
     stopped = threading.Event()
     reload_asked = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -129,6 +145,7 @@ def _serve(path: str, config: ServerConfig, options: dict[str, object], log: str
                 reload_asked.clear()
                 _reload(server)
             failure = _watch(server, failure)
+            freed_memory.give_back(server)
             watchdog.beat()
         _notify("STOPPING=1")
 

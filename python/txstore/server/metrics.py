@@ -48,6 +48,10 @@ _GAUGES = {
         "txstore_memory_held_bytes",
         "Bytes of incomplete frames, unread responses and waiting requests.",
     ),
+    "memory_uncounted": (
+        "txstore_memory_uncounted_bytes",
+        "Bytes that the process has taken since the server started, without those that clients hold.",
+    ),
     "pulls_held": ("txstore_pulls_held", "Pulls that wait for messages."),
     "requests_waiting": ("txstore_requests_waiting", "Requests that wait for a thread."),
 }

@@ -276,6 +276,7 @@ impl RemotingServer {
             *counters.entry("bytes_out").or_insert(0) += read.bytes;
         }
         counters.insert("memory_held", crate::base::units::to_u64(service.memory_held()));
+        counters.insert("memory_uncounted", crate::base::units::to_u64(service.memory_uncounted()));
         counters.insert("requests_waiting", crate::base::units::to_u64(service.policy.waiting()));
         counters
     }

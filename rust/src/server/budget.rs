@@ -2,21 +2,32 @@
 //!
 //! In:     bytes of buffers, of waiting answers and of waiting requests.
 //! Out:    whether a connection holds too much and must be closed.
-//! Always: the total stays below three quarters of the budget. The last quarter is for memory that is not counted. A
-//!         connection may hold as much as all connections leave free. So a single connection may hold half of the
-//!         three quarters, and a small connection is not closed.
+//! Always: the total stays below three quarters of the budget, and the more memory the process takes that is not counted
+//!         here, the less is left. A connection may hold as much as all connections leave free. So a single connection
+//!         may hold half of the three quarters, and a small connection is not closed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
+
+use crate::base::clock::{Clock, SystemClock};
+use crate::storage::process::anonymous_bytes;
 
 /// Bytes that a waiting request takes besides its own.
 pub(super) const WAITING_COST: usize = 4 << 10;
+
+/// The time between two measurements of the memory that is not counted.
+const MEASURED_EVERY_MS: i64 = 50;
 
 /// The memory of all connections.
 #[derive(Debug)]
 pub(super) struct Budget {
     max: usize,
     held: AtomicUsize,
+    /// What the process had when the server started.
+    before: usize,
+    /// What it has taken since then besides what is counted: tables of names, copies in Python, the allocator's blocks.
+    uncounted: AtomicUsize,
+    measured_ms: AtomicI64,
 }
 
 /// The memory of one connection.
@@ -35,7 +46,35 @@ pub struct Charge {
 
 impl Budget {
     pub(super) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max: max / 4 * 3, held: AtomicUsize::new(0) })
+        Arc::new(Self {
+            max,
+            held: AtomicUsize::new(0),
+            before: anonymous_bytes().unwrap_or(usize::MAX),
+            uncounted: AtomicUsize::new(0),
+            measured_ms: AtomicI64::new(SystemClock.monotonic_ms()),
+        })
+    }
+
+    /// Returns the uncounted bytes, at most 50 ms old.
+    pub(super) fn uncounted(&self) -> usize {
+        self.measure();
+        self.uncounted.load(Relaxed)
+    }
+
+    /// Returns how many bytes may be counted: what the uncounted memory leaves, from one to three quarters.
+    fn limit(&self) -> usize {
+        let quarter = self.max / 4;
+        self.max.saturating_sub(self.uncounted.load(Relaxed)).clamp(quarter, 3 * quarter)
+    }
+
+    /// Measures the uncounted memory, if the last measurement is old.
+    fn measure(&self) {
+        let (now_ms, last_ms) = (SystemClock.monotonic_ms(), self.measured_ms.load(Relaxed));
+        let is_old = now_ms - last_ms >= MEASURED_EVERY_MS;
+        if is_old && self.measured_ms.compare_exchange(last_ms, now_ms, Relaxed, Relaxed).is_ok() {
+            let taken = anonymous_bytes().unwrap_or(0).saturating_sub(self.before);
+            self.uncounted.store(taken.saturating_sub(self.held()), Relaxed);
+        }
     }
 
     /// Returns the number of bytes held now.
@@ -60,7 +99,8 @@ impl Account {
     /// Returns whether the connection must be closed so that others have memory.
     pub(super) fn is_too_much(&self) -> bool {
         // The free part also shrinks by what closed connections leave waiting, so reconnecting gains nothing.
-        self.held.load(Relaxed) > self.budget.max.saturating_sub(self.budget.held())
+        self.budget.measure();
+        self.held.load(Relaxed) > self.budget.limit().saturating_sub(self.budget.held())
     }
 }
 
@@ -121,6 +161,16 @@ mod tests {
             }
         }
         assert!(budget.held() < 1_000_000, "{budget:?}");
+    }
+
+    #[test]
+    fn uncounted_memory_leaves_less() {
+        let budget = Budget::new(1_000);
+        assert_eq!(budget.limit(), 750);
+        for (uncounted, limit) in [(100, 750), (400, 600), (700, 300), (10_000, 250)] {
+            budget.uncounted.store(uncounted, Relaxed);
+            assert_eq!(budget.limit(), limit);
+        }
     }
 
     #[test]

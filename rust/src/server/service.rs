@@ -287,6 +287,11 @@ impl Service {
         self.budget.held()
     }
 
+    /// Returns the bytes of memory that the process has taken since the server started, without those that clients hold.
+    pub fn memory_uncounted(&self) -> usize {
+        self.budget.uncounted()
+    }
+
     /// Sends a command to a client. Returns false if its connection has gone or does not accept it.
     pub fn send(&self, connection: u64, command: &Command) -> bool {
         let session = self.sessions.lock().get(&connection).cloned();

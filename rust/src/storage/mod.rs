@@ -12,6 +12,7 @@ pub mod config_file;
 pub mod disk;
 pub mod memory;
 mod path;
+pub mod process;
 pub mod segment;
 pub mod settings;
 
