@@ -294,7 +294,7 @@ FILES: dict[str, tuple[dict[str, Any], str]] = {
     "an authority alone": ({"tls_cert": None, "tls_key": None}, "tls_cert is missing"),
     "missing": ({"tls_cert": "nowhere.pem"}, "tls_cert 'nowhere.pem' cannot be read: No such file"),
     "a directory": ({"tls_key": os.curdir}, "tls_key '.' cannot be read: Is a directory"),
-    "certificate for key": ({"tls_key": "CERT"}, "tls_key.*there is no private key in it"),
+    "certificate for key": ({"tls_key": "CERT"}, "tls_key.*expected a private key in PEM"),
     "key for certificate": ({"tls_cert": "KEY"}, "tls_cert.*there is no certificate in it"),
     "key for authority": ({"tls_ca": "KEY"}, "tls_ca.*there is no certificate in it"),
     "another's key": ({"tls_key": "OTHER"}, "tls_key.*not the certificate's key"),

@@ -49,7 +49,7 @@ PYTHON_MODULES = (
 # Message and StoredMessage are the border's own classes, shown to users by the module that bears their name.
 PYTHON_EXCEPTIONS = {("message", "_native")}
 # Modules to the right of the client may also import the package itself, `import txstore`.
-FRONT_DOOR = "client"
+PUBLIC_API_FROM = "client"
 # Folders and pages whose words are plain already, and all Rust. Others join when they are rewritten.
 PLAIN = (
     "README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md examples/ spark/ python/pyspark_txstore/ python/txstore/ "
@@ -251,7 +251,7 @@ def python_imports_go_left(path: str, text: str) -> list[str]:
     for other in python_imports(path, text):
         if other == module or (module, other) in PYTHON_EXCEPTIONS:
             continue
-        if PYTHON_MODULES.index(FRONT_DOOR if other == "txstore" else other) >= here:
+        if PYTHON_MODULES.index(PUBLIC_API_FROM if other == "txstore" else other) >= here:
             found.append(f"{path}: `{module}` imports `{other}`, which is to its right")
     return found
 

@@ -42,6 +42,7 @@ from txstore.server.admin_relay import AdminRelay
 from txstore.server.clients import Clients, GroupLimits
 from txstore.server.file_handles import connections_within_limit
 from txstore.server.http import HttpServer
+from txstore.server.name_server import Routes
 from txstore.server.offsets import Locks, Offsets
 from txstore.server.queries import Queries
 from txstore.server.request import (
@@ -50,7 +51,6 @@ from txstore.server.request import (
     Request,
 )
 from txstore.server.retry import Retries
-from txstore.server.routes import Routes
 from txstore.server.secrets import Secrets, TlsFiles, accounts_version, read_accounts
 from txstore.server.topics import Topics
 

@@ -1,6 +1,6 @@
 """Decides what to do with a pending transaction now: wait, ask its producers, or discard it.
 
-In:     facts about a pending transaction (`half/scan`), the settings, the number of live producers.
+In:     facts about a pending transaction (the engine's `transaction/scan`), the settings, the number of live producers.
 Out:    a `Decision`, with the time until the next look and the reason in words.
 Always: pure. The ages in the facts are the only clock.
 Not here: which producer is asked (`plan`), asking (`check`), when decisions are made (`rounds`).

@@ -3,7 +3,7 @@
 In:     a transaction's records in the log, its checks, what it waits for.
 Out:    a `TransactionTrace`, which explains itself in words.
 Always: facts come from the log, except checks, which come from memory.
-Not here: the rule by which the log decides (the engine's `half/outcome`).
+Not here: the rule by which the log decides (the engine's `transaction/outcome`).
 """
 
 import enum

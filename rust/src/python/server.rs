@@ -20,7 +20,7 @@ use crate::base::units::QueueOffset;
 use crate::remoting::Command;
 use crate::remoting::command::FLAG_ONE_WAY;
 use crate::server::accounts::{AccountOptions, Accounts, Permission};
-use crate::server::check::check_request;
+use crate::server::check_request::check_request;
 use crate::server::deadlines::TimeLimits;
 use crate::server::event::{Answer, Response};
 use crate::server::listener::{Server, ServerOptions};

@@ -267,7 +267,7 @@ impl Examiner {
             bad.push(("txstore/settings.json".to_owned(), "it is damaged".to_owned()));
         }
         if storage.len("checkpoint")?.is_some() && Checkpoint::load(storage)?.is_none() {
-            bad.push(("checkpoint".to_owned(), "it has not its length".to_owned()));
+            bad.push(("checkpoint".to_owned(), "its length is wrong".to_owned()));
         }
         let checkpoint = Checkpoint::load(storage)?.unwrap_or_default();
         if self.out.clean && self.out.records > 0 && checkpoint.physic_ms > self.newest.0 {

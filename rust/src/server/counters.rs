@@ -3,7 +3,7 @@
 //! In:     events.
 //! Out:    counts.
 //! Always: they only grow, except for the gauges.
-//! Not here: messages (`traffic`), ends of transactions (`half/counts`), names of metrics (Python).
+//! Not here: messages (`traffic`), ends of transactions (`transaction/counts`), names of metrics (Python).
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 

@@ -73,6 +73,7 @@ pub(super) fn is_true(command: &Command, name: &str) -> bool {
 }
 
 fn parsed<N: FromStr>(value: &str, name: &str) -> Result<N, Refusal> {
-    let refused = || Refusal::new(response::INVALID_PARAMETER, format!("the field {name} cannot be {value:?}"));
+    let refused =
+        || Refusal::new(response::INVALID_PARAMETER, format!("the field {name} must be a number, got {value:?}"));
     value.parse().map_err(|_| refused())
 }

@@ -9,7 +9,7 @@ pub mod access;
 pub mod accounts;
 mod arrivals;
 pub mod budget;
-pub mod check;
+pub mod check_request;
 mod connection;
 pub mod counters;
 pub mod deadlines;

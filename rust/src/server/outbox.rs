@@ -86,7 +86,7 @@ impl Outbox {
     pub(super) fn write_to(&self, stream: &mut Stream) -> io::Result<(usize, bool)> {
         let mut waiting = self.waiting.lock();
         if waiting.overfull {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answers"));
         }
         let mut took_some = false;
         while waiting.written < waiting.bytes.len() {

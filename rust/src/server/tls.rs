@@ -85,7 +85,7 @@ impl Tls {
                 builder.with_client_cert_verifier(verifier.map_err(|error| invalid("tls_ca", &error))?)
             }
         };
-        let no_key = "there is no private key in it\nhint: PEM, between BEGIN PRIVATE KEY and END, without a password";
+        let no_key = "expected a private key in PEM, found none\nhint: PEM, between BEGIN PRIVATE KEY and END, without a password";
         let key = PrivateKeyDer::from_pem_slice(&options.key).map_err(|_| invalid("tls_key", &no_key))?;
         let config = builder.with_single_cert(certificates("tls_cert", &options.certificate)?, key);
         let config = config.map_err(|error| match error {

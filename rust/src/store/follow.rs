@@ -20,7 +20,7 @@
 
 use std::sync::Arc;
 
-use super::sight::{LiveWriter, Sight};
+use super::reader_view::{LiveWriter, Sight};
 use super::{Inner, Shared};
 use crate::base::error::{Error, Result};
 use crate::index::key_index::IndexFiles;

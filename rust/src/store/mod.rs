@@ -16,7 +16,6 @@ mod deliver_delayed;
 mod end_transaction;
 mod expire;
 mod follow;
-mod gone;
 mod history;
 mod inspect;
 mod layout_check;
@@ -24,21 +23,22 @@ mod lifecycle;
 mod maintenance;
 #[cfg(txstore_mutants)]
 mod mutants;
-mod now;
 mod open;
 mod pending;
 mod read;
+mod reader_view;
 mod readers;
+mod removed_half;
 mod repair_half_queue;
 pub mod retention;
-mod room;
-mod sight;
 mod snapshot;
+mod space_check;
 mod state;
 mod statistics;
 mod stored_record;
 #[cfg(test)]
 mod tests;
+mod without_waiting;
 mod write_ends;
 
 pub use append::{NewHalfMessage, NewMessage, Sent};
@@ -51,10 +51,10 @@ pub use history::TransactionRow;
 #[cfg(feature = "arrow")]
 pub(crate) use history::{HalfRecord, rows};
 pub use lifecycle::note_fork;
-pub use now::Now;
 pub use open::OpenReport;
 pub use statistics::{PendingRow, StoreStat};
 pub use stored_record::StoredRecord;
+pub use without_waiting::Now;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -15,12 +15,12 @@ mod interleavings;
 mod locks;
 mod log;
 mod lost_halves;
-mod now;
 mod readers;
 mod recovery;
 mod retention;
 mod snapshots;
 mod transactions;
+mod without_waiting;
 
 use std::sync::Arc;
 
@@ -106,12 +106,12 @@ impl Bench {
     /// Returns every file with its bytes.
     fn files(&self) -> Vec<(String, Vec<u8>)> {
         let mut found = Vec::new();
-        let mut rooms = vec![String::new()];
-        while let Some(room) = rooms.pop() {
-            for DirEntry { name, is_dir, len } in self.memory.list(&room).unwrap().unwrap() {
-                let path = if room.is_empty() { name } else { format!("{room}/{name}") };
+        let mut directories = vec![String::new()];
+        while let Some(directory) = directories.pop() {
+            for DirEntry { name, is_dir, len } in self.memory.list(&directory).unwrap().unwrap() {
+                let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
                 if is_dir {
-                    rooms.push(path);
+                    directories.push(path);
                 } else {
                     let bytes = self.read(&path, 0, usize::try_from(len).unwrap());
                     found.push((path, bytes));

@@ -15,7 +15,7 @@ use crate::storage::segment::SegmentQueue;
 use crate::storage::settings::Settings;
 use crate::store::Shared;
 use crate::store::layout_check::geometry;
-use crate::store::sight::Sight;
+use crate::store::reader_view::Sight;
 
 /// How often a reader starts again because a writer started or stopped during the read.
 const TRIES_MAX: u32 = 8;

@@ -20,7 +20,7 @@ use crate::storage::segment::SegmentQueue;
 use crate::storage::settings::{Settings, StoreId};
 use crate::store::configuration::clamp_offsets;
 use crate::store::layout_check::Geometry;
-use crate::store::sight::{LiveWriter, Sight};
+use crate::store::reader_view::{LiveWriter, Sight};
 use crate::transaction::HALF_QUEUE;
 
 /// The marks of writers.
