@@ -43,7 +43,7 @@ def test_a_message_group_stays_in_one_queue_and_in_order(any_broker: Any, topic:
         assert numbers(take(consumer, 6)) == list(range(6))
 
 
-def test_a_selector_chooses_and_gets_the_argument(any_broker: Any, topic: str) -> None:
+def test_selector_chooses_and_gets_the_argument(any_broker: Any, topic: str) -> None:
     producer = any_broker.producer("p")
 
     def by_order(queues: Any, message: Message, arg: Any) -> MessageQueue:
@@ -65,7 +65,7 @@ def test_a_batch_keeps_its_order_in_one_queue(any_broker: Any, topic: str) -> No
     assert [message.message_id for message in found] == [one.message_id for one in sent]
 
 
-def test_a_closed_producer_says_so(any_broker: Any, topic: str) -> None:
+def test_closed_producer_is_reported(any_broker: Any, topic: str) -> None:
     producer = any_broker.producer("p")
     producer.send(Message(topic, b"x"))
     producer.close()
@@ -191,7 +191,7 @@ def test_threads_share_a_producer(any_broker: Any, topic: str) -> None:
 # Consumers
 
 
-def test_asking_for_the_next_acknowledges_the_last(any_broker: Any, topic: str) -> None:
+def test_next_message_acknowledges_the_last(any_broker: Any, topic: str) -> None:
     fill(any_broker, topic, 3)
     group = f"c-{topic}"
     with any_broker.consumer(group, topic) as consumer:
@@ -263,7 +263,7 @@ def test_closing_ends_a_loop_in_another_thread(any_broker: Any, topic: str) -> N
         consumer.poll()
 
 
-def test_members_share_and_share_anew(any_broker: Any, topic: str) -> None:
+def test_members_rebalance(any_broker: Any, topic: str) -> None:
     fill(any_broker, topic, 40, queues=4)
     group = f"c-{topic}"
     with any_broker.consumer(group, topic) as first, any_broker.consumer(group, topic) as second:
@@ -329,6 +329,8 @@ def test_an_orderly_message_that_always_fails_is_parked(any_broker: Any, topic: 
         ({"instance_name": "m"}, "BROADCASTING"),
     ],
 )
-def test_wrong_options_say_what_to_write(any_broker: Any, topic: str, options: dict[str, Any], says: str) -> None:
+def test_error_for_a_wrong_option_says_what_is_accepted(
+    any_broker: Any, topic: str, options: dict[str, Any], says: str
+) -> None:
     with pytest.raises(txstore.InvalidOptionError, match=says):
         any_broker.consumer("c", topic, **options)

@@ -165,7 +165,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "says"), BAD, ids=[next(iter(options)) for options, _ in BAD])
-def test_what_is_wrong_is_named(spark: SparkSession, orders: Path, options: dict[str, Any], says: str) -> None:
+def test_wrong_argument_is_named(spark: SparkSession, orders: Path, options: dict[str, Any], says: str) -> None:
     with pytest.raises(Exception, match="InvalidOptionError") as raised:
         load(spark, orders, **options).count()
     assert says in str(raised.value)

@@ -1,4 +1,4 @@
-"""What tests of the whole package share: a store of their own, small and with short times; commands of the shell."""
+"""Fixtures for tests of the whole package: a store of their own, small and with short times; commands of the shell."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 class OpenStore(Protocol):
-    """Opens the test's store; what is left open is closed at the end."""
+    """Opens the test's store; stores that are still open are closed at the end."""
 
     def __call__(self, **options: Any) -> EmbeddedBroker: ...
 
@@ -42,7 +42,7 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
 
 
 def facts(run: Run, *arguments: object) -> Any:
-    """What a command tells as one JSON value."""
+    """The output of a command as one JSON value."""
     code, out, err = run(*arguments, "--json")
     assert (code, err) == (0, "")
     return json.loads(out)
@@ -64,12 +64,12 @@ def open_store(tmp_path: Path) -> Iterator[OpenStore]:
 
 @pytest.fixture
 def broker(open_store: OpenStore) -> EmbeddedBroker:
-    """A store whose checks come only when a test makes them come."""
+    """A store whose checks run only when a test triggers them."""
     return open_store(transaction_check_interval=3600)
 
 
 class Scripted(TransactionListener):
-    """Answers as told, and remembers what it was asked."""
+    """A listener that returns the given answers and records what it was asked."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""Pages as programs: what stands in a page's blocks is written, run and compared as a reader would do it.
+"""Runs the code blocks of a documentation page and compares their output, as a reader would.
 
 In:     a page, an empty folder, the interpreter that runs what the page says.
 Out:    what the page's program printed, or an assertion that shows the block.
-Always: a block of `python` that begins with `# name.py` is that file; the other ones are one program, in their order.
-        In a block of `console` each line after `$ ` is a command, and its output follows; `…` stands for any text.
+Always: a block of `python` that begins with `# name.py` is that file; the other blocks form one program, in order. In a
+        block of `console` each line after `$ ` is a command, and its output follows; `…` stands for any text.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def follow(page: Path, folder: Path, python: Path = Path(sys.executable)) -> str
 
 
 def commands(text: str) -> list[tuple[str, str]]:
-    """(command, what it shows) of a block."""
+    """(command, expected output) for each command of a block."""
     parts = re.split(r"^\$ (.*)\n", text, flags=re.MULTILINE)
     return list(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def shell(command: str, folder: Path, python: Path = Path(sys.executable)) -> str:
-    """Returns what a command shows. The interpreter and the scripts of its environment come first on the path."""
+    """Runs a command and returns its output. The interpreter and its scripts come first on the path."""
     scripts = [sysconfig.get_path("scripts")] if python == Path(sys.executable) else []
     path = os.pathsep.join([*scripts, str(python.parent), os.environ["PATH"]])
     done = subprocess.run(

@@ -1,7 +1,9 @@
-"""A terminal for tests: a program that believes somebody watches, and the screen as that somebody would see it.
+"""A pseudo-terminal for tests: runs a program as on a terminal and shows the screen as a user would see it.
 
-In: a command, keys. Out: the screen's lines, and how each cell looks. Always: the program has a controlling terminal of
-its own, so Ctrl-C is a key like any other; it is ended with the test. Not here: what the screen should show.
+In:     a command, keys.
+Out:    the screen's lines, and the style of each cell.
+Always: the program has a controlling terminal of its own, so Ctrl-C is sent like any other key; the program ends with
+        the test.
 """
 
 from __future__ import annotations
@@ -55,17 +57,17 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """The screen, line by line, without the blanks at their ends."""
+        """The screen, line by line, without trailing blanks."""
         return "\n".join(line.rstrip() for line in self.screen.display).rstrip()
 
     def press(self, keys: bytes) -> None:
         os.write(self._master, keys)
 
     def wait_until(self, holds: Callable[[str], bool], seconds: float = 30.0) -> str:
-        """Reads until the screen is as wanted; returns it."""
+        """Reads until the screen meets the condition and returns the screen."""
         until = time.monotonic() + seconds
         while not holds(self.text):
-            assert time.monotonic() < until, f"the screen never came to it:\n{self.text}"
+            assert time.monotonic() < until, f"the screen never met the condition:\n{self.text}"
             self._read(0.1)
         return self.text
 
@@ -73,10 +75,10 @@ class Terminal:
         return self.wait_until(lambda screen: all(text in screen for text in texts), seconds)
 
     def end(self, seconds: float = 30.0) -> int:
-        """Reads what is left, until the program has ended; its exit code."""
+        """Reads the rest of the output until the program ends and returns its exit code."""
         until = time.monotonic() + seconds
         while self._process.poll() is None:
-            assert time.monotonic() < until, f"it does not end:\n{self.text}"
+            assert time.monotonic() < until, f"the program does not end:\n{self.text}"
             self._read(0.05)
         while self._read(0.0):
             pass
@@ -89,6 +91,6 @@ class Terminal:
         try:
             found = os.read(self._master, 65536)
         except OSError:
-            return False  # The program has ended and let go of its side.
+            return False  # The program has ended and closed its side.
         self._stream.feed(found)
         return bool(found)

@@ -1,6 +1,6 @@
-"""The story: an operator asks through the server what only a consumer can tell, and hears it, or why not.
+"""Guards requests that the server relays: an operator asks what only a consumer knows and gets its answer or an error.
 
-Who answers here is written by hand; RocketMQ's own mqadmin and consumer do the same in tests/remoting.
+The consumer's answers are written by hand here; RocketMQ's own mqadmin and consumer do the same in tests/remoting.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def asked_of(client_id: str = "c1", group: str = "g", **more: Any) -> dict[str, 
     return {"consumerGroup": group, "clientId": client_id} | more
 
 
-def test_a_consumer_s_answer_is_handed_back_as_it_is(operator: Wire, consumer: Wire) -> None:
+def test_answer_of_a_consumer_is_returned_unchanged(operator: Wire, consumer: Wire) -> None:
     number = operator.write(RUNNING_INFO, asked_of(jstackEnable="true", AccessKey="mine", Signature="mine"))
     asked = consumer.pushed(RUNNING_INFO)
-    assert asked.flag == 0, "an answer is wanted"
+    assert asked.flag == 0, "a response is expected"
     assert asked.fields == {"consumerGroup": "g", "clientId": "c1", "jstackEnable": "true", "brokerName": "txstore"}
-    assert operator.call(MAX_OFFSET, {"topic": "none", "queueId": 0}).code >= 0, "others are answered meanwhile"
+    assert operator.call(MAX_OFFSET, {"topic": "none", "queueId": 0}).code >= 0, "other requests are answered meanwhile"
     answer(consumer, asked, b"what only it knows")
     told = operator.read()
     assert (told.opaque, told.code, told.body) == (number, 0, b"what only it knows")
@@ -81,7 +81,7 @@ def test_a_consumer_s_answer_is_handed_back_as_it_is(operator: Wire, consumer: W
     assert (told.code, told.remark) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not by me")
 
 
-def test_a_message_is_given_to_a_consumer_whole(operator: Wire, consumer: Wire, broker: EmbeddedBroker) -> None:
+def test_whole_message_is_given_to_a_consumer(operator: Wire, consumer: Wire, broker: EmbeddedBroker) -> None:
     sent = operator.call(SEND_V2, sending(), b"17")
     operator.write(DIRECTLY, asked_of(msgId=sent.fields["msgId"]))
     asked = consumer.pushed(DIRECTLY)
@@ -93,7 +93,7 @@ def test_a_message_is_given_to_a_consumer_whole(operator: Wire, consumer: Wire, 
     assert operator.call(DIRECTLY, asked_of(msgId="no place")).code == INVALID
 
 
-def test_how_far_each_consumer_is_comes_in_one_answer(operator: Wire, consumer: Wire, server: Server) -> None:
+def test_progress_of_all_consumers_comes_in_one_response(operator: Wire, consumer: Wire, server: Server) -> None:
     table = b'{{"brokerName":"b","queueId":0,"topic":"orders"}:5,{"brokerName":"b","queueId":1,"topic":"orders"}:7}'
     with Wire(str(server.address)) as other:
         other.call(HEARTBEAT, {}, heartbeat("c2", "g"))
@@ -105,7 +105,7 @@ def test_how_far_each_consumer_is_comes_in_one_answer(operator: Wire, consumer: 
     assert operator.call(STATUS, {"group": "g", "topic": "orders", "clientAddr": "c3"}).code == OFFLINE
 
 
-def test_who_is_not_there_or_goes_is_said_so(operator: Wire, consumer: Wire) -> None:
+def test_absent_or_leaving_consumer_is_reported(operator: Wire, consumer: Wire) -> None:
     for who in (asked_of("c9"), asked_of(group="h")):
         told = operator.call(RUNNING_INFO, who)
         assert (told.code, "connected" in str(told.remark)) == (
@@ -118,16 +118,16 @@ def test_who_is_not_there_or_goes_is_said_so(operator: Wire, consumer: Wire) -> 
     assert operator.read().code == OFFLINE
 
 
-def test_who_does_not_answer_is_not_waited_for(operator: Wire, consumer: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_consumer_times_out(operator: Wire, consumer: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_relay, "_ANSWER_SECONDS", 0.1)
     operator.write(RUNNING_INFO, asked_of())
     asked = consumer.pushed(RUNNING_INFO)
     assert operator.read().code == TIMEOUT
     answer(consumer, asked, b"too late")
-    assert operator.call(MAX_OFFSET, {"topic": "none", "queueId": 0}).code >= 0, "it is nobody's"
+    assert operator.call(MAX_OFFSET, {"topic": "none", "queueId": 0}).code >= 0, "no request waits for it"
 
 
-def test_answers_to_what_nobody_asked_are_nobody_s(operator: Wire, consumer: Wire, server: Server) -> None:
+def test_unsolicited_answers_are_ignored(operator: Wire, consumer: Wire, server: Server) -> None:
     operator.write(RUNNING_INFO, asked_of())
     asked = consumer.pushed(RUNNING_INFO)
     answer(operator, asked, b"forged by another connection")

@@ -1,5 +1,5 @@
-"""The story: a scan shows what the store holds, to whoever reads Arrow: every row once, each value as the engine has
-it, beside a writer, behind a crash, around damage; and it never takes bytes in a body for a record.
+"""Guards scans as Arrow: every record is one row with the values that the engine reads, while a writer appends, after a
+crash and around damage; bytes in a body are never taken for a record.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def as_row(message: StoredMessage) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_brokers_records_come_out_as_the_engine_reads_them(golden: Unpacked, name: str) -> None:
+def test_records_of_a_broker_equal_the_engines_reading(golden: Unpacked, name: str) -> None:
     """Compressed bodies, IPv6 hosts, long topics, empty bodies and null properties among them."""
     store = golden[name].store
     found = rows(store, view="commitlog")
@@ -93,7 +93,7 @@ def test_a_brokers_records_come_out_as_the_engine_reads_them(golden: Unpacked, n
     assert [row["physical_offset"] for row in found] == [record.physical_offset for record in records(store)]
 
 
-def test_our_records_come_out_as_the_engine_reads_them(orders: Path) -> None:
+def test_our_records_equal_the_engines_reading(orders: Path) -> None:
     every = [as_row(message) for message in stored(orders)]
     assert rows(orders, view="commitlog") == every
     visible = [row for row in every if not _native.is_system_topic(row["topic"])]
@@ -112,7 +112,7 @@ def test_our_records_come_out_as_the_engine_reads_them(orders: Path) -> None:
     assert rows(orders, end_physical_offset=place + 1) == visible[:201]
 
 
-def test_batches_are_bounded_and_each_reading_begins_anew(orders: Path) -> None:
+def test_batches_are_bounded_and_each_reading_begins_again(orders: Path) -> None:
     scan = txstore.scan(orders, batch_rows=50, columns=["size"])
     for _ in range(2):
         lengths = [batch.num_rows for batch in pa.RecordBatchReader.from_stream(scan)]
@@ -134,7 +134,7 @@ def test_polars_duckdb_and_pandas_read_it(orders: Path) -> None:
     assert pa.table(scan).to_pandas().to_dict("records") == expected
 
 
-def test_beside_a_writer_it_ends_at_the_visible_end(tmp_path: Path) -> None:
+def test_scan_next_to_a_writer_ends_at_the_visible_end(tmp_path: Path) -> None:
     path = tmp_path / "orders.store"
     with txstore.open(path, mapped_file_size_commit_log=1 << 16) as broker:
         stop, producer = threading.Event(), broker.producer("producers")
@@ -150,7 +150,7 @@ def test_beside_a_writer_it_ends_at_the_visible_end(tmp_path: Path) -> None:
             before: list[int] = []
             while len(before) < 3_000:
                 known = len(sent)
-                # Every second one with bodies, whose CRCs are checked.
+                # Every second scan has bodies, whose CRCs are checked.
                 columns = ["physical_offset", "body"][: 1 + len(before) % 2]
                 found = pa.table(txstore.scan(path, columns=columns))["physical_offset"].to_pylist()
                 assert found[: len(before)] == before
@@ -166,14 +166,14 @@ def test_beside_a_writer_it_ends_at_the_visible_end(tmp_path: Path) -> None:
         assert {start for start, _ in cuts} <= set(sent)
 
 
-def test_a_topic_is_known_from_its_first_message_on(tmp_path: Path) -> None:
+def test_topic_is_known_from_its_first_message_on(tmp_path: Path) -> None:
     with txstore.open(tmp_path / "orders.store") as broker:
         broker.producer("producers").send(Message("orders", b"first"))
         assert len(rows(tmp_path / "orders.store", topics=["orders"])) == 1
 
 
 def crashed(path: Path, tail: bytes, tmp_path: Path) -> Path:
-    """A copy of an open store, as a crash would leave it, with something torn at its end."""
+    """A copy of an open store, as a crash would leave it, with a torn record at its end."""
     copy = shutil.copytree(path, tmp_path / "crashed")
     _, end = _native.log_range(path)
     file = max(file for file in (copy / "commitlog").iterdir() if file.name.isdigit() and int(file.name) <= end)
@@ -184,7 +184,7 @@ def crashed(path: Path, tail: bytes, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("cut", [5, 40, 90, -1])
-def test_behind_a_crash_it_ends_at_the_torn_tail(tmp_path: Path, cut: int) -> None:
+def test_scan_after_a_crash_ends_at_the_torn_tail(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "orders.store"
     with txstore.open(path) as broker:
         producer = broker.producer("producers")
@@ -200,7 +200,7 @@ def test_behind_a_crash_it_ends_at_the_torn_tail(tmp_path: Path, cut: int) -> No
     assert _native.log_range(copy) == (0, end)
 
 
-def test_damage_is_named_or_passed_over(orders: Path, tmp_path: Path) -> None:
+def test_damage_is_named_or_skipped(orders: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(orders, tmp_path / "damaged")
     every = rows(copy, view="commitlog")
     bad = every[100]["physical_offset"]
@@ -222,7 +222,7 @@ def test_damage_is_named_or_passed_over(orders: Path, tmp_path: Path) -> None:
 
 
 def forged(like: bytes, place: int) -> bytes:
-    """A record that says that it stands at a place, with the right CRC for that."""
+    """A record that names the given physical offset, with the right CRC for that."""
     record = bytearray(like)
     record[28:36] = struct.pack(">q", place)
     crc = zlib.crc32(record[:-20]) & 0x7FFFFFFF
@@ -231,14 +231,14 @@ def forged(like: bytes, place: int) -> bytes:
 
 
 @pytest.mark.parametrize("with_queues", [True, False])
-def test_bytes_in_a_body_are_no_record(tmp_path: Path, with_queues: bool) -> None:
+def test_bytes_in_a_body_are_not_a_record(tmp_path: Path, with_queues: bool) -> None:
     path = tmp_path / "orders.store"
     with txstore.open(path) as broker:
         producer = broker.producer("producers")
         producer.send(Message("orders", b"first"))
         (first,) = broker.store.scan(0, 1)[0]
         _, end = _native.log_range(path)
-        # The body of the next record begins 88 bytes behind its own beginning.
+        # The body of the next record begins 88 bytes after its own beginning.
         bait = end + 88 + 7
         producer.send(Message("orders", b"padding" + forged(first.record, bait) + b"rest"))
         last = producer.send(Message("orders", b"last")).physical_offset
@@ -251,7 +251,7 @@ def test_bytes_in_a_body_are_no_record(tmp_path: Path, with_queues: bool) -> Non
     assert len(rows(path, start_physical_offset=bait)) == 1
 
 
-def test_what_retention_removed_is_an_error_or_counted(orders: Path, tmp_path: Path) -> None:
+def test_removed_files_are_an_error_or_counted(orders: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(orders, tmp_path / "short")
     every = rows(copy, columns=["physical_offset"])
     (copy / "commitlog" / f"{0:020}").unlink()
@@ -266,7 +266,7 @@ def test_what_retention_removed_is_an_error_or_counted(orders: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("parts", [1, 3, 40])
-def test_what_retention_removed_is_counted_once_over_planned_ranges(orders: Path, tmp_path: Path, parts: int) -> None:
+def test_removed_files_are_counted_once_over_planned_ranges(orders: Path, tmp_path: Path, parts: int) -> None:
     copy = shutil.copytree(orders, tmp_path / "short")
     every = rows(copy, columns=["physical_offset"])
     planned = _native.log_cut(copy, *_native.log_range(copy), parts)
@@ -307,12 +307,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "says"), BAD, ids=[str(options) for options, _ in BAD])
-def test_what_is_wrong_is_named(orders: Path, options: dict[str, Any], says: str) -> None:
+def test_wrong_argument_is_named(orders: Path, options: dict[str, Any], says: str) -> None:
     with pytest.raises(txstore.InvalidOptionError, match=says):
         txstore.scan(orders, **options)
 
 
-def test_no_store_is_named(tmp_path: Path) -> None:
+def test_missing_store_is_named(tmp_path: Path) -> None:
     with pytest.raises(txstore.StoreIOError, match="check the path"):
         txstore.scan(tmp_path / "nowhere")
     with pytest.raises(txstore.ForeignStoreError, match="not a store"):

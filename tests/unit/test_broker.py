@@ -1,4 +1,4 @@
-"""The story: a store is opened by one, closed by all means, and says what is wrong before anything is written."""
+"""Guards opening and closing: a store has one writer, is closed in every case, and errors come before any write."""
 
 import gc
 import json
@@ -34,7 +34,7 @@ from txstore import (
 )
 
 
-def test_a_message_is_found_by_its_ids_and_keys(broker: EmbeddedBroker) -> None:
+def test_message_is_found_by_its_ids_and_keys(broker: EmbeddedBroker) -> None:
     sent = broker.producer("p").send(Message("t", b"x", keys="k1 k2"))
     assert broker.message(sent.message_id).body == b"x"
     assert broker.message(sent.message_id, topic="t").queue_offset == sent.queue_offset
@@ -47,7 +47,7 @@ def test_a_message_is_found_by_its_ids_and_keys(broker: EmbeddedBroker) -> None:
         broker.transaction("0" * 32)
 
 
-def test_topics_json_is_in_rocketmqs_shape_and_keeps_what_it_does_not_know(open_store: Any, tmp_path: Path) -> None:
+def test_topics_json_has_rocketmqs_shape_and_keeps_unknown_fields(open_store: Any, tmp_path: Path) -> None:
     file = tmp_path / "store" / "config" / "topics.json"
     with open_store() as broker:
         broker.producer("p").send(Message("orders", b"x"))
@@ -74,7 +74,7 @@ def test_topics_json_is_in_rocketmqs_shape_and_keeps_what_it_does_not_know(open_
         assert table["dataVersion"]["counter"] > counter
 
 
-def test_a_topic_that_only_the_log_knows_is_added(open_store: Any) -> None:
+def test_topic_that_only_the_log_has_is_added(open_store: Any) -> None:
     with open_store(default_topic_queue_nums=3) as broker:
         broker.producer("p").send(Message("orders", b"x"), queue_id=2)
         broker.store.set_config_text("topics.json", "{}")
@@ -83,7 +83,7 @@ def test_a_topic_that_only_the_log_knows_is_added(open_store: Any) -> None:
     assert list(broker.read_queues("orders")) == [0, 1, 2]
 
 
-def test_what_a_queue_holds_has_names(broker: EmbeddedBroker) -> None:
+def test_queue_entries_have_named_fields(broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 2)
     broker.producer("p").send(Message("orders", b"x"), queue_id=1)
     assert [(queue.queue_id, queue.first, queue.end) for queue in broker.queues("orders")] == [(1, 0, 1)]
@@ -101,7 +101,7 @@ def test_fewer_queues_and_unknown_topics_are_refused(open_store: Any) -> None:
             broker.create_topic("orders", queues)
 
 
-def test_P1_a_second_writer_is_refused_at_once(open_store: Any) -> None:
+def test_P1_second_writer_is_refused_at_once(open_store: Any) -> None:
     open_store()
     with pytest.raises(StoreLockedError) as caught:
         open_store()
@@ -109,7 +109,7 @@ def test_P1_a_second_writer_is_refused_at_once(open_store: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_P1_a_forked_child_is_told(broker: EmbeddedBroker) -> None:
+def test_P1_forked_child_is_told(broker: EmbeddedBroker) -> None:
     producer = broker.producer("p")
     producer.send(Message("t", b"x"))
     told = 0
@@ -131,7 +131,7 @@ def test_P1_a_forked_child_is_told(broker: EmbeddedBroker) -> None:
     producer.send(Message("t", b"z"))
 
 
-def test_a_reader_reads_beside_the_writer_and_writes_nothing(open_store: Any) -> None:
+def test_reader_next_to_the_writer_writes_nothing(open_store: Any) -> None:
     writer = open_store()
     sent = writer.producer("p").send(Message("t", b"x"))
     reader = open_store(read_only=True)
@@ -150,7 +150,7 @@ def test_a_reader_reads_beside_the_writer_and_writes_nothing(open_store: Any) ->
             call()
 
 
-def test_a_closed_store_says_so_everywhere(open_store: Any) -> None:
+def test_closed_store_is_reported_by_every_call(open_store: Any) -> None:
     broker = open_store()
     producer, transactions = broker.producer("p"), broker.transaction_producer("g")
     consumer = broker.consumer("c", "t")
@@ -173,7 +173,7 @@ def test_a_closed_store_says_so_everywhere(open_store: Any) -> None:
             call()
 
 
-def test_a_forgotten_broker_closes_itself(tmp_path: Path) -> None:
+def test_forgotten_broker_closes_itself(tmp_path: Path) -> None:
     path, before = tmp_path / "store", set(threading.enumerate())
     broker = txstore.open(path)
     broker.transaction_producer("g").send_in_transaction(
@@ -189,7 +189,7 @@ def test_a_forgotten_broker_closes_itself(tmp_path: Path) -> None:
         assert len(again.transactions("committed")) == 1
 
 
-def test_a_program_that_forgets_to_close_ends(tmp_path: Path) -> None:
+def test_program_that_does_not_close_its_store_ends(tmp_path: Path) -> None:
     program = (
         "import sys, txstore\n"
         "broker = txstore.open(sys.argv[1])\n"
@@ -223,7 +223,7 @@ def test_a_program_that_forgets_to_close_ends(tmp_path: Path) -> None:
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_P2_a_message_that_cannot_be_stored_is_refused_when_made(options: dict[str, Any]) -> None:
+def test_P2_message_that_cannot_be_stored_is_refused_when_made(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidMessageError):
         Message("t", **({"body": b"x"} | options))
 
@@ -232,7 +232,7 @@ BAD_NAMES = ["", ".", "..", "a/b", "../etc", "a b", "a\x00", "a\x01", "\u00e4", 
 
 
 @pytest.mark.parametrize("topic", [*BAD_NAMES, "RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "TBW102"])
-def test_P2_a_bad_topic_is_refused(broker: EmbeddedBroker, topic: str) -> None:
+def test_P2_invalid_topic_is_refused(broker: EmbeddedBroker, topic: str) -> None:
     with pytest.raises(InvalidNameError):
         Message(topic, b"x")
     with pytest.raises(InvalidNameError):
@@ -241,7 +241,7 @@ def test_P2_a_bad_topic_is_refused(broker: EmbeddedBroker, topic: str) -> None:
 
 
 @pytest.mark.parametrize("group", BAD_NAMES)
-def test_P2_a_bad_group_is_refused(broker: EmbeddedBroker, group: str) -> None:
+def test_P2_invalid_group_is_refused(broker: EmbeddedBroker, group: str) -> None:
     calls: list[Callable[[], object]] = [
         lambda: broker.producer(group),
         lambda: broker.transaction_producer(group),
@@ -253,7 +253,7 @@ def test_P2_a_bad_group_is_refused(broker: EmbeddedBroker, group: str) -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 2**63, 2**100])
-def test_P2_a_number_out_of_range_is_refused(broker: EmbeddedBroker, number: int) -> None:
+def test_P2_number_out_of_range_is_refused(broker: EmbeddedBroker, number: int) -> None:
     broker.create_topic("t")
     calls: list[Callable[[], object]] = [
         lambda: broker.read("t", 0, number),
@@ -272,18 +272,18 @@ def test_P2_reading_beyond_the_end_is_an_empty_list(broker: EmbeddedBroker) -> N
     assert broker.queue_range("nowhere", 0) == (0, 0)
 
 
-def test_P3_an_unknown_option_is_named(open_store: Any) -> None:
+def test_P3_unknown_option_is_named(open_store: Any) -> None:
     with pytest.raises(InvalidOptionError, match="did you mean transaction_check_max"):
         open_store(transaction_check_maximum=3)
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", b"bytes"])
-def test_P2_a_path_that_names_no_directory_is_refused(path: Any) -> None:
+def test_P2_path_that_is_not_a_directory_is_refused(path: Any) -> None:
     with pytest.raises(InvalidOptionError):
         txstore.open(path)
 
 
-def test_P3_what_is_no_store_is_left_alone(tmp_path: Path) -> None:
+def test_P3_directory_that_is_not_a_store_is_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"mine")
     with pytest.raises(TxStoreError):
@@ -298,7 +298,7 @@ def test_P3_what_is_no_store_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_P3_a_directory_that_may_not_be_written_is_an_os_error(tmp_path: Path) -> None:
+def test_P3_unwritable_directory_is_an_os_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
         with pytest.raises(OSError, match="store"):
@@ -307,20 +307,20 @@ def test_P3_a_directory_that_may_not_be_written_is_an_os_error(tmp_path: Path) -
         tmp_path.chmod(0o700)
 
 
-def test_opening_read_only_what_is_not_there_makes_nothing(tmp_path: Path) -> None:
+def test_opening_a_missing_store_read_only_creates_nothing(tmp_path: Path) -> None:
     with pytest.raises(TxStoreError):
         txstore.open(tmp_path / "nothing", read_only=True)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_starts_at_import() -> None:
+def test_import_starts_no_thread() -> None:
     program = "import threading, txstore; print(threading.active_count())"
     ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=30)
     assert ran.stdout.strip() == "1"
     assert multiprocessing.active_children() == []
 
 
-def test_what_is_no_message_is_named(broker: EmbeddedBroker) -> None:
+def test_argument_that_is_not_a_message_is_named(broker: EmbeddedBroker) -> None:
     given: Any = b"x"
     producer = broker.transaction_producer("p")
     with pytest.raises(InvalidMessageError, match="expected a Message, got bytes"):
@@ -332,7 +332,7 @@ def test_what_is_no_message_is_named(broker: EmbeddedBroker) -> None:
         Message("t", body)
 
 
-def test_a_path_that_is_no_store_is_told_what_to_do(tmp_path: Path) -> None:
+def test_error_for_a_path_without_a_store_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(StoreIOError, match="only a writer creates a store"):
         txstore.open(tmp_path / "nothing", read_only=True)
     with pytest.raises(StoreIOError, match="create its parent directory first"):
@@ -343,7 +343,7 @@ def test_a_path_that_is_no_store_is_told_what_to_do(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_P3_a_log_line_names_the_transaction(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_P3_log_line_names_the_transaction(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
     producer = broker.transaction_producer("p")
     result = producer.send_in_transaction(Message("t", b"x"), executer=lambda message, arg: None)  # type: ignore[arg-type]
     assert result.send_result.message_id in caplog.text
@@ -363,7 +363,7 @@ def test_ctrl_c_while_closing_waits_for_a_check_still_closes_the_store(
     assert broker.store.closed
 
 
-def test_a_half_that_ended_is_not_handed_out_again(broker: EmbeddedBroker, scripted: Any) -> None:
+def test_ended_half_is_not_returned_again(broker: EmbeddedBroker, scripted: Any) -> None:
     producer = broker.transaction_producer("g", scripted())
     sent = producer.send_in_transaction(Message("t", b"x"))
     assert broker.store.look_again(sent.queue_offset, 1000)

@@ -1,4 +1,4 @@
-"""The story: a pending transaction is asked about in time, not too early, not too often, and is given up at the end."""
+"""Guards the decision when a pending transaction is checked, not too early or too often, and when discarded."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -42,11 +42,11 @@ WAIT, ASK, DISCARD = Action.WAIT, Action.ASK, Action.DISCARD
         pytest.param(Facts(running=True, stored_age_ms=10**12), 1, WAIT, 6_000, id="runs beyond the retention"),
         pytest.param(Facts(age_ms=9_000, immunity_ms=60_000), 1, WAIT, 51_000, id="immune longer"),
         pytest.param(Facts(age_ms=1_000, immunity_ms=1_000), 1, ASK, 30_000, id="immune shorter"),
-        pytest.param(Facts(age_ms=0, immunity_ms=0), 1, ASK, 30_000, id="immune not at all"),
+        pytest.param(Facts(age_ms=0, immunity_ms=0), 1, ASK, 30_000, id="not immune"),
         pytest.param(Facts(age_ms=0, immunity_ms=-5), 1, ASK, 30_000, id="a negative immunity time"),
-        pytest.param(Facts(age_ms=99_000, checks=1, last_check_age_ms=1_000), 1, WAIT, 29_000, id="asked just now"),
+        pytest.param(Facts(age_ms=99_000, checks=1, last_check_age_ms=1_000), 1, WAIT, 29_000, id="checked just now"),
         pytest.param(
-            Facts(age_ms=99_000, checks=1, last_check_age_ms=30_000), 1, ASK, 30_000, id="asked an interval ago"
+            Facts(age_ms=99_000, checks=1, last_check_age_ms=30_000), 1, ASK, 30_000, id="checked an interval ago"
         ),
         pytest.param(
             Facts(age_ms=99_000, immunity_ms=10**6, checks=1, last_check_age_ms=30_000),
@@ -56,50 +56,56 @@ WAIT, ASK, DISCARD = Action.WAIT, Action.ASK, Action.DISCARD
             id="immunity once",
         ),
         pytest.param(Facts(age_ms=9_000, checks=3), 1, ASK, 30_000, id="counted before a restart"),
-        pytest.param(Facts(age_ms=10**6, checks=15, last_check_age_ms=100), 1, WAIT, 29_900, id="the last may answer"),
+        pytest.param(
+            Facts(age_ms=10**6, checks=15, last_check_age_ms=100), 1, WAIT, 29_900, id="the last check may answer"
+        ),
         pytest.param(Facts(age_ms=10**6, checks=15, last_check_age_ms=30_000), 1, DISCARD, 30_000, id="the maximum"),
         pytest.param(Facts(age_ms=10**6, checks=15, last_check_age_ms=30_000), 0, DISCARD, 30_000, id="nobody needed"),
         pytest.param(Facts(age_ms=10**6), 0, WAIT, 30_000, id="no producer"),
-        pytest.param(Facts(age_ms=10**9, stored_age_ms=RETAINED + 1), 1, ASK, 30_000, id="too old and never asked"),
-        pytest.param(Facts(age_ms=10**9, stored_age_ms=RETAINED + 1), 0, WAIT, 30_000, id="too old, nobody to ask"),
+        pytest.param(Facts(age_ms=10**9, stored_age_ms=RETAINED + 1), 1, ASK, 30_000, id="too old and never checked"),
+        pytest.param(Facts(age_ms=10**9, stored_age_ms=RETAINED + 1), 0, WAIT, 30_000, id="too old, no producer"),
         pytest.param(Facts(age_ms=10**9, stored_age_ms=10**12, checks=3), 1, ASK, 30_000, id="too old at an opening"),
         pytest.param(
             Facts(age_ms=10**9, stored_age_ms=RETAINED + 1, checks=3, last_check_age_ms=30_000),
             1,
             ASK,
             30_000,
-            id="asked only while it was young",
+            id="checked only while it was young",
         ),
         pytest.param(
             Facts(age_ms=10**9, stored_age_ms=RETAINED + 30_000, checks=3, last_check_age_ms=30_000),
             1,
             ASK,
             30_000,
-            id="asked when it was as old as it may be",
+            id="checked when it was as old as it may be",
         ),
         pytest.param(
             Facts(age_ms=10**9, stored_age_ms=RETAINED + 30_001, checks=3, last_check_age_ms=30_000),
             1,
             DISCARD,
             30_000,
-            id="asked when it was too old",
+            id="checked when it was too old",
         ),
         pytest.param(
             Facts(age_ms=10**9, stored_age_ms=RETAINED + 30_001, checks=1, last_check_age_ms=30_000),
             0,
             DISCARD,
             30_000,
-            id="asked when it was too old, and then its producer left",
+            id="checked when it was too old, and then its producer left",
         ),
         pytest.param(
             Facts(age_ms=10**9, stored_age_ms=RETAINED + 10, checks=1, last_check_age_ms=9),
             1,
             WAIT,
             29_991,
-            id="too old, the answer may still come",
+            id="too old, the answer may still arrive",
         ),
         pytest.param(
-            Facts(age_ms=10**9, stored_age_ms=RETAINED + 1, checks=15), 1, DISCARD, 30_000, id="too old, asked enough"
+            Facts(age_ms=10**9, stored_age_ms=RETAINED + 1, checks=15),
+            1,
+            DISCARD,
+            30_000,
+            id="too old, checked often enough",
         ),
         pytest.param(Facts(stored_age_ms=RETAINED - 1), 1, WAIT, 6_000, id="its own time, however old"),
         pytest.param(Facts(stored_age_ms=10**12, immunity_ms=10), 1, WAIT, 10, id="immune, however old"),
@@ -111,19 +117,19 @@ def test_decide(facts: Facts, producers: int, action: Action, look_again_in_ms: 
     assert decision.why
 
 
-def test_T11_one_that_is_being_asked_is_not_asked_twice() -> None:
+def test_T11_transaction_with_a_check_under_way_is_not_checked_again() -> None:
     facts = Facts(age_ms=10**6, checks=1, last_check_age_ms=40_000)
     assert decide(facts, RULES, producers=1, asking=True).action is WAIT
 
 
-def test_T11_waiting_without_a_producer_says_so() -> None:
+def test_T11_waiting_without_a_producer_is_reported() -> None:
     decision = decide(Facts(age_ms=10**6), RULES, producers=0, group="orders")
     assert decision.no_producer
     assert "orders" in decision.why
     assert "not counted" in decision.why
 
 
-def test_a_back_off_makes_each_interval_longer_up_to_the_retention() -> None:
+def test_back_off_makes_each_interval_longer_up_to_the_retention() -> None:
     rules = replace(RULES, transaction_check_back_off=2.0)
     assert [round(rules.interval_after_ms(checks) / 30_000) for checks in (1, 2, 3, 4)] == [1, 2, 4, 8]
     assert rules.interval_after_ms(100_000) <= RULES.file_reserved_time_ms
@@ -136,10 +142,8 @@ ages = st.integers(0, 10**12)
 
 @pytest.mark.parametrize("back_off", [1.0, 2.0, 10.0])
 @pytest.mark.parametrize("asked_for_ms", [0, RETAINED - 10_000, RETAINED + 10**9])
-def test_one_that_nobody_answers_is_asked_when_it_is_too_old_and_then_discarded(
-    back_off: float, asked_for_ms: int
-) -> None:
-    """From step to step, as rounds do: asked at least once past the retention time, soon discarded after that."""
+def test_unanswered_transaction_is_checked_when_too_old_and_then_discarded(back_off: float, asked_for_ms: int) -> None:
+    """From step to step, as rounds do: checked at least once past the retention time, discarded soon after that."""
     rules = replace(RULES, transaction_check_back_off=back_off, transaction_check_max=10_000)
     age_ms, checks, asked_ms = 0, 0, list[int]()
     while True:
@@ -173,7 +177,7 @@ def test_one_that_nobody_answers_is_asked_when_it_is_too_old_and_then_discarded(
     st.booleans(),
     st.sampled_from([1.0, 1.5, 10.0]),
 )
-def test_decide_holds_its_rules(facts: Facts, producers: int, asking: bool, back_off: float) -> None:
+def test_decision_follows_its_rules(facts: Facts, producers: int, asking: bool, back_off: float) -> None:
     rules = replace(RULES, transaction_check_back_off=back_off)
     decision = decide(facts, rules, producers=producers, asking=asking)
     assert decision.look_again_in_ms >= 1
@@ -188,12 +192,12 @@ def test_decide_holds_its_rules(facts: Facts, producers: int, asking: bool, back
         asked_when_too_old = facts.checks > 0 and facts.stored_age_ms - last_check_age_ms > rules.file_reserved_time_ms
         assert facts.checks >= rules.transaction_check_max or asked_when_too_old
     if decision.action is WAIT and not (facts.running or asking or decision.no_producer):
-        # What grows older by the wait comes to a step at its end, never later.
+        # A decision that changes while it waits is due at the end of a step, never later.
         assert decision.look_again_in_ms <= max(rules.transaction_timeout_ms, facts.immunity_ms or 0) or facts.checks
 
 
 def common(alike: list[Facts], rules: CheckRules, producers: int) -> Decision | None:
-    """What is decided about all of those, which may differ in their ages, from the extremes that the engine gives."""
+    """The decision about all of those, which may differ in their ages, from the extremes that the engine reports."""
 
     def extreme(of: Callable[[Iterable[int]], int]) -> Facts:
         checked = [facts.last_check_age_ms for facts in alike if facts.last_check_age_ms is not None]
@@ -223,7 +227,7 @@ near = st.sampled_from([0, 5_999, 6_000, 29_999, 30_000, 30_001, 60_000, 259_199
     st.integers(0, 1),
     st.sampled_from([1.0, 2.0]),
 )
-def test_what_is_decided_about_all_is_decided_about_each(
+def test_decision_about_all_is_the_decision_about_each(
     like: Facts, times: list[tuple[int, int, int]], producers: int, back_off: float
 ) -> None:
     rules = replace(RULES, transaction_check_back_off=back_off)
@@ -249,16 +253,16 @@ def test_what_is_decided_about_all_is_decided_about_each(
         pytest.param([Facts(running=True), Facts(running=True, age_ms=10**9)], 1, WAIT, id="all still run"),
         pytest.param([Facts(age_ms=5_999), Facts(age_ms=6_000)], 1, None, id="one is too young"),
         pytest.param([Facts(), Facts(age_ms=1)], 1, None, id="they wait differently"),
-        pytest.param([Facts(age_ms=6_000), Facts(age_ms=6_000, stored_age_ms=10**10)], 1, ASK, id="too old or not"),
+        pytest.param([Facts(age_ms=6_000), Facts(age_ms=6_000, stored_age_ms=10**10)], 1, ASK, id="some are too old"),
         pytest.param(
             [Facts(age_ms=10**10, stored_age_ms=10**10, checks=1, last_check_age_ms=30_000 * n) for n in (1, 2)],
             1,
             None,
-            id="all are too old and were asked",
+            id="all are too old and were checked",
         ),
     ],
 )
-def test_those_alike_are_decided_about_at_once_where_the_rule_says_the_same_of_all(
+def test_alike_transactions_are_decided_about_at_once_where_the_rule_allows(
     alike: list[Facts], producers: int, action: Action | None
 ) -> None:
     decision = common(alike, RULES, producers)

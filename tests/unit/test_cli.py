@@ -1,6 +1,6 @@
-"""The story: somebody looks after a store at night, by hand. What a command prints and returns must be believed.
+"""Guards what operators read from the command line: output and exit codes must be correct.
 
-Commands run on a store that a real broker was killed on (13 transactions pend), and on small ones made here.
+Commands run on a store that a killed RocketMQ broker left (13 transactions are pending), and on small ones made here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def copy(crashed: Golden, tmp_path: Path) -> Path:
     return crashed.copy_to(tmp_path)
 
 
-def test_looking_writes_nothing(run: Run, crashed: Golden) -> None:
+def test_inspection_commands_write_nothing(run: Run, crashed: Golden) -> None:
     before = file_hashes(crashed.store)
     one = facts(run, "tx", "list", crashed.store)[0]["transaction_id"]
     for command in (["store", "stat"], ["store", "check"], ["store", "dump"], ["tx", "list"], ["tx", "list", "--all"]):
@@ -57,7 +57,7 @@ def test_stat(run: Run, crashed: Golden) -> None:
     assert {"topic": "RMQ_SYS_TRANS_HALF_TOPIC", "queue_id": 0, "first": 0, "end": 155} in found["queue_ranges"]
 
 
-def test_check_reports_what_a_broker_doubled_and_does_not_fail(run: Run, crashed: Golden) -> None:
+def test_check_reports_messages_that_a_broker_doubled_and_succeeds(run: Run, crashed: Golden) -> None:
     found = facts(run, "store", "check", crashed.store)
     assert found["counts"]["records"] == found["counts"]["queue_entries"] == 256
     assert found["counts"]["transactions_pending"] == 13
@@ -79,7 +79,7 @@ def test_check_finds_damage(run: Run, tmp_path: Path) -> None:
     code, out, err = run("store", "check", store)
     assert code == 4
     assert "damaged" in (out + err).lower()
-    assert "nothing there" not in out, "what lies behind the damage was not read, so it cannot differ"
+    assert "nothing there" not in out, "what follows the damage was not read, so it cannot differ"
     assert "hint" not in out
 
 
@@ -99,7 +99,7 @@ def test_dump(run: Run, crashed: Golden) -> None:
     assert len(out.splitlines()) == 6
 
 
-def test_transactions_listed_and_explained(run: Run, crashed: Golden) -> None:
+def test_transactions_are_listed_and_explained(run: Run, crashed: Golden) -> None:
     pending = facts(run, "tx", "list", crashed.store)
     assert len(pending) == 13
     assert len(facts(run, "tx", "list", "--all", crashed.store)) == 108
@@ -116,7 +116,7 @@ def test_transactions_listed_and_explained(run: Run, crashed: Golden) -> None:
     assert told["waiting"]["transaction_id"] == most
 
 
-def test_the_command_and_the_api_explain_a_transaction_in_the_same_words(run: Run, crashed: Golden) -> None:
+def test_command_and_api_explain_a_transaction_in_the_same_words(run: Run, crashed: Golden) -> None:
     rows = facts(run, "tx", "list", "--all", crashed.store)
     one_of_each = {row["state"]: row["transaction_id"] for row in rows if row["state"] != "pending"}
     with txstore.open(crashed.store, read_only=True) as broker:
@@ -126,7 +126,7 @@ def test_the_command_and_the_api_explain_a_transaction_in_the_same_words(run: Ru
             assert (code, out) == (0, f"{first.removesuffix(state)}{state.replace('_', ' ')}\n{rest}\n")
 
 
-def test_transactions_ended_by_hand(run: Run, copy: Path) -> None:
+def test_transactions_are_ended_by_hand(run: Run, copy: Path) -> None:
     first, second, *_ = [row["transaction_id"] for row in facts(run, "tx", "list", copy)]
     assert facts(run, "tx", "commit", copy, first)["outcome"] == "committed"
     assert facts(run, "tx", "commit", copy, first)["already"] is True
@@ -142,7 +142,7 @@ def test_transactions_ended_by_hand(run: Run, copy: Path) -> None:
     assert run("tx", "resume", copy, discarded)[0] == 1
 
 
-def test_heal_hands_over(run: Run, copy: Path) -> None:
+def test_heal_prints_what_to_do_next(run: Run, copy: Path) -> None:
     (copy / "commitlog" / "!txstore-open").write_bytes(b"x")
     assert run("store", "heal", copy)[0] == 0
     assert not (copy / "commitlog" / "!txstore-open").exists()
@@ -177,7 +177,7 @@ def test_every_error_has_a_code() -> None:
     assert exit_code(errors.StoreLockedError("x")) == 3
 
 
-def test_a_missing_log_file_is_damage(run: Run, tmp_path: Path) -> None:
+def test_missing_log_file_is_damage(run: Run, tmp_path: Path) -> None:
     store = tmp_path / "gap.store"
     with closing(Store.open(str(store), mapped_file_size_commit_log=1 << 16)) as native:
         for _ in range(300):
@@ -206,7 +206,7 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_a_bar_only_on_a_terminal_and_wiped_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_bar_is_drawn_only_on_a_terminal_and_removed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     for total, drawn in ((200, "50%"), (0, "100")):
         watched, piped = _Terminal(), io.StringIO()

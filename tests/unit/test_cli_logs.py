@@ -1,4 +1,4 @@
-"""The story: whoever collects `txstore serve --log json` parses every line, also those of the worst moment."""
+"""Guards `txstore serve --log json`: every line can be parsed, also when the process fails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytest.importorskip("typer")
 
 _SERVE = ["--listen", "127.0.0.1:0", "--name-server", "none", "--log", "json"]
 _PLAIN = "import sys; from txstore.cli.main import main; sys.exit(main())"
-# A server in which all that can be told goes wrong, in the end the command itself.
+# A server in which everything that is logged goes wrong, in the end the command itself.
 _WRONG = """
 import logging, sys, threading, warnings
 import txstore
@@ -82,15 +82,15 @@ def test_every_line_is_an_object_whatever_fails(tmp_path: Path) -> None:
     ("options", "told"),
     [(("--nonsense",), "--nonsense"), (("--log=json", "--tls-cert"), "--tls-cert"), (("twice",), "twice")],
 )
-def test_a_usage_error_is_an_object(tmp_path: Path, options: tuple[str, ...], told: str) -> None:
+def test_usage_error_is_an_object(tmp_path: Path, options: tuple[str, ...], told: str) -> None:
     code, (line,) = run(_PLAIN, tmp_path / "store", *options)
     assert (code, line["level"], line["error"]) == (2, "critical", "UsageError")
     assert told in line["message"]
     assert not (tmp_path / "store").exists()
 
 
-def test_the_engine_s_panics_are_to_be_told_so_too(tmp_path: Path) -> None:
-    """What that hook writes is tested where it is (rust/src/base/panics.rs): nothing here can make the engine panic."""
+def test_panics_of_the_engine_are_logged_as_objects(tmp_path: Path) -> None:
+    """The output of that hook is tested in rust/src/base/panics.rs: no call here can make the engine panic."""
     code, lines = run(
         "import sys, txstore.cli.logs as logs\n"
         "logs.log_panics_as_json = lambda: logs._log.info('a hook is set')\n" + _PLAIN,
@@ -108,9 +108,7 @@ def test_the_engine_s_panics_are_to_be_told_so_too(tmp_path: Path) -> None:
         (("--set", "flush_disk_typ=SYNC_FLUSH"), 2, "InvalidOptionError"),
     ],
 )
-def test_what_keeps_it_from_serving_is_an_object(
-    tmp_path: Path, options: tuple[str, ...], code: int, error: str
-) -> None:
+def test_failure_to_start_is_an_object(tmp_path: Path, options: tuple[str, ...], code: int, error: str) -> None:
     with txstore.open(tmp_path / "store", **SMALL):
         found, lines = run(_PLAIN, tmp_path / "store", *options)
     assert (found, lines[-1]["level"], lines[-1]["error"]) == (code, "critical", error)
@@ -129,8 +127,8 @@ def text_log(path: Path, talk: Callable[[str], None]) -> list[str]:
             process.kill()
 
 
-def test_a_client_cannot_write_a_line_of_the_log(tmp_path: Path) -> None:
-    """Its id and its topics are told, but they begin no line, and bring no control characters to a terminal."""
+def test_client_cannot_forge_a_line_of_the_log(tmp_path: Path) -> None:
+    """Its id and its topics are logged, but they begin no line, and bring no control characters to a terminal."""
     forged = "2026-01-01 00:00:00,000 CRITICAL the disk is on fire"
     names = [f"c\n{forged}", f"c\r\x1b[2J{forged}", f"c\u2028{forged}", f"c\x85{forged}"]
 
@@ -149,7 +147,7 @@ def test_a_client_cannot_write_a_line_of_the_log(tmp_path: Path) -> None:
 
 
 def test_clients_cannot_fill_the_log(tmp_path: Path) -> None:
-    """Many that come and go, and many connections that are closed, are some lines; the counters know of all."""
+    """Many clients that connect and leave, and many closed connections, are a few lines; the counters include all."""
 
     def talk(address: str) -> None:
         for _ in range(200):
@@ -166,7 +164,7 @@ def test_clients_cannot_fill_the_log(tmp_path: Path) -> None:
     assert 1 <= kinds["a"] <= 100
 
 
-def test_a_line_is_limited_in_length(capfd: pytest.CaptureFixture[str]) -> None:
+def test_line_is_limited_in_length(capfd: pytest.CaptureFixture[str]) -> None:
     code = "import logging; from txstore.cli.logs import log_to_stderr; log_to_stderr({!r}); "
     code += "logging.getLogger('txstore.remoting').warning('%s', 'y' * 100_000, extra={{'client': 'z' * 100_000}})"
     for form in ("text", "json"):

@@ -1,7 +1,7 @@
-"""The story: a store's topics, groups and messages handled from a shell, beside the programs that use it.
+"""Guards the commands on topics, groups and messages, used while other programs use the store.
 
-Each command runs as a program would call it; what it says is compared with what the API finds, and wrong input gets a
-message that says what to write.
+Each command runs as a program would call it; its output is compared with what the API finds, and wrong input gets an
+error that says what is accepted.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def store(tmp_path: Path) -> Path:
 
 
 def rows(run: Run, *arguments: object) -> list[Any]:
-    """One JSON value a line."""
+    """One JSON value per line."""
     code, out, err = run(*arguments, "--json")
     assert (code, err) == (0, "")
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_a_store_is_made_once(run: Run, tmp_path: Path) -> None:
+def test_store_is_created_once(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "new.store"
     assert run("store", "create", path)[0] == 0
     assert facts(run, "store", "stat", path)["max_physical_offset"] == 0
@@ -48,7 +48,7 @@ def test_a_store_is_made_once(run: Run, tmp_path: Path) -> None:
     assert [entry.name for entry in (tmp_path / "photos").iterdir()] == ["one.jpg"]
 
 
-def test_sent_and_found_again(run: Run, store: Path) -> None:
+def test_message_is_sent_and_found_again(run: Run, store: Path) -> None:
     arguments = ["--tags", "paid", "--key", "o-17", "--key", "c-3", "--property", "shop=north", "--queue", 1]
     sent = facts(run, "send", store, "orders", "order 17 is paid", *arguments)
     assert (sent["topic"], sent["queue_id"], sent["queue_offset"]) == ("orders", 1, 0)
@@ -81,7 +81,7 @@ def test_bodies_from_a_file_and_a_pipe(run: Run, store: Path, tmp_path: Path, mo
     assert (code, "--property NAME=VALUE" in err) == (2, True)
 
 
-def test_tail_is_the_end_of_the_topic_by_tag(run: Run, store: Path) -> None:
+def test_tail_shows_the_end_of_the_topic_by_tag(run: Run, store: Path) -> None:
     with txstore.open(store) as broker:
         producer = broker.producer("shop")
         for number in range(500):
@@ -111,7 +111,7 @@ def test_topics(run: Run, store: Path) -> None:
     assert (code, "would hide messages" in err) == (2, True)
 
 
-def test_a_group_consumes_and_is_set_back(run: Run, store: Path) -> None:
+def test_group_consumes_and_is_reset(run: Run, store: Path) -> None:
     with txstore.open(store) as broker:
         producer = broker.producer("shop")
         for number in range(10):
@@ -132,7 +132,7 @@ def test_a_group_consumes_and_is_set_back(run: Run, store: Path) -> None:
     assert sorted(row["body"] for row in even) == ["0", "2", "4", "6", "8"]
 
 
-def test_a_topic_and_a_group_are_deleted(run: Run, store: Path) -> None:
+def test_topic_and_group_are_deleted(run: Run, store: Path) -> None:
     with txstore.open(store) as broker:
         broker.producer("shop").send(Message("orders", b"bad"))
         with broker.consumer("shipping", "orders") as consumer:
@@ -178,14 +178,14 @@ def test_messages_by_time(run: Run, store: Path) -> None:
     (sent,) = rows(run, "message", "by-time", store, "orders", "--from", "1h")
     code, out, _ = run("tail", store, "orders")
     assert code == 0
-    shown = out.split("  ")[0]  # What is shown can be given.
+    shown = out.split("  ")[0]  # Shown values are accepted as input.
     (found,) = rows(run, "message", "by-time", store, "orders", "--from", shown)
     assert found["message_id"] == sent["message_id"]
     code, out, _ = run("message", "by-time", store, "orders", "--from", "1h", "--until", shown)
     assert (code, out) == (1, "no messages found\n")
 
 
-def test_a_transaction_is_discarded_by_hand(run: Run, store: Path) -> None:
+def test_transaction_is_discarded_by_hand(run: Run, store: Path) -> None:
     with txstore.open(store, transaction_check_interval=3600) as broker:
         sent = broker.prepare(Message("orders", b"x"), 0, "order-service")
     (row,) = facts(run, "tx", "list", store, "--group", "order-service", "--topic", "orders")
@@ -196,7 +196,7 @@ def test_a_transaction_is_discarded_by_hand(run: Run, store: Path) -> None:
     assert run("tx", "commit", store, sent.message_id)[0] == 1
 
 
-def test_top_as_lines(run: Run, store: Path) -> None:
+def test_top_prints_lines(run: Run, store: Path) -> None:
     run("send", store, "orders", "x")
     first, second = rows(run, "top", store, "--count", 2, "--interval", 0.1)
     assert first["topics"] == [{"topic": "orders", "messages": 1, "per_second": None}]
@@ -226,7 +226,9 @@ def test_top_as_lines(run: Run, store: Path) -> None:
         (["nonsense"], 2, "nonsense"),
     ],
 )
-def test_wrong_input_is_told_what_to_write(run: Run, store: Path, arguments: list[str], code: int, what: str) -> None:
+def test_error_for_wrong_input_says_what_is_accepted(
+    run: Run, store: Path, arguments: list[str], code: int, what: str
+) -> None:
     before = [facts(run, noun, "list", store) for noun in ("topic", "group", "tx")]
     found, out, err = run(*(argument.replace("STORE", str(store)) for argument in arguments))
     assert (found, out) == (code, "")
@@ -237,7 +239,7 @@ def test_wrong_input_is_told_what_to_write(run: Run, store: Path, arguments: lis
 
 
 @pytest.mark.parametrize(("to", "what"), [("99", "hint: 0 (its first) to 1 (its end)"), ("1", "name it: --queue")])
-def test_an_offset_outside(run: Run, store: Path, to: str, what: str) -> None:
+def test_reset_to_an_offset_outside_the_queue(run: Run, store: Path, to: str, what: str) -> None:
     run("send", store, "orders", "x", "--queue", 0)
     run("group", "create", store, "g")
     queue = ["--queue", 0] if to == "99" else []
@@ -245,7 +247,7 @@ def test_an_offset_outside(run: Run, store: Path, to: str, what: str) -> None:
     assert (code, what in err) == (2, True)
 
 
-def test_a_store_that_a_program_writes_can_be_looked_at_and_not_be_written(run: Run, store: Path) -> None:
+def test_store_of_a_running_program_can_be_read_but_not_written(run: Run, store: Path) -> None:
     with txstore.open(store):
         assert run("topic", "list", store)[0] == run("tail", store, "orders")[0] == 0
         code, _, err = run("send", store, "orders", "x")
@@ -253,7 +255,7 @@ def test_a_store_that_a_program_writes_can_be_looked_at_and_not_be_written(run: 
         assert str(os.getpid()) in err
 
 
-def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path) -> None:
+def test_missing_extra_is_named_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise ModuleNotFoundError('no', name='typer')")
     done = subprocess.run(
         [sys.executable, "-m", "txstore.cli.main", "topic", "list", "x"],
@@ -266,7 +268,7 @@ def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path) -> None
     assert done.stderr == "txstore: typer is missing: pip install 'txstore[cli]'\n"
 
 
-def test_help_names_every_noun_and_every_verb_has_its_own(run: Run) -> None:
+def test_help_lists_every_noun_and_every_verb(run: Run) -> None:
     code, out, _ = run("--help")
     assert code == 0
     nouns = [line.split()[0] for line in out.split("Commands:")[1].splitlines() if line[:3].strip() and line.strip()]
@@ -283,7 +285,7 @@ def test_help_names_every_noun_and_every_verb_has_its_own(run: Run) -> None:
             assert (code, "PATH" in text, "--json" in text) == (0, True, True), (told, verb)
 
 
-def test_output_that_is_cut_off_is_no_error(store: Path) -> None:
+def test_output_that_is_cut_off_is_not_an_error(store: Path) -> None:
     with txstore.open(store) as broker:
         producer = broker.producer("shop")
         for number in range(3000):
@@ -294,11 +296,11 @@ def test_output_that_is_cut_off_is_no_error(store: Path) -> None:
     consume = f"{sys.executable} -m txstore.cli.main consume {store} orders -g shipping --json | head -n 1 > /dev/null"
     subprocess.run(["bash", "-c", consume], capture_output=True, check=True)
     with txstore.open(store) as broker, broker.consumer("shipping", "orders") as consumer:
-        assert len(consumer.poll(3000)) > 1000, "what nobody could read is not acknowledged"
+        assert len(consumer.poll(3000)) > 1000, "messages that were not printed are not acknowledged"
 
 
 def test_help_loads_no_more_than_it_needs() -> None:
-    """It is to come at once: what draws, checks values or knows a noun is loaded when it is wanted."""
+    """Help should appear at once: modules that draw, check values or implement a noun are imported on use."""
     program = (
         "import sys; from txstore.cli.main import main; main(['--help']); "
         "print(sorted({'rich', 'pydantic', 'txstore.cli.store', 'txstore.cli.top'} & set(sys.modules)))"

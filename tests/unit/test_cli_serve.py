@@ -1,5 +1,5 @@
-"""The story: `txstore serve` says where it listens, serves until it is told to stop, and closes the store well; what
-keeps it from serving is said with what to do.
+"""Guards `txstore serve`: it prints its address, serves until it is told to stop, and closes the store; a failure to
+start is reported with what to do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.waiting import eventually
 
 pytest.importorskip("typer")
 
-from txstore.cli.serve import Watchdog  # It needs typer.
+from txstore.cli.serve import Watchdog  # This command needs typer.
 
 _ENTRY = [sys.executable, "-c", "import sys; from txstore.cli.main import main; sys.exit(main())", "serve"]
 _FREE = ["--listen", "127.0.0.1:0", "--name-server", "none"]
@@ -35,7 +35,7 @@ FIELDS = {"a": "g", "b": "orders", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1
 
 @contextmanager
 def serving(path: Path, *options: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """A server's process, and where it says that it listens."""
+    """A server's process, and the address that it prints."""
     command = [*_ENTRY, str(path), *_FREE, *options]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
@@ -54,7 +54,7 @@ def serving(path: Path, *options: str, **environment: str) -> Iterator[tuple[sub
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, number: signal.Signals) -> None:
+def test_serves_until_told_to_stop(tmp_path: Path, number: signal.Signals) -> None:
     notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     notified.bind(str(tmp_path / "notify"))
     notified.settimeout(20)
@@ -77,7 +77,7 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, number: signal.Signa
         assert len(broker.read("orders", 0, 0)[0]) == 2
 
 
-def test_it_tells_a_watchdog_that_it_goes_on(tmp_path: Path) -> None:
+def test_running_server_notifies_the_watchdog(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
         notified.bind(str(tmp_path / "notify"))
         notified.settimeout(60)
@@ -86,7 +86,7 @@ def test_it_tells_a_watchdog_that_it_goes_on(tmp_path: Path) -> None:
             assert [notified.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
 
 
-def test_a_server_whose_requests_stand_still_tells_no_watchdog(
+def test_server_with_stalled_requests_notifies_no_watchdog(
     broker: txstore.EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "60000000")
@@ -103,7 +103,7 @@ def test_a_server_whose_requests_stand_still_tells_no_watchdog(
             io_beats, turns = server.beats()
             watchdog.beat()
             with suppress(TimeoutError):
-                notified.recv(100)  # It may have gone on until then.
+                notified.recv(100)  # It may have sent notifications until then.
             eventually(lambda: server.beats()[0] > io_beats + 2)
             watchdog.beat()
             assert server.beats()[1] == turns
@@ -115,19 +115,19 @@ def test_a_server_whose_requests_stand_still_tells_no_watchdog(
         assert notified.recv(100) == b"WATCHDOG=1"
 
 
-def test_a_killed_server_has_lost_nothing_that_it_acknowledged(tmp_path: Path) -> None:
+def test_killed_server_keeps_what_it_acknowledged(tmp_path: Path) -> None:
     options = ["--unix", str(tmp_path / "socket")]
     with serving(tmp_path / "store", *options) as (process, places), Wire(places["broker"]) as wire:
         for number in range(50):
             assert wire.call(SEND_V2, FIELDS, b"%d" % number).code == 0
         process.kill()
         assert wire.closed()
-    # Its socket's file is still there, and does not keep the next one from serving.
+    # Its socket file still exists, and does not keep the next server from starting.
     with serving(tmp_path / "store", *options) as (_, places), Wire(places["socket"]) as wire:
         assert wire.call(MAX_OFFSET, {"topic": "orders", "queueId": 0}).fields["offset"] == "50"
 
 
-def test_what_keeps_it_from_serving_is_said(tmp_path: Path) -> None:
+def test_failure_to_start_is_reported(tmp_path: Path) -> None:
     def said(*options: str) -> tuple[int, str]:
         command = [*_ENTRY, str(tmp_path / "store"), *options]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -154,8 +154,8 @@ def test_what_keeps_it_from_serving_is_said(tmp_path: Path) -> None:
         assert (code, "is open for writing" in text) == (3, True)
 
 
-def test_it_reads_its_files_again_when_it_is_told(tmp_path: Path) -> None:
-    """Who serves by TLS and accounts: new certificates and accounts need no new process; bad ones change nothing."""
+def test_files_are_read_again_on_sighup(tmp_path: Path) -> None:
+    """With TLS and accounts: new certificates and accounts need no new process; invalid ones change nothing."""
     accounts, pair = tmp_path / "accounts.toml", Authority(tmp_path).pair()
     accounts.touch(0o600)
     accounts.write_text('[shop-app]\nsecret_key = "first-secret"\ndefault_topic_perm = "PUB"\n')
@@ -169,7 +169,7 @@ def test_it_reads_its_files_again_when_it_is_told(tmp_path: Path) -> None:
                 return wire.call(SEND_V2, FIELDS, b"x").code
 
         def told(what: str) -> str:
-            """The log's lines up to one that says it."""
+            """Reads the log's lines up to the first that contains the text."""
             lines = [process.stderr.readline()]  # type: ignore[union-attr]
             while what not in lines[-1]:
                 assert lines[-1], lines
@@ -192,7 +192,7 @@ def test_it_reads_its_files_again_when_it_is_told(tmp_path: Path) -> None:
 
 
 def test_connections_leave_file_handles_for_the_store(tmp_path: Path) -> None:
-    """With few handles connections are refused, and the store still opens the files that its sends need."""
+    """With few handles connections are refused, and the store can still open the files that its sends need."""
     code = "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200)); "
     command = [sys.executable, "-c", code + _ENTRY[2], "serve", str(tmp_path / "store"), *_FREE, "--log", "json"]
     command += ["--set", "mapped_file_size_commit_log=1048576", "--set", "max_message_size=65536"]

@@ -1,4 +1,4 @@
-"""The story: a typing error in a setting is found when the store is opened, and the text says what was meant."""
+"""Guards options: a wrong option is found when the store is opened, and the error says what was meant."""
 
 import dataclasses
 from datetime import timedelta
@@ -24,7 +24,7 @@ def test_defaults_are_rocketmqs() -> None:
     assert config.flush_interval_commit_log == timedelta(milliseconds=500)
 
 
-def test_half_messages_are_durable_by_default_where_rocketmqs_are_not() -> None:
+def test_half_messages_are_durable_by_default_unlike_in_rocketmq() -> None:
     assert BrokerConfig().transaction_flush_disk_type is FlushDiskType.SYNC_FLUSH
     config = BrokerConfig.from_options({"transaction_flush_disk_type": "ASYNC_FLUSH"})
     assert config.transaction_flush_disk_type is FlushDiskType.ASYNC_FLUSH
@@ -44,7 +44,7 @@ def test_P3_an_unknown_option_names_the_nearest(wrong: str, meant: str) -> None:
         BrokerConfig.from_options({wrong: 1})
 
 
-def test_an_option_like_no_other_gets_no_guess() -> None:
+def test_unknown_option_without_a_near_name_gets_no_guess() -> None:
     with pytest.raises(InvalidOptionError, match="lists the options"):
         BrokerConfig.from_options({"zzz": 1})
 
@@ -79,21 +79,21 @@ def test_an_option_like_no_other_gets_no_guess() -> None:
     ],
     ids=str,
 )
-def test_P2_a_value_out_of_its_range_is_named(options: dict[str, Any]) -> None:
+def test_P2_value_out_of_range_is_named(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOptionError, match=next(iter(options))) as caught:
         BrokerConfig.from_options(options)
     assert caught.value.option == next(iter(options))
 
 
 @given(st.integers(0, 30 * 86400 * 1000))
-def test_a_number_of_seconds_and_a_timedelta_are_the_same(ms: int) -> None:
+def test_seconds_and_timedelta_are_equivalent(ms: int) -> None:
     span = timedelta(milliseconds=ms)
     by_number = BrokerConfig(transaction_timeout=span.total_seconds())
     assert by_number == BrokerConfig(transaction_timeout=span)
     assert milliseconds(by_number.transaction_timeout) == ms
 
 
-def test_options_lie_over_a_config_that_stays_as_it_is() -> None:
+def test_options_override_a_config_without_changing_it() -> None:
     base = BrokerConfig(check_threads=9)
     over = BrokerConfig.from_options({"transaction_check_max": 3}, base)
     assert (over.check_threads, over.transaction_check_max) == (9, 3)
@@ -102,7 +102,7 @@ def test_options_lie_over_a_config_that_stays_as_it_is() -> None:
         base.check_threads = 1  # type: ignore[misc]
 
 
-def test_a_config_of_another_type_is_refused() -> None:
+def test_config_of_another_type_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="expected a BrokerConfig, got dict") as caught:
         BrokerConfig.from_options({}, {"check_threads": 9})  # type: ignore[arg-type]
     assert caught.value.option == "config"

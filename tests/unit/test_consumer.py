@@ -1,4 +1,4 @@
-"""The story: a consumer sees every message of its topic in order, and none is acknowledged before it was dealt with."""
+"""Guards consumers: each sees every message of its topic in order, and none is acknowledged before it was handled."""
 
 import threading
 import time
@@ -33,17 +33,17 @@ def test_D1_every_message_in_order(any_broker: Any) -> None:
     assert seen == list(range(100))
 
 
-def test_asking_for_the_next_acknowledges_the_last(any_broker: Any) -> None:
+def test_next_message_acknowledges_the_last(any_broker: Any) -> None:
     fill(any_broker, 3)
     with any_broker.consumer("c", "t") as consumer:
         consumer.poll(1)
         assert any_broker.consumer_offset("t", "c", 0) is None
         consumer.poll(1)
         assert any_broker.consumer_offset("t", "c", 0) == 1
-    assert any_broker.consumer_offset("t", "c", 0) == 2, "leaving normally acknowledges the one in hand"
+    assert any_broker.consumer_offset("t", "c", 0) == 2, "leaving normally acknowledges the current message"
 
 
-def test_an_exception_does_not_acknowledge_the_one_in_hand(any_broker: Any) -> None:
+def test_exception_does_not_acknowledge_the_current_message(any_broker: Any) -> None:
     fill(any_broker, 3)
     with pytest.raises(KeyError), any_broker.consumer("c", "t") as consumer:  # noqa: PT012
         for message in consumer:
@@ -54,7 +54,7 @@ def test_an_exception_does_not_acknowledge_the_one_in_hand(any_broker: Any) -> N
         assert [message.body for message in consumer.poll(9)] == [b"1", b"2"]
 
 
-def test_a_break_does_not_acknowledge_the_one_in_hand(any_broker: Any) -> None:
+def test_break_does_not_acknowledge_the_current_message(any_broker: Any) -> None:
     fill(any_broker, 3)
     with any_broker.consumer("c", "t") as consumer:
         for message in consumer:
@@ -67,7 +67,7 @@ def test_a_break_does_not_acknowledge_the_one_in_hand(any_broker: Any) -> None:
     assert any_broker.consumer_offset("t", "c", 0) == 2
 
 
-def test_tags_choose_and_what_they_pass_over_is_done_with(any_broker: Any) -> None:
+def test_tags_filter_and_skipped_messages_are_acknowledged(any_broker: Any) -> None:
     producer = any_broker.producer("p")
     for number, tag in enumerate(["paid", "open", "refunded", None, "open"]):
         producer.send(Message("t", str(number).encode(), tags=tag), queue_id=0)
@@ -86,11 +86,11 @@ def test_queues_take_turns(any_broker: Any) -> None:
     with any_broker.consumer("c", "t") as consumer:
         assert [message.queue_id for message in consumer.poll(8)] == [0] * 8
         assert [message.queue_id for message in consumer.poll(8)] == [1, 1, 2, 2, 3, 3, 0, 0], (
-            "a full one holds none up"
+            "a long queue does not block the others"
         )
 
 
-def test_groups_know_nothing_of_each_other_and_a_new_one_begins_at_the_first(any_broker: Any) -> None:
+def test_groups_are_independent_and_a_new_group_begins_at_the_first_message(any_broker: Any) -> None:
     fill(any_broker, 2)
     for group in ("a", "b"):
         with any_broker.consumer(group, "t") as consumer:
@@ -101,7 +101,7 @@ def test_groups_know_nothing_of_each_other_and_a_new_one_begins_at_the_first(any
         assert len(consumer.poll(9)) == 1
 
 
-def test_a_closed_consumer_says_so(any_broker: Any) -> None:
+def test_closed_consumer_is_reported(any_broker: Any) -> None:
     consumer = any_broker.consumer("c", "t")
     consumer.close()
     consumer.close()
@@ -111,12 +111,12 @@ def test_a_closed_consumer_says_so(any_broker: Any) -> None:
 
 
 @pytest.mark.parametrize("count", [0, -1])
-def test_P2_no_number_of_messages_is_refused(any_broker: Any, count: int) -> None:
+def test_P2_max_messages_below_one_is_refused(any_broker: Any, count: int) -> None:
     with any_broker.consumer("c", "t") as consumer, pytest.raises(InvalidOptionError):
         consumer.poll(count)
 
 
-def test_iteration_waits_for_what_comes(broker: EmbeddedBroker) -> None:
+def test_iteration_waits_for_messages(broker: EmbeddedBroker) -> None:
     def later() -> None:
         time.sleep(0.05)
         broker.producer("p").send(Message("t", b"x"))
@@ -138,7 +138,7 @@ def test_closing_from_another_thread_ends_the_loop(broker: EmbeddedBroker) -> No
     thread.join()
 
 
-def test_poll_waits_its_time(broker: EmbeddedBroker) -> None:
+def test_poll_waits_for_its_timeout(broker: EmbeddedBroker) -> None:
     with broker.consumer("c", "t") as consumer:
         before = time.monotonic()
         assert consumer.poll(1, 0.05) == []
@@ -158,7 +158,7 @@ def test_D2_offsets_survive_a_restart_and_never_pass_the_end(open_store: Any) ->
         assert [message.body for message in consumer.poll(9)] == [b"3", b"4"]
 
 
-def test_D2_an_offset_beyond_the_end_is_clamped_and_reported(
+def test_D2_offset_beyond_the_end_is_clamped_and_reported(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(broker, 2)
@@ -170,7 +170,7 @@ def test_D2_an_offset_beyond_the_end_is_clamped_and_reported(
         assert len(consumer.poll(9)) == 1
 
 
-def test_messages_that_retention_took_are_reported_not_waited_for(
+def test_messages_that_retention_removed_are_reported_not_waited_for(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from txstore import OffsetTooOldError
@@ -190,7 +190,7 @@ def test_messages_that_retention_took_are_reported_not_waited_for(
     assert "removed before they were consumed" in caplog.text
 
 
-def test_D1_what_was_taken_before_a_queue_failed_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_D1_messages_taken_before_a_queue_failed_are_not_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = FakeBroker(queues=2)
     for queue_id in (0, 0, 1):
         broker.producer("p").send(Message("t", b"x"), queue_id=queue_id)
@@ -211,15 +211,15 @@ def test_D1_what_was_taken_before_a_queue_failed_is_not_passed_over(monkeypatch:
         assert [(m.queue_id, m.queue_offset) for m in consumer.poll(9)] == [(1, 0)]
 
 
-def test_what_another_acknowledges_meanwhile_is_not_beyond_the_end(
+def test_concurrent_acknowledgement_is_not_beyond_the_end(
     any_broker: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A consumer asks for a queue's range and for the group's offset; between the two another goes on in the queue."""
+    """A consumer asks for a queue's range and for the group's offset; between the two another one acknowledges more."""
     fill(any_broker, 1)
     any_broker.set_consumer_offset("t", "c", 0, 1)
     asked: list[str] = []
 
-    def then_another_goes_on(name: str) -> None:
+    def then_another_continues(name: str) -> None:
         ask = getattr(any_broker, name)
 
         def asks(topic: str, *more: Any) -> Any:
@@ -233,15 +233,15 @@ def test_what_another_acknowledges_meanwhile_is_not_beyond_the_end(
 
         monkeypatch.setattr(any_broker, name, asks)
 
-    then_another_goes_on("queue_range")
-    then_another_goes_on("consumer_offset")
+    then_another_continues("queue_range")
+    then_another_continues("consumer_offset")
     with any_broker.consumer("c", "t") as consumer:
         consumer.poll(1)
     assert {"queue_range", "consumer_offset"} <= set(asked)
     assert "beyond the end" not in caplog.text
 
 
-def test_a_consumer_of_an_unknown_topic_warns(any_broker: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_consumer_of_an_unknown_topic_warns(any_broker: Any, caplog: pytest.LogCaptureFixture) -> None:
     fill(any_broker, 1)
     with any_broker.consumer("g", "t"):
         assert "does not exist" not in caplog.text

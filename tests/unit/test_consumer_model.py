@@ -1,5 +1,5 @@
-"""The story: members come, go, crash, retry and are reset in any order; still nothing is passed over, each queue keeps
-its order, and no two members have one queue in hand.
+"""Guards consumers in random sequences of joins, leaves, crashes, retries and resets: no message is skipped, each queue
+keeps its order, and no two members have the same queue.
 
 A small model says what each poll must return. TXSTORE_EXAMPLES=2000 runs as many examples (quick: 40 and 15).
 """
@@ -41,7 +41,7 @@ SMALL: dict[str, Any] = {
 
 
 class Member:
-    """A consumer, and what it has in hand."""
+    """A consumer, and its unacknowledged messages."""
 
     def __init__(self, consumer: Any) -> None:
         self.consumer = consumer
@@ -50,7 +50,7 @@ class Member:
 
 
 class Consumers(RuleBasedStateMachine):
-    """The model; `with_store`: the embedded broker, which can crash, else the fake one, whose clock can be turned."""
+    """The model; `with_store`: the embedded broker, which can crash, else the fake one, whose clock can be set."""
 
     with_store = False
 
@@ -75,7 +75,7 @@ class Consumers(RuleBasedStateMachine):
             return FakeBroker(queues=QUEUES)
         return txstore.open(self.folder / str(self.crashes), **SMALL)
 
-    # What the world does
+    # Actions
 
     @rule(queue=st.integers(0, QUEUES - 1), count=st.integers(1, 5))
     def send(self, queue: int, count: int) -> None:
@@ -97,14 +97,16 @@ class Consumers(RuleBasedStateMachine):
         assert len(messages) <= count
         for message in messages:
             if "RETRY_TOPIC" in message.properties:
-                assert self.owed[message.body] > 0, f"{message.body!r} came again, and nobody asked"
+                assert self.owed[message.body] > 0, f"{message.body!r} was delivered again without a retry"
                 continue
             queue = message.queue_id
             assert message.body == b"%d-%d" % (queue, message.queue_offset)
-            assert message.queue_offset == self.position[queue], "passed over, doubled or out of order"
+            assert message.queue_offset == self.position[queue], "skipped, doubled or out of order"
             self.position[queue] += 1
             for other in self.members:
-                assert other is member or queue not in own_queues(other.in_hand), "two have one queue in hand"
+                assert other is member or queue not in own_queues(other.in_hand), (
+                    "two members have messages of one queue"
+                )
         member.in_hand = messages
 
     @precondition(lambda self: self.members)
@@ -121,7 +123,7 @@ class Consumers(RuleBasedStateMachine):
         if member.in_hand:
             index = place % len(member.in_hand)
             if self.with_store:
-                level = -1  # Nobody waits for a second here; what died is sent again instead.
+                level = -1  # No test waits a second here; dead letters are sent again instead.
             member.in_hand[index].retry(level)
             member.asked[index] = level
 
@@ -162,7 +164,7 @@ class Consumers(RuleBasedStateMachine):
         self.position[queue] = self.acked[queue] = to
         self.written = list(self.acked)
         for member in self.members:
-            # What was in hand of it may still be asked for again, and moves no offset.
+            # Unacknowledged messages of it may still be retried, and move no offset.
             for index, message in enumerate(member.in_hand):
                 if message.queue_id == queue and "RETRY_TOPIC" not in message.properties:
                     member.in_hand[index] = Gone(message)
@@ -184,7 +186,7 @@ class Consumers(RuleBasedStateMachine):
     @precondition(lambda self: self.with_store)
     @rule()
     def crash(self) -> None:
-        """The files as they are now are opened again, as behind a kill; the old process is gone."""
+        """Opens the files as they are now, as after a kill; the old process is gone."""
         before, self.crashes = self.folder / str(self.crashes), self.crashes + 1
         subprocess.run(["cp", "-r", "--sparse=always", before, self.folder / str(self.crashes)], check=True)
         for member in self.members:
@@ -199,11 +201,11 @@ class Consumers(RuleBasedStateMachine):
             assert self.written[queue] <= offset <= max(self.acked[queue], self.written[queue])
             self.acked[queue] = self.position[queue] = offset
         self.written = list(self.acked)
-        # Retries since the last writing may come once more.
+        # Retries since the last write of offsets may be delivered once more.
         self.owed.update(dict.fromkeys(self.owed, 100))
         self.maybe = True
 
-    # What the model makes of it
+    # The model
 
     maybe = False
 
@@ -254,7 +256,7 @@ class Consumers(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def drain(self) -> None:
-        """What was not acknowledged comes, all of it, and what was asked for again, too."""
+        """Polls until all that is unacknowledged or retried has been delivered."""
         for member in self.members:
             member.consumer.close()
         left = {b"%d-%d" % (queue, at) for queue in range(QUEUES) for at in range(self.acked[queue], self.sent[queue])}
@@ -273,7 +275,7 @@ class Consumers(RuleBasedStateMachine):
 
 
 class Gone:
-    """A message whose queue was reset while it was in hand."""
+    """An unacknowledged message whose queue was reset."""
 
     def __init__(self, message: Any) -> None:
         self.body = message.body
@@ -291,7 +293,7 @@ class StoredConsumers(Consumers):
 
 
 @pytest.mark.parametrize(("machine", "quick"), [(Consumers, 40), (StoredConsumers, 15)])
-def test_D1_nothing_is_passed_over_whatever_consumers_do(machine: type[Consumers], quick: int) -> None:
+def test_D1_no_message_is_skipped_whatever_consumers_do(machine: type[Consumers], quick: int) -> None:
     examples = int(os.environ.get("TXSTORE_EXAMPLES", quick))
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
     run_state_machine_as_test(

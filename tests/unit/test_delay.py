@@ -1,4 +1,4 @@
-"""The story: a message sent with a delay level comes at its time: not before, hardly after, and once."""
+"""Guards delay levels: a delayed message is delivered once, not before its time and soon after it."""
 
 import logging
 import time
@@ -13,7 +13,7 @@ from txstore.errors import DiskFullError
 from txstore.testing import FakeBroker, ManualClock
 
 
-def test_a_delayed_message_comes_at_its_time(open_store: Any) -> None:
+def test_delayed_message_is_delivered_at_its_time(open_store: Any) -> None:
     broker = open_store()
     with broker.consumer("c", "t") as consumer:
         began = time.time()
@@ -24,10 +24,10 @@ def test_a_delayed_message_comes_at_its_time(open_store: Any) -> None:
     assert waited >= 0.99, f"it came {1 - waited:.3f} s too soon"
     assert (message.body, message.tags, message.keys) == (b"later", "x", ("k",))
     assert "DELAY" not in message.properties
-    assert broker.topics() == ["t"], "the topic in which it waited is the system's"
+    assert broker.topics() == ["t"], "the topic in which it waited is a system topic"
 
 
-def test_what_waits_outlives_the_process(open_store: Any) -> None:
+def test_waiting_messages_survive_a_restart(open_store: Any) -> None:
     broker = open_store()
     producer = broker.producer("p")
     for level in (1, 2):
@@ -43,7 +43,7 @@ def test_what_waits_outlives_the_process(open_store: Any) -> None:
         assert consumer.poll(timeout=0.7) == []
 
 
-def test_the_fake_broker_delays_by_its_clock() -> None:
+def test_fake_broker_delays_by_its_clock() -> None:
     broker = FakeBroker()
     producer = broker.producer("p")
     for level in (2, 1, 1):
@@ -57,13 +57,13 @@ def test_the_fake_broker_delays_by_its_clock() -> None:
 
 
 @pytest.mark.parametrize("level", [-1, 19])
-def test_a_level_that_is_none_is_refused(level: int) -> None:
+def test_invalid_delay_level_is_refused(level: int) -> None:
     with pytest.raises(InvalidMessageError, match="delay level"):
         Message("t", b"x", delay_level=level)
 
 
 class Engine:
-    """Answers rounds as told."""
+    """Answers rounds as scripted."""
 
     def __init__(self, *answers: tuple[int, Sequence[str], int | None] | Exception) -> None:
         self.answers = list(answers)
@@ -75,7 +75,7 @@ class Engine:
         return answer
 
 
-def test_a_round_says_when_the_next_is_due(caplog: pytest.LogCaptureFixture) -> None:
+def test_round_reports_when_the_next_is_due(caplog: pytest.LogCaptureFixture) -> None:
     delays = Delays(
         Engine((1, [], 250), (0, [], None), (256, ["message 3 is not delivered"], 0)), ManualClock().monotonic
     )
@@ -83,7 +83,7 @@ def test_a_round_says_when_the_next_is_due(caplog: pytest.LogCaptureFixture) -> 
     assert "message 3 is not delivered" in caplog.text
 
 
-def test_a_full_disk_is_told_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+def test_full_disk_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     engine = Engine(DiskFullError("full"), DiskFullError("still full"), (2, [], None))
     delays = Delays(engine, clock.monotonic)

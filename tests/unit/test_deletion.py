@@ -1,5 +1,5 @@
-"""The story: a topic or a group that nobody needs any more goes, and what comes later under its name is not mixed up
-with what was there before, whatever is rebuilt meanwhile.
+"""Guards deletion: a deleted topic or group is gone, and one created later under its name does not mix with it,
+whatever is rebuilt meanwhile.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def assert_well(broker: EmbeddedBroker) -> None:
     assert (found.damages, found.differences) == ([], [])
 
 
-def test_a_deleted_topic_is_gone_with_its_offsets_and_made_again_it_is_empty(open_store: OpenStore) -> None:
+def test_deleted_topic_loses_its_offsets_and_is_empty_when_created_again(open_store: OpenStore) -> None:
     broker = open_store()
     fill(broker, "old")
     fill(broker, "kept")
@@ -82,7 +82,7 @@ def test_a_deleted_topic_is_gone_with_its_offsets_and_made_again_it_is_empty(ope
     assert consumed(broker, "g", "old") == []
 
 
-def test_a_topic_in_use_stays(broker: EmbeddedBroker) -> None:
+def test_topic_in_use_stays(broker: EmbeddedBroker) -> None:
     fill(broker, "orders")
     with broker.consumer("g", "orders"), pytest.raises(InUseError, match="consumer of group g here"):
         broker.delete_topic("orders")
@@ -113,7 +113,7 @@ def test_a_topic_in_use_stays(broker: EmbeddedBroker) -> None:
         ("%DLQ%g", "belongs to consumer group g\nhint: it is deleted with its group"),
     ],
 )
-def test_a_topic_that_cannot_be_deleted(broker: EmbeddedBroker, topic: str, what: str) -> None:
+def test_topic_that_cannot_be_deleted(broker: EmbeddedBroker, topic: str, what: str) -> None:
     fill(broker, "orders")
     with broker.consumer("g", "orders") as consumer:
         consumer.poll(1)[0].retry(-1)
@@ -121,9 +121,7 @@ def test_a_topic_that_cannot_be_deleted(broker: EmbeddedBroker, topic: str, what
         broker.delete_topic(topic)
 
 
-def test_a_discarded_transaction_that_is_resumed_makes_its_topic_again(
-    broker: EmbeddedBroker, scripted: type[Scripted]
-) -> None:
+def test_resumed_transaction_creates_its_topic_again(broker: EmbeddedBroker, scripted: type[Scripted]) -> None:
     fill(broker, "orders")
     sent = broker.prepare(Message("orders", b"parked"), 0, "order-service")
     broker.discard(sent)
@@ -134,7 +132,7 @@ def test_a_discarded_transaction_that_is_resumed_makes_its_topic_again(
     assert bodies(broker, "orders") == [b"parked"]
 
 
-def test_retries_of_a_deleted_topic_do_not_come_when_it_is_made_again(broker: EmbeddedBroker) -> None:
+def test_retries_of_a_deleted_topic_are_not_delivered_when_it_is_created_again(broker: EmbeddedBroker) -> None:
     fill(broker, "orders", 1)
     fill(broker, "paid", 1)
     for topic in ("orders", "paid"):
@@ -152,7 +150,7 @@ def test_retries_of_a_deleted_topic_do_not_come_when_it_is_made_again(broker: Em
     assert consumed(broker, "g", "paid") == [b"paid 0"], "another topic's retry in the same queue stays"
 
 
-def test_a_group_goes_with_its_offsets_and_dead_letters(open_store: OpenStore) -> None:
+def test_group_is_deleted_with_its_offsets_and_dead_letters(open_store: OpenStore) -> None:
     broker = open_store()
     fill(broker, "orders")
     with broker.consumer("g", "orders") as consumer:
@@ -174,11 +172,11 @@ def test_a_group_goes_with_its_offsets_and_dead_letters(open_store: OpenStore) -
     assert [row[3] for row in broker.store.consumer_offsets() if row[:2] == ("orders", "g%other") and row[3]] == [5]
     assert [topic for topic in broker.topics() if topic.endswith("%g")] == []
     assert_well(broker)
-    assert len(consumed(broker, "g", "orders")) == 5, "a new group of that name begins anew"
+    assert len(consumed(broker, "g", "orders")) == 5, "a new group of that name begins at the first message"
     assert broker.dead_letters("g") == []
 
 
-def test_a_reader_deletes_nothing(open_store: OpenStore) -> None:
+def test_reader_deletes_nothing(open_store: OpenStore) -> None:
     writer = open_store()
     fill(writer, "orders")
     consumed(writer, "g", "orders")

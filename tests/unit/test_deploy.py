@@ -1,6 +1,6 @@
-"""The story: what docs/deploy holds can be taken as it is: a unit for systemd, a Dockerfile, a dashboard for Grafana.
+"""Guards docs/deploy: its systemd unit, Dockerfile and Grafana dashboard can be used as they are.
 
-Each is read by the tool that it is for, or is run as that tool would; the pages show the very files.
+Each is read by its own tool, or run as that tool would run it; the pages show the same files.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FREE = ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", "--metrics", 
 
 
 def block(kind: str) -> str:
-    """What docs/serve.md shows of that kind."""
+    """The block of docs/serve.md in that language."""
     (found,) = re.findall(rf"```{kind}\n(.*?)```", (ROOT / "docs/serve.md").read_text(), flags=re.DOTALL)
     return str(found)
 
@@ -65,7 +65,7 @@ def running(command: Sequence[str], **environment: str) -> Iterator[subprocess.P
             process.kill()
 
 
-def places_of(process: subprocess.Popen[str]) -> dict[str, str]:
+def addresses_of(process: subprocess.Popen[str]) -> dict[str, str]:
     assert process.stdout is not None
     places = json.loads(process.stdout.readline())
     assert isinstance(places, dict)
@@ -85,13 +85,13 @@ def unit() -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
-def test_the_page_shows_the_unit_that_systemd_takes(tmp_path: Path) -> None:
+def test_page_shows_the_unit_that_systemd_accepts(tmp_path: Path) -> None:
     text = (DEPLOY / "txstore.service").read_text()
     assert block("ini") == text
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not here")
     there = tmp_path / "orders.service"
-    # What it starts must be there to be verified.
+    # The program of the unit must exist for the verification.
     there.write_text(text.replace("/usr/local/bin/txstore", sys.executable))
     verified = subprocess.run(
         ["systemd-analyze", "verify", str(there)], capture_output=True, text=True, timeout=60, check=False
@@ -100,8 +100,8 @@ def test_the_page_shows_the_unit_that_systemd_takes(tmp_path: Path) -> None:
     assert (verified.returncode, about_it) == (0, []), verified.stderr
 
 
-def test_what_the_unit_starts_tells_when_it_is_ready_reloads_and_stops(tmp_path: Path) -> None:
-    """As systemd does it: an abstract socket to be told at, SIGHUP to reload, SIGTERM to stop."""
+def test_program_of_the_unit_reports_ready_reloads_and_stops(tmp_path: Path) -> None:
+    """As systemd does it: an abstract socket for notifications, SIGHUP to reload, SIGTERM to stop."""
     assert unit()["Type"] == "notify"
     (tmp_path / "orders").mkdir()
     start = shlex.split(unit()["ExecStart"].replace("%S", str(tmp_path)))
@@ -113,7 +113,7 @@ def test_what_the_unit_starts_tells_when_it_is_ready_reloads_and_stops(tmp_path:
         told.settimeout(60)
         with running([*TXSTORE, *start[1:], *FREE], NOTIFY_SOCKET=f"@{name}") as process:
             assert told.recv(100) == b"READY=1"
-            places = places_of(process)
+            places = addresses_of(process)
             assert is_ready(places["metrics"])
             process.send_signal(signal.SIGHUP)
             with Wire(places["broker"]) as wire:
@@ -138,7 +138,7 @@ def dockerfile() -> list[tuple[str, str]]:
 
 
 def entry() -> list[str]:
-    """What the container runs, with the default of what may be given."""
+    """The command that the container runs, with its default arguments."""
     steps = dict(dockerfile())
     return [*json.loads(steps["ENTRYPOINT"]), *json.loads(steps["CMD"])]
 
@@ -148,7 +148,7 @@ def check_the_entry(program: Sequence[str], directory: Path) -> None:
     command = [part.replace("/data/", f"{directory}/") for part in entry()[1:]]
     command = [re.sub(r"^0\.0\.0\.0:\d+$", "127.0.0.1:0", part) for part in command]
     with running([*program, *command]) as process:
-        places = places_of(process)
+        places = addresses_of(process)
         assert is_ready(places["metrics"])
         with Wire(places["broker"]) as wire:
             assert wire.call(SEND_V2, half(), b"tx").code == 0
@@ -160,13 +160,13 @@ def check_the_entry(program: Sequence[str], directory: Path) -> None:
     assert all(json.loads(line)["level"] == "info" for line in log.splitlines()), log
 
 
-def test_the_page_shows_the_dockerfile_and_its_command_serves(tmp_path: Path) -> None:
+def test_page_shows_the_dockerfile_and_its_command_serves(tmp_path: Path) -> None:
     assert block("dockerfile") == (DEPLOY / "Dockerfile").read_text()
     steps = dict(dockerfile())
     ports = {part.rpartition(":")[2] for part in entry() if part.startswith("0.0.0.0:")}
     assert ports == set(steps["EXPOSE"].split())
     words = [word for word, _ in dockerfile()]
-    # Who serves is not root, and owns the volume: what comes behind VOLUME would not change it.
+    # The server's user is not root, and owns the volume: an instruction after VOLUME would not change its owner.
     assert words.index("RUN") < words.index("USER") < words.index("VOLUME")
     assert f"install --directory --owner={steps['USER']} {steps['VOLUME']}" in steps["RUN"]
     assert entry()[2].startswith(f"{steps['VOLUME']}/")
@@ -174,8 +174,8 @@ def test_the_page_shows_the_dockerfile_and_its_command_serves(tmp_path: Path) ->
 
 
 @pytest.mark.skipif("TXSTORE_WHEEL" not in os.environ, reason="TXSTORE_WHEEL names no wheel of this tree (make build)")
-def test_the_dockerfile_s_steps_work_in_a_clean_environment(tmp_path: Path) -> None:
-    """What `docker build` would do, with a wheel of this tree, as far as that goes without Docker."""
+def test_steps_of_the_dockerfile_work_in_a_clean_environment(tmp_path: Path) -> None:
+    """What `docker build` would do, with a wheel of this tree, as far as that is possible without Docker."""
     (wanted,) = re.findall(r"pip install --no-cache-dir '(txstore\[[\w,]+\])'", dict(dockerfile())["RUN"])
     wheel = Path(os.environ["TXSTORE_WHEEL"]).resolve()
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=300)
@@ -185,7 +185,9 @@ def test_the_dockerfile_s_steps_work_in_a_clean_environment(tmp_path: Path) -> N
     check_the_entry([str(python.with_name(entry()[0]))], tmp_path)
     check = json.loads(dict(dockerfile())["HEALTHCHECK"].partition("CMD ")[2])
     refused = subprocess.run([str(python), *check[1:]], capture_output=True, text=True, timeout=60, check=False)
-    assert (refused.returncode, "Connection refused" in refused.stderr) == (1, True), "nobody listens there here"
+    assert (refused.returncode, "Connection refused" in refused.stderr) == (1, True), (
+        "no collector listens there in the test"
+    )
 
 
 # Grafana --------------------------------------------------------------------------------------------------------------
@@ -202,7 +204,7 @@ def panels() -> list[dict[str, Any]]:
 
 
 def expressions() -> list[str]:
-    """All of PromQL in it; Grafana's own variables filled in."""
+    """All PromQL expressions in it, with Grafana's own variables filled in."""
     found = [target["expr"] for panel in panels() for target in panel["targets"]]
     for variable in dashboard()["templating"]["list"]:
         if variable["type"] == "query":
@@ -211,7 +213,7 @@ def expressions() -> list[str]:
 
 
 def lost(mine: Any, theirs: Any, place: str = "") -> Iterator[str]:
-    """What of `mine` is not in `theirs`."""
+    """The parts of `mine` that are missing or different in `theirs`."""
     if isinstance(mine, dict) and isinstance(theirs, dict):
         for name, value in mine.items():
             yield from lost(value, theirs[name], f"{place}.{name}") if name in theirs else [f"{place}.{name}"]
@@ -222,16 +224,16 @@ def lost(mine: Any, theirs: Any, place: str = "") -> Iterator[str]:
         yield f"{place}: {mine!r} is read as {theirs!r}"
 
 
-def test_grafana_s_own_types_read_the_dashboard_whole() -> None:
+def test_grafana_s_own_types_read_the_whole_dashboard() -> None:
     models = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
     encoder = pytest.importorskip("grafana_foundation_sdk.cog.encoder")
     pytest.importorskip("grafana_foundation_sdk.cog.plugins").register_default_plugins()
     read = json.loads(json.dumps(models.Dashboard.from_json(dashboard()), cls=encoder.JSONEncoder))
     assert list(lost(dashboard(), read)) == []
-    assert list(lost({"a": [{"b": 1}], "c": 2}, {"a": [{}]})) == [".a[0].b", ".c"], "it can see"
+    assert list(lost({"a": [{"b": 1}], "c": 2}, {"a": [{}]})) == [".a[0].b", ".c"], "the comparison finds a difference"
 
 
-def test_the_dashboard_is_asked_of_the_prometheus_that_is_chosen() -> None:
+def test_dashboard_queries_the_selected_prometheus() -> None:
     chosen = {"type": "prometheus", "uid": "${datasource}"}
     (variable,) = [one for one in dashboard()["templating"]["list"] if one["type"] == "datasource"]
     assert (variable["name"], variable["query"]) == ("datasource", "prometheus")
@@ -248,7 +250,7 @@ def test_the_dashboard_is_asked_of_the_prometheus_that_is_chosen() -> None:
         for x in range(place["x"], place["x"] + place["w"])
         for y in range(place["y"], place["y"] + place["h"])
     ]
-    assert len(cells) == len(set(cells)), "no panel covers another"
+    assert len(cells) == len(set(cells)), "no panel overlaps another"
     assert max(x for x, _ in cells) < 24
 
 
@@ -264,7 +266,7 @@ def selectors(expression: Any) -> Iterator[Any]:
         yield from selectors(argument)
 
 
-def test_every_metric_of_the_dashboard_is_exported_with_the_labels_it_asks_for(broker: EmbeddedBroker) -> None:
+def test_every_metric_of_the_dashboard_is_exported_with_its_labels(broker: EmbeddedBroker) -> None:
     promql = pytest.importorskip("promql_parser")
     with Server(broker, WITH_FIGURES) as server, Wire(str(server.address)) as wire:
         wire.call(HEARTBEAT, {}, heartbeat("c1", "c", producers=("g",)))
@@ -277,7 +279,7 @@ def test_every_metric_of_the_dashboard_is_exported_with_the_labels_it_asks_for(b
     asked = set()
     for text in expressions():
         for selector in selectors(promql.parse(text)):
-            if selector.name is None:  # A variable's choice of several names.
+            if selector.name is None:  # A variable that matches several names.
                 continue
             asked.add(selector.name)
             labels = seen.labels_of(selector.name)
@@ -287,5 +289,5 @@ def test_every_metric_of_the_dashboard_is_exported_with_the_labels_it_asks_for(b
             names = {name.strip() for name in grouped.split(",")}
             (metric,) = {selector.name for selector in selectors(promql.parse(text))}
             assert names <= seen.labels_of(metric), text
-    # It has all that is told.
+    # The dashboard shows every exported metric.
     assert {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in asked} == set(seen.kinds)

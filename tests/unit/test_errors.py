@@ -1,4 +1,4 @@
-"""The story: a caller catches one class, reads facts as attributes, and sends the exception through a process pool."""
+"""Guards errors: a caller catches one class, reads facts as attributes, and sends an exception to another process."""
 
 import inspect
 import pickle
@@ -20,7 +20,7 @@ FACTS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_an_error_is_its_text_and_its_facts_also_behind_a_pickle(cls: type[TxStoreError]) -> None:
+def test_error_keeps_its_text_and_facts_also_when_pickled(cls: type[TxStoreError]) -> None:
     facts = FACTS.get(cls.__name__, {})
     for error in (cls("what\nhint: how", **facts), pickle.loads(pickle.dumps(cls("what\nhint: how", **facts)))):
         assert type(error) is cls
@@ -51,11 +51,11 @@ def test_facts_have_defaults() -> None:
         ("StoreIOError", OSError),
     ],
 )
-def test_an_error_is_what_python_calls_it_too(name: str, base: type[Exception]) -> None:
+def test_error_is_also_the_builtin_exception_of_its_kind(name: str, base: type[Exception]) -> None:
     assert issubclass(getattr(errors, name), base)
 
 
-def test_the_tree_in_the_docstring_names_every_class() -> None:
+def test_tree_in_the_docstring_names_every_class() -> None:
     assert errors.__doc__ is not None
     for cls in CLASSES:
         assert cls.__name__ in errors.__doc__

@@ -1,6 +1,6 @@
-"""The story: an example is what a stranger copies, so it runs as it stands, and a strict type checker finds nothing.
+"""Guards the examples: each runs as it is, and a strict type checker finds nothing in it.
 
-Those that need a database's own tests are run in `tests/database/test_examples.py`, the demonstration in `tests/crash`.
+Those that need a database's own tests run in `tests/database/test_examples.py`, the demonstration in `tests/crash`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.waiting import eventually
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_a_check_after_a_restart_settles_what_a_death_left(tmp_path: Path) -> None:
+def test_check_after_a_restart_settles_what_a_crash_left_pending(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.check_after_restart", str(tmp_path / "new")],
         cwd=ROOT,
@@ -61,7 +61,7 @@ def call(method: str, url: str) -> Any:
 
 
 @pytest.mark.kill
-def test_a_web_service_pays_and_packs_once_also_when_it_is_killed(tmp_path: Path) -> None:
+def test_web_service_pays_and_packs_once_also_when_killed(tmp_path: Path) -> None:
     with service(tmp_path) as (process, url):
         for order in range(1, 6):
             assert len(call("POST", f"{url}/orders/{order}/payment")["transaction_id"]) == 32
@@ -80,13 +80,13 @@ def test_a_web_service_pays_and_packs_once_also_when_it_is_killed(tmp_path: Path
         assert process.stderr is not None
         assert process.stderr.read() == ""
     with txstore.open(tmp_path / "orders.store", read_only=True) as broker:
-        assert broker.open_report.clean, "it was closed, not only ended"
+        assert broker.open_report.clean, "the store was closed, not just abandoned"
         states = [row.state for row in broker.transactions(None)]
     assert sorted(states) == ["committed"] * 6 + ["rolled_back"]
 
 
-def test_user_code_is_clean_for_a_strict_type_checker(tmp_path: Path) -> None:
-    """Without this project's settings: with what the installed package tells of itself."""
+def test_user_code_passes_a_strict_type_checker(tmp_path: Path) -> None:
+    """Without this project's settings: only with the types of the installed package."""
     (tmp_path / "wrong.py").write_text('import txstore\n\nreveal = txstore.Message("orders", "text")\n')
     command = [
         sys.executable,

@@ -1,5 +1,6 @@
-"""The story: members of a group share its queues, each message has one of them, and none is passed over when they come
-and go, when offsets are set anew, or when a queue is found later."""
+"""Guards consumer groups: each message goes to one member, and none is skipped when members join or leave, offsets are
+reset, or a queue is found later.
+"""
 
 import gc
 import threading
@@ -45,17 +46,17 @@ def numbers(messages: Any) -> list[int]:
     ("queues", "members", "shares"),
     [(4, 1, [4]), (4, 2, [2, 2]), (4, 3, [2, 1, 1]), (5, 3, [2, 2, 1]), (2, 3, [1, 1, 0]), (0, 2, [0, 0])],
 )
-def test_queues_are_shared_evenly(queues: int, members: int, shares: list[int]) -> None:
+def test_queues_are_assigned_evenly(queues: int, members: int, shares: list[int]) -> None:
     every = range(members)
     found = [list(allocate_averagely(range(queues), every, member)) for member in every]
     assert [len(share) for share in found] == shares
     assert [queue for share in found for queue in share] == list(range(queues)), (
-        "in runs of neighbours, as RocketMQ has it"
+        "in contiguous ranges, as RocketMQ assigns them"
     )
     assert list(allocate_averagely(range(queues), every, 99)) == []
 
 
-def test_members_share_and_share_anew(any_broker: Any) -> None:
+def test_members_rebalance(any_broker: Any) -> None:
     fill(any_broker, 40)
     first = any_broker.consumer("c", "t")
     assert numbers(first.poll(4)) == [0, 4, 8, 12]
@@ -67,12 +68,12 @@ def test_members_share_and_share_anew(any_broker: Any) -> None:
     assert sorted(seen) == sorted(set(range(40)) - {0, 4, 8, 12}), "each message has one reader"
     assert sorted(first.queue_ids + second.queue_ids) == [0, 1, 2, 3]
     second.close()
-    assert len(numbers(first.poll(99))) == 20, "what the other had in hand"
+    assert len(numbers(first.poll(99))) == 20, "what the other had not acknowledged"
     assert first.queue_ids == (0, 1, 2, 3)
     first.close()
 
 
-def test_a_queue_goes_over_when_what_is_in_hand_is_done(any_broker: Any) -> None:
+def test_queue_moves_when_its_messages_are_acknowledged(any_broker: Any) -> None:
     fill(any_broker, 8, queues=1)
     last = any_broker.consumer("c", "t")
     assert numbers(last.poll(2)) == [0, 1]
@@ -89,7 +90,7 @@ def test_a_queue_goes_over_when_what_is_in_hand_is_done(any_broker: Any) -> None
         member.close()
 
 
-def test_a_forgotten_consumer_keeps_no_queue(any_broker: Any) -> None:
+def test_forgotten_consumer_keeps_no_queue(any_broker: Any) -> None:
     fill(any_broker, 8)
     any_broker.consumer("c", "t").poll(8)
     gc.collect()
@@ -97,7 +98,7 @@ def test_a_forgotten_consumer_keeps_no_queue(any_broker: Any) -> None:
         assert sorted(numbers(consumer.poll(99))) == list(range(8))
 
 
-def test_members_that_want_something_else_are_refused(any_broker: Any) -> None:
+def test_members_with_other_subscriptions_are_refused(any_broker: Any) -> None:
     with any_broker.consumer("c", "t", tags="a || b"):
         with pytest.raises(InvalidOptionError, match=r"has the tags 'a \|\| b'"):
             any_broker.consumer("c", "t", tags="a")
@@ -117,7 +118,7 @@ def test_members_that_want_something_else_are_refused(any_broker: Any) -> None:
         ({"message_model": MessageModel.BROADCASTING}, 'instance_name="worker-1"'),
     ],
 )
-def test_wrong_options_say_what_to_write(any_broker: Any, options: dict[str, Any], says: str) -> None:
+def test_error_for_a_wrong_option_says_what_is_accepted(any_broker: Any, options: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidOptionError, match=says):
         any_broker.consumer("c", "t", **options)
     for topic in ("SCHEDULE_TOPIC_XXXX", "a/b"):
@@ -144,7 +145,7 @@ def test_broadcasting_gives_every_member_every_message(any_broker: Any) -> None:
     assert {row.group for row in any_broker.lag("c")} >= {"c%a", "c%b"}
 
 
-def test_a_start_at_the_last_skips_nothing_that_comes_later(any_broker: Any) -> None:
+def test_start_at_the_last_skips_nothing_that_comes_later(any_broker: Any) -> None:
     fill(any_broker, 4)
     first = any_broker.consumer("c", "t", start=ConsumeFromWhere.LAST)
     fill(any_broker, 4, begin=10)
@@ -154,7 +155,7 @@ def test_a_start_at_the_last_skips_nothing_that_comes_later(any_broker: Any) -> 
     second.close()
 
 
-def test_a_queue_that_is_found_later_is_read_from_its_first(open_store: Any) -> None:
+def test_queue_found_later_is_read_from_its_first_message(open_store: Any) -> None:
     broker = open_store()
     with broker.consumer("early", "t", start=ConsumeFromWhere.LAST) as early:
         broker.create_topic("t", 2)
@@ -172,7 +173,7 @@ def test_a_queue_that_is_found_later_is_read_from_its_first(open_store: Any) -> 
         assert numbers(consumer.poll(9)) == [5]
 
 
-def test_a_start_at_the_last_outlives_a_crash(open_store: Any, tmp_path: Any) -> None:
+def test_start_at_the_last_survives_a_crash(open_store: Any, tmp_path: Any) -> None:
     import shutil
 
     import txstore
@@ -191,7 +192,7 @@ def test_a_start_at_the_last_outlives_a_crash(open_store: Any, tmp_path: Any) ->
         assert sorted(numbers(consumer.poll(9))) == [10, 11]
 
 
-def test_a_start_at_a_time() -> None:
+def test_start_at_a_time() -> None:
     broker = FakeBroker()
     fill(broker, 4)
     broker.clock.advance(60)
@@ -201,7 +202,7 @@ def test_a_start_at_a_time() -> None:
         assert sorted(numbers(consumer.poll(99))) == [10, 11, 12, 13]
 
 
-def test_offsets_are_set_anew_by_place_and_time(any_broker: Any) -> None:
+def test_offsets_are_reset_by_offset_and_time(any_broker: Any) -> None:
     fill(any_broker, 8, queues=2)
     now = datetime.now(UTC)
     with any_broker.consumer("c", "t") as consumer:
@@ -209,7 +210,7 @@ def test_offsets_are_set_anew_by_place_and_time(any_broker: Any) -> None:
         assert len(in_hand) == 8
         assert any_broker.reset_offsets("c", "t", 2, queue_id=0) == {0: 2}
         consumer.acknowledge()
-        assert any_broker.consumer_offset("t", "c", 0) == 2, "what was in hand before moves it no more"
+        assert any_broker.consumer_offset("t", "c", 0) == 2, "messages delivered before the reset do not move it"
         assert numbers(consumer.poll(99)) == [4, 6]
         any_broker.reset_offsets("c", "t", ConsumeFromWhere.FIRST)
         assert sorted(numbers(consumer.poll(99))) == list(range(8))
@@ -251,8 +252,8 @@ def test_lag_by_group_and_queue(any_broker: Any) -> None:
         assert sum(rows.values()) == 7
 
 
-def test_the_lag_of_all_groups_is_that_of_each(any_broker: Any) -> None:
-    """Also where one group's name begins another's, and where `c%d` is a group and a member of `c` as well."""
+def test_lag_of_all_groups_equals_the_lag_of_each(any_broker: Any) -> None:
+    """Also when one group's name is a prefix of another's, and when `c%d` is both a group and a member of `c`."""
     fill(any_broker, 9, queues=2)
     model = MessageModel.BROADCASTING
     for group in ("c", "cc", "d"):
@@ -270,7 +271,7 @@ def test_the_lag_of_all_groups_is_that_of_each(any_broker: Any) -> None:
     assert sum(row.lag for row in by_group["cc"] if row.group == "cc" and row.topic == "t") == 6
 
 
-def test_the_lag_of_all_groups_reads_the_offsets_once(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lag_of_all_groups_reads_the_offsets_once(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those are the offsets of all groups: reading them for each group took 10 s with 10,000 groups."""
     read: list[int] = []
 
@@ -286,7 +287,7 @@ def test_the_lag_of_all_groups_reads_the_offsets_once(broker: EmbeddedBroker, mo
     assert len(read) == 1
 
 
-def test_a_handler_in_threads_sees_each_message_once(broker: EmbeddedBroker) -> None:
+def test_handler_in_threads_sees_each_message_once(broker: EmbeddedBroker) -> None:
     fill(broker, 400)
     seen: list[int] = []
     lock = threading.Lock()
@@ -308,7 +309,7 @@ def test_a_handler_in_threads_sees_each_message_once(broker: EmbeddedBroker) -> 
     assert sum(row.lag for row in broker.lag("c")) == 0
 
 
-def test_a_slow_message_holds_back_the_offset_not_the_others(broker: EmbeddedBroker) -> None:
+def test_slow_message_holds_back_the_offset_not_the_others(broker: EmbeddedBroker) -> None:
     fill(broker, 20, queues=1)
     go, seen = threading.Event(), []
 
@@ -328,7 +329,7 @@ def test_a_slow_message_holds_back_the_offset_not_the_others(broker: EmbeddedBro
     assert broker.consumer_offset("t", "c", 0) == 20
 
 
-def test_orderly_keeps_each_queues_order_also_over_failures(broker: EmbeddedBroker) -> None:
+def test_orderly_keeps_each_queues_order_after_failures(broker: EmbeddedBroker) -> None:
     fill(broker, 24, queues=2)
     seen: dict[int, list[int]] = {0: [], 1: []}
     failed: list[bytes] = []
@@ -351,7 +352,7 @@ def test_orderly_keeps_each_queues_order_also_over_failures(broker: EmbeddedBrok
     assert failed == [b"4"]
 
 
-def test_orderly_gives_up_as_often_as_asked_for(broker: EmbeddedBroker) -> None:
+def test_orderly_stops_after_the_requested_retries(broker: EmbeddedBroker) -> None:
     fill(broker, 3, queues=1)
     seen: list[int] = []
 
@@ -389,7 +390,7 @@ def test_closing_lets_running_handlers_finish(broker: EmbeddedBroker) -> None:
         consumer.run(handle)
 
 
-def test_a_handler_may_close_its_own_consumer(broker: EmbeddedBroker) -> None:
+def test_handler_may_close_its_own_consumer(broker: EmbeddedBroker) -> None:
     fill(broker, 5, queues=1)
     consumer = broker.consumer("c", "t")
     consumer.run(lambda _: consumer.close(), threads=1)
@@ -397,7 +398,7 @@ def test_a_handler_may_close_its_own_consumer(broker: EmbeddedBroker) -> None:
     assert broker.consumer_offset("t", "c", 0) == 1
 
 
-def test_what_ends_the_program_ends_the_run(broker: EmbeddedBroker) -> None:
+def test_exception_that_ends_the_program_ends_the_run(broker: EmbeddedBroker) -> None:
     fill(broker, 5, queues=1)
 
     def handle(message: Any) -> None:

@@ -1,5 +1,5 @@
-"""The story: a checker that never complains proves nothing. One history that is as it must be, and each lie that could
-be in it: every class of anomaly is found, and only it.
+"""Guards the checker of histories: it accepts a correct history, and finds each class of anomaly, and only it, in
+histories that have one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.histories.checker import History, anomalies
 
 
 def right() -> History:
-    """A plain send; another that was retried; a commit, a rollback, and one that a check committed; all read once."""
+    """A plain send, one that was retried, a commit, a rollback, and a commit by a check; all are read once."""
     sender: list[dict[str, Any]] = [
         {"what": "begin", "name": "plain-1", "transaction": False},
         {"what": "sent", "name": "plain-1", "queue": 0, "offset": 0},
@@ -45,7 +45,7 @@ def right() -> History:
 
 
 def without(history: History, name: str) -> None:
-    """Nobody has read it."""
+    """No consumer has read it."""
     for event in history.of("read"):
         event["rows"][:] = [row for row in event["rows"] if row[2] != name]
 
@@ -107,12 +107,12 @@ def phantom(history: History) -> None:
 
 
 def vanished(history: History) -> None:
-    """The last of a queue is gone again: nobody was told of it, but somebody has read it."""
+    """The last message of a queue is gone: no sender was told of it, but a consumer has read it."""
     stored(history, 0).pop()
 
 
-def another_in_its_place(history: History) -> None:
-    """As above, and its place has been given again: it was read there, and there is something else now."""
+def another_at_its_offset(history: History) -> None:
+    """As above, and its offset was assigned again: a consumer read the old message there, and now another is there."""
     stored(history, 0)[0:1] = ["commit-2"]
     stored(history, 0)[3] = "plain-1"
     events(history, 0)[1]["offset"] = 3
@@ -148,7 +148,7 @@ def committed_without_message(history: History) -> None:
     del events(history, 1)[3]
 
 
-# A transaction that is read after its rollback has two outcomes as well, a lost commit no message.
+# A transaction that is read after its rollback has two outcomes as well; a lost commit also lacks its message.
 LIES: dict[Callable[[History], None], set[str]] = {
     lost_send: {"lost"},
     lost_commit: {"lost"},
@@ -160,7 +160,7 @@ LIES: dict[Callable[[History], None], set[str]] = {
     nobody_said_commit: {"rolled back but read"},
     phantom: {"phantom"},
     vanished: {"vanished"},
-    another_in_its_place: {"vanished"},
+    another_at_its_offset: {"vanished"},
     gap: {"gap"},
     read_backwards: {"order"},
     sent_later_stored_earlier: {"order"},
@@ -170,12 +170,12 @@ LIES: dict[Callable[[History], None], set[str]] = {
 }
 
 
-def test_a_history_that_is_right_has_no_anomaly() -> None:
+def test_correct_history_has_no_anomaly() -> None:
     assert anomalies(right()) == []
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
-def test_the_lie_is_found(lie: Callable[[History], None]) -> None:
+def test_anomaly_is_found(lie: Callable[[History], None]) -> None:
     history = right()
     lie(history)
     found = anomalies(history)

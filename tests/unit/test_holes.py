@@ -1,7 +1,7 @@
-"""The story: a page of the log is lost and reads as zeros. No reader takes that for the end of the log.
+"""Guards against lost pages: a page of the log that reads as zeros is never taken for the end of the log.
 
-A scan names file and byte; told to skip, it loses exactly what is damaged. So do ranges that were planned, `check` and
-an opening.
+A scan names file and byte; told to skip, it loses exactly what is damaged. The same holds for planned ranges, `check`
+and an opening.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def damaged(whole: tuple[Path, int], tmp_path: Path, request: pytest.FixtureRequ
     copy_store(path, copy)
     hole = dig(copy, request.param, file_size)
     if hole is None:
-        pytest.skip("a log in one file has no such place")
+        pytest.skip("a log in one file has no such page")
     yield copy, hole
     shutil.rmtree(copy)
 
@@ -47,7 +47,7 @@ def found(path: Path, **options: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("damaged", HOLES, indirect=True)
-def test_a_scan_names_the_hole_or_skips_exactly_it(damaged: tuple[Path, Hole]) -> None:
+def test_scan_names_the_hole_or_skips_exactly_it(damaged: tuple[Path, Hole]) -> None:
     path, hole = damaged
     scan = txstore.scan(path, view="commitlog", columns=["physical_offset"])
     with pytest.raises(pa.ArrowException):
@@ -61,7 +61,7 @@ def test_a_scan_names_the_hole_or_skips_exactly_it(damaged: tuple[Path, Hole]) -
 
 
 @pytest.mark.parametrize("damaged", HOLES, indirect=True)
-def test_planned_ranges_meet_the_hole_once(damaged: tuple[Path, Hole]) -> None:
+def test_planned_ranges_report_the_hole_once(damaged: tuple[Path, Hole]) -> None:
     path, hole = damaged
     first, end = _native.log_range(path)
     assert end >= max(*hole.kept, *hole.lost)
@@ -79,7 +79,7 @@ def test_planned_ranges_meet_the_hole_once(damaged: tuple[Path, Hole]) -> None:
 
 
 @pytest.mark.parametrize("damaged", HOLES, indirect=True)
-def test_an_opening_names_the_hole(damaged: tuple[Path, Hole]) -> None:
+def test_opening_names_the_hole(damaged: tuple[Path, Hole]) -> None:
     path, hole = damaged
     (path / "txstore" / "snapshot").unlink()
     for read_only in (True, False):

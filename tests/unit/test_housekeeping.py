@@ -1,4 +1,4 @@
-"""The story: one thread does many small duties; none of them may keep the others from their time."""
+"""Guards background jobs: one thread runs many small jobs, and none of them delays the others."""
 
 import logging
 import threading
@@ -23,7 +23,7 @@ def test_jobs_run_at_their_times() -> None:
     assert ran == ["1", "1", "1", "1", "1", "5"]
 
 
-def test_a_job_may_ask_to_run_sooner_but_not_later() -> None:
+def test_job_may_ask_to_run_sooner_but_not_later() -> None:
     clock = ManualClock()
     house = Housekeeping(clock.monotonic)
     wants: list[float | None] = [0.25, 99.0, None]
@@ -36,7 +36,7 @@ def test_a_job_may_ask_to_run_sooner_but_not_later() -> None:
     assert house.run_due() == 1.0
 
 
-def test_a_job_that_raises_is_logged_and_runs_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_job_that_raises_is_logged_and_runs_again(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     house = Housekeeping(clock.monotonic)
     ran: list[int] = []
@@ -74,7 +74,7 @@ def test_wake_during_its_own_run_is_not_lost() -> None:
     assert house.run_due() == 0.0
 
 
-def test_the_thread_wakes_and_stops() -> None:
+def test_thread_wakes_and_stops() -> None:
     house = Housekeeping()
     ran = threading.Event()
     house.add("job", lambda: ran.set(), 3600.0)
@@ -98,7 +98,7 @@ def test_stop_from_inside_a_job_does_not_wait_for_itself() -> None:
     assert stopped == [False]
 
 
-def test_a_closed_store_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+def test_closed_store_is_not_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     house = Housekeeping(clock.monotonic)
 

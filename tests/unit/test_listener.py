@@ -1,4 +1,4 @@
-"""The story: whatever callback a user brings from RocketMQ, the same two questions reach it."""
+"""Guards listeners: every callback shape that RocketMQ users know is asked the same two questions."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ class OldChecker:
         return COMMIT
 
 
-def test_every_shape_is_understood() -> None:
+def test_every_callback_shape_is_accepted() -> None:
     message = Message("orders", b"x")
     for shape in (Today(), OldExecuter()):
         execute = as_executer(shape)
@@ -51,7 +51,7 @@ def test_rocketmqs_spelling_is_an_alias() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, True, "COMMIT", 1, object()])
-def test_an_answer_that_is_no_state_is_unknown_and_says_why(answer: object) -> None:
+def test_answer_that_is_not_a_state_is_unknown_with_the_reason(answer: object) -> None:
     state, reason = parse_answer(answer, "the check")
     assert state is UNKNOWN
     assert reason is not None
@@ -71,11 +71,11 @@ def test_an_answer_that_is_no_state_is_unknown_and_says_why(answer: object) -> N
         (" a || b || a ", ("a", "b")),
     ],
 )
-def test_a_tag_expression(text: str | None, tags: tuple[str, ...] | None) -> None:
+def test_tag_expression(text: str | None, tags: tuple[str, ...] | None) -> None:
     assert parse_tags(text) == tags
 
 
-def test_a_tag_expression_without_a_tag_is_refused() -> None:
+def test_tag_expression_without_a_tag_is_refused() -> None:
     with pytest.raises(InvalidOptionError):
         parse_tags("||")
 
@@ -99,7 +99,7 @@ def test_the_most_specific_checker_wins() -> None:
     assert answer("orders", None) == "new"
 
 
-def test_nobody_answers_for_what_is_not_bound() -> None:
+def test_unbound_topic_has_no_checker() -> None:
     checkers = Checkers()
     checkers.add(OldChecker(), topic="orders")
     assert checkers.find("orders", "x") is not None
@@ -108,14 +108,14 @@ def test_nobody_answers_for_what_is_not_bound() -> None:
         checkers.add(object())
 
 
-def test_a_class_is_no_listener() -> None:
+def test_class_instead_of_an_instance_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match=r"the class Today.*\n.*Today\(\)"):
         as_executer(Today)
     with pytest.raises(InvalidOptionError, match="got the class OldChecker"):
         as_checker(OldChecker)
 
 
-def test_a_class_of_static_methods_is_one() -> None:
+def test_class_of_static_methods_is_accepted() -> None:
     class Fixed:
         @staticmethod
         def check_local_transaction(message: TransactionMessage) -> LocalTransactionState:

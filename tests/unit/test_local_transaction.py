@@ -1,4 +1,4 @@
-"""The story: the blocking and the asyncio producer treat a local transaction alike: what they send, log and return."""
+"""Guards that the blocking and the asyncio producer treat a local transaction alike: what they send, log and return."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ both = pytest.mark.parametrize("send", [blocking, on_a_loop])
 
 
 @both
-def test_a_delay_level_is_cleared_with_a_warning(send: Send, served: str) -> None:
+def test_delay_level_is_cleared_with_a_warning(send: Send, served: str) -> None:
     with pytest.warns(UserWarning, match="delay level is cleared"):
         result = send(served, Message("t", b"x", delay_level=3), lambda message, arg: COMMIT)
     assert (result.local_transaction_state, result.message.delay_level) == (COMMIT, 0)
 
 
 @both
-def test_what_a_local_transaction_raises_is_logged_with_its_traceback(
+def test_exception_of_a_local_transaction_is_logged_with_its_traceback(
     send: Send, served: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(message: object, arg: object) -> LocalTransactionState:
@@ -77,7 +77,7 @@ def test_what_a_local_transaction_raises_is_logged_with_its_traceback(
 
 
 @both
-def test_an_answer_that_is_not_a_state_is_an_error(send: Send, served: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_answer_that_is_not_a_state_is_an_error(send: Send, served: str, caplog: pytest.LogCaptureFixture) -> None:
     result = send(served, Message("t", b"x"), lambda message, arg: True)  # type: ignore[arg-type, return-value]
     assert result.local_transaction_state is UNKNOWN
     assert result.error is not None
@@ -118,5 +118,5 @@ def close_on_a_loop(address: str, asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("close", [close_blocking, close_on_a_loop])
-def test_after_its_producer_was_closed_another_one_is_asked(close: Callable[[str, Asked], None], served: str) -> None:
+def test_another_producer_is_asked_after_one_closed(close: Callable[[str, Asked], None], served: str) -> None:
     close(served, Asked())

@@ -1,4 +1,4 @@
-"""Many topics made in a row: the file of all topics is not written for each of them, and none is lost."""
+"""Guards the creation of many topics: the file of all topics is not written for each of them, and none is lost."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ from txstore.broker.topics import Groups, Topics
 
 
 class _Files:
-    """Config files in memory; a write takes as long as it is told to, by the clock that is given."""
+    """Config files in memory; a write takes the given time of the given clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -52,7 +52,7 @@ def _table(files: _Files, later: list[float]) -> Topics:
     )
 
 
-def test_a_few_topics_are_written_at_once_and_many_together() -> None:
+def test_few_topics_are_written_at_once_and_many_together() -> None:
     files, later = _Files(), list[float]()
     topics = _table(files, later)
     for n in range(10):
@@ -62,20 +62,20 @@ def test_a_few_topics_are_written_at_once_and_many_together() -> None:
     for n in range(10, 4000):
         topics.create(f"topic-{n}", None)
     assert files.writes < 50
-    assert topics.write_queues("topic-3999") == (0, 1, 2, 3), "it is known, written or not"
+    assert topics.write_queues("topic-3999") == (0, 1, 2, 3), "the topic is known, written or not"
     assert later
     assert max(later) <= 1.0
     topics.write()
     assert len(files.topics()) == 4000
     writes = files.writes
     topics.write()
-    assert files.writes == writes, "nothing waits any more"
+    assert files.writes == writes, "no topic waits to be written"
     files.now += 60
     topics.create("later", None)
     assert "later" in files.topics()
 
 
-def test_a_removed_topic_is_gone_at_once_with_all_that_waited() -> None:
+def test_removed_topic_is_gone_at_once_even_if_topics_wait() -> None:
     files, later = _Files(), list[float]()
     topics = _table(files, later)
     for n in range(100):
@@ -85,7 +85,7 @@ def test_a_removed_topic_is_gone_at_once_with_all_that_waited() -> None:
     assert files.topics() == {f"topic-{n}" for n in range(99)}
 
 
-def test_a_write_that_fails_changes_nothing() -> None:
+def test_write_that_fails_changes_nothing() -> None:
     files = _Files()
     topics = _table(files, [])
     topics.create("kept", None)
@@ -96,10 +96,10 @@ def test_a_write_that_fails_changes_nothing() -> None:
         topics.remove(["kept"])
     assert topics.names() == ["kept"]
     assert topics.read_queues("refused") == ()
-    topics.write()  # Nothing waits, so nothing fails.
+    topics.write()  # No topic waits, so nothing fails.
 
 
-def test_without_somebody_to_write_later_each_topic_is_written() -> None:
+def test_without_a_background_writer_each_topic_is_written() -> None:
     files = _Files()
     groups = Groups(files, lambda: 0, read_only=False)
     for n in range(50):
@@ -115,7 +115,7 @@ def _in_file(path: Path) -> set[str]:
     return set(json.loads(text)["topicConfigTable"])
 
 
-def test_topics_that_waited_are_in_the_file_after_a_moment_a_flush_and_a_close(tmp_path: Path) -> None:
+def test_waiting_topics_are_in_the_file_after_a_moment_a_flush_and_a_close(tmp_path: Path) -> None:
     path = tmp_path / "store"
     names = {f"topic-{n}" for n in range(300)}
     with txstore.open(path) as broker:
@@ -132,7 +132,7 @@ def test_topics_that_waited_are_in_the_file_after_a_moment_a_flush_and_a_close(t
     assert _in_file(path) == names | {"last"}
 
 
-def test_a_topic_with_a_message_is_known_after_a_kill(tmp_path: Path) -> None:
+def test_topic_with_a_message_is_known_after_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "store"
     program = f"""
 import os, signal, txstore
@@ -149,7 +149,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         assert _in_file(path) == set(names)
 
 
-def test_topics_are_listed_while_others_make_some(open_store: Any) -> None:
+def test_topics_are_listed_while_others_are_created(open_store: Any) -> None:
     broker = open_store()
     stop = threading.Event()
     failed: list[BaseException] = []

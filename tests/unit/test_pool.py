@@ -1,4 +1,4 @@
-"""The story: what the pool calls is the user's code; it raises, hangs and lies, and all other calls run undisturbed."""
+"""Guards the pool that calls user code: a call that raises, hangs or returns nonsense does not disturb the others."""
 
 import threading
 import time
@@ -42,13 +42,13 @@ class Collecting:
 
 @pytest.fixture
 def hang() -> Iterator[threading.Event]:
-    """What hanging checks wait for; set at the end, so that no thread stays."""
+    """What hanging checks wait for; set at the end, so that no thread remains."""
     event = threading.Event()
     yield event
     event.set()
 
 
-def test_an_answer_comes_back() -> None:
+def test_answer_is_returned() -> None:
     pool = Collecting()
     assert pool.submit(1, 7, lambda: COMMIT)
     pool.wait_for({7})
@@ -62,7 +62,7 @@ def test_no_thread_before_the_first_check() -> None:
     assert Pool(4, 1.0, time.monotonic).threads == 0
 
 
-def test_a_call_that_raises_ends_no_thread() -> None:
+def test_call_that_raises_ends_no_thread() -> None:
     def raises() -> object:
         raise RuntimeError("no database")
 
@@ -93,11 +93,11 @@ def test_a_call_that_raises_ends_no_thread() -> None:
         (Result(error=TimeLimitError("no answer within 5 s")), Answer(UNKNOWN, "no answer within 5 s")),
     ],
 )
-def test_a_check_without_a_state_is_unknown_with_the_reason(result: Result, answer: Answer) -> None:
+def test_check_without_a_state_is_unknown_with_the_reason(result: Result, answer: Answer) -> None:
     assert answer_of(result) == answer
 
 
-def test_T11_a_hanging_producer_delays_no_other(hang: threading.Event) -> None:
+def test_T11_hanging_producer_delays_no_other(hang: threading.Event) -> None:
     pool = Collecting(threads=4)
     for key in range(100):
         pool.submit(1, key, lambda: hang.wait(60) and None)
@@ -109,7 +109,7 @@ def test_T11_a_hanging_producer_delays_no_other(hang: threading.Event) -> None:
     pool.pool.stop()
 
 
-def test_a_hanging_check_is_unknown_after_its_time_and_its_late_answer_is_ignored(hang: threading.Event) -> None:
+def test_hanging_check_is_unknown_after_its_time_and_its_late_answer_is_ignored(hang: threading.Event) -> None:
     pool = Collecting(threads=1, time_limit=0.02)
 
     def late() -> object:
@@ -120,7 +120,7 @@ def test_a_hanging_check_is_unknown_after_its_time_and_its_late_answer_is_ignore
     eventually(lambda: bool(pool.pool.expire() is None and pool.results))
     assert isinstance(pool.results[1][0].error, TimeLimitError)
     assert pool.pool.hung == 1
-    assert not pool.submit(1, 2, lambda: COMMIT), "all that this producer may occupy hangs"
+    assert not pool.submit(1, 2, lambda: COMMIT), "all threads that this producer may occupy hang"
     assert pool.submit(2, 3, lambda: COMMIT), "the hung thread is replaced"
     pool.wait_for({3})
     hang.set()
@@ -143,7 +143,7 @@ def test_hung_threads_are_bounded(hang: threading.Event) -> None:
     pool.pool.stop()
 
 
-def test_what_is_not_to_start_is_not_asked() -> None:
+def test_check_that_may_not_start_is_not_asked() -> None:
     pool = Collecting()
     asked: list[int] = []
     pool.submit(1, 1, lambda: asked.append(1), starting=lambda: False)
@@ -154,7 +154,7 @@ def test_what_is_not_to_start_is_not_asked() -> None:
     pool.pool.stop(SOON)
 
 
-def test_one_key_is_queued_once(hang: threading.Event) -> None:
+def test_key_is_queued_once(hang: threading.Event) -> None:
     pool = Collecting()
     assert pool.submit(1, 1, lambda: hang.wait(60))
     assert not pool.submit(2, 1, lambda: COMMIT)
@@ -162,7 +162,7 @@ def test_one_key_is_queued_once(hang: threading.Event) -> None:
     assert pool.pool.stop(SOON)
 
 
-def test_stop_waits_for_what_runs() -> None:
+def test_stop_waits_for_running_checks() -> None:
     pool = Collecting()
     started = threading.Event()
 
@@ -200,7 +200,7 @@ class Member:
     def close(self) -> None: ...
 
 
-def test_home_first() -> None:
+def test_owner_is_asked_first() -> None:
     producers = Producers()
     members = [Member("g"), Member("g"), Member("other")]
     for member in members:
@@ -212,7 +212,7 @@ def test_home_first() -> None:
     assert [member for _, member in producers.of_group("g", second.number)] == [first]
 
 
-def test_a_check_that_found_no_thread_is_asked_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_without_a_free_thread_is_asked_later(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -1,4 +1,4 @@
-"""The story: a server that is killed comes back at its port, and no other test has taken it meanwhile."""
+"""Guards the ports of tests: a server that is killed restarts at its port, and no other test has taken it meanwhile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_workers_of_one_run_share_no_port() -> None:
         assert max(first | second) < ports.LAST
 
 
-def test_a_port_is_free_and_another_one_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_is_free_and_different_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     given = [ports.free_port() for _ in range(20)]
     assert len(set(given)) == 20
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -1,4 +1,4 @@
-"""The story: a message goes to the queue that its sender means, and a sender cannot leave half a topic idle."""
+"""Guards the choice of a queue: a message goes to the queue that its sender means, and no queue stays idle."""
 
 import contextlib
 from collections import Counter
@@ -22,7 +22,7 @@ from txstore.errors import DiskFullError
 from txstore.testing import FakeBroker
 
 
-def test_round_robin_takes_every_queue_in_turn_and_each_topic_for_itself() -> None:
+def test_round_robin_uses_every_queue_separately_for_each_topic() -> None:
     producer = FakeBroker(queues=3).producer("g")
     first = [producer.send(Message("a", b"x")).queue_id for _ in range(4)]
     other = [producer.send(Message("b", b"x")).queue_id for _ in range(2)]
@@ -31,15 +31,15 @@ def test_round_robin_takes_every_queue_in_turn_and_each_topic_for_itself() -> No
     assert other == [0, 1]
 
 
-def test_a_message_group_stays_in_one_queue() -> None:
+def test_message_group_stays_in_one_queue() -> None:
     fake = FakeBroker(queues=4)
     producer = fake.producer("g")
-    for group in ("a", "polygenelubricants", "o-17", "\u00e9"):  # The second's hash is the most negative int.
+    for group in ("a", "polygenelubricants", "o-17", "\u00e9"):  # The hash of the second is the most negative int.
         queues = {producer.send(Message("t", b"x", message_group=group)).queue_id for _ in range(5)}
         assert queues == {java_hash_code(group) % 4}
 
 
-def test_a_selector_chooses_and_gets_the_argument() -> None:
+def test_selector_chooses_and_gets_the_argument() -> None:
     producer = FakeBroker(queues=4).producer("g")
 
     def by_order(queues: Any, message: Message, arg: Any) -> MessageQueue:
@@ -56,12 +56,12 @@ def test_a_selector_chooses_and_gets_the_argument() -> None:
 
 
 @pytest.mark.parametrize("queue_id", [-1, 4, 2**40])
-def test_P2_a_queue_that_is_not_there_is_refused(queue_id: int) -> None:
+def test_P2_missing_queue_is_refused(queue_id: int) -> None:
     with pytest.raises(InvalidNameError, match="its queues are 0, 1, 2, 3"):
         FakeBroker().producer("g").send(Message("t", b"x"), queue_id=queue_id)
 
 
-def test_a_batch_keeps_a_topics_order_in_one_queue() -> None:
+def test_batch_keeps_the_order_of_a_topic_in_one_queue() -> None:
     fake = FakeBroker()
     sent = fake.producer("g").send_batch([Message("a", b"1"), Message("b", b"2"), Message("a", b"3")])
     assert sent[0].queue_id == sent[2].queue_id
@@ -69,7 +69,7 @@ def test_a_batch_keeps_a_topics_order_in_one_queue() -> None:
     assert fake.producer("g").send_batch([]) == []
 
 
-def test_a_closed_producer_says_so() -> None:
+def test_closed_producer_is_reported() -> None:
     producer = FakeBroker().producer("g")
     producer.send(Message("t", b"x"))
     producer.close()
@@ -79,14 +79,14 @@ def test_a_closed_producer_says_so() -> None:
             call()
 
 
-def test_more_queues_are_used_at_once(broker: EmbeddedBroker) -> None:
+def test_added_queues_are_used_at_once(broker: EmbeddedBroker) -> None:
     producer = broker.producer("g")
     producer.send(Message("t", b"x"))
     broker.create_topic("t", 8)
     assert Counter(producer.send(Message("t", b"x")).queue_id for _ in range(16)) == dict.fromkeys(range(8), 2)
 
 
-def test_an_executer_may_come_with_the_call() -> None:
+def test_executer_can_be_passed_to_the_call() -> None:
     fake = FakeBroker()
     producer = fake.transaction_producer("g")
 
@@ -103,7 +103,7 @@ def test_an_executer_may_come_with_the_call() -> None:
         producer.send_in_transaction(Message("t", b"4"))
 
 
-def test_a_delay_level_is_cleared_with_a_warning() -> None:
+def test_delay_level_is_cleared_with_a_warning() -> None:
     fake = FakeBroker()
     producer = fake.transaction_producer("g")
     run: Callable[..., Any] = lambda message, arg: LocalTransactionState.COMMIT  # noqa: E731
@@ -128,14 +128,14 @@ def test_checkers_are_asked_by_topic_and_tag() -> None:
     assert states == ["committed", "rolled_back", "pending"]
 
 
-def test_a_listener_that_is_none_is_refused_before_the_group_is_joined() -> None:
+def test_invalid_listener_is_refused_before_the_group_is_joined() -> None:
     fake = FakeBroker()
     with pytest.raises(ValueError, match="expected a transaction listener"):
         TransactionProducer(fake, "g", object())  # type: ignore[arg-type]
     assert fake._producers.all() == []
 
 
-def test_a_rollback_that_failed_is_no_commit_at_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_rollback_is_not_committed_when_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = FakeBroker()
     producer = broker.transaction_producer("g")
     end, fails = broker.end_transaction, [True]
@@ -152,7 +152,7 @@ def test_a_rollback_that_failed_is_no_commit_at_leaving(monkeypatch: pytest.Monk
     assert broker.transaction_state(tx.transaction_id) == "rolled_back"
 
 
-def test_a_result_raises_what_left_its_transaction_to_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_raises_what_left_its_transaction_to_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeBroker()
     producer = fake.transaction_producer("g", check_listener=lambda message: LocalTransactionState.COMMIT)
     message = Message("t", b"x")
@@ -177,7 +177,7 @@ def test_a_result_raises_what_left_its_transaction_to_a_check(monkeypatch: pytes
         unsaid.raise_for_error()
 
 
-def test_a_producer_whose_transactions_nobody_checks_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_producer_whose_transactions_are_never_checked_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     fake, message = FakeBroker(), Message("t", b"x")
     answers = fake.transaction_producer("g", check_listener=lambda message: LocalTransactionState.COMMIT)
     later = fake.transaction_producer("g")

@@ -1,4 +1,4 @@
-"""The story: what a user may import is a list, sorted and kept; the rest may change."""
+"""Guards the public API: what a user may import is a sorted, fixed list; the rest may change."""
 
 import ast
 import inspect
@@ -19,14 +19,14 @@ from txstore.interface import BrokerInterface
 from txstore.testing import FakeBroker
 
 
-def test_the_door_is_sorted_and_whole() -> None:
+def test_exported_names_are_sorted_and_complete() -> None:
     assert txstore.__all__ == sorted(txstore.__all__)
     assert len(set(txstore.__all__)) == len(txstore.__all__)
     for name in txstore.__all__:
         assert hasattr(txstore, name)
 
 
-def test_every_public_class_and_call_says_what_it_is() -> None:
+def test_every_public_class_and_function_has_a_docstring() -> None:
     for name in txstore.__all__:
         value = getattr(txstore, name)
         if inspect.isclass(value) or callable(value):
@@ -34,7 +34,7 @@ def test_every_public_class_and_call_says_what_it_is() -> None:
 
 
 def members(kind: type) -> Iterator[tuple[str, object]]:
-    """The public members that a class defines: not those of exceptions, nor the fields of dataclasses."""
+    """The public members that a class defines, without those of exceptions and the fields of dataclasses."""
     for name in dir(kind):
         member = inspect.getattr_static(kind, name)
         is_ours = name not in dir(OSError) and not isinstance(member, types.MemberDescriptorType)
@@ -43,13 +43,13 @@ def members(kind: type) -> Iterator[tuple[str, object]]:
 
 
 @pytest.mark.parametrize("module", [txstore, txstore.database, txstore.aio, txstore.testing])
-def test_every_public_method_and_property_says_what_it_is(module: Any) -> None:
+def test_every_public_method_and_property_has_a_docstring(module: Any) -> None:
     kinds = [getattr(module, name) for name in module.__all__ if inspect.isclass(getattr(module, name))]
     silent = [f"{kind.__name__}.{name}" for kind in kinds for name, member in members(kind) if not member.__doc__]
     assert silent == []
 
 
-def test_what_the_engine_says_at_runtime_is_what_its_stub_says() -> None:
+def test_runtime_docstrings_of_the_engine_equal_its_stub() -> None:
     """An editor reads the stub; `help()` and generated pages read the extension."""
     stub = ast.parse((Path(txstore.__file__).parent / "_native.pyi").read_text())
     kinds = {node.name: node for node in stub.body if isinstance(node, ast.ClassDef)}
@@ -62,13 +62,13 @@ def test_what_the_engine_says_at_runtime_is_what_its_stub_says() -> None:
             assert said.split() == written[name].replace("`", "").split(), f"{kind.__name__}.{name}"
 
 
-def test_every_error_is_behind_the_door() -> None:
+def test_every_error_is_exported() -> None:
     from txstore import errors
 
     assert set(errors.__all__) <= set(txstore.__all__)
 
 
-def test_brokers_fit_the_interface() -> None:
+def test_brokers_implement_the_interface() -> None:
     def takes(broker: BrokerInterface) -> object:
         return broker
 

@@ -1,6 +1,6 @@
-"""The story: somebody looks for one message among many, by what little they know of it: an id, a key, a time.
+"""Guards queries: a message is found by an id, a key or a time, and an error names what is there instead.
 
-What is found is compared with all that was sent; what is not there is named, with what there is instead.
+Results are compared with all that was sent.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def sent(broker: EmbeddedBroker, count: int) -> list[txstore.SentMessage]:
     ]
 
 
-def test_by_unique_id_and_by_offset_id(broker: EmbeddedBroker) -> None:
+def test_message_is_found_by_unique_id_and_by_offset_id(broker: EmbeddedBroker) -> None:
     results = sent(broker, 9)
     for number in (0, 4, 8):
         for name in (results[number].message_id, results[number].offset_message_id):
@@ -43,7 +43,7 @@ def test_by_unique_id_and_by_offset_id(broker: EmbeddedBroker) -> None:
     assert broker.message(unmade.message_id).body == b"17"
 
 
-def test_by_key_newest_first(broker: EmbeddedBroker) -> None:
+def test_messages_by_key_are_newest_first(broker: EmbeddedBroker) -> None:
     sent(broker, 40)
     assert [message.body for message in broker.query("orders", "o-3")] == [b"33", b"23", b"13", b"3"]
     assert [message.body for message in broker.query("orders", "o-3", 2)] == [b"33", b"23"]
@@ -51,7 +51,7 @@ def test_by_key_newest_first(broker: EmbeddedBroker) -> None:
     assert broker.query("orders", "o-77") == []
 
 
-def test_by_time_is_what_reading_everything_finds(open_store: OpenStore) -> None:
+def test_messages_by_time_equal_those_of_a_full_read(open_store: OpenStore) -> None:
     broker = open_store()
     for _ in range(4):
         sent(broker, 30)
@@ -77,7 +77,7 @@ def test_by_time_is_what_reading_everything_finds(open_store: OpenStore) -> None
             assert [message.message_id for message in few] == wanted[:7]
 
 
-def test_a_topic_is_described(broker: EmbeddedBroker) -> None:
+def test_topic_is_described(broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 3)
     results = sent(broker, 7)
     with broker.consumer("shipping", "orders") as consumer:
@@ -92,7 +92,7 @@ def test_a_topic_is_described(broker: EmbeddedBroker) -> None:
     assert broker.describe_topic("empty").queues[0].newest is None
 
 
-def test_a_group_is_made_and_described(broker: EmbeddedBroker) -> None:
+def test_group_is_created_and_described(broker: EmbeddedBroker) -> None:
     broker.create_topic("orders")
     broker.create_group("shipping")
     broker.create_group("shipping")
@@ -121,17 +121,17 @@ def test_a_group_is_made_and_described(broker: EmbeddedBroker) -> None:
         lambda broker: broker.describe_topic("nope"),
     ],
 )
-def test_an_unknown_topic_is_named_with_those_that_are(
+def test_error_for_an_unknown_topic_lists_the_known_ones(
     broker: EmbeddedBroker, call: Callable[[EmbeddedBroker], object]
 ) -> None:
     broker.create_topic("orders")
     broker.create_topic("paid")
     with pytest.raises(InvalidNameError, match="no topic nope\nhint: the topics are orders, paid"):
         call(broker)
-    assert broker.topics() == ["orders", "paid"], "asking makes none"
+    assert broker.topics() == ["orders", "paid"], "a query creates no topic"
 
 
-def test_times_and_numbers_that_are_none(broker: EmbeddedBroker) -> None:
+def test_invalid_times_and_numbers_are_refused(broker: EmbeddedBroker) -> None:
     broker.create_topic("orders")
     now = datetime.now(UTC)
     with pytest.raises(InvalidOptionError, match="must be a datetime with a time zone"):
@@ -143,7 +143,7 @@ def test_times_and_numbers_that_are_none(broker: EmbeddedBroker) -> None:
             broker.query("orders", "key", bad)
 
 
-def test_a_reader_sees_what_came_since(broker: EmbeddedBroker) -> None:
+def test_reader_sees_new_messages(broker: EmbeddedBroker) -> None:
     """Topics, messages and offsets of the writer, without opening again."""
     with txstore.open(broker.path, read_only=True) as reader:
         results = sent(broker, 6)
@@ -159,16 +159,16 @@ def test_a_reader_sees_what_came_since(broker: EmbeddedBroker) -> None:
             reader.create_group("billing")
 
 
-def test_without_housekeeping_nothing_is_done_beside(tmp_path: Path) -> None:
-    """What the command line opens for writing delivers nothing, checks nothing and writes no offset by itself."""
+def test_without_housekeeping_no_background_job_runs(tmp_path: Path) -> None:
+    """A store that the command line opens for writing delivers, checks and writes offsets only on request."""
     store = Store.open(str(tmp_path / "store"), mapped_file_size_commit_log=1 << 20)
     with RawBroker(store, BrokerConfig(), keep_house=False) as broker:
         assert broker._parts.housekeeping.run_due() is None
     assert store.closed
 
 
-def test_queries_hold_what_they_are_given(broker: EmbeddedBroker) -> None:
-    """The room asks for topics each time, so that one made later is known."""
+def test_queries_keep_a_reference_to_current_topics(broker: EmbeddedBroker) -> None:
+    """Queries ask for the topics each time, so a topic created later is known."""
     topics: list[str] = []
     queries = Queries(broker.store, lambda: topics)
     with pytest.raises(InvalidNameError, match="the topics are none"):

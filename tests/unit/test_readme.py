@@ -1,4 +1,4 @@
-"""The story: what stands in a page is what a stranger copies first, so it must run as it stands there.
+"""Guards the documentation: the code in its pages runs as shown and prints what they say.
 
 Pages are followed in an empty folder, the README twice: the second time it finds its database and its store.
 """
@@ -17,29 +17,29 @@ from tests.unit.pages import blocks, follow, matches
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_example_runs_as_it_stands(tmp_path: Path) -> None:
+def test_example_runs_as_shown(tmp_path: Path) -> None:
     for _ in range(2):
         assert follow(ROOT / "README.md", tmp_path) == "b'order 17 is paid'\n"
 
 
-def test_the_page_on_consumers_runs_as_it_stands(tmp_path: Path) -> None:
+def test_page_on_consumers_runs_as_shown(tmp_path: Path) -> None:
     said = follow(ROOT / "docs/consumers.md", tmp_path)
     assert "%RETRY%shipping 0 0\norders 0 0\n" in said
     assert said.endswith("\nb'0' 0 3 0\n")
 
 
 @pytest.mark.parametrize("name", ["tutorial", "concepts", "failures", "remote"])
-def test_a_page_can_be_followed_word_by_word(name: str, tmp_path: Path) -> None:
+def test_page_can_be_followed_word_by_word(name: str, tmp_path: Path) -> None:
     assert follow(ROOT / "docs" / f"{name}.md", tmp_path) == ""
 
 
-def test_the_way_from_an_outbox_ends_with_each_row_told_once(tmp_path: Path) -> None:
+def test_migration_from_an_outbox_announces_each_row_once(tmp_path: Path) -> None:
     page = ROOT / "docs/from_outbox.md"
     (said,) = (text for language, text in blocks(page) if language == "")
     assert follow(page, tmp_path) == said
 
 
-def test_a_page_that_says_otherwise_than_it_is_would_be_seen(tmp_path: Path) -> None:
+def test_page_with_wrong_output_is_detected(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text("```python\n# one.py\nprint(1)\n```\n\n```console\n$ python one.py\n2\n```\n")
     with pytest.raises(AssertionError, match=r"\$ python one.py"):
         follow(tmp_path / "page.md", tmp_path)
@@ -47,15 +47,15 @@ def test_a_page_that_says_otherwise_than_it_is_would_be_seen(tmp_path: Path) -> 
     assert not matches("a … c\n", "a b\n")
 
 
-def test_every_error_has_its_place_among_the_failures() -> None:
+def test_every_error_is_listed_under_failures() -> None:
     page = (ROOT / "docs/failures.md").read_text()
     classes = [name for name in txstore.__all__ if name.endswith("Error")]
     assert len(classes) > 20
     assert [name for name in classes if f"`{name}`" not in page] == []
 
 
-def test_every_fault_that_is_tested_has_its_part_among_the_failures() -> None:
-    """docs/testing.md has a row for each; a part here may say more than one word of it otherwise."""
+def test_every_tested_fault_is_listed_under_failures() -> None:
+    """docs/testing.md has a row for each fault. One section here may cover several rows."""
     table = (ROOT / "docs/testing.md").read_text().split("## What happens on each fault")[1].split("\n## ")[0]
     faults = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")][1:]
     parts = re.findall(r"^## (.*)$", (ROOT / "docs/failures.md").read_text(), flags=re.MULTILINE)
@@ -63,7 +63,7 @@ def test_every_fault_that_is_tested_has_its_part_among_the_failures() -> None:
     assert set(PART_OF.values()) - {None} <= set(parts)
 
 
-# Fault, as docs/testing.md calls it → its part in docs/failures.md; None: there is no server yet.
+# Fault, as docs/testing.md calls it → its section in docs/failures.md; None: there is no server yet.
 PART_OF = {
     "crash, lost power": "The process is killed, or the power goes",
     "torn tail": "The log ends in the middle of a record",
@@ -89,14 +89,14 @@ PART_OF = {
 }
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_resolve() -> None:
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/README.md")]:
         for link in re.findall(r"\]\(([^)#]+)", page.read_text()):
             if not link.startswith("http"):
                 assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
-def test_the_makefile_tells_what_it_can() -> None:
+def test_make_help_lists_the_targets() -> None:
     run = subprocess.run(["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True)
     told = set(re.findall(r"^  make (\w+)", run.stdout, flags=re.MULTILINE))
     assert told >= {"demo", "test", "bench", "lint", "build", "clean"}

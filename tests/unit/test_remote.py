@@ -1,5 +1,4 @@
-"""The story: whatever stands at the other end of a connection, a client says what is wrong, where, and what to do; it
-never hangs, and never takes one thing for another."""
+"""Guards the client against any peer: it reports what is wrong, where, and what to do, and it never hangs."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ from txstore.remoting.codes import refusal
 # Bytes
 
 
-def test_a_request_is_read_as_it_was_written_however_it_arrives() -> None:
+def test_request_is_read_as_written_in_any_fragmentation() -> None:
     frame = encode_request(310, 7, {"a": "group", "i": "KEYS\x01k\x02"}, b"body")
     for step in (1, 3, len(frame)):
         reader = FrameReader()
@@ -60,12 +59,12 @@ def test_a_request_is_read_as_it_was_written_however_it_arrives() -> None:
 @pytest.mark.parametrize(
     "frame", [struct.pack(">II", 2**31, 0), struct.pack(">IB", 100, 9) + b"\0" * 96, b"HTTP/1.1 400 Bad Request\r\n"]
 )
-def test_what_is_no_frame_is_said(frame: bytes) -> None:
+def test_malformed_frame_is_reported(frame: bytes) -> None:
     with pytest.raises(ProtocolError):
         FrameReader().feed(frame)
 
 
-def test_records_of_an_answer_are_the_brokers_own(broker: EmbeddedBroker) -> None:
+def test_records_of_a_response_belong_to_the_broker(broker: EmbeddedBroker) -> None:
     producer = broker.producer("p")
     sent = [producer.send(Message("t", str(n).encode(), tags="a"), queue_id=0) for n in range(3)]
     stored, _ = broker.read("t", 0, 0)
@@ -82,7 +81,7 @@ def test_records_of_an_answer_are_the_brokers_own(broker: EmbeddedBroker) -> Non
             decode_records(data[:cut])
 
 
-def test_a_message_is_written_as_a_request_holds_it() -> None:
+def test_message_is_written_in_a_request_and_read_back() -> None:
     message = Message("t", b"xyz", tags="a", properties={"who": "ü"}, flag=7)
     assert (
         properties_text(message, "ID", [("PGROUP", "g")])
@@ -97,7 +96,7 @@ def test_a_message_is_written_as_a_request_holds_it() -> None:
 # Routes, offsets, heartbeats
 
 
-def test_queues_stand_as_all_clients_have_them_and_keep_their_numbers() -> None:
+def test_queues_are_ordered_as_in_all_clients_and_keep_their_ids() -> None:
     route = parse_route(
         b'{"brokerDatas":[{"brokerName":"b","brokerAddrs":{"0":"10.0.0.2:1","1":"slave:1"}},'
         b'{"brokerName":"a","brokerAddrs":{"0":"10.0.0.1:1"}},{"brokerName":"c","brokerAddrs":{"1":"slave:1"}}],'
@@ -117,7 +116,7 @@ def test_queues_stand_as_all_clients_have_them_and_keep_their_numbers() -> None:
             parse_route(bad)
 
 
-def test_of_a_retry_topic_the_least_is_told() -> None:
+def test_retry_topic_reports_the_smallest_offset() -> None:
     offsets = Offsets()
     topic = "%RETRY%g"
     offsets.begin(topic, "g%a", 0, 5)
@@ -129,7 +128,9 @@ def test_of_a_retry_topic_the_least_is_told() -> None:
     assert (row.group, row.queue_offset) == ("g", 7)
     offsets.set(topic, "g%b", 0, 8)
     offsets.mark_reported(row)
-    assert [row.queue_offset for row in offsets.unreported()] == [8], "what came meanwhile is not told yet"
+    assert [row.queue_offset for row in offsets.unreported()] == [8], (
+        "messages that arrived meanwhile are not reported yet"
+    )
     assert offsets.get(topic, "g%a", 0) == 9
     offsets.leave(topic, "g%a", 0)
     assert offsets.get(topic, "g%a", 0) is None
@@ -138,7 +139,7 @@ def test_of_a_retry_topic_the_least_is_told() -> None:
     assert [row.queue_offset for row in offsets.unreported("t", "g", 1)] == [3]
 
 
-def test_a_table_that_is_no_json_is_read() -> None:
+def test_table_that_is_not_json_is_read() -> None:
     body = (
         b'{"offsetTable":{{"brokerName":"b","queueId":1,"topic":"t"}:5,{"topic":"t","brokerName":"b","queueId":0}:-1}}'
     )
@@ -147,7 +148,7 @@ def test_a_table_that_is_no_json_is_read() -> None:
         list(parse_offset_table(b'{"offsetTable":{{"queueId":1}:5}}'))
 
 
-def test_nobody_has_no_heartbeat() -> None:
+def test_client_without_members_sends_no_heartbeat() -> None:
     assert heartbeat("id", [], []) is None
 
 
@@ -164,13 +165,13 @@ def test_nobody_has_no_heartbeat() -> None:
         ({"pull_timeout": 1}, "must exceed broker_suspend_max_time"),
     ],
 )
-def test_a_wrong_option_is_said_before_anybody_is_called(options: dict[str, Any], says: str) -> None:
+def test_wrong_option_is_refused_before_connecting(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidOptionError, match=says):
         txstore.connect("127.0.0.1:9876", **options)
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "localhost:0", "localhost:65536", ":9876", "unix:", "a:1;b"])
-def test_what_is_no_address_is_said(address: str) -> None:
+def test_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(InvalidOptionError, match="invalid address"):
         txstore.connect(address)
 
@@ -187,7 +188,7 @@ def test_what_is_no_address_is_said(address: str) -> None:
         (9999, BrokerRefusedError),
     ],
 )
-def test_a_refusal_says_who_what_and_why(code: int, kind: type[Exception]) -> None:
+def test_refusal_names_the_server_the_request_and_the_reason(code: int, kind: type[Exception]) -> None:
     (request,) = FrameReader().feed(encode_request(10, 1, {}))
     (answer,) = FrameReader().feed(request.response(code, "because"))
     error = refusal(answer, "a message", "broker b")
@@ -196,12 +197,12 @@ def test_a_refusal_says_who_what_and_why(code: int, kind: type[Exception]) -> No
     assert ConnectConfig().seconds("send_msg_timeout") == 3.0
 
 
-# Somebody at the other end
+# Peers that are not brokers
 
 
 @pytest.fixture
 def answering() -> Iterator[Callable[[Callable[[socket.socket], None]], str]]:
-    """Starts a server that does with each connection what it is told; returns its address."""
+    """Starts a server that handles each connection with the given function; returns its address."""
     listeners: list[socket.socket] = []
 
     def start(answer: Callable[[socket.socket], None]) -> str:
@@ -259,7 +260,7 @@ def half_a_frame(connection: socket.socket) -> None:
         (half_a_frame, BrokerUnreachableError, "the other side closed it"),
     ],
 )
-def test_whoever_is_no_broker_is_found_out_at_once(
+def test_peer_that_is_not_a_broker_is_detected_at_once(
     answering: Any, answer: Callable[[socket.socket], None], error: type[Exception], says: str
 ) -> None:
     address = answering(answer)
@@ -268,7 +269,7 @@ def test_whoever_is_no_broker_is_found_out_at_once(
     assert getattr(raised.value, "address", None) == address
 
 
-def test_nobody_there_is_said_with_the_address(tmp_path: Path) -> None:
+def test_unreachable_server_is_reported_with_its_address(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     for nobody in (address, f"unix:{tmp_path}/none", f"{address};{address}"):
@@ -277,14 +278,14 @@ def test_nobody_there_is_said_with_the_address(tmp_path: Path) -> None:
         assert raised.value.address == nobody
 
 
-def test_a_thread_is_left_by_no_connection_that_failed(answering: Any) -> None:
+def test_failed_connections_leave_no_thread(answering: Any) -> None:
     address = answering(hangs_up)
     before = set(threading.enumerate())
     for _ in range(5):
         with pytest.raises(BrokerUnreachableError):
             txstore.connect(address)
     left = set(threading.enumerate()) - before
-    assert len(left) <= 5, "the server's own, which end with their connections"
+    assert len(left) <= 5, "threads of the test's server, which end with their connections"
     assert [thread.name for thread in left if thread.name == "txstore-remoting"] == []
 
 
@@ -293,13 +294,13 @@ def test_a_thread_is_left_by_no_connection_that_failed(answering: Any) -> None:
 
 @pytest.fixture
 def served(broker: EmbeddedBroker) -> Iterator[str]:
-    """The test's store, to be connected to."""
+    """The test's store, served in this process for clients."""
     with txstore.serve(broker, listen="127.0.0.1:0", name_server=None) as server:
         assert server.address is not None
         yield server.address
 
 
-def test_a_socket_is_an_address_and_all_goes_through_it(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_broker_works_through_a_unix_socket(broker: EmbeddedBroker, tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with (
         txstore.serve(broker, listen=None, name_server=None, unix=path),
@@ -313,7 +314,7 @@ def test_a_socket_is_an_address_and_all_goes_through_it(broker: EmbeddedBroker, 
 
 
 @pytest.mark.parametrize("tags", [None, "paid"])
-def test_a_consumer_reports_a_damaged_record_and_goes_on(
+def test_consumer_reports_a_damaged_record_and_continues(
     broker: EmbeddedBroker, served: str, caplog: pytest.LogCaptureFixture, tags: str | None
 ) -> None:
     """The server says which message is damaged, and where the queue continues. With tags, others are skipped first."""
@@ -347,7 +348,7 @@ def test_a_consumer_reports_a_damaged_record_and_goes_on(
     assert all("commitlog/00000000000000000000 is damaged at byte" in text for _, text in reports)
 
 
-def test_a_second_name_server_is_asked_where_the_first_is_gone(served: str) -> None:
+def test_second_name_server_is_asked_when_the_first_is_unreachable(served: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gone = f"127.0.0.1:{listener.getsockname()[1]}"
     with txstore.connect(f"{gone};{served}") as remote:
@@ -355,7 +356,7 @@ def test_a_second_name_server_is_asked_where_the_first_is_gone(served: str) -> N
         assert remote.producer("p").send(Message("t", b"x")).queue_offset == 0
 
 
-def test_a_closed_connection_says_so(served: str) -> None:
+def test_closed_connection_is_reported(served: str) -> None:
     remote = txstore.connect(served)
     producer, consumer = remote.producer("p"), remote.consumer("c", "t")
     producer.send(Message("t", b"x"))
@@ -374,7 +375,7 @@ def test_a_closed_connection_says_so(served: str) -> None:
 
 
 def test_closing_ends_a_send_that_waits_in_another_thread(answering: Any) -> None:
-    """The name server answers, the broker at the same address is silent."""
+    """The name server answers; the broker at the same address does not."""
     asked = threading.Event()
 
     def answer(connection: socket.socket) -> None:
@@ -411,8 +412,8 @@ def test_closing_ends_a_send_that_waits_in_another_thread(answering: Any) -> Non
     assert isinstance(raised[0], StoreClosedError | BrokerUnreachableError)
 
 
-def test_a_client_that_is_named_twice_is_one(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker names clients by connection, so one that has just lost its own is there twice."""
+def test_client_that_is_listed_twice_counts_once(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker lists clients by connection, so a client that has just reconnected is listed twice."""
     named: list[str] = []
     monkeypatch.setattr(rebalance, "_consumer_ids", lambda answer: named)
     with txstore.connect(served) as remote:
@@ -424,8 +425,8 @@ def test_a_client_that_is_named_twice_is_one(served: str, monkeypatch: pytest.Mo
             assert consumer.queue_ids == (0, 1, 2, 3)
 
 
-def test_a_broker_that_moves_is_followed_and_left_at_its_old_place(answering: Any, broker: EmbeddedBroker) -> None:
-    """The same broker listens at two addresses; the name server tells first the one, then the other."""
+def test_broker_that_moves_is_followed_to_its_new_address(answering: Any, broker: EmbeddedBroker) -> None:
+    """The same broker listens at two addresses; the name server returns first one, then the other."""
     with txstore.serve(broker, listen="127.0.0.1:0", name_server="127.0.0.1:0") as server:
         places = [str(server.address), str(server.name_server)]
 
@@ -458,7 +459,7 @@ def test_a_broker_that_moves_is_followed_and_left_at_its_old_place(answering: An
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_told_to_connect_itself(served: str) -> None:
+def test_forked_child_is_told_to_connect_again(served: str) -> None:
     with txstore.connect(served) as remote:
         producer = remote.producer("p")
         producer.send(Message("t", b"x"))
@@ -475,7 +476,7 @@ def test_a_forked_child_is_told_to_connect_itself(served: str) -> None:
         assert producer.send(Message("t", b"y")).message_id
 
 
-def test_what_was_sent_is_in_the_store_as_its_own(broker: EmbeddedBroker, served: str) -> None:
+def test_sent_messages_are_stored_unchanged(broker: EmbeddedBroker, served: str) -> None:
     with txstore.connect(served) as remote:
         sent = remote.producer("p").send(Message("t", b"17", tags="a", keys="k"))
         found = broker.message(sent.message_id, topic="t")
@@ -487,8 +488,8 @@ def test_what_was_sent_is_in_the_store_as_its_own(broker: EmbeddedBroker, served
         assert broker.transaction(tx.transaction_id).state == "rolled_back"
 
 
-def test_an_end_that_was_made_elsewhere_is_refused(broker: EmbeddedBroker, served: str) -> None:
-    """The client does not know it, so the broker says it."""
+def test_end_that_contradicts_an_earlier_one_is_refused(broker: EmbeddedBroker, served: str) -> None:
+    """The client does not know of the earlier end, so the broker refuses this one."""
     with txstore.connect(served) as remote:
         tx = remote.transaction_producer("g").transaction(Message("t", b"17")).__enter__()
         broker.end_transaction(tx.transaction_id, txstore.LocalTransactionState.ROLLBACK)
@@ -499,7 +500,7 @@ def test_an_end_that_was_made_elsewhere_is_refused(broker: EmbeddedBroker, serve
     assert broker.transaction(tx.transaction_id).state == "rolled_back"
 
 
-def test_a_member_that_is_forgotten_keeps_no_queue(served: str) -> None:
+def test_forgotten_member_keeps_no_queue(served: str) -> None:
     with txstore.connect(served) as remote:
         producer = remote.producer("p")
         for number in range(8):

@@ -1,7 +1,7 @@
-"""The story: nobody without the secret has anything done, and who has it does no more than his account says.
+"""Guards accounts: without a valid signature nothing is done, and an account does only what its permissions allow.
 
-Requests signed, not signed, and tampered with on the way, said by hand; the accounts' file, good and bad; our clients.
-Java's own signatures are in tests/remoting, a real broker that checks ours in tests/remoting_client.
+Requests are signed, unsigned, and changed on the way, built by hand; the accounts file, good and bad; our clients.
+Java's own signatures are in tests/remoting, a real broker that verifies ours in tests/remoting_client.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def server(broker: EmbeddedBroker, accounts: Path) -> Iterator[Server]:
 
 
 def wire(server: Server, who: str | None, *, secret: str | None = None, binary: bool = False) -> Wire:
-    """A connection that signs as an account, maybe with another secret; None: not at all."""
+    """A connection that signs as an account, optionally with another secret; None: unsigned."""
     assert server.address is not None
     account = None if who is None else (who, SECRETS.get(who, "?") if secret is None else secret)
     return Wire(server.address, account=account, binary=binary)
@@ -130,7 +130,7 @@ def beat(topic: object, group: object) -> bytes:
 
 
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
-def test_what_is_signed_is_done(server: Server, broker: EmbeddedBroker, binary: bool) -> None:
+def test_signed_request_is_done(server: Server, broker: EmbeddedBroker, binary: bool) -> None:
     with wire(server, "shop-app", binary=binary) as shop:
         assert shop.call(SEND_V2, sending(text="KEYS\x01käse\x02"), "füße".encode()).code == 0
         assert shop.call(SEND_V2, sending(), b"x").code == 0
@@ -141,7 +141,7 @@ def test_what_is_signed_is_done(server: Server, broker: EmbeddedBroker, binary: 
 
 
 def tampered() -> dict[str, Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]]:
-    """What may be done to a signed request on its way."""
+    """Ways to change a signed request on its way."""
     digest = base64.b64encode(b"\0" * 20).decode()
 
     def without(name: str) -> Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]:
@@ -150,8 +150,8 @@ def tampered() -> dict[str, Callable[[dict[str, Any], bytes], tuple[dict[str, An
     return {
         "no signature": without("Signature"),
         "no access key": without("AccessKey"),
-        "a field less": without("h"),
-        "a field more": lambda fields, body: (fields | {"z": "1"}, body),
+        "a field missing": without("h"),
+        "an additional field": lambda fields, body: (fields | {"z": "1"}, body),
         "another topic": lambda fields, body: (fields | {"b": "paid"}, body),
         "another body": lambda fields, body: (fields, body + b"!"),
         "another account": lambda fields, body: (fields | {"AccessKey": "operator"}, body),
@@ -167,7 +167,7 @@ def tampered() -> dict[str, Callable[[dict[str, Any], bytes], tuple[dict[str, An
 
 
 @pytest.mark.parametrize("name", tampered())
-def test_what_is_tampered_with_is_not_done(
+def test_changed_request_is_refused(
     server: Server, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     fields = signed(sending(), b"x", "shop-app", SECRETS["shop-app"])
@@ -178,7 +178,7 @@ def test_what_is_tampered_with_is_not_done(
             answer = line.call(SEND_V2, fields, body)
             assert (answer.code, "not signed" in (answer.remark or "")) == (DENIED, True)
         line.write(SEND_V2, fields, body, one_way=True)
-        assert line.call(ROUTE, {"topic": "orders"}).code == DENIED, "every request is signed for"
+        assert line.call(ROUTE, {"topic": "orders"}).code == DENIED, "every request needs a signature"
     assert stored(broker) == [b"x"]
     counters = server.counters()
     assert (counters["requests_not_signed"], counters["requests_refused"], counters["requests_not_allowed"]) == (
@@ -192,15 +192,15 @@ def test_what_is_tampered_with_is_not_done(
     assert not any(secret in said for secret in (*SECRETS.values(), fields.get("Signature") or "?"))
 
 
-def test_a_wrong_secret_is_none(server: Server, broker: EmbeddedBroker) -> None:
+def test_wrong_secret_is_refused(server: Server, broker: EmbeddedBroker) -> None:
     for secret in ("", "secret-of-reader", SECRETS["shop-app"] + "!", SECRETS["shop-app"][:-1]):
         with wire(server, "shop-app", secret=secret) as line:
             assert line.call(SEND_V2, sending(), b"x").code == DENIED
     assert stored(broker) == []
 
 
-def test_an_answer_that_nobody_asked_for_is_no_way_in(server: Server, broker: EmbeddedBroker) -> None:
-    """A response needs no signature, so its code is not looked at."""
+def test_unsolicited_response_does_not_bypass_signatures(server: Server, broker: EmbeddedBroker) -> None:
+    """A response needs no signature, so its request code is ignored."""
     with wire(server, "shop-app") as shop:
         header = json_header(SEND_V2, sending(), 77, flag=1)
         shop.socket.sendall(frame(header, b"x"))
@@ -208,7 +208,7 @@ def test_an_answer_that_nobody_asked_for_is_no_way_in(server: Server, broker: Em
     assert stored(broker) == [b"y"]
 
 
-def test_a_socket_of_this_machine_needs_it_too(broker: EmbeddedBroker, accounts: Path, tmp_path: Path) -> None:
+def test_unix_socket_needs_signatures_too(broker: EmbeddedBroker, accounts: Path, tmp_path: Path) -> None:
     place = str(tmp_path / "socket")
     with Server(broker, ServerConfig(None, place, None, accounts=accounts)), Wire(place) as line:
         assert line.call(SEND_V2, sending(), b"x").code == DENIED
@@ -235,11 +235,11 @@ CASES: dict[str, tuple[str, int, dict[str, Any], bytes, bool]] = {
     "reads what it is denied": ("reader-app", PULL, pulling("secret", "shipping"), b"", False),
     "reads another's dead letters": ("reader-app", PULL, pulling("%DLQ%billing", "shipping"), b"", False),
     "lite pull": ("reader-app", 361, pulling("secret", "shipping"), b"", False),
-    "beats in its group": ("reader-app", HEARTBEAT, {}, beat("orders", "shipping"), True),
-    "beats in another's": ("reader-app", HEARTBEAT, {}, beat("orders", "billing"), False),
-    "beats for what it is denied": ("reader-app", HEARTBEAT, {}, beat("secret", "shipping"), False),
-    "beats in UTF-16": ("reader-app", HEARTBEAT, {}, beat("orders", "billing").decode().encode("utf-16"), False),
-    "beats a number": ("reader-app", HEARTBEAT, {}, beat("orders", 7), False),
+    "heartbeat of its group": ("reader-app", HEARTBEAT, {}, beat("orders", "shipping"), True),
+    "heartbeat of another's group": ("reader-app", HEARTBEAT, {}, beat("orders", "billing"), False),
+    "heartbeat for a denied topic": ("reader-app", HEARTBEAT, {}, beat("secret", "shipping"), False),
+    "heartbeat in UTF-16": ("reader-app", HEARTBEAT, {}, beat("orders", "billing").decode().encode("utf-16"), False),
+    "heartbeat that is a number": ("reader-app", HEARTBEAT, {}, beat("orders", 7), False),
     "beats nothing": ("reader-app", HEARTBEAT, {}, b"", False),
     "leaves another's group": ("reader-app", UNREGISTER, {"clientID": "c1", "consumerGroup": "billing"}, b"", False),
     "leaves as a producer": ("shop-app", UNREGISTER, {"clientID": "c1", "producerGroup": "g"}, b"", True),
@@ -262,14 +262,14 @@ CASES: dict[str, tuple[str, int, dict[str, Any], bytes, bool]] = {
     "deletes a topic": ("shop-app", DELETE_TOPIC, {"topic": "orders"}, b"", False),
     "looks at the broker": ("reader-app", RUNTIME, {}, b"", False),
     "resets": ("reader-app", RESET, {"topic": "orders", "group": "shipping", "timestamp": 0}, b"", False),
-    "what is not known": ("shop-app", 9999, {}, b"", False),
-    "what is the engine's own": ("shop-app", -1, {"topic": "x", "make": "true"}, b"", False),
-    "views no place": ("reader-app", VIEW, {"offset": "x"}, b"", False),
+    "unknown request": ("shop-app", 9999, {}, b"", False),
+    "request reserved for the engine": ("shop-app", -1, {"topic": "x", "make": "true"}, b"", False),
+    "views without an offset": ("reader-app", VIEW, {"offset": "x"}, b"", False),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_account_does_what_it_may(server: Server, broker: EmbeddedBroker, name: str) -> None:
+def test_account_does_what_its_permissions_allow(server: Server, broker: EmbeddedBroker, name: str) -> None:
     who, code, fields, body, allowed = CASES[name]
     for topic in ("orders", "secret", "paid"):
         broker.create_topic(topic, 4)
@@ -284,8 +284,8 @@ def test_an_account_does_what_it_may(server: Server, broker: EmbeddedBroker, nam
         assert line.call(code, fields, body).code != DENIED
 
 
-def test_nobody_is_let_where_no_client_may(server: Server, broker: EmbeddedBroker) -> None:
-    """An administrator neither."""
+def test_system_topics_are_refused_to_all_accounts(server: Server, broker: EmbeddedBroker) -> None:
+    """Administrators are refused, too."""
     with wire(server, "operator") as line:
         assert line.call(SEND_V2, sending("RMQ_SYS_TRANS_HALF_TOPIC"), b"x").code == DENIED
         assert line.call(PULL, pulling("RMQ_SYS_TRANS_HALF_TOPIC", "g")).code == DENIED
@@ -293,8 +293,10 @@ def test_nobody_is_let_where_no_client_may(server: Server, broker: EmbeddedBroke
     assert stored(broker) == []
 
 
-def test_an_end_needs_the_half_s_own_topic(server: Server, broker: EmbeddedBroker) -> None:
-    """Whatever topic the end itself names; so who may not send there neither commits nor rolls back."""
+def test_end_needs_permission_on_the_topic_of_the_half(server: Server, broker: EmbeddedBroker) -> None:
+    """The topic that the request itself names is ignored, so an account that may not send there can neither commit nor
+    roll back.
+    """
     with wire(server, "operator") as line:
         elsewhere = line.call(SEND_V2, sending("elsewhere", HALF), b"tx")
     with wire(server, "shop-app") as shop, wire(server, "reader-app") as reader:
@@ -312,8 +314,8 @@ def test_an_end_needs_the_half_s_own_topic(server: Server, broker: EmbeddedBroke
     assert server.counters()["ends_committed"] == 1
 
 
-def test_a_place_of_the_log_shows_what_its_topic_shows(server: Server, broker: EmbeddedBroker) -> None:
-    """Whatever topic the request names; a message handed back by its place would come again to who hands it back."""
+def test_view_by_offset_needs_permission_on_the_topic(server: Server, broker: EmbeddedBroker) -> None:
+    """The topic that the request names is ignored; a message sent back by its offset would reach the caller."""
     broker.create_group("shipping")
     places = {topic: broker.append(Message(topic, b"x"), 0).physical_offset for topic in ("secret", "orders")}
     with wire(server, "reader-app") as reader:
@@ -326,7 +328,7 @@ def test_a_place_of_the_log_shows_what_its_topic_shows(server: Server, broker: E
         assert reader.call(BACK, own).code == DENIED
 
 
-def test_what_was_given_up_is_for_administrators(server: Server, broker: EmbeddedBroker) -> None:
+def test_discarded_transactions_are_visible_to_administrators_only(server: Server, broker: EmbeddedBroker) -> None:
     with wire(server, "shop-app") as shop, wire(server, "reader-app") as reader, wire(server, "operator") as operator:
         sent = shop.call(SEND_V2, sending(text=HALF), b"tx")
         half = int(sent.fields["msgId"][-16:], 16)
@@ -338,7 +340,9 @@ def test_what_was_given_up_is_for_administrators(server: Server, broker: Embedde
             assert line.call(RESUME, resume).code == DENIED
         assert broker.transactions() == []
         assert operator.call(VIEW, {"offset": parked.physical_offset}).body == parked.record
-        assert operator.call(VIEW, {"offset": half}).code == ResponseCode.QUERY_NOT_FOUND, "halves are shown to nobody"
+        assert operator.call(VIEW, {"offset": half}).code == ResponseCode.QUERY_NOT_FOUND, (
+            "half messages are shown to no account"
+        )
         for wrong in (sent.fields["msgId"], "x" * 32, "F" * 32, "0" * 31 + "7"):
             assert operator.call(RESUME, resume | {"msgId": wrong}).code not in (0, DENIED), wrong
         assert operator.call(RESUME, resume).code == 0
@@ -346,8 +350,8 @@ def test_what_was_given_up_is_for_administrators(server: Server, broker: Embedde
         assert operator.call(RESUME, resume).code != 0
 
 
-def test_the_server_s_own_questions_are_not_signed(open_store: OpenStore, accounts: Path) -> None:
-    """As RocketMQ's are not; the answer to a check is an end, which is."""
+def test_requests_of_the_server_are_not_signed(open_store: OpenStore, accounts: Path) -> None:
+    """RocketMQ's are not signed either; the answer to a check is an end, which is signed."""
     broker = open_store(transaction_timeout=0.05, transaction_check_interval=0.2)
     config = ServerConfig("127.0.0.1:0", name_server=None, accounts=accounts)
     with Server(broker, config) as server, wire(server, "shop-app") as shop:
@@ -392,7 +396,7 @@ def test_our_clients_sign(server: Server) -> None:
     assert server.counters()["requests_not_signed"] == 0
 
 
-def test_our_clients_say_that_they_are_not_let_in(server: Server) -> None:
+def test_our_clients_report_refused_access(server: Server) -> None:
     for account in ({}, {"access_key": "shop-app", "secret_key": "not-the-secret"}):
         with pytest.raises(errors.BrokerRefusedError, match=r"not signed.*\nhint: .*access_key") as caught:
             txstore.connect(str(server.name_server), **account)  # type: ignore[arg-type]
@@ -411,10 +415,10 @@ def test_our_clients_keep_the_secret() -> None:
 # The file -------------------------------------------------------------------------------------------------------------
 
 
-def test_accounts_change_while_it_serves(
+def test_accounts_are_reloaded_while_serving(
     broker: EmbeddedBroker, accounts: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By itself, within ten seconds of this clock; a file that is no good changes nothing."""
+    """The server reloads within ten seconds of this clock; an invalid file changes nothing."""
     now = [0.0]
     config = ServerConfig("127.0.0.1:0", name_server=None, accounts=accounts)
     with Server(broker, config, monotonic=lambda: now[0]) as server, wire(server, "shop-app") as shop:
@@ -434,11 +438,11 @@ def test_accounts_change_while_it_serves(
         accounts.touch(0o600)
         server.reload()
         with wire(server, "operator") as operator:
-            assert operator.call(SEND_V2, sending(), b"x").code == DENIED, "an empty file knows nobody"
+            assert operator.call(SEND_V2, sending(), b"x").code == DENIED, "an empty file has no accounts"
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o777])
-def test_a_file_that_others_may_touch_is_refused(broker: EmbeddedBroker, accounts: Path, mode: int) -> None:
+def test_file_that_others_may_access_is_refused(broker: EmbeddedBroker, accounts: Path, mode: int) -> None:
     accounts.chmod(mode)
     with pytest.raises(errors.InvalidOptionError, match=f"mode {mode:04o}.*\nhint: chmod 600"):
         Server(broker, ServerConfig("127.0.0.1:0", name_server=None, accounts=accounts))
@@ -467,7 +471,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_file_that_is_no_good_is_said_so(broker: EmbeddedBroker, accounts: Path, name: str) -> None:
+def test_invalid_file_is_reported(broker: EmbeddedBroker, accounts: Path, name: str) -> None:
     text, told = BAD[name]
     accounts.write_text(text)
     with pytest.raises(errors.InvalidOptionError, match=told) as caught:
@@ -503,7 +507,7 @@ def test_any_text_is_accounts_or_an_error(text: str) -> None:
 
 
 def _toml(value: object) -> str:
-    """Near enough to TOML that much of it is."""
+    """Close enough to TOML that many examples parse."""
     if isinstance(value, dict) and any(isinstance(inner, dict) for inner in value.values()):
         parts = (
             f"[{json.dumps(key)}]\n{_toml(inner)}" if isinstance(inner, dict) else "" for key, inner in value.items()
@@ -514,7 +518,7 @@ def _toml(value: object) -> str:
     return json.dumps(value)
 
 
-# Where it listens -----------------------------------------------------------------------------------------------------
+# Listening addresses --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -528,7 +532,7 @@ def _toml(value: object) -> str:
         ("0.0.0.0:1", ("accounts", "tls"), None),
     ],
 )
-def test_what_is_open_to_others_is_said(
+def test_exposed_address_is_warned_about(
     caplog: pytest.LogCaptureFixture, listen: str, secured: tuple[str, ...], told: str | None
 ) -> None:
     tls = TlsFiles(b"", b"", None, required=True, handshake_seconds=10) if "tls" in secured else None

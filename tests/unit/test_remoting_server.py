@@ -1,6 +1,6 @@
-"""The story: whatever bytes a stranger sends, the server answers with a code or closes; nothing is stored.
+"""Guards the server against any client: whatever bytes arrive, it answers with a code or closes, and stores nothing.
 
-And the way of a message over a socket, said by hand: sent, ended, pulled, handed back, checked. No Java is needed here.
+Also the way of a message over a socket, by hand: sent, ended, pulled, sent back, checked. No Java is needed here.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def server(broker: EmbeddedBroker) -> Iterator[Server]:
 
 
 def stored(broker: EmbeddedBroker) -> list[StoredMessage]:
-    """All that stands in the log."""
+    """All records of the log."""
     return broker.store.scan(0, 1000)[0]
 
 
@@ -74,7 +74,7 @@ def stored(broker: EmbeddedBroker) -> list[StoredMessage]:
 
 
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
-def test_a_message_is_sent_and_pulled(server: Server, broker: EmbeddedBroker, binary: bool) -> None:
+def test_message_is_sent_and_pulled(server: Server, broker: EmbeddedBroker, binary: bool) -> None:
     assert server.address is not None
     with Wire(server.address, binary=binary) as wire:
         text = properties(UNIQ_KEY="ABC", TAGS="paid", KEYS="k1 k2", mine="1")
@@ -91,7 +91,7 @@ def test_a_message_is_sent_and_pulled(server: Server, broker: EmbeddedBroker, bi
     assert [found.message_id for found in broker.query("orders", "k2")] == ["ABC"]
 
 
-def test_the_long_names_of_old_clients_are_read(wire: Wire, broker: EmbeddedBroker) -> None:
+def test_long_field_names_of_old_clients_are_read(wire: Wire, broker: EmbeddedBroker) -> None:
     fields = {
         "producerGroup": "g", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "queueId": -1,
         "sysFlag": 0, "bornTimestamp": 1, "flag": 0, "properties": "TAGS\x01x",
@@ -102,7 +102,7 @@ def test_the_long_names_of_old_clients_are_read(wire: Wire, broker: EmbeddedBrok
     assert (message.body, message.tags) == (b"old", "x")
 
 
-def test_a_batch_is_stored_whole(wire: Wire, broker: EmbeddedBroker) -> None:
+def test_batch_is_stored_completely(wire: Wire, broker: EmbeddedBroker) -> None:
     def part(body: bytes, text: str) -> bytes:
         rest = struct.pack(">IIII", 0, 0, 5, len(body)) + body + struct.pack(">H", len(text)) + text.encode()
         return struct.pack(">I", len(rest) + 4) + rest
@@ -118,7 +118,7 @@ def test_a_batch_is_stored_whole(wire: Wire, broker: EmbeddedBroker) -> None:
     assert len(stored(broker)) == before
 
 
-def test_a_transaction_is_committed_once(wire: Wire, broker: EmbeddedBroker) -> None:
+def test_transaction_is_committed_once(wire: Wire, broker: EmbeddedBroker) -> None:
     sent = wire.call(SEND_V2, half(), b"tx")
     assert (sent.code, sent.fields["transactionId"]) == (0, "ID1")
     assert broker.read("orders", 0, 0)[0] == []
@@ -133,13 +133,13 @@ def test_a_transaction_is_committed_once(wire: Wire, broker: EmbeddedBroker) -> 
     assert (message.body, message.transaction_id) == (b"tx", "ID1")
 
 
-def test_a_half_that_is_sent_again_is_the_same(wire: Wire, broker: EmbeddedBroker) -> None:
+def test_half_that_is_sent_again_is_the_same_transaction(wire: Wire, broker: EmbeddedBroker) -> None:
     first, again = wire.call(SEND_V2, half(), b"tx"), wire.call(SEND_V2, half(), b"tx")
     assert first.fields == again.fields
     assert len(broker.transactions()) == 1
 
 
-def test_a_forged_end_changes_nothing(wire: Wire, server: Server, broker: EmbeddedBroker) -> None:
+def test_forged_end_changes_nothing(wire: Wire, server: Server, broker: EmbeddedBroker) -> None:
     sent = wire.call(SEND_V2, half(), b"tx")
     place = int(sent.fields["msgId"][-16:], 16)
     forged: list[dict[str, Any]] = [
@@ -155,7 +155,7 @@ def test_a_forged_end_changes_nothing(wire: Wire, server: Server, broker: Embedd
     for changes in forged:
         answer = wire.call(END, ending(sent, COMMIT, **changes))
         assert answer.code != 0, changes
-        if "transactionId" in changes:  # Who does not know the right one, is not told it.
+        if "transactionId" in changes:  # A client that does not know the right value is not told it.
             assert sent.fields["transactionId"] not in str(answer)
     assert len(broker.transactions()) == 1
     assert len(stored(broker)) == 1
@@ -164,14 +164,14 @@ def test_a_forged_end_changes_nothing(wire: Wire, server: Server, broker: Embedd
     assert refused == {"wrong_group": 1, "not_found": 4, "contrary": 0, "failed": 0}
 
 
-def test_an_end_that_nobody_waits_for_is_not_answered(wire: Wire, broker: EmbeddedBroker) -> None:
+def test_oneway_end_is_not_answered(wire: Wire, broker: EmbeddedBroker) -> None:
     sent = wire.call(SEND_V2, half(), b"tx")
     wire.write(END, ending(sent, ROLLBACK), one_way=True)
     assert wire.call(MAX_OFFSET, {"topic": "orders", "queueId": 0}).fields["offset"] == "0"
     assert broker.transaction("ID1").state == "rolled_back"
 
 
-def test_the_connection_that_sent_a_half_is_asked_first(open_store: OpenStore) -> None:
+def test_connection_that_sent_a_half_is_asked_first(open_store: OpenStore) -> None:
     broker = open_store(transaction_timeout=0.05, transaction_check_interval=0.2)
     with Server(broker, ANY) as server:
         assert server.address is not None
@@ -191,7 +191,7 @@ def test_the_connection_that_sent_a_half_is_asked_first(open_store: OpenStore) -
         assert len(broker.read("orders", 0, 0)[0]) == 1
 
 
-def test_when_a_producer_dies_another_of_its_group_is_asked(open_store: OpenStore) -> None:
+def test_when_a_producer_disconnects_another_of_its_group_is_asked(open_store: OpenStore) -> None:
     broker = open_store(transaction_timeout=0.05, transaction_check_interval=0.2)
     with Server(broker, ANY) as server:
         assert server.address is not None
@@ -209,7 +209,7 @@ def test_when_a_producer_dies_another_of_its_group_is_asked(open_store: OpenStor
 # Pulling --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_held_pull_is_answered_when_a_message_comes(wire: Wire, broker: EmbeddedBroker) -> None:
+def test_held_pull_is_answered_when_a_message_arrives(wire: Wire, broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 4)
     opaque = wire.write(PULL, pulling(sysFlag=6, suspendTimeoutMillis=30_000))
     timer = threading.Timer(0.2, lambda: broker.append(txstore.Message("orders", b"late"), 0))
@@ -221,7 +221,7 @@ def test_a_held_pull_is_answered_when_a_message_comes(wire: Wire, broker: Embedd
     timer.join()
 
 
-def test_a_held_pull_ends_with_its_time(wire: Wire, broker: EmbeddedBroker) -> None:
+def test_held_pull_ends_at_its_time_limit(wire: Wire, broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 4)
     assert wire.call(PULL, pulling(sysFlag=6, suspendTimeoutMillis=100)).code == ResponseCode.PULL_NOT_FOUND
     broker.append(txstore.Message("orders", b"x", tags="b"), 0)
@@ -238,14 +238,14 @@ def test_tags_select(wire: Wire, broker: EmbeddedBroker) -> None:
     assert pulled.body == b"".join(wanted)
 
 
-def test_an_offset_outside_the_queue_is_corrected(wire: Wire) -> None:
+def test_offset_outside_the_queue_is_corrected(wire: Wire) -> None:
     wire.call(SEND_V2, sending(), b"x")
     for asked, told in ((-1, "0"), (2, "1"), (2**62, "1")):
         pulled = wire.call(PULL, pulling(queue_offset=asked))
         assert (pulled.code, pulled.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, told)
 
 
-def test_a_pull_goes_by_the_heartbeat_where_it_says_nothing_itself(wire: Wire) -> None:
+def test_pull_without_a_subscription_uses_the_heartbeat(wire: Wire) -> None:
     wire.call(SEND_V2, sending(), b"x")
     assert wire.call(PULL, pulling(sysFlag=0)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
     assert wire.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
@@ -254,7 +254,9 @@ def test_a_pull_goes_by_the_heartbeat_where_it_says_nothing_itself(wire: Wire) -
 
 
 def test_members_that_started_at_different_times_all_read(wire: Wire, server: Server) -> None:
-    """RocketMQ's clients name the moment of their start with each pull; an older one's heartbeat takes nothing back."""
+    """RocketMQ's clients name the moment of their start with each pull; an older member's heartbeat does not undo a
+    newer subscription.
+    """
     wire.call(SEND_V2, sending(), b"x")
     assert server.address is not None
     with Wire(server.address) as newer:
@@ -265,7 +267,7 @@ def test_members_that_started_at_different_times_all_read(wire: Wire, server: Se
         assert wire.call(PULL, pulling(sysFlag=0, subVersion=1)).code == 0
 
 
-def test_a_pull_acknowledges(wire: Wire, broker: EmbeddedBroker) -> None:
+def test_pull_acknowledges(wire: Wire, broker: EmbeddedBroker) -> None:
     wire.call(SEND_V2, sending(), b"x")
     wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
     wire.call(PULL, pulling(queue_offset=1, sysFlag=7, commitOffset=1, suspendTimeoutMillis=1))
@@ -273,7 +275,7 @@ def test_a_pull_acknowledges(wire: Wire, broker: EmbeddedBroker) -> None:
     assert wire.call(QUERY_OFFSET, {"consumerGroup": "c", "topic": "orders", "queueId": 0}).fields["offset"] == "1"
 
 
-def test_handed_back_messages_come_again_and_die_in_the_end(wire: Wire, broker: EmbeddedBroker) -> None:
+def test_messages_sent_back_come_again_and_become_dead_letters(wire: Wire, broker: EmbeddedBroker) -> None:
     sent = wire.call(SEND_V2, sending(), b"x")
     wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
     assert broker.read_queues("%RETRY%c") == (0,)
@@ -288,8 +290,8 @@ def test_handed_back_messages_come_again_and_die_in_the_end(wire: Wire, broker: 
     assert wire.call(BACK, back | {"offset": 2**62}).code == ResponseCode.QUERY_NOT_FOUND
 
 
-def test_retries_that_were_read_keep_no_file(wire: Wire, broker: EmbeddedBroker) -> None:
-    """Retention goes by the slowest offset in a queue, under whatever name."""
+def test_consumed_retries_keep_no_file(wire: Wire, broker: EmbeddedBroker) -> None:
+    """Retention uses the smallest offset in a queue, under whatever name it is stored."""
     sent = wire.call(SEND_V2, sending(), b"x")
     wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
     place = int(sent.fields["msgId"][-16:], 16)
@@ -305,7 +307,7 @@ def test_retries_that_were_read_keep_no_file(wire: Wire, broker: EmbeddedBroker)
 # Groups ---------------------------------------------------------------------------------------------------------------
 
 
-def test_members_of_a_group_hear_of_each_other(server: Server) -> None:
+def test_members_of_a_group_are_notified_of_each_other(server: Server) -> None:
     assert server.address is not None
     with Wire(server.address) as one:
         assert one.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
@@ -321,7 +323,7 @@ def test_members_of_a_group_hear_of_each_other(server: Server) -> None:
         assert one.call(MEMBERS, {"consumerGroup": "c"}).code == ResponseCode.SYSTEM_ERROR
 
 
-def test_a_queue_is_locked_by_one(wire: Wire, broker: EmbeddedBroker) -> None:
+def test_queue_is_locked_by_one_member(wire: Wire, broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 4)
     broker.create_group("c")
 
@@ -346,14 +348,14 @@ def test_routes_name_this_broker(wire: Wire, server: Server, broker: EmbeddedBro
     assert json.loads(wire.call(ROUTE, {"topic": "TBW102"}).body)["queueDatas"][0]["perm"] == 7
 
 
-def test_a_topic_that_grows_here_grows_there(wire: Wire, broker: EmbeddedBroker) -> None:
+def test_topic_with_more_queues_here_has_more_queues_for_clients(wire: Wire, broker: EmbeddedBroker) -> None:
     assert wire.call(SEND_V2, sending(queue_id=1), b"x").code == 0
     assert wire.call(SEND_V2, sending(queue_id=4), b"x").code == ResponseCode.INVALID_PARAMETER
     broker.create_topic("orders", 5)
     assert wire.call(SEND_V2, sending(queue_id=4), b"x").code == 0
 
 
-def test_a_topic_is_deleted_when_nobody_reads_it(wire: Wire, broker: EmbeddedBroker) -> None:
+def test_topic_is_deleted_when_no_group_reads_it(wire: Wire, broker: EmbeddedBroker) -> None:
     assert wire.call(SEND_V2, sending(), b"x").code == 0
     assert wire.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
     assert wire.call(DELETE_TOPIC, {"topic": "orders"}).code == ResponseCode.SYSTEM_ERROR
@@ -365,7 +367,7 @@ def test_a_topic_is_deleted_when_nobody_reads_it(wire: Wire, broker: EmbeddedBro
     assert [message.body for message in broker.read("orders", 0, broker.queue_range("orders", 0)[0])[0]] == [b"again"]
 
 
-# What no client may ---------------------------------------------------------------------------------------------------
+# Malformed and refused requests ---------------------------------------------------------------------------------------
 
 MALFORMED = {
     "huge length": struct.pack(">I", 2**31),
@@ -385,7 +387,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_a_frame_that_is_none_ends_the_connection(server: Server, broker: EmbeddedBroker, name: str) -> None:
+def test_malformed_frame_closes_the_connection(server: Server, broker: EmbeddedBroker, name: str) -> None:
     assert server.address is not None
     with Wire(server.address) as wire:
         wire.socket.sendall(MALFORMED[name])
@@ -393,8 +395,8 @@ def test_a_frame_that_is_none_ends_the_connection(server: Server, broker: Embedd
     eventually(lambda: server.counters()["connections"] == 0)
     assert (server.counters()["frames_malformed"], server.counters()["connections_dropped"]) == (1, 1)
     with Wire(server.address) as wire:
-        assert wire.call(SEND_V2, sending(), b"others go on").code == 0
-    assert [message.body for message in stored(broker)] == [b"others go on"]
+        assert wire.call(SEND_V2, sending(), b"others continue").code == 0
+    assert [message.body for message in stored(broker)] == [b"others continue"]
 
 
 def test_half_a_frame_stores_nothing(server: Server, broker: EmbeddedBroker) -> None:
@@ -406,7 +408,7 @@ def test_half_a_frame_stores_nothing(server: Server, broker: EmbeddedBroker) -> 
     eventually(lambda: server.counters()["connections"] == 0)
     assert stored(broker) == []
     with Wire(server.address) as wire:
-        for byte in whole:  # In as many pieces as there can be, it is one message.
+        for byte in whole:  # Split into as many pieces as possible, it is one message.
             wire.socket.sendall(bytes([byte]))
         assert wire.read().code == 0
 
@@ -441,16 +443,16 @@ REFUSED: dict[str, tuple[int, dict[str, Any], bytes, int]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_request_that_cannot_be_is_answered_so(wire: Wire, broker: EmbeddedBroker, name: str) -> None:
+def test_impossible_request_is_answered_with_an_error(wire: Wire, broker: EmbeddedBroker, name: str) -> None:
     code, fields, body, told = REFUSED[name]
     answer = wire.call(code, fields, body)
     assert answer.code == told
     assert answer.remark
     assert stored(broker) == []
-    assert wire.call(ROUTE, {"topic": "TBW102"}).code == 0, "the connection goes on"
+    assert wire.call(ROUTE, {"topic": "TBW102"}).code == 0, "the connection stays open"
 
 
-def test_what_the_engine_sets_no_client_sets(wire: Wire, broker: EmbeddedBroker) -> None:
+def test_fields_of_the_engine_cannot_be_set_by_clients(wire: Wire, broker: EmbeddedBroker) -> None:
     own = {
         "REAL_TOPIC": "other",
         "REAL_QID": "3",
@@ -465,7 +467,7 @@ def test_what_the_engine_sets_no_client_sets(wire: Wire, broker: EmbeddedBroker)
     assert message.sys_flag == 0
 
 
-def test_what_is_not_known_is_not_made_where_that_is_off(open_store: OpenStore) -> None:
+def test_unknown_topic_is_not_created_when_that_is_off(open_store: OpenStore) -> None:
     broker = open_store(auto_create_topic_enable=False)
     with Server(broker, ANY) as server:
         assert server.address is not None
@@ -475,8 +477,8 @@ def test_what_is_not_known_is_not_made_where_that_is_off(open_store: OpenStore) 
             assert wire.call(ROUTE, {"topic": "TBW102"}).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_a_client_that_does_not_read_is_not_listened_to(server: Server, broker: EmbeddedBroker) -> None:
-    """What waits for it is bounded, and nobody else waits."""
+def test_requests_of_a_client_that_does_not_read_wait(server: Server, broker: EmbeddedBroker) -> None:
+    """The responses that wait for it are bounded, and no other client waits."""
     assert server.address is not None
     broker.create_topic("orders", 1)
     for _ in range(8):
@@ -495,7 +497,7 @@ def test_a_client_that_does_not_read_is_not_listened_to(server: Server, broker: 
 # Listening ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_of_this_machine_is_listened_at(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_unix_socket_is_served(broker: EmbeddedBroker, tmp_path: Path) -> None:
     place = tmp_path / "socket"
     for _ in range(2):
         with Server(broker, ServerConfig(listen=None, name_server=None, unix=place)) as server:
@@ -512,10 +514,10 @@ def test_a_file_of_this_machine_is_listened_at(broker: EmbeddedBroker, tmp_path:
     assert place.read_text() == "somebody's notes"
 
 
-def test_the_file_is_never_open_to_others(
+def test_unix_socket_is_never_open_to_others(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even before its mode is set, and in a process whose files are."""
+    """Not even before its mode is set, and in a process whose umask would allow it."""
     place, seen, chmod = tmp_path / "socket", list[int](), Path.chmod
 
     def looked_at(path: Path, mode: int) -> None:
@@ -532,7 +534,7 @@ def test_the_file_is_never_open_to_others(
     assert seen == [0]
 
 
-def test_an_address_in_use_is_said_so(server: Server, broker: EmbeddedBroker) -> None:
+def test_address_in_use_is_reported(server: Server, broker: EmbeddedBroker) -> None:
     with pytest.raises(errors.StoreIOError, match="another server listens there") as caught:
         Server(broker, ServerConfig(listen=server.address, name_server=None))
     assert caught.value.errno == 98
@@ -540,7 +542,7 @@ def test_an_address_in_use_is_said_so(server: Server, broker: EmbeddedBroker) ->
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("option", ["idle_timeout", "first_frame_timeout", "frame_timeout", "unread_timeout"])
-def test_a_time_that_cannot_be_is_said_so(broker: EmbeddedBroker, option: str, seconds: float) -> None:
+def test_invalid_duration_is_reported(broker: EmbeddedBroker, option: str, seconds: float) -> None:
     config = dataclasses.replace(ANY, **{option: seconds})  # type: ignore[arg-type]
     with pytest.raises(errors.InvalidOptionError, match=f"{option}: expected a finite number of seconds, 0 or more"):
         Server(broker, config)
@@ -555,12 +557,12 @@ def test_a_time_that_cannot_be_is_said_so(broker: EmbeddedBroker, option: str, s
         ServerConfig(listen="0.0.0.0:0"),
     ],
 )
-def test_a_place_that_cannot_be_is_said_so(broker: EmbeddedBroker, config: ServerConfig) -> None:
+def test_invalid_address_to_listen_on_is_reported(broker: EmbeddedBroker, config: ServerConfig) -> None:
     with pytest.raises(errors.InvalidOptionError, match="hint:"):
         Server(broker, config)
 
 
-def test_closing_answers_what_is_in_hand(broker: EmbeddedBroker) -> None:
+def test_close_answers_requests_in_flight(broker: EmbeddedBroker) -> None:
     server = Server(broker, ANY)
     assert server.address is not None
     broker.create_topic("orders", 1)
@@ -576,7 +578,7 @@ def test_closing_answers_what_is_in_hand(broker: EmbeddedBroker) -> None:
     assert not broker.closed
 
 
-def test_closing_does_not_wait_for_a_client_that_does_not_read(
+def test_close_does_not_wait_for_a_client_that_does_not_read(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "_DRAIN_SECONDS", 3_600.0)
@@ -596,8 +598,8 @@ def test_closing_does_not_wait_for_a_client_that_does_not_read(
     assert closed
 
 
-def test_closing_discards_slow_requests_that_wait(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their clients are gone, and there may be a thousand of them. Those that run are waited for."""
+def test_close_discards_slow_requests_that_wait(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their clients are gone, and there may be a thousand of them. It waits for the running ones only."""
     running, go_on = threading.Semaphore(0), threading.Event()
     ended: list[str] = []
 
@@ -634,7 +636,7 @@ def test_closing_discards_slow_requests_that_wait(broker: EmbeddedBroker, monkey
     assert sorted(ended) == [str(number) for number in range(threads)]
 
 
-def test_a_store_is_served_by_its_path(tmp_path: Path) -> None:
+def test_store_is_served_by_its_path(tmp_path: Path) -> None:
     with txstore.serve(tmp_path / "store", config=ANY, **SMALL) as server:
         assert server.address is not None
         with Wire(server.address) as wire:
@@ -647,7 +649,7 @@ def test_a_store_is_served_by_its_path(tmp_path: Path) -> None:
             Server(broker, ANY)
 
 
-def test_sync_flush_answers_when_it_is_on_disk(open_store: OpenStore) -> None:
+def test_sync_flush_answers_when_the_message_is_on_disk(open_store: OpenStore) -> None:
     broker = open_store(flush_disk_type="SYNC_FLUSH")
     with Server(broker, ANY) as server:
         assert server.address is not None
@@ -661,7 +663,7 @@ def test_sync_flush_answers_when_it_is_on_disk(open_store: OpenStore) -> None:
     assert len(stored(broker)) == 203
 
 
-def test_health_and_readiness_are_told_over_http(broker: EmbeddedBroker) -> None:
+def test_health_and_readiness_are_served_over_http(broker: EmbeddedBroker) -> None:
     def get(path: str) -> int:
         line = http.client.HTTPConnection(str(serving.metrics), timeout=5)
         line.request("GET", path)
@@ -674,7 +676,7 @@ def test_health_and_readiness_are_told_over_http(broker: EmbeddedBroker) -> None
         assert not broker.closed
 
 
-def test_a_thousand_idle_connections_are_cheap(server: Server) -> None:
+def test_thousand_idle_connections_use_little_memory(server: Server) -> None:
     assert server.address is not None
 
     def resident() -> int:

@@ -1,7 +1,7 @@
-"""The story: what goes over a network is read by nobody on the way, and who is not who he says is not talked to.
+"""Guards TLS: nobody on the way reads the traffic, and a peer that cannot prove its identity gets no connection.
 
-A server and clients with certificates that are made here; also what comes of files, handshakes and clients that are no
-good. Java's own client is in tests/remoting.
+A server and clients with certificates that are made here; also invalid files, failed handshakes and bad clients. Java's
+own client is in tests/remoting.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Nobody believes it."""
+    """An authority that no client or server trusts."""
     return Authority(tmp_path_factory.mktemp("stranger"))
 
 
@@ -53,7 +53,7 @@ def serving(broker: EmbeddedBroker, pair: Pair, **options: Any) -> Iterator[Serv
 
 
 def sends(address: str | None, tls: ssl.SSLContext | None) -> Response:
-    """One message over a connection of its own."""
+    """Sends one message over a connection of its own."""
     assert address is not None
     with Wire(address, tls=tls) as wire:
         return wire.call(SEND_V2, SENDING, b"x")
@@ -63,7 +63,7 @@ def stored(broker: EmbeddedBroker) -> int:
     return len(broker.store.scan(0, 1000)[0])
 
 
-# What goes well -------------------------------------------------------------------------------------------------------
+# Connections that work ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -79,8 +79,8 @@ def test_messages_go_both_ways(broker: EmbeddedBroker, authority: Authority, ver
         assert server.counters()["handshakes_failed"] == 0
 
 
-def test_much_goes_through_though_it_is_read_late(broker: EmbeddedBroker, authority: Authority) -> None:
-    """More than sockets and TLS hold: what is left is written when the client reads."""
+def test_large_response_arrives_though_it_is_read_late(broker: EmbeddedBroker, authority: Authority) -> None:
+    """More than sockets and TLS hold: the rest is written when the client reads."""
     broker.create_topic("orders", 1)
     for number in range(8):
         broker.append(Message("orders", b"%d" % number * 60_000), 0)
@@ -104,7 +104,7 @@ def check(message: object) -> LocalTransactionState:
 
 
 @pytest.mark.parametrize("way", ["file", "context"])
-def test_our_clients_speak_it(broker: EmbeddedBroker, authority: Authority, way: str) -> None:
+def test_our_clients_use_tls(broker: EmbeddedBroker, authority: Authority, way: str) -> None:
     tls = authority.file if way == "file" else authority.context()
 
     async def asynchronously(address: str) -> bytes:
@@ -133,7 +133,7 @@ async def _first(consumer: txstore.aio.Consumer, count: int) -> Any:
             return
 
 
-def test_permissive_takes_plain_ones_too(broker: EmbeddedBroker, authority: Authority) -> None:
+def test_permissive_accepts_plain_connections_too(broker: EmbeddedBroker, authority: Authority) -> None:
     with serving(broker, authority.pair(), tls="permissive") as server:
         for tls in (None, authority.context()):
             assert sends(server.address, tls).code == 0
@@ -141,10 +141,8 @@ def test_permissive_takes_plain_ones_too(broker: EmbeddedBroker, authority: Auth
         assert server.counters()["handshakes_failed"] == 0
 
 
-def test_permissive_is_warned_of_where_others_can_listen(
-    authority: Authority, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An address beyond this machine with accounts and TLS is fine, unless plain connections are served, too."""
+def test_permissive_warns_where_others_can_listen(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    """An address beyond this machine with accounts and TLS is fine, unless plain connections are accepted, too."""
     pair = authority.pair()
     for mode, warned in (("enforcing", False), ("permissive", True)):
         config = ServerConfig("192.0.2.1:10911", name_server=None, tls=mode, **pair.options)
@@ -153,13 +151,15 @@ def test_permissive_is_warned_of_where_others_can_listen(
         assert ("plain connections are accepted" in caplog.text) == warned
 
 
-def test_a_socket_of_this_machine_stays_plain(broker: EmbeddedBroker, authority: Authority, tmp_path: Path) -> None:
+def test_unix_socket_stays_plain(broker: EmbeddedBroker, authority: Authority, tmp_path: Path) -> None:
     place = str(tmp_path / "socket")
     with serving(broker, authority.pair(), unix=place):
         assert sends(place, None).code == 0
 
 
-def test_new_files_are_for_new_connections(broker: EmbeddedBroker, authority: Authority, stranger: Authority) -> None:
+def test_new_files_are_used_for_new_connections(
+    broker: EmbeddedBroker, authority: Authority, stranger: Authority
+) -> None:
     pair, other = authority.pair(), stranger.pair()
     with serving(broker, pair) as server:
         assert server.address is not None
@@ -168,7 +168,7 @@ def test_new_files_are_for_new_connections(broker: EmbeddedBroker, authority: Au
             pair.certificate.write_bytes(b"nothing")
             with pytest.raises(errors.InvalidOptionError, match="tls_cert"):
                 server.reload()
-            assert sends(server.address, authority.context()).code == 0, "all stays as it is"
+            assert sends(server.address, authority.context()).code == 0, "nothing changes"
             pair.certificate.write_bytes(other.certificate.read_bytes())
             pair.key.write_bytes(other.key.read_bytes())
             server.reload()
@@ -177,10 +177,10 @@ def test_new_files_are_for_new_connections(broker: EmbeddedBroker, authority: Au
         assert good != pair.certificate.read_bytes()
 
 
-# Who is not talked to -------------------------------------------------------------------------------------------------
+# Peers that are refused -----------------------------------------------------------------------------------------------
 
 
-def test_plain_ones_are_refused(broker: EmbeddedBroker, authority: Authority) -> None:
+def test_plain_connections_are_refused(broker: EmbeddedBroker, authority: Authority) -> None:
     with serving(broker, authority.pair()) as server:
         assert server.address is not None
         with Wire(server.address) as wire, pytest.raises(ConnectionError):
@@ -194,7 +194,7 @@ def test_plain_ones_are_refused(broker: EmbeddedBroker, authority: Authority) ->
     assert stored(broker) == 1
 
 
-def test_a_server_that_is_not_believed_is_not_told_anything(
+def test_client_sends_nothing_to_an_untrusted_server(
     broker: EmbeddedBroker, authority: Authority, stranger: Authority
 ) -> None:
     wrong = {
@@ -209,7 +209,7 @@ def test_a_server_that_is_not_believed_is_not_told_anything(
     assert stored(broker) == 0
 
 
-def test_clients_show_a_certificate_where_that_is_wanted(
+def test_clients_show_a_certificate_when_required(
     broker: EmbeddedBroker, authority: Authority, stranger: Authority
 ) -> None:
     with serving(broker, authority.pair(), tls_ca=authority.file) as server:
@@ -225,8 +225,8 @@ def test_clients_show_a_certificate_where_that_is_wanted(
     assert stored(broker) == 2
 
 
-def test_half_a_handshake_is_not_waited_for(broker: EmbeddedBroker, authority: Authority) -> None:
-    """Also one that comes byte by byte, or says nothing at all; others go on meanwhile."""
+def test_incomplete_handshake_does_not_block_others(broker: EmbeddedBroker, authority: Authority) -> None:
+    """Also one that comes byte by byte, or sends nothing at all; other clients are served meanwhile."""
     hello = ssl.MemoryBIO()
     context = authority.context()
     client = context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="127.0.0.1")
@@ -242,7 +242,7 @@ def test_half_a_handshake_is_not_waited_for(broker: EmbeddedBroker, authority: A
             lines[1].sendall(first)
             assert sends(server.address, context).code == 0
             for line in lines:
-                while line.recv(4096):  # The server's own half, then its end.
+                while line.recv(4096):  # The server's own half of the handshake, then the end of the connection.
                     pass
         finally:
             for line in lines:
@@ -250,7 +250,7 @@ def test_half_a_handshake_is_not_waited_for(broker: EmbeddedBroker, authority: A
         eventually(lambda: server.counters()["handshakes_failed"] == 3)
 
 
-def test_what_is_no_handshake_ends_the_connection(broker: EmbeddedBroker, authority: Authority) -> None:
+def test_malformed_handshake_closes_the_connection(broker: EmbeddedBroker, authority: Authority) -> None:
     with serving(broker, authority.pair(), tls="permissive") as server:
         assert server.address is not None
         for garbage in (b"\x16\x03\x01\xff\xff" + b"x" * 70_000, b"\x16" + b"\0" * 100):
@@ -264,12 +264,12 @@ def test_what_is_no_handshake_ends_the_connection(broker: EmbeddedBroker, author
         eventually(lambda: server.counters()["handshakes_failed"] == 2)
 
 
-def test_bytes_changed_on_the_way_end_the_connection(broker: EmbeddedBroker, authority: Authority) -> None:
+def test_bytes_changed_on_the_way_close_the_connection(broker: EmbeddedBroker, authority: Authority) -> None:
     with serving(broker, authority.pair()) as server:
         assert server.address is not None
         with Wire(server.address, tls=authority.context()) as wire:
             assert wire.call(SEND_V2, SENDING, b"x").code == 0
-            # A record of TLS that nobody with the key has made, past the TLS of this side.
+            # A TLS record from a peer without the key, sent below the TLS of this side.
             os.write(wire.socket.fileno(), b"\x17\x03\x03\x00\x40" + b"\x55" * 64)
             assert wire.closed()
         eventually(lambda: server.counters()["connections"] == 0)
@@ -277,7 +277,7 @@ def test_bytes_changed_on_the_way_end_the_connection(broker: EmbeddedBroker, aut
     assert stored(broker) == 1
 
 
-def test_closing_waits_for_no_handshake(broker: EmbeddedBroker, authority: Authority) -> None:
+def test_close_does_not_wait_for_a_handshake(broker: EmbeddedBroker, authority: Authority) -> None:
     with serving(broker, authority.pair(), tls_handshake_timeout=600) as server:
         assert server.address is not None
         with Wire(server.address) as wire:
@@ -305,9 +305,7 @@ FILES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_files_that_are_no_good_are_said_so(
-    broker: EmbeddedBroker, authority: Authority, tmp_path: Path, name: str
-) -> None:
+def test_invalid_files_are_reported(broker: EmbeddedBroker, authority: Authority, tmp_path: Path, name: str) -> None:
     changes, told = FILES[name]
     pair = authority.pair()
     torn = tmp_path / "torn.pem"
@@ -321,7 +319,7 @@ def test_files_that_are_no_good_are_said_so(
     assert "hint:" in str(caught.value) or name in ("torn certificate", "unknown mode")
 
 
-def test_a_client_says_what_is_wrong_with_its_file(tmp_path: Path) -> None:
+def test_client_reports_what_is_wrong_with_its_file(tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.write_text("nothing")
     for given, told in (
@@ -334,10 +332,10 @@ def test_a_client_says_what_is_wrong_with_its_file(tmp_path: Path) -> None:
         assert caught.value.option == "tls"
 
 
-def test_an_account_is_revoked_though_a_certificate_is_bad(
+def test_account_is_revoked_though_a_certificate_is_invalid(
     broker: EmbeddedBroker, authority: Authority, tmp_path: Path
 ) -> None:
-    """A certificate that is half renewed keeps no account alive."""
+    """A certificate that is half replaced keeps no account valid."""
     pair, accounts = authority.pair(), tmp_path / "accounts.toml"
     accounts.touch(0o600)
     accounts.write_text('[shop-app]\nsecret_key = "secret-of-the-shop"\nadmin = true\n')

@@ -1,6 +1,4 @@
-"""The story: a disk has eaten parts of a store. What can be read is read again, at its place; what is lost is named;
-nothing is made worse, and everything can be put back as it was.
-"""
+"""Guards repair of a damaged store: readable records keep their offsets, losses are named, and all can be undone."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ def ours(tmp_path: Path) -> Path:
 
 
 def records(path: Path) -> dict[int, tuple[Place, bytes]]:
-    """Every record that can be read, by its physical offset; the repair's own are left out."""
+    """All readable records by physical offset, without the ones that the repair wrote."""
     found = {}
     with txstore.open(path, read_only=True) as broker:
         at = broker.stat().min_physical_offset
@@ -60,7 +58,7 @@ def records(path: Path) -> dict[int, tuple[Place, bytes]]:
 
 
 def queued(path: Path) -> dict[Place, int]:
-    """Where each entry of each queue leads."""
+    """The physical offset in each entry of each queue."""
     found = {}
     with txstore.open(path, read_only=True) as broker:
         for topic, queue_id, at, end in broker.queues():
@@ -93,7 +91,7 @@ def repaired(run: Run, store: Path, *arguments: object) -> dict[str, Any]:
 
 
 def put_back(store: Path, done: dict[str, Any]) -> None:
-    """As docs/repair.md says."""
+    """Undoes a repair as docs/repair.md describes."""
     copies = Path(done["copies"])
     whole = {f"{place:020}" for place in json.loads((copies / "report.json").read_text())["found"]["whole"]}
     kept = shutil.copytree(copies, store.parent / "kept")
@@ -107,7 +105,7 @@ def put_back(store: Path, done: dict[str, Any]) -> None:
         shutil.copyfile(kept / name, store / name)
 
 
-# The damage, and whether the log itself is hurt.
+# The damage, and whether it affects the log itself.
 DAMAGES: dict[str, tuple[Callable[[Path], object], bool]] = {
     "a body": (lambda store: flip(log_file(store, 1), 5000), True),
     "a header": (lambda store: flip(log_file(store, 0), 5), True),
@@ -134,7 +132,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], bool]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_could_be_read_is_read_again_and_everything_can_be_put_back(run: Run, ours: Path, damage: str) -> None:
+def test_readable_records_are_kept_and_everything_can_be_undone(run: Run, ours: Path, damage: str) -> None:
     hurt, in_log = DAMAGES[damage]
     before, entries = records(ours), queued(ours)
     assert run("store", "check", "--deep", ours)[0] == 0
@@ -149,18 +147,18 @@ def test_what_could_be_read_is_read_again_and_everything_can_be_put_back(run: Ru
     assert file_hashes(ours) == damaged
     done = repaired(run, ours)
     if not done["repaired"]:
-        assert (code, found["repair"], in_log) == (0, [], False), "opening builds it again by itself"
+        assert (code, found["repair"], in_log) == (0, [], False), "opening rebuilds it by itself"
         return
     assert (code != 0) == bool(found["repair"])
     code, out, err = run("store", "check", "--deep", ours)
     assert (code, err) == (0, ""), out
     after = records(ours)
     kept = {place: record for place, record in after.items() if record[0][0] != "TXSTORE_REPAIR" and place in before}
-    assert all(before[place] == record for place, record in kept.items()), "at its place, with its bytes"
+    assert all(before[place] == record for place, record in kept.items()), "at its offset, with its bytes"
     gone = before.keys() - kept.keys()
     assert bool(gone) is in_log
     ranges = [(one["from"], one["to"]) for one in found["files"]["damages"]]
-    assert all(any(first <= place < end for first, end in ranges) for place in gone), "only what could not be read"
+    assert all(any(first <= place < end for first, end in ranges) for place in gone), "only what was unreadable"
     lost = {(one["topic"], one["queue_id"], one["queue_offset"]) for one in done["lost"]}
     assert lost == {before[place][0] for place in gone}, "and it is named"
     assert {place: at for place, at in queued(ours).items() if at in before} == {
@@ -174,7 +172,7 @@ def test_what_could_be_read_is_read_again_and_everything_can_be_put_back(run: Ru
     assert {name: one for name, one in file_hashes(ours).items() if "/repair-" not in name} == damaged
 
 
-def test_a_consumer_passes_over_what_is_lost(run: Run, ours: Path) -> None:
+def test_consumer_skips_lost_messages(run: Run, ours: Path) -> None:
     hurt, _ = DAMAGES["no log file in the middle"]
     before = records(ours)
     hurt(ours)
@@ -190,7 +188,7 @@ def test_a_consumer_passes_over_what_is_lost(run: Run, ours: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["a body", "a size", "a queue flipped", "the checkpoint flipped"])
-def test_a_brokers_store(run: Run, golden: Golden, tmp_path: Path, damage: str) -> None:
+def test_store_of_a_broker_is_repaired(run: Run, golden: Golden, tmp_path: Path, damage: str) -> None:
     store = golden.copy_to(tmp_path)
     assert run("store", "check", "--deep", store)[0] == 0
     before, entries = records(store), queued(store)
@@ -203,7 +201,7 @@ def test_a_brokers_store(run: Run, golden: Golden, tmp_path: Path, damage: str) 
         flip(log_file(store, 0), place + (2 if damage == "a size" else 100))
     damaged = file_hashes(store)
     code, _, _ = run("store", "check", "--deep", store)
-    assert (code == 0) == (damage == "a queue flipped"), "what every opening builds again is no finding"
+    assert (code == 0) == (damage == "a queue flipped"), "what every opening rebuilds is not a finding"
     done = repaired(run, store)
     if code == 0:
         assert done == {"repaired": False}
@@ -219,7 +217,7 @@ def test_a_brokers_store(run: Run, golden: Golden, tmp_path: Path, damage: str) 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_whatever_a_broker_leaves_behind_is_no_damage(run: Run, tmp_path: Path, name: str) -> None:
+def test_leftovers_of_a_broker_are_not_damage(run: Run, tmp_path: Path, name: str) -> None:
     store = unpack(name, tmp_path).store
     before = file_hashes(store)
     code, out, err = run("store", "check", "--deep", store)
@@ -227,7 +225,7 @@ def test_whatever_a_broker_leaves_behind_is_no_damage(run: Run, tmp_path: Path, 
     assert file_hashes(store) == before
 
 
-def test_a_store_that_a_program_writes_can_be_looked_at(run: Run, ours: Path) -> None:
+def test_store_that_a_program_writes_can_be_checked(run: Run, ours: Path) -> None:
     with txstore.open(ours) as broker, broker.producer("shop") as producer:
         for _ in range(5):
             producer.send(Message("orders", b"x" * 1000))
@@ -235,7 +233,7 @@ def test_a_store_that_a_program_writes_can_be_looked_at(run: Run, ours: Path) ->
             assert (code, err) == (0, ""), out
 
 
-def test_copies_elsewhere(run: Run, ours: Path, tmp_path: Path) -> None:
+def test_copies_go_to_another_directory(run: Run, ours: Path, tmp_path: Path) -> None:
     DAMAGES["a body"][0](ours)
     before = file_hashes(ours)
     for place, what in ((ours / "copies", "is inside the store"), (ours, "is not empty")):
@@ -250,7 +248,7 @@ def test_copies_elsewhere(run: Run, ours: Path, tmp_path: Path) -> None:
     assert not list((ours / "txstore").glob("repair-*"))
 
 
-def test_a_store_in_use_and_one_that_has_nothing_left(run: Run, ours: Path) -> None:
+def test_store_in_use_and_repaired_store_are_reported(run: Run, ours: Path) -> None:
     with txstore.open(ours):
         DAMAGES["a body"][0](ours)
         code, _, err = run("store", "repair", ours)
@@ -263,7 +261,7 @@ def test_a_store_in_use_and_one_that_has_nothing_left(run: Run, ours: Path) -> N
     assert (code, "is not a store" in err) == (3, True)
 
 
-def test_transactions_whose_end_is_lost_are_asked_about_again(run: Run, ours: Path) -> None:
+def test_transactions_whose_end_is_lost_are_checked_again(run: Run, ours: Path) -> None:
     with txstore.open(ours, read_only=True) as broker:
         rolled_back = broker.transactions("rolled_back")[0].transaction_id
         assert rolled_back is not None

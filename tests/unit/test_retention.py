@@ -1,5 +1,5 @@
-"""The story: a store runs for months on a disk of one size. What is old and read goes by itself, from the front, whole
-files at a time; what somebody has not read, or what still pends, does not.
+"""Guards retention: old, consumed files are removed from the front of the log; unread messages and pending transactions
+stay.
 """
 
 import logging
@@ -55,24 +55,24 @@ def files(*facts: dict[str, Any]) -> list[Facts]:
 @pytest.mark.parametrize(
     ("given", "options", "expected"),
     [
-        pytest.param([{}, {}, {"age_ms": 9_999}, {}], {}, (200, 0), id="by age, up to the first that is not"),
+        pytest.param([{}, {}, {"age_ms": 9_999}, {}], {}, (200, 0), id="by age, up to the first file that is not old"),
         pytest.param([{"age_ms": 10_000}], {}, (0, 0), id="just not too old"),
-        pytest.param([{}, {"held": True}, {}], {}, (100, 0), id="what pends keeps its file"),
-        pytest.param([{}, {"held": True}, {}], {"delete_unread": True}, (100, 0), id="whatever the settings say"),
-        pytest.param([{}, {"unread": True}], {}, (100, 0), id="what is unread keeps its file"),
-        pytest.param([{}, {"unread": True}], {"delete_unread": True}, (100, 200), id="unless told otherwise"),
+        pytest.param([{}, {"held": True}, {}], {}, (100, 0), id="a pending transaction keeps its file"),
+        pytest.param([{}, {"held": True}, {}], {"delete_unread": True}, (100, 0), id="regardless of the settings"),
+        pytest.param([{}, {"unread": True}], {}, (100, 0), id="an unread message keeps its file"),
+        pytest.param([{}, {"unread": True}], {"delete_unread": True}, (100, 200), id="unless the settings allow it"),
         pytest.param([{}, {}], {"delete_when": "04;16"}, (0, 0), id="not at this hour"),
         pytest.param([{}, {}], {"delete_when": "03;12"}, (200, 0), id="at this hour"),
     ],
 )
-def test_what_may_go_by_age(given: list[dict[str, Any]], options: dict[str, Any], expected: tuple[int, int]) -> None:
+def test_files_removed_by_age(given: list[dict[str, Any]], options: dict[str, Any], expected: tuple[int, int]) -> None:
     found = removable(files(*given), 1_000, 12, rules(**options))
     assert (found.read, found.unread) == expected
     stays = any(one.get("held") or (one.get("unread") and not options) for one in given)
     assert (found.stopped_by is not None) == stays
 
 
-def test_what_may_go_because_there_is_too_much() -> None:
+def test_files_removed_for_size() -> None:
     few = RetentionRules(10_000, delete_unread=False, store_bytes_max=250, hours=frozenset())
     young = [Facts(first, 0, unread=first == 100) for first in range(0, 500, 100)]
     assert removable(young, 480, 0, few) == Removable(read=300, unread=200)
@@ -87,7 +87,7 @@ def fill(broker: txstore.EmbeddedBroker, topic: str, count: int, size: int = 8_0
 
 
 def expire(broker: txstore.EmbeddedBroker, **options: Any) -> int:
-    """A round of retention now, as the thread makes it; where the log begins then."""
+    """Runs a round of retention now, as the thread does; returns where the log begins then."""
     config = BrokerConfig.from_options({"file_reserved_time": 1} | options)
     facts = [_Old(fact) for fact in broker.store.log_files(100)]
     store = _Aged(broker.store, facts)
@@ -104,7 +104,7 @@ class _Old:
 
 
 class _Aged:
-    """The real store; only what it says of ages is a day later."""
+    """The real store, except that it reports files as a day older."""
 
     def __init__(self, store: Store, facts: list[_Old]) -> None:
         self.log_files = lambda limit: facts[:limit]
@@ -118,13 +118,13 @@ def broker(open_store: Any) -> txstore.EmbeddedBroker:
     return opened
 
 
-def test_old_files_go_by_themselves(open_store: Any) -> None:
+def test_old_files_are_removed_by_themselves(open_store: Any) -> None:
     broker = open_store(**SMALL, file_reserved_time=1, clean_resource_interval=0.05)
     fill(broker, "t", 40)
     with broker.consumer("c", "t") as consumer:
         while consumer.poll(timeout=0):
             pass
-    assert broker.stat().min_physical_offset == 0, "nothing is old yet"
+    assert broker.stat().min_physical_offset == 0, "no file is old yet"
     eventually(lambda: broker.stat().min_physical_offset > 2 * FILE, 10)
     first, end = broker.queue_range("t", 0)
     assert 0 < first < end == 40
@@ -134,7 +134,7 @@ def test_old_files_go_by_themselves(open_store: Any) -> None:
     assert min(path.name for path in (Path(broker.path) / "commitlog").glob("0*")) != f"{0:020}"
 
 
-def test_4549_what_a_group_has_not_read_stays(broker: txstore.EmbeddedBroker, caplog: Any) -> None:
+def test_4549_unread_messages_are_kept(broker: txstore.EmbeddedBroker, caplog: Any) -> None:
     fill(broker, "t", 40)
     with broker.consumer("quick", "t") as quick, broker.consumer("slow", "t") as slow:
         slow.poll(3)
@@ -151,7 +151,9 @@ def test_4549_what_a_group_has_not_read_stays(broker: txstore.EmbeddedBroker, ca
         assert expire(broker) > 2 * FILE
 
 
-def test_4549_what_pends_keeps_its_file_and_can_be_committed(broker: txstore.EmbeddedBroker, scripted: Any) -> None:
+def test_4549_pending_transaction_keeps_its_file_and_can_be_committed(
+    broker: txstore.EmbeddedBroker, scripted: Any
+) -> None:
     fill(broker, "t", 10)
     producer = broker.transaction_producer("p", scripted())
     producer.send_in_transaction(Message("orders", b"pends"))
@@ -164,7 +166,9 @@ def test_4549_what_pends_keeps_its_file_and_can_be_committed(broker: txstore.Emb
     assert expire(broker) > 3 * FILE
 
 
-def test_past_the_retention_time_what_pends_is_discarded_and_then_goes(open_store: Any, scripted: Any) -> None:
+def test_pending_transaction_is_discarded_after_the_retention_time_and_then_removed(
+    open_store: Any, scripted: Any
+) -> None:
     broker = open_store(**SMALL, file_reserved_time=1, clean_resource_interval=0.05, transaction_check_interval=0.1)
     producer = broker.transaction_producer("p", scripted())
     sent = producer.send_in_transaction(Message("orders", b"nobody knows"))
@@ -173,7 +177,7 @@ def test_past_the_retention_time_what_pends_is_discarded_and_then_goes(open_stor
     assert broker.stat().min_physical_offset == 0
     eventually(lambda: not broker.transactions(), 10)
     eventually(lambda: broker.stat().min_physical_offset > half.physical_offset, 10)
-    # What the half left behind tells what became of it.
+    # The record of the discard shows what became of the half message.
     with pytest.raises(AlreadyEndedError, match="discarded"):
         broker.end_transaction(half, LocalTransactionState.COMMIT)
     broker.resume(sent.transaction_id)
@@ -189,15 +193,15 @@ def is_too_old(broker: txstore.EmbeddedBroker) -> bool:
     return waiting.stored_age > timedelta(seconds=1)
 
 
-def test_one_that_grew_too_old_while_the_service_was_down_is_asked_before_it_is_discarded(
+def test_transaction_that_became_too_old_during_downtime_is_checked_before_it_is_discarded(
     open_store: Any, scripted: Any
 ) -> None:
-    """Its database transaction may have committed: the process died before it could say so."""
+    """Its database transaction may have committed: the process may have crashed before it could report that."""
     with open_store(**LATER) as broker:
         sent = broker.transaction_producer("p", scripted()).send_in_transaction(Message("orders", b"paid"))
     with open_store(**AT_ONCE) as broker:
         eventually(lambda: is_too_old(broker))
-        # Nobody of its group is there: it waits, whatever its age, and counts nothing.
+        # No producer of its group is connected: it waits at any age, and no check is counted.
         eventually(lambda: "no live producer" in broker.transactions()[0].why)
         assert broker.transactions()[0].checks == 0
     broker = open_store(**AT_ONCE)
@@ -209,7 +213,7 @@ def test_one_that_grew_too_old_while_the_service_was_down_is_asked_before_it_is_
     assert [message.body for queue in range(4) for message in broker.read("orders", queue, 0)[0]] == [b"paid"]
 
 
-def test_one_that_is_too_old_is_discarded_after_the_answer_unknown(open_store: Any, scripted: Any) -> None:
+def test_transaction_that_is_too_old_is_discarded_after_the_answer_unknown(open_store: Any, scripted: Any) -> None:
     with open_store(**LATER) as broker:
         sent = broker.transaction_producer("p", scripted()).send_in_transaction(Message("orders", b"nobody knows"))
         eventually(lambda: is_too_old(broker))
@@ -221,7 +225,7 @@ def test_one_that_is_too_old_is_discarded_after_the_answer_unknown(open_store: A
     assert broker.transaction(sent.transaction_id).state is TransactionState.DISCARDED
 
 
-def test_unread_files_go_where_that_is_asked_for_and_consumers_are_told(
+def test_unread_files_are_removed_if_configured_and_consumers_are_told(
     broker: txstore.EmbeddedBroker, caplog: Any
 ) -> None:
     fill(broker, "t", 40)
@@ -234,7 +238,7 @@ def test_unread_files_go_where_that_is_asked_for_and_consumers_are_told(
     assert "removed" in caplog.text
 
 
-def test_too_much_goes_read_or_not(open_store: Any) -> None:
+def test_files_over_the_size_limit_are_removed_read_or_not(open_store: Any) -> None:
     broker = open_store(**SMALL, store_bytes_max=3 * FILE, clean_resource_interval=0.05)
     broker.consumer("slow", "t").close()
     fill(broker, "t", 80)
@@ -247,7 +251,7 @@ def test_too_much_goes_read_or_not(open_store: Any) -> None:
     assert log_bytes() > FILE
 
 
-def test_a_scan_of_the_log_begins_where_the_log_begins(broker: txstore.EmbeddedBroker) -> None:
+def test_scan_of_the_log_begins_at_the_first_kept_file(broker: txstore.EmbeddedBroker) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     fill(broker, "t", 40)
     before = pyarrow.table(txstore.scan(broker.path))
@@ -260,7 +264,7 @@ def test_a_scan_of_the_log_begins_where_the_log_begins(broker: txstore.EmbeddedB
     assert caught.value.minimum == begins
 
 
-def test_a_reader_in_another_handle_follows(broker: txstore.EmbeddedBroker) -> None:
+def test_reader_in_another_handle_follows(broker: txstore.EmbeddedBroker) -> None:
     fill(broker, "t", 40)
     with txstore.open(broker.path, read_only=True) as reader:
         assert len(reader.read("t", 0, 0, 100)[0]) == 40
@@ -282,7 +286,9 @@ def test_a_reader_in_another_handle_follows(broker: txstore.EmbeddedBroker) -> N
         ({"store_bytes_max": 2 * FILE - 1}, "less than two commit log files of 65536 bytes"),
     ],
 )
-def test_P3_a_wrong_setting_says_what_is_right(open_store: Any, options: dict[str, Any], match: str) -> None:
+def test_P3_error_for_a_wrong_setting_says_what_is_accepted(
+    open_store: Any, options: dict[str, Any], match: str
+) -> None:
     with pytest.raises(InvalidOptionError, match=match):
         open_store(**SMALL, **options)
     open_store(**SMALL)

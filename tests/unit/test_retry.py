@@ -1,4 +1,4 @@
-"""The story: a message that could not be dealt with comes again, later each time, and is parked, never dropped."""
+"""Guards retries: a message that failed is delivered again, later each time, and ends as a dead letter."""
 
 import itertools
 import time
@@ -38,7 +38,7 @@ def send(broker: Any, *bodies: str, topic: str = "t", **options: Any) -> None:
         producer.send(Message(topic, body.encode(), **options), queue_id=0)
 
 
-def test_a_retried_message_comes_again_as_it_was(any_broker: Any) -> None:
+def test_retried_message_is_delivered_again_unchanged(any_broker: Any) -> None:
     send(any_broker, "bad", "good", tags="x", keys=["k"])
     with any_broker.consumer("c", "t", tags="x || y") as consumer:
         first, second = consumer.poll(9)
@@ -58,18 +58,18 @@ def test_a_retried_message_comes_again_as_it_was(any_broker: Any) -> None:
     assert any_broker.consumer_offset(RETRY_TOPIC, "c", 0) == 2
 
 
-def test_nothing_is_sent_back_before_it_is_acknowledged(any_broker: Any) -> None:
+def test_message_is_sent_back_only_when_acknowledged(any_broker: Any) -> None:
     send(any_broker, "x")
     with any_broker.consumer("c", "t") as consumer:
         for message in consumer:
             message.retry(1)
             break
         (message,) = consumer.poll()
-        assert message.reconsume_times == 0, "the loop was left: it comes again at once, and nothing else"
+        assert message.reconsume_times == 0, "the loop was left: it is delivered again at once, and nothing else"
     assert any_broker.read_queues(RETRY_TOPIC) in ((), range(0))
 
 
-def test_an_acknowledged_message_cannot_be_retried(any_broker: Any) -> None:
+def test_acknowledged_message_cannot_be_retried(any_broker: Any) -> None:
     send(any_broker, "x", "y")
     with any_broker.consumer("c", "t") as consumer:
         (message,) = consumer.poll(1)
@@ -86,7 +86,7 @@ def test_an_acknowledged_message_cannot_be_retried(any_broker: Any) -> None:
                 message.retry(level)
 
 
-def test_after_sixteen_times_it_is_a_dead_letter() -> None:
+def test_message_is_a_dead_letter_after_sixteen_retries() -> None:
     broker = FakeBroker()
     send(broker, "never")
     came: list[int] = []
@@ -130,7 +130,7 @@ def test_dead_letters_are_listed_and_sent_again(any_broker: Any) -> None:
         any_broker.resend(lost)
 
 
-def test_as_often_as_asked_for(any_broker: Any) -> None:
+def test_retries_max_is_respected(any_broker: Any) -> None:
     send(any_broker, "x")
     with any_broker.consumer("c", "t", max_reconsume_times=1) as consumer:
         for _ in range(2):
@@ -155,7 +155,7 @@ def test_topics_of_one_group_keep_their_retries_apart(any_broker: Any) -> None:
         assert order.topic == "orders"
     with any_broker.consumer("c", "orders") as orders:
         assert orders.poll(9) == []
-        assert any_broker.consumer_offset(RETRY_TOPIC, "c", 0) == 0, "a broker would give both again, and lose none"
+        assert any_broker.consumer_offset(RETRY_TOPIC, "c", 0) == 0, "a broker would deliver both again, and lose none"
     with any_broker.consumer("c", "payments") as payments:
         (payment,) = payments.poll(9, SOON)
         assert payment.topic == "payments"
@@ -163,7 +163,9 @@ def test_topics_of_one_group_keep_their_retries_apart(any_broker: Any) -> None:
         assert payments.poll(9, 0.01) == []
 
 
-def test_what_cannot_be_sent_back_is_not_acknowledged(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_that_cannot_be_sent_back_is_not_acknowledged(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     send(broker, "x", "y")
     whole, full = broker.send_back, [True, True]
 
@@ -186,7 +188,7 @@ def test_what_cannot_be_sent_back_is_not_acknowledged(broker: EmbeddedBroker, mo
         assert [message.body for message in consumer.poll(1, SOON)] == [b"x"]
 
 
-def test_a_retry_of_a_committed_message_is_no_transactions_record(broker: EmbeddedBroker, scripted: Any) -> None:
+def test_retry_of_a_committed_message_is_not_a_transaction_record(broker: EmbeddedBroker, scripted: Any) -> None:
     producer = broker.transaction_producer("p", scripted())
     with producer.transaction(Message("t", b"x")) as tx:
         pass
@@ -200,7 +202,7 @@ def test_a_retry_of_a_committed_message_is_no_transactions_record(broker: Embedd
     assert broker.transaction(tx.transaction_id).state.value == "committed"
 
 
-def test_retries_outlive_the_process(open_store: Any) -> None:
+def test_retries_survive_a_restart(open_store: Any) -> None:
     broker = open_store()
     send(broker, "x")
     with broker.consumer("c", "t") as consumer:
@@ -218,7 +220,7 @@ def test_retries_outlive_the_process(open_store: Any) -> None:
         assert message.reconsume_times == 2
 
 
-def test_a_handler_that_fails_gets_its_message_again(any_broker: Any) -> None:
+def test_handler_that_fails_gets_its_message_again(any_broker: Any) -> None:
     send(any_broker, "raises", "later", "odd", "fine")
     seen: list[tuple[bytes, int]] = []
 

@@ -1,6 +1,6 @@
-"""The story: clients together hold no more memory than the server allows, and none stays in the middle of something.
+"""Guards the server's memory: clients together stay within its limit, and none keeps a frame or response unfinished.
 
-Frames that never get whole, answers that nobody reads, requests that wait, by hand, against a small budget.
+Frames that are never complete, responses that nobody reads, requests that wait, by hand, against a small budget.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def held(server: Server) -> int:
     return server.native.counters()["memory_held"]
 
 
-def test_frames_that_never_get_whole_do_not_fill_the_memory(server: Server) -> None:
+def test_incomplete_frames_do_not_fill_the_memory(server: Server) -> None:
     with contextlib.ExitStack() as stack, connect(server) as bystander:
         assert bystander.call(SEND_V2, sending(), b"x").code == 0
         for _ in range(40):
@@ -56,7 +56,7 @@ def test_frames_that_never_get_whole_do_not_fill_the_memory(server: Server) -> N
     eventually(lambda: held(server) == 0)
 
 
-def test_answers_that_nobody_reads_do_not_fill_the_memory(server: Server, broker: EmbeddedBroker) -> None:
+def test_unread_responses_do_not_fill_the_memory(server: Server, broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 1)
     for _ in range(20):
         broker.append(Message("orders", b"x" * 60_000), 0)
@@ -72,8 +72,8 @@ def test_answers_that_nobody_reads_do_not_fill_the_memory(server: Server, broker
     eventually(lambda: held(server) == 0)
 
 
-def test_requests_that_wait_are_counted(server: Server, broker: EmbeddedBroker) -> None:
-    """Held pulls, and what waits for Python."""
+def test_waiting_requests_are_counted(server: Server, broker: EmbeddedBroker) -> None:
+    """Held pulls, and requests that wait for Python."""
     broker.create_topic("orders", 1)
     with connect(server) as wire:
         for _ in range(100):
@@ -85,7 +85,7 @@ def test_requests_that_wait_are_counted(server: Server, broker: EmbeddedBroker) 
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
-def test_a_frame_is_whole_in_time(broker: EmbeddedBroker, first: bool) -> None:
+def test_frame_must_be_complete_in_time(broker: EmbeddedBroker, first: bool) -> None:
     config = replace(SMALL, first_frame_timeout=0.3) if first else replace(SMALL, frame_timeout=0.3)
     with Server(broker, config) as server, connect(server, timeout=20) as wire:
         if not first:
@@ -95,8 +95,8 @@ def test_a_frame_is_whole_in_time(broker: EmbeddedBroker, first: bool) -> None:
         eventually(lambda: server.native.counters()["connections_dropped"] == 1)
 
 
-def test_a_connection_without_a_frame_may_be_idle(broker: EmbeddedBroker) -> None:
-    """The time of a frame begins with its first byte."""
+def test_connection_without_a_frame_may_be_idle(broker: EmbeddedBroker) -> None:
+    """The time limit of a frame begins with its first byte."""
     config = ServerConfig("127.0.0.1:0", name_server=None, first_frame_timeout=0.05, frame_timeout=0.05)
     with Server(broker, config) as server, connect(server) as idle, connect(server) as other:
         for _ in range(50):
@@ -106,7 +106,7 @@ def test_a_connection_without_a_frame_may_be_idle(broker: EmbeddedBroker) -> Non
         assert idle.call(ROUTE, {"topic": "TBW102"}).code == 0
 
 
-def test_who_reads_nothing_in_time_is_closed(broker: EmbeddedBroker) -> None:
+def test_client_that_does_not_read_in_time_is_closed(broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 1)
     for _ in range(20):
         broker.append(Message("orders", b"x" * 60_000), 0)
@@ -116,7 +116,7 @@ def test_who_reads_nothing_in_time_is_closed(broker: EmbeddedBroker) -> None:
         eventually(lambda: server.native.counters()["connections_dropped"] == 1)
 
 
-def test_a_request_that_is_no_message_is_short(server: Server) -> None:
+def test_request_without_a_message_has_a_small_limit(server: Server) -> None:
     said = json.loads(heartbeat("c1", "c")) | {"more": "x" * MIB}
     with connect(server) as wire:
         refused = wire.call(HEARTBEAT, {}, json.dumps(said).encode())

@@ -1,4 +1,5 @@
-"""The story: only an account that may publish to a topic sees its half messages; no silent producer takes all checks.
+"""Guards checks through a server: only accounts that may publish see half messages; silent producers do not block
+checks.
 
 Producers of one group on several connections, by hand: with accounts, silent, gone, and one after another.
 """
@@ -32,7 +33,7 @@ STRANGER = ("stranger-app", "secret-of-stranger")
 
 @pytest.fixture
 def broker(open_store: OpenStore) -> EmbeddedBroker:
-    """A store whose transactions are checked soon and often, and not given up before a test is over."""
+    """A store whose transactions are checked soon and often, and not discarded before a test ends."""
     return open_store(transaction_timeout=0.05, transaction_check_interval=0.1, transaction_check_max=10_000)
 
 
@@ -58,14 +59,14 @@ def connect(server: Server, account: tuple[str, str] | None = None) -> Wire:
 
 
 def asked_or_waiting(broker: EmbeddedBroker) -> bool:
-    """Whether the pending transaction was asked about, or its next check waits for a producer."""
+    """Whether the pending transaction was checked, or its next check waits for a producer."""
     (pending,) = broker.transactions()
     return pending.checks > 0 or "no live producer" in pending.why
 
 
 @pytest.mark.parametrize("way", ["heartbeat", "half of its own"])
-def test_who_may_not_publish_is_not_asked(guarded: Server, broker: EmbeddedBroker, way: str) -> None:
-    """An account without rights on a topic says that it belongs to the group that sends there."""
+def test_account_that_may_not_publish_is_not_asked(guarded: Server, broker: EmbeddedBroker, way: str) -> None:
+    """An account without rights on a topic claims to belong to the group that sends there."""
     with connect(guarded, STRANGER) as stranger:
         if way == "heartbeat":
             assert stranger.call(HEARTBEAT, {}, heartbeat("s", producers=("payroll",))).code == 0
@@ -90,7 +91,7 @@ def test_who_may_not_publish_is_not_asked(guarded: Server, broker: EmbeddedBroke
         assert checks <= 1, "a check that was under way while the owner's connection ended"
 
 
-def test_an_account_that_lost_its_right_is_not_asked(guarded: Server, broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_account_that_lost_its_permission_is_not_asked(guarded: Server, broker: EmbeddedBroker, tmp_path: Path) -> None:
     with connect(guarded, PAYROLL) as owner:
         owner.call(SEND_V2, half("salaries", group="payroll"), b"SECRET")
         owner.pushed(CHECK)
@@ -99,8 +100,8 @@ def test_an_account_that_lost_its_right_is_not_asked(guarded: Server, broker: Em
         eventually(lambda: "no live producer" in broker.transactions()[0].why)
 
 
-def test_a_silent_producer_does_not_take_all_checks(server: Server, broker: EmbeddedBroker) -> None:
-    """The connection that sent the half answers nothing: the next of its group is asked."""
+def test_silent_producer_does_not_take_all_checks(server: Server, broker: EmbeddedBroker) -> None:
+    """The connection that sent the half message does not answer: the next of its group is asked."""
     with connect(server) as silent, connect(server) as living:
         sent = silent.call(SEND_V2, half(), b"tx")
         living.call(HEARTBEAT, {}, heartbeat("living", producers=("g",)))
@@ -120,17 +121,17 @@ def test_all_of_a_group_are_asked_in_turn(server: Server) -> None:
 
 
 def test_checks_keep_no_silent_connection_open(broker: EmbeddedBroker) -> None:
-    """What the server sends is no sign of life of its client."""
+    """Only what a client sends shows that it is alive, not what the server sends to it."""
     config = ServerConfig("127.0.0.1:0", name_server=None, idle_timeout=0.5)
     with Server(broker, config) as server, connect(server) as silent:
         silent.call(SEND_V2, half(), b"tx")
         silent.pushed(CHECK)
         eventually(lambda: server.counters()["producers"] == 0)
-        assert broker.transactions()[0].checks > 1, "the server has sent something all the time"
+        assert broker.transactions()[0].checks > 1, "the server kept sending"
 
 
-def test_a_producer_without_heartbeats_is_not_alive(broker: EmbeddedBroker) -> None:
-    """Its connection lives on for something else: RocketMQ's brokers forget it after two minutes, too."""
+def test_producer_without_heartbeats_is_not_alive(broker: EmbeddedBroker) -> None:
+    """Its connection lives on for other requests: RocketMQ's brokers forget such a producer after two minutes, too."""
     now = [0.0]
     with Server(broker, ANY, monotonic=lambda: now[0]) as server, connect(server) as wire:
         wire.call(HEARTBEAT, {}, heartbeat("c", producers=("g",)))
@@ -143,7 +144,7 @@ def test_a_producer_without_heartbeats_is_not_alive(broker: EmbeddedBroker) -> N
 
 
 @pytest.mark.parametrize("way", ["expired", "unregistered"])
-def test_a_producer_that_was_forgotten_comes_back_with_its_next_half(broker: EmbeddedBroker, way: str) -> None:
+def test_forgotten_producer_returns_with_its_next_half_message(broker: EmbeddedBroker, way: str) -> None:
     now = [0.0]
     with Server(broker, ANY, monotonic=lambda: now[0]) as server, connect(server) as wire:
         assert wire.call(SEND_V2, half(unique_id="ID1"), b"tx").code == 0

@@ -1,4 +1,5 @@
-"""The story: one table says of every request of RocketMQ 5.4 who answers it, and all parts of the server keep to it.
+"""Guards the table of request codes of RocketMQ 5.4: one table says who answers each, and all parts of the server use
+it.
 
 The router, a live server that is sent each code once, and the errors that clients show.
 """
@@ -19,12 +20,12 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/serve.md"
 REFUSED_BY_PYTHON = {RequestCode.UPDATE_BROKER_CONFIG}
 
 
-def test_the_enum_is_the_table() -> None:
+def test_enum_equals_the_table() -> None:
     assert {code.value: code.name for code in RequestCode} == {rule.code: rule.name for rule in request_rules()}
     assert len(RULES) == 159
 
 
-def test_python_has_a_handler_for_exactly_what_it_answers(broker: EmbeddedBroker) -> None:
+def test_python_handles_exactly_the_requests_it_answers(broker: EmbeddedBroker) -> None:
     with Server(broker, ANY) as server:
         handlers = [*server._handlers, *server._slow_handlers]
     assert sorted(code for code in handlers if code > 0) == [
@@ -33,7 +34,7 @@ def test_python_has_a_handler_for_exactly_what_it_answers(broker: EmbeddedBroker
     assert all(isinstance(code, RequestCode) for code in handlers if code > 0)
 
 
-def test_a_server_refuses_exactly_what_the_table_says(broker: EmbeddedBroker) -> None:
+def test_server_refuses_exactly_the_requests_of_the_table(broker: EmbeddedBroker) -> None:
     unknown = [-6, -1, 0, 16, 999, 200_057]
     with Server(broker, ANY) as server, Wire(str(server.address)) as client:
         answers = {code: client.call(code, {"topic": "t", "group": "g", "b": "t"}) for code in [*unknown, *RULES]}
@@ -42,7 +43,7 @@ def test_a_server_refuses_exactly_what_the_table_says(broker: EmbeddedBroker) ->
     assert refused == {*unknown, *not_served, *REFUSED_BY_PYTHON}
 
 
-def test_a_refusal_names_the_request(broker: EmbeddedBroker) -> None:
+def test_refusal_names_the_request(broker: EmbeddedBroker) -> None:
     with Server(broker, ANY) as server, Wire(str(server.address)) as client:
         named, unknown = client.call(RequestCode.POP_MESSAGE, {}), client.call(999, {})
     assert named.remark == "request code 200050 (POP_MESSAGE) is not served"
@@ -62,5 +63,5 @@ def manual() -> str:
     return "\n".join(lines)
 
 
-def test_the_manual_has_the_table() -> None:
+def test_manual_has_the_table() -> None:
     assert manual() in PAGE.read_text(), f"docs/serve.md lacks this text:\n{manual()}"

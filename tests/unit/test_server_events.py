@@ -1,6 +1,6 @@
-"""The story: what the engine asks of Python and tells it are values with fields, one class for each.
+"""Guards the events between the engine's server and Python: each is a value with fields, one class for each kind.
 
-A server of the engine alone; the test takes Python's part.
+The server is the engine's alone; the test answers in Python's stead.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def next_event(server: RemotingServer, kind: type[Event]) -> Event:
     return event
 
 
-def test_a_topic_that_the_engine_does_not_know(server: RemotingServer, client: Wire) -> None:
+def test_unknown_topic_is_requested_from_python(server: RemotingServer, client: Wire) -> None:
     client.write(SEND_V2, sending("orders"), b"x")
     asked = next_event(server, UnknownTopic)
     assert (asked.name, asked.create) == ("orders", True)
@@ -59,25 +59,25 @@ def test_a_topic_that_the_engine_does_not_know(server: RemotingServer, client: W
     assert not server.answer(asked, ResponseCode.SUCCESS), "it is answered once"
 
 
-def test_a_topic_that_python_refuses(server: RemotingServer, client: Wire) -> None:
+def test_topic_that_python_refuses(server: RemotingServer, client: Wire) -> None:
     client.write(SEND_V2, sending("orders"), b"x")
     server.answer(next_event(server, UnknownTopic), ResponseCode.TOPIC_NOT_EXIST, "no topic orders")
     refused = client.read()
     assert (refused.code, refused.remark) == (ResponseCode.TOPIC_NOT_EXIST, "no topic orders")
 
 
-def test_a_producer_group_that_is_new_on_its_connection(server: RemotingServer, client: Wire) -> None:
+def test_new_producer_group_of_a_connection_is_reported(server: RemotingServer, client: Wire) -> None:
     server.set_topic("orders", 4, 4)
     client.write(SEND_V2, half("orders", group="shop"), b"x")
     asked = next_event(server, NewProducer)
     assert (asked.group, asked.account) == ("shop", None)
     assert server.answer_producer(asked, 1)
     assert client.read().code == ResponseCode.SUCCESS
-    # The number is known from now on.
+    # The group's number is known from here on.
     assert client.call(SEND_V2, half("orders", group="shop", unique_id="ID2"), b"x").code == ResponseCode.SUCCESS
 
 
-def test_a_connection_that_python_knows_and_that_ends(server: RemotingServer) -> None:
+def test_known_connection_that_ends_is_reported(server: RemotingServer) -> None:
     with Wire(server.addresses[0]) as client:
         client.write(RequestCode.HEART_BEAT, {}, heartbeat("c1"))
         request = next_event(server, RemotingRequest)
@@ -86,14 +86,14 @@ def test_a_connection_that_python_knows_and_that_ends(server: RemotingServer) ->
     assert (closed.connection, closed.address) == (request.connection, request.address)
 
 
-def test_a_connection_that_sends_no_frame(server: RemotingServer, client: Wire) -> None:
+def test_connection_without_a_frame_is_not_reported(server: RemotingServer, client: Wire) -> None:
     client.socket.sendall(b"\xff" * 8)
     assert client.closed()
     refused = next_event(server, ConnectionRefused)
     assert "16777216" in refused.reason.replace(",", "")
 
 
-def test_a_request_that_no_account_has_signed(server: RemotingServer, client: Wire) -> None:
+def test_unsigned_request_is_refused(server: RemotingServer, client: Wire) -> None:
     server.set_secrets(Secrets(None, [], None))
     assert client.call(SEND_V2, sending("orders"), b"x").code == ResponseCode.NO_PERMISSION
     denied = next_event(server, RequestDenied)
@@ -101,7 +101,7 @@ def test_a_request_that_no_account_has_signed(server: RemotingServer, client: Wi
     assert "not signed" in denied.reason
 
 
-def test_what_a_client_answers(server: RemotingServer, client: Wire) -> None:
+def test_response_of_a_client_is_passed_on(server: RemotingServer, client: Wire) -> None:
     client.write(RequestCode.HEART_BEAT, {}, heartbeat("c1"))
     request = next_event(server, RemotingRequest)
     opaque = server.ask(request.connection, RequestCode.GET_CONSUMER_RUNNING_INFO, {"clientId": "c1"})

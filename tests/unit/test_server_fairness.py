@@ -1,6 +1,7 @@
-"""The story: one client that sends as much as it can, or names as much as it can, does not stop the others.
+"""Guards fairness of the server: one client that sends or names as much as it can does not stop the others.
 
-Every flood goes on until its bystander has been answered: where it stops the others, the bystander runs into its limit.
+Every flood continues until another client has been answered: if it stops the others, that client runs into its time
+limit.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def connect(server: Server, **options: Any) -> Wire:
 
 @contextlib.contextmanager
 def flooding(server: Server, request: bytes) -> Iterator[None]:
-    """A connection that sends the same frame as fast as it can, and reads whatever it is answered."""
+    """A connection that sends the same frame as fast as it can, and reads all responses."""
     stop = threading.Event()
     wire = connect(server)
     wire.socket.settimeout(None)
@@ -72,16 +73,16 @@ def flooding(server: Server, request: bytes) -> Iterator[None]:
 
 
 FLOODS = {
-    "pulls that nobody waits for": frame(json_header(PULL, pulling(queue_offset=1), 1, ONE_WAY)),
-    "answers to nothing": frame(json_header(0, {}, 1, RESPONSE)),
+    "pulls without a waiting client": frame(json_header(PULL, pulling(queue_offset=1), 1, ONE_WAY)),
+    "unsolicited responses": frame(json_header(0, {}, 1, RESPONSE)),
     "ordinary sends": frame(json_header(SEND_V2, sending("flood"), 1), b"x" * 100),
     "codes of the server's own": frame(json_header(-7, {}, 1, ONE_WAY)),
-    "ends of nothing": frame(json_header(END, {"producerGroup": "g"}, 1, ONE_WAY)),
+    "ends of no transaction": frame(json_header(END, {"producerGroup": "g"}, 1, ONE_WAY)),
 }
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_a_busy_connection_does_not_stop_the_others(server: Server, broker: EmbeddedBroker, name: str) -> None:
+def test_busy_connection_does_not_stop_the_others(server: Server, broker: EmbeddedBroker, name: str) -> None:
     broker.create_topic("flood", 1)
     with connect(server, timeout=20) as bystander:
         assert bystander.call(SEND_V2, sending(), b"x").code == 0
@@ -107,7 +108,7 @@ def test_unsigned_requests_do_not_stop_the_others(broker: EmbeddedBroker, tmp_pa
                 assert bystander.call(PULL, pulling()).code == 0
 
 
-# What Python decides --------------------------------------------------------------------------------------------------
+# Requests that Python decides -----------------------------------------------------------------------------------------
 
 
 class Held:
@@ -134,8 +135,8 @@ def held(server: Server) -> Iterator[Held]:
     held.release.set()
 
 
-def test_a_flood_of_one_connection_leaves_room_for_the_requests_of_others(server: Server, held: Held) -> None:
-    """What waits for Python has a share for each connection, and each connection has its turn."""
+def test_flood_of_one_connection_leaves_room_for_the_requests_of_others(server: Server, held: Held) -> None:
+    """Requests that wait for Python have a share for each connection, and the connections take turns."""
     update = {"consumerGroup": "c", "topic": "orders", "queueId": 0, "commitOffset": 0}
     one = frame(json_header(UPDATE_OFFSET, update, 1, ONE_WAY))
     with connect(server) as flood, connect(server, timeout=30) as bystander:
@@ -147,10 +148,10 @@ def test_a_flood_of_one_connection_leaves_room_for_the_requests_of_others(server
         held.release.set()
         answer = bystander.read()
         assert (answer.opaque, answer.code) == (opaque, 0)
-        assert held.order.index(ROUTE) < 5, "it waited for its turn, not for the flood"
+        assert held.order.index(ROUTE) < 5, "it waited for its turn, not for the end of the flood"
 
 
-def test_connections_that_said_nothing_do_not_fill_the_line(server: Server, held: Held) -> None:
+def test_connections_without_a_frame_do_not_fill_the_queue(server: Server, held: Held) -> None:
     with connect(server) as wire:
         wire.write(ROUTE, {"topic": "TBW102"})
         for _ in range(300):
@@ -161,8 +162,8 @@ def test_connections_that_said_nothing_do_not_fill_the_line(server: Server, held
         assert wire.read().code == 0
 
 
-def test_what_is_only_logged_is_bounded(server: Server, held: Held) -> None:
-    """A warning about each malformed connection would fill the line, and the disk with logs."""
+def test_events_that_are_only_logged_are_bounded(server: Server, held: Held) -> None:
+    """A warning about each malformed connection would fill the queue, and the disk with logs."""
     for _ in range(1_000):
         with connect(server) as wire:
             wire.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -172,10 +173,10 @@ def test_what_is_only_logged_is_bounded(server: Server, held: Held) -> None:
     held.release.set()
 
 
-def test_a_heartbeat_with_many_groups_is_one_change(
+def test_heartbeat_with_many_groups_is_one_change(
     server: Server, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thousand groups, each with the topic of its retries: each table is written once."""
+    """A thousand groups, each with its retry topic: each table is written once."""
     written: list[str] = []
     for table in (broker._topics, broker._groups):
         files = table._files
@@ -201,8 +202,8 @@ def test_a_heartbeat_with_many_groups_is_one_change(
         assert len(written) == 2
 
 
-def test_a_new_group_has_no_known_topic_asked_for_again(server: Server, held: Held) -> None:
-    """Python is not needed to send to a topic that is known, whatever else it does."""
+def test_new_group_requests_no_known_topic_again(server: Server, held: Held) -> None:
+    """Sending to a known topic does not need Python, whatever else Python does."""
     with connect(server, timeout=30) as wire:
         opaque = wire.write(SEND_V2, sending(), b"x")
         held.release.set()
@@ -218,7 +219,7 @@ def test_a_new_group_has_no_known_topic_asked_for_again(server: Server, held: He
 # Long queues ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_pull_by_a_rare_tag_stops_after_a_bound(open_store: OpenStore) -> None:
+def test_pull_by_a_rare_tag_stops_after_a_bound(open_store: OpenStore) -> None:
     broker = open_store(transaction_check_interval=3600)
     broker.create_topic("orders", 1)
     many = [Message("orders", b"x", tags="common")] * 1_000

@@ -1,6 +1,6 @@
-"""The story: whoever watches a server by Prometheus sees what happened, under RocketMQ's names, and nothing else.
+"""Guards the server's metrics: Prometheus sees what happened, under RocketMQ's names, and nothing else.
 
-The text is read by Prometheus's own parser, after messages and transactions over real connections.
+Prometheus's own parser reads the text, after messages and transactions over real connections.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Labels = frozenset[tuple[str, str]]
 
 
 class Inside(TransactionListener):
-    """Says what it is told to, one after the other."""
+    """A listener that returns the given answers one after another."""
 
     def __init__(self, plan: list[LocalTransactionState | Exception]) -> None:
         self._plan = plan
@@ -65,7 +65,7 @@ def labels(**given: str) -> Labels:
 
 
 class Seen:
-    """What /metrics said at one time."""
+    """The samples of /metrics at one time."""
 
     def __init__(self, server: Server) -> None:
         line = http.client.HTTPConnection(str(server.metrics), timeout=20)
@@ -86,11 +86,11 @@ class Seen:
                 of_name[own] = sample.value
 
     def all(self, name: str) -> dict[Labels, float]:
-        """Every sample of a name; what is 0 is as if it were not there."""
+        """Every sample of a name; samples with value 0 are left out."""
         return {own: value for own, value in self._values.get(name, {}).items() if value}
 
     def labels_of(self, name: str) -> set[str]:
-        """Names of the labels that a metric has; none: it is not told."""
+        """Names of the labels that a metric has; empty if the metric is absent."""
         return {label for own in self._values.get(name, {}) for label, _ in own} | (
             set(COMMON) if name in self._values else set()
         )
@@ -110,7 +110,7 @@ def test_messages_are_counted_by_topic_and_kind(server: Server, wire: Wire, brok
     for _, text in plans:
         assert wire.call(SEND_V2, sending(text=text), b"x").code == 0
     assert wire.call(SEND_V2, half(), b"tx").code == 0
-    assert wire.call(SEND_V2, half(), b"tx").code == 0, "a resend of the same, which is stored once"
+    assert wire.call(SEND_V2, half(), b"tx").code == 0, "a resend of the same message, which is stored once"
     assert wire.call(SEND_V2, sending("large"), b"x" * 5_000).code == 0
     assert wire.call(SEND_V2, sending("refused", queue_id=99), b"x").code != 0
     seen = Seen(server)
@@ -125,7 +125,7 @@ def test_messages_are_counted_by_topic_and_kind(server: Server, wire: Wire, brok
     }
     bytes_in = seen.all("rocketmq_throughput_in_total")
     stat = broker.stat()
-    assert sum(bytes_in.values()) == stat.max_physical_offset - stat.min_physical_offset, "the records, as they stand"
+    assert sum(bytes_in.values()) == stat.max_physical_offset - stat.min_physical_offset, "the records, as stored"
     sizes = {le: seen.one("rocketmq_message_size_bucket", **large, le=le) for le in ("1024.0", "4096.0", "524288.0")}
     assert sizes == {"1024.0": 0, "4096.0": 0, "524288.0": 1}
     assert seen.one("rocketmq_message_size_sum", **large) == bytes_in[labels(**large)]
@@ -133,7 +133,7 @@ def test_messages_are_counted_by_topic_and_kind(server: Server, wire: Wire, brok
     assert server.counters()["halves_in"] == 1
 
 
-def test_what_is_handed_out_is_counted_by_group(server: Server, wire: Wire) -> None:
+def test_delivered_messages_are_counted_by_group(server: Server, wire: Wire) -> None:
     wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
     for number in range(3):
         wire.call(SEND_V2, sending(), b"%d" % number)
@@ -156,18 +156,18 @@ def test_what_is_handed_out_is_counted_by_group(server: Server, wire: Wire) -> N
     }
 
 
-def test_transactions_are_counted_by_how_they_end(server: Server, wire: Wire, broker: EmbeddedBroker) -> None:
+def test_transactions_are_counted_by_outcome(server: Server, wire: Wire, broker: EmbeddedBroker) -> None:
     sent = [wire.call(SEND_V2, half(unique_id=f"ID{number}"), b"tx") for number in range(4)]
     other = wire.call(SEND_V2, half("payments", group="h", unique_id="ID9"), b"tx")
     assert wire.call(END, ending(sent[0], COMMIT)).code == 0
-    assert wire.call(END, ending(sent[0], COMMIT)).code == 0  # Again.
-    assert wire.call(END, ending(sent[0], ROLLBACK)).code != 0  # The contrary.
+    assert wire.call(END, ending(sent[0], COMMIT)).code == 0  # The same end again.
+    assert wire.call(END, ending(sent[0], ROLLBACK)).code != 0  # The opposite end.
     assert wire.call(END, ending(sent[1], ROLLBACK)).code == 0
     assert wire.call(END, ending(sent[2], UNKNOWN)).code == 0
     assert wire.call(END, ending(sent[2], COMMIT, group="stranger")).code != 0
-    assert wire.call(END, ending(sent[2], COMMIT, transactionId="none of this")).code != 0
+    assert wire.call(END, ending(sent[2], COMMIT, transactionId="no transaction is counted yet")).code != 0
     assert wire.call(END, ending(other, COMMIT, group="h")).code == 0
-    # The broker's own producers are of the same store: one place counts for both.
+    # The broker's own producers use the same store: one count includes both.
     with broker.transaction_producer("inside", Inside([LocalTransactionState.COMMIT])) as inside:
         inside.send_in_transaction(Message("orders", b"inside"))
     seen = Seen(server)
@@ -191,8 +191,8 @@ def test_transactions_are_counted_by_how_they_end(server: Server, wire: Wire, br
     assert 0 <= seen.one(f"{latency}_sum", topic="orders") < 60
 
 
-def test_checks_are_counted_by_what_they_bring(open_store: OpenStore) -> None:
-    """Of one transaction, by a client: not known, no answer, commit; of another: given up without any answer."""
+def test_checks_are_counted_by_result(open_store: OpenStore) -> None:
+    """One transaction, by a client: unknown, no answer, commit; another: discarded without any answer."""
     broker = open_store(transaction_timeout=0.05, transaction_check_interval=0.05, transaction_check_max=3)
     with Server(broker, WITH_FIGURES) as server:
         assert server.address is not None
@@ -234,8 +234,8 @@ def test_checks_of_the_broker_s_own_producers_are_counted_too(open_store: OpenSt
     }  # fmt: skip
 
 
-def test_what_pends_is_told_behind_a_restart(open_store: OpenStore, tmp_path: Path) -> None:
-    """Its topics are read from the log then."""
+def test_pending_transactions_are_counted_after_a_restart(open_store: OpenStore, tmp_path: Path) -> None:
+    """Their topics are then read from the log."""
     broker = open_store()
     with Server(broker, WITH_FIGURES) as server, Wire(str(server.address)) as wire:
         for number, topic in enumerate(["orders", "orders", "payments"]):
@@ -259,7 +259,7 @@ def test_names_that_clients_invent_are_bounded(server: Server, wire: Wire, monke
     assert sum(pending.values()) == 6
 
 
-def test_memory_of_clients_is_told(server: Server, wire: Wire, broker: EmbeddedBroker) -> None:
+def test_memory_of_clients_is_reported(server: Server, wire: Wire, broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 1)
     wire.write(PULL, pulling(sysFlag=6, suspendTimeoutMillis=30_000))
     eventually(lambda: server.native.counters()["pulls_held"] == 1)
@@ -269,7 +269,7 @@ def test_memory_of_clients_is_told(server: Server, wire: Wire, broker: EmbeddedB
 
 
 def test_slow_requests_for_metrics_take_no_more_threads(server: Server) -> None:
-    """Who asks for metrics and says nothing more is hung up on when many do; a request that is whole is answered."""
+    """Clients that connect and send no request are closed when there are many; a complete request is answered."""
     assert server.metrics is not None
     host, _, port = server.metrics.rpartition(":")
     with contextlib.ExitStack() as stack:
@@ -279,7 +279,7 @@ def test_slow_requests_for_metrics_take_no_more_threads(server: Server) -> None:
         assert Seen(server).one("txstore_connections") == 0
 
 
-def test_metrics_listen_by_ipv6(broker: EmbeddedBroker) -> None:
+def test_metrics_listen_on_ipv6(broker: EmbeddedBroker) -> None:
     config = ServerConfig("127.0.0.1:0", name_server=None, metrics="[::1]:0")
     with Server(broker, config) as server:
         assert server.metrics is not None

@@ -1,6 +1,6 @@
-"""The story: the names that clients may make are valid, bounded, and gone when their owner has gone.
+"""Guards names that clients choose: they are valid, bounded, and removed when their owner has gone.
 
-Offsets, locks, subscriptions, groups and topics of clients that invent them, by hand.
+Offsets, locks, subscriptions, groups and topics of clients that invent them, built by hand.
 """
 
 from __future__ import annotations
@@ -74,20 +74,20 @@ def rows(broker: EmbeddedBroker) -> set[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        pytest.param(update(topic="no/such@topic\n"), NO_TOPIC, id="a topic that cannot be"),
-        pytest.param(update(topic="nowhere"), NO_TOPIC, id="a topic that is not there"),
+        pytest.param(update(topic="no/such@topic\n"), NO_TOPIC, id="an invalid topic"),
+        pytest.param(update(topic="nowhere"), NO_TOPIC, id="a missing topic"),
         pytest.param(update(topic="x" * 100_000), NO_TOPIC, id="a long topic"),
-        pytest.param(update(queue_id=4), INVALID, id="a queue that is not there"),
-        pytest.param(update(group="../../etc"), NO_GROUP, id="a group that cannot be"),
-        pytest.param(update(group="nobody"), NO_GROUP, id="a group that nobody was a member of"),
-        pytest.param(update(group="c%" + "x" * 10_000), NO_GROUP, id="a long name of a group's progress"),
-        pytest.param(update(group="c%invented"), NO_GROUP, id="a broadcasting member that never came"),
-        pytest.param(update(group="c%\n"), NO_GROUP, id="a progress that cannot be"),
-        pytest.param(update(topic="%RETRY%c", group="c%"), INVALID, id="the base of a retry topic's progress"),
+        pytest.param(update(queue_id=4), INVALID, id="a missing queue"),
+        pytest.param(update(group="../../etc"), NO_GROUP, id="an invalid group"),
+        pytest.param(update(group="nobody"), NO_GROUP, id="a group that never had a member"),
+        pytest.param(update(group="c%" + "x" * 10_000), NO_GROUP, id="a long name of a group's offsets"),
+        pytest.param(update(group="c%invented"), NO_GROUP, id="a broadcasting member that never joined"),
+        pytest.param(update(group="c%\n"), NO_GROUP, id="an invalid name of offsets"),
+        pytest.param(update(topic="%RETRY%c", group="c%"), INVALID, id="the base of a retry topic's offsets"),
         pytest.param(update(offset=2), INVALID, id="beyond the queue's end"),
     ],
 )
-def test_an_offset_is_of_a_queue_and_a_group_that_are_there(
+def test_offset_needs_an_existing_queue_and_group(
     wire: Wire, broker: EmbeddedBroker, fields: dict[str, Any], code: int
 ) -> None:
     assert wire.call(SEND_V2, sending(), b"x").code == 0
@@ -99,17 +99,15 @@ def test_an_offset_is_of_a_queue_and_a_group_that_are_there(
     assert broker.consumer_offset("orders", "c", 0) == 1
 
 
-def test_a_pull_keeps_no_offset_for_a_group_without_members(wire: Wire, broker: EmbeddedBroker) -> None:
+def test_pull_stores_no_offset_for_a_group_without_members(wire: Wire, broker: EmbeddedBroker) -> None:
     assert wire.call(SEND_V2, sending(), b"x").code == 0
     committing = pulling(sysFlag=7, commitOffset=0, consumerGroup="nobody")
     assert wire.call(PULL, committing).code == 0
     assert rows(broker) == set()
 
 
-def test_the_older_of_two_offsets_does_not_win_by_coming_late(
-    wire: Wire, server: Server, broker: EmbeddedBroker
-) -> None:
-    """A consumer says how far it is by requests of its own and with its pulls: what it said last counts."""
+def test_older_of_two_offsets_does_not_win_by_arriving_late(wire: Wire, server: Server, broker: EmbeddedBroker) -> None:
+    """A consumer sends its offset in requests of its own and with its pulls: the one it sent last counts."""
     for _ in range(8):
         wire.call(SEND_V2, sending(), b"x")
     assert wire.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
@@ -122,10 +120,10 @@ def test_the_older_of_two_offsets_does_not_win_by_coming_late(
     assert broker.consumer_offset("orders", "c", 0) == 7
 
 
-def test_an_offset_that_waits_does_not_go_back_behind_a_pull(
+def test_waiting_offset_does_not_overwrite_the_offset_of_a_later_pull(
     wire: Wire, server: Server, broker: EmbeddedBroker
 ) -> None:
-    """Python decides updates in retry topics. One that waits must not replace a later one of its connection."""
+    """Python decides updates in retry topics. A waiting update must not replace a later one of its connection."""
     retries = "%RETRY%c"
     assert wire.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
     for _ in range(4):
@@ -139,7 +137,7 @@ def test_an_offset_that_waits_does_not_go_back_behind_a_pull(
         with server.clients._lock:
             other.write(HEARTBEAT, {}, heartbeat("c2", "c"))
             eventually(lambda: server.native.counters()["requests_waiting"] == 0)
-            # Python's thread waits for the lock now, so this waits for Python.
+            # Python's thread waits for the lock here, so this waits for Python.
             wire.write(UPDATE_OFFSET, update(retries, offset=2), one_way=True)
             assert wire.call(PULL, committing).code == 0
             before = noted()
@@ -150,7 +148,7 @@ def test_an_offset_that_waits_does_not_go_back_behind_a_pull(
     assert noted() == 4
 
 
-def test_a_message_is_not_handed_back_to_a_group_that_is_not_there(wire: Wire, broker: EmbeddedBroker) -> None:
+def test_message_is_not_sent_back_to_a_missing_group(wire: Wire, broker: EmbeddedBroker) -> None:
     sent = wire.call(SEND_V2, sending(), b"x")
     place = int(sent.fields["msgId"][-16:], 16)
     for group, code in (("nobody", NO_GROUP), ("no/group", INVALID)):
@@ -161,7 +159,7 @@ def test_a_message_is_not_handed_back_to_a_group_that_is_not_there(wire: Wire, b
 # Groups and topics ----------------------------------------------------------------------------------------------------
 
 
-def test_clients_make_a_bounded_number_of_groups_and_topics(open_store: OpenStore) -> None:
+def test_clients_create_a_bounded_number_of_groups_and_topics(open_store: OpenStore) -> None:
     broker = open_store(transaction_check_interval=3600)
     config = ServerConfig("127.0.0.1:0", name_server=None, groups_max=2, topics_max=6)
     with Server(broker, config) as server, connect(server) as wire:
@@ -176,10 +174,10 @@ def test_clients_make_a_bounded_number_of_groups_and_topics(open_store: OpenStor
         assert (refused.code, "topics_max" in (refused.remark or "")) == (NO_PERMISSION, True)
         assert wire.call(SEND_V2, sending("t0"), b"x").code == 0
         broker.create_topic("t4", 1)
-        assert wire.call(SEND_V2, sending("t4"), b"x").code == 0, "the limit is that of clients"
+        assert wire.call(SEND_V2, sending("t4"), b"x").code == 0, "the limit applies to clients only"
 
 
-def test_an_operator_alone_may_make_groups(open_store: OpenStore) -> None:
+def test_only_an_operator_may_create_groups(open_store: OpenStore) -> None:
     broker = open_store(transaction_check_interval=3600)
     config = ServerConfig("127.0.0.1:0", name_server=None, auto_create_subscription_group=False)
     with Server(broker, config) as server, connect(server) as wire:
@@ -188,7 +186,7 @@ def test_an_operator_alone_may_make_groups(open_store: OpenStore) -> None:
         assert wire.call(HEARTBEAT, {}, heartbeat("c1", "a")).code == 0
 
 
-def test_one_connection_has_a_bounded_number_of_producer_groups(wire: Wire, server: Server) -> None:
+def test_connection_has_a_bounded_number_of_producer_groups(wire: Wire, server: Server) -> None:
     groups = tuple(f"g{number}" for number in range(1_000))
     assert wire.call(HEARTBEAT, {}, heartbeat("c1", producers=groups)).code == 0
     assert wire.call(HEARTBEAT, {}, heartbeat("c1", producers=("another",))).code == NO_PERMISSION
@@ -196,7 +194,7 @@ def test_one_connection_has_a_bounded_number_of_producer_groups(wire: Wire, serv
     assert server.counters()["producers"] == 1_000
 
 
-def test_subscriptions_go_with_their_group(wire: Wire) -> None:
+def test_subscriptions_are_removed_with_their_group(wire: Wire) -> None:
     wire.call(SEND_V2, sending(), b"x")
     wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
     assert wire.call(PULL, pulling(sysFlag=0)).code == 0
@@ -204,7 +202,7 @@ def test_subscriptions_go_with_their_group(wire: Wire) -> None:
     assert wire.call(PULL, pulling(sysFlag=0)).code == WAITS_IN_VAIN
 
 
-def test_a_heartbeat_subscribes_to_valid_topics_and_not_to_too_many(wire: Wire, server: Server) -> None:
+def test_heartbeat_subscribes_to_valid_topics_up_to_a_limit(wire: Wire, server: Server) -> None:
     assert wire.call(HEARTBEAT, {}, heartbeat("c1", "c", topic="no/topic")).code == INVALID
     said = json.loads(heartbeat("c1", "c"))
     said["consumerDataSet"][0]["subscriptionDataSet"] = [{"topic": f"t{number}"} for number in range(10_001)]
@@ -222,12 +220,12 @@ def test_another_connection_does_not_unregister_a_member(server: Server) -> None
 
 
 def test_another_client_with_the_same_id_takes_nothing_from_a_member(server: Server) -> None:
-    """Both are told of changes, and the member stays when the other one leaves."""
+    """Both are notified of changes, and the member stays when the other one leaves."""
     with connect(server) as one, connect(server) as third:
         assert one.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
         with connect(server) as two:
             assert two.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
-            assert one.pushed(MEMBERS_CHANGED).fields == {"consumerGroup": "c"}  # Its own coming.
+            assert one.pushed(MEMBERS_CHANGED).fields == {"consumerGroup": "c"}  # The notification of its own joining.
             assert one.pushed(MEMBERS_CHANGED).fields == {"consumerGroup": "c"}
             assert third.call(HEARTBEAT, {}, heartbeat("c2", "c")).code == 0
             assert one.pushed(MEMBERS_CHANGED).fields == {"consumerGroup": "c"}
@@ -236,7 +234,7 @@ def test_another_client_with_the_same_id_takes_nothing_from_a_member(server: Ser
         assert ids == {"consumerIdList": ["c1", "c2"]}
 
 
-def test_a_producer_cannot_name_the_topic_of_a_retry(wire: Wire, broker: EmbeddedBroker) -> None:
+def test_producer_cannot_set_the_topic_of_a_retry(wire: Wire, broker: EmbeddedBroker) -> None:
     """Otherwise a consumer would take the message for one of a topic that the producer may not write."""
     wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
     sent = wire.call(SEND_V2, sending(text=properties(RETRY_TOPIC="salaries")), b"x")
@@ -246,8 +244,8 @@ def test_a_producer_cannot_name_the_topic_of_a_retry(wire: Wire, broker: Embedde
 
 
 @pytest.mark.parametrize("version", [10**30, 4_000_000_000_000, "soon"])
-def test_a_version_from_the_future_binds_nobody_for_ever(server: Server, version: Any) -> None:
-    """What a member with a wrong clock wants is not what its whole group wants for ever."""
+def test_subscription_version_from_the_future_does_not_last_for_ever(server: Server, version: Any) -> None:
+    """The subscription of a member with a wrong clock does not replace its group's for ever."""
     with connect(server) as wire:
         wire.call(SEND_V2, sending(), b"x")
         said = json.loads(heartbeat("odd", "c"))
@@ -259,7 +257,7 @@ def test_a_version_from_the_future_binds_nobody_for_ever(server: Server, version
         assert wire.call(PULL, pulling(sysFlag=0, subVersion=7)).code == 0
 
 
-def test_what_a_member_wanted_goes_with_it(server: Server) -> None:
+def test_subscription_of_a_member_is_removed_with_it(server: Server) -> None:
     with connect(server) as wire:
         wire.call(SEND_V2, sending(), b"x")
         assert wire.call(HEARTBEAT, {}, heartbeat("c1", "c", version=1)).code == 0
@@ -275,7 +273,7 @@ def test_what_a_member_wanted_goes_with_it(server: Server) -> None:
 # Locks ----------------------------------------------------------------------------------------------------------------
 
 
-def test_locks_are_of_members_and_queues_that_are_there(wire: Wire, server: Server, broker: EmbeddedBroker) -> None:
+def test_locks_need_existing_members_and_queues(wire: Wire, server: Server, broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 4)
     assert wire.call(LOCK, {}, locking(group="x" * 100_000)).code == INVALID
     assert wire.call(LOCK, {}, locking(group="nobody")).code == NO_GROUP
@@ -287,8 +285,8 @@ def test_locks_are_of_members_and_queues_that_are_there(wire: Wire, server: Serv
     assert server.locks.held == 4
 
 
-def test_a_group_is_orderly_as_long_as_it_holds_a_lock(wire: Wire, broker: EmbeddedBroker) -> None:
-    """What an orderly group hands back goes to its dead letters; another's is tried again."""
+def test_group_is_orderly_while_it_holds_a_lock(wire: Wire, broker: EmbeddedBroker) -> None:
+    """Messages that an orderly group sends back become dead letters; those of other groups are retried."""
     broker.create_topic("orders", 4)
     broker.create_topic("%RETRY%c", 1)
     wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))

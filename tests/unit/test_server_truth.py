@@ -1,7 +1,6 @@
-"""The story: what a server says is so.
+"""Guards what a server reports: half messages stay invisible until committed, and refused requests get an error.
 
-Nobody sees a half message before it is committed; odd requests are understood as
-RocketMQ understands them, and a server that can take nothing more says it.
+Unusual requests are understood as RocketMQ understands them, and a server at a limit says so.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ def server(broker: EmbeddedBroker) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("level", [-1, 1])
-def test_a_half_message_cannot_be_handed_back(wire: Wire, broker: EmbeddedBroker, level: int) -> None:
-    """Handed back by its place it would be read by a group before it is committed, and even if it is rolled back."""
+def test_half_message_cannot_be_sent_back(wire: Wire, broker: EmbeddedBroker, level: int) -> None:
+    """Sent back by its offset, a group would read it before it is committed, even if it is rolled back."""
     wire.call(HEARTBEAT, {}, heartbeat("c1", "spy"))
     sent = wire.call(SEND_V2, half(), b"UNCOMMITTED")
     place = int(sent.fields["msgId"][-16:], 16)
@@ -58,22 +57,22 @@ def test_a_half_message_cannot_be_handed_back(wire: Wire, broker: EmbeddedBroker
 
 
 @pytest.mark.parametrize("said", ["true", "True", "TRUE"])
-def test_a_half_message_is_one_however_it_says_so(wire: Wire, broker: EmbeddedBroker, said: str) -> None:
+def test_half_message_is_recognized_by_flag_or_property(wire: Wire, broker: EmbeddedBroker, said: str) -> None:
     text = properties(TRAN_MSG=said, PGROUP="g", UNIQ_KEY="ID1")
     assert wire.call(SEND_V2, sending(text=text, f=4), b"tx").code == 0
     assert broker.read("orders", 0, 0)[0] == []
     assert len(broker.transactions()) == 1
 
 
-def test_a_message_that_says_two_things_is_refused(wire: Wire, broker: EmbeddedBroker) -> None:
-    """By its sysFlag it is a half message, by its properties a plain one, which would be visible at once."""
+def test_contradictory_message_is_refused(wire: Wire, broker: EmbeddedBroker) -> None:
+    """Its sysFlag says half message, its properties say plain message, which would be visible at once."""
     assert wire.call(SEND_V2, sending(f=4), b"x").code == ILLEGAL
     assert wire.call(SEND_V2, sending(f=4, text=properties(TRAN_MSG="false")), b"x").code == ILLEGAL
     assert broker.store.scan(0, 100)[0] == []
 
 
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
-def test_a_property_that_is_not_utf8_ends_no_connection(wire: Wire, broker: EmbeddedBroker, binary: bool) -> None:
+def test_property_that_is_not_utf8_keeps_the_connection(wire: Wire, broker: EmbeddedBroker, binary: bool) -> None:
     make = binary_header if binary else json_header
     header = make(SEND_V2, sending(text="mine\x01ABCD\x02"), 7).replace(b"ABCD", b"\xff\xfe\xfd\xfc")
     wire.socket.sendall(frame(header, b"x", kind=int(binary)))
@@ -84,8 +83,8 @@ def test_a_property_that_is_not_utf8_ends_no_connection(wire: Wire, broker: Embe
     assert wire.call(PULL, pulling()).code == 0
 
 
-def test_values_of_a_header_are_text_or_numbers(wire: Wire) -> None:
-    """Lists and objects would take a hundred times their bytes in memory, before a signature is looked at."""
+def test_header_values_are_text_or_numbers(wire: Wire) -> None:
+    """Lists and objects would take a hundred times their bytes in memory, before the signature is verified."""
     many = b"[" + b"[]," * 150_000 + b"[]]"
     header = b'{"code":105,"opaque":5,"flag":0,"remark":' + many + b',"extFields":{"topic":' + many + b',"n":7}}'
     wire.socket.sendall(frame(header))
@@ -94,10 +93,10 @@ def test_values_of_a_header_are_text_or_numbers(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("place", ["clientID", "groupName", "topic"])
-def test_half_a_character_is_refused_without_noise(
+def test_half_a_surrogate_pair_is_refused_without_a_traceback(
     wire: Wire, server: Server, caplog: pytest.LogCaptureFixture, place: str
 ) -> None:
-    """JSON can escape half of a surrogate pair, which is no text: a name with it cannot be."""
+    """JSON can escape half of a surrogate pair, which is not text, so no name can contain it."""
     said = json.loads(heartbeat("c1", "g"))
     consumer = said["consumerDataSet"][0]
     where = {"clientID": said, "groupName": consumer, "topic": consumer["subscriptionDataSet"][0]}[place]
@@ -111,8 +110,8 @@ def test_half_a_character_is_refused_without_noise(
 # Operators ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_setting_that_is_not_kept_is_refused(wire: Wire, broker: EmbeddedBroker) -> None:
-    """mqadmin is told that a topic was made read-only, or a group disabled, only where it was."""
+def test_setting_that_is_not_supported_is_refused(wire: Wire, broker: EmbeddedBroker) -> None:
+    """mqadmin must not be told that a topic is read-only, or a group disabled, if the server does not do it."""
     made = {"topic": "orders", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
     assert wire.call(UPDATE_TOPIC, made).code == 0
     for perm in (2, 4):
@@ -134,7 +133,7 @@ def test_a_setting_that_is_not_kept_is_refused(wire: Wire, broker: EmbeddedBroke
     assert broker.groups() == ["c"]
 
 
-def test_a_reset_of_one_queue_skips_no_other(wire: Wire, broker: EmbeddedBroker) -> None:
+def test_reset_of_one_queue_leaves_the_others(wire: Wire, broker: EmbeddedBroker) -> None:
     for queue_id in range(4):
         wire.call(SEND_V2, sending(queue_id=queue_id), b"x")
     wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))

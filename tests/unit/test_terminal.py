@@ -1,7 +1,7 @@
-"""The story: somebody sits at a terminal and looks: what is on the screen, in which colours, what Ctrl-C and Tab do.
+"""Guards commands on a terminal: the screen, its colours, Ctrl-C and completion by Tab.
 
-Commands run in a real pseudo-terminal beside a broker that writes in this process; a terminal's emulator tells the
-screen as a person would see it.
+Commands run in a real pseudo-terminal while a broker writes in this process; a terminal emulator shows the screen as a
+user would see it.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def send(broker: EmbeddedBroker, count: int) -> None:
 
 
 def begun(broker: EmbeddedBroker, name: str) -> str:
-    """A transaction that pends."""
+    """Begins a transaction that stays pending."""
     message = Message("orders", name.encode())
     return broker.prepare(message, 0, "order-service").message_id
 
 
-def test_a_table_is_bold_on_top_and_states_have_colours(writer: EmbeddedBroker) -> None:
+def test_table_has_a_bold_header_and_coloured_states(writer: EmbeddedBroker) -> None:
     done, _ = begun(writer, "first"), begun(writer, "second")
     writer.end_transaction(done, txstore.LocalTransactionState.COMMIT)
     command = [*TXSTORE, "tx", "list", "--all", writer.path]
@@ -80,7 +80,7 @@ def test_tail_follows_a_writer_until_ctrl_c(writer: EmbeddedBroker) -> None:
         assert "Traceback" not in terminal.text
 
 
-def test_consume_follows_delivers_what_was_delayed_and_ends_with_its_place_kept(writer: EmbeddedBroker) -> None:
+def test_consume_follows_and_keeps_its_offset_at_the_end(writer: EmbeddedBroker) -> None:
     send(writer, 3)
     writer.producer("shop").send(Message("orders", b"a second later", delay_level=1))
     path = writer.path
@@ -95,7 +95,7 @@ def test_consume_follows_delivers_what_was_delayed_and_ends_with_its_place_kept(
         assert reader.describe_group("shipping").lag == 0
 
 
-def test_what_a_message_has_in_it_does_not_reach_the_terminal(writer: EmbeddedBroker) -> None:
+def test_control_characters_of_a_message_do_not_reach_the_terminal(writer: EmbeddedBroker) -> None:
     writer.producer("shop").send(Message("orders", b"\x1b[2Jgone?\nnew line", keys=["\x1b[31mkey"]))
     with Terminal([*TXSTORE, "tail", writer.path, "orders"]) as terminal:
         assert terminal.end() == 0
@@ -103,9 +103,9 @@ def test_what_a_message_has_in_it_does_not_reach_the_terminal(writer: EmbeddedBr
         assert r"\x1b[31mkey" in terminal.text
 
 
-def test_top_shows_rates_lag_and_what_pends(writer: EmbeddedBroker) -> None:
+def test_top_shows_rates_lag_and_pending_transactions(writer: EmbeddedBroker) -> None:
     send(writer, 40)
-    begun(writer, "an order that waits")
+    begun(writer, "an order that is pending")
     with (
         Terminal([*TXSTORE, "top", "--interval", "0.2", writer.path]) as terminal,
         writer.consumer("shipping", "orders") as consumer,
@@ -123,7 +123,7 @@ def test_top_shows_rates_lag_and_what_pends(writer: EmbeddedBroker) -> None:
         assert "Traceback" not in terminal.text
 
 
-def test_an_error_is_red_and_says_what_to_do(tmp_path: Path) -> None:
+def test_error_is_red_and_says_what_to_do(tmp_path: Path) -> None:
     with Terminal([*TXSTORE, "topic", "list", str(tmp_path / "nowhere")]) as terminal:
         assert terminal.end() == 3
         shown = " ".join(terminal.text.split())
@@ -133,7 +133,7 @@ def test_an_error_is_red_and_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not there")
-def test_tab_completes_verbs_and_the_stores_own_topics(writer: EmbeddedBroker) -> None:
+def test_tab_completes_verbs_and_topics_of_the_store(writer: EmbeddedBroker) -> None:
     assert (Path(SCRIPTS) / "txstore").exists(), "the command is installed with the package"
     writer.create_topic("paid-orders")
     settings = {"PATH": f"{SCRIPTS}:{os.environ['PATH']}", "PS1": "ready> ", "HISTFILE": ""}
@@ -149,7 +149,7 @@ def test_tab_completes_verbs_and_the_stores_own_topics(writer: EmbeddedBroker) -
         terminal.wait_for("write queues", "messages")
 
 
-def test_what_cannot_be_undone_is_asked_about(tmp_path: Path) -> None:
+def test_irreversible_command_asks_for_confirmation(tmp_path: Path) -> None:
     path = tmp_path / "orders.store"
     with txstore.open(path, **SMALL) as broker:
         broker.create_topic("orders", 2)

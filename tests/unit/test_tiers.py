@@ -1,4 +1,4 @@
-"""The story: every test is run by some command. docs/testing.md says which tiers a folder has, and the tests agree."""
+"""Guards the test tiers: some command runs every test, and each folder has the tiers that docs/testing.md names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDERS = sorted({path.parent for path in TESTS.rglob("test_*.py")})
 
 
 def named_tiers(tree: ast.AST) -> set[str]:
-    """The tiers in `pytest.mark.<tier>` anywhere below."""
+    """The tiers in `pytest.mark.<tier>` anywhere in the given syntax tree."""
     return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & {*TIERS} - {"test"}
 
 
@@ -46,7 +46,7 @@ def documented() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.relative_to(ROOT).as_posix())
-def test_a_folder_has_the_tiers_that_its_page_says(folder: Path) -> None:
+def test_folder_has_the_tiers_that_the_page_names(folder: Path) -> None:
     # Fixtures of a conftest.py may have parameters of another tier.
     modules = [ast.parse(path.read_text()) for path in sorted(folder.glob("test_*.py"))]
     found = set[str]().union(*map(tiers_of, modules))
@@ -95,13 +95,13 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
         *arguments,
         str(folder),
     ]
-    # Plugins that are installed here have no part in it, and take long to load.
+    # Other installed plugins are not needed here and take long to load.
     settings = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
-def test_a_run_says_what_it_skipped_and_why(tmp_path: Path) -> None:
+def test_run_reports_what_it_skipped_and_why(tmp_path: Path) -> None:
     (tmp_path / "test_sample.py").write_text(SAMPLE)
     for workers in ((), ("-p", "xdist.plugin", "-n", "1")):
         code, told = run(tmp_path, *workers)
@@ -114,7 +114,7 @@ def test_a_run_says_what_it_skipped_and_why(tmp_path: Path) -> None:
     assert "2 passed, 2 skipped" in run(tmp_path, "--tier", "all")[1]
 
 
-def test_an_unknown_tier_and_a_test_of_two_are_refused(tmp_path: Path) -> None:
+def test_unknown_tier_and_test_of_two_tiers_are_refused(tmp_path: Path) -> None:
     sample = tmp_path / "test_sample.py"
     sample.write_text(SAMPLE)
     code, told = run(tmp_path, "--tier", "pear")

@@ -1,4 +1,4 @@
-"""The story: the database and the message change both or neither, whoever answers what, twice, late or not at all."""
+"""Guards transactions: the database and the message change both or neither, with an answer, a late one or none."""
 
 import logging
 import threading
@@ -37,7 +37,7 @@ def state_of(broker: EmbeddedBroker, transaction_id: str) -> TransactionState:
     ("answer", "state", "visible"),
     [(COMMIT, "committed", [b"x"]), (ROLLBACK, "rolled_back", []), (UNKNOWN, "pending", [])],
 )
-def test_T2_T3_T4_an_answer_is_the_outcome(
+def test_T2_T3_T4_the_answer_is_the_outcome(
     broker: EmbeddedBroker,
     scripted: Any,
     read_all: ReadAll,
@@ -58,7 +58,7 @@ def test_T2_T3_T4_an_answer_is_the_outcome(
     assert (message.transaction_id, message.topic, arg) == (sent.transaction_id, "t", "arg")
 
 
-def test_T3_a_committed_message_is_the_one_that_was_sent(broker: EmbeddedBroker, scripted: Any) -> None:
+def test_T3_committed_message_equals_the_one_that_was_sent(broker: EmbeddedBroker, scripted: Any) -> None:
     producer = broker.transaction_producer("g", scripted(execute=COMMIT))
     sent = producer.send_in_transaction(
         Message("t", b"x", tags="paid", keys=["k"], properties={"a": "b"}, flag=7), queue_id=2
@@ -74,7 +74,7 @@ def test_T3_a_committed_message_is_the_one_that_was_sent(broker: EmbeddedBroker,
     assert "REAL_TOPIC" not in final.properties
 
 
-def test_T1_a_half_is_seen_by_nobody(broker: EmbeddedBroker, scripted: Any, read_all: ReadAll) -> None:
+def test_T1_half_message_is_invisible(broker: EmbeddedBroker, scripted: Any, read_all: ReadAll) -> None:
     seen: list[list[bytes]] = []
     producer = broker.transaction_producer("g", scripted())
     with producer.transaction(Message("t", b"x")):
@@ -91,7 +91,7 @@ def test_T1_a_half_is_seen_by_nobody(broker: EmbeddedBroker, scripted: Any, read
     assert "RMQ_SYS_TRANS_HALF_TOPIC" not in broker.topics()
 
 
-def test_a_block_commits_at_its_end_and_rolls_back_when_told(broker: EmbeddedBroker, read_all: ReadAll) -> None:
+def test_block_commits_at_its_end_and_rolls_back_on_request(broker: EmbeddedBroker, read_all: ReadAll) -> None:
     producer = broker.transaction_producer("g")
     with producer.transaction(Message("t", b"kept")) as kept:
         assert kept.transaction_id == kept.message.transaction_id
@@ -105,7 +105,7 @@ def test_a_block_commits_at_its_end_and_rolls_back_when_told(broker: EmbeddedBro
     assert [tx.state for tx in (kept, dropped, early)] == [COMMIT, ROLLBACK, COMMIT]
 
 
-def test_an_exception_in_a_block_is_unknown_and_goes_on(broker: EmbeddedBroker) -> None:
+def test_exception_in_a_block_is_unknown_and_propagates(broker: EmbeddedBroker) -> None:
     producer = broker.transaction_producer("g")
     with pytest.raises(KeyError), producer.transaction(Message("t", b"x")) as tx:  # noqa: PT012
         assert broker.transactions()[0].running
@@ -116,7 +116,7 @@ def test_an_exception_in_a_block_is_unknown_and_goes_on(broker: EmbeddedBroker) 
     assert not waiting[0].running
 
 
-def test_an_exception_after_a_rollback_leaves_it_rolled_back(broker: EmbeddedBroker) -> None:
+def test_exception_after_a_rollback_leaves_it_rolled_back(broker: EmbeddedBroker) -> None:
     producer = broker.transaction_producer("g")
     with pytest.raises(KeyError), producer.transaction(Message("t", b"x")) as tx:  # noqa: PT012
         tx.rollback()
@@ -124,7 +124,7 @@ def test_an_exception_after_a_rollback_leaves_it_rolled_back(broker: EmbeddedBro
     assert state_of(broker, tx.transaction_id) == "rolled_back"
 
 
-def test_a_listener_that_raises_is_unknown_and_its_words_are_kept(
+def test_listener_that_raises_is_unknown_and_its_error_is_kept(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     def raises(message: Any, arg: Any) -> LocalTransactionState:
@@ -142,7 +142,7 @@ def test_a_listener_that_raises_is_unknown_and_its_words_are_kept(
     assert "NoneType" in str(none.error)
 
 
-def test_an_interrupt_in_a_listener_goes_on_and_leaves_it_to_a_check(broker: EmbeddedBroker) -> None:
+def test_interrupt_in_a_listener_propagates_and_leaves_it_to_a_check(broker: EmbeddedBroker) -> None:
     def interrupted(message: Any, arg: Any) -> LocalTransactionState:
         raise KeyboardInterrupt
 
@@ -151,7 +151,9 @@ def test_an_interrupt_in_a_listener_goes_on_and_leaves_it_to_a_check(broker: Emb
     assert [one.running for one in broker.transactions()] == [False]
 
 
-def test_an_end_that_fails_is_told_and_left_to_a_check(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_that_fails_is_reported_and_left_to_a_check(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*args: Any, **options: Any) -> Any:
         raise StoreClosedError("as if the disk were full")
 
@@ -194,7 +196,7 @@ def test_T6_another_end_is_an_error_and_writes_nothing(broker: EmbeddedBroker, s
 
 
 @pytest.mark.parametrize("first", [COMMIT, ROLLBACK, None])
-def test_T6_a_fake_broker_says_the_same_about_an_end_that_comes_again(
+def test_T6_fake_broker_treats_a_repeated_end_alike(
     broker: EmbeddedBroker, first: LocalTransactionState | None
 ) -> None:
     """None is a discard."""
@@ -218,7 +220,7 @@ def test_T6_a_fake_broker_says_the_same_about_an_end_that_comes_again(
         ]
 
 
-def test_T6_an_unknown_transaction_a_wrong_group_and_no_end_are_errors(broker: EmbeddedBroker, scripted: Any) -> None:
+def test_T6_unknown_transaction_wrong_group_and_unknown_end_are_errors(broker: EmbeddedBroker, scripted: Any) -> None:
     producer = broker.transaction_producer("g", scripted())
     sent = producer.send_in_transaction(Message("t", b"x"))
     with pytest.raises(WrongGroupError):
@@ -230,14 +232,14 @@ def test_T6_an_unknown_transaction_a_wrong_group_and_no_end_are_errors(broker: E
     assert state_of(broker, sent.transaction_id) == "pending"
 
 
-def test_T7_a_block_whose_transaction_was_ended_otherwise_says_so(broker: EmbeddedBroker, read_all: ReadAll) -> None:
+def test_T7_block_whose_transaction_was_ended_otherwise_raises(broker: EmbeddedBroker, read_all: ReadAll) -> None:
     producer = broker.transaction_producer("g")
     with pytest.raises(AlreadyEndedError), producer.transaction(Message("t", b"x")) as tx:
         broker.end_transaction(tx.transaction_id, ROLLBACK)
     assert read_all(broker, "t") == []
 
 
-def test_T12_a_resent_half_is_one(broker: EmbeddedBroker, scripted: Any) -> None:
+def test_T12_resent_half_is_one_transaction(broker: EmbeddedBroker, scripted: Any) -> None:
     producer = broker.transaction_producer("g", scripted())
     first = producer.send_in_transaction(Message("t", b"x"))
     second = producer.send_in_transaction(first.message)
@@ -246,7 +248,7 @@ def test_T12_a_resent_half_is_one(broker: EmbeddedBroker, scripted: Any) -> None
     assert len(broker.transactions()) == 1
 
 
-def test_too_many_pending_are_refused_and_the_listener_does_not_run(open_store: Any, scripted: Any) -> None:
+def test_listener_does_not_run_when_too_many_are_pending(open_store: Any, scripted: Any) -> None:
     listener = scripted()
     producer = open_store(pending_transactions_max=1).transaction_producer("g", listener)
     producer.send_in_transaction(Message("t", b"1"))
@@ -255,7 +257,7 @@ def test_too_many_pending_are_refused_and_the_listener_does_not_run(open_store: 
     assert len(listener.executed) == 1
 
 
-def test_T11_a_check_is_answered_at_home(open_store: Any, scripted: Any, read_all: ReadAll) -> None:
+def test_T11_owner_is_asked_first(open_store: Any, scripted: Any, read_all: ReadAll) -> None:
     broker = open_store(**SHORT)
     other, home = scripted(check=ROLLBACK), scripted(check=COMMIT)
     broker.transaction_producer("g", other)
@@ -270,7 +272,7 @@ def test_T11_a_check_is_answered_at_home(open_store: Any, scripted: Any, read_al
     assert "COMMIT" in history.explain()
 
 
-def test_T11_a_check_goes_to_another_of_the_group_when_home_is_gone(open_store: Any, scripted: Any) -> None:
+def test_T11_another_producer_of_the_group_is_asked_when_the_owner_is_gone(open_store: Any, scripted: Any) -> None:
     broker = open_store(**SHORT)
     other = scripted(check=ROLLBACK)
     broker.transaction_producer("g", other)
@@ -280,7 +282,7 @@ def test_T11_a_check_goes_to_another_of_the_group_when_home_is_gone(open_store: 
     assert other.checked == [sent.transaction_id]
 
 
-def test_T11_without_a_producer_a_transaction_waits_uncounted_until_one_comes(open_store: Any, scripted: Any) -> None:
+def test_T11_without_a_producer_a_transaction_waits_and_no_check_is_counted(open_store: Any, scripted: Any) -> None:
     broker = open_store(transaction_timeout=0.02, transaction_check_interval=3600)
     with broker.transaction_producer("g", scripted()) as home:
         sent = home.send_in_transaction(Message("t", b"x"))
@@ -293,7 +295,7 @@ def test_T11_without_a_producer_a_transaction_waits_uncounted_until_one_comes(op
     eventually(lambda: state_of(broker, sent.transaction_id) == "committed")
 
 
-def test_T11_one_that_runs_is_not_asked(open_store: Any, scripted: Any) -> None:
+def test_T11_running_transaction_is_not_checked(open_store: Any, scripted: Any) -> None:
     broker = open_store(**SHORT)
     listener = scripted(check=ROLLBACK)
     producer = broker.transaction_producer("g", listener)
@@ -306,16 +308,16 @@ def test_T11_one_that_runs_is_not_asked(open_store: Any, scripted: Any) -> None:
     assert state_of(broker, tx.transaction_id) == "committed"
 
 
-def test_T11_one_whose_producer_left_without_a_word_is_asked(open_store: Any, scripted: Any) -> None:
+def test_T11_transaction_of_an_interrupted_producer_is_checked(open_store: Any, scripted: Any) -> None:
     broker = open_store(**SHORT)
-    gone = 4711  # As an interrupt leaves it, between the half message and the note that it runs.
+    gone = 4711  # The state that an interrupt leaves, between the half message and the note that it runs.
     broker.write_queues("t")
     half = broker.store.prepare(Message("t", b"x"), 0, "g", gone)
     broker.transaction_producer("g", scripted(check=COMMIT))
     eventually(lambda: state_of(broker, half.message_id) == "committed")
 
 
-def test_T11_after_the_maximum_it_is_discarded_once(open_store: Any, scripted: Any, read_all: ReadAll) -> None:
+def test_T11_transaction_is_discarded_once_after_the_maximum(open_store: Any, scripted: Any, read_all: ReadAll) -> None:
     broker = open_store(**SHORT, transaction_check_max=3)
     listener = scripted()
     sent = broker.transaction_producer("g", listener).send_in_transaction(Message("t", b"x"))
@@ -328,7 +330,7 @@ def test_T11_after_the_maximum_it_is_discarded_once(open_store: Any, scripted: A
     assert read_all(broker, "t") == []
 
 
-def test_T11_a_hanging_listener_delays_no_other(open_store: Any, scripted: Any) -> None:
+def test_T11_hanging_listener_delays_no_other(open_store: Any, scripted: Any) -> None:
     broker = open_store(**SHORT, transaction_check_time_limit=0.1)
     release = threading.Event()
 
@@ -358,7 +360,7 @@ def test_T14_checks_write_nothing(open_store: Any, scripted: Any) -> None:
     assert broker.stat().max_physical_offset == end
 
 
-def test_a_message_may_be_immune_longer(open_store: Any, scripted: Any) -> None:
+def test_message_may_have_a_longer_immunity_time(open_store: Any, scripted: Any) -> None:
     broker = open_store(**SHORT)
     listener = scripted(check=COMMIT)
     immune = Message("t", b"x", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"})
@@ -368,7 +370,9 @@ def test_a_message_may_be_immune_longer(open_store: Any, scripted: Any) -> None:
     assert "immunity" in broker.transactions()[0].why
 
 
-def test_a_discarded_one_is_resumed_and_committed(broker: EmbeddedBroker, scripted: Any, read_all: ReadAll) -> None:
+def test_discarded_transaction_is_resumed_and_committed(
+    broker: EmbeddedBroker, scripted: Any, read_all: ReadAll
+) -> None:
     sent = broker.transaction_producer("g", scripted()).send_in_transaction(Message("t", b"x"))
     assert broker.discard(sent.transaction_id).outcome == "discarded"
     assert broker.discard(sent.send_result).already
@@ -380,7 +384,7 @@ def test_a_discarded_one_is_resumed_and_committed(broker: EmbeddedBroker, script
     assert read_all(broker, "t") == [b"x"]
 
 
-def test_a_late_end_is_accepted(open_store: Any, scripted: Any, read_all: ReadAll) -> None:
+def test_late_end_is_accepted(open_store: Any, scripted: Any, read_all: ReadAll) -> None:
     broker = open_store(**SHORT)
     producer = broker.transaction_producer("g", scripted())
     with producer.transaction(Message("t", b"x")):
@@ -388,7 +392,7 @@ def test_a_late_end_is_accepted(open_store: Any, scripted: Any, read_all: ReadAl
     assert read_all(broker, "t") == [b"x"]
 
 
-def test_a_late_end_is_refused_where_rocketmqs_rule_is_asked_for(open_store: Any) -> None:
+def test_late_end_is_refused_with_rocketmqs_rule(open_store: Any) -> None:
     broker = open_store(reject_late_end=True)
     late = Message("t", b"x", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"})
     with broker.transaction_producer("g").transaction(late) as tx:
@@ -399,7 +403,7 @@ def test_a_late_end_is_refused_where_rocketmqs_rule_is_asked_for(open_store: Any
     assert state_of(broker, tx.transaction_id) == "pending"
 
 
-def test_T5_an_outcome_and_a_pending_one_are_there_after_a_restart(
+def test_T5_outcomes_and_pending_transactions_survive_a_restart(
     open_store: Any, scripted: Any, read_all: ReadAll
 ) -> None:
     with open_store(flush_disk_type="SYNC_FLUSH", **SHORT) as broker:
@@ -417,7 +421,7 @@ def test_T5_an_outcome_and_a_pending_one_are_there_after_a_restart(
     assert sorted(read_all(broker, "t")) == [b"done", b"open"]
 
 
-def test_T5_what_is_durable_when_a_call_returns_with_the_default_settings(open_store: Any) -> None:
+def test_T5_durability_at_return_with_the_default_settings(open_store: Any) -> None:
     # No background sync covers what a call should have synced itself.
     broker = open_store(flush_interval_commit_log=3600)
 
@@ -446,7 +450,7 @@ def test_T5_what_is_durable_when_a_call_returns_with_the_default_settings(open_s
     assert is_durable(), "a resume"
 
 
-def test_T5_a_half_is_not_synced_where_rocketmqs_default_is_asked_for(open_store: Any) -> None:
+def test_T5_half_is_not_synced_with_rocketmqs_default(open_store: Any) -> None:
     broker = open_store(flush_interval_commit_log=3600, transaction_flush_disk_type="ASYNC_FLUSH")
     broker.prepare(Message("t", b"1"), 0, "g")
     assert broker.stat().durable_physical_offset < broker.stat().max_physical_offset

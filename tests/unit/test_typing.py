@@ -1,4 +1,4 @@
-"""The story: an editor finds a wrong call. mypy accepts the good lines of this file and refuses each of the bad ones.
+"""Guards the types of the API: mypy accepts the good calls of this file and refuses each of the bad ones.
 
 Each snippet is the body of one function, which has a broker, a producer, a consumer and a message.
 """
@@ -128,7 +128,7 @@ BAD = [
 
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What mypy says about each snippet."""
+    """What mypy reports for each snippet."""
     file = tmp_path_factory.mktemp("typing") / "snippets.py"
     first_lines: list[int] = []
     text = HEAD
@@ -148,12 +148,12 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("snippet", GOOD)
-def test_a_good_call_is_accepted(snippet: str, refused: dict[str, list[str]]) -> None:
+def test_correct_call_is_accepted(snippet: str, refused: dict[str, list[str]]) -> None:
     assert refused[snippet] == []
 
 
 @pytest.mark.parametrize("snippet", BAD)
-def test_a_wrong_call_is_refused(snippet: str, refused: dict[str, list[str]]) -> None:
+def test_wrong_call_is_refused(snippet: str, refused: dict[str, list[str]]) -> None:
     assert refused[snippet] != []
 
 

@@ -1,4 +1,4 @@
-"""The story: one thread waits for the store, and only that one. Python's interpreter lock is never held meanwhile."""
+"""Guards the interpreter lock: a thread that waits for the store does not hold it, so other threads run meanwhile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from txstore._native import Message, Store
 
-# A batch of these keeps the put lock for as long as 128 MiB take to be written.
+# A batch of these keeps the put lock while 128 MiB are written.
 BODY = b"x" * (4 << 20)
 BATCH = 32
 ATTEMPTS = 5
@@ -34,7 +34,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
 
 
 def longest_stop(store: Store, call: Callable[[Store], Any]) -> tuple[float, float]:
-    """How long a thread stood still that has nothing to do with the store, and how long the put lock was held."""
+    """How long a thread without calls to the store was stopped, and how long the put lock was held."""
     began, done = threading.Event(), threading.Event()
     stops = [0.0]
 
@@ -69,7 +69,7 @@ def longest_stop(store: Store, call: Callable[[Store], Any]) -> tuple[float, flo
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_thread_that_does_nothing_with_the_store_goes_on(tmp_path: Path, name: str) -> None:
+def test_thread_without_calls_to_the_store_keeps_running(tmp_path: Path, name: str) -> None:
     """While one thread appends a large batch and another one waits for it, a third one runs.
 
     A machine under load may stop any thread, so one good attempt is enough; with the interpreter's lock held by the

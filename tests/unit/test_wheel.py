@@ -1,7 +1,7 @@
-"""The story: a stranger installs the wheel into an empty environment and follows the tutorial there.
+"""Guards the wheel: it installs into an empty environment, and the tutorial runs there.
 
-`make test` builds the wheel and names it in TXSTORE_WHEEL. The installed package must hold all that it needs: the tests
-beside this one run on the checkout, where nothing can be missing.
+`make test` builds the wheel and names it in TXSTORE_WHEEL. The installed package must contain all that it needs: the
+other tests run on the checkout, where no file can be missing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def empty_python(tmp_path: Path) -> Path:
     return tmp_path / "venv" / "bin" / "python"
 
 
-def test_the_core_needs_no_other_package(empty_python: Path, tmp_path: Path) -> None:
+def test_core_needs_no_other_package(empty_python: Path, tmp_path: Path) -> None:
     wheel = Path(os.environ["TXSTORE_WHEEL"]).resolve()
     install = [str(empty_python), "-m", "pip", "install", "--quiet", "--no-index", str(wheel)]
     subprocess.run(install, check=True, timeout=300)
@@ -38,7 +38,7 @@ def test_the_core_needs_no_other_package(empty_python: Path, tmp_path: Path) -> 
         assert follow(ROOT / "README.md", tmp_path / "readme", empty_python) == "b'order 17 is paid'\n"
 
 
-def test_the_tutorial_runs_on_the_installed_wheel(empty_python: Path, tmp_path: Path) -> None:
+def test_tutorial_runs_on_the_installed_wheel(empty_python: Path, tmp_path: Path) -> None:
     wheel = Path(os.environ["TXSTORE_WHEEL"]).resolve()
     (extras,) = re.findall(r"pip install 'txstore(\[\w+\])'", (ROOT / "docs" / "tutorial.md").read_text())
     subprocess.run([empty_python, "-m", "pip", "install", "--quiet", f"{wheel}{extras}"], check=True, timeout=600)
