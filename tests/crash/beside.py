@@ -1,7 +1,9 @@
-"""Beside: what other processes do with a store that one process writes: read it all the time, or be a fork of it.
+"""What other processes do with a store that one process writes: read it continuously, or run as a fork of the
+writer.
 
-In: a path. Out: words of what was seen. Always: what a reader sees is judged where it stands, message by message.
-Not here: the writer (workload.py).
+In:     a path.
+Out:    reports of what was seen.
+Always: what a reader sees is checked at once, message by message.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ REACH_SECONDS = 30.0
 
 
 class Follower:
-    """One reader's view: the log so far, and how far each queue goes."""
+    """One reader's view: the log so far, and the end of each queue."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
@@ -34,7 +36,7 @@ class Follower:
         self.seen = 0
 
     def look(self) -> None:
-        """What is new: in the log, in the queues, and of transactions. Nothing goes back, nothing is passed over."""
+        """Reads what is new in the log, in the queues, and of transactions. Nothing goes back, nothing is skipped."""
         messages, following = self._broker.store.scan(self.at, 10_000)
         assert following >= self.at, f"L1: the log went back from {self.at} to {following}"
         for message in messages:
@@ -47,17 +49,17 @@ class Follower:
         for queue_id in range(3):
             found, self._read[queue_id] = self._broker.store.read(TOPIC, queue_id, self._read[queue_id], 10_000)
             assert all(message.body == body(message.keys[0]) for message in found), "D1: another message in a queue"
-            assert self._read[queue_id] >= self._nexts[TOPIC, queue_id], "D1: a queue is behind the log"
+            assert self._read[queue_id] >= self._nexts[TOPIC, queue_id], "D1: a queue lacks messages of the log"
 
     def transactions(self) -> None:
-        """T2: each as it is meant to become, or pending."""
+        """T2: each transaction has its intended outcome, or is pending."""
         for row in self._broker.store.transactions():
             key = self._broker.store.read_at(row.halves[0][1]).keys[0]
             assert row.state in ("pending", fate(key)), f"T2: {key} is {row.state}"
 
 
 def _when_there(path: str) -> EmbeddedBroker:
-    """The store, opened as soon as its writer has made it."""
+    """Opens the store as soon as its writer has created it."""
     while True:
         with contextlib.suppress(ForeignStoreError, FileNotFoundError):
             if Path(path).exists():
@@ -66,9 +68,9 @@ def _when_there(path: str) -> EmbeddedBroker:
 
 
 def follow(voice: Voice, arguments: dict[str, Any]) -> None:
-    """Reads for some seconds, whatever becomes of the writer, and tells how much it saw in the end."""
+    """Reads for some seconds, whatever happens to the writer, and reports how much it saw in the end."""
     with _when_there(arguments["path"]) as broker:
-        # From here on: on a busy machine the store may come late.
+        # The time counts from here: on a busy machine the store may be created late.
         until = time.monotonic() + arguments["seconds"]
         voice.ready()
         follower, rounds = Follower(broker), 0
@@ -82,7 +84,7 @@ def follow(voice: Voice, arguments: dict[str, Any]) -> None:
 
 
 def _reach(follower: Follower, path: str) -> None:
-    """This reader comes as far as one that is opened now, whatever it has lived through."""
+    """Asserts that this reader reaches the end that a reader opened now sees, whatever it has lived through."""
     with txstore.open(path, read_only=True) as now:
         end = now.stat().max_physical_offset
     until = time.monotonic() + REACH_SECONDS
@@ -94,7 +96,7 @@ def _reach(follower: Follower, path: str) -> None:
 
 
 def fork(voice: Voice, arguments: dict[str, Any]) -> None:
-    """Forks while one thread sends, and while the engine flushes: each child is told, and harms nothing."""
+    """Forks while one thread sends, and while the engine flushes: each child gets an error, and harms nothing."""
     with txstore.open(arguments["path"], **arguments["options"]) as broker:
         producer, stop = broker.producer("p"), threading.Event()
         broker.write_queues(TOPIC)

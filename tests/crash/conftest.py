@@ -22,7 +22,7 @@ def zygote() -> Iterator[Zygote]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a few megabytes, empty."""
+    """An empty file system of a few megabytes."""
     directory = tmp_path / "small"
     directory.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=16m", "txstore-test", str(directory)]

@@ -1,8 +1,9 @@
-"""Look: everything that a store says of itself, also a damaged one, written down as facts.
+"""Writes down as facts everything that a store, possibly damaged, shows.
 
-In: a path, how to open it, what an undamaged copy said. Out: a JSON file: the opening's refusal, or each record,
-queue entry, transaction and offset, or the class of the error that stands for it. Always: an error that is none of
-ours ends the child. Not here: what is right.
+In:     a path, how to open it, what an undamaged copy showed.
+Out:    a JSON file: the error of the opening, or each record, queue entry, transaction and offset, or the class of the
+        error in its stead.
+Always: an error that is not one of txstore's ends the child.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Facts = dict[str, Any]
 
 
 def _or_error(call: Callable[[], Any]) -> Any:
-    """What a call gives, or the class and text of its error, in a list that begins with an exclamation mark."""
+    """The result of a call, or the class and text of its error, in a list that begins with an exclamation mark."""
     try:
         return call()
     except TxStoreError as error:
@@ -43,7 +44,7 @@ def _records(broker: EmbeddedBroker) -> dict[str, int]:
 
 
 def _queue(broker: EmbeddedBroker, topic: str, queue_id: int, first: int, end: int) -> list[Any]:
-    """Each entry by itself: the physical offset of its message, and the message's CRC."""
+    """Each entry separately: the physical offset of its message, and the message's CRC."""
 
     def entry(queue_offset: int) -> Any:
         messages, _ = broker.store.read(topic, queue_id, queue_offset, 1)
@@ -57,7 +58,7 @@ def _states(broker: EmbeddedBroker) -> dict[str, list[Any]]:
 
 
 def facts_of(broker: EmbeddedBroker, expected: Facts | None) -> Facts:
-    """Everything; with `expected`, each record that should be there by itself, too."""
+    """Everything; with `expected`, also each record that should be there, separately."""
     store, report = broker.store, broker.open_report
     facts: Facts = {
         "clean": report.clean,
@@ -90,13 +91,13 @@ def _record(broker: EmbeddedBroker, physical_offset: int) -> int:
 
 
 def _places(broker: EmbeddedBroker, name: str) -> list[int]:
-    """Where the index leads, for a `TOPIC@KEY`."""
+    """The messages that the index finds for a `TOPIC@KEY`."""
     topic, _, key = name.partition("@")
     return [message.physical_offset for message in broker.store.query(topic, key)]
 
 
 def look(voice: Voice, arguments: dict[str, Any]) -> None:
-    """Opens the store, and writes down what there is to say."""
+    """Opens the store, and writes down all that it shows."""
     logging.disable()
     expected = json.loads(Path(arguments["expected"]).read_text()) if "expected" in arguments else None
     facts: Facts = {}

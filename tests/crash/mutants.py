@@ -1,8 +1,8 @@
 """Wrong variants of the engine, each of which the simulation or the exhaustive scripts must find.
 
 Run as `python tests/crash/mutants.py [NAME …]`: builds the engine once with all of them (rust/src/base/mutant.rs), runs
-both tests with one wanted at a time, and prints which promise each broke, and after how many crashes. Fails if one
-lives, or if the right engine is found wrong. `TXSTORE_CRASHES` is how long the simulation looks for each at most.
+both tests with one active at a time, and prints which promise each broke, and after how many crashes. Fails if one is
+not found, or if the correct engine fails. `TXSTORE_CRASHES` is the maximal number of crashes for each in the simulation.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Promises: a store on disk, compared with what its clients were told.
+"""Compares a store on disk with what its clients were told, promise by promise.
 
-In: a store's directory, what was told. Out: nothing, or an assertion that begins with the broken promise's name.
-Always: the bytes are read a second time by tests/golden/reader.py, which shares nothing with the engine, so what
-both say is not one's mistake. Not here: how the store came to be in this state.
+In:     a store's directory, what was told.
+Out:    nothing, or an assertion that begins with the broken promise's code.
+Always: the bytes are also read by tests/golden/reader.py, which shares no code with the engine, so one mistake cannot
+        hide in both.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ class Told:
     got: dict[int, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
     """Queue id → queue offset → key."""
     prefixes: list[tuple[int, int]] = field(default_factory=list)
-    """An end of the log that an opening found, and the CRC of all bytes in front of it."""
+    """An end of the log that an opening found, and the CRC of all bytes before it."""
 
     def hear(self, words: list[list[Any]]) -> None:
-        """One life's words. A consumer begins at the latest where the last one was; then nothing is passed over."""
+        """Adds the reports of one life. A consumer begins at or before the point where the last one was; then
+        nothing is skipped.
+        """
         begun: dict[int, int] = {}
         for word, *facts in words:
             if word == "sent":
@@ -60,17 +63,19 @@ class Told:
         known = self.got[queue_id]
         expected = begun.get(queue_id)
         if expected is None:
-            assert queue_offset <= max(known, default=-1) + 1, f"D1: queue {queue_id} goes on at {queue_offset}: a gap"
+            assert queue_offset <= max(known, default=-1) + 1, (
+                f"D1: queue {queue_id} continues at {queue_offset}: a gap"
+            )
         else:
-            assert queue_offset == expected, f"D1: queue {queue_id} goes on at {queue_offset}, not {expected}"
+            assert queue_offset == expected, f"D1: queue {queue_id} continues at {queue_offset}, not {expected}"
         begun[queue_id] = queue_offset + 1
         assert known.setdefault(queue_offset, key) == key, f"D1: another message at {queue_id}/{queue_offset}"
 
 
 def check(path: Path, told: Told, *, read_only: bool, **options: Any) -> None:
-    """Opens the store and looks through all of it; a reader's opening must leave every byte as it is."""
+    """Opens the store and checks all of it; opening read-only must leave every byte unchanged."""
     before = file_hashes(path) if read_only else {}
-    # What was asked often is not given up meanwhile, which would write.
+    # A transaction that was checked often is not discarded meanwhile, which would write.
     with txstore.open(path, read_only=read_only, **{"transaction_check_max": 10_000, **options}) as broker:
         end = broker.stat().max_physical_offset
         log = [record for record in reader.records(path) if record.physical_offset < end]
@@ -89,7 +94,7 @@ def check(path: Path, told: Told, *, read_only: bool, **options: Any) -> None:
 
 
 def check_rebuilt(path: Path, told: Told, **options: Any) -> None:
-    """L6: with all that is derived gone, a writer makes the same again."""
+    """L6: without all derived files, a writer creates the same again."""
     for derived in ("consumequeue", "index"):
         for file in sorted((path / derived).rglob("*"), reverse=True):
             file.rmdir() if file.is_dir() else file.unlink()
@@ -99,7 +104,7 @@ def check_rebuilt(path: Path, told: Told, **options: Any) -> None:
 
 
 def _prefix_crc(path: Path, end: int) -> int:
-    """The CRC of the log's bytes in front of `end`."""
+    """The CRC of the log's bytes before `end`."""
     crc = 0
     for file in sorted(file for file in (path / "commitlog").iterdir() if file.name.isdigit()):
         crc = zlib.crc32(file.read_bytes()[: max(0, end - int(file.name))], crc)
@@ -110,16 +115,16 @@ def _log(path: Path, log: list[reader.Record], end: int, file_size: int, told: T
     """L1, L3, L4."""
     reached = log[-1].physical_offset + log[-1].size if log else 0
     if end % file_size == 0:
-        # A kill between the parts of a write leaves the blank record that fills a file, and nothing behind it.
+        # A kill between the parts of a write leaves the blank record that fills a file, and nothing after it.
         reached += -reached % file_size
     assert reached == end, f"L1: the log ends at {end}, its records at {reached}"
     for known, crc in told.prefixes:
         assert known <= end, f"L1: the log ended at {known} before, and now at {end}"
-        assert _prefix_crc(path, known) == crc, f"L3: what stood in front of {known} is another now"
+        assert _prefix_crc(path, known) == crc, f"L3: the bytes before {known} have changed"
     nexts: dict[tuple[str, int], int] = defaultdict(int)
     for record in log:
         place = (record.topic, record.queue_id)
-        assert record.queue_offset == nexts[place], f"L4: {place} has {record.queue_offset} behind {nexts[place] - 1}"
+        assert record.queue_offset == nexts[place], f"L4: {place} has {record.queue_offset} after {nexts[place] - 1}"
         assert zlib.crc32(record.body) & 0x7FFFFFFF == record.body_crc, f"L5: the body at {record.physical_offset}"
         nexts[place] += 1
 
@@ -152,7 +157,9 @@ def _queues(broker: EmbeddedBroker, log: list[reader.Record]) -> None:
 
 
 def _sent(log: list[reader.Record], told: Told) -> None:
-    """L2, T3: each acknowledged message once, in its place, with its body; nothing that nobody sent."""
+    """L2, T3: each acknowledged message exists once, at its offset, with its body; there is nothing that no client
+    sent.
+    """
     found: dict[str, reader.Record] = {}
     for record in log:
         if record.topic == TOPIC:
@@ -177,7 +184,7 @@ def _read_before(log: list[reader.Record], told: Told) -> None:
 
 
 def _outcome(transaction: reader.Transaction) -> str:
-    """The outcome rule, by hand."""
+    """The outcome rule, implemented a second time."""
     if transaction.finals:
         return "committed"
     if transaction.discards:
@@ -186,7 +193,7 @@ def _outcome(transaction: reader.Transaction) -> str:
 
 
 def _transactions(broker: EmbeddedBroker, log: list[reader.Record], told: Told) -> None:
-    """T2 to T5, T7, T14: each has one half, one outcome, and the one that was told."""
+    """T2 to T5, T7, T14: each transaction has one half message and one outcome, the one that was told."""
     outcomes: dict[str, str] = {}
     for transaction in reader.transactions(log):
         assert len(transaction.halves) == 1, f"T14: a half message was appended again: {transaction.key}"
@@ -207,13 +214,13 @@ def _transactions(broker: EmbeddedBroker, log: list[reader.Record], told: Told) 
     for name, outcome in told.ended.items():
         assert outcomes[name] == outcome, f"T5: {name} was acknowledged as {outcome} and is {outcomes[name]}"
     rows = {row.transaction_id: row.state for row in broker.store.transactions()}
-    assert rows == outcomes, "T2: the engine's history says otherwise"
+    assert rows == outcomes, "T2: the engine's history differs"
     pending = {name for name, outcome in outcomes.items() if outcome == "pending"}
-    assert {one.transaction_id for one in broker.transactions()} == pending, "T2: what pends is another"
+    assert {one.transaction_id for one in broker.transactions()} == pending, "T2: the pending transactions differ"
 
 
 def _ends_again(broker: EmbeddedBroker, told: Told) -> None:
-    """T6: the same end again is a success that writes nothing; any other is an error that names the outcome."""
+    """T6: repeating the same end succeeds and writes nothing; any other end is an error that names the outcome."""
     before = broker.stat().max_physical_offset
     for name in random.Random(before).sample(sorted(told.ended), min(_SAMPLES, len(told.ended))):
         for outcome, state in STATES.items():
@@ -241,7 +248,7 @@ def _progress(path: Path, log: list[reader.Record]) -> None:
 
 
 def check_offsets(broker: EmbeddedBroker, told: Told) -> None:
-    """D2: no offset is beyond its queue's end, or beyond what was handed out."""
+    """D2: no offset is beyond its queue's end, or beyond what was delivered."""
     for topic, group, queue_id, queue_offset in broker.store.consumer_offsets():
         assert queue_offset <= broker.queue_range(topic, queue_id)[1] or group != READERS, "D2: beyond the end"
         if group == READERS:

@@ -1,4 +1,4 @@
-"""Long-lived readers beside the many lives of a store's writers.
+"""Long-lived readers of a store that many writers open one after another.
 
 In:     a path, and orders through a named pipe.
 Out:    how far each reader reads, and what one writer's life did.
@@ -31,7 +31,9 @@ SIZES: dict[str, Any] = {
     "max_index_num": 400,
 }
 TOPIC = "t"
-REACH_SECONDS = 30.0  # How long a reader that has all the processor it wants never needs. The test reports the slowest.
+REACH_SECONDS = (
+    30.0  # An upper bound that a reader with a processor of its own never reaches. The test reports the slowest.
+)
 LOOK_AGAIN_MS = 20
 
 
@@ -45,7 +47,9 @@ class Reader(ABC):
 
     @abstractmethod
     def look(self) -> tuple[int, int]:
-        """Reads what is new. The log's end and the queue's end, as far as this reader knows them; 0: not at all."""
+        """Reads what is new. Returns the log's end and the queue's end, as far as this reader knows them; 0: not at
+        all.
+        """
 
     def wait(self, end: int) -> None:
         """Waits a moment for more after `end`."""
@@ -138,7 +142,7 @@ READERS: dict[str, type[EngineReader | QueueReader | TableReader]] = {
 
 
 def read(voice: Voice, arguments: dict[str, Any]) -> None:
-    """Reads until there are no orders any more. Each order is an end of the log and one of the queue to reach."""
+    """Reads until there are no more orders. Each order is an end of the log and one of the queue to reach."""
     reader = READERS[arguments["kind"]](arguments["path"])
     voice.say("ready")
     with Path(arguments["orders"]).open() as orders:
@@ -155,7 +159,7 @@ def read(voice: Voice, arguments: dict[str, Any]) -> None:
 
 
 def write(voice: Voice, arguments: dict[str, Any]) -> None:
-    """One life: opens, perhaps removes old files, appends, waits while it is read, and ends as it is told."""
+    """One life: opens, may remove old files, appends, waits while readers read, and ends as ordered."""
     luck = random.Random(arguments["seed"])
     store = Store.open(arguments["path"], flush_disk_type=arguments["flush_disk_type"], **SIZES)
     voice.ready()
@@ -180,6 +184,6 @@ def write(voice: Voice, arguments: dict[str, Any]) -> None:
 
 
 def repair(voice: Voice, arguments: dict[str, Any]) -> None:
-    """Mends a store that nobody has open, although nothing is wrong: everything that is derived goes."""
+    """Repairs a store that nobody has open, although nothing is wrong: everything that is derived is removed."""
     mend_store(arguments["path"], arguments["copies"], "copies")
     voice.say("mended")

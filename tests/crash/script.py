@@ -1,8 +1,9 @@
-"""Script: a short fixed piece of work that uses every verb, told word by word, whatever fails.
+"""A short fixed piece of work that uses every verb and reports each answer, whatever fails.
 
-In: options. Out: a word for each answer, and one for each error's class. Always: single-threaded beside the
-engine's own flushing thread, so that the N-th call of a kind is the same one in each run; an error ends one step,
-as an application would go on. Not here: what makes calls fail.
+In:     options.
+Out:    a report for each answer, and one for each error's class.
+Always: single-threaded apart from the engine's own flushing thread, so that the N-th call of a kind is the same one in
+        each run; an error ends one step, and the next step follows, as in an application.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SENDS_MAX = 20_000
 
 
 class Script:
-    """The steps, each on its own."""
+    """The steps, each independent of the others."""
 
     def __init__(self, voice: Voice, arguments: dict[str, Any]) -> None:
         self._voice, self._arguments = voice, arguments
@@ -36,7 +37,7 @@ class Script:
         self._count = 0
 
     def tried(self, call: Callable[[], object]) -> bool:
-        """Whether the step worked; its error is told by class and text."""
+        """Whether the step worked; its error is reported by class and text."""
         try:
             call()
         except TxStoreError as error:
@@ -70,7 +71,7 @@ class Script:
         self._voice.say("prepared", key, half.message_id)
 
     def end(self) -> None:
-        """Ends the oldest that waits; one whose end fails waits on."""
+        """Ends the oldest pending transaction; one whose end fails stays pending."""
         if not self.halves:
             return
         assert self.broker is not None
@@ -87,7 +88,7 @@ class Script:
         return f"{self._arguments['name']}-{self._count}"
 
     def run(self) -> None:
-        """All of it; what needs an open store is left out where opening failed."""
+        """Runs all steps; without those that need an open store if opening failed."""
         if self.tried(self.open):
             assert self.broker is not None
             store = self.broker.store
@@ -103,7 +104,7 @@ class Script:
 
 
 def run(voice: Voice, arguments: dict[str, Any]) -> None:
-    """The script; with `wait`, not before somebody who watches the process sends SIGUSR1."""
+    """Runs the script; with `wait`, not before a tracer of the process sends SIGUSR1."""
     if arguments.get("wait"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         voice.say("waiting")
@@ -113,12 +114,12 @@ def run(voice: Voice, arguments: dict[str, Any]) -> None:
 
 
 def limited(voice: Voice, arguments: dict[str, Any]) -> None:
-    """Work under a limit of files' sizes that falls into a record: the system writes the first part of it only.
+    """Works under a limit of file sizes that falls into a record: the system writes only the first part of it.
 
-    With `wait`, whoever watches raises the limit while the write is under way; else it is raised behind the script's
-    steps, and the store goes on without being opened again.
+    With `wait`, the tracer raises the limit while the write is under way; else it is raised after the script's steps,
+    and the store continues without being opened again.
     """
-    # Before the store's threads begin: the signal is for this one.
+    # Before the store's threads begin: the signal is for this thread.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     script = Script(voice, arguments)
     script.open()
@@ -146,7 +147,7 @@ def limited(voice: Voice, arguments: dict[str, Any]) -> None:
 
 
 def on_a_full_disk(voice: Voice, arguments: dict[str, Any]) -> None:
-    """Sends until nothing fits any more, ends all that pends, and goes on when there is room again."""
+    """Sends until nothing fits any more, ends all pending transactions, and continues when there is space again."""
     script, directory, pages_left = Script(voice, arguments), Path(arguments["filled"]), arguments["pages_left"]
     if arguments["while"] == "opening":
         with filled(directory, pages_left):
@@ -177,8 +178,9 @@ def on_a_full_disk(voice: Voice, arguments: dict[str, Any]) -> None:
 
 
 def on_a_full_image(voice: Voice, arguments: dict[str, Any]) -> None:
-    """Works on a file system that is full for a while. The system writes back what is dirty again and again, as it does
-    by itself after some seconds: after that a file system that copies on write needs space for each byte."""
+    """Works on a file system that is full for a while. The system writes back dirty pages again and again, as it
+    does by itself after some seconds: after that a file system that copies on write needs space for each byte.
+    """
     script, directory = Script(voice, arguments), Path(arguments["filled"])
     script.open()
     assert script.broker is not None
@@ -198,11 +200,11 @@ def on_a_full_image(voice: Voice, arguments: dict[str, Any]) -> None:
             if number % 50 == 0:
                 script.tried(script.end)
                 os.sync()
-        _reach(reader, 0)  # It sees less than there is, perhaps, and nothing that is not.
+        _reach(reader, 0)  # It may see less than there is, but nothing that is not there.
         os.sync()
     voice.say("room")
     until = time.monotonic() + 60
-    while not script.tried(script.send):  # Such a file system gives space back in its own time.
+    while not script.tried(script.send):  # Such a file system frees space at a time of its own choice.
         assert time.monotonic() < until, "space came back, but sends do not work"
         time.sleep(0.01)
         os.sync()
@@ -225,7 +227,7 @@ def _reach(reader: EmbeddedBroker, end: int) -> None:
 
 @contextlib.contextmanager
 def _filled_by_writing(directory: Path) -> Iterator[None]:
-    """A file system on which no byte can be written any more, until this ends."""
+    """A file system on which no byte can be written any more, until the context ends."""
     fillers = [directory / f"filler{number}" for number in range(4)]
     try:
         for filler in fillers:

@@ -1,7 +1,8 @@
-"""How much of a fault test runs: a small number on each change, a large one where somebody asks for it.
+"""Sets how much of a fault test runs: a small number on each change, a large one on request.
 
-In: a name, as in `TXSTORE_KILLS=2000`. Out: the steps of the test, with a sign of life in a long run and a summary
-at its end. Always: a seed is printed, and `TXSTORE_SEED` gives it back. Not here: what a step is.
+In:     a name, as in `TXSTORE_KILLS=2000`.
+Out:    the steps of the test, with progress messages in a long run and a summary at its end.
+Always: a seed is printed, and `TXSTORE_SEED` repeats it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ _SIGN_OF_LIFE_SECONDS = 20.0
 
 
 def count(name: str, quick: int) -> int:
-    """How often: what `TXSTORE_<name>` says, else `quick`."""
+    """The number of steps: the value of `TXSTORE_<name>`, else `quick`."""
     return int(os.environ.get(f"TXSTORE_{name}", quick))
 
 
 def chance() -> random.Random:
-    """Chance with a seed that is printed; the same again with TXSTORE_SEED.
+    """Random numbers from a seed that is printed; TXSTORE_SEED repeats it.
 
-    A run that somebody asked to be long draws its seed; the small one, which judges a change, is the same each time.
+    A run with a requested length draws its seed; the small run, which tests a change, is the same each time.
     """
     asked = any(name.startswith("TXSTORE_") for name in os.environ)
     seed = int(os.environ.get("TXSTORE_SEED", random.randrange(1 << 30) if asked else 1))
@@ -34,7 +35,7 @@ def chance() -> random.Random:
 
 
 def steps(label: str, total: int) -> Iterator[int]:
-    """0, 1, … total - 1; says on stderr how far it is, and at the end how long it took."""
+    """Yields 0, 1, … total - 1; reports progress on stderr, and at the end the time it took."""
     began = told = time.monotonic()
     with Progress(label, total) as bar:
         for number in range(total):

@@ -1,7 +1,8 @@
-"""Spoil: a store's files damaged on purpose, one at a time, in every way that somebody once met.
+"""Damages a store's files on purpose, one at a time, in every way that was met in practice.
 
-In: a store directory, which kind of file, which kind of damage, chance. Out: the store changed, and which bytes.
-Always: the same chance does the same. Not here: what must become of it.
+In:     a store directory, which kind of file, which kind of damage, a random generator.
+Out:    the store changed, and which bytes.
+Always: the same generator does the same.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-# What a file is for → which files those are.
+# Kind of file → which files those are.
 FILES: dict[str, str] = {
     "log": "commitlog/0*",
     "half queue": "consumequeue/RMQ_SYS_TRANS_HALF_TOPIC/*/*",
@@ -37,7 +38,7 @@ _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 
 @dataclass(frozen=True)
 class Spoilt:
-    """What was done."""
+    """The damage that was done."""
 
     file: str
     start: int
@@ -52,7 +53,7 @@ Damage = Callable[[Path, random.Random], tuple[int, int]]
 
 
 def _used(data: bytearray) -> int:
-    """How many bytes are in front of the zeros at the end."""
+    """The number of bytes before the zeros at the end."""
     return max(1, len(data.rstrip(b"\0")))
 
 
@@ -73,7 +74,7 @@ def _flip(data: bytearray, luck: random.Random) -> tuple[int, int]:
 
 
 def _head(data: bytearray, luck: random.Random) -> tuple[int, int]:
-    """As by another version: magics, versions and lengths stand in front."""
+    """Changes magics, versions and lengths at the beginning of the file, as another version would write them."""
     at = luck.randrange(min(16, len(data)))
     data[at] = (data[at] + luck.choice([1, 255])) % 256
     return at, at + 1
@@ -129,7 +130,7 @@ def _removed(file: Path, luck: random.Random) -> tuple[int, int]:
 
 
 def _swapped(file: Path, luck: random.Random) -> tuple[int, int]:
-    """With another of its kind, where there is one, else with any."""
+    """Replaces it with another file of its kind, if there is one, else with any."""
     top = next(parent for parent in file.parents if (parent / "commitlog").is_dir())
     near = [other for other in sorted(file.parent.iterdir()) if other.is_file() and other != file]
     far = [other for other in sorted(top.rglob("*")) if other.is_file() and other != file]
@@ -147,7 +148,7 @@ def _directory(file: Path, luck: random.Random) -> tuple[int, int]:
 
 
 def _link(file: Path, luck: random.Random) -> tuple[int, int]:
-    """To the same bytes elsewhere: no link is followed, whatever it leads to."""
+    """Replaces it with a link to the same bytes elsewhere: no link is followed, wherever it leads."""
     elsewhere = next(parent for parent in file.parents if (parent / "commitlog").is_dir()).with_suffix(".elsewhere")
     shutil.move(file, elsewhere)
     file.symlink_to(elsewhere)
@@ -155,7 +156,7 @@ def _link(file: Path, luck: random.Random) -> tuple[int, int]:
 
 
 def _pipe(file: Path, luck: random.Random) -> tuple[int, int]:
-    """Opening one waits for somebody at its other end."""
+    """Replaces it with a pipe; opening one waits for a process at its other end."""
     span = _removed(file, luck)
     os.mkfifo(file)
     return span
@@ -180,7 +181,7 @@ DAMAGES: dict[str, Damage] = {
 
 
 def kinds_of(store: Path) -> list[str]:
-    """Which kinds of files a store has."""
+    """The kinds of files that a store has."""
     return [kind for kind, pattern in FILES.items() if any(store.glob(pattern))]
 
 

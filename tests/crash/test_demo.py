@@ -1,4 +1,4 @@
-"""The story: the demonstration is the first thing a stranger runs, so it must hold, in a small form, on every change.
+"""Guards the demonstration in a small form: its output is correct on every change.
 
 A service is killed while it pays orders; afterwards exactly the paid orders have exactly one message each.
 """
@@ -17,11 +17,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.kill
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_proof_holds(seed: int) -> None:
+def test_demo_shows_one_message_for_each_paid_order(seed: int) -> None:
     command = [sys.executable, "-m", "examples.demo", "--orders", "120", "--kills", "2", "--seed", str(seed)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stderr == ""  # No progress bars where nobody watches, no warnings.
+    assert run.stderr == ""  # No progress bars without a terminal, no warnings.
     assert f"seed {seed}" in run.stdout
     counts = dict(re.findall(r"^(\S.*?) {2,}([\d,]+)$", run.stdout, flags=re.MULTILINE))
     assert counts["orders paid in the database"] == counts["messages a consumer got"] != "0"

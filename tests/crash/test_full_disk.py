@@ -1,10 +1,9 @@
-"""The story: the disk is full, and later it is not. Sends say so, ends still work, and nobody has to open the store
-again.
+"""Guards a full disk: sends report it, ends still work, and sends work again with free space, without reopening.
 
-Real file systems in an image do the same, also those that copy on write: there each byte that is written again needs
-space. A small tmpfs is filled so that each allocation in turn is the one that fails: while a store is made, while one
-thread sends and ends, and while several do and checks ask. What pends can always be ended; when there is space
-again, sends go on by themselves. No signal comes, also not from the page that readers in other processes look at.
+A small tmpfs is filled so that each allocation in turn is the one that fails: while a store is created, while one
+thread sends and ends, and while several do and checks run. Pending transactions can always be ended; when there is
+space again, sends work by themselves. No signal occurs, not even in readers of other processes that map the published
+page. Real file systems in an image do the same, also those that copy on write: there each overwritten byte needs space.
 `TXSTORE_FULL_DISKS` sets how often the disk becomes full.
 """
 
@@ -52,7 +51,9 @@ def image(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
 
 
 def look_at(life: Life, path: Path, told: Told, options: dict[str, Any]) -> None:
-    """No signal, no hang, only the error that says so; and every promise, by a reader and by a writer."""
+    """Asserts that there is no signal, no hang, only the error for a full disk, and that a reader and a writer find
+    every promise kept.
+    """
     assert (life.status, life.hung) == (0, False), f"P2: {life}"
     assert all(facts[0] == "DiskFullError" for word, *facts in life.words if word == "error"), life.words
     told.hear(life.words)
@@ -62,7 +63,7 @@ def look_at(life: Life, path: Path, told: Told, options: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("moment", ["opening", "working"])
-def test_a_full_disk_refuses_sends_and_no_end(
+def test_full_disk_refuses_sends_but_no_end(
     small_disk: Path, zygote: Zygote, flush_disk_type: str, moment: str
 ) -> None:
     luck = chance()
@@ -79,9 +80,7 @@ def test_a_full_disk_refuses_sends_and_no_end(
 
 
 @pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_space_that_comes_back_is_used_without_opening_again(
-    small_disk: Path, zygote: Zygote, flush_disk_type: str
-) -> None:
+def test_freed_space_is_used_without_opening_again(small_disk: Path, zygote: Zygote, flush_disk_type: str) -> None:
     luck = chance()
     options = {**SMALL, "flush_disk_type": flush_disk_type}
     path, told, times, refused = small_disk / "store", Told(), 0, 0
@@ -103,7 +102,7 @@ def test_space_that_comes_back_is_used_without_opening_again(
 
 @pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("shares", [False, True], ids=["alone", "with a copy that shares its blocks"])
-def test_a_full_disk_is_an_error_on_every_file_system(
+def test_full_disk_is_an_error_on_every_file_system(
     image: tuple[str, Path], zygote: Zygote, flush_disk_type: str, shares: bool
 ) -> None:
     kind, directory = image

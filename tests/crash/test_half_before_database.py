@@ -1,7 +1,8 @@
-"""The story: the power fails between a database's commit and the message. The database has synced what it committed, so
-the half message must have been synced before: otherwise the payment stays and nothing is left to ask about it.
+"""Guards the order of syncs: the half message is on disk before the database syncs anything.
 
-strace shows in which order the tutorial's program, with default settings, has its files written and synced.
+If the power fails between a database's commit and the message, the database has synced what it committed. Without a
+durable half message the payment would stay, and no check could ask about it. strace shows in which order the tutorial's
+program, with default settings, writes and syncs its files.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ def calls_of(trace: str) -> list[Call]:
     return found
 
 
-def test_the_half_is_synced_before_the_database_syncs_anything(tmp_path: Path) -> None:
+def test_half_is_synced_before_the_database_syncs_anything(tmp_path: Path) -> None:
     for _, text in blocks(TUTORIAL):
         if name := FILE.match(text):
             (tmp_path / name[1]).write_text(text)
-    # The tables are made before, so that the payment is the first thing that the database syncs.
+    # The tables are created before, so that the payment is the first thing that the database syncs.
     subprocess.run([sys.executable, "-c", "import shop; shop.create()"], cwd=tmp_path, check=True, timeout=60)
     trace = tmp_path / "trace"
     command = ["strace", "-f", "-y", "-s", "100000", "-e", _FILES, "-o", str(trace), sys.executable, "pay.py", "17"]

@@ -1,10 +1,11 @@
-"""A process is killed with SIGKILL at any moment; the store is opened again and compared with what was told.
+"""Guards against lost data: a process is killed with SIGKILL at any moment, and its store is compared with what it
+acknowledged.
 
-The child tells each answer through a pipe, after it got it: what arrived there was acknowledged. Several threads
-send, end (once, twice, against each other), consume and write snapshots, while checks ask; kills come at work,
-during the recovery from the kill before, and in a close, again and again into the same store. After each one every
-promise is looked at, by a reader that changes nothing and by the next writer. The seed is printed; `TXSTORE_KILLS`
-sets how many kills there are.
+The child reports each answer through a pipe, after it got it: what arrived there was acknowledged. Several threads
+send, end (once, twice, against each other), consume and write snapshots, while checks run; kills come at work, during
+the recovery from the previous kill, and in a close, again and again in the same store. After each one every promise is
+checked, by a reader that changes nothing and by the next writer. The seed is printed; `TXSTORE_KILLS` sets the number
+of kills.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def live_and_be_killed(zygote: Zygote, path: Path, options: dict[str, Any], luck
 
 @pytest.mark.kill
 @pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_L2_T2_T5_nothing_acknowledged_is_lost_by_a_kill(tmp_path: Path, zygote: Zygote, flush_disk_type: str) -> None:
+def test_L2_T2_T5_kill_loses_nothing_acknowledged(tmp_path: Path, zygote: Zygote, flush_disk_type: str) -> None:
     luck = chance()
     options: dict[str, Any] = {"flush_disk_type": flush_disk_type, **SIZES}
     told, path = Told(), tmp_path / "store"

@@ -1,8 +1,8 @@
-"""The story: what went wrong in RocketMQ, by the numbers of its own issues. Each has a test here, or a line that
-says where.
+"""Guards against known failures of RocketMQ, by their issue numbers. Each has a test here, or a line that says
+where.
 
-These are small and fixed; the same ground is covered at random by the simulation, the kills and the refused calls.
-docs/testing.md has the whole table, with those that cannot arise here and why.
+These are small and fixed; the simulation, the kills and the refused calls cover the same ground at random.
+docs/testing.md has the whole table, with those that cannot occur here and why.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broker(path: Path) -> Iterator[EmbeddedBroker]:
-    """A store whose checks come only when a test makes them come."""
+    """A store whose checks run only when a test triggers them."""
     with txstore.open(path, **SIZES, **NEVER) as opened:
         opened.write_queues(TOPIC)
         yield opened
@@ -81,7 +81,7 @@ def end_of_log(broker: EmbeddedBroker) -> int:
 
 
 class Asked(TransactionListener):
-    """Says UNKNOWN to all but some, and remembers who was asked."""
+    """Answers UNKNOWN to all but some checks, and records which were asked."""
 
     def __init__(self, answers: dict[str, LocalTransactionState] | None = None) -> None:
         self.answers = answers or {}
@@ -95,7 +95,7 @@ class Asked(TransactionListener):
         return self.answers.get(message.keys[0], UNKNOWN)
 
 
-def test_5574_8158_ended_twice_is_one_message(broker: EmbeddedBroker) -> None:
+def test_5574_8158_transaction_ended_twice_is_one_message(broker: EmbeddedBroker) -> None:
     sent = half(broker)
     assert not broker.end_transaction(sent, COMMIT).already
     end = end_of_log(broker)
@@ -106,7 +106,7 @@ def test_5574_8158_ended_twice_is_one_message(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize("other", ["roll back", "discard"])
-def test_2694_a_commit_after_another_end_is_refused(broker: EmbeddedBroker, other: str) -> None:
+def test_2694_commit_after_another_end_is_refused(broker: EmbeddedBroker, other: str) -> None:
     sent = half(broker)
     if other == "discard":
         broker.discard(sent)
@@ -119,7 +119,7 @@ def test_2694_a_commit_after_another_end_is_refused(broker: EmbeddedBroker, othe
     assert (visible(broker), end_of_log(broker)) == ([], end)
 
 
-def test_a_resent_half_is_one_transaction(broker: EmbeddedBroker) -> None:
+def test_resent_half_is_one_transaction(broker: EmbeddedBroker) -> None:
     producer = broker.transaction_producer(GROUP, Asked())
     result = producer.send_in_transaction(Message(TOPIC, b"x", keys=["x"]))
     end = end_of_log(broker)
@@ -128,13 +128,13 @@ def test_a_resent_half_is_one_transaction(broker: EmbeddedBroker) -> None:
     assert len(broker.transactions()) == 1
 
 
-def test_2117_1517_a_crash_between_the_message_and_its_op_leaves_one_message(path: Path) -> None:
+def test_2117_1517_crash_between_the_message_and_its_op_leaves_one_message(path: Path) -> None:
     with txstore.open(path, **SIZES, **NEVER) as broker:
         broker.write_queues(TOPIC)
         sent = half(broker)
         broker.end_transaction(sent, COMMIT)
-        path = shutil.copytree(path, path.with_name("killed"))  # What a process leaves that is killed now.
-    # The end was synced, so this forgets how far the log was durable, as if it were killed before the sync.
+        path = shutil.copytree(path, path.with_name("killed"))  # The files of a process that is killed now.
+    # The end was synced, so this discards the record of the durable end, as if the kill came before the sync.
     (path / "txstore" / "published").unlink()
     cut_off_the_last_record(path, reader.OP_TOPIC)
     with txstore.open(path, **SIZES) as broker:
@@ -146,7 +146,7 @@ def test_2117_1517_a_crash_between_the_message_and_its_op_leaves_one_message(pat
 
 
 def crash(path: Path) -> None:
-    """The marks and the open range that a killed writer leaves, and nothing that knows how far it was durable."""
+    """Leaves the marks and the open range that a killed writer leaves, and no record of the durable end."""
     (path / "abort").write_text("1")
     (path / "commitlog" / "!txstore-open").write_text("!")
     (path / "txstore" / "snapshot").unlink()
@@ -177,7 +177,7 @@ def edit_offsets(path: Path, edit: Callable[[dict[str, Any]], None]) -> None:
     file.write_text(json.dumps({"offsetTable": table}))
 
 
-def test_progress_ahead_of_the_log_is_brought_back(path: Path) -> None:
+def test_half_queue_progress_ahead_of_the_log_is_corrected(path: Path) -> None:
     with txstore.open(path, **SIZES, **NEVER) as broker:
         broker.write_queues(TOPIC)
         half(broker, "pends")
@@ -202,7 +202,7 @@ def test_progress_ahead_of_the_log_is_brought_back(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\0" * 200, b"\x89PNG"], ids=["empty", "torn", "zeros", "foreign"])
-def test_3401_9328_a_damaged_offset_file_is_never_silently_zero(path: Path, damage: bytes) -> None:
+def test_3401_9328_damaged_offset_file_is_never_silently_zero(path: Path, damage: bytes) -> None:
     with txstore.open(path, **SIZES) as broker:
         producer = broker.producer("p")
         for number in range(4):
@@ -223,7 +223,7 @@ def test_3401_9328_a_damaged_offset_file_is_never_silently_zero(path: Path, dama
         assert any("consumerOffset.json" in warning for warning in broker.open_report.warnings)
 
 
-def test_7240_one_with_an_immunity_time_is_finished_by_an_op_that_names_many(path: Path) -> None:
+def test_7240_half_with_an_immunity_time_is_finished_by_an_op_with_many_offsets(path: Path) -> None:
     with txstore.open(path, **SIZES, **QUICK) as broker:
         broker.write_queues(TOPIC)
         immune = half(broker, "immune", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"})
@@ -252,7 +252,7 @@ def end_together(broker: EmbeddedBroker, halves: list[Any]) -> None:
         thread.join()
 
 
-def test_9500_1568_one_bad_half_keeps_no_other_from_its_check(path: Path) -> None:
+def test_9500_1568_damaged_half_does_not_stop_other_checks(path: Path) -> None:
     with txstore.open(path, **SIZES, **NEVER) as broker:
         broker.write_queues(TOPIC)
         bad, *_ = [half(broker, name) for name in ("bad", "good-1", "good-2")]
@@ -268,7 +268,7 @@ def test_9500_1568_one_bad_half_keeps_no_other_from_its_check(path: Path) -> Non
         broker.producer("p").send(Message(TOPIC, b"goes on"))
 
 
-def test_8311_544_time_in_immunity_counts_as_no_check(path: Path) -> None:
+def test_8311_544_immunity_time_counts_as_no_check(path: Path) -> None:
     with txstore.open(path, **SIZES, **QUICK, transaction_check_max=2) as broker:
         broker.write_queues(TOPIC)
         half(broker, "immune", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "3600"})
@@ -281,13 +281,13 @@ def test_8311_544_time_in_immunity_counts_as_no_check(path: Path) -> None:
         assert immune.checks == 0
 
 
-def test_7415_an_unknown_option_is_an_error(path: Path) -> None:
+def test_7415_unknown_option_is_an_error(path: Path) -> None:
     with pytest.raises(InvalidOptionError, match="transaction_check_max"):
         txstore.open(path, transaction_check_maximum=3)  # type: ignore[call-arg]
     assert not path.exists()
 
 
-def test_9693_a_read_only_device_is_named_and_can_be_read(tmp_path: Path) -> None:
+def test_9693_read_only_device_is_named_and_can_be_read(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root may mount a tmpfs")
     mount = tmp_path / "device"
@@ -311,7 +311,7 @@ def test_9693_a_read_only_device_is_named_and_can_be_read(tmp_path: Path) -> Non
         subprocess.run(["umount", "-l", str(mount)], check=True)
 
 
-def test_467_1434_7355_queues_that_differ_from_the_log_are_made_anew(zygote: Zygote, path: Path) -> None:
+def test_467_1434_7355_queues_that_differ_from_the_log_are_rebuilt(zygote: Zygote, path: Path) -> None:
     told = work(zygote, path)
     for file in files_of(path / "consumequeue" / TOPIC)[:2]:
         data = bytearray(file.read_bytes())
@@ -321,9 +321,7 @@ def test_467_1434_7355_queues_that_differ_from_the_log_are_made_anew(zygote: Zyg
     check_rebuilt(path, told, **SMALL)
 
 
-def test_467_an_entry_that_leads_elsewhere_is_an_error_and_is_mended_at_the_next_opening(
-    zygote: Zygote, path: Path
-) -> None:
+def test_467_wrong_queue_entry_is_an_error_and_is_rebuilt_at_the_next_opening(zygote: Zygote, path: Path) -> None:
     told = work(zygote, path)
     file = path / "consumequeue" / TOPIC / "0" / f"{0:020}"
     good = file.read_bytes()
@@ -332,13 +330,13 @@ def test_467_an_entry_that_leads_elsewhere_is_an_error_and_is_mended_at_the_next
         with txstore.open(path, **SMALL) as broker:
             with pytest.raises(StoreCorruptError, match=f"consumequeue/{TOPIC}/0"):
                 broker.store.read(TOPIC, 0, 3)
-            assert len(broker.store.read(TOPIC, 0, 0)[0]) == 3  # Those in front of it are handed out.
+            assert len(broker.store.read(TOPIC, 0, 0)[0]) == 3  # The entries before it are delivered.
         check(path, told, read_only=False, **SMALL)
         assert file.read_bytes() == good
 
 
 def work(zygote: Zygote, path: Path) -> Told:
-    """A store of several log, queue and index files, closed, and what was told of it."""
+    """A closed store of several log, queue and index files, and what was told of it."""
     told = Told()
     life = zygote.run("tests.crash.script:run", {"path": str(path), "options": SMALL, "name": "known"})
     assert ["closed"] in life.words, life
@@ -350,7 +348,7 @@ def files_of(directory: Path) -> list[Path]:
     return sorted(file for file in directory.rglob("0*") if file.is_file())
 
 
-def test_678_10073_a_checkpoint_ahead_loses_nothing(zygote: Zygote, path: Path) -> None:
+def test_678_10073_checkpoint_ahead_loses_nothing(zygote: Zygote, path: Path) -> None:
     told = work(zygote, path)
     crash(path)
     for file in files_of(path / "consumequeue" / TOPIC):
@@ -360,7 +358,7 @@ def test_678_10073_a_checkpoint_ahead_loses_nothing(zygote: Zygote, path: Path) 
     check(path, told, read_only=False, **SMALL)
 
 
-def test_10666_what_was_cut_does_not_come_back(zygote: Zygote, path: Path) -> None:
+def test_10666_truncated_records_do_not_come_back(zygote: Zygote, path: Path) -> None:
     told = work(zygote, path)
     crash(path)
     last, *_ = reversed(list(reader.records(path)))
@@ -370,7 +368,7 @@ def test_10666_what_was_cut_does_not_come_back(zygote: Zygote, path: Path) -> No
         crash(path)
 
 
-def test_damage_in_the_middle_is_an_error_with_its_place(path: Path) -> None:
+def test_damage_in_the_middle_is_an_error_with_its_offset(path: Path) -> None:
     with txstore.open(path, **SIZES, flush_disk_type="SYNC_FLUSH") as broker:
         producer = broker.producer("p")
         places = [producer.send(Message(TOPIC, b"x" * 50), queue_id=0).physical_offset for _ in range(5)]
@@ -382,7 +380,7 @@ def test_damage_in_the_middle_is_an_error_with_its_place(path: Path) -> None:
         assert damaged.value.file.endswith(f"commitlog/{0:020}")
         with pytest.raises(StoreCorruptError):
             broker.store.read(TOPIC, 0, 2)
-        for queue_offset in (0, 3):  # It hides none of the others.
+        for queue_offset in (0, 3):  # It hides none of the other records.
             assert len(broker.store.read(TOPIC, 0, queue_offset)[0]) == 2
         assert end_of_log(broker) == end
     before = hashlib.sha256((path / "commitlog" / f"{0:020}").read_bytes()).hexdigest()
@@ -392,7 +390,7 @@ def test_damage_in_the_middle_is_an_error_with_its_place(path: Path) -> None:
     assert hashlib.sha256((path / "commitlog" / f"{0:020}").read_bytes()).hexdigest() == before
 
 
-def test_6904_a_log_file_without_bytes_stops_no_opening_and_stays_no_file(zygote: Zygote, path: Path) -> None:
+def test_6904_empty_log_file_does_not_prevent_opening(zygote: Zygote, path: Path) -> None:
     told = work(zygote, path)
     log = sorted((path / "commitlog").glob("0*"))
     (path / "commitlog" / f"{len(log) << 14:020}").touch()
@@ -403,7 +401,7 @@ def test_6904_a_log_file_without_bytes_stops_no_opening_and_stays_no_file(zygote
 
 
 @pytest.mark.parametrize("damage", ["removed", "emptied", "cut", "zeros"])
-def test_7539_8007_index_files_are_made_anew(zygote: Zygote, path: Path, damage: str) -> None:
+def test_7539_8007_index_files_are_rebuilt(zygote: Zygote, path: Path, damage: str) -> None:
     told = work(zygote, path)
     files = sorted((path / "index").iterdir())
     assert len(files) > 1
@@ -419,7 +417,7 @@ def test_7539_8007_index_files_are_made_anew(zygote: Zygote, path: Path, damage:
     check(path, told, read_only=False, **SMALL)
 
 
-def test_8032_a_missing_log_file_is_named_and_no_queue_is_dropped(zygote: Zygote, path: Path) -> None:
+def test_8032_missing_log_file_is_named_and_no_queue_is_dropped(zygote: Zygote, path: Path) -> None:
     work(zygote, path)
     log = sorted((path / "commitlog").glob("0*"))
     assert len(log) > 2
@@ -433,8 +431,8 @@ def test_8032_a_missing_log_file_is_named_and_no_queue_is_dropped(zygote: Zygote
     txstore.open(path, **SMALL).close()
 
 
-def test_8032_the_last_log_file_of_a_closed_store_missing_is_named(golden_copy: Path) -> None:
-    """A broker's store remembers no durable end: its queues lead behind the end of what is left."""
+def test_8032_missing_last_log_file_of_a_closed_store_is_named(golden_copy: Path) -> None:
+    """A broker's store does not record its durable end: its queues lead past the end of the remaining log."""
     log = sorted((golden_copy / "commitlog").glob("0*"))
     log[-1].unlink()
     for read_only in (True, False):
@@ -449,7 +447,7 @@ def golden_copy(tmp_path: Path) -> Path:
     return unpack("tx", tmp_path / "golden").copy_to(tmp_path)
 
 
-def test_an_end_on_a_record_that_is_no_half_is_refused(broker: EmbeddedBroker) -> None:
+def test_end_on_a_record_that_is_not_a_half_is_refused(broker: EmbeddedBroker) -> None:
     sent = half(broker)
     plain = broker.producer("p").send(Message(TOPIC, b"plain"))
     broker.end_transaction(sent, ROLLBACK)
@@ -457,10 +455,10 @@ def test_an_end_on_a_record_that_is_no_half_is_refused(broker: EmbeddedBroker) -
     end = end_of_log(broker)
     for queue_offset, physical_offset in (
         (plain.queue_offset, plain.physical_offset),  # a plain message
-        (pending.queue_offset, sent.physical_offset),  # another half's place
+        (pending.queue_offset, sent.physical_offset),  # the offset of another half
         (pending.queue_offset, pending.physical_offset + 1),  # the middle of a record
-        (99, pending.physical_offset),  # behind the queue's end
-        (pending.queue_offset, 1 << 50),  # behind the log's end
+        (99, pending.physical_offset),  # beyond the queue's end
+        (pending.queue_offset, 1 << 50),  # beyond the log's end
     ):
         with pytest.raises(TransactionNotFoundError):
             broker.store.end_transaction(queue_offset, physical_offset, commit=True)
@@ -468,7 +466,7 @@ def test_an_end_on_a_record_that_is_no_half_is_refused(broker: EmbeddedBroker) -
 
 
 def test_10911_bodies_of_threads_are_never_mixed(broker: EmbeddedBroker) -> None:
-    """Each body says whose it is in all of its bytes."""
+    """Every byte of a body names its sender."""
 
     def send(number: int) -> None:
         producer = broker.producer(f"p-{number}")
@@ -490,7 +488,7 @@ def test_10911_bodies_of_threads_are_never_mixed(broker: EmbeddedBroker) -> None
 
 
 @pytest.mark.parametrize("topic", ["../../etc", "a/b", "..", ".", "", "a\0b", "x" * 128, "RMQ_SYS_TRANS_HALF_TOPIC"])
-def test_CVE_2019_17572_a_bad_topic_is_no_path(broker: EmbeddedBroker, path: Path, topic: str) -> None:
+def test_CVE_2019_17572_topic_that_is_a_path_is_refused(broker: EmbeddedBroker, path: Path, topic: str) -> None:
     before = sorted(str(file) for file in path.parent.rglob("*"))
     with pytest.raises(InvalidNameError):
         broker.producer("p").send(Message(topic, b"x"))

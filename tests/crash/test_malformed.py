@@ -1,10 +1,10 @@
-"""The story: bytes rot, files are cut, lost, mixed up, or were never ours. A store says which file and where, or
-mends it.
+"""Guards stores with damaged, cut, lost, swapped or foreign files: the store names the file and the offset, or
+repairs it.
 
-Each file of stores of ours (closed, and left by a kill) and of brokers' is damaged in each way (spoil.py). Reading
-may never change a byte. Whatever comes back must be what was stored: a record that is there no more is reported,
-what is derived is built again or says that it is damaged, and no input ends in a signal, a hang or an error without
-a name. `TXSTORE_MALFORMED` sets how many damaged stores are opened, each by a reader and by a writer.
+Each file of stores of ours (closed, and left by a kill) and of brokers' is damaged in each way (spoil.py). Reading may
+never change a byte. Whatever is returned must be what was stored: a missing record is reported, derived files are
+rebuilt or reported as damaged, and no input ends in a signal, a hang or an error without a name. `TXSTORE_MALFORMED`
+sets how many damaged stores are opened, each by a reader and by a writer.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tests.golden.unpack import file_hashes, unpack
 pytestmark = pytest.mark.kill
 MALFORMED = count("MALFORMED", 60)
 BROKERS = ["rolled", "tx", "tx-crash", "tx-ipv6", "extras", "5.3.3-tx"]
-# A store that cannot be opened says so by one of these.
+# The errors of a store that cannot be opened.
 REFUSALS = {"StoreCorruptError", "MissingFileError", "ForeignStoreError", "InvalidOptionError", "StoreIOError"}
-# What a writer that is refused in the end may have touched: its own marks, and what is derived.
+# The files that a refused writer may have changed: its own marks, and derived files.
 MAY_CHANGE = ("abort", "lock", "commitlog/!", "txstore/", "consumequeue/", "index/", "checkpoint")
 UNFINISHED = ".tmp"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -41,7 +41,7 @@ OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
 @dataclass
 class Base:
-    """A good store, and what it says."""
+    """A good store, and what it shows."""
 
     name: str
     path: Path
@@ -87,8 +87,8 @@ def is_error(found: Any) -> bool:
     return isinstance(found, list) and len(found) > 0 and found[0] == "!"
 
 
-class Judge:
-    """Whether what a damaged store says is true, or says that it is damaged."""
+class Verdict:
+    """Decides whether what a damaged store shows is true, or reported as damaged."""
 
     def __init__(self, base: Base, kind: str, spoilt: Spoilt, facts: Facts, *, read_only: bool) -> None:
         self.base, self.kind, self.spoilt, self.facts, self.read_only = base, kind, spoilt, facts, read_only
@@ -119,7 +119,7 @@ class Judge:
         return physical_offset < base + self.spoilt.end and base + self.spoilt.start < following
 
     def _records(self) -> bool:
-        """L7, L8: each record is there, or its loss is told; nothing is there that nobody stored."""
+        """L7, L8: each record is there, or its loss is reported; there is no record that was not stored."""
         each, scan, reported = self.facts["each"], self.facts["scan"], False
         for at, crc in self.base.expected["scan"].items():
             found = each[at]
@@ -128,35 +128,36 @@ class Judge:
                 reported = True
             elif found != crc:
                 # Where a broker wrote, no CRC covers a record's header.
-                assert not self.base.ours, f"L5: the record at {at} is another, and nothing says so"
-                assert self._touched(int(at)), f"L1: the record at {at} is another, and was not touched"
+                assert not self.base.ours, f"L5: the record at {at} has changed, and this is not reported"
+                assert self._touched(int(at)), f"L1: the record at {at} has changed, though it was not damaged"
         if is_error(scan):
             return True
         strangers = set(scan) - set(self.base.expected["scan"])
         strangers = {at for at in strangers if int(at) < self.base.expected["end"]}
-        assert not strangers, f"L1: records that nobody stored: {strangers}"
+        assert not strangers, f"L1: records that were never stored: {strangers}"
         return reported
 
     def _may_be_gone(self, at: int, error: list[str]) -> None:
-        """A record may be gone behind a torn tail that was told; below the durable end it is damage, or a lost file."""
+        """A record may be missing after a reported torn tail; below the durable end it is damage, or a lost file."""
         if error[1] in ("StoreCorruptError", "MissingFileError", "StoreIOError"):
             return
         if at < self.facts["first"] and self.kind == "log":
-            # Without its front a log looks as retention leaves it; only while the store was ours somebody knows better.
+            # A log without its first files looks as after retention; only a store of ours records that they should
+            # exist.
             assert self.base.name != "ours, killed", f"L8: the front of the log is gone: {error}"
             return
         assert at >= self.facts["end"], f"L7: the record at {at} is gone in the middle: {error}"
         is_closed = self.base.expected["clean"] and self.facts["clean"]
         assert not is_closed or self._may_be_stale(), f"L7: a closed store lost {at}: {error}"
         told = self.facts["truncated"] > 0 or self.facts["warnings"]
-        assert told, f"L8: the record at {at} is gone, and nothing says so: {error}"
+        assert told, f"L8: the record at {at} is gone, and this is not reported: {error}"
         assert not (self.base.ours and at < self._durable()), f"L7: the durable record at {at} was cut: {error}"
 
     def _may_be_stale(self) -> bool:
         """Whether a broker could have cut what is after the end that was found.
 
-        A broker that recovers leaves what it cut. The checkpoint tells that from damage by the time of the newest
-        record, and cannot where the last record that is left has the same time. RocketMQ ends its log there, too.
+        A broker that recovers leaves what it cut. The checkpoint distinguishes that from damage by the time of the
+        newest record, and cannot if the last record that is left has the same time. RocketMQ ends its log there, too.
         """
         if self.base.ours:
             return False
@@ -165,11 +166,11 @@ class Judge:
         return last is not None and times[last] == max(times.values())
 
     def _durable(self) -> int:
-        """In SYNC_FLUSH all of it, as long as somebody knows: the page of the published ends, or the snapshot."""
+        """In SYNC_FLUSH all of it, if it is still recorded: in the page of the published ends, or in the snapshot."""
         return 0 if self.kind in ("published", "snapshot") else int(self.base.expected["end"])
 
     def _queues(self) -> bool:
-        """L6: each entry leads to its message, or says that it does not."""
+        """L6: each entry leads to its message, or to an error."""
         reported = False
         for name, (first, _, entries) in self.base.expected["queues"].items():
             found_first, _, found = self.facts["queues"].get(name, [first, first, []])
@@ -183,7 +184,7 @@ class Judge:
                 if shown is None or shown == [] or is_error(shown):
                     lost = self.facts["each"].get(str(entry[0][0]))
                     told = is_error(shown) or is_error(lost) or is_error(self.facts["scan"]) or self.facts["warnings"]
-                    assert told, f"L6: entry {number} of {name} is gone, and nothing says so"
+                    assert told, f"L6: entry {number} of {name} is gone, and this is not reported"
                     reported = True
                 else:
                     assert shown[0][0] == entry[0][0], f"L6: entry {number} of {name} leads to {shown}, not to {entry}"
@@ -191,7 +192,7 @@ class Judge:
         return reported
 
     def _transactions(self) -> bool:
-        """T2: each has its outcome, or the log is reported as damaged."""
+        """T2: each transaction has its outcome, or the log is reported as damaged."""
         found, expected = self.facts["transactions"], self.base.expected["transactions"]
         if is_error(found) or is_error(self.facts["scan"]):
             return True
@@ -199,7 +200,7 @@ class Judge:
             return True
         changed = {at for at, state in expected.items() if found.get(at) != state}
         if self.kind == "offsets":
-            # A broker's stored progress tells of some that are finished, and of nothing else how.
+            # A broker's stored progress shows that some are finished, but not how.
             changed = {at for at in changed if "finished_unknown" not in (expected[at][1], found[at][1])}
         if not self.base.ours and self.kind == "log":
             return bool(changed)
@@ -207,7 +208,7 @@ class Judge:
         return False
 
     def _keys(self) -> None:
-        """An index leads to no wrong message; without a CRC of its own it cannot tell what it has forgotten."""
+        """An index leads to no wrong message; without a CRC of its own it cannot detect a missing entry."""
         for key, places in self.base.expected["keys"].items():
             found = self.facts["keys"][key]
             if is_error(found) or found == places:
@@ -225,13 +226,15 @@ class Judge:
             shown = found.get(tuple(place))
             if shown == offset or "CID_RMQ_SYS_TRANS" in place:
                 continue
-            assert self.facts["warnings"], f"the offset of {place} was {offset} and is {shown}, and nothing says so"
+            assert self.facts["warnings"], (
+                f"the offset of {place} was {offset} and is {shown}, and this is not reported"
+            )
 
 
-def test_L5_L7_L8_whatever_is_damaged_is_named_or_mended(bases: list[Base], zygote: Zygote, tmp_path: Path) -> None:
+def test_L5_L7_L8_damage_is_named_or_repaired(bases: list[Base], zygote: Zygote, tmp_path: Path) -> None:
     luck = chance()
     cases = [(base, kind, damage) for base in bases for kind in kinds_of(base.path) for damage in DAMAGES]
-    # Ours more often: all of their bytes are covered.
+    # Our stores more often: all of their bytes are covered.
     cases += [case for case in cases if case[0].ours] * 2
     rounds = -(-MALFORMED // len(cases))
     chosen = [case for _ in range(rounds) for case in luck.sample(cases, len(cases))][:MALFORMED]
@@ -256,25 +259,23 @@ def test_L5_L7_L8_whatever_is_damaged_is_named_or_mended(bases: list[Base], zygo
 
 
 def open_and_judge(zygote: Zygote, base: Base, path: Path, kind: str, spoilt: Spoilt, *, read_only: bool) -> str:
-    """How it ended."""
+    """How the child ended."""
     before = file_hashes(path)
     facts = look(zygote, path, read_only=read_only, expected=base.facts_path)
-    end = Judge(base, kind, spoilt, facts, read_only=read_only).judge()
+    end = Verdict(base, kind, spoilt, facts, read_only=read_only).judge()
     after = file_hashes(path)
     touched = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     if read_only:
         assert not touched, f"L8: a read-only opening changed {touched}"
     elif end == "refused" and "/config/" not in facts["refused"][1]:
-        # Topics and groups are read when the engine has healed the store already.
+        # Topics and groups are read when the engine has repaired the store already.
         wrong = {name for name in touched if not name.startswith(MAY_CHANGE) and not name.endswith(UNFINISHED)}
         assert not wrong, f"a refused opening changed {wrong}"
     return end
 
 
 @pytest.mark.parametrize("kind", ["log", "lock", "published", "snapshot", "settings", "offsets", "checkpoint"])
-def test_P2_a_pipe_in_a_files_place_is_waited_for_by_nobody(
-    bases: list[Base], zygote: Zygote, tmp_path: Path, kind: str
-) -> None:
+def test_P2_pipe_instead_of_a_file_does_not_block(bases: list[Base], zygote: Zygote, tmp_path: Path, kind: str) -> None:
     base = next(base for base in bases if base.name == "ours")
     for read_only in (True, False):
         path = tmp_path / str(read_only) / "store"
@@ -284,10 +285,10 @@ def test_P2_a_pipe_in_a_files_place_is_waited_for_by_nobody(
 
 
 @pytest.mark.parametrize("length", [1, 39, 210, 19_999])
-def test_P2_a_brokers_queue_file_of_half_entries_tells_no_size(
+def test_P2_queue_of_half_entries_of_a_broker_sets_no_file_size(
     bases: list[Base], zygote: Zygote, tmp_path: Path, length: int
 ) -> None:
-    """Its length was taken for that of all queue files, and closing went over files of no entries for ever."""
+    """Its length was taken for that of all queue files, and closing looped over empty files for ever."""
     base = next(base for base in bases if base.name == "tx-crash")
     path = tmp_path / "store"
     shutil.copytree(base.path, path)

@@ -1,9 +1,9 @@
-"""The story: one process writes, any number read, and some fork. None may harm another.
+"""Guards a store that several processes use: one writes, any number read, some fork, and none harms another.
 
-A second writer is refused with the first one's number. Readers in other processes look at everything all the time,
-while the writer works, is killed, and recovers: what they see never goes back and is never half there. A fork of a
-process with an open store is told so, also one that was made in the middle of a send or a flush, and its parent
-goes on. The lock is the one that RocketMQ takes: the first byte of `lock`, by POSIX rules.
+A second writer is refused with the first one's process id. Readers in other processes read everything continuously,
+while the writer works, is killed, and recovers: what they see never goes back and is never incomplete. A fork of a
+process with an open store gets an error, also one that was made in the middle of a send or a flush, and its parent
+continues. The lock is the one that RocketMQ takes: the first byte of `lock`, by POSIX rules.
 `TXSTORE_PROCESSES_SECONDS` sets how long readers read.
 """
 
@@ -75,7 +75,7 @@ thread.start()
 for _ in range(5):
     child = os.fork()
     if child == 0:
-        sys.exit(0)  # As a worker that never heard of the store: through all of Python's own ending.
+        sys.exit(0)  # As a worker that does not know of the store: through all of Python's shutdown.
     _, status = os.waitpid(child, 0)
     assert status == 0, status
 stop.set()
@@ -114,7 +114,7 @@ def options(flush_disk_type: str) -> dict[str, Any]:
     return {**SIZES, **BUSY, "flush_disk_type": flush_disk_type}
 
 
-def test_P1_a_second_writer_in_another_process_is_refused_with_the_first_ones_number(
+def test_P1_second_writer_in_another_process_is_refused_with_the_first_ones_process_id(
     zygote: Zygote, tmp_path: Path
 ) -> None:
     path = tmp_path / "store"
@@ -128,7 +128,7 @@ def test_P1_a_second_writer_in_another_process_is_refused_with_the_first_ones_nu
     life = zygote.finish()
     assert life.status == -9, life
     with txstore.open(path) as broker:
-        assert not broker.open_report.clean  # The lock went with the process; what it left is recovered.
+        assert not broker.open_report.clean  # The lock went with the process; the next writer recovers what it left.
 
 
 def lock_in_another_process(path: Path, byte: int) -> subprocess.Popen[str]:
@@ -136,20 +136,20 @@ def lock_in_another_process(path: Path, byte: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_P1_the_lock_is_the_one_that_rocketmq_takes(tmp_path: Path) -> None:
+def test_P1_lock_is_the_one_that_rocketmq_takes(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with txstore.open(path, **SIZES) as broker:
-        for byte in (0, 1):  # 1 is ours: what is published is to be believed.
+        for byte in (0, 1):  # The first byte is locked by us: what is published is valid.
             other = lock_in_another_process(path, byte)
             assert other.communicate()[0] == "held\n"
-        # Whoever closes another descriptor of the file in this process drops no lock, unlike with plain POSIX locks.
+        # Closing another descriptor of the file in this process keeps the lock, unlike with plain POSIX locks.
         with (path / "lock").open("r+b") as file:
             asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
             kind, *_ = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, asked))
             assert kind == fcntl.F_WRLCK
         assert lock_in_another_process(path, 0).communicate()[0] == "held\n"
         broker.producer("p").send(txstore.Message("t", b"x"))
-    # Closed: free again, and a broker that holds it keeps us out.
+    # Closed: the lock is free again, and a broker that holds it keeps us out.
     other = lock_in_another_process(path, 0)
     assert other.stdout is not None
     assert other.stdout.readline() == "taken\n"
@@ -161,8 +161,8 @@ def test_P1_the_lock_is_the_one_that_rocketmq_takes(tmp_path: Path) -> None:
     txstore.open(path).close()
 
 
-def test_a_reader_that_comes_before_the_log_has_a_file_is_told(tmp_path: Path) -> None:
-    """It would have to guess how large the files will be, and see nothing of those that have another size."""
+def test_reader_opened_before_the_log_has_a_file_gets_an_error(tmp_path: Path) -> None:
+    """It would have to guess how large the files will be, and not see those of another size."""
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
     with pytest.raises(ForeignStoreError, match="no file yet"):
         txstore.open(tmp_path / "store", read_only=True)
@@ -192,7 +192,7 @@ def test_D1_readers_see_every_moment_of_a_writer_that_is_killed_and_recovers(
     check(path, told, read_only=False)
 
 
-def test_P1_a_fork_in_the_middle_of_sends_and_flushes_is_told_and_harms_nothing(zygote: Zygote, tmp_path: Path) -> None:
+def test_P1_fork_during_sends_and_flushes_gets_an_error_and_harms_nothing(zygote: Zygote, tmp_path: Path) -> None:
     forks = count("FORKS", 5)
     for number, flush_disk_type in enumerate(["ASYNC_FLUSH", "SYNC_FLUSH"]):
         path, told = tmp_path / f"store{number}", Told()
@@ -208,14 +208,14 @@ def test_P1_a_fork_in_the_middle_of_sends_and_flushes_is_told_and_harms_nothing(
             assert broker.open_report.clean
 
 
-def test_P1_a_forked_childs_own_stores_meet_nothing_of_its_parents_threads(tmp_path: Path) -> None:
-    """Many of both: what parent and child shared by chance in a few stores, they share surely in so many."""
+def test_P1_stores_of_a_forked_child_are_independent_of_its_parents_threads(tmp_path: Path) -> None:
+    """With many stores in both: state shared by chance in a few stores is certainly shared in so many."""
     command = [sys.executable, "-W", "ignore", "-X", "faulthandler", "-c", CROWDED, str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (0, "closed\n", "")
 
 
-def test_P1_a_forked_child_that_ends_like_any_program_closes_nothing(tmp_path: Path) -> None:
+def test_P1_forked_child_that_exits_normally_closes_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORGETFUL, str(tmp_path / "store")]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (0, "closed\n", "")
@@ -223,7 +223,7 @@ def test_P1_a_forked_child_that_ends_like_any_program_closes_nothing(tmp_path: P
         assert broker.open_report.clean
 
 
-def test_P1_a_close_gives_the_lock_back_although_a_forked_child_lives(tmp_path: Path) -> None:
+def test_P1_close_releases_the_lock_although_a_forked_child_lives(tmp_path: Path) -> None:
     path = tmp_path / "store"
     broker = txstore.open(path)
     awake, wake = os.pipe()
@@ -237,7 +237,7 @@ def test_P1_a_close_gives_the_lock_back_although_a_forked_child_lives(tmp_path: 
     try:
         broker.producer("p").send(txstore.Message("t", b"x"))
         with pytest.raises(StoreLockedError):
-            txstore.open(path)  # The child has let go of its copy of the lock. The parent still holds it.
+            txstore.open(path)  # The child has closed its copy of the lock. The parent still holds it.
         broker.close()
         with txstore.open(path) as again:
             assert again.open_report.clean
@@ -248,7 +248,9 @@ def test_P1_a_close_gives_the_lock_back_although_a_forked_child_lives(tmp_path: 
 
 
 def killed_with_children_alive(program: str, path: Path) -> tuple[int, list[int]]:
-    """Runs a program that opens a store, forks and waits, and kills it. Its number, and those of its children."""
+    """Runs a program that opens a store, forks and waits, and kills it. Returns its process id and those of its
+    children.
+    """
     command = [sys.executable, "-W", "ignore", "-c", program, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -271,7 +273,7 @@ def test_P1_workers_that_outlive_a_killed_writer_do_not_keep_its_lock(tmp_path: 
             os.kill(worker, signal.SIGKILL)
 
 
-def test_P1_a_lock_that_outlived_its_process_is_reported_as_such(tmp_path: Path) -> None:
+def test_P1_lock_that_outlived_its_process_is_reported_as_such(tmp_path: Path) -> None:
     path = tmp_path / "store"
     parent, (child,) = killed_with_children_alive(RAW_FORK, path)
     try:

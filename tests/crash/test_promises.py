@@ -1,6 +1,4 @@
-"""The story: a checker that passes everything proves nothing. So each lie about a good store must be found by its
-name.
-"""
+"""Guards the checker of promises: it finds each false statement about a good store, and names the broken promise."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ LIES: dict[str, tuple[str, Callable[[Told], Any]]] = {
     "a half that is not there": ("L2", lambda told: told.prepared.update(nobody="nobody")),
     "another place": ("L2", other_place),
     "another outcome": ("T5", other_outcome),
-    "an end of what pends": ("T5", ended_that_pends),
+    "an end of a pending transaction": ("T5", ended_that_pends),
     "a message that was read and is gone": ("D1", lambda told: told.got[0].update({1_000_000: "nobody"})),
     "a message that was read elsewhere": ("D1", read_elsewhere),
     "a longer log": ("L1", lambda told: told.prefixes.append((1 << 40, 0))),
@@ -63,7 +61,7 @@ LIES: dict[str, tuple[str, Callable[[Told], Any]]] = {
 
 @pytest.mark.kill
 @pytest.mark.parametrize("lie", LIES)
-def test_the_checker_finds(good: tuple[Path, Told], lie: str) -> None:
+def test_checker_finds_the_false_statement(good: tuple[Path, Told], lie: str) -> None:
     path, truth = good
     promise, tell = LIES[lie]
     told = copy.deepcopy(truth)
@@ -77,9 +75,9 @@ def test_the_checker_finds(good: tuple[Path, Told], lie: str) -> None:
     ("words", "promise"),
     [
         ([["got", "a", 0, 0], ["got", "b", 0, 2]], "a gap or a repetition"),
-        ([["got", "a", 0, 7]], "begins behind what was read"),
+        ([["got", "a", 0, 7]], "begins after what was read"),
     ],
 )
-def test_the_checker_hears_what_a_consumer_passes_over(words: list[list[Any]], promise: str) -> None:
+def test_checker_notices_what_a_consumer_skips(words: list[list[Any]], promise: str) -> None:
     with pytest.raises(AssertionError, match=r"^D1"):
         Told().hear(words)

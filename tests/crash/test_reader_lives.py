@@ -1,8 +1,8 @@
-"""The story: readers live longer than writers. A service reads a store for weeks while its writers come and go.
+"""Guards long-lived readers: a service reads a store for weeks while its writers are replaced.
 
 Writers open, append, roll files, remove old ones, close, are killed, and a repair comes in between. Readers that were
-opened once (a handle of the engine, a program's broker, an Arrow scan), each in its own process, reach the end of every
-writer's life soon, or say why they cannot. `TXSTORE_READER_LIVES` sets how many lives there are.
+opened once (a handle of the engine, a program's broker, an Arrow scan), each in its own process, soon reach the end of
+every writer's life, or report why they cannot. `TXSTORE_READER_LIVES` sets the number of lives.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Orders:
         print(*words, file=self._file)
 
     def end(self) -> None:
-        """The child hears no more. To be called when it has opened its side."""
+        """Ends the child's orders. To be called when the child has opened its side."""
         self._file.close()
 
 
@@ -72,7 +72,9 @@ def readers(store: Path, beside: Path) -> Iterator[dict[str, tuple[Zygote, Order
 
 
 def reach(found: dict[str, tuple[Zygote, Orders]], end: tuple[int, int], story: list[str]) -> float:
-    """Every reader reaches the end of the log and of the queue. How long the slowest took, in seconds."""
+    """Waits until every reader reaches the end of the log and of the queue. Returns how long the slowest took, in
+    seconds.
+    """
     for _, orders in found.values():
         orders.give(*end)
     slowest = 0.0
@@ -88,7 +90,7 @@ def reach(found: dict[str, tuple[Zygote, Orders]], end: tuple[int, int], story: 
 
 
 class Lives:
-    """The writers of one store, one after the other."""
+    """The writers of one store, one after another."""
 
     def __init__(self, zygote: Zygote, store: Path, luck: random.Random) -> None:
         self._zygote, self._store, self._luck = zygote, store, luck
@@ -96,7 +98,7 @@ class Lives:
         self.story: list[str] = []
 
     def end(self) -> None:
-        """No writer comes any more."""
+        """No further writer is started."""
         self._orders.end()
 
     def one(self, life: int, found: dict[str, tuple[Zygote, Orders]]) -> float:
@@ -131,7 +133,7 @@ class Lives:
 
 def test_D1_readers_reach_the_end_of_every_writers_life(tmp_path: Path) -> None:
     luck, slowest = chance(), 0.0
-    numbers = iter(steps("lives of writers beside readers", LIVES))
+    numbers = iter(steps("lives of writers with readers", LIVES))
     with Zygote("txstore", MODULE) as zygote:
         for store_number in range(-(-LIVES // LIVES_OF_A_STORE)):
             store = tmp_path / f"store{store_number}"

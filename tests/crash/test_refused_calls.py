@@ -1,11 +1,10 @@
-"""The story: a disk says no. Whatever system call fails, and however, a program gets a named error or what it asked
-for.
+"""Guards against failing system calls: a program gets a named error or the correct result, whichever call fails and
+how.
 
-strace lets the N-th call of a kind fail in the real process: EIO, ENOSPC, EROFS, EINTR, too many files, a write
-that writes nothing; once, or from then on; while a store is made, worked with and closed, and while one is
-recovered that a kill left behind. Afterwards the store is opened without faults, and every promise is looked at.
-tests/crash/sweep.rs does the same on storage in memory, for every call there is. `TXSTORE_FAILED_CALLS` sets how
-many cases are tried.
+strace lets the N-th call of a kind fail in the real process: EIO, ENOSPC, EROFS, EINTR, too many files, a write that
+writes nothing; once, or from then on; while a store is created, worked with and closed, and while one is recovered that
+a kill left. Afterwards the store is opened without faults, and every promise is checked. tests/crash/sweep.rs does the
+same on storage in memory, for every call. `TXSTORE_FAILED_CALLS` sets how many cases are tried.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ ERRORS: dict[str, tuple[str, ...]] = {
     "pread64": ("EIO", "EINTR"),
     "fcntl": ("EIO", "EINTR", "EMFILE", "ENOLCK"),
 }
-# After these an interruption does not show: the call is made once more.
+# After these an interruption is invisible: the call is repeated.
 CONTINUED = {"pwrite64", "fdatasync", "fsync", "openat", "fallocate", "ftruncate", "pread64"}
 NAMED = {"StoreIOError", "StorePoisonedError", "DiskFullError", "TooManyFilesError"}
 
@@ -70,7 +69,7 @@ class Scene:
         path = self._fresh()
         _, tracer = self._traced(path, ["-e", f"trace={','.join(ERRORS)}"])
         calls = tracer.calls()
-        # Maps without a file are the allocator's: those of files are counted by themselves.
+        # Maps without a file belong to the allocator: those of files are counted separately.
         files = files_of(path)
         _, tracer = self._traced(self._fresh(), ["-e", "trace=mmap", *files])
         calls["mmap"] = tracer.calls()["mmap"]
@@ -94,19 +93,19 @@ class Scene:
         return life, tracer
 
     def faults(self) -> list[Fault]:
-        """All that there are."""
+        """All cases."""
         return [
             Fault(call, number, error, for_good)
             for call, errors in ERRORS.items()
             for error in errors
             for number in range(1, self.calls[call] + 1)
             for for_good in (False, True)
-            # Nothing interrupts for ever.
+            # No process is interrupted for ever.
             if not (for_good and error == "EINTR")
         ]
 
     def meet(self, fault: Fault) -> bool:
-        """The script with a fault; then the store without. Whether the fault was met."""
+        """Runs the script with a fault, then opens the store without. Returns whether the fault was reached."""
         path = self._fresh()
         arguments = ["-e", f"trace={fault.call}", "-e", fault.injection]
         if fault.call == "mmap":
@@ -141,10 +140,10 @@ def scenes(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> list[Sce
     return [Scene(zygote, tmp_path_factory.mktemp("refused"), flush, crashed=crashed) for flush, crashed in kinds]
 
 
-def test_P2_P3_any_refused_call_ends_in_a_named_error_or_in_success(scenes: list[Scene]) -> None:
+def test_P2_P3_refused_call_ends_in_a_named_error_or_in_success(scenes: list[Scene]) -> None:
     luck = chance()
     cases = [(scene, fault) for scene in scenes for fault in scene.faults()]
-    # Of each call and error some: there are many more ways to refuse an opening than a rename.
+    # Some of each call and error: there are many more ways to refuse an opening than a rename.
     kinds: dict[tuple[str, str], list[tuple[Scene, Fault]]] = {}
     for scene, fault in luck.sample(cases, len(cases)):
         kinds.setdefault((fault.call, fault.error), []).append((scene, fault))
@@ -158,8 +157,8 @@ def test_P2_P3_any_refused_call_ends_in_a_named_error_or_in_success(scenes: list
     assert met > 0.9 * len(chosen)
 
 
-def test_a_short_write_is_continued(zygote: Zygote, tmp_path: Path) -> None:
-    """A limit of files' sizes cuts a write off; while strace holds its return back, the limit is raised."""
+def test_short_write_is_continued(zygote: Zygote, tmp_path: Path) -> None:
+    """A limit of file sizes cuts a write off; while strace delays its return, the limit is raised."""
     arguments = {"path": str(tmp_path / "store"), "options": SIZES, "name": "short", "wait": True, "room": 100}
     pid = zygote.begin("tests.crash.script:limited", arguments)
     begin = [zygote.hear() for _ in range(3)]
@@ -182,7 +181,7 @@ def test_a_short_write_is_continued(zygote: Zygote, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_L1_a_write_that_is_cut_off_leaves_nothing_and_the_store_goes_on(
+def test_L1_write_that_is_cut_off_leaves_nothing_and_the_store_continues(
     zygote: Zygote, tmp_path: Path, flush_disk_type: str
 ) -> None:
     luck = chance()

@@ -1,9 +1,10 @@
-"""The story: a server whose store takes no more messages says so, and ends where only a restart helps.
+"""Guards the health of a server whose store takes no more messages: it reports so, and exits if only a restart
+helps.
 
-A small tmpfs is filled while a server runs on it: `/readyz` and a metric say that the disk is full, consumers go on,
-and when there is space again the server is ready again before anybody sends. strace lets a sync fail in a server's
-process: `/readyz` and a metric say that the store is poisoned, consumers go on; `txstore serve` ends with an exit code
-of its own, so that a service manager starts it again.
+A small tmpfs is filled while a server runs on it: `/readyz` and a metric report the full disk, consumers continue, and
+when there is space again the server is ready before the next send. strace lets a sync fail in a server's process:
+`/readyz` and a metric report that the store is poisoned, consumers continue; `txstore serve` ends with an exit code of
+its own, so that a service manager starts it again.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ FREE = ["--listen", "127.0.0.1:0", "--name-server", "none", "--metrics", "127.0.
 
 
 def asked(place: str | None, path: str) -> tuple[int, str]:
-    """The status and the body of an answer by HTTP."""
+    """The status and the body of an HTTP response."""
     try:
         with urllib.request.urlopen(f"http://{place}{path}", timeout=20) as answer:
             return answer.status, answer.read().decode()
@@ -56,20 +57,20 @@ def asked(place: str | None, path: str) -> tuple[int, str]:
 
 
 def unavailable(place: str | None) -> dict[str, float]:
-    """What the metric says, by reason."""
+    """The values of the metric, by reason."""
     rows = [line for line in asked(place, "/metrics")[1].splitlines() if line.startswith("txstore_store_unavailable{")]
     return {row.partition('reason="')[2].partition('"')[0]: float(row.rpartition(" ")[2]) for row in rows}
 
 
 def reads_on(wire: Wire) -> None:
-    """A push consumer's pull, which says with it how far the group has come."""
+    """A push consumer's pull, which also sends the group's offset."""
     pulled = wire.call(PULL, pulling(sysFlag=1 | 2 | 4, commitOffset=1))
     assert (pulled.code, pulled.remark) == (0, None)
 
 
 @contextmanager
 def serving(code: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """A process that serves a store, and where it listens."""
+    """A process that serves a store, and its addresses."""
     command = [sys.executable, "-c", code, *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
@@ -82,7 +83,7 @@ def serving(code: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str],
 
 @contextmanager
 def failing_syncs(pid: int, log: Path) -> Iterator[None]:
-    """Every sync of the process fails."""
+    """Lets every sync of the process fail."""
     calls = "fdatasync,fsync"
     tracer = Tracer(pid, log, ["-e", f"trace={calls}", "-e", f"inject={calls}:error=EIO"])
     try:
@@ -92,7 +93,7 @@ def failing_syncs(pid: int, log: Path) -> Iterator[None]:
 
 
 @needs_root
-def test_a_full_disk_is_not_ready_until_there_is_space(small_disk: Path) -> None:
+def test_full_disk_is_not_ready_until_there_is_space(small_disk: Path) -> None:
     options: dict[str, Any] = {
         "mapped_file_size_commit_log": 1 << 20,
         "max_message_size": 1 << 16,
@@ -120,7 +121,7 @@ def test_a_full_disk_is_not_ready_until_there_is_space(small_disk: Path) -> None
 
 
 @needs_strace
-def test_a_poisoned_store_is_not_ready(tmp_path: Path) -> None:
+def test_poisoned_store_is_not_ready(tmp_path: Path) -> None:
     with serving(SERVES, str(tmp_path / "store")) as (process, places), Wire(places["broker"]) as wire:
         assert wire.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
         assert wire.call(SEND_V2, sending(), b"x").code == 0
@@ -135,7 +136,7 @@ def test_a_poisoned_store_is_not_ready(tmp_path: Path) -> None:
 
 
 @needs_strace
-def test_serve_ends_when_only_a_restart_helps(tmp_path: Path) -> None:
+def test_serve_exits_when_only_a_restart_helps(tmp_path: Path) -> None:
     path = str(tmp_path / "store")
     with serving(COMMAND, "serve", path, *FREE) as (process, places), Wire(places["broker"]) as wire:
         assert wire.call(SEND_V2, sending(), b"x").code == 0

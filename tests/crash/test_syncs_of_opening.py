@@ -35,7 +35,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_recovery_syncs_once_for_all_queues(tmp_path: Path) -> None:
+def test_recovery_syncs_once_for_all_queues(tmp_path: Path) -> None:
     few, many = _syncs_of_opening(tmp_path, 1), _syncs_of_opening(tmp_path, _QUEUES)
     assert few["syncfs"] == many["syncfs"] == 1
     # The background thread of the opened store may sync a little before the process ends.

@@ -1,7 +1,8 @@
-"""Tracer: strace beside a child, so that the N-th system call of a kind fails in the real process.
+"""Traces a child process with strace, so that the N-th system call of a kind fails in the real process.
 
-In: a child that waits for SIGUSR1, a fault. Out: whether the call was met. Always: only calls that the engine makes
-for a store's files can fail. Not here: what a child does, what must hold afterwards.
+In:     a child that waits for SIGUSR1, a fault.
+Out:    whether the call was reached.
+Always: only calls that the engine makes for a store's files can fail.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _ATTACHED_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Fault:
-    """Which call fails how; `for_good`: each later one, too."""
+    """Which call fails, and how; `for_good`: each later one fails, too."""
 
     call: str
     number: int
@@ -39,7 +40,7 @@ class Fault:
 
 @cache
 def why_not() -> str | None:
-    """Why there can be no tracing here; None: there can."""
+    """The reason why tracing is not possible here, or None."""
     if shutil.which("strace") is None:
         return "strace is not installed"
     tried = subprocess.run(["strace", "-o", os.devnull, "true"], capture_output=True, text=True, check=False)
@@ -47,7 +48,7 @@ def why_not() -> str | None:
 
 
 class Tracer:
-    """strace, attached to a process. `release` lets the process go on; `calls` and `met` read what was written down."""
+    """strace, attached to a process. `release` lets the process continue; `calls` and `met` read the trace."""
 
     def __init__(self, pid: int, log: Path, arguments: list[str]) -> None:
         self._pid, self._log = pid, log
@@ -61,11 +62,11 @@ class Tracer:
         os.kill(self._pid, signal.SIGUSR1)
 
     def wait(self) -> None:
-        """Until the traced process is gone."""
+        """Waits until the traced process has ended."""
         self._process.communicate(timeout=_ATTACHED_SECONDS)
 
     def stop(self) -> None:
-        """Lets go of the process, whose calls succeed from then on."""
+        """Detaches from the process; its calls succeed from then on."""
         self._process.terminate()
         self._process.communicate(timeout=_ATTACHED_SECONDS)
 
@@ -75,10 +76,10 @@ class Tracer:
         return Counter(found)
 
     def met(self) -> bool:
-        """Whether a call failed that was to fail."""
+        """Whether a call failed as requested."""
         return "(INJECTED)" in self._log.read_text()
 
 
 def files_of(store: Path) -> list[str]:
-    """`-P` for each file: maps of memory, which have no file, must not fail."""
+    """`-P` for each file: memory maps without a file must not fail."""
     return [word for file in sorted(store.rglob("*")) if file.is_file() for word in ("-P", str(file))]

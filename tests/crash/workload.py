@@ -1,8 +1,9 @@
-"""Workload: what a service does with a store, told word by word.
+"""Does with a store what a service does, and reports each answer.
 
-In: options, a seed. Out: a word for each answer, after it was got. Always: what a transaction is to become is a
-function of its key (`fate`), whoever ends it: its producer, a check, a late second end. Not here: whether what a
-store holds afterwards is right (promises.py).
+In:     options, a seed.
+Out:    a report for each answer, after it was received.
+Always: the intended outcome of a transaction is a function of its key (`fate`), whether its producer, a check or a late
+        second end ends it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from txstore import (
 
 TOPIC = "t"
 READERS = "readers"
-# Small files, so that faults meet their ends, too.
+# Small files, so that faults reach the ends of files, too.
 SIZES: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 16,
     "mapped_file_size_consume_queue": 20 * 64,
@@ -42,7 +43,7 @@ SIZES: dict[str, Any] = {
     "max_index_num": 400,
     "default_topic_queue_nums": 3,
 }
-# Checks come at once and again and again; nothing is given up by them.
+# Checks run at once and repeatedly; they discard nothing.
 BUSY: dict[str, Any] = {
     "transaction_timeout": 0.01,
     "transaction_check_interval": 0.02,
@@ -55,18 +56,18 @@ STATES = {"committed": LocalTransactionState.COMMIT, "rolled_back": LocalTransac
 
 
 def fate(key: str) -> str:
-    """What the transaction of this key becomes, if it ends."""
+    """The outcome of the transaction of this key, if it ends."""
     return ("committed", "committed", "rolled_back", "discarded")[zlib.crc32(key.encode()) % 4]
 
 
 def body(key: str) -> bytes:
-    """The body of this key's message: 10 bytes to some 10 KiB, so that records meet the ends of files in all ways."""
+    """The body of this key's message: 10 bytes to some 10 KiB, so that records reach the ends of files in all ways."""
     number = zlib.crc32(b"body" + key.encode())
     return (key.encode() + b".") * (1 + number % 20 + (400 if number % 50 == 0 else 0))
 
 
 class Fates(TransactionListener):
-    """Ends a transaction as its fate says, or leaves it to a check, by chance."""
+    """Ends a transaction according to its fate, or leaves it to a check, at random."""
 
     def __init__(self, voice: Voice, chance: random.Random) -> None:
         self._voice, self._chance = voice, chance
@@ -85,7 +86,7 @@ UNKNOWN = LocalTransactionState.UNKNOWN
 
 
 class Service:
-    """One thread's work."""
+    """The work of one thread."""
 
     def __init__(
         self, broker: EmbeddedBroker, voice: Voice, name: str, chance: random.Random, *, may_be_full: bool = False
@@ -95,7 +96,9 @@ class Service:
         self._producer = broker.transaction_producer(f"group-{name.split('-')[-1]}", Fates(voice, chance))
 
     def step(self) -> None:
-        """One piece of work. A full disk may refuse what is new and what is derived, never the end of what pends."""
+        """One piece of work. A full disk may refuse new messages and derived files, never the end of a pending
+        transaction.
+        """
         steps: list[Callable[[], None]] = [self.send, self.batch, self.listened, self.block, self.by_hand, self.upkeep]
         try:
             self._chance.choices(steps, weights=[4, 2, 4, 3, 6, 1])[0]()
@@ -174,7 +177,7 @@ class Service:
 
 @contextlib.contextmanager
 def must_end() -> Iterator[None]:
-    """A full disk refuses no end: its space was taken with the half message."""
+    """Ends a transaction. A full disk refuses no end: its space was taken with the half message."""
     try:
         yield
     except DiskFullError as error:
@@ -182,7 +185,7 @@ def must_end() -> Iterator[None]:
 
 
 def fill_and_free(directory: Path, voice: Voice, chance: random.Random, stop: threading.Event) -> None:
-    """Takes all but a few pages of a small file system, again and again, and gives them back."""
+    """Takes all but a few pages of a small file system, again and again, and frees them."""
     while not stop.wait(chance.uniform(0.01, 0.04)):
         with filled(directory, chance.randrange(12)):
             voice.say("full")
@@ -197,7 +200,7 @@ def filled(directory: Path, pages_left: int) -> Iterator[None]:
     try:
         with filler.open("wb") as file:
             while (taken := os.statvfs(directory).f_bavail - pages_left) > 0:
-                with contextlib.suppress(OSError):  # Somebody else was faster.
+                with contextlib.suppress(OSError):  # Another thread was faster.
                     os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), taken * os.statvfs(directory).f_bsize)
         yield
     finally:
@@ -205,7 +208,7 @@ def filled(directory: Path, pages_left: int) -> Iterator[None]:
 
 
 def consume(broker: EmbeddedBroker, voice: Voice, stop: threading.Event) -> None:
-    """Reads everything, and tells what it got before the next step acknowledges it."""
+    """Reads everything, and reports what it got before the next step acknowledges it."""
     with broker.consumer(READERS, TOPIC) as consumer:
         while not stop.is_set():
             for message in consumer.poll(8, 0.01):
@@ -213,7 +216,7 @@ def consume(broker: EmbeddedBroker, voice: Voice, stop: threading.Event) -> None
 
 
 class Crew:
-    """The threads of one process: services, a consumer, and whoever fills the disk."""
+    """The threads of one process: services, a consumer, and one that fills the disk."""
 
     def __init__(self, broker: EmbeddedBroker, voice: Voice, arguments: dict[str, Any]) -> None:
         self._voice, self._stop, self._threads = voice, threading.Event(), list[threading.Thread]()
@@ -230,7 +233,7 @@ class Crew:
             self._filler = self._threads.pop()
 
     def _begin(self, task: Callable[[], None], stop: threading.Event | None = None) -> None:
-        """Repeats a task in a thread; an error is told, and ends all."""
+        """Repeats a task in a thread; an error is reported, and ends all."""
         until = self._stop if stop is None else stop
 
         def run() -> None:
@@ -245,7 +248,7 @@ class Crew:
         self._threads[-1].start()
 
     def work(self, seconds: float | None) -> None:
-        """For that long (None: until something goes wrong); in the end there is space again."""
+        """Works for that long (None: until something goes wrong); in the end there is space again."""
         self._stop.wait(seconds)
         if self._filler is not None:
             self._enough.set()
@@ -259,7 +262,7 @@ class Crew:
 def work(voice: Voice, arguments: dict[str, Any]) -> None:
     """Opens the store and works with several threads; with `seconds` for that long, then closes it."""
     with txstore.open(arguments["path"], **arguments["options"]) as broker:
-        broker.write_queues(TOPIC)  # Makes the topic.
+        broker.write_queues(TOPIC)  # Creates the topic.
         voice.ready()
         voice.say("open")
         Crew(broker, voice, arguments).work(arguments.get("seconds"))

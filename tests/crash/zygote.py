@@ -1,11 +1,11 @@
-"""Zygote: a warm process without a store, which forks a child for each piece of work and may kill it at its moment.
+"""A warm process without a store, which forks a child for each piece of work and may kill it at a given moment.
 
-In: orders: which function, its arguments, when to kill. Out: what the child said, in order, and how it ended.
-Always: a child begins without a store or a thread; its words arrive before the news of its end; one that does not
-end in time is reported as hung. Not here: what children do.
+In:     orders: which function, its arguments, when to kill.
+Out:    what the child reported, in order, and how it ended.
+Always: a child begins without a store or a thread; its reports arrive before the report of its end; a child that does
+        not end in time is reported as hung.
 
-Starting Python takes longer than most lives here; a fork of a process that has imported everything takes a
-millisecond.
+Starting Python takes longer than most lives here; a fork of a process that has imported everything takes a millisecond.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 ROOT = Path(__file__).resolve().parents[2]
-WORDS_BYTES_MAX = 4096  # What a pipe takes whole or not at all.
+WORDS_BYTES_MAX = 4096  # A pipe takes up to this many bytes completely or not at all.
 LIMIT_SECONDS = 60.0
 
 
 class Voice:
-    """How a child speaks: each `say` is one write, so that a kill leaves it whole or not at all."""
+    """How a child reports: each `say` is one write, so that a kill leaves it complete or absent."""
 
     def __init__(self, began: int) -> None:
         self._began = began
@@ -43,7 +43,7 @@ class Voice:
         os.write(1, line)
 
     def ready(self) -> None:
-        """From here on the time to the kill counts."""
+        """The time to the kill counts from here."""
         os.write(self._began, b"!")
 
 
@@ -52,7 +52,7 @@ Work = Callable[[Voice, dict[str, Any]], None]
 
 @dataclass
 class Life:
-    """What became of a child."""
+    """How a child ended, and what it reported."""
 
     words: list[list[Any]] = field(default_factory=list)
     status: int = 0
@@ -60,7 +60,7 @@ class Life:
     hung: bool = False
 
     def __str__(self) -> str:
-        """Its end, for messages: what went wrong is among the last words."""
+        """Its end, for messages: what went wrong is among the last reports."""
         last = "\n".join(str(part) for words in self.words[-3:] for part in words)
         return (
             f"ended with {self.status}{', hung' if self.hung else ''}, said {len(self.words)} times, at last:\n{last}"
@@ -68,7 +68,7 @@ class Life:
 
 
 class Zygote:
-    """The parent's side. `run` orders one life after the other."""
+    """The parent's side. `run` orders one life after another."""
 
     def __init__(self, *modules: str) -> None:
         command = [sys.executable, "-m", "tests.crash.zygote", *modules]
@@ -97,7 +97,7 @@ class Zygote:
     ) -> int:
         """Starts `module:function` in a child; returns its process id. `finish` must follow.
 
-        `kill_after`: seconds from the child's `ready` (or from its birth) to SIGKILL; None: it ends by itself.
+        `kill_after`: seconds from the child's `ready` (or from its start) to SIGKILL; None: it ends by itself.
         """
         order = {"work": work, "arguments": arguments, "kill_after": kill_after, "from_ready": from_ready}
         assert self._process.stdin is not None
@@ -108,7 +108,7 @@ class Zygote:
         return int(pid)
 
     def hear(self) -> list[Any]:
-        """The next words, also `["over", status, hung]`."""
+        """The next report, also `["over", status, hung]`."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "the zygote is gone"
@@ -116,7 +116,7 @@ class Zygote:
         return words
 
     def finish(self) -> Life:
-        """Hears the child to its end."""
+        """Reads the child's reports until its end."""
         life = Life()
         while (words := self.hear())[0] != "over":
             life.words.append(words)
@@ -124,7 +124,7 @@ class Zygote:
         return life
 
     def run(self, work: str, arguments: dict[str, Any], **when: Any) -> Life:
-        """A whole life."""
+        """Runs a whole life."""
         self.begin(work, arguments, **when)
         return self.finish()
 
@@ -144,7 +144,7 @@ def _live(order: dict[str, Any], began: int) -> NoReturn:
 
 
 def _watch(pid: int, order: dict[str, Any], began: int) -> tuple[int, bool]:
-    """Kills the child at its moment, or waits for its end; returns how it ended, and whether it hung."""
+    """Kills the child at the given moment, or waits for its end; returns how it ended, and whether it hung."""
     hung = False
     if order["kill_after"] is not None:
         if order["from_ready"]:
@@ -160,7 +160,7 @@ def _watch(pid: int, order: dict[str, Any], began: int) -> tuple[int, bool]:
                 return os.waitstatus_to_exitcode(status), False
             time.sleep(0.001)
         hung = True
-        os.kill(pid, signal.SIGABRT)  # The fault handler writes down where every thread stands.
+        os.kill(pid, signal.SIGABRT)  # The fault handler writes down where every thread is.
     _, status = os.waitpid(pid, 0)
     return os.waitstatus_to_exitcode(status), hung
 
@@ -173,7 +173,7 @@ def serve(modules: list[str]) -> None:
     while line := sys.stdin.readline():
         order = json.loads(line)
         began, begin = os.pipe()
-        # The child may speak only behind the news of its birth.
+        # The child may report only after its start was reported.
         go_read, go_write = os.pipe()
         pid = os.fork()
         if pid == 0:

@@ -1,7 +1,8 @@
-"""Checker of histories: what clients were told and read, beside what the store has in the end.
+"""Compares what clients were told and read with what the store has in the end.
 
-In: events of all clients, the frames that reached the server, the store's queues. Out: anomalies, each with its class;
-none where every promise was kept. Always: a pure function. Not here: running clients.
+In:     events of all clients, the frames that reached the server, the store's queues.
+Out:    anomalies, each with its class; none if every promise was kept.
+Always: a pure function.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ class History:
     stored: Mapping[int, Sequence[str]]
     """The names in each queue, from offset 0 on."""
     outcomes: Mapping[str, str] = field(default_factory=dict)
-    """What became of a transaction by the store's word: committed, rolled_back, discarded, pending."""
+    """The state of each transaction in the store: committed, rolled_back, discarded, pending."""
 
     def of(self, *kinds: str) -> Iterator[Event]:
         return (event for client in self.clients for event in client if event["what"] in kinds)
 
     def places(self) -> dict[str, list[Place]]:
-        """Where each name is stored."""
+        """The queue and offset of each name."""
         found: defaultdict[str, list[Place]] = defaultdict(list)
         for queue, names in self.stored.items():
             for offset, name in enumerate(names):
@@ -66,7 +67,7 @@ class History:
 
 
 def events_of(paths: Iterable[Path]) -> list[list[Event]]:
-    """The events of each client out of the lines of its process."""
+    """The events of each client, parsed from the lines of its process."""
     clients: defaultdict[int, list[Event]] = defaultdict(list)
     for path in paths:
         for line in path.read_text().splitlines():
@@ -82,7 +83,7 @@ def anomalies(history: History) -> list[Anomaly]:
 
 
 def _lost(history: History) -> Iterator[Anomaly]:
-    """Acknowledged or committed or stored, and never read; or not where the acknowledgement said."""
+    """Acknowledged or committed or stored, and never read; or at another offset than acknowledged."""
     read = {name for _, name in history.rows()}
     places = history.places()
     for event in history.of("sent"):
@@ -108,7 +109,7 @@ def _duplicate(history: History) -> Iterator[Anomaly]:
 
 
 def _rolled_back_but_read(history: History) -> Iterator[Anomaly]:
-    """Read or stored, though it was rolled back, or though nobody ever said COMMIT."""
+    """Read or stored, though it was rolled back, or though nobody said COMMIT."""
     seen = {name for _, name in history.rows()} | history.places().keys()
     rolled_back = {event["name"] for event in history.of("told") if event["outcome"] == "rolled_back"}
     commits = {event["name"] for event in history.of("says") if event["state"] == "COMMIT"}
@@ -117,14 +118,14 @@ def _rolled_back_but_read(history: History) -> Iterator[Anomaly]:
 
 
 def _phantom(history: History) -> Iterator[Anomaly]:
-    """Read or stored, and nobody sent it."""
+    """Read or stored, and never sent."""
     sent = {event["name"] for event in history.of("begin")}
     seen = {name for _, name in history.rows()} | history.places().keys()
     return (Anomaly("phantom", f"{name} was sent by nobody") for name in sorted(seen - sent))
 
 
 def _vanished(history: History) -> Iterator[Anomaly]:
-    """Read at a place where the store has something else, or nothing, in the end."""
+    """Read at an offset where the store has another message, or none, in the end."""
     for (queue, offset), name in history.rows():
         names = history.stored.get(queue, ())
         there = names[offset] if offset < len(names) else None
@@ -136,14 +137,14 @@ def _gap(history: History) -> Iterator[Anomaly]:
     """A poll jumps over an offset of a queue."""
     for queue, one, other in _steps(history):
         if other > one + 1:
-            yield Anomaly("gap", f"queue {queue}: {other} was read behind {one}")
+            yield Anomaly("gap", f"queue {queue}: {other} was read after {one}")
 
 
 def _order(history: History) -> Iterator[Anomaly]:
-    """A poll goes back in a queue; or a message stands before one that its client had sent before it."""
+    """A poll goes back in a queue; or a message comes before one that its client had sent before it."""
     for queue, one, other in _steps(history):
         if other <= one:
-            yield Anomaly("order", f"queue {queue}: {other} was read behind {one}")
+            yield Anomaly("order", f"queue {queue}: {other} was read after {one}")
     for client in history.clients:
         last: dict[int, Event] = {}
         for event in client:
@@ -151,12 +152,12 @@ def _order(history: History) -> Iterator[Anomaly]:
                 continue
             before = last.get(event["queue"])
             if before is not None and event["offset"] <= before["offset"]:
-                yield Anomaly("order", f"{event['name']} was sent after {before['name']}, and stands before it")
+                yield Anomaly("order", f"{event['name']} was sent after {before['name']}, and is before it")
             last[event["queue"]] = event
 
 
 def _steps(history: History) -> Iterator[tuple[int, int, int]]:
-    """A queue and two of its offsets, one read behind the other in one poll."""
+    """A queue and two of its offsets, one read after the other in one poll."""
     for event in history.of("read"):
         last: dict[int, int] = {}
         for queue, offset, _ in event["rows"]:
@@ -166,7 +167,7 @@ def _steps(history: History) -> Iterator[tuple[int, int, int]]:
 
 
 def _two_outcomes(history: History) -> Iterator[Anomaly]:
-    """Clients, the store's state and its messages say different things of one transaction."""
+    """Clients, the store's state and its messages disagree about one transaction."""
     said: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for event in history.of("told"):
         said[event["name"]][f"told {event['outcome']}"] += 1
@@ -178,4 +179,4 @@ def _two_outcomes(history: History) -> Iterator[Anomaly]:
         if len(outcomes) > 1:
             yield Anomaly("two outcomes", f"{name}: {', '.join(sorted(words))}")
         elif "stored committed" in words and name not in places:
-            yield Anomaly("two outcomes", f"{name}: committed by the store's word, but no message of it is there")
+            yield Anomaly("two outcomes", f"{name}: committed in the store, but it has no message")

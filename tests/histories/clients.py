@@ -1,7 +1,8 @@
 """A process of clients: producers, transaction producers and consumers, in threads or on asyncio.
 
-In: a command on stdin (`stop`: send nothing more; `end`: leave). Out: what each client did and was told, a line each,
-in a file. Always: what is about to happen is written before it happens. Not here: judging it.
+In:     a command on stdin (`stop`: send nothing more; `end`: leave).
+Out:    what each client did and was told, one line each, in a file.
+Always: an action is written down before it begins.
 
     python -m tests.histories.clients ADDRESS FILE SEED FIRST COUNT threads|asyncio
 """
@@ -33,7 +34,7 @@ SOON: dict[str, Any] = {
     "heart_beat_broker_interval": 1,
     "persist_consumer_offset_interval": 1,
     "reconnect_back_off_max": 1,
-    # Sixty-four come at once, perhaps to a machine at work on other things.
+    # Sixty-four connect at once, perhaps to a machine with other work.
     "request_timeout": 15,
     "connect_timeout": 15,
 }
@@ -45,7 +46,7 @@ _READY_SECONDS = 120.0
 
 
 class Log:
-    """Lines of a process's clients, each written whole at once."""
+    """Lines of a process's clients, each written completely at once."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w", buffering=1)
@@ -61,7 +62,7 @@ class Log:
 
 
 class Listener(TransactionListener):
-    """Says what a message's name says; sometimes UNKNOWN at first. A check may reach any process of the group."""
+    """Answers as a message's name says; sometimes UNKNOWN at first. A check may reach any process of the group."""
 
     def __init__(self, write: Callable[..., None], chance: random.Random) -> None:
         self._write = write
@@ -103,22 +104,24 @@ class Plan:
         return name, Message(TOPIC, name.encode())
 
     def transaction(self) -> tuple[str, Message, LocalTransactionState]:
-        """What it is to become, by the one who sends it."""
+        """The state that a transaction's sender intends for it."""
         name, message = self.message("commit", "commit", "rollback", "either")
         return name, message, ROLLBACK if name.startswith("rollback") else COMMIT
 
     def pause(self) -> float:
-        """Longer behind a failure: while nobody is there, clients leave the machine to who comes back."""
+        """A pause, longer after a failure: while no server is there, clients leave the processor to the one that
+        restarts.
+        """
         pause = self.chance.uniform(0.0, 2 * _PAUSE_SECONDS)
         pause, self._failed = pause + self._failed, 0.0
         return pause
 
     def late(self, name: str) -> float:
-        """How long its end waits: what a check may settle first, waits until one may."""
+        """How long its end waits: if a check may settle it first, until the check may come."""
         return self.chance.uniform(0.0, _LATE_SECONDS) if name.startswith("either") else 0.0
 
     def leaves(self, over: bool) -> bool:
-        """Whether a consumer leaves its group now, and comes back: the others share its queues meanwhile."""
+        """Whether a consumer leaves its group now, and returns: meanwhile the others share its queues."""
         return not over and self.chance.random() < _LEAVES
 
     def sent(self, name: str, sent: Any) -> None:
@@ -131,7 +134,9 @@ class Plan:
             self.write("read", rows=rows)
 
     def failed(self, error: TxStoreError, name: str | None = None) -> None:
-        """What it does not know now, a check or the store tells; an end that came too late tells the outcome."""
+        """Records the outcome that an end came too late for; an unknown one is settled by a check or read from the
+        store.
+        """
         self._failed = _PAUSE_AFTER_FAILURE_SECONDS
         if isinstance(error, AlreadyEndedError) and name is not None:
             self.write("told", name=name, outcome=error.outcome)

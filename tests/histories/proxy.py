@@ -1,8 +1,9 @@
-"""A network that delays, cuts, splits and doubles frames, in both directions.
+"""A network that delays, cuts, splits and duplicates frames, in both directions.
 
-In: frames of RocketMQ's protocol. Out: the same in the same order, some late, some in pieces, some twice; a connection
-that is cut ends within a frame. Always: chances come from a seed; what reached the other side whole is counted by the
-names of messages in it. Not here: what else the bytes mean.
+In:     frames of RocketMQ's protocol.
+Out:    the same in the same order, some late, some in pieces, some twice; a connection that is cut ends within a frame.
+Always: random choices come from a seed; complete frames that reached the other side are counted by the names of
+        messages in them.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ _DELAY_SECONDS = 0.3
 
 
 class FaultyProxy(Proxy):
-    """Quiet until `faults` is set. Each direction of each connection has chances of its own, by the seed."""
+    """Quiet until `faults` is set. Each direction of each connection has random choices of its own, by the seed."""
 
     def __init__(self, target: int, seed: int) -> None:
         self.faults = 0.0
         """The chance of each fault, for each frame; a cut is a quarter as likely."""
         self.happened: Counter[str] = Counter()
-        """How often: delays, cuts, splits, doubles."""
+        """How often: delays, cuts, splits, duplicates."""
         self.delivered: Counter[str] = Counter()
-        """Frames towards the target that went out whole, by the names of the messages in them."""
+        """Complete frames sent to the target, by the names of the messages in them."""
         self._seeds = random.Random(seed)
         self._counting = threading.Lock()
         super().__init__(target)
@@ -47,7 +48,7 @@ class FaultyProxy(Proxy):
         self._end(one, other)
 
     def _pass_frame(self, frame: bytes, other: socket.socket, chance: random.Random, back: bool) -> bool:
-        """Whether the connection goes on."""
+        """Whether the connection stays open."""
         if self._strikes(chance, "delays"):
             time.sleep(chance.uniform(0.001, _DELAY_SECONDS))
         if self._strikes(chance, "cuts", 0.25):
@@ -60,7 +61,7 @@ class FaultyProxy(Proxy):
         copies = 2 if self._strikes(chance, "doubles") else 1
         for _ in range(copies):
             if not back:
-                # Before it goes, since its answer may be seen before a thread counts.
+                # Before it is sent, since its answer may be seen before a thread counts.
                 self._count(frame)
             for piece in pieces:
                 other.sendall(piece)
@@ -81,7 +82,7 @@ class FaultyProxy(Proxy):
 
 
 def _frames(connection: socket.socket) -> Iterator[bytes]:
-    """Whole frames, each with its length in front."""
+    """Complete frames, each with its length field."""
     data = bytearray()
     while received := connection.recv(65_536):
         data += received

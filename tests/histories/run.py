@@ -1,7 +1,9 @@
-"""A run: clients in processes, a server that is killed and stopped, a faulty network between them; then its history.
+"""Runs clients in processes, a server that is killed and stopped, and a faulty network between them; returns the
+history.
 
-In: a seed, how long, how many clients. Out: the history, and figures of what happened. Always: the store is opened here
-in the end, when nothing pends and all was read, or a time has passed. Not here: what a client does, what is right.
+In:     a seed, a duration, a number of clients.
+Out:    the history, and statistics of what happened.
+Always: the store is opened here in the end, when no transaction is pending and all was read, or a time has passed.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class Report:
 
 
 class Server:
-    """`txstore serve` in a process, at a port that stays."""
+    """`txstore serve` in a process, at a fixed port."""
 
     def __init__(self, path: Path, advertised: str, port: int) -> None:
         entry = [sys.executable, "-c", "import sys; from txstore.cli.main import main; sys.exit(main())", "serve"]
@@ -134,7 +136,7 @@ which is as much processor load without connections."""
 
 
 def run_history(folder: Path, seed: int, seconds: float, clients: int, restarts: int, *, load: Load = "none") -> Report:
-    """Runs once in a folder of its own. `restarts`: by turns the server is killed and stopped well."""
+    """Runs once in a folder of its own. `restarts`: the server is killed and stopped properly, by turns."""
     folder.mkdir(exist_ok=True)
     chance = random.Random(seed)
     store = folder / "store"
@@ -203,7 +205,7 @@ def _running(command: list[str], errors: Path) -> Iterator[None]:
 
 
 def _settle(store: Path, groups: list[Clients]) -> float:
-    """Until nothing pends and all that is stored was read; how long that took."""
+    """Waits until no transaction is pending and all that is stored was read. Returns how long that took."""
     began = time.monotonic()
     while (waited := time.monotonic() - began) < _SETTLE_SECONDS:
         time.sleep(0.5)
@@ -239,7 +241,7 @@ def _stored(broker: txstore.EmbeddedBroker) -> dict[int, list[str]]:
 
 
 def _tenths(samples: list[int]) -> dict[str, int]:
-    """The least memory of the server in each tenth of the run, in MiB. What it keeps for ever shows as a rise."""
+    """The least memory of the server in each tenth of the run, in MiB. Memory that it never frees shows as a rise."""
     size = max(1, len(samples) // 10)
     return {f"MiB at least, tenth {at + 1}": min(samples[at * size :][:size], default=0) >> 20 for at in range(10)}
 

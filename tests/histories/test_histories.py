@@ -1,8 +1,11 @@
-"""The story: sixty-four clients, a network that delays, cuts, splits and doubles frames, a server that is killed and
-stopped and comes back. What each client was told and read is written down, and nobody was told anything untrue.
+"""Guards the truth of what clients are told: sixty-four clients, a faulty network, and a server that is killed and
+stopped.
+
+The network delays, cuts, splits and duplicates frames. What each client was told and read is written down, and none of
+it is false.
 
 TXSTORE_HISTORIES runs of TXSTORE_HISTORY_SECONDS each, with TXSTORE_HISTORY_CLIENTS; the seed of each is printed, and
-TXSTORE_HISTORY_SEED repeats the first. One more run of TXSTORE_HOSTILE_SECONDS has a hostile client besides them. If it
+TXSTORE_HISTORY_SEED repeats the first. One more run of TXSTORE_HOSTILE_SECONDS has a hostile client in addition. If it
 takes ten minutes or more, a run of a tenth of that time comes first, with busy processes instead, whose times of sends
 are for comparison.
 """
@@ -22,13 +25,13 @@ RUNS = int(os.environ.get("TXSTORE_HISTORIES", "1"))
 SECONDS = float(os.environ.get("TXSTORE_HISTORY_SECONDS", "8"))
 CLIENTS = int(os.environ.get("TXSTORE_HISTORY_CLIENTS", "64"))
 HOSTILE_SECONDS = float(os.environ.get("TXSTORE_HOSTILE_SECONDS", "8"))
-MEMORY_MIB_MAX = 640  # What clients may hold, and what the server needs itself.
+MEMORY_MIB_MAX = 640  # The memory that clients may use, and what the server itself needs.
 SEED = int(os.environ.get("TXSTORE_HISTORY_SEED", random.randrange(1 << 30)))
 
 
 @pytest.mark.kill
 @pytest.mark.parametrize("number", range(RUNS))
-def test_nobody_is_told_anything_untrue(number: int, tmp_path: Path) -> None:
+def test_clients_are_told_nothing_untrue(number: int, tmp_path: Path) -> None:
     report = run_history(tmp_path, SEED + number, SECONDS, CLIENTS, restarts=max(2, round(SECONDS / 8)))
     print(report)
     assert report.anomalies == []
@@ -42,12 +45,12 @@ def test_nobody_is_told_anything_untrue(number: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.kill
-def test_nobody_is_told_anything_untrue_while_a_client_floods(tmp_path: Path) -> None:
+def test_clients_are_told_nothing_untrue_while_one_floods(tmp_path: Path) -> None:
     if HOSTILE_SECONDS >= 600:
         busy = run_history(tmp_path / "busy", SEED, HOSTILE_SECONDS / 10, CLIENTS, restarts=0, load="busy")
         print(f"busy processes instead: {busy}")
         assert busy.anomalies == []
-    restarts = round(HOSTILE_SECONDS / 1_200)  # So few that a server lives long enough to show what it keeps.
+    restarts = round(HOSTILE_SECONDS / 1_200)  # So few restarts that a server lives long enough to show what it keeps.
     report = run_history(tmp_path / "floods", SEED, HOSTILE_SECONDS, CLIENTS, restarts, load="floods")
     print(report)
     assert report.anomalies == []
