@@ -1,4 +1,4 @@
-"""What the tests of the database room share: every kind of session, on SQLite and on a real PostgreSQL.
+"""Fixtures of the database tests: every kind of session, on SQLite and on a real PostgreSQL.
 
 Where PostgreSQL is not installed its tests are skipped, and say so.
 """
@@ -41,7 +41,7 @@ def postgres() -> Iterator[Postgres]:
 
 
 class Kind:
-    """One way to reach a database: what checks open, and what a user works with."""
+    """One way to reach a database: the source that checks open, and the sessions of the user."""
 
     def __init__(self, name: str, place: str) -> None:
         self.name = name
@@ -96,7 +96,7 @@ class Kind:
                 yield session
 
     async def order(self, session: Any, number: int, transaction_id: str) -> None:
-        """The business row."""
+        """Inserts the business row."""
         if self.name == "sqlite3":
             session.execute("INSERT INTO orders VALUES (?, ?)", (number, transaction_id))
         elif self.name.startswith("psycopg"):
@@ -110,7 +110,7 @@ class Kind:
                 await done
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """What another connection sees."""
+        """The numbers that another connection sees."""
         if self.place.startswith("postgresql"):
             with psycopg.connect(self.place) as connection:
                 return connection.execute(sql).fetchall()
@@ -166,7 +166,7 @@ def make_kind(name: str, folder: Path, request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
-    """Every kind, each with a database that has the user's table, and not ours yet."""
+    """Every kind, each with a database that has the user's table, and not txstore's yet."""
     found = make_kind(request.param, tmp_path, request)
     yield found
     found.close()
@@ -183,14 +183,14 @@ def database(kind: Kind) -> Database:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """A store whose checks come only when a test makes them come."""
+    """A store whose checks run only when a test triggers them."""
     with txstore.open(tmp_path / "store", transaction_check_interval=3600, **SMALL) as opened:
         yield opened
 
 
 @asynccontextmanager
 async def entered(block: Any) -> AsyncIterator[Any]:
-    """A sync or async block as an async one."""
+    """Enters a sync or async block as an async one."""
     if hasattr(block, "__aenter__") and getattr(block, "_handle").asynchronous:  # noqa: B009
         async with block as value:
             yield value

@@ -1,7 +1,7 @@
 """A real PostgreSQL: Debian's package, started on a socket in a temporary folder, by a user without rights.
 
-In: nothing; the programs are looked for. Out: a running server and databases on it. Always: no port is opened; the
-server is ended, and its folder gone, when the block is left. Not here: tests.
+Out:    a running server and databases on it.
+Always: no port is opened; the server is stopped, and its folder removed, at the end of the block.
 """
 
 import os
@@ -27,7 +27,7 @@ ORDERS = "CREATE TABLE orders (number BIGINT PRIMARY KEY, transaction_id VARCHAR
 
 @dataclass
 class Postgres:
-    """A running server; each test gets a database of its own, new or left clean by another."""
+    """A running server; each test gets a database of its own, new or cleaned after another test."""
 
     folder: Path
     made: int = 0
@@ -57,7 +57,7 @@ class Postgres:
 
 @contextmanager
 def running_postgres(*, durable: bool = False) -> Iterator[Postgres | None]:
-    """A server for the length of the block; None: it is not installed. `durable`: commits are synced to disk."""
+    """Runs a server until the end of the block; None: it is not installed. `durable`: commits are synced to disk."""
     server, initdb = _program("postgres"), _program("initdb")
     if server is None or initdb is None:
         yield None

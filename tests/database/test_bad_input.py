@@ -1,6 +1,7 @@
-"""The story: whoever wires session, database and producer wrongly is told at once what to write, and nothing is stored.
+"""Guards wrong combinations of session, database and producer: an error says at once what to write; nothing is
+stored.
 
-The worst mistake is silent elsewhere: a check that looks into another database answers "rolled back" after each crash.
+The worst mistake would be silent: a check that reads another database answers "rolled back" after each crash.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ def enter(broker: EmbeddedBroker, database: Database, session: Any, *, group: st
             broker.transaction_producer(group, database=database) as producer,
             producer.transaction(Message("t", b"x"), session=session),
         ):
-            raise AssertionError("it must not come so far")
+            raise AssertionError("this line must not be reached")
 
     return call
 
@@ -47,7 +48,7 @@ def test_no_table(kind: Kind, broker: EmbeddedBroker) -> None:
     async def pay() -> None:
         producer = broker.transaction_producer("g", database=Database(kind.source))
         async with kind.session() as session, entered(producer.transaction(Message("t", b"x"), session=session)):
-            raise AssertionError("it must not come so far")
+            raise AssertionError("this line must not be reached")
 
     with pytest.raises(TableError, match=r"no table txstore_transactions in .*\nhint: call database.create_table\(\)"):
         run(pay())
@@ -61,13 +62,13 @@ def test_no_table_for_an_inbox(kind: Kind, broker: EmbeddedBroker) -> None:
 
     async def handle() -> None:
         async with kind.session() as session, entered(inbox.handle(message, session)):
-            raise AssertionError("it must not come so far")
+            raise AssertionError("this line must not be reached")
 
     with pytest.raises(InvalidOptionError, match="no table txstore_inbox"):
         run(handle())
 
 
-def test_a_file_that_is_not_there_is_not_made(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_missing_database_file_is_not_created(broker: EmbeddedBroker, tmp_path: Path) -> None:
     database = Database(tmp_path / "oders.db")
     connection = sqlite3.connect(tmp_path / "orders.db")
     refuses(broker, enter(broker, database, connection), "no table txstore_transactions in .*oders.db")
@@ -79,7 +80,7 @@ def test_a_file_that_is_not_there_is_not_made(broker: EmbeddedBroker, tmp_path: 
 def test_wrong_database(
     kind: Kind, database: Database, broker: EmbeddedBroker, tmp_path: Path, table_there: bool
 ) -> None:
-    """The session works on one, the checks would look into another."""
+    """The session uses one database, the checks would read another."""
     other = Database(tmp_path / "other.db")
     other.create_table()
     if not table_there:
@@ -92,7 +93,7 @@ def test_wrong_database(
         pytest.raises(TableError, match="another database than the one that checks read"),
         producer.transaction(Message("t", b"x"), session=wrong),
     ):
-        raise AssertionError("it must not come so far")
+        raise AssertionError("this line must not be reached")
     assert (broker.transactions(), messages(broker, "t"), wrong.in_transaction) == ([], [], False)
     wrong.close()
 
@@ -118,7 +119,7 @@ def test_closed_sessions(broker: EmbeddedBroker, tmp_path: Path, request: pytest
     refuses(broker, enter(broker, database, plain), "psycopg connection is closed")
 
 
-def test_what_would_commit_later_or_not_at_all(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_session_that_would_commit_later_or_never(broker: EmbeddedBroker, tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'a.db'}", poolclass=NullPool)
     database = Database(engine)
     database.create_table()
@@ -136,7 +137,7 @@ def test_what_would_commit_later_or_not_at_all(broker: EmbeddedBroker, tmp_path:
         refuses(broker, enter(broker, database, session), "AUTOCOMMIT")
 
 
-def test_what_would_commit_later_on_postgres(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> None:
+def test_session_that_would_commit_later_on_postgres(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> None:
     server = request.getfixturevalue("postgres")
     url = server.url(server.new())
     database = Database(url)
@@ -153,7 +154,7 @@ def test_what_would_commit_later_on_postgres(broker: EmbeddedBroker, request: py
     engine.dispose()
 
 
-def test_an_async_session_wants_an_async_block(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_async_session_needs_an_async_block(broker: EmbeddedBroker, tmp_path: Path) -> None:
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'a.db'}")
     database = Database(engine)
     database.create_table()
@@ -164,11 +165,11 @@ def test_an_async_session_wants_an_async_block(broker: EmbeddedBroker, tmp_path:
         pytest.raises(InvalidOptionError, match="async with"),
         database.inbox("g").handle(message, AsyncSession(engine)),
     ):
-        raise AssertionError("it must not come so far")
+        raise AssertionError("this line must not be reached")
     asyncio.run(engine.dispose())
 
 
-def test_what_is_no_session(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_invalid_session(broker: EmbeddedBroker, tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'a.db'}")
     database = Database(engine)
     database.create_table()
@@ -177,7 +178,7 @@ def test_what_is_no_session(broker: EmbeddedBroker, tmp_path: Path) -> None:
     engine.dispose()
 
 
-def test_a_scoped_session_is_one(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_scoped_session_is_accepted(broker: EmbeddedBroker, tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'a.db'}")
     database = Database(engine)
     database.create_table()
@@ -213,7 +214,7 @@ def test_session_and_listener_both_given(broker: EmbeddedBroker, tmp_path: Path)
     connection.close()
 
 
-def test_what_is_no_source(broker: EmbeddedBroker) -> None:
+def test_invalid_source(broker: EmbeddedBroker) -> None:
     in_memory = [":memory:", "", "file:x?mode=memory", create_engine("sqlite://"), create_engine("sqlite:///:memory:")]
     for wrong in in_memory:
         refuses(broker, lambda wrong=wrong: Database(wrong), "in memory")  # type: ignore[misc]
@@ -223,7 +224,7 @@ def test_what_is_no_source(broker: EmbeddedBroker) -> None:
     connection.close()
 
 
-def test_times_to_clean_before(tmp_path: Path) -> None:
+def test_invalid_times_for_cleaning(tmp_path: Path) -> None:
     database = Database(tmp_path / "a.db")
     for wrong in (datetime(2020, 1, 1), datetime.now(UTC) + timedelta(hours=1)):
         with pytest.raises(InvalidOptionError, match="time zone"):

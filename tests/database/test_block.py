@@ -1,6 +1,7 @@
-"""The story: a database and a message, both or neither, whoever fails when; for every kind of session that is there.
+"""Guards a block with a database: row and message commit both or neither, whatever fails, for every kind of
+session.
 
-Each test reads as one row of docs/database.md's table of failures.
+Each test is one row of docs/database.md's table of failures.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ def begin(producer: TransactionProducer, message: Message, session: Any) -> Any:
     return entered(producer.transaction(message, session=session))
 
 
-def test_leaving_commits_both(kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer) -> None:
+def test_block_commits_both_at_its_end(kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer) -> None:
     async def pay() -> str:
         async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
             await kind.order(session, 1, tx.transaction_id)
@@ -43,16 +44,14 @@ def test_leaving_commits_both(kind: Kind, broker: EmbeddedBroker, producer: Tran
     assert (kind.orders(), kind.outcomes(), messages(broker, "t")) == ([1], {name: "committed"}, [name])
 
 
-def test_an_exception_rolls_both_back_at_once(
-    kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer
-) -> None:
+def test_exception_rolls_both_back_at_once(kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer) -> None:
     async def pay() -> Any:
         async with kind.session() as session:
             with contextlib.suppress(KeyError):
                 async with begin(producer, Message("t", b"x"), session) as tx:
                     await kind.order(session, 1, tx.transaction_id)
                     raise KeyError("no such customer")
-            # The session is good for more.
+            # The session can be used further.
             async with begin(producer, Message("t", b"y"), session) as second:
                 await kind.order(session, 2, second.transaction_id)
             return tx, second
@@ -65,9 +64,7 @@ def test_an_exception_rolls_both_back_at_once(
     assert broker.transactions() == []
 
 
-def test_a_rollback_that_is_said_rolls_both_back(
-    kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer
-) -> None:
+def test_requested_rollback_rolls_both_back(kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer) -> None:
     async def pay() -> Any:
         async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
             await kind.order(session, 1, tx.transaction_id)
@@ -78,7 +75,7 @@ def test_a_rollback_that_is_said_rolls_both_back(
     assert (kind.orders(), messages(broker, "t"), broker.transactions()) == ([], [], [])
 
 
-def test_work_from_before_the_block_is_committed_with_it(
+def test_work_before_the_block_is_committed_with_it(
     kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer
 ) -> None:
     async def pay() -> None:
@@ -106,7 +103,7 @@ async def rollback(session: Any) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_commit_inside_decides_whatever_follows(
+def test_commit_inside_decides_whatever_follows(
     kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer, fails: bool
 ) -> None:
     async def pay() -> None:
@@ -122,9 +119,7 @@ def test_a_commit_inside_decides_whatever_follows(
     assert list(kind.outcomes().values()) == ["committed"]
 
 
-def test_a_commit_inside_cannot_be_taken_back(
-    kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer
-) -> None:
+def test_commit_inside_cannot_be_undone(kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer) -> None:
     async def pay() -> None:
         async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
             await commit(session)
@@ -135,7 +130,7 @@ def test_a_commit_inside_cannot_be_taken_back(
     assert len(messages(broker, "t")) == 1
 
 
-def test_a_rollback_inside_takes_the_message_along_and_says_so(
+def test_rollback_inside_rolls_the_message_back_and_raises(
     kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer
 ) -> None:
     async def pay() -> None:
@@ -151,10 +146,10 @@ def test_a_rollback_inside_takes_the_message_along_and_says_so(
     assert list(kind.outcomes().values()) == ["rolled_back"]
 
 
-def test_a_commit_that_fails_rolls_the_message_back(
+def test_commit_that_fails_rolls_the_message_back(
     kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A constraint that is only looked at then, a lost connection before: what counts is the row."""
+    """A deferred constraint, or a connection lost before the commit: the row decides."""
 
     async def pay() -> None:
         async with kind.session() as session:
@@ -176,10 +171,10 @@ def test_a_commit_that_fails_rolls_the_message_back(
     assert (kind.orders(), messages(broker, "t"), broker.transactions()) == ([], [], [])
 
 
-def test_a_commit_that_came_through_though_it_failed_is_found(
+def test_commit_that_succeeded_though_it_raised_is_found(
     kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection broke behind the commit: nobody was told, the row is there."""
+    """The connection broke after the commit: the caller got no answer, but the row exists."""
 
     async def pay() -> None:
         async with kind.session() as session:
@@ -201,7 +196,7 @@ def test_a_commit_that_came_through_though_it_failed_is_found(
     assert (kind.orders(), len(messages(broker, "t")), broker.transactions()) == ([1], 1, [])
 
 
-def test_where_the_session_is_gone_a_check_decides(
+def test_check_decides_when_the_session_is_lost(
     kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer, database: Database
 ) -> None:
     async def pay() -> Any:
@@ -224,7 +219,7 @@ async def _gone() -> None:
     raise OSError("gone")
 
 
-def test_a_message_whose_end_fails_is_committed_by_a_check(
+def test_message_whose_end_fails_is_committed_by_a_check(
     kind: Kind,
     broker: EmbeddedBroker,
     producer: TransactionProducer,
@@ -246,14 +241,14 @@ def test_a_message_whose_end_fails_is_committed_by_a_check(
     assert kind.orders() == [1]
 
 
-def test_a_local_transaction_that_comes_after_the_check_fails_on_the_key(
+def test_local_transaction_after_the_check_fails_on_the_key(
     kind: Kind,
     broker: EmbeddedBroker,
     producer: TransactionProducer,
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Between half and row it stalled so long that its producer was taken for dead."""
+    """Between half message and row it stalled so long that a check decided for its producer."""
     prepare = producer._store_half
 
     def stalled(*arguments: Any) -> Any:
@@ -277,10 +272,10 @@ def test_a_local_transaction_that_comes_after_the_check_fails_on_the_key(
 
 
 async def _nothing(self: Any) -> None:
-    """Begins nothing."""
+    """Begins no transaction."""
 
 
-def test_a_resent_message_is_not_done_twice(kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer) -> None:
+def test_resent_message_is_not_handled_twice(kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer) -> None:
     async def pay() -> Any:
         async with kind.session() as session:
             async with begin(producer, Message("t", b"x"), session) as tx:
@@ -294,7 +289,7 @@ def test_a_resent_message_is_not_done_twice(kind: Kind, broker: EmbeddedBroker, 
     assert (len(messages(broker, "t")), broker.transactions()) == (1, [])
 
 
-def test_a_resumed_transaction_is_answered_by_its_row(
+def test_resumed_transaction_is_answered_by_its_row(
     kind: Kind,
     broker: EmbeddedBroker,
     producer: TransactionProducer,
@@ -319,7 +314,7 @@ def test_a_resumed_transaction_is_answered_by_its_row(
     assert database.check_local_transaction(broker.store.half(waiting.half_queue_offset)) is COMMIT
 
 
-def test_a_fake_broker_takes_a_database_too(kind: Kind, database: Database) -> None:
+def test_fake_broker_accepts_a_database_too(kind: Kind, database: Database) -> None:
     fake = FakeBroker()
     producer = fake.transaction_producer("g", database=database)
 
@@ -342,10 +337,10 @@ def test_a_fake_broker_takes_a_database_too(kind: Kind, database: Database) -> N
 
 
 class StopError(BaseException):
-    """As KeyboardInterrupt: whoever says so wants no more database work."""
+    """Like KeyboardInterrupt: the program wants no more database work."""
 
 
-def test_what_stops_the_program_leaves_it_to_a_check(
+def test_exception_that_ends_the_program_leaves_it_to_a_check(
     kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer, database: Database
 ) -> None:
     async def pay() -> None:
@@ -361,7 +356,7 @@ def test_what_stops_the_program_leaves_it_to_a_check(
 
 
 @pytest.mark.parametrize("name", ["sqlalchemy sqlite async", "psycopg async", "sqlalchemy asyncpg"])
-def test_a_cancelled_task_leaves_it_to_a_check(
+def test_cancelled_task_leaves_it_to_a_check(
     name: str, broker: EmbeddedBroker, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     kind = make_kind(name, tmp_path, request)
@@ -390,7 +385,7 @@ def test_a_cancelled_task_leaves_it_to_a_check(
 
 @pytest.mark.parametrize("level", ["", None, "DEFERRED", "EXCLUSIVE"])
 def test_every_transaction_mode_of_sqlite(level: Any, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """None is the mode in which each statement commits by itself; `with db:` inside is what its users write."""
+    """None is the mode in which each statement commits by itself; its users write `with db:` inside."""
     database = Database(tmp_path / "a.db")
     database.create_table()
     producer = broker.transaction_producer("g", database=database)
@@ -409,7 +404,7 @@ def test_every_transaction_mode_of_sqlite(level: Any, broker: EmbeddedBroker, tm
 
 
 @pytest.mark.parametrize("name", ["sqlite3", "sqlalchemy sqlite", "sqlalchemy sqlite async"])
-def test_a_locked_database_leaves_nothing_pending(
+def test_locked_database_leaves_nothing_pending(
     name: str, broker: EmbeddedBroker, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     kind = make_kind(name, tmp_path, request)
@@ -437,8 +432,8 @@ def test_a_locked_database_leaves_nothing_pending(
     kind.close()
 
 
-def test_on_sqlite_the_row_passes_sqlalchemy_by(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """SQLAlchemy's own work would take as long as the insert; what it hears of is the user's alone."""
+def test_row_on_sqlite_bypasses_sqlalchemy(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """SQLAlchemy's own work would take as long as the insert; its events show only the user's statements."""
     engine = create_engine(f"sqlite:///{tmp_path / 'a.db'}")
     database = Database(engine)
     database.create_table()

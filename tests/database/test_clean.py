@@ -1,4 +1,6 @@
-"""The story: the table of local transactions is cleaned like the log, and nothing is guessed from what was removed."""
+"""Guards cleaning of the table of local transactions: old rows are removed like the log, and a removed row is no
+answer.
+"""
 
 import logging
 import sqlite3
@@ -22,7 +24,7 @@ HOUR = timedelta(hours=1)
 
 
 def paid(kind: Kind, broker: EmbeddedBroker, database: Database) -> str:
-    """A transaction that both committed."""
+    """A transaction with a committed row and message."""
 
     async def pay() -> str:
         with broker.transaction_producer("g", database=database) as producer:
@@ -36,22 +38,22 @@ def paid(kind: Kind, broker: EmbeddedBroker, database: Database) -> str:
     return str(run(pay()))
 
 
-def test_rows_go_by_their_age(kind: Kind, database: Database, broker: EmbeddedBroker) -> None:
+def test_rows_are_removed_by_their_age(kind: Kind, database: Database, broker: EmbeddedBroker) -> None:
     moment = datetime.now(UTC) - HOUR
     first = paid(kind, broker, database)
     second = paid(kind, broker, database)
     with _writing(kind) as execute:
-        # Set here: two moments of a clock may be one millisecond.
+        # Set here: two readings of a clock may be in one millisecond.
         old = int(moment.timestamp() * 1000) - 1
         execute(f"UPDATE txstore_transactions SET created_ms = {old} WHERE transaction_id <> '{second}'")
     assert database.clean(moment - HOUR) == 0
     assert database.clean(moment) == 1
     assert (set(kind.outcomes()), first != second) == ({second}, True)
     assert database.clean(moment) == 0
-    paid(kind, broker, database)  # Its identity is still there.
+    paid(kind, broker, database)  # The row with its identity is still there.
 
 
-def test_many_rows_go_in_steps_and_the_young_ones_between_stay(kind: Kind, database: Database) -> None:
+def test_many_rows_are_removed_in_steps_and_young_ones_stay(kind: Kind, database: Database) -> None:
     young = int(datetime.now(UTC).timestamp() * 1000) + 3_600_000
     ages = [(number, young if number % 4 == 0 else 1) for number in range(2500)]
     with _writing(kind) as execute:
@@ -66,7 +68,7 @@ def test_many_rows_go_in_steps_and_the_young_ones_between_stay(kind: Kind, datab
             for table in ("txstore_transactions", "txstore_inbox")
         }
     assert {age for (age,) in left["txstore_inbox"]} == {young}
-    assert len(left["txstore_inbox"]) == len(left["txstore_transactions"]) - 1 == 625  # One names the database.
+    assert len(left["txstore_inbox"]) == len(left["txstore_transactions"]) - 1 == 625  # One row names the database.
 
 
 @contextmanager
@@ -79,8 +81,10 @@ def _writing(kind: Kind) -> Iterator[Any]:
     connection.close()
 
 
-def test_a_missing_row_of_that_age_is_no_answer(kind: Kind, database: Database, broker: EmbeddedBroker) -> None:
-    """A discarded transaction may be resumed after its row was cleaned: nobody knows, and nobody guesses."""
+def test_missing_row_of_that_age_is_unknown(kind: Kind, database: Database, broker: EmbeddedBroker) -> None:
+    """A discarded transaction may be resumed after its row was cleaned: its outcome is unknown, and it is not
+    guessed.
+    """
     producer = broker.transaction_producer("h")
     sent = broker.prepare(Message("t", b"x"), producer.send(Message("t", b"y")).queue_id, "h", 0)
     half = txstore.HalfMessage(broker.store.half(sent.queue_offset))
@@ -93,7 +97,7 @@ def test_a_missing_row_of_that_age_is_no_answer(kind: Kind, database: Database, 
 
 
 @pytest.mark.parametrize("portable", [False, True])
-def test_a_migration_makes_the_same_table(kind: Kind, broker: EmbeddedBroker, portable: bool) -> None:
+def test_migration_creates_the_same_table(kind: Kind, broker: EmbeddedBroker, portable: bool) -> None:
     with _writing(kind) as execute:
         for statement in DDL if kind.place.startswith("postgresql") or portable else DDL_SQLITE:
             execute(statement)
@@ -104,10 +108,10 @@ def test_a_migration_makes_the_same_table(kind: Kind, broker: EmbeddedBroker, po
     assert len(kind.outcomes()) == 2
 
 
-def test_a_broker_cleans_by_itself(
+def test_broker_cleans_by_itself(
     kind: Kind, database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rows older than `file_reserved_time`; a database that fails is told in the log."""
+    """Removes rows older than `file_reserved_time`; the failure of a database is logged."""
     with txstore.open(tmp_path / "other", file_reserved_time=3600, transaction_check_interval=3600, **SMALL) as broker:
         producer = broker.transaction_producer("g", database=database)
         paid(kind, broker, database)
@@ -128,7 +132,7 @@ def test_a_broker_cleans_by_itself(
 
 
 class Seen:
-    """A database that only tells from when on it should be cleaned."""
+    """A database that only returns the time from which it should be cleaned."""
 
     def __init__(self) -> None:
         self.before: list[datetime] = []
@@ -144,7 +148,9 @@ class Seen:
         return 0
 
 
-def test_the_oldest_that_pends_bounds_the_cleaning(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_pending_transaction_limits_the_cleaning(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     database = Seen()
     broker.transaction_producer("g", database=database)
     broker._clean_databases()

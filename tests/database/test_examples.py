@@ -1,4 +1,4 @@
-"""The story: the examples and the page are what a stranger copies, so they run as they stand."""
+"""Guards the database examples and their page: the code runs as shown."""
 
 import re
 import sqlite3
@@ -22,7 +22,7 @@ def example(module: str, *arguments: object) -> str:
 
 
 def payments(directory: Path) -> int:
-    """How many there are by now; 0 before the table is there."""
+    """How many payments there are by now; 0 before the table exists."""
     try:
         with closing(sqlite3.connect(f"{(directory / 'orders.db').as_uri()}?mode=ro", uri=True)) as connection:
             return int(connection.execute("SELECT count(*) FROM payments").fetchone()[0])
@@ -31,7 +31,7 @@ def payments(directory: Path) -> int:
 
 
 @pytest.mark.kill
-def test_orders_are_paid_and_packed_once_whoever_is_killed(tmp_path: Path) -> None:
+def test_orders_are_paid_and_packed_once_after_any_kill(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.database_orders", str(tmp_path), "--orders", "300"]
     for moment in (20, 120):
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as killed:
@@ -46,7 +46,7 @@ def test_orders_are_paid_and_packed_once_whoever_is_killed(tmp_path: Path) -> No
     assert example("inbox", tmp_path, "--again") == f"heard of {paid}, packed 0; {paid} parcels\n"
 
 
-def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
+def test_page_runs_as_shown(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "database.md").read_text()
     first, migration, _ = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The story: a message that comes twice is handled once, since what says so commits with what was done."""
+"""Guards the inbox: a message that is delivered twice is handled once, since its mark commits with the work."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ def message(broker: EmbeddedBroker) -> StoredMessage:
     return broker.read("t", 0, 0)[0][0]
 
 
-def test_a_message_is_handled_once_a_group(kind: Kind, database: Database, message: StoredMessage) -> None:
+def test_message_is_handled_once_per_group(kind: Kind, database: Database, message: StoredMessage) -> None:
     async def handle(group: str, number: int) -> bool:
         async with kind.session() as session, entered(database.inbox(group).handle(message, session)) as first:
             if first:
@@ -38,7 +38,7 @@ def test_a_message_is_handled_once_a_group(kind: Kind, database: Database, messa
     assert kind.orders() == [0, 2]
 
 
-def test_what_failed_comes_again(kind: Kind, database: Database, message: StoredMessage) -> None:
+def test_failed_message_is_handled_again(kind: Kind, database: Database, message: StoredMessage) -> None:
     inbox = database.inbox("g")
 
     async def handle(fails: bool) -> bool:
@@ -57,7 +57,7 @@ def test_what_failed_comes_again(kind: Kind, database: Database, message: Stored
     assert kind.orders() == [1]
 
 
-def test_a_rollback_inside_is_not_taken_for_handled(kind: Kind, database: Database, message: StoredMessage) -> None:
+def test_rollback_inside_is_not_taken_for_handled(kind: Kind, database: Database, message: StoredMessage) -> None:
     async def handle() -> None:
         async with kind.session() as session, entered(database.inbox("g").handle(message, session)):
             done = session.rollback()
@@ -69,7 +69,7 @@ def test_a_rollback_inside_is_not_taken_for_handled(kind: Kind, database: Databa
     assert kind.rows("SELECT count(*) FROM txstore_inbox") == [(0,)]
 
 
-def test_one_handles_it_and_sends_another_in_the_same_transaction(
+def test_message_is_handled_and_another_sent_in_one_transaction(
     kind: Kind, database: Database, message: StoredMessage, broker: EmbeddedBroker
 ) -> None:
     inbox = database.inbox("g")
@@ -92,7 +92,7 @@ def test_one_handles_it_and_sends_another_in_the_same_transaction(
 
 
 @pytest.mark.parametrize("server", ["sqlite3", "postgres"])
-def test_two_at_the_same_time_wait_for_each_other(
+def test_two_concurrent_handlers_wait_for_each_other(
     server: str, message: StoredMessage, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if server == "postgres":
@@ -119,7 +119,7 @@ def test_two_at_the_same_time_wait_for_each_other(
     assert sorted(firsts) == [False] * 7 + [True]
 
 
-def test_it_is_cleaned_with_the_log(kind: Kind, database: Database, message: StoredMessage) -> None:
+def test_inbox_is_cleaned_with_the_log(kind: Kind, database: Database, message: StoredMessage) -> None:
     async def handle() -> None:
         async with kind.session() as session, entered(database.inbox("g").handle(message, session)):
             pass

@@ -1,8 +1,8 @@
-"""The story: a process is killed with SIGKILL between database and message, again and again, on real databases.
+"""Guards database and message against SIGKILL between the two, again and again, on real databases.
 
-A child runs blocks in several threads and dies at a random moment; the store is opened again, its checks answer by
-themselves, and then every order in the database has exactly one message, and no other has one.
-`TXSTORE_KILLS` sets how many kills there are, as in tests/crash/test_kill.py.
+A child runs blocks in several threads and is killed at a random moment; the store is opened again, its checks answer by
+themselves, and then every order in the database has exactly one message, and no other has one. `TXSTORE_KILLS` sets how
+many kills there are, as in tests/crash/test_kill.py.
 """
 
 import json
@@ -31,7 +31,7 @@ from pathlib import Path
 from tests.database.conftest import Kind, entered
 from txstore import Message
 from txstore.database import Database
-name, place, store, options, seed = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4]), int(sys.argv[5])
+name, address, store, options, seed = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4]), int(sys.argv[5])
 
 async def pay(kind, producer, number, chance):
     async with kind.session() as session:
@@ -43,7 +43,7 @@ async def pay(kind, producer, number, chance):
                 raise KeyError(number)
 
 def work(producer, part):
-    kind, chance, number = Kind(name, place), random.Random(seed + part), 0
+    kind, chance, number = Kind(name, address), random.Random(seed + part), 0
     while True:
         number += 1
         try:
@@ -52,7 +52,7 @@ def work(producer, part):
             pass
 
 with txstore.open(store, **options) as broker:
-    producer = broker.transaction_producer("order-service", database=Database(Kind(name, place).source))
+    producer = broker.transaction_producer("order-service", database=Database(Kind(name, address).source))
     threads = [threading.Thread(target=work, args=(producer, part), daemon=True) for part in range(3)]
     for thread in threads:
         thread.start()
@@ -64,7 +64,9 @@ with txstore.open(store, **options) as broker:
 
 @pytest.mark.kill
 @pytest.mark.parametrize("name", ["sqlite3", "sqlalchemy sqlite", "psycopg", "sqlalchemy postgres async"])
-def test_a_killed_process_leaves_no_contradiction(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_killed_process_leaves_row_and_message_consistent(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     seed = random.randrange(1 << 20)
     print(f"seed {seed}")
     chance = random.Random(seed)

@@ -1,6 +1,7 @@
-"""The story: blocks, checks and late comers race; for every transaction the row is committed exactly if the message is.
+"""Guards races of blocks, checks and late ends: for every transaction the row is committed exactly if the message
+is.
 
-Producers are closed while their blocks run, so that checks of others come in between: before the row, behind it, before
+Producers are closed while their blocks run, so that checks of others come in between: before the row, after it, before
 the commit. `TXSTORE_RACES` sets how many transactions there are for each kind of session (10,000 in the long form).
 """
 
@@ -30,11 +31,11 @@ FATES = ["commit", "raise", "roll back", "commit inside", "late row", "late comm
 
 
 class StumbleError(Exception):
-    """What the user's code raises."""
+    """The exception of the user's code."""
 
 
 class Racer:
-    """One thread's work: its own sessions, its own chance."""
+    """One thread's work, with sessions and random choices of its own."""
 
     def __init__(self, kind: Kind, broker: EmbeddedBroker, database: Database, seed: int, fates: Counter[str]) -> None:
         self.kind, self.broker, self.database = kind, broker, database
@@ -60,7 +61,7 @@ class Racer:
             producer.close()
 
     def _stall(self, producer: Any) -> None:
-        """Between half and row the producer is taken for dead."""
+        """Between half message and row a check decides, as for a crashed producer."""
         prepare = producer._store_half
 
         def stalled(*arguments: Any) -> Any:
@@ -100,7 +101,7 @@ class Racer:
 
 
 async def _nothing() -> None:
-    """Begins nothing."""
+    """Begins no transaction."""
 
 
 async def _broken() -> None:
@@ -115,7 +116,7 @@ def racing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
 
 
 @pytest.mark.kill
-def test_no_race_contradicts(racing: Kind, tmp_path: Path) -> None:
+def test_races_leave_row_and_message_consistent(racing: Kind, tmp_path: Path) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     fates: Counter[str] = Counter()
@@ -123,7 +124,7 @@ def test_no_race_contradicts(racing: Kind, tmp_path: Path) -> None:
     with txstore.open(tmp_path / "store", **times, **SMALL, transaction_check_max=1000) as broker:
         database = Database(racing.source)
         database.create_table()
-        broker.transaction_producer(GROUP, database=Database(racing.source))  # Who is asked instead of the closed.
+        broker.transaction_producer(GROUP, database=Database(racing.source))  # Asked instead of the closed producers.
         failed: list[BaseException] = []
 
         def work(number: int) -> None:
@@ -150,7 +151,7 @@ def test_no_race_contradicts(racing: Kind, tmp_path: Path) -> None:
 
 
 def compare(kind: Kind, broker: EmbeddedBroker) -> None:
-    """Row, business row and message: all or none, each once."""
+    """Asserts that row, business row and message exist all or none, each once."""
     paid = Counter(row[0] for row in kind.rows("SELECT transaction_id FROM orders"))
     committed = {name for name, outcome in kind.outcomes().items() if outcome == "committed"}
     states = {row.transaction_id: row.state for row in broker.transactions(None)}
@@ -159,8 +160,8 @@ def compare(kind: Kind, broker: EmbeddedBroker) -> None:
     assert Counter(messages(broker, TOPIC)) == Counter(committed)
 
 
-def test_a_check_waits_for_a_local_transaction_under_way(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """On PostgreSQL the check's insert waits until the other's is committed or rolled back, and then tells which."""
+def test_check_waits_for_a_running_local_transaction(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """On PostgreSQL the check's insert waits until the other's is committed or rolled back, and then returns which."""
     kind = make_kind("psycopg", tmp_path, request)
     with txstore.open(tmp_path / "store", transaction_check_interval=3600, **SMALL) as broker:
         database = Database(kind.source)
@@ -192,7 +193,7 @@ def test_a_check_waits_for_a_local_transaction_under_way(tmp_path: Path, request
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-def test_a_stricter_default_changes_no_answer(level: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_stricter_isolation_level_changes_no_answer(level: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     kind = make_kind("sqlalchemy postgres", tmp_path, request)
     name = kind.place.split("/")[3].split("?")[0]
     with psycopg.connect(kind.place, autocommit=True) as connection:

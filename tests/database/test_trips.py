@@ -1,5 +1,6 @@
-"""The story: what a block adds goes to PostgreSQL together with BEGIN and COMMIT, and whatever the user does to his
-connection changes no outcome.
+"""Guards round trips to PostgreSQL: a block's statements go together with BEGIN and COMMIT.
+
+Whatever the user does with the connection changes no outcome.
 """
 
 import contextlib
@@ -42,7 +43,7 @@ def pay(producer: TransactionProducer, connection: Connection, number: int) -> N
         connection.execute("INSERT INTO orders VALUES (%s, %s)", (number, tx.transaction_id))
 
 
-def test_a_block_adds_no_trip_to_begin_and_commit(
+def test_block_adds_no_round_trip_to_begin_and_commit(
     producer: TransactionProducer, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pay(producer, connection, 1)
@@ -55,12 +56,12 @@ def test_a_block_adds_no_trip_to_begin_and_commit(
 
     monkeypatch.setattr(connection, "wait", counting)
     pay(producer, connection, 2)
-    assert len(waited) == 3, "BEGIN with the row, the insert, COMMIT with the look at the row"
+    assert len(waited) == 3, "BEGIN with the row, the insert, COMMIT with the query of the row"
     assert connection.pgconn.pipeline_status == PipelineStatus.OFF
 
 
 @pytest.mark.parametrize("how", ["DEALLOCATE ALL", "DISCARD ALL"])
-def test_what_was_prepared_may_be_dropped_between_blocks(
+def test_prepared_statements_may_be_dropped_between_blocks(
     how: str, producer: TransactionProducer, connection: Connection, kind: Kind, broker: EmbeddedBroker
 ) -> None:
     for number in range(3):
@@ -71,10 +72,10 @@ def test_what_was_prepared_may_be_dropped_between_blocks(
     assert (kind.orders(), len(messages(broker, "t")), broker.transactions()) == ([0, 1, 2], 3, [])
 
 
-def test_what_was_prepared_may_be_dropped_inside(
+def test_prepared_statements_may_be_dropped_inside(
     producer: TransactionProducer, connection: Connection, kind: Kind, broker: EmbeddedBroker
 ) -> None:
-    """psycopg drops all that is prepared when a savepoint is rolled back."""
+    """psycopg drops all prepared statements when a savepoint is rolled back."""
     for number in range(3):
         with producer.transaction(Message("t", b"x"), session=connection) as tx:
             connection.execute("INSERT INTO orders VALUES (%s, %s)", (number, tx.transaction_id), prepare=True)
@@ -88,13 +89,16 @@ def test_what_was_prepared_may_be_dropped_inside(
 def test_another_block_that_rolled_back_is_not_taken_for_this_one(
     producer: TransactionProducer, connection: Connection, kind: Kind, broker: EmbeddedBroker
 ) -> None:
-    """The first block's row went with the rollback; the transaction that is there at its end is the second's."""
+    """The first block's row was rolled back; the transaction at its end is the second's."""
     first = producer.transaction(Message("t", b"1"), session=connection)
     second = producer.transaction(Message("t", b"2"), session=connection)
     first.__enter__()
     connection.rollback()
     second.__enter__()
-    for block in (first, second):  # The first one's failure rolls the session back, so the second's row goes, too.
+    for block in (
+        first,
+        second,
+    ):  # The first one's failure rolls the session back, so the second's row is removed, too.
         with pytest.raises(AlreadyEndedError, match="rolled back inside"):
             block.__exit__(None, None, None)
     assert (messages(broker, "t"), broker.transactions()) == ([], [])
@@ -102,7 +106,7 @@ def test_another_block_that_rolled_back_is_not_taken_for_this_one(
 
 
 @pytest.mark.parametrize("setting", ["prepare_threshold", "isolation_level", "read_only", "deferrable"])
-def test_the_connections_settings_hold(
+def test_settings_of_the_connection_apply(
     setting: str, producer: TransactionProducer, connection: Connection, kind: Kind, broker: EmbeddedBroker
 ) -> None:
     values: dict[str, Any] = {
@@ -122,7 +126,7 @@ def test_the_connections_settings_hold(
     assert (kind.orders(), len(messages(broker, "t"))) == (list(range(7)), 7)
 
 
-def test_a_statement_that_fails_leaves_no_pipeline_open(
+def test_statement_that_fails_leaves_no_pipeline_open(
     producer: TransactionProducer, connection: Connection, kind: Kind, broker: EmbeddedBroker
 ) -> None:
     pay(producer, connection, 1)
@@ -138,7 +142,7 @@ def test_a_statement_that_fails_leaves_no_pipeline_open(
     assert (kind.orders(), len(messages(broker, "t")), broker.transactions()) == ([1, 3], 2, [])
 
 
-def test_a_constraint_looked_at_by_commit_rolls_both_back(
+def test_deferred_constraint_that_fails_rolls_both_back(
     producer: TransactionProducer, connection: Connection, kind: Kind, broker: EmbeddedBroker
 ) -> None:
     connection.execute("CREATE TEMP TABLE late (x INT UNIQUE DEFERRABLE INITIALLY DEFERRED)")

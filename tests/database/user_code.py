@@ -1,4 +1,4 @@
-"""User code with types: never run, but `mypy --strict` must be content with it, for every kind of session."""
+"""User code with types: never run, but `mypy --strict` must accept it, for every kind of session."""
 
 import sqlite3
 

@@ -131,7 +131,7 @@ class Clients:
 
 
 Load: TypeAlias = Literal["none", "floods", "busy"]
-"""What else runs: nothing, a client that floods the server in each way for two seconds, or two processes that compute,
+"""The additional load: none, a client that floods the server in each way for 2 s, or two processes that compute,
 which is as much processor load without connections."""
 
 

@@ -14,7 +14,7 @@ from txstore import Server, ServerConfig
 
 @pytest.fixture(scope="session")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[peer.Peer]:
-    """One process with RocketMQ's clients; skips where Java or Maven's packages cannot be had."""
+    """One process with RocketMQ's clients; skips if Java or Maven's packages are not available."""
     try:
         home = peer.Home.build(tmp_path_factory.mktemp("java"))
     except peer.NoPeerError as problem:
@@ -26,7 +26,7 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[peer.Peer]:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     """A store that is served, with checks that come soon."""
-    # A port that is known before: ids of messages name it.
+    # A fixed port: ids of messages contain it.
     config = ServerConfig(listen=f"127.0.0.1:{peer.Peer.free_port()}", name_server="127.0.0.1:0")
     # A client that has just started must answer a check before the next is sent.
     short = {"transaction_timeout": 0.5, "transaction_check_interval": 1.5, "transaction_check_max": 3}

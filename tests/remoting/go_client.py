@@ -1,7 +1,9 @@
 """RocketMQ's Go client in a process of its own, driven by JSON lines.
 
-In: commands as calls. Out: what the client was told and received. Always: built from `go/` once for these very sources,
-offline if the modules are there. Raises NoGoError where Go or the modules are not to be had. Not here: what is right.
+In:     commands as calls.
+Out:    what the client was told and received.
+Always: built from `go/` once for these very sources, offline if the modules are there. Raises NoGoError if Go or the
+        modules are not available.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ CALL_TIMEOUT_S = 180
 
 
 class NoGoError(Exception):
-    """Go is not there, too old, or cannot get the client's modules."""
+    """Go is not installed, is too old, or cannot get the client's modules."""
 
 
 def build() -> Path:
@@ -44,7 +46,7 @@ def build() -> Path:
     program = BUILT / f"client-{digest}"
     if not program.exists():
         BUILT.mkdir(parents=True, exist_ok=True)
-        # Made beside and renamed, so that it is there whole or not at all.
+        # Built under another name and renamed, so that it is complete or absent.
         beside = program.with_suffix(f".{os.getpid()}")
         command = [go, "build", "-mod=readonly", "-trimpath", "-o", str(beside), "."]
         try:
@@ -58,10 +60,10 @@ def build() -> Path:
 
 
 class GoClient:
-    """One process. Commands from several threads run side by side."""
+    """One process. Commands from several threads run concurrently."""
 
     def __init__(self, program: Path, home: Path) -> None:
-        """`home`: where a broadcasting consumer keeps its offsets."""
+        """`home`: the directory in which a broadcasting consumer keeps its offsets."""
         self._next = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}
         with (home / "stderr").open("wb") as stderr:

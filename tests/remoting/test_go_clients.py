@@ -1,5 +1,8 @@
-"""The story: a Go team's client talks to `txstore serve` as to RocketMQ, with headers in JSON and in RocketMQ's binary
-form, and nothing is lost or doubled. rocketmq-client-go v2 runs in a process of its own."""
+"""Guards RocketMQ's Go client against `txstore serve`, with headers in JSON and in binary: nothing is lost or
+doubled.
+
+rocketmq-client-go v2 runs in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from tests.waiting import eventually
 from txstore import Server
 
 JSON, BINARY = 0, 1
-# Java's client of the tier `test` writes JSON, too.
+# Java's client in the tier `test` writes JSON, too.
 KINDS = [pytest.param(JSON, marks=pytest.mark.peer, id="json"), pytest.param(BINARY, id="binary")]
 
 
@@ -38,7 +41,7 @@ def names_of(server: Server) -> str:
 
 
 def bodies(server: Server, topic: str = "orders") -> list[bytes]:
-    """All that is visible in a topic."""
+    """All visible messages of a topic."""
     broker = server.broker
     return [
         message.body for queue_id in broker.read_queues(topic) for message in broker.read(topic, queue_id, 0, 10_000)[0]
@@ -56,7 +59,7 @@ def push(go: GoClient, server: Server, wanted: int, how: str = "concurrent", **m
     return list(go.call("push", names=names_of(server), wanted=wanted, **arguments))
 
 
-def test_its_headers_are_of_the_kind_that_is_tried(go: GoClient, request: pytest.FixtureRequest) -> None:
+def test_frames_have_headers_of_the_tested_kind(go: GoClient, request: pytest.FixtureRequest) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         sending = go.begin("produce", names=address, group="sender", topic="orders", count=1)
@@ -65,7 +68,7 @@ def test_its_headers_are_of_the_kind_that_is_tried(go: GoClient, request: pytest
         with connection:
             head = connection.recv(5, socket.MSG_WAITALL)
         assert head[4] == request.node.callspec.params["go"]
-    sending.exception(60)  # Nobody answered it.
+    sending.exception(60)  # It got no response.
 
 
 @pytest.mark.parametrize("how", ["sync", "async", "oneway"])
@@ -79,7 +82,7 @@ def test_messages_are_sent(go: GoClient, server: Server, how: str) -> None:
         assert server.broker.message(message_id, topic="orders").message_id == message_id
 
 
-def test_a_batch_and_bodies_that_are_compressed_arrive(go: GoClient, server: Server) -> None:
+def test_batch_and_compressed_bodies_arrive(go: GoClient, server: Server) -> None:
     assert produce(go, server, 20, "batch")["errors"] == []
     assert Counter(bodies(server)) == Counter(b"%d" % number for number in range(20))
     assert produce(go, server, 1, body_bytes=20_000)["errors"] == []
@@ -88,7 +91,7 @@ def test_a_batch_and_bodies_that_are_compressed_arrive(go: GoClient, server: Ser
     assert sorted(len(message["body"]) for message in received)[-1] == 20_000
 
 
-def test_transactions_end_as_their_producer_says(go: GoClient, server: Server) -> None:
+def test_transactions_end_as_their_producer_decides(go: GoClient, server: Server) -> None:
     """Committed, rolled back, and those that a check settles."""
     plans = {
         "committed": ["COMMIT"],
@@ -112,14 +115,14 @@ def test_transactions_end_as_their_producer_says(go: GoClient, server: Server) -
     }
 
 
-def test_a_push_consumer_gets_what_its_tags_say_once(go: GoClient, server: Server) -> None:
+def test_push_consumer_gets_matching_tags_once(go: GoClient, server: Server) -> None:
     produce(go, server, 60)
     received = push(go, server, 40, tags="t0 || t1")
     assert Counter(int(message["body"]) for message in received) == Counter(n for n in range(60) if n % 3 != 2)
-    assert push(go, server, 1, tags="t0 || t1", timeout_ms=1_000) == [], "what was acknowledged comes again"
+    assert push(go, server, 1, tags="t0 || t1", timeout_ms=1_000) == [], "acknowledged messages are delivered again"
 
 
-def test_messages_refused_come_again_and_are_parked(go: GoClient, server: Server) -> None:
+def test_failed_messages_are_retried_and_become_dead_letters(go: GoClient, server: Server) -> None:
     produce(go, server, 4)
     received = push(go, server, 6, fail="k2", times=2, max_reconsume_times=5)
     assert [m["reconsume_times"] for m in received if m["keys"] == "k2"] == [0, 1, 2]
@@ -131,7 +134,7 @@ def test_messages_refused_come_again_and_are_parked(go: GoClient, server: Server
 
 
 @pytest.mark.peer
-def test_an_orderly_consumer_keeps_the_order_through_failures(go: GoClient, server: Server) -> None:
+def test_orderly_consumer_keeps_the_order_after_failures(go: GoClient, server: Server) -> None:
     produce(go, server, 40)
     received = push(go, server, 42, "orderly", fail="k5", times=2)
     done: dict[int, list[int]] = {}
@@ -158,7 +161,7 @@ def test_members_share_the_queues(go: GoClient, server: Server) -> None:
 
 
 @pytest.mark.peer
-def test_everyone_of_a_broadcast_gets_all(go: GoClient, server: Server) -> None:
+def test_broadcast_reaches_every_member(go: GoClient, server: Server) -> None:
     produce(go, server, 20)
     received = push(go, server, 40, "broadcast", members=2)
     assert Counter(m["member"] for m in received) == {0: 20, 1: 20}

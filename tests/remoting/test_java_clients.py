@@ -1,7 +1,7 @@
-"""The story: a Java team's own clients talk to `txstore serve` as to RocketMQ, and nothing is lost or doubled.
+"""Guards RocketMQ's Java clients against `txstore serve`: nothing is lost or doubled.
 
-RocketMQ's rocketmq-client 5.4.0 and mqadmin run in a process of their own. What waits for
-delays and re-balancing is in the tier `peer`, and so is mqadmin. Go's client waits for a retry in the tier `test`.
+RocketMQ's rocketmq-client 5.4.0 and mqadmin run in a process of their own. Tests that wait for delays and rebalancing
+are in the tier `peer`, and so are those of mqadmin. Go's client waits for a retry in the tier `test`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def names_of(server: Server) -> str:
 
 
 def bodies(server: Server, topic: str) -> list[bytes]:
-    """All that is visible in a topic."""
+    """All visible messages of a topic."""
     broker = server.broker
     return [
         message.body for queue_id in broker.read_queues(topic) for message in broker.read(topic, queue_id, 0, 10_000)[0]
@@ -59,8 +59,8 @@ def test_messages_are_sent(java: peer.Peer, server: Server, how: str) -> None:
         assert server.broker.message(message_id, topic="orders").message_id == message_id
 
 
-def test_transactions_end_as_their_producer_says(java: peer.Peer, server: Server) -> None:
-    """Committed, rolled back, and three that a check settles: committed, rolled back, given up."""
+def test_transactions_end_as_their_producer_decides(java: peer.Peer, server: Server) -> None:
+    """Committed, rolled back, and three that a check settles: committed, rolled back, discarded."""
     plans = {
         b"committed": ["COMMIT"],
         b"rolled back": ["ROLLBACK"],
@@ -100,7 +100,7 @@ def test_compressed_bodies_and_batches_arrive(java: peer.Peer, server: Server) -
 # Consumers ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_push_consumer_gets_all_and_is_known(java: peer.Peer, server: Server) -> None:
+def test_push_consumer_gets_all_messages_and_is_listed(java: peer.Peer, server: Server) -> None:
     produce(java, server, 60)
     received = push(java, server, 40, tags="t0 || t1")
     assert Counter(int(message["keys"][1:]) for message in received) == Counter(n for n in range(60) if n % 3 != 2)
@@ -108,7 +108,7 @@ def test_a_push_consumer_gets_all_and_is_known(java: peer.Peer, server: Server) 
 
 
 @pytest.mark.peer
-def test_messages_refused_come_again_and_are_parked(java: peer.Peer, server: Server) -> None:
+def test_failed_messages_are_retried_and_become_dead_letters(java: peer.Peer, server: Server) -> None:
     produce(java, server, 4)
     received = push(java, server, 6, fail="k2", times=2, max_reconsume_times=5)
     assert [m["reconsume_times"] for m in received if m["keys"] == "k2"] == [0, 1, 2]
@@ -119,7 +119,7 @@ def test_messages_refused_come_again_and_are_parked(java: peer.Peer, server: Ser
     assert [letter.body for letter in server.broker.dead_letters("shipping")] == [b"0"]
 
 
-def test_a_lite_pull_consumer_polls_and_commits(java: peer.Peer, server: Server) -> None:
+def test_lite_pull_consumer_polls_and_commits(java: peer.Peer, server: Server) -> None:
     produce(java, server, 20)
     arguments = {"names": names_of(server), "group": "lite", "topic": "orders", "tags": "*"}
     received = java.call("remote.lite_pull", **arguments, wanted=20)
@@ -145,14 +145,14 @@ def test_members_share_the_queues(java: peer.Peer, server: Server) -> None:
 
 
 @pytest.mark.peer
-def test_everyone_of_a_broadcast_gets_all(java: peer.Peer, server: Server) -> None:
+def test_broadcast_reaches_every_member(java: peer.Peer, server: Server) -> None:
     produce(java, server, 20)
     received = push(java, server, 40, "broadcast", members=2)
     assert Counter(m["member"] for m in received) == {0: 20, 1: 20}
 
 
 @pytest.mark.peer
-def test_an_orderly_consumer_keeps_the_order_through_failures(java: peer.Peer, server: Server) -> None:
+def test_orderly_consumer_keeps_the_order_after_failures(java: peer.Peer, server: Server) -> None:
     produce(java, server, 40)
     received = push(java, server, 43, "orderly", members=2, fail="k5", times=3, timeout_ms=60_000)
     done: dict[int, list[int]] = {}
@@ -164,7 +164,7 @@ def test_an_orderly_consumer_keeps_the_order_through_failures(java: peer.Peer, s
 
 
 @pytest.mark.peer
-def test_an_orderly_consumer_gives_up_to_the_dead_letters(java: peer.Peer, server: Server) -> None:
+def test_orderly_consumer_moves_failing_messages_to_the_dead_letters(java: peer.Peer, server: Server) -> None:
     produce(java, server, 8)
     received = push(java, server, 10, "orderly", fail="k3", times=99, max_reconsume_times=2, linger_ms=2_000)
     assert [m["reconsume_times"] for m in received if m["keys"] == "k3"] == [0, 1, 2]
@@ -174,11 +174,11 @@ def test_an_orderly_consumer_gives_up_to_the_dead_letters(java: peer.Peer, serve
 # Operators ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_that_was_given_up_is_resumed_and_ends(java: peer.Peer, server: Server) -> None:
-    """RocketMQ's MQAdminExt finds the parked copy by its offset id and has it resumed: its producer is asked again."""
+def test_discarded_transaction_is_resumed_and_ends(java: peer.Peer, server: Server) -> None:
+    """RocketMQ's MQAdminExt finds the parked copy by its offset id and resumes it: its producer is checked again."""
     broker = server.broker
     with java.producer(names_of(server), "payments") as producer:
-        answers = [*["UNKNOWN"] * 4, "COMMIT"]  # Its own, three to the checks, and one more.
+        answers = [*["UNKNOWN"] * 4, "COMMIT"]  # The producer's own answer, three to the checks, and one more.
         (sent,) = producer.transactions([peer.message("orders", b"paid", answers=answers)])
         name = sent["transaction_id"]
         eventually(lambda: broker.transaction(name).state == "discarded")
@@ -195,7 +195,7 @@ def test_a_transaction_that_was_given_up_is_resumed_and_ends(java: peer.Peer, se
 
 @pytest.mark.peer
 def test_mqadmin_asks_a_consumer_through_the_server(java: peer.Peer, server: Server) -> None:
-    """Running info, offsets by its own word, and a message dealt with out of turn: as a broker, it passes them on."""
+    """Running info, offsets in memory, and direct consumption of a message: the server relays them as a broker does."""
     names = names_of(server)
 
     def admin(*arguments: str) -> str:
@@ -229,7 +229,7 @@ def test_mqadmin_asks_a_consumer_through_the_server(java: peer.Peer, server: Ser
 
 
 @pytest.mark.peer
-def test_mqadmin_finds_its_way(java: peer.Peer, server: Server) -> None:
+def test_mqadmin_works(java: peer.Peer, server: Server) -> None:
     names = names_of(server)
 
     def admin(*arguments: str) -> str:

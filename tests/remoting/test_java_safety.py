@@ -1,7 +1,7 @@
-"""The story: a Java team's own clients come by TLS to `txstore serve`, and are told nothing where they do not.
+"""Guards Java's own clients with TLS and accounts: they work with `txstore serve`, and learn nothing without them.
 
-RocketMQ's rocketmq-client 5.4.0 with `tls.enable=true`, in a process that believes one authority alone; and with its
-own AclClientRPCHook, against a server with accounts.
+RocketMQ's rocketmq-client 5.4.0 with `tls.enable=true`, in a process that trusts only one authority; and with its own
+AclClientRPCHook, against a server with accounts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def java_by_tls(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[peer.Peer]:
-    """RocketMQ's clients by TLS; skips where Java or Maven's packages cannot be had."""
+    """RocketMQ's clients with TLS; skips if Java or Maven's packages are not available."""
     try:
         home = peer.Home.build(tmp_path_factory.mktemp("java"))
     except peer.NoPeerError as problem:
@@ -40,7 +40,7 @@ def java_by_tls(tmp_path_factory: pytest.TempPathFactory, authority: Authority) 
         "tls.test.mode.enable": "false",
         "tls.client.authServer": "true",
         "tls.client.trustCertPath": authority.file,
-        # A machine at work on other things is waited for.
+        # Waits long enough for a machine with other work.
         "com.rocketmq.remoting.client.connect.timeout": 30_000,
     }
     with home.start((*peer.QUICK_MACHINE, *(f"-D{name}={value}" for name, value in believes.items()))) as process:
@@ -54,7 +54,7 @@ def serve(path: Path, authority: Authority, **options: object) -> Server:
     return txstore.serve(path, config=config, **SHORT, **options)  # type: ignore[arg-type]
 
 
-def test_java_comes_by_tls(java_by_tls: peer.Peer, authority: Authority, tmp_path: Path) -> None:
+def test_java_connects_with_tls(java_by_tls: peer.Peer, authority: Authority, tmp_path: Path) -> None:
     with serve(tmp_path / "store", authority) as server:
         with java_by_tls.producer(names_of(server), "payments") as producer:
             plans = {b"committed": ["COMMIT"], b"not": ["ROLLBACK"], b"checked": ["UNKNOWN", "COMMIT"]}
@@ -65,7 +65,7 @@ def test_java_comes_by_tls(java_by_tls: peer.Peer, authority: Authority, tmp_pat
         assert server.counters()["handshakes_failed"] == 0
 
 
-def test_java_does_not_talk_to_whom_it_does_not_believe(java_by_tls: peer.Peer, tmp_path: Path) -> None:
+def test_java_refuses_an_untrusted_server(java_by_tls: peer.Peer, tmp_path: Path) -> None:
     with serve(tmp_path / "store", Authority(tmp_path / "stranger")) as server:
         with pytest.raises(peer.PeerError):
             produce(java_by_tls, server, 1)
@@ -73,7 +73,7 @@ def test_java_does_not_talk_to_whom_it_does_not_believe(java_by_tls: peer.Peer, 
         assert bodies(server, "orders") == []
 
 
-def test_plain_java_is_told_nothing(java: peer.Peer, authority: Authority, tmp_path: Path) -> None:
+def test_plain_java_client_is_refused(java: peer.Peer, authority: Authority, tmp_path: Path) -> None:
     with serve(tmp_path / "store", authority) as server:
         with pytest.raises(peer.PeerError):
             produce(java, server, 1)
@@ -117,8 +117,8 @@ def guarded(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def test_java_signs(java: peer.Peer, guarded: Server) -> None:
-    """Producers, checks, push and lite pull consumers with retries, mqadmin: all by RocketMQ's AclClientRPCHook."""
+def test_java_signs_its_requests(java: peer.Peer, guarded: Server) -> None:
+    """Producers, checks, push and lite pull consumers with retries, mqadmin: all with RocketMQ's AclClientRPCHook."""
     names = names_of(guarded)
     with java.producer(names, "payments", account=SHOP) as producer:
         plans = {b"committed": ["COMMIT"], b"not": ["ROLLBACK"], b"checked": ["UNKNOWN", "COMMIT"]}
@@ -138,7 +138,7 @@ def test_java_signs(java: peer.Peer, guarded: Server) -> None:
     assert (guarded.counters()["requests_not_signed"], guarded.counters()["requests_not_allowed"]) == (0, 0)
 
 
-def test_java_is_told_that_it_may_not(java: peer.Peer, guarded: Server) -> None:
+def test_java_reports_missing_permissions(java: peer.Peer, guarded: Server) -> None:
     wrong = {
         "nobody": ("No route info", "requests_not_signed", {}),
         "wrong": ("No route info", "requests_not_signed", peer.signing(("shop-app", "not-the-secret"))),

@@ -1,4 +1,4 @@
-"""The story: what Java's own clients do is what Prometheus is told."""
+"""Guards the metrics of traffic from Java's own clients: Prometheus reads what they did."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def test_java_s_traffic_is_told_under_rocketmq_s_names(java: peer.Peer, server: Server) -> None:
+def test_traffic_of_java_is_counted_under_rocketmq_s_names(java: peer.Peer, server: Server) -> None:
     produce(java, server, 20)
     plans = [["COMMIT"], ["ROLLBACK"], ["UNKNOWN", "UNKNOWN", "COMMIT"], ["UNKNOWN"]]
     with java.producer(str(server.name_server), "payments") as producer:
         producer.transactions([peer.message("orders", b"tx", answers=plan) for plan in plans])
-        # Its own group, and the one that every Java client has beside it; a heartbeat tells the language.
+        # Its own group, and the one that every Java client has in addition; a heartbeat names the language.
         connected = {labels(language="java", version="v5_4_0", protocol_type="remoting"): 2}
         eventually(lambda: Seen(server).all("rocketmq_producer_connections") == connected)
         eventually(lambda: not server.broker.transactions())
     push(java, server, 22)
-    # The consumer's farewell acknowledges what it has handed on.
+    # When the consumer leaves, it acknowledges what it has delivered.
     eventually(lambda: not Seen(server).all("rocketmq_consumer_lag_messages"))
     seen = Seen(server)
     assert seen.all("rocketmq_messages_in_total") == {
@@ -48,7 +48,7 @@ def test_java_s_traffic_is_told_under_rocketmq_s_names(java: peer.Peer, server: 
     assert seen.all("rocketmq_commit_messages_total") == {labels(topic="orders"): 2}
     assert seen.all("rocketmq_rollback_messages_total") == {labels(topic="orders"): 1}
     assert seen.all("txstore_discarded_messages_total") == {labels(topic="orders"): 1}
-    # Asked once and settled at the second; asked until it was given up.
+    # One checked once and settled at the second check; one checked until it was discarded.
     assert seen.all("txstore_transaction_checks_total") == {
         labels(result="sent"): 2 + 3,
         labels(result="unknown"): 1 + 3,

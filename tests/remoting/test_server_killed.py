@@ -1,5 +1,5 @@
-"""The story: the server is killed while a Java team sends transactions, and comes back. What was acknowledged is there,
-what was committed is there once, what was rolled back never is: the checks settle what the kill left open.
+"""Guards transactions of Java's clients on a server that is killed and restarted: acknowledged messages exist,
+committed ones exactly once, rolled back ones never; the checks settle what the kill left open.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Killable:
         self.names = f"127.0.0.1:{peer.Peer.free_port()}"
         listen = f"127.0.0.1:{peer.Peer.free_port()}"
         settings = [word for setting in _SETTINGS for word in ("--set", setting)]
-        # A body's largest size must fit the small files.
+        # The largest body must fit the small files.
         settings += ["--set", "max_message_size=65536"]
         self._command = [*_ENTRY, str(path), "--listen", listen, "--name-server", self.names, *settings]
         self.start()
@@ -60,7 +60,7 @@ class Killable:
 
 @pytest.mark.peer
 @pytest.mark.kill
-def test_transactions_survive_a_server_that_is_killed(java: peer.Peer, tmp_path: Path) -> None:
+def test_transactions_survive_a_killed_server(java: peer.Peer, tmp_path: Path) -> None:
     server = Killable(tmp_path / "store")
     kills = int(os.environ.get("TXSTORE_SERVER_KILLS", "3"))
     stopped = threading.Event()
@@ -110,7 +110,7 @@ def planned(thread: int, number: int) -> dict[str, Any]:
 
 
 def until_settled(broker: txstore.EmbeddedBroker) -> None:
-    """Until nothing pends for two seconds."""
+    """Waits until no transaction has been pending for two seconds."""
     end, quiet = time.monotonic() + 60, 0.0
     while quiet < 2:
         assert time.monotonic() < end, broker.transactions()

@@ -1,4 +1,4 @@
-"""Brokers in processes of their own, at addresses that stay when they are killed and started again."""
+"""Brokers in processes of their own, at fixed addresses, to be killed and started again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Restarted(Protocol):
 
     names: str
     may_ask_again: bool
-    """Whether it asks about transactions that it has committed."""
+    """Whether it checks transactions that it has committed."""
 
     def start(self) -> None: ...
     def kill(self) -> None: ...
@@ -31,7 +31,7 @@ class Restarted(Protocol):
 
 
 class RocketMQ:
-    """The real one; its name server's port changes, so a proxy stands before it."""
+    """The real one; its name server's port changes, so clients connect through a proxy."""
 
     may_ask_again = True
 

@@ -17,7 +17,7 @@ from txstore.client.broker import RemoteBroker
 
 # Checks soon, and retries after a second.
 BROKER_SETTINGS: dict[str, Any] = peer.SHORT_TIMES | {"transactionCheckMax": 15}
-# Changes are seen soon; a machine at work on other things is waited for.
+# Changes are seen soon; timeouts suit a machine with other work.
 SOON: dict[str, Any] = {
     "rebalance_interval": 1,
     "poll_name_server_interval": 1,
@@ -38,7 +38,7 @@ ON_ROCKETMQ = pytest.param("rocketmq", marks=pytest.mark.peer)
 
 @pytest.fixture(scope="session")
 def peer_home(tmp_path_factory: pytest.TempPathFactory) -> peer.Home:
-    """Where processes of the peer start; skips where Java or Maven's packages cannot be had."""
+    """The folder in which peer processes start; skips if Java or Maven's packages are not available."""
     try:
         return peer.Home.build(tmp_path_factory.mktemp("rocketmq"))
     except peer.NoPeerError as problem:
@@ -62,7 +62,7 @@ def rocketmq_names(peer_process: peer.Peer, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[txstore.Server]:
-    """What txstore serve is."""
+    """A store served as `txstore serve` does it."""
     path = tmp_path_factory.mktemp("serve") / "store"
     with txstore.serve(path, listen="127.0.0.1:0", name_server="127.0.0.1:0", **STORE_SETTINGS) as server:
         yield server
@@ -77,7 +77,7 @@ def serve_names(served: txstore.Server) -> str:
 
 @pytest.fixture(scope="session", params=[ON_ROCKETMQ, "serve"])
 def names(request: pytest.FixtureRequest) -> str:
-    """Where a broker is: a real RocketMQ, and txstore's own server."""
+    """The address of a broker: a real RocketMQ, and txstore's own server."""
     address = request.getfixturevalue(f"{request.param}_names")
     assert isinstance(address, str)
     return address
@@ -95,7 +95,7 @@ _NUMBERS = itertools.count(1)
 
 @pytest.fixture
 def topic() -> str:
-    """One of its own for each test, since the broker is shared."""
+    """A topic of its own for each test, since the broker is shared."""
     return f"orders{next(_NUMBERS)}"
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the client share: a listener that answers as told, and messages that come in time."""
+"""Shared by tests of the client: a listener with given answers, and a call that takes messages in time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS = 60.0
 
 
 def take(consumer: txstore.Consumer, count: int, seconds: float = SECONDS) -> list[Any]:
-    """So many messages, each acknowledged by the next poll."""
+    """Takes that many messages, each acknowledged by the next poll."""
     found: list[Any] = []
     until = time.monotonic() + seconds
     while len(found) < count:
@@ -23,7 +23,7 @@ def take(consumer: txstore.Consumer, count: int, seconds: float = SECONDS) -> li
 
 
 class Answers(TransactionListener):
-    """Answers as told, and remembers what it was asked."""
+    """A listener that returns the given answers and records what it was asked."""
 
     def __init__(self, execute: LocalTransactionState, check: LocalTransactionState = UNKNOWN) -> None:
         self.execute = execute

@@ -1,7 +1,8 @@
-"""A proxy between clients and a port: it leads elsewhere when told, and cuts connections within a frame.
+"""A proxy between clients and a port: its target can change, and it cuts connections within a frame.
 
-In: a port of this machine. Out: another one. Always: bytes are passed on in order, those before a cut too. Not here:
-what the bytes mean, but for a port's number in a name server's answer, which is written over.
+In:     a local port.
+Out:    another one.
+Always: bytes are passed on in order, also those before a cut. Only the port in a name server's response is replaced.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from typing import Self
 
 
 class Proxy:
-    """Listens as soon as it is made."""
+    """Listens as soon as it is created."""
 
     def __init__(self, target: int) -> None:
         self.target = target
         self.written_over: dict[bytes, bytes] = {}
-        """Texts in what comes back, each with another of its length."""
+        """Texts to replace in responses, each with another of the same length."""
         self.cuts: random.Random | None = None
-        """Cuts each connection somewhere, while it is set."""
+        """While it is set, each connection is cut at a random byte."""
         self.cut = 0
-        """How many were."""
+        """The number of cut connections."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -39,7 +40,7 @@ class Proxy:
         return f"127.0.0.1:{self.port}"
 
     def drop_all(self) -> None:
-        """Ends every connection now."""
+        """Closes every connection now."""
         with self._lock:
             for one in self._open:
                 with suppress(OSError):
@@ -90,7 +91,7 @@ class Proxy:
         self._end(one, other)
 
     def _end(self, one: socket.socket, other: socket.socket) -> None:
-        """Ends a connection that went through here."""
+        """Closes one connection of the proxy."""
         for end in (one, other):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -1,6 +1,7 @@
-"""The story: RocketMQ 5 with its own users lets our clients in by the same signature, and nobody without it.
+"""Guards access to RocketMQ 5 with its own users: it accepts our clients' signatures, and refuses clients without
+one.
 
-RocketMQ 5.4 has no ACL 1.0 any more; its `auth` module checks the same `AccessKey` and `Signature`.
+RocketMQ 5.4 has no ACL 1.0 any more; its `auth` module verifies the same `AccessKey` and `Signature`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def check(message: object) -> LocalTransactionState:
     return LocalTransactionState.COMMIT
 
 
-def test_who_signs_is_let_in(guarded: str) -> None:
+def test_signing_client_is_accepted(guarded: str) -> None:
     with txstore.connect(guarded, access_key=USER, secret_key=SECRET, **SOON) as broker:
         producer = broker.transaction_producer("payments", check_listener=check)
         with producer.transaction(Message("orders", b"one")):
@@ -58,7 +59,7 @@ def test_who_signs_is_let_in(guarded: str) -> None:
 
 
 @pytest.mark.parametrize("account", [{}, {"access_key": USER, "secret_key": "not-the-secret"}])
-def test_who_does_not_is_not(guarded: str, account: dict[str, Any]) -> None:
+def test_client_without_a_signature_is_refused(guarded: str, account: dict[str, Any]) -> None:
     with (
         txstore.connect(guarded, **account, **SOON) as broker,
         pytest.raises(errors.BrokerRefusedError, match="NO_PERMISSION") as caught,

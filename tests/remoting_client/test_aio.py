@@ -1,5 +1,7 @@
-"""The story: a program on asyncio awaits what others call; nothing blocks its loop, and what is cancelled is not done:
-a transaction is left to its check, a message comes again."""
+"""Guards the asyncio client: no call blocks the loop, and a cancelled call has no effect.
+
+A cancelled transaction is left to its check, a message of a cancelled poll is delivered again.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ async def take(consumer: txstore.aio.Consumer, count: int) -> list[Any]:
     return found
 
 
-def test_what_is_sent_is_received_and_a_break_gives_it_back(names: str, topic: str) -> None:
+def test_message_is_received_and_returned_by_a_break(names: str, topic: str) -> None:
     async def story() -> None:
         async with txstore.aio.connect(names, **SOON) as broker:
             producer = broker.producer("p")
@@ -49,7 +51,7 @@ def test_what_is_sent_is_received_and_a_break_gives_it_back(names: str, topic: s
                     seen.append(message.queue_offset)
                     if len(seen) == 10:
                         break
-                assert (await consumer.poll(1))[0].queue_offset == 9, "the one in hand was not acknowledged"
+                assert (await consumer.poll(1))[0].queue_offset == 9, "the current message was not acknowledged"
             async with broker.consumer(f"c-{topic}", topic) as consumer:
                 assert [message.queue_offset for message in await take(consumer, 13)] == list(range(10, 23))
         with pytest.raises(txstore.StoreClosedError):
@@ -92,7 +94,7 @@ def test_transactions_and_checks_by_coroutines(names: str, topic: str) -> None:
     run(story())
 
 
-def test_a_cancelled_transaction_is_left_to_its_check(names: str, topic: str) -> None:
+def test_cancelled_transaction_is_left_to_its_check(names: str, topic: str) -> None:
     async def story() -> None:
         listener = Answers(UNKNOWN, check=COMMIT)
         async with (
@@ -119,7 +121,7 @@ def test_a_cancelled_transaction_is_left_to_its_check(names: str, topic: str) ->
     run(story())
 
 
-def test_a_cancelled_poll_loses_nothing(names: str, topic: str) -> None:
+def test_cancelled_poll_loses_nothing(names: str, topic: str) -> None:
     async def story() -> None:
         async with txstore.aio.connect(names, **SOON) as broker:
             producer = broker.producer("p")
@@ -142,7 +144,7 @@ def test_a_cancelled_poll_loses_nothing(names: str, topic: str) -> None:
     run(story())
 
 
-def test_a_handler_and_the_loop_run_side_by_side(names: str, topic: str) -> None:
+def test_handler_and_loop_run_concurrently(names: str, topic: str) -> None:
     async def story() -> None:
         seen: list[bytes] = []
         longest = 0.0
@@ -178,12 +180,12 @@ def test_a_handler_and_the_loop_run_side_by_side(names: str, topic: str) -> None
     run(story())
 
 
-def test_a_listener_that_blocks_holds_up_no_other_task(names: str, topic: str) -> None:
+def test_blocking_listener_delays_no_other_task(names: str, topic: str) -> None:
     async def story() -> None:
         ticked = threading.Event()
 
         def slow(message: Any, arg: Any) -> LocalTransactionState:
-            assert ticked.wait(60), "the listener holds up the loop"
+            assert ticked.wait(60), "the listener blocks the loop"
             return COMMIT
 
         async with txstore.aio.connect(names, **SOON) as broker:
@@ -200,7 +202,7 @@ def test_a_listener_that_blocks_holds_up_no_other_task(names: str, topic: str) -
     run(story())
 
 
-def test_what_cannot_be_is_said() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(txstore.InvalidOptionError, match="did you mean send_msg_timeout"):
         txstore.aio.connect("127.0.0.1:9876", send_message_timeout=3)  # type: ignore[call-arg]
 

@@ -1,5 +1,7 @@
-"""The story: an order's row and its message are one transaction on asyncio, too, with the broker elsewhere: the loop on
-which the session lives is the one over which the broker answers, and neither waits for the other."""
+"""Guards a row and its message as one transaction on asyncio with a remote broker.
+
+The session's event loop is also the one on which the broker's responses arrive, and neither waits for the other.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ async def take(consumer: txstore.aio.Consumer, count: int) -> list[bytes]:
     return found
 
 
-def test_row_and_message_are_one(serve_names: str, topic: str, tmp_path: Path) -> None:
+def test_row_and_message_are_one_transaction(serve_names: str, topic: str, tmp_path: Path) -> None:
     async def story() -> None:
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'orders.db'}")
         database = Database(engine)
@@ -90,7 +92,7 @@ def test_row_and_message_are_one(serve_names: str, topic: str, tmp_path: Path) -
     run(story())
 
 
-def test_a_session_that_would_block_the_loop_is_refused(serve_names: str, topic: str, tmp_path: Path) -> None:
+def test_session_that_would_block_the_loop_is_refused(serve_names: str, topic: str, tmp_path: Path) -> None:
     async def story() -> None:
         engine = create_engine(f"sqlite:///{tmp_path / 'orders.db'}")
         database = Database(engine)

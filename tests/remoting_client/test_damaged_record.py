@@ -1,7 +1,7 @@
-"""The story: a real broker hands out bytes that are no message. A consumer reports it, and goes on with the next one.
+"""Guards consumers against bytes of a real broker that are not a message: they report them and continue.
 
-RocketMQ checks no record when it answers a pull. After its own recovery a queue may lead to bytes that were written
-over; here a record is written over in the broker's log, which it maps.
+RocketMQ verifies no record when it answers a pull. After its own recovery a queue may lead to bytes that were
+overwritten; here a record is overwritten in the broker's log, which it maps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txstore import Message
 pytestmark = pytest.mark.peer
 
 
-def test_a_consumer_reports_what_it_cannot_decode_and_goes_on(
+def test_consumer_reports_what_it_cannot_decode_and_continues(
     request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bodies = [b"message %d" % number for number in range(40)]

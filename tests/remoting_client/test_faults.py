@@ -1,7 +1,7 @@
-"""The story: connections are cut within a frame, brokers are killed and come back. What was acknowledged is received,
-what was rolled back is not, each commit is one message, and the program goes on by itself.
+"""Guards clients with connections cut within a frame and brokers that are killed and restarted.
 
-The seed is printed; TXSTORE_REMOTE_SEED repeats it, TXSTORE_REMOTE_SECONDS says how long connections are cut.
+What was acknowledged is received, what was rolled back is not, each commit is one message, and the program continues by
+itself. The seed is printed; TXSTORE_REMOTE_SEED repeats it, TXSTORE_REMOTE_SECONDS sets how long connections are cut.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ SOON: dict[str, Any] = {
 
 
 class Ledger(TransactionListener):
-    """The local transactions: what each decided is known before the broker hears of it, and to every check."""
+    """The local transactions: the decision of each is recorded before the broker is told, and is known to every
+    check.
+    """
 
     def __init__(self, chance: random.Random) -> None:
         self.decided: dict[str, LocalTransactionState] = {}
         self.told: defaultdict[str, list[str]] = defaultdict(list)
-        """What was said of each, and when, for who must find out what went wrong."""
+        """What was said of each, and when, to analyse a failure."""
         self._chance = chance
 
     def execute_local_transaction(self, message: Any, arg: Any) -> LocalTransactionState:
@@ -124,7 +126,7 @@ class History:
         return self.acknowledged <= self.seen and committed <= self.places.keys()
 
     def end(self, *, may_ask_again: bool) -> None:
-        """Nothing more is sent; what is to come has come, and is right."""
+        """Waits until everything sent has arrived, and asserts that it is right."""
         self._over.set()
         for thread in self._threads[:2]:
             thread.join()
@@ -140,7 +142,8 @@ class History:
         assert self._told(committed - self.places.keys()) == {}, "what was committed is seen"
         assert self._told(self.places.keys() - committed) == {}, "nothing that was rolled back is seen"
         twice = {name for name, places in self.places.items() if len(places) > 1}
-        # RocketMQ may ask about what it committed, and commits it again where the connection is another one by then.
+        # RocketMQ may check a transaction that it committed, and commits it again if the connection has changed by
+        # then.
         asked_again = {name for name in twice if any("checked" in what for what in self.ledger.told[name])}
         assert self._told(twice - (asked_again if may_ask_again else set())) == {}, "once"
         assert len(self.acknowledged) > 20
@@ -178,7 +181,7 @@ def restarted(request: pytest.FixtureRequest) -> Iterator[Restarted]:
         yield broker
 
 
-def test_a_broker_that_was_killed_is_found_again(restarted: Restarted, topic: str) -> None:
+def test_clients_reconnect_to_a_broker_that_was_killed(restarted: Restarted, topic: str) -> None:
     with txstore.connect(restarted.names, **SOON) as broker:
         listener = Answers(UNKNOWN, check=COMMIT)
         producer = broker.transaction_producer(f"late-{topic}", listener)
@@ -189,7 +192,7 @@ def test_a_broker_that_was_killed_is_found_again(restarted: Restarted, topic: st
         restarted.kill()
         before = len(history.acknowledged)
         with pytest.raises((txstore.BrokerUnreachableError, txstore.BrokerTimeoutError)):
-            broker.producer("p").send(Message(topic, b"nobody is there"))
+            broker.producer("p").send(Message(topic, b"no broker is there"))
         restarted.start()
         eventually(lambda: len(history.acknowledged) > before + 20, 40)
         history.end(may_ask_again=restarted.may_ask_again)

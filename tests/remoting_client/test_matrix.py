@@ -1,5 +1,6 @@
-"""The story: producers and consumers keep the same rules on the store in the process, on txstore's own server, and on a
-real RocketMQ: what they promise is a promise of theirs, not of the broker beneath."""
+"""Guards that producers and consumers behave alike on the embedded store, on txstore's server and on a real
+RocketMQ.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def test_queues_take_turns(any_broker: Any, topic: str) -> None:
     assert Counter(producer.send(Message(topic, b"x")).queue_id for _ in range(8)) == dict.fromkeys(range(4), 2)
 
 
-def test_a_message_group_stays_in_one_queue_and_in_order(any_broker: Any, topic: str) -> None:
+def test_message_group_stays_in_one_queue_and_in_order(any_broker: Any, topic: str) -> None:
     producer = any_broker.producer("p")
     queues = {producer.send(Message(topic, str(number).encode(), message_group="o-17")).queue_id for number in range(6)}
     assert len(queues) == 1
@@ -56,7 +57,7 @@ def test_selector_chooses_and_gets_the_argument(any_broker: Any, topic: str) -> 
         producer.send(Message(topic, b"x"), queue_id=4)
 
 
-def test_a_batch_keeps_its_order_in_one_queue(any_broker: Any, topic: str) -> None:
+def test_batch_keeps_its_order_in_one_queue(any_broker: Any, topic: str) -> None:
     sent = any_broker.producer("p").send_batch([Message(topic, str(number).encode()) for number in range(10)])
     assert len({one.queue_id for one in sent}) == 1
     with any_broker.consumer(f"c-{topic}", topic) as consumer:
@@ -74,7 +75,7 @@ def test_closed_producer_is_reported(any_broker: Any, topic: str) -> None:
         producer.send(Message(topic, b"x"))
 
 
-def test_a_delayed_message_comes_later(any_broker: Any, topic: str) -> None:
+def test_delayed_message_comes_later(any_broker: Any, topic: str) -> None:
     sent = time.monotonic()
     any_broker.producer("p").send(Message(topic, b"later", delay_level=1))
     with any_broker.consumer(f"c-{topic}", topic) as consumer:
@@ -82,7 +83,7 @@ def test_a_delayed_message_comes_later(any_broker: Any, topic: str) -> None:
     assert time.monotonic() - sent > 0.8
 
 
-def test_a_body_of_many_bytes_arrives_whole(any_broker: Any, topic: str) -> None:
+def test_large_body_arrives_completely(any_broker: Any, topic: str) -> None:
     body = bytes(range(256)) * 250
     any_broker.producer("p").send(Message(topic, body))
     with any_broker.consumer(f"c-{topic}", topic) as consumer:
@@ -105,7 +106,7 @@ def test_the_local_transaction_decides(any_broker: Any, topic: str) -> None:
         assert consumer.poll(9, 0.3) == []
 
 
-def test_an_exception_in_a_block_leaves_it_to_the_check(any_broker: Any, topic: str) -> None:
+def test_exception_in_a_block_leaves_it_to_the_check(any_broker: Any, topic: str) -> None:
     listener = Answers(UNKNOWN, check=COMMIT)
     producer = any_broker.transaction_producer(f"g-{topic}", listener)
     with pytest.raises(KeyError), producer.transaction(Message(topic, b"17")) as tx:
@@ -115,7 +116,7 @@ def test_an_exception_in_a_block_leaves_it_to_the_check(any_broker: Any, topic: 
     assert {asked.transaction_id for asked in listener.checked} == {tx.transaction_id}
 
 
-def test_what_a_local_transaction_raises_is_unknown(any_broker: Any, topic: str) -> None:
+def test_exception_of_a_local_transaction_is_unknown(any_broker: Any, topic: str) -> None:
     def fails(message: Any, arg: Any) -> LocalTransactionState:
         raise KeyError("database")
 
@@ -126,7 +127,7 @@ def test_what_a_local_transaction_raises_is_unknown(any_broker: Any, topic: str)
     eventually(lambda: bool(listener.checked))
 
 
-def test_the_most_specific_checker_answers(any_broker: Any, topic: str) -> None:
+def test_most_specific_checker_answers(any_broker: Any, topic: str) -> None:
     producer = any_broker.transaction_producer(f"g-{topic}", check_listener=lambda message: ROLLBACK)
     producer.add_checker(lambda message: COMMIT, topic=topic, tags="paid")
     for tag in ("open", "paid"):
@@ -136,7 +137,7 @@ def test_the_most_specific_checker_answers(any_broker: Any, topic: str) -> None:
         assert consumer.poll(9, 0.5) == []
 
 
-def test_a_checker_without_an_answer_is_asked_again(any_broker: Any, topic: str) -> None:
+def test_checker_without_an_answer_is_asked_again(any_broker: Any, topic: str) -> None:
     asked: list[str] = []
 
     def third_time(message: Any) -> Any:
@@ -151,7 +152,7 @@ def test_a_checker_without_an_answer_is_asked_again(any_broker: Any, topic: str)
         assert [message.body for message in take(consumer, 1, 30)] == [b"x"]
 
 
-def test_the_same_end_again_is_success_and_another_is_refused(any_broker: Any, topic: str) -> None:
+def test_same_end_again_succeeds_and_another_is_refused(any_broker: Any, topic: str) -> None:
     producer = any_broker.transaction_producer(f"g-{topic}")
     with producer.transaction(Message(topic, b"x")) as tx:
         tx.commit()
@@ -199,10 +200,10 @@ def test_next_message_acknowledges_the_last(any_broker: Any, topic: str) -> None
         assert any_broker.consumer_offset(topic, group, 0) is None
         assert len(consumer.poll(1, 5)) == 1
         assert any_broker.consumer_offset(topic, group, 0) == 1
-    assert any_broker.consumer_offset(topic, group, 0) == 2, "leaving normally acknowledges the one in hand"
+    assert any_broker.consumer_offset(topic, group, 0) == 2, "leaving normally acknowledges the current message"
 
 
-def test_an_exception_or_a_break_does_not_acknowledge_the_one_in_hand(any_broker: Any, topic: str) -> None:
+def test_exception_or_break_does_not_acknowledge_the_current_message(any_broker: Any, topic: str) -> None:
     fill(any_broker, topic, 3)
     group = f"c-{topic}"
     with pytest.raises(KeyError), any_broker.consumer(group, topic) as consumer:  # noqa: PT012
@@ -217,7 +218,7 @@ def test_an_exception_or_a_break_does_not_acknowledge_the_one_in_hand(any_broker
     assert any_broker.consumer_offset(topic, group, 0) == 2
 
 
-def test_what_tags_pass_over_is_done_with(any_broker: Any, topic: str) -> None:
+def test_messages_skipped_by_tags_are_acknowledged(any_broker: Any, topic: str) -> None:
     producer = any_broker.producer("p")
     for number, tag in enumerate(["paid", "open", "refunded", None, "open"]):
         producer.send(Message(topic, str(number).encode(), tags=tag), queue_id=0)
@@ -228,14 +229,14 @@ def test_what_tags_pass_over_is_done_with(any_broker: Any, topic: str) -> None:
         assert any_broker.consumer_offset(topic, group, 0) == 5
 
 
-def test_groups_know_nothing_of_each_other(any_broker: Any, topic: str) -> None:
+def test_groups_are_independent(any_broker: Any, topic: str) -> None:
     fill(any_broker, topic, 4)
     for group in (f"a-{topic}", f"b-{topic}"):
         with any_broker.consumer(group, topic) as consumer:
             assert numbers(take(consumer, 4)) == [0, 1, 2, 3]
 
 
-def test_a_start_at_a_time_skips_what_was_before(any_broker: Any, topic: str) -> None:
+def test_start_at_a_time_skips_earlier_messages(any_broker: Any, topic: str) -> None:
     fill(any_broker, topic, 4)
     time.sleep(0.05)
     middle = datetime.now(UTC)
@@ -246,7 +247,7 @@ def test_a_start_at_a_time_skips_what_was_before(any_broker: Any, topic: str) ->
         assert consumer.poll(9, 0.3) == []
 
 
-def test_a_topic_that_comes_later_is_read_from_its_first(any_broker: Any, topic: str) -> None:
+def test_topic_created_later_is_read_from_its_first_message(any_broker: Any, topic: str) -> None:
     with any_broker.consumer(f"c-{topic}", topic, start=ConsumeFromWhere.FIRST) as consumer:
         assert consumer.poll(9, 0.1) == []
         fill(any_broker, topic, 4, queues=4)
@@ -263,7 +264,7 @@ def test_closing_ends_a_loop_in_another_thread(any_broker: Any, topic: str) -> N
         consumer.poll()
 
 
-def test_members_rebalance(any_broker: Any, topic: str) -> None:
+def test_members_rebalance_over_a_connection(any_broker: Any, topic: str) -> None:
     fill(any_broker, topic, 40, queues=4)
     group = f"c-{topic}"
     with any_broker.consumer(group, topic) as first, any_broker.consumer(group, topic) as second:
@@ -290,7 +291,7 @@ def test_broadcasting_gives_every_member_every_message(any_broker: Any, topic: s
         assert member.poll(9, 0.3) == [], "its offsets are kept by its name"
 
 
-def test_a_handler_that_fails_gets_it_again_later(any_broker: Any, topic: str) -> None:
+def test_handler_that_fails_gets_it_again_later(any_broker: Any, topic: str) -> None:
     fill(any_broker, topic, 20, queues=4)
     seen: list[tuple[int, int]] = []
 
@@ -305,7 +306,7 @@ def test_a_handler_that_fails_gets_it_again_later(any_broker: Any, topic: str) -
     assert sorted(seen) == sorted([*((number, 0) for number in range(20)), (7, 1)])
 
 
-def test_an_orderly_message_that_always_fails_is_parked(any_broker: Any, topic: str) -> None:
+def test_orderly_message_that_always_fails_becomes_a_dead_letter(any_broker: Any, topic: str) -> None:
     fill(any_broker, topic, 4)
     group = f"c-{topic}"
     seen: list[int] = []

@@ -1,5 +1,7 @@
-"""The story: an end that comes too late is told what the transaction has become, as in the store's own process. The
-application that hears "rolled back" after its commit knows at once that its check answered before it."""
+"""Guards ends that come too late: the caller gets the transaction's outcome, as in the store's own process.
+
+An application that gets "rolled back" after its commit knows at once that a check answered before it.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ from txstore import LocalTransactionState, Message
 
 
 def ended(server: txstore.Server, transaction_id: str | None) -> bool:
-    """Whether an answer has arrived, which goes one way."""
+    """Waits until a oneway answer has arrived."""
     return all(pending.transaction_id != transaction_id for pending in server.broker.transactions())
 
 
 @pytest.mark.parametrize(("answered", "outcome"), [(COMMIT, "committed"), (ROLLBACK, "rolled_back")])
-def test_an_end_behind_a_check_hears_the_outcome(
+def test_end_after_a_check_gets_the_outcome(
     served: txstore.Server, serve_names: str, topic: str, answered: LocalTransactionState, outcome: str
 ) -> None:
     contrary = ROLLBACK if answered is COMMIT else COMMIT
@@ -37,10 +39,10 @@ def test_an_end_behind_a_check_hears_the_outcome(
         assert broker.end_transaction(sent.transaction_id, answered).already
 
 
-def test_a_block_whose_transaction_another_process_has_ended_raises(
+def test_block_whose_transaction_another_process_has_ended_raises(
     served: txstore.Server, serve_names: str, topic: str
 ) -> None:
-    """Where the first producer's connection is lost, the check goes to another of the group."""
+    """If the first producer's connection is lost, the check goes to another producer of the group."""
     first = txstore.connect(serve_names, **SOON)
     with first, txstore.connect(serve_names, **SOON) as second:
         producer = first.transaction_producer(f"g-{topic}")
@@ -57,8 +59,8 @@ def test_a_block_whose_transaction_another_process_has_ended_raises(
         assert tx.state is ROLLBACK
 
 
-def test_an_end_that_another_store_hears_is_of_nothing(topic: str, tmp_path: Path) -> None:
-    """At the old address is another store now."""
+def test_end_sent_to_another_store_is_unknown_there(topic: str, tmp_path: Path) -> None:
+    """Another store is served at the old address now."""
     address = f"127.0.0.1:{Peer.free_port()}"
 
     def serve(name: str) -> txstore.Server:

@@ -1,4 +1,4 @@
-"""The story: RocketMQ 5 with TLS on is spoken to as any other, and believed only where its authority is ours."""
+"""Guards clients of a RocketMQ 5 with TLS: they work as without it, and trust only the given authority."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def names(peer_home: peer.Home, authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The name server of a broker; both, and the broker's own way to the name server, speak TLS and nothing else."""
+    """The name server of a broker; both, and the broker's own connection to the name server, accept only TLS."""
     pair = authority.pair()
     secures = {
         "tls.enable": "true",
@@ -42,7 +42,7 @@ def names(peer_home: peer.Home, authority: Authority, tmp_path_factory: pytest.T
             yield broker.names
 
 
-def test_messages_and_transactions_go_by_tls(names: str, authority: Authority, topic: str) -> None:
+def test_messages_and_transactions_use_tls(names: str, authority: Authority, topic: str) -> None:
     listener = Answers(UNKNOWN, check=COMMIT)
     with txstore.connect(names, tls=str(authority.file), **SOON) as broker:
         broker.producer("plain").send(Message(topic, b"sent"))
@@ -60,12 +60,12 @@ def test_messages_and_transactions_go_by_tls(names: str, authority: Authority, t
     assert listener.checked[0].body == b"checked"
 
 
-def test_whose_authority_is_not_ours_is_not_believed(names: str, tmp_path: Path) -> None:
+def test_untrusted_authority_is_refused(names: str, tmp_path: Path) -> None:
     stranger = Authority(tmp_path / "stranger")
     with pytest.raises(errors.BrokerUnreachableError, match=r"the TLS handshake with .* failed"):
         txstore.connect(names, tls=str(stranger.file), **SOON)
 
 
-def test_who_speaks_plainly_is_told_nothing(names: str) -> None:
+def test_plain_client_gets_no_response(names: str) -> None:
     with pytest.raises(errors.BrokerUnreachableError, match="it may require TLS"):
         txstore.connect(names, **SOON)

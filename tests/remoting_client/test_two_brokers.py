@@ -1,5 +1,4 @@
-"""The story: a cluster has two master brokers, and a half message on each may have the same offset. What happens to one
-of these transactions says nothing about the other."""
+"""Guards clusters of two master brokers: half messages with the same offset on both are different transactions."""
 
 from __future__ import annotations
 
@@ -93,7 +92,7 @@ class Asked(TransactionListener):
         return LocalTransactionState.ROLLBACK
 
 
-def test_the_end_of_one_transaction_does_not_end_the_other_ones_local_transaction(
+def test_end_of_one_transaction_does_not_affect_the_other_broker_s(
     cluster: tuple[str, list[Server]],
 ) -> None:
     names, (first, second) = cluster
@@ -105,10 +104,12 @@ def test_the_end_of_one_transaction_does_not_end_the_other_ones_local_transactio
             with producer.transaction(Message("orders", b"quick"), queue_id=of_second) as quick:
                 assert slow.send_result.queue_offset == quick.send_result.queue_offset
                 assert slow.send_result.queue_id != quick.send_result.queue_id
-            # The server asks about the slow one, whose local transaction still runs: nothing may answer.
+            # The server checks the slow one, whose local transaction still runs: no answer may be sent.
             pending = first.broker.transactions
             eventually(lambda: bool(asked.bodies) or any(row.checks > 1 for row in pending(state="pending")))
             assert asked.bodies == []
         for server in (first, second):
             (done,) = server.broker.transactions(state="committed")
-            assert done.topic == "orders"  # A check that was sent before the end may ask after it, and changes nothing.
+            assert (
+                done.topic == "orders"
+            )  # A check that was sent before the end may arrive after it, and changes nothing.

@@ -1,5 +1,8 @@
-"""The story: a program written for the embedded store runs against a real RocketMQ with one line changed: it
-sends, begins transactions and ends them, answers checks, also for a process that died, and shares groups with Java."""
+"""Guards a program for the embedded store that runs against a real RocketMQ with one line changed.
+
+It sends, begins transactions and ends them, answers checks, also for a process that crashed, and shares groups with
+Java.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from txstore import ConsumeFromWhere, ConsumeResult, Message
 from txstore.client.broker import RemoteBroker
 
 
-def test_what_is_sent_is_received_as_it_was(remote: RemoteBroker, topic: str) -> None:
+def test_sent_message_is_received_unchanged(remote: RemoteBroker, topic: str) -> None:
     producer = remote.producer("p")
     message = Message(topic, b"17", tags="paid", keys=["a", "b"], properties={"who": "Wert ü"}, flag=7)
     sent = producer.send(message)
@@ -33,7 +36,7 @@ def test_what_is_sent_is_received_as_it_was(remote: RemoteBroker, topic: str) ->
         assert found.transaction_id is None
 
 
-def test_a_batch_is_one_request_in_one_queue(remote: RemoteBroker, topic: str) -> None:
+def test_batch_is_one_request_in_one_queue(remote: RemoteBroker, topic: str) -> None:
     producer = remote.producer("p")
     producer.send(Message(topic, b"first"))
     sent = producer.send_batch([Message(topic, str(number).encode(), tags="t") for number in range(5)])
@@ -46,7 +49,7 @@ def test_a_batch_is_one_request_in_one_queue(remote: RemoteBroker, topic: str) -
         producer.send_batch([Message(topic, b"x"), Message(f"{topic}-other", b"y")])
 
 
-def test_a_transaction_is_visible_when_its_commit_returns_and_never_when_it_is_rolled_back(
+def test_transaction_is_visible_when_its_commit_returns_and_never_after_a_rollback(
     remote: RemoteBroker, topic: str
 ) -> None:
     with remote.consumer(f"c-{topic}", topic) as consumer:
@@ -70,7 +73,7 @@ def test_a_transaction_is_visible_when_its_commit_returns_and_never_when_it_is_r
         assert consumer.poll(9, 1.0) == []
 
 
-def test_a_check_is_answered_over_the_connection(remote: RemoteBroker, topic: str) -> None:
+def test_check_is_answered_over_the_connection(remote: RemoteBroker, topic: str) -> None:
     listener = Answers(UNKNOWN, check=COMMIT)
     message = Message(topic, b"17", tags="t", keys="k", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"})
     sent = remote.transaction_producer(f"g-{topic}", listener).send_in_transaction(message)
@@ -81,7 +84,7 @@ def test_a_check_is_answered_over_the_connection(remote: RemoteBroker, topic: st
     assert asked.body == b"17"
 
 
-def test_one_that_runs_is_not_asked(remote: RemoteBroker, topic: str) -> None:
+def test_running_transaction_is_not_checked(remote: RemoteBroker, topic: str) -> None:
     listener = Answers(UNKNOWN, check=ROLLBACK)
     producer = remote.transaction_producer(f"g-{topic}", listener)
     with producer.transaction(Message(topic, b"long")):
@@ -92,8 +95,8 @@ def test_one_that_runs_is_not_asked(remote: RemoteBroker, topic: str) -> None:
 
 
 @pytest.mark.peer
-def test_a_late_end_is_refused_and_its_check_settles_it(rocketmq_names: str, topic: str) -> None:
-    """RocketMQ's rule for messages with an immunity time of their own; its clients do not hear of it."""
+def test_late_end_is_refused_and_its_check_settles_it(rocketmq_names: str, topic: str) -> None:
+    """RocketMQ's rule for messages with an immunity time of their own; its clients are not told."""
     listener = Answers(UNKNOWN, check=COMMIT)
     with txstore.connect(rocketmq_names) as remote:
         producer = remote.transaction_producer(f"g-{topic}", listener)
@@ -116,7 +119,9 @@ with producer.transaction(Message(topic, b"orphan", properties={"CHECK_IMMUNITY_
 """
 
 
-def test_another_of_its_group_answers_for_a_process_that_died(remote: RemoteBroker, names: str, topic: str) -> None:
+def test_another_producer_of_the_group_answers_for_a_crashed_process(
+    remote: RemoteBroker, names: str, topic: str
+) -> None:
     group = f"g-{topic}"
     child = subprocess.Popen([sys.executable, "-c", DIES, names, group, topic], stdout=subprocess.PIPE, text=True)
     with child:
@@ -124,13 +129,13 @@ def test_another_of_its_group_answers_for_a_process_that_died(remote: RemoteBrok
         transaction_id = child.stdout.readline().strip()
         child.send_signal(signal.SIGKILL)
     listener = Answers(UNKNOWN, check=COMMIT)
-    remote.transaction_producer(group, listener)  # It sends nothing, and is known to the broker all the same.
+    remote.transaction_producer(group, listener)  # It sends nothing, but the broker knows it.
     with remote.consumer(f"c-{topic}", topic) as consumer:
         assert [found.body for found in take(consumer, 1, 30)] == [b"orphan"]
     assert {asked.transaction_id for asked in listener.checked} == {transaction_id}
 
 
-def test_offsets_are_the_brokers_and_tags_choose(remote: RemoteBroker, names: str, topic: str) -> None:
+def test_offsets_are_the_brokers_and_tags_filter(remote: RemoteBroker, names: str, topic: str) -> None:
     producer = remote.producer("p")
     for number, tag in enumerate(["paid", "open", "refunded", None, "open"] * 4):
         producer.send(Message(topic, str(number).encode(), tags=tag), queue_id=0)
@@ -146,7 +151,7 @@ def test_offsets_are_the_brokers_and_tags_choose(remote: RemoteBroker, names: st
         assert consumer.poll(9, 0.5) == []
 
 
-def test_a_start_at_the_last_skips_what_was_there(remote: RemoteBroker, topic: str) -> None:
+def test_start_at_the_last_skips_earlier_messages(remote: RemoteBroker, topic: str) -> None:
     producer = remote.producer("p")
     for _ in range(8):
         producer.send(Message(topic, b"old"))
@@ -156,7 +161,7 @@ def test_a_start_at_the_last_skips_what_was_there(remote: RemoteBroker, topic: s
         assert [message.body for message in take(consumer, 1)] == [b"new"]
 
 
-def test_a_message_comes_again_and_then_is_dead(remote: RemoteBroker, topic: str) -> None:
+def test_message_is_retried_and_becomes_a_dead_letter(remote: RemoteBroker, topic: str) -> None:
     remote.producer("p").send(Message(topic, b"17", keys="k"))
     group = f"c-{topic}"
     with remote.consumer(group, topic, max_reconsume_times=1) as consumer:
@@ -173,7 +178,7 @@ def test_a_message_comes_again_and_then_is_dead(remote: RemoteBroker, topic: str
         assert message.body == b"17"
 
 
-def test_clients_share_a_topic_and_hand_queues_over(remote: RemoteBroker, names: str, topic: str) -> None:
+def test_clients_share_a_topic_and_rebalance(remote: RemoteBroker, names: str, topic: str) -> None:
     producer = remote.producer("p")
     for number in range(40):
         producer.send(Message(topic, str(number).encode()), queue_id=number % 4)
@@ -197,13 +202,14 @@ def test_clients_share_a_topic_and_hand_queues_over(remote: RemoteBroker, names:
             handed_over = second.queue_ids
             assert sorted(first.queue_ids + handed_over) == [0, 1, 2, 3]
         assert {int(message.body) for message in mine + theirs} == set(range(40))
-        # Who takes a queue over does not wait for who had it: what that one has not told the broker yet comes to both.
+        # The new owner of a queue does not wait for the old one: messages not yet acknowledged to the broker come to
+        # both.
         assert {message.queue_id for message in theirs} <= set(handed_over)
         assert len({message.body for message in mine}) == len(mine)
         assert len({message.body for message in theirs}) == len(theirs)
 
         def whole() -> bool:
-            assert not first.poll(4, 0.1), "who closes tells the broker first"
+            assert not first.poll(4, 0.1), "a closing consumer reports its offsets to the broker first"
             return first.queue_ids == (0, 1, 2, 3)
 
         eventually(whole)
@@ -211,7 +217,7 @@ def test_clients_share_a_topic_and_hand_queues_over(remote: RemoteBroker, names:
 
 
 @pytest.mark.peer
-def test_a_group_is_shared_with_a_client_in_java(
+def test_group_is_shared_with_a_client_in_java(
     remote: RemoteBroker, names: str, peer_process: peer.Peer, topic: str
 ) -> None:
     producer = remote.producer("p")
@@ -239,7 +245,7 @@ def test_a_group_is_shared_with_a_client_in_java(
     assert {row["queue_id"] for row in received} | {message.queue_id for message in mine} == {0, 1, 2, 3}
 
 
-def test_an_orderly_handler_gets_a_queue_in_order_behind_a_failure(remote: RemoteBroker, topic: str) -> None:
+def test_orderly_handler_gets_a_queue_in_order_after_a_failure(remote: RemoteBroker, topic: str) -> None:
     producer = remote.producer("p")
     for number in range(12):
         producer.send(Message(topic, str(number).encode()), queue_id=number % 2)
@@ -259,8 +265,8 @@ def test_an_orderly_handler_gets_a_queue_in_order_behind_a_failure(remote: Remot
     assert [number for number in seen if number % 2] == [1, 3, 5, 7, 9, 11]
 
 
-def test_offsets_that_an_operator_sets_anew_are_gone_on_from(names: str, topic: str) -> None:
-    # RocketMQ 5 tells it with the answer to the next pull, which it may hold so long.
+def test_consumer_continues_from_offsets_that_an_operator_resets(names: str, topic: str) -> None:
+    # RocketMQ 5 reports the reset with the answer to the next pull, which it may hold so long.
     with txstore.connect(names, broker_suspend_max_time=1) as remote:
         check_reset(remote, topic)
 
@@ -276,7 +282,7 @@ def check_reset(remote: RemoteBroker, topic: str) -> None:
         remote.write_offsets()
         (broker,) = remote._client.brokers()
         fields = {"topic": topic, "group": group, "timestamp": "0", "isForce": "true"}
-        reset: Any = 222  # What mqadmin's resetOffsetByTime asks a broker for.
+        reset: Any = 222  # The request that mqadmin's resetOffsetByTime sends to a broker.
         remote._run(remote._client.demand(broker, reset, fields, "a reset"))
         assert sorted(int(message.body) for message in take(consumer, 8)) == list(range(8))
         consumer.acknowledge()
@@ -285,10 +291,10 @@ def check_reset(remote: RemoteBroker, topic: str) -> None:
 
 
 @pytest.mark.peer
-def test_an_operator_sees_what_a_consumer_does(
+def test_operator_sees_what_a_consumer_does(
     remote: RemoteBroker, names: str, peer_process: peer.Peer, topic: str
 ) -> None:
-    """mqadmin asks the broker, which asks us."""
+    """mqadmin asks the broker, which asks this client."""
     producer, group = remote.producer("p"), f"c-{topic}"
     for number in range(6):
         producer.send(Message(topic, str(number).encode(), tags="paid"), queue_id=number % 2)
@@ -306,7 +312,7 @@ def test_an_operator_sees_what_a_consumer_does(
     assert {client for client, _, _ in rows} == {remote._client.client_id}
 
 
-def test_what_only_the_store_can_do_says_where(remote: RemoteBroker) -> None:
+def test_call_that_needs_the_store_names_the_alternative(remote: RemoteBroker) -> None:
     with pytest.raises(txstore.EmbeddedOnlyError, match="txstore tx list"):
         remote.transactions()
     assert not hasattr(remote, "discard")
@@ -314,6 +320,6 @@ def test_what_only_the_store_can_do_says_where(remote: RemoteBroker) -> None:
         remote.read("t", 0, 0)
 
 
-def test_a_topic_that_is_the_systems_is_refused(remote: RemoteBroker) -> None:
+def test_system_topic_is_refused(remote: RemoteBroker) -> None:
     with pytest.raises(txstore.InvalidNameError):
         remote.consumer("c", "SCHEDULE_TOPIC_XXXX")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def missing() -> str | None:
-    """Why Spark cannot run here."""
+    """The reason why Spark cannot run here, or None."""
     try:
         import pyspark  # noqa: F401
     except ImportError:
@@ -55,7 +55,7 @@ def spark() -> Iterator[SparkSession]:
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.sql.shuffle.partitions", "2")
-            # A machine with much else to do starts a worker late.
+            # A machine with other work starts a worker late.
             .config("spark.python.authenticate.socketTimeout", "2m")
             .config("spark.log.level", "ERROR")
             .getOrCreate()
@@ -66,7 +66,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def _warnings_of_others() -> Iterator[None]:
-    """Sockets that Spark's client leaves open, and the like, are not this project's."""
+    """Ignores warnings about sockets that Spark's client leaves open, and the like: they are not this project's."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,7 +1,8 @@
 """Holes in a log: zeros where records were, as a lost page reads.
 
-In: a closed store, where the hole is to be. Out: which records are lost, and what an error must name. Always: the bytes
-around the hole stay.
+In:     a closed store, the position of the hole.
+Out:    which records are lost, and what an error must name.
+Always: the bytes around the hole stay.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def copy_store(path: Path, copy: Path) -> None:
 
 
 def dig(path: Path, name: str, file_size: int) -> Hole | None:
-    """Makes the hole; None: such a store has no such place."""
+    """Makes the hole; None: such a store has no such page."""
     records = [(one.physical_offset, len(one.raw)) for one in reader.records(path)]
     start, end = place(records, name, file_size)
     if start == end:

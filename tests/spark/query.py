@@ -1,7 +1,7 @@
 """A streaming query as a program of its own, to be killed: `python -m tests.spark.query STORE CHECKPOINT OUT ROWS`.
 
-In: a store, where the checkpoint and the Parquet files go, rows a micro-batch. Out: Parquet files of topic,
-physical_offset and size; ends when the log's present end is reached. Not here: the killing.
+In:     a store, directories for the checkpoint and the Parquet files, rows per micro-batch.
+Out:    Parquet files of topic, physical_offset and size; ends when the log's present end is reached.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 
 def session(memory: str = "1g") -> SparkSession:
-    """A session as the tests have it."""
+    """A session configured as in the tests."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     return (

@@ -1,6 +1,8 @@
 """Stores for the Arrow and Spark tests: what is written is known, so what is read can be compared.
 
-In: an open broker. Out: its messages and transactions. Always: the same for the same numbers.
+In:     an open broker.
+Out:    its messages and transactions.
+Always: the same for the same numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ def message(number: int) -> Message:
 
 
 class Listener(txstore.TransactionListener):
-    """Commits, rolls back and does not know, in turn."""
+    """Commits, rolls back and answers UNKNOWN, in turn."""
 
     def execute_local_transaction(self, message: txstore.TransactionMessage, arg: object) -> LocalTransactionState:
         assert isinstance(arg, int)
@@ -33,7 +35,7 @@ class Listener(txstore.TransactionListener):
 
 
 def fill(broker: txstore.EmbeddedBroker, messages: int) -> None:
-    """So many messages, and a tenth as many transactions: one in three committed, one rolled back, one pending."""
+    """That many messages, and a tenth as many transactions: one in three committed, one rolled back, one pending."""
     producer = broker.producer("producers")
     for number in range(messages):
         producer.send(message(number))

@@ -1,5 +1,7 @@
-"""The story: a DataFrame holds exactly what the store holds: every row once, as the engine reads it, from whatever
-range, in however many partitions; and what a user writes wrong is named.
+"""Guards DataFrames: each holds exactly what the store holds, every row once, for any range and number of
+partitions.
+
+Wrong options are named.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def load(spark: SparkSession, path: Path, **options: object) -> DataFrame:
     return spark.read.format("txstore").options(**{name: str(value) for name, value in options.items()}).load(str(path))
 
 
-def test_it_is_found_without_a_register_call_and_reads_every_message(spark: SparkSession, orders: Path) -> None:
+def test_source_needs_no_register_call_and_reads_every_message(spark: SparkSession, orders: Path) -> None:
     frame = load(spark, orders, **SMALL)
     assert frame.rdd.getNumPartitions() > 4
     rows = {row.physical_offset: row for row in frame.collect()}
@@ -64,7 +66,7 @@ def test_ranges_lose_no_row_and_show_none_twice(spark: SparkSession, orders: Pat
         assert sorted(row.physical_offset for row in left + right) == places
 
 
-def test_options_choose_topics_queues_times_and_columns(spark: SparkSession, orders: Path) -> None:
+def test_options_select_topics_queues_times_and_columns(spark: SparkSession, orders: Path) -> None:
     every = load(spark, orders).collect()
     found = load(spark, orders, subscribe="payments", columns="size,topic")
     assert found.columns == ["size", "topic"]
@@ -105,7 +107,7 @@ def test_views_show_halves_ops_and_transactions(spark: SparkSession, orders: Pat
 
 
 @pytest.mark.parametrize("name", TRANSACTIONAL)
-def test_a_brokers_transactions_are_the_engines(spark: SparkSession, golden: Unpacked, name: str) -> None:
+def test_transactions_of_a_broker_equal_the_engines(spark: SparkSession, golden: Unpacked, name: str) -> None:
     store = golden[name].store
     with txstore.open(store, read_only=True) as broker:
         expected = broker.store.transactions()
@@ -116,7 +118,7 @@ def test_a_brokers_transactions_are_the_engines(spark: SparkSession, golden: Unp
     assert load(spark, store, view="commitlog", columns="size").count() == len(list(records(store)))
 
 
-def test_a_schema_of_the_users_own_chooses_columns(spark: SparkSession, orders: Path) -> None:
+def test_schema_of_the_user_selects_columns(spark: SparkSession, orders: Path) -> None:
     frame = spark.read.format("txstore").schema("topic STRING, physical_offset BIGINT NOT NULL").load(str(orders))
     assert frame.columns == ["topic", "physical_offset"]
     assert frame.count() == 1_034
@@ -126,8 +128,8 @@ def test_a_schema_of_the_users_own_chooses_columns(spark: SparkSession, orders: 
             spark.read.format("txstore").schema(wrong).load(str(orders)).count()
 
 
-def test_two_filters_on_one_frame_do_not_meet(spark: SparkSession, orders: Path) -> None:
-    """What a source that pushes filters gets wrong in Spark 4.3: it keeps the filter of another query of the frame."""
+def test_two_filters_on_one_frame_are_independent(spark: SparkSession, orders: Path) -> None:
+    """A source that pushes filters fails here in Spark 4.3: it keeps the filter of another query of the frame."""
     frame = load(spark, orders, columns="topic")
     orders_only, payments_only = frame.where("topic = 'orders'"), frame.where("topic = 'payments'")
     counts = orders_only.count(), payments_only.count(), frame.count()
@@ -135,7 +137,7 @@ def test_two_filters_on_one_frame_do_not_meet(spark: SparkSession, orders: Path)
     assert orders_only.union(payments_only).count() == 1_034
 
 
-def test_an_empty_store_is_an_empty_frame(spark: SparkSession, tmp_path: Path) -> None:
+def test_empty_store_is_an_empty_frame(spark: SparkSession, tmp_path: Path) -> None:
     with txstore.open(tmp_path / "empty"):
         assert load(spark, tmp_path / "empty").count() == 0
     for view in ("messages", "ops", "transactions"):
@@ -165,13 +167,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "says"), BAD, ids=[next(iter(options)) for options, _ in BAD])
-def test_wrong_argument_is_named(spark: SparkSession, orders: Path, options: dict[str, Any], says: str) -> None:
+def test_wrong_option_is_named(spark: SparkSession, orders: Path, options: dict[str, Any], says: str) -> None:
     with pytest.raises(Exception, match="InvalidOptionError") as raised:
         load(spark, orders, **options).count()
     assert says in str(raised.value)
 
 
-def test_a_path_without_a_store_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_path_without_a_store_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="check the path"):
         load(spark, tmp_path / "nowhere").count()
     (tmp_path / "file").touch()

@@ -1,5 +1,6 @@
-"""The story: the outcome rule as DataFrame operations finds, row for row, what the engine's own fold finds, and what
-the manifests say: also where a broker put halves back, committed twice, or a producer resumed and sent again.
+"""Guards the outcome rule as DataFrame operations: it finds, row for row, what the engine and the manifests say.
+
+Also where a broker put halves back, committed twice, or a producer resumed and sent again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def engine(spark: SparkSession, store: Path) -> DataFrame:
 
 
 @pytest.mark.parametrize("name", TRANSACTIONAL)
-def test_a_brokers_transactions_are_the_engines_and_the_manifests(
+def test_transactions_of_a_broker_equal_the_engines_and_the_manifests(
     spark: SparkSession, golden: Unpacked, name: str
 ) -> None:
     found = folded(spark, golden[name].store).collect()
@@ -50,7 +51,7 @@ def test_a_brokers_transactions_are_the_engines_and_the_manifests(
     assert {row.transaction_id: row.state for row in found} == outcomes(manifest, named)
 
 
-def test_our_own_transactions_are_the_engines(spark: SparkSession, orders: Path) -> None:
+def test_our_own_transactions_equal_the_engines(spark: SparkSession, orders: Path) -> None:
     found = folded(spark, orders).collect()
     assert sorted(found, key=lambda row: row.half_queue_offsets[0]) == engine(spark, orders).collect()
     assert Counter(row.state for row in found) == {"committed": 34, "rolled_back": 33, "pending": 33}

@@ -1,5 +1,6 @@
-"""The story: a page of the log is lost and reads as zeros. Spark says so, in a batch and in a stream; told to skip, it
-loses exactly what is damaged.
+"""Guards Spark against lost pages: a page of the log that reads as zeros is an error in a batch and in a stream.
+
+Told to skip, Spark loses exactly what is damaged.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ def damaged(whole: tuple[Path, int], tmp_path: Path, request: pytest.FixtureRequ
     copy_store(path, copy)
     hole = dig(copy, request.param, file_size)
     if hole is None:
-        pytest.skip("a log in one file has no such place")
+        pytest.skip("a log in one file has no such page")
     yield copy, hole
     shutil.rmtree(copy)
 
 
 def stream(spark: SparkSession, store: Path, work: Path, **options: str) -> list[int]:
-    """Runs a query over all of the log; what it has written."""
+    """Runs a query over all of the log; returns what it has written."""
     reader = spark.readStream.format("txstore").options(columns="physical_offset", view="commitlog", **options)
     frame = reader.load(str(store))
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(work / "checkpoint"))
@@ -46,7 +47,7 @@ def stream(spark: SparkSession, store: Path, work: Path, **options: str) -> list
     return sorted(row.physical_offset for row in spark.read.parquet(str(work / "out")).collect())
 
 
-# Four reads of Spark for each hole; what Spark adds to the scan (tests/unit/test_holes.py has all holes) shows in few.
+# Each hole needs four reads of Spark. A few show what Spark adds to the scan (tests/unit/test_holes.py has all holes).
 SOME = {"first record", "middle page", "last file"}
 
 
@@ -55,7 +56,7 @@ SOME = {"first record", "middle page", "last file"}
     [pytest.param(hole, marks=() if hole in SOME else pytest.mark.torture) for hole in HOLES],
     indirect=True,
 )
-def test_a_hole_is_an_error_or_skipped(spark: SparkSession, damaged: tuple[Path, Hole], tmp_path: Path) -> None:
+def test_hole_is_an_error_or_skipped(spark: SparkSession, damaged: tuple[Path, Hole], tmp_path: Path) -> None:
     store, hole = damaged
     source = spark.read.format("txstore").options(columns="physical_offset", view="commitlog")
     with pytest.raises(Exception, match=rf"{hole.file} is damaged at byte {hole.offset}(?s:.)*badRecords=skip"):

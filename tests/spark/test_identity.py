@@ -1,5 +1,6 @@
-"""The story: somebody puts another store where one was that a query, a report or an archive has read. All of them
-notice, also where every record has the same length, so that each offset is one of the new store, too. The same store,
+"""Guards a store's identity: a query, a report and an archive notice that another store is at their path.
+
+Also where every record has the same length, so that each offset exists in the new store, too. The same store,
 restarted, grown or cut by retention, is never taken for another one.
 """
 
@@ -36,7 +37,7 @@ ANOTHER = "is not the store that"
 
 
 def make(store: Path, messages: int, *, brokers: bool = False) -> None:
-    """A store at that path, instead of what was there, of records that are all alike."""
+    """Replaces the store at that path by one of records that are all alike."""
     shutil.rmtree(store, ignore_errors=True)
     grow(store, messages)
     if brokers:
@@ -50,7 +51,7 @@ def grow(store: Path, messages: int) -> None:
 
 
 def remove_files_below(store: Path, physical_offset: int) -> int:
-    """Retention: removes the log's files that end at or below an offset; where the log begins then."""
+    """Retention: removes the log's files that end at or below an offset; returns where the log begins then."""
     with txstore.open(store) as broker:
         minimum = broker.store.remove_log_files(physical_offset, keep_unread=False).minimum
     assert minimum > 0
@@ -61,7 +62,7 @@ def remove_files_below(store: Path, physical_offset: int) -> int:
 
 
 def run(spark: SparkSession, store: Path, work: Path, **options: object) -> None:
-    """A query up to the log's present end."""
+    """Runs a query up to the log's present end."""
     reader = spark.readStream.format("txstore").option("columns", "physical_offset")
     frame = reader.options(**{name: str(value) for name, value in options.items()}).load(str(store))
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(work / "checkpoint"))
@@ -81,13 +82,13 @@ def stream(store: Path, **options: object) -> TxStoreStreamReader:
 
 
 def kept(offset: dict[str, Any]) -> dict[str, Any]:
-    """The offset as it comes back from a checkpoint."""
+    """The offset as it is read back from a checkpoint."""
     loaded: dict[str, Any] = json.loads(json.dumps(offset))
     return loaded
 
 
 def read_all(store: Path, start: dict[str, Any] | None = None, **options: object) -> dict[str, Any]:
-    """What a query's checkpoint says after it has read all there is."""
+    """The offset in a query's checkpoint after it has read everything."""
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
     reader = stream(store, **options)
@@ -99,7 +100,7 @@ def read_all(store: Path, start: dict[str, Any] | None = None, **options: object
 
 @pytest.mark.parametrize("seeds", [3, pytest.param(SEEDS, marks=pytest.mark.torture)])
 @pytest.mark.parametrize("brokers", [False, True], ids=["txstore", "broker"])
-def test_a_query_does_not_go_on_in_another_store(
+def test_query_does_not_continue_in_another_store(
     spark: SparkSession, tmp_path: Path, brokers: bool, seeds: int
 ) -> None:
     store, work = tmp_path / "orders.store", tmp_path / "work"
@@ -115,7 +116,7 @@ def test_a_query_does_not_go_on_in_another_store(
 
 @pytest.mark.parametrize("brokers", [False, True], ids=["txstore", "broker"])
 @pytest.mark.parametrize("number", range(SEEDS))
-def test_the_error_names_both_stores_and_what_to_do(tmp_path: Path, number: int, brokers: bool) -> None:
+def test_error_names_both_stores_and_what_to_do(tmp_path: Path, number: int, brokers: bool) -> None:
     seed = SEED + number
     print(f"TXSTORE_SEED={seed}")
     chance = random.Random(seed)
@@ -139,8 +140,8 @@ def test_the_error_names_both_stores_and_what_to_do(tmp_path: Path, number: int,
         assert was != _native.log_store_id(store)
 
 
-def test_an_older_copy_that_went_on_by_itself_is_noticed(tmp_path: Path) -> None:
-    """Its id is the store's own: only the record can tell."""
+def test_older_copy_that_was_continued_is_noticed(tmp_path: Path) -> None:
+    """It has the store's own id: only the record shows the difference."""
     store, copy = tmp_path / "orders.store", tmp_path / "copy.store"
     make(store, 100)
     shutil.copytree(store, copy)
@@ -155,7 +156,7 @@ def test_an_older_copy_that_went_on_by_itself_is_noticed(tmp_path: Path) -> None
         read_all(store, end)
 
 
-def test_the_same_store_goes_on_through_restarts_growth_and_retention(spark: SparkSession, tmp_path: Path) -> None:
+def test_same_store_continues_through_restarts_growth_and_retention(spark: SparkSession, tmp_path: Path) -> None:
     store, work = tmp_path / "orders.store", tmp_path / "work"
     make(store, 300)
     run(spark, store, work)
@@ -165,7 +166,7 @@ def test_the_same_store_goes_on_through_restarts_growth_and_retention(spark: Spa
         run(spark, store, work, maxOffsetsPerTrigger=70)
         assert shown(spark, work) == rows
     grow(store, 300)
-    # All that was read is gone, and some that was not.
+    # All records that were read are gone, and some that were not.
     remove_files_below(store, _native.log_range(store)[1] - FILE_BYTES)
     with pytest.raises(Exception, match=r"retention removed offset \d+ of the commit log before the stream"):
         run(spark, store, work)
@@ -173,7 +174,7 @@ def test_the_same_store_goes_on_through_restarts_growth_and_retention(spark: Spa
     assert 500 < shown(spark, work) < 800
 
 
-def test_where_retention_took_the_record_the_id_tells(tmp_path: Path) -> None:
+def test_id_decides_when_retention_removed_the_record(tmp_path: Path) -> None:
     store = tmp_path / "orders.store"
     make(store, 300)
     at = _native.log_range(store)[1] // FILE_BYTES * FILE_BYTES
@@ -189,8 +190,8 @@ def test_where_retention_took_the_record_the_id_tells(tmp_path: Path) -> None:
         read_all(store, begin)
 
 
-def test_a_store_that_gets_or_loses_its_id_is_the_same_one(tmp_path: Path) -> None:
-    """An older txstore that writes drops the id; the next opening of a newer one makes another."""
+def test_store_that_gets_or_loses_its_id_is_the_same_one(tmp_path: Path) -> None:
+    """An older txstore that writes drops the id; the next opening of a newer one creates another."""
     store = tmp_path / "orders.store"
     settings = store / "txstore" / "settings.json"
     make(store, 100)
@@ -206,7 +207,7 @@ def test_a_store_that_gets_or_loses_its_id_is_the_same_one(tmp_path: Path) -> No
         with_id = read_all(store, with_id)
 
 
-def test_a_checkpoint_of_version_1_starts_and_says_so_once(
+def test_checkpoint_of_version_1_starts_with_one_warning(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store, work = tmp_path / "orders.store", tmp_path / "work"
@@ -237,7 +238,7 @@ def test_a_checkpoint_of_version_1_starts_and_says_so_once(
 @pytest.mark.parametrize(
     "offset", [{"v": 3, "phy": 1}, {"v": 2, "phy": 1}, {"v": 2, "phy": 1, "store": 7, "last": None}, {"partition-0": 7}]
 )
-def test_an_offset_of_something_else_is_named(tmp_path: Path, offset: dict[str, Any]) -> None:
+def test_invalid_offset_is_named(tmp_path: Path, offset: dict[str, Any]) -> None:
     make(tmp_path / "orders.store", 10)
     with pytest.raises(InvalidOptionError, match="is not a valid offset"):
         read_all(tmp_path / "orders.store", offset)
@@ -246,7 +247,7 @@ def test_an_offset_of_something_else_is_named(tmp_path: Path, offset: dict[str, 
 # The report -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_report_does_not_go_on_in_another_store(spark: SparkSession, tmp_path: Path) -> None:
+def test_report_does_not_continue_in_another_store(spark: SparkSession, tmp_path: Path) -> None:
     from spark import transaction_report
     from txstore.spark.report.ledger import Ledger
 
@@ -265,7 +266,7 @@ def test_a_report_does_not_go_on_in_another_store(spark: SparkSession, tmp_path:
     assert transaction_report.main([str(store), str(folder), "--fresh"]) == 0
 
 
-def test_a_ledger_of_version_1_goes_on_and_says_so(
+def test_ledger_of_version_1_continues_with_a_warning(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from txstore.spark.report.ledger import Ledger
@@ -291,7 +292,7 @@ def test_a_ledger_of_version_1_goes_on_and_says_so(
 # The archive ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_archive_does_not_go_on_in_another_store(spark: SparkSession, tmp_path: Path, capsys: Any) -> None:
+def test_archive_does_not_continue_in_another_store(spark: SparkSession, tmp_path: Path, capsys: Any) -> None:
     store, lake = tmp_path / "orders.store", tmp_path / "lake"
     make(store, 300)
     assert archive_commit_log.main([str(store), str(lake)]) == 0
@@ -316,10 +317,12 @@ def in_zone(spark: SparkSession, zone: str, call: Callable[[], int]) -> int:
         spark.conf.set("spark.sql.session.timeZone", before)
 
 
-def test_a_batch_that_is_archived_again_in_another_zone_is_there_once(
+def test_batch_that_is_archived_again_in_another_time_zone_is_there_once(
     spark: SparkSession, orders: Path, tmp_path: Path
 ) -> None:
-    """A kill between writing and noting, and the next run elsewhere: at any hour one of the zones has another day."""
+    """A kill between writing and noting, and the next run in another time zone: at any hour one of the zones has
+    another day.
+    """
     lake = tmp_path / "lake"
     for zone in ("UTC", "Pacific/Kiritimati", "America/Los_Angeles"):
         commits = sorted((lake / "_checkpoint" / "commits").glob("*[0-9]*")) if lake.exists() else []

@@ -1,5 +1,7 @@
-"""The story: the archive holds each record once, although a batch was written and then not noted, or the job was
-killed; the comparison names what two stores do not share; and each job runs as a person submits it.
+"""Guards the jobs: an archive has each record once, also after a kill; a comparison names what two stores do not
+share.
+
+A batch may be written and then not noted. Each job also runs as it is submitted.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def places(spark: SparkSession, store: Path) -> list[int]:
     return sorted(row.physical_offset for row in frame.collect())
 
 
-def test_a_batch_that_was_written_and_not_noted_is_archived_once(
+def test_batch_that_was_written_and_not_noted_is_archived_once(
     spark: SparkSession, orders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
@@ -98,7 +100,7 @@ def test_messages_that_differ_are_named_with_their_columns(spark: SparkSession, 
 
 
 @pytest.mark.parametrize("job", [archive_commit_log, compare_stores, transaction_report], ids=lambda job: job.__name__)
-def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, tmp_path: Path, capsys: Any, job: Any) -> None:
+def test_error_is_one_sentence(spark: SparkSession, tmp_path: Path, capsys: Any, job: Any) -> None:
     assert job.main([str(tmp_path / "nowhere"), str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
     assert "nowhere" in said
@@ -106,7 +108,7 @@ def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, tmp_path: Path
 
 
 def submitted(job: str, *arguments: object) -> subprocess.Popen[str]:
-    """The job as `spark-submit` runs it."""
+    """Runs the job with `spark-submit`."""
     command = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]", "--driver-memory", "1g"]
     for setting in ("spark.ui.enabled=false", "spark.log.level=ERROR", "spark.sql.shuffle.partitions=2"):
         command += ["--conf", setting]
@@ -117,7 +119,7 @@ def submitted(job: str, *arguments: object) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-# Each is a start of a Java machine. What they do is tried in the session that all tests share.
+# Each is a start of a Java machine. What they do is tested in the session that all tests share.
 @pytest.mark.parametrize(
     "job",
     [
@@ -126,7 +128,7 @@ def submitted(job: str, *arguments: object) -> subprocess.Popen[str]:
         pytest.param("compare_stores.py", marks=pytest.mark.torture),
     ],
 )
-def test_a_job_runs_as_it_is_submitted(spark: SparkSession, orders: Path, tmp_path: Path, job: str) -> None:
+def test_job_runs_as_it_is_submitted(spark: SparkSession, orders: Path, tmp_path: Path, job: str) -> None:
     arguments, says = {
         "transaction_report.py": ((orders, tmp_path / "report"), "100 transactions"),
         "archive_commit_log.py": ((orders, tmp_path / "lake"), "everything is archived"),
@@ -143,7 +145,7 @@ def test_a_job_runs_as_it_is_submitted(spark: SparkSession, orders: Path, tmp_pa
 
 
 @pytest.mark.torture
-def test_a_killed_archive_holds_each_record_once(spark: SparkSession, orders: Path, tmp_path: Path) -> None:
+def test_killed_archive_has_each_record_once(spark: SparkSession, orders: Path, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     for kill in range(KILLS):
         child = submitted("archive_commit_log.py", orders, lake, "--batch-bytes", "60k")

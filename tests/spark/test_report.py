@@ -1,5 +1,6 @@
-"""The story: a report that goes on from run to run, carrying only what is open, ends as the report of the whole log
-does; what the simulator's list says of each transaction, the report says; and the page shows it to a person.
+"""Guards the report: run by run, with only open transactions kept, it ends as a report of the whole log does.
+
+It agrees with the simulator's list of transactions, and its page shows the numbers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SIMULATED = int(os.environ.get("TXSTORE_SPARK_TRANSACTIONS", "0")) or 3_000
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Simulated]]:
-    """A store of transactions of every kind, and the list of them, also as Parquet beside it."""
+    """A store of transactions of every kind, and the list of them, also as Parquet."""
     path = tmp_path_factory.mktemp("simulated") / "trial.store"
     listed: list[Simulated] = []
     for done, so_far in simulate(path, SIMULATED, seed=7):
@@ -41,7 +42,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Simu
     return path, listed
 
 
-def test_the_report_is_the_simulators_list(
+def test_report_equals_the_simulators_list(
     spark: SparkSession, simulated: tuple[Path, list[Simulated]], tmp_path: Path
 ) -> None:
     from txstore.spark.report.ledger import Ledger
@@ -65,7 +66,9 @@ def test_the_report_is_the_simulators_list(
 
 
 @pytest.mark.parametrize("name", ["5.3.3-tx", "tx-crash"])
-def test_run_by_run_it_ends_as_the_whole_does(spark: SparkSession, golden: Unpacked, tmp_path: Path, name: str) -> None:
+def test_report_in_several_runs_equals_the_report_of_one(
+    spark: SparkSession, golden: Unpacked, tmp_path: Path, name: str
+) -> None:
     from txstore import _native
     from txstore.spark.report.fold import COLUMNS, fold, read_traces
     from txstore.spark.report.ledger import Ledger
@@ -93,11 +96,11 @@ def test_run_by_run_it_ends_as_the_whole_does(spark: SparkSession, golden: Unpac
     )
 
 
-def test_a_run_that_was_killed_is_done_again(spark: SparkSession, orders: Path, tmp_path: Path) -> None:
+def test_killed_run_is_repeated(spark: SparkSession, orders: Path, tmp_path: Path) -> None:
     from txstore.spark.report.ledger import Ledger
 
     Ledger(spark, str(orders), tmp_path).advance()
-    # What a run leaves that wrote its rows and was killed before it said so.
+    # The files of a run that wrote its rows and was killed before it noted them.
     shutil.copytree(tmp_path / "transactions" / "run=00000", tmp_path / "transactions" / "run=00001")
     assert Ledger(spark, str(orders), tmp_path).transactions().count() == 100
     other = shutil.copytree(orders, tmp_path / "other.store")
@@ -106,7 +109,7 @@ def test_a_run_that_was_killed_is_done_again(spark: SparkSession, orders: Path, 
 
 
 class Shown(html.parser.HTMLParser):
-    """What a page shows: its tiles, headings, and how many rows and bars there are."""
+    """The content of a page: its tiles, headings, and how many rows and bars there are."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -144,7 +147,7 @@ def report(spark: SparkSession, golden: Unpacked, tmp_path_factory: pytest.TempP
     return folder / "report.html"
 
 
-def test_the_page_is_one_file_and_tells_the_numbers(report: Path) -> None:
+def test_page_is_one_file_and_shows_the_numbers(report: Path) -> None:
     text = report.read_text()
     assert not any(word in text for word in ("http:", "https:", "<script", "<link", "@import", "url("))
     shown = Shown(text)
@@ -155,7 +158,7 @@ def test_the_page_is_one_file_and_tells_the_numbers(report: Path) -> None:
 
 
 @pytest.mark.parametrize("highest", [0, 9, 987_654, 1_200_000, 16_000_000, 1_000_000_000])
-def test_the_numbers_of_an_axis_are_within_the_picture(highest: int) -> None:
+def test_numbers_of_an_axis_are_within_the_picture(highest: int) -> None:
     chart = columns(
         [Series("a", "a", [highest])], ["now"], title="t", x_axis="x", y_axis="y", shown_labels=lambda _: False
     )
@@ -166,7 +169,7 @@ def test_the_numbers_of_an_axis_are_within_the_picture(highest: int) -> None:
 
 
 @pytest.mark.matrix
-def test_a_browser_shows_the_page(report: Path, tmp_path: Path) -> None:
+def test_browser_shows_the_page(report: Path, tmp_path: Path) -> None:
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
         pytest.skip("there is no Chromium: apt-get install chromium")

@@ -1,5 +1,7 @@
-"""The story: a stream shows each row once, however it is cut into micro-batches, stopped, killed and started again; and
-what retention took before it was read is an error, or a gap that was asked for.
+"""Guards streams: each row appears once, however the stream is cut into micro-batches, stopped, killed and
+restarted.
+
+Records that retention removed before they were read are an error, or, on request, a gap.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ def _records(store: Path) -> Iterator[txstore.StoredMessage]:
 
 
 def run(spark: SparkSession, store: Path, work: Path, **options: object) -> list[int]:
-    """Runs a query up to the log's present end; gives the rows of each micro-batch."""
+    """Runs a query up to the log's present end; returns the rows of each micro-batch."""
     reader = spark.readStream.format("txstore").option("columns", "physical_offset")
     frame = reader.options(**{name: str(value) for name, value in options.items()}).load(str(store))
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(work / "checkpoint"))
@@ -63,7 +65,7 @@ def run(spark: SparkSession, store: Path, work: Path, **options: object) -> list
     return [progress["numInputRows"] for progress in query.recentProgress]
 
 
-def test_a_stream_reads_all_in_batches_and_goes_on_where_it_stopped(
+def test_stream_reads_all_in_batches_and_continues_after_a_stop(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
     rows = run(spark, store, tmp_path, maxOffsetsPerTrigger=250)
@@ -82,7 +84,7 @@ def test_a_stream_reads_all_in_batches_and_goes_on_where_it_stopped(
     assert ends[-1]["last"]["phy"] == expected(store)[-1]
 
 
-def test_what_retention_took_is_an_error_or_a_gap(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+def test_removed_files_are_an_error_or_a_gap(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     run(spark, store, tmp_path, maxOffsetsPerTrigger=1_000)
     before = places(spark, tmp_path / "out")
     with txstore.open(store) as broker:
@@ -102,7 +104,7 @@ def test_what_retention_took_is_an_error_or_a_gap(spark: SparkSession, store: Pa
     assert places(spark, tmp_path / "out") == before + left
 
 
-def test_a_checkpoint_of_something_else_is_named(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+def test_foreign_checkpoint_is_named(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     run(spark, store, tmp_path)
     newest = max((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
@@ -115,7 +117,7 @@ def test_a_checkpoint_of_something_else_is_named(spark: SparkSession, store: Pat
         run(spark, store, tmp_path)
 
 
-def test_a_stream_begins_where_it_is_told(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+def test_stream_begins_at_the_requested_offset(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     every = expected(store)
     run(spark, store, tmp_path / "middle", startingPhysicalOffset=every[400] - 1)
     assert places(spark, tmp_path / "middle" / "out") == every[400:]
@@ -170,6 +172,6 @@ def test_killed_queries_lose_no_row_and_show_none_twice(spark: SparkSession, tmp
 
 
 def committed(work: Path) -> int:
-    """Micro-batches that the checkpoint says are done."""
+    """Micro-batches that are committed according to the checkpoint."""
     folder = work / "checkpoint" / "commits"
     return sum(path.name.isdigit() for path in folder.iterdir()) if folder.is_dir() else 0

@@ -307,7 +307,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "says"), BAD, ids=[str(options) for options, _ in BAD])
-def test_wrong_argument_is_named(orders: Path, options: dict[str, Any], says: str) -> None:
+def test_wrong_option_is_named(orders: Path, options: dict[str, Any], says: str) -> None:
     with pytest.raises(txstore.InvalidOptionError, match=says):
         txstore.scan(orders, **options)
 

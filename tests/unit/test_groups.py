@@ -56,7 +56,7 @@ def test_queues_are_assigned_evenly(queues: int, members: int, shares: list[int]
     assert list(allocate_averagely(range(queues), every, 99)) == []
 
 
-def test_members_rebalance(any_broker: Any) -> None:
+def test_members_rebalance_over_a_connection(any_broker: Any) -> None:
     fill(any_broker, 40)
     first = any_broker.consumer("c", "t")
     assert numbers(first.poll(4)) == [0, 4, 8, 12]
