@@ -1,6 +1,7 @@
-"""Certificates for tests: an authority of their own, what it vouches for, and what nobody vouches for.
+"""Certificates for tests: an authority of their own, certificates that it signed, and others that it did not.
 
-In: a directory. Out: PEM files, and contexts for clients. Not here: any real host's name.
+In:  a directory.
+Out: PEM files, and contexts for clients. No real host's name is used.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ class Pair:
 
     @property
     def options(self) -> dict[str, Any]:
-        """As a server takes them."""
+        """The options of a server."""
         return {"tls_cert": self.certificate, "tls_key": self.key}
 
 
 class Authority:
-    """Vouches for certificates."""
+    """Signs certificates."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -49,7 +50,7 @@ class Authority:
         return files
 
     def context(self, pair: Pair | None = None) -> ssl.SSLContext:
-        """A client's, which believes this authority and shows `pair`."""
+        """A client's context, which trusts this authority and shows `pair`."""
         context = ssl.create_default_context(cafile=self.file)
         if pair is not None:
             context.load_cert_chain(pair.certificate, pair.key)

@@ -1,4 +1,4 @@
-"""Decides which tests run, and beside which others; says at the end what was skipped and why.
+"""Decides which tests run and which of them share a worker; reports at the end what was skipped and why.
 
 In:     the markers by which tests name their tier (`peer`, `matrix`, `torture`; none: `test`), and `--tier`.
 Out:    the tests of those tiers, in groups that a worker of pytest-xdist runs as a whole.

@@ -1,4 +1,4 @@
-"""Damage: a record of a store is overwritten while a broker or a server has the store open.
+"""Overwrites a record of a store while a broker or a server has the store open.
 
 In:     the store's directory, the body of a message.
 Out:    a record that no reader can decode.
@@ -12,7 +12,7 @@ __all__ = ["overwrite_record"]
 
 
 def overwrite_record(store: Path, body: bytes) -> None:
-    """Replaces the begin of the record with this body: its size, its magic code and its checksum."""
+    """Replaces the beginning of the record with this body: its size, its magic code and its checksum."""
     for path in sorted((store / "commitlog").iterdir()):
         found = path.read_bytes().find(body)
         if found >= 0:

@@ -1,6 +1,7 @@
-"""Frames by hand: a connection that says exactly what a test wants, for a server of RocketMQ's protocol.
+"""Frames by hand: a connection that sends exactly what a test wants, for a server of RocketMQ's protocol.
 
-In: codes, fields, bodies, or bytes as they are. Out: responses. Not here: the engine's codec, which is tested by this.
+In:  codes, fields, bodies, or raw bytes.
+Out: responses. The engine's codec is not used, because it is tested by this.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _RESPONSE, _ONE_WAY = 1, 2
 
 @dataclass(frozen=True)
 class Response:
-    """What came back; also a request of the server's own."""
+    """A response, or a request of the server."""
 
     code: int
     opaque: int
@@ -38,7 +39,7 @@ class Response:
 
 
 def frame(header: bytes, body: bytes = b"", *, kind: int = 0, total: int | None = None) -> bytes:
-    """`total`: a length that lies."""
+    """`total`: a length field that is wrong on purpose."""
     length = 4 + len(header) + len(body) if total is None else total
     return struct.pack(">II", length, kind << 24 | len(header)) + header + body
 
@@ -94,7 +95,7 @@ class Wire:
     def write(
         self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"", *, one_way: bool = False
     ) -> int:
-        """Sends a request; its opaque."""
+        """Sends a request; returns its opaque."""
         self._opaque += 1
         if self._account is not None:
             fields = signed(fields or {}, body, *self._account)
@@ -105,7 +106,7 @@ class Wire:
         return self._opaque
 
     def call(self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"") -> Response:
-        """Sends a request and waits for its response; what the server asks meanwhile is kept for `pushed`."""
+        """Sends a request and waits for its response; requests of the server meanwhile are kept for `pushed`."""
         opaque = self.write(code, fields, body)
         while True:
             came = self.read()
@@ -123,7 +124,7 @@ class Wire:
             self._pushed.append(self.read())
 
     def kept(self) -> list[Response]:
-        """What the server asked by itself and `pushed` has not returned."""
+        """Requests of the server that `pushed` has not returned."""
         return [came for came in self._pushed if not came.is_response]
 
     def read(self) -> Response:

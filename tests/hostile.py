@@ -1,7 +1,7 @@
 """Floods: what hostile clients can do to a server of RocketMQ's protocol, by raw sockets.
 
-In:     an address, perhaps an account, when to end.
-Out:    nothing. A server that refuses or hangs up is asked again by a new connection.
+In:     an address, optionally an account, when to end.
+Out:    nothing. After a refusal or a closed connection a new connection follows.
 Always: each flood ends by itself when its time is over, and holds a bounded number of connections.
 
     python -m tests.hostile ADDRESS SECONDS [FLOOD …]
@@ -63,9 +63,9 @@ class Target:
 
 
 def pour(target: Target, frames: Callable[[], bytes]) -> None:
-    """Sends as fast as the server takes it, by one connection, and reads what is answered."""
+    """Sends as fast as the server takes it, by one connection, and reads the responses."""
     while not target.is_over:
-        time.sleep(_PAUSE_SECONDS)  # A server that is not there, or hangs up at once, is not asked all the time.
+        time.sleep(_PAUSE_SECONDS)  # A server that is not there, or closes at once, is not asked all the time.
         with suppress(OSError), target.connected() as one:
             reader = threading.Thread(target=_drain, args=(one,), daemon=True)
             reader.start()
@@ -83,7 +83,7 @@ def _drain(one: socket.socket) -> None:
 
 
 def hold(target: Target, count: int, speak: Callable[[socket.socket], None]) -> None:
-    """Has many connections say something and then hold still, until the time is over; closed ones come again."""
+    """Lets many connections send something and then stay silent, until the time is over; closed ones are replaced."""
     with ExitStack() as stack:
         for _ in range(count):
             if target.is_over:
@@ -113,7 +113,7 @@ def one_way_pulls(target: Target) -> None:
 
 
 def responses(target: Target) -> None:
-    """Answers to what nobody asked."""
+    """Sends unsolicited responses."""
     batch = target.request(0, {}, flag=_RESPONSE) * 500
     pour(target, lambda: batch)
 
@@ -130,7 +130,7 @@ def one_way_offsets(target: Target) -> None:
 
 
 def connects(target: Target) -> None:
-    """Connects and goes, without a word."""
+    """Connects and disconnects without a byte."""
     while not target.is_over:
         with suppress(OSError), target.connected():
             pass
@@ -179,7 +179,7 @@ def unread_answers(target: Target, connections: int = 40, pulls: int = 30) -> No
 
 
 def long_heartbeats(target: Target) -> None:
-    """Heartbeats of a mebibyte that want no answer."""
+    """Heartbeats of a mebibyte, sent oneway."""
     said = json.loads(heartbeat("flooder")) | {"more": "x" * (_MIB - 500)}
     one = target.request(HEARTBEAT, {}, json.dumps(said).encode(), _ONE_WAY)
     pour(target, lambda: one)
@@ -201,7 +201,7 @@ def held_pulls(target: Target, connections: int = 50, pulls: int = 2_000) -> Non
 
 
 def idle(target: Target, connections: int = 1_000) -> None:
-    """Connections that say nothing."""
+    """Connections that send nothing."""
     hold(target, connections, lambda one: None)
 
 
@@ -219,7 +219,7 @@ FLOODS: dict[str, Callable[[Target], None]] = {
         frames_without_end, unread_answers, long_heartbeats, nested_headers, held_pulls, idle,
     )
 }  # fmt: skip
-"""By name: what one client does to others."""
+"""By name: floods by one client."""
 
 CROWDS: dict[str, Callable[[Target, int], None]] = {
     "idle": idle,
@@ -227,11 +227,11 @@ CROWDS: dict[str, Callable[[Target, int], None]] = {
     "unread answers": lambda target, count: unread_answers(target, count, 4),
     "held pulls": lambda target, count: held_pulls(target, count, 10),
 }
-"""By name: what many connections do."""
+"""By name: floods by many connections."""
 
 
 def by_turns(target: Target, names: list[str], seconds: float = 2.0) -> None:
-    """One flood after the other, again and again."""
+    """Runs one flood after another, repeatedly."""
     for name in itertools.cycle(names):
         if target.is_over:
             return

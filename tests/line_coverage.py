@@ -1,8 +1,8 @@
 """Which lines of the engine its Rust tests run, folder by folder.
 
-In: what `cargo llvm-cov` collected, as JSON on the standard input. Out: a table; exit code 1 where a promise is broken:
-the engine as a whole 90 %, what recovers and what ends transactions 95 %. Not here: the border and the Python package,
-which pytest runs.
+In:  what `cargo llvm-cov` collected, as JSON on the standard input.
+Out: a table; exit code 1 if a promise is broken: the engine as a whole 90 %, recovery and the ends of transactions
+     95 %. The border and the Python package are run by pytest and not counted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Ports for servers whose address must be known before they listen, or that come back at the same one.
+"""Ports for servers whose address must be known before they listen, or that restart at the same one.
 
 Always: below the range from which the kernel takes the ports of outgoing connections and of listeners at port 0, so
-nothing else takes one between two lives of its server; and each process of a run has a part of its own.
+        nothing else takes one between two lives of its server; and each process of a run has a part of its own.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _ports = itertools.cycle(part(_worker, os.getppid() if _worker else os.getpid())
 
 
 def free_port(neighbour: int = 0) -> int:
-    """A port of the loopback that nobody listens on, and that no other call returns for a while.
+    """A port of the loopback on which no server listens, and that no other call returns for a while.
 
     `neighbour`: the distance of another port that must be free, too.
     """
     for port in itertools.islice(_ports, _PART):
         if _is_free(port) and (neighbour == 0 or _is_free(port + neighbour)):
             return port
-    raise OSError(f"none of {_PART} ports is free")
+    raise OSError(f"all {_PART} ports are in use")

@@ -1,7 +1,4 @@
-"""Requests by hand: the fields and bodies that RocketMQ's clients send, for tests that speak to a server by a `Wire`.
-
-In: what a test wants. Out: fields, bodies. Not here: frames (`tests/frames.py`).
-"""
+"""Requests by hand: the fields and bodies that RocketMQ's clients send, for tests that talk to a server by a `Wire`."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 In:  a wheel; `--python` for each interpreter (default: those of SUPPORTED that are on the path), `--spark` for each
      version of pyspark.
 Out: each of them in an environment of its own below target/matrix, and which failed; the exit code is their number.
-Not here: which versions the other tiers use (requirements-dev.lock).
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements-dev.lock"
 SUPPORTED = ("python3.11", "python3.12", "python3.13", "python3.14")
-# Whatever runs in the interpreter itself; servers and clients of other languages are the same with each.
+# All that runs in the interpreter itself; servers and clients of other languages are the same with each.
 OF_PYTHON = ("tests/unit", "tests/database", "tests/golden", "tests/model", "tests/remoting_client")
 OF_SPARK = ("tests/spark",)
 
 
 def interpreters(named: Sequence[str]) -> list[str]:
-    """Paths of the interpreters; those that are not there are an error if somebody named them."""
+    """Paths of the interpreters; a missing one is an error if it was requested by name."""
     found = [(name, shutil.which(name)) for name in named or SUPPORTED]
     if missing := [name for name, path in found if path is None and named]:
         raise SystemExit(f"there is no interpreter {missing[0]!r}; name one that is on the path, or its path")

@@ -1,7 +1,8 @@
-"""Waiting: for what a store, a server or a client does by itself.
+"""Waits for what a store, a server or a client does by itself.
 
-In: what must come to hold. Out: nothing, as soon as it holds. Always: the time limit is for what never comes, not for
-what is slow: a busy machine may stand still for seconds. Not here: that something does not happen.
+In:     a condition.
+Out:    nothing, as soon as it holds.
+Always: the time limit is for what never happens, not for what is slow: a busy machine may stall for seconds.
 """
 
 import time
@@ -11,7 +12,7 @@ __all__ = ["eventually"]
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Returns when it holds. Raises AssertionError if it does not for so long."""
+    """Returns when the condition holds. Raises AssertionError if it does not within the time limit."""
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, f"it did not happen within {seconds} s"

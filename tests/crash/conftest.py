@@ -15,7 +15,7 @@ from tests.crash.zygote import Zygote
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
     with Zygote(
-        "txstore", "tests.crash.workload", "tests.crash.script", "tests.crash.look", "tests.crash.beside"
+        "txstore", "tests.crash.workload", "tests.crash.script", "tests.crash.look", "tests.crash.processes"
     ) as warm:
         yield warm
 

@@ -82,7 +82,7 @@ def facts_of(broker: EmbeddedBroker, expected: Facts | None) -> Facts:
     else:
         names = list(expected["keys"])
         facts["each"] = {at: _or_error(lambda at=at: _record(broker, int(at))) for at in expected["scan"]}  # type: ignore[misc]
-    facts["keys"] = {name: _or_error(lambda name=name: _places(broker, name)) for name in names}  # type: ignore[misc]
+    facts["keys"] = {name: _or_error(lambda name=name: _offsets_by_key(broker, name)) for name in names}  # type: ignore[misc]
     return facts
 
 
@@ -90,7 +90,7 @@ def _record(broker: EmbeddedBroker, physical_offset: int) -> int:
     return zlib.crc32(broker.store.read_at(physical_offset).record)
 
 
-def _places(broker: EmbeddedBroker, name: str) -> list[int]:
+def _offsets_by_key(broker: EmbeddedBroker, name: str) -> list[int]:
     """The messages that the index finds for a `TOPIC@KEY`."""
     topic, _, key = name.partition("@")
     return [message.physical_offset for message in broker.store.query(topic, key)]

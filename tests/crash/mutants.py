@@ -2,7 +2,7 @@
 
 Run as `python tests/crash/mutants.py [NAME …]`: builds the engine once with all of them (rust/src/base/mutant.rs), runs
 both tests with one active at a time, and prints which promise each broke, and after how many crashes. Fails if one is
-not found, or if the correct engine fails. `TXSTORE_CRASHES` is the maximal number of crashes for each in the simulation.
+not found, or if the correct engine fails. `TXSTORE_CRASHES` is the most crashes for each in the simulation.
 """
 
 from __future__ import annotations

@@ -123,10 +123,10 @@ def _log(path: Path, log: list[reader.Record], end: int, file_size: int, told: T
         assert _prefix_crc(path, known) == crc, f"L3: the bytes before {known} have changed"
     nexts: dict[tuple[str, int], int] = defaultdict(int)
     for record in log:
-        place = (record.topic, record.queue_id)
-        assert record.queue_offset == nexts[place], f"L4: {place} has {record.queue_offset} after {nexts[place] - 1}"
+        queue = (record.topic, record.queue_id)
+        assert record.queue_offset == nexts[queue], f"L4: {queue} has {record.queue_offset} after {nexts[queue] - 1}"
         assert zlib.crc32(record.body) & 0x7FFFFFFF == record.body_crc, f"L5: the body at {record.physical_offset}"
-        nexts[place] += 1
+        nexts[queue] += 1
 
 
 def _queues(broker: EmbeddedBroker, log: list[reader.Record]) -> None:
@@ -140,20 +140,20 @@ def _queues(broker: EmbeddedBroker, log: list[reader.Record]) -> None:
     found: dict[tuple[str, int], list[int]] = {}
     for topic, queue_id, first, end in broker.store.queues():
         assert first == 0
-        places: list[int] = []
-        while len(places) < end:
-            messages, following = broker.store.read(topic, queue_id, len(places), _READ_AT_ONCE)
-            places += [message.physical_offset for message in messages]
-            assert following == len(places) > 0, f"L6: {topic}/{queue_id} ends at {len(places)}, not {end}"
-        if places:
-            found[topic, queue_id] = places
-    odd = {place for place in found.keys() | expected.keys() if found.get(place) != expected.get(place)}
+        offsets: list[int] = []
+        while len(offsets) < end:
+            messages, following = broker.store.read(topic, queue_id, len(offsets), _READ_AT_ONCE)
+            offsets += [message.physical_offset for message in messages]
+            assert following == len(offsets) > 0, f"L6: {topic}/{queue_id} ends at {len(offsets)}, not {end}"
+        if offsets:
+            found[topic, queue_id] = offsets
+    odd = {queue for queue in found.keys() | expected.keys() if found.get(queue) != expected.get(queue)}
     assert not odd, (
         f"L6: {odd} are not those of the log: {[(len(found.get(p, [])), len(expected.get(p, []))) for p in odd]}"
     )
     for topic, key in random.Random(len(log)).sample(sorted(keys), min(_SAMPLES, len(keys))):
-        places = [message.physical_offset for message in broker.store.query(topic, key)]
-        assert places == keys[topic, key], f"L6: the index of {topic} {key}"
+        offsets = [message.physical_offset for message in broker.store.query(topic, key)]
+        assert offsets == keys[topic, key], f"L6: the index of {topic} {key}"
 
 
 def _sent(log: list[reader.Record], told: Told) -> None:
@@ -168,9 +168,9 @@ def _sent(log: list[reader.Record], told: Told) -> None:
             assert record.body == body(key), f"L1: another body at {record.physical_offset}"
             assert "REAL_TOPIC" not in record.properties, f"T1: a half message at {record.physical_offset} is visible"
             found[key] = record
-    for key, place in told.sent.items():
+    for key, where in told.sent.items():
         assert key in found, f"L2: the acknowledged message {key} is lost"
-        assert (found[key].queue_id, found[key].queue_offset) == place, f"L2: {key} is not where it was"
+        assert (found[key].queue_id, found[key].queue_offset) == where, f"L2: {key} is not where it was"
 
 
 def _read_before(log: list[reader.Record], told: Told) -> None:

@@ -180,7 +180,7 @@ def edit_offsets(path: Path, edit: Callable[[dict[str, Any]], None]) -> None:
 def test_half_queue_progress_ahead_of_the_log_is_corrected(path: Path) -> None:
     with txstore.open(path, **SIZES, **NEVER) as broker:
         broker.write_queues(TOPIC)
-        half(broker, "pends")
+        half(broker, "pending")
         broker.producer("p").send(Message(TOPIC, b"read"))
         with broker.consumer("readers", TOPIC) as consumer:
             assert len(consumer.poll(10, 5)) == 1
@@ -265,7 +265,7 @@ def test_9500_1568_damaged_half_does_not_stop_other_checks(path: Path) -> None:
         assert [waiting.half_queue_offset for waiting in broker.store.halves_waiting(-1, 10)] == [bad.queue_offset]
         with pytest.raises(StoreCorruptError):
             broker.end_transaction(bad, COMMIT)
-        broker.producer("p").send(Message(TOPIC, b"goes on"))
+        broker.producer("p").send(Message(TOPIC, b"sent later"))
 
 
 def test_8311_544_immunity_time_counts_as_no_check(path: Path) -> None:
@@ -371,12 +371,12 @@ def test_10666_truncated_records_do_not_come_back(zygote: Zygote, path: Path) ->
 def test_damage_in_the_middle_is_an_error_with_its_offset(path: Path) -> None:
     with txstore.open(path, **SIZES, flush_disk_type="SYNC_FLUSH") as broker:
         producer = broker.producer("p")
-        places = [producer.send(Message(TOPIC, b"x" * 50), queue_id=0).physical_offset for _ in range(5)]
+        offsets = [producer.send(Message(TOPIC, b"x" * 50), queue_id=0).physical_offset for _ in range(5)]
         end = end_of_log(broker)
-    overwrite(path, places[2] + 60, b"\xff\xff")
+    overwrite(path, offsets[2] + 60, b"\xff\xff")
     with txstore.open(path, **SIZES) as broker:
         with pytest.raises(StoreCorruptError) as damaged:
-            broker.store.read_at(places[2])
+            broker.store.read_at(offsets[2])
         assert damaged.value.file.endswith(f"commitlog/{0:020}")
         with pytest.raises(StoreCorruptError):
             broker.store.read(TOPIC, 0, 2)

@@ -93,7 +93,7 @@ class Verdict:
     def __init__(self, base: Base, kind: str, spoilt: Spoilt, facts: Facts, *, read_only: bool) -> None:
         self.base, self.kind, self.spoilt, self.facts, self.read_only = base, kind, spoilt, facts, read_only
 
-    def judge(self) -> str:
+    def verdict(self) -> str:
         """ "refused", "reported" or "whole"."""
         if "refused" in self.facts:
             name, text = self.facts["refused"]
@@ -175,8 +175,8 @@ class Verdict:
         for name, (first, _, entries) in self.base.expected["queues"].items():
             found_first, _, found = self.facts["queues"].get(name, [first, first, []])
             for number, entry in enumerate(entries, first):
-                place = number - found_first
-                shown = found[place] if 0 <= place < len(found) else None
+                index = number - found_first
+                shown = found[index] if 0 <= index < len(found) else None
                 if shown == entry or name.startswith(OP_TOPIC):
                     continue
                 if not self.base.ours and self._touched(entry[0][0]):
@@ -209,12 +209,12 @@ class Verdict:
 
     def _keys(self) -> None:
         """An index leads to no wrong message; without a CRC of its own it cannot detect a missing entry."""
-        for key, places in self.base.expected["keys"].items():
+        for key, offsets in self.base.expected["keys"].items():
             found = self.facts["keys"][key]
-            if is_error(found) or found == places:
+            if is_error(found) or found == offsets:
                 continue
-            assert set(found) <= set(places), f"L6: {key} is found at {found}, not {places}"
-            gone = set(places) - set(found)
+            assert set(found) <= set(offsets), f"L6: {key} is found at {found}, not {offsets}"
+            gone = set(offsets) - set(found)
             lost = {at for at in gone if is_error(self.facts["each"][str(at)])}
             excused = self.kind in ("index", "log") or gone == lost
             assert excused, f"L6: the index has forgotten {key} at {gone}"
@@ -222,12 +222,12 @@ class Verdict:
     def _offsets(self) -> None:
         """Consumers' offsets are there, older ones from `.bak`, or reported as lost."""
         found = {tuple(row[:3]): row[3] for row in self.facts["offsets"]}
-        for *place, offset in self.base.expected["offsets"]:
-            shown = found.get(tuple(place))
-            if shown == offset or "CID_RMQ_SYS_TRANS" in place:
+        for *where, offset in self.base.expected["offsets"]:
+            shown = found.get(tuple(where))
+            if shown == offset or "CID_RMQ_SYS_TRANS" in where:
                 continue
             assert self.facts["warnings"], (
-                f"the offset of {place} was {offset} and is {shown}, and this is not reported"
+                f"the offset of {where} was {offset} and is {shown}, and this is not reported"
             )
 
 
@@ -243,26 +243,26 @@ def test_L5_L7_L8_damage_is_named_or_repaired(bases: list[Base], zygote: Zygote,
     for number in steps("malformed stores", len(chosen)):
         base, kind, damage = chosen[number]
         for read_only in (True, False):
-            place = tmp_path / f"{number}-{read_only}"
-            place.mkdir()
-            shutil.copytree(base.path, place / "store")
-            spoilt = spoil(place / "store", kind, damage, luck)
+            folder = tmp_path / f"{number}-{read_only}"
+            folder.mkdir()
+            shutil.copytree(base.path, folder / "store")
+            spoilt = spoil(folder / "store", kind, damage, luck)
             try:
-                ends[open_and_judge(zygote, base, place / "store", kind, spoilt, read_only=read_only)] += 1
+                ends[open_and_check(zygote, base, folder / "store", kind, spoilt, read_only=read_only)] += 1
             except AssertionError as error:
                 who = "reader" if read_only else "writer"
                 broken.append(f"{base.name}: {kind} {damage}: {spoilt}; {who}: {str(error)[:1000]}")
-            shutil.rmtree(place)
+            shutil.rmtree(folder)
     print(", ".join(f"{end} {times:,}" for end, times in sorted(ends.items())))
     assert broken == [], f"{len(broken)} of {len(chosen)}:\n" + "\n\n".join(broken[:20])
     assert set(ends) == {"refused", "reported", "whole"} or MALFORMED < 200
 
 
-def open_and_judge(zygote: Zygote, base: Base, path: Path, kind: str, spoilt: Spoilt, *, read_only: bool) -> str:
+def open_and_check(zygote: Zygote, base: Base, path: Path, kind: str, spoilt: Spoilt, *, read_only: bool) -> str:
     """How the child ended."""
     before = file_hashes(path)
     facts = look(zygote, path, read_only=read_only, expected=base.facts_path)
-    end = Verdict(base, kind, spoilt, facts, read_only=read_only).judge()
+    end = Verdict(base, kind, spoilt, facts, read_only=read_only).verdict()
     after = file_hashes(path)
     touched = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     if read_only:
@@ -281,7 +281,7 @@ def test_P2_pipe_instead_of_a_file_does_not_block(bases: list[Base], zygote: Zyg
         path = tmp_path / str(read_only) / "store"
         shutil.copytree(base.path, path)
         spoilt = spoil(path, kind, "a pipe", random.Random(1))
-        open_and_judge(zygote, base, path, kind, spoilt, read_only=read_only)
+        open_and_check(zygote, base, path, kind, spoilt, read_only=read_only)
 
 
 @pytest.mark.parametrize("length", [1, 39, 210, 19_999])
@@ -294,4 +294,4 @@ def test_P2_queue_of_half_entries_of_a_broker_sets_no_file_size(
     shutil.copytree(base.path, path)
     os.truncate(path / "consumequeue" / "RMQ_SYS_TRANS_HALF_TOPIC" / "0" / f"{0:020}", length)
     spoilt = Spoilt("consumequeue/RMQ_SYS_TRANS_HALF_TOPIC/0", length, 20_000)
-    open_and_judge(zygote, base, path, "half queue", spoilt, read_only=False)
+    open_and_check(zygote, base, path, "half queue", spoilt, read_only=False)

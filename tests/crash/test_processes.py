@@ -173,10 +173,10 @@ def test_D1_readers_see_every_moment_of_a_writer_that_is_killed_and_recovers(
     zygote: Zygote, tmp_path: Path, flush_disk_type: str
 ) -> None:
     luck, path, told = chance(), tmp_path / "store", Told()
-    with Zygote("txstore", "tests.crash.beside") as first, Zygote("txstore", "tests.crash.beside") as second:
+    with Zygote("txstore", "tests.crash.processes") as first, Zygote("txstore", "tests.crash.processes") as second:
         readers = (first, second)
         for reader in readers:
-            reader.begin("tests.crash.beside:follow", {"path": str(path), "seconds": SECONDS}, limit=SECONDS + 60.0)
+            reader.begin("tests.crash.processes:follow", {"path": str(path), "seconds": SECONDS}, limit=SECONDS + 60.0)
         for _ in steps(f"writers that are read, {flush_disk_type}", int(SECONDS / LIVES_SECONDS)):
             arguments = {"path": str(path), "options": options(flush_disk_type), "seed": luck.randrange(1 << 30)}
             arguments["threads"] = luck.randrange(1, 3)
@@ -199,7 +199,7 @@ def test_P1_fork_during_sends_and_flushes_gets_an_error_and_harms_nothing(zygote
         settings = {**SIZES, "flush_disk_type": flush_disk_type, "flush_interval_commit_log": 0.001}
         settings["snapshot_interval"] = 0.002
         arguments = {"path": str(path), "options": settings, "forks": forks, "pause": 0.003}
-        life = zygote.run("tests.crash.beside:fork", arguments)
+        life = zygote.run("tests.crash.processes:fork", arguments)
         assert (life.status, life.hung) == (0, False), life
         told.hear(life.words)
         assert told.sent

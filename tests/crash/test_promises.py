@@ -31,12 +31,12 @@ def other_outcome(told: Told) -> None:
     told.ended[name] = "rolled_back" if told.ended[name] != "rolled_back" else "committed"
 
 
-def ended_that_pends(told: Told) -> None:
+def end_of_pending(told: Told) -> None:
     name = next(name for name in told.prepared if name not in told.ended)
     told.ended[name] = fate(told.prepared[name])
 
 
-def other_place(told: Told) -> None:
+def other_offset(told: Told) -> None:
     key = next(iter(told.sent))
     told.sent[key] = (told.sent[key][0], told.sent[key][1] + 1)
 
@@ -49,9 +49,9 @@ def read_elsewhere(told: Told) -> None:
 LIES: dict[str, tuple[str, Callable[[Told], Any]]] = {
     "a message that is not there": ("L2", lambda told: told.sent.update(nobody=(0, 0))),
     "a half that is not there": ("L2", lambda told: told.prepared.update(nobody="nobody")),
-    "another place": ("L2", other_place),
+    "another offset": ("L2", other_offset),
     "another outcome": ("T5", other_outcome),
-    "an end of a pending transaction": ("T5", ended_that_pends),
+    "an end of a pending transaction": ("T5", end_of_pending),
     "a message that was read and is gone": ("D1", lambda told: told.got[0].update({1_000_000: "nobody"})),
     "a message that was read elsewhere": ("D1", read_elsewhere),
     "a longer log": ("L1", lambda told: told.prefixes.append((1 << 40, 0))),

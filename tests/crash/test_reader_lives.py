@@ -47,13 +47,13 @@ class Orders:
 
 
 @contextmanager
-def readers(store: Path, beside: Path) -> Iterator[dict[str, tuple[Zygote, Orders]]]:
+def readers(store: Path, folder: Path) -> Iterator[dict[str, tuple[Zygote, Orders]]]:
     """One reader of each kind, opened now and closed at the end; what they saw is checked there."""
-    beside.mkdir()
+    folder.mkdir()
     with ExitStack() as stack:
         found = {}
         for kind in READERS:
-            zygote, orders = stack.enter_context(Zygote("txstore", MODULE)), Orders(beside / kind)
+            zygote, orders = stack.enter_context(Zygote("txstore", MODULE)), Orders(folder / kind)
             arguments = {"kind": kind, "path": str(store), "orders": str(orders.path)}
             zygote.begin(f"{MODULE}:read", arguments, limit=ALL_DAY)
             found[kind] = (zygote, orders)

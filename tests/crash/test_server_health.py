@@ -47,18 +47,20 @@ COMMAND = "import sys; from txstore.cli.main import main; sys.exit(main())"
 FREE = ["--listen", "127.0.0.1:0", "--name-server", "none", "--metrics", "127.0.0.1:0", "--log", "json"]
 
 
-def asked(place: str | None, path: str) -> tuple[int, str]:
+def asked(address: str | None, path: str) -> tuple[int, str]:
     """The status and the body of an HTTP response."""
     try:
-        with urllib.request.urlopen(f"http://{place}{path}", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=20) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
 
 
-def unavailable(place: str | None) -> dict[str, float]:
+def unavailable(address: str | None) -> dict[str, float]:
     """The values of the metric, by reason."""
-    rows = [line for line in asked(place, "/metrics")[1].splitlines() if line.startswith("txstore_store_unavailable{")]
+    rows = [
+        line for line in asked(address, "/metrics")[1].splitlines() if line.startswith("txstore_store_unavailable{")
+    ]
     return {row.partition('reason="')[2].partition('"')[0]: float(row.rpartition(" ")[2]) for row in rows}
 
 
@@ -122,15 +124,15 @@ def test_full_disk_is_not_ready_until_there_is_space(small_disk: Path) -> None:
 
 @needs_strace
 def test_poisoned_store_is_not_ready(tmp_path: Path) -> None:
-    with serving(SERVES, str(tmp_path / "store")) as (process, places), Wire(places["broker"]) as wire:
+    with serving(SERVES, str(tmp_path / "store")) as (process, addresses), Wire(addresses["broker"]) as wire:
         assert wire.call(HEARTBEAT, {}, heartbeat("c1", "c")).code == 0
         assert wire.call(SEND_V2, sending(), b"x").code == 0
-        assert asked(places["metrics"], "/readyz")[0] == 200
+        assert asked(addresses["metrics"], "/readyz")[0] == 200
         with failing_syncs(process.pid, tmp_path / "calls"):
             assert wire.call(SEND_V2, half(), b"tx").code == UNAVAILABLE
-        assert asked(places["metrics"], "/readyz") == (503, "not ready: StorePoisonedError\n")
-        assert unavailable(places["metrics"]) == {"disk_full": 0, "poisoned": 1, "other": 0}
-        assert asked(places["metrics"], "/healthz")[0] == 200
+        assert asked(addresses["metrics"], "/readyz") == (503, "not ready: StorePoisonedError\n")
+        assert unavailable(addresses["metrics"]) == {"disk_full": 0, "poisoned": 1, "other": 0}
+        assert asked(addresses["metrics"], "/healthz")[0] == 200
         reads_on(wire)
         assert wire.call(SEND_V2, sending(), b"x").code == UNAVAILABLE
 
@@ -138,7 +140,7 @@ def test_poisoned_store_is_not_ready(tmp_path: Path) -> None:
 @needs_strace
 def test_serve_exits_when_only_a_restart_helps(tmp_path: Path) -> None:
     path = str(tmp_path / "store")
-    with serving(COMMAND, "serve", path, *FREE) as (process, places), Wire(places["broker"]) as wire:
+    with serving(COMMAND, "serve", path, *FREE) as (process, addresses), Wire(addresses["broker"]) as wire:
         assert wire.call(SEND_V2, sending(), b"x").code == 0
         with failing_syncs(process.pid, tmp_path / "calls"):
             assert wire.call(SEND_V2, half(), b"tx").code == UNAVAILABLE
@@ -146,7 +148,7 @@ def test_serve_exits_when_only_a_restart_helps(tmp_path: Path) -> None:
         assert process.returncode == POISONED
         (last,) = [json.loads(line) for line in log.splitlines() if '"critical"' in line]
         assert last["error"] == "StorePoisonedError"
-    with serving(COMMAND, "serve", path, *FREE) as (_, places), Wire(places["broker"]) as wire:
-        assert asked(places["metrics"], "/readyz")[0] == 200
+    with serving(COMMAND, "serve", path, *FREE) as (_, addresses), Wire(addresses["broker"]) as wire:
+        assert asked(addresses["metrics"], "/readyz")[0] == 200
         assert wire.call(PULL, pulling()).code == 0
         assert wire.call(SEND_V2, half(), b"tx").code == 0

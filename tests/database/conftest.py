@@ -43,41 +43,41 @@ def postgres() -> Iterator[Postgres]:
 class Kind:
     """One way to reach a database: the source that checks open, and the sessions of the user."""
 
-    def __init__(self, name: str, place: str) -> None:
+    def __init__(self, name: str, address: str) -> None:
         self.name = name
-        self.place = place
+        self.address = address
         self.engine: Any = None
-        self.source: Any = place
+        self.source: Any = address
         if name.startswith("sqlalchemy"):
             asynchronous, driver = "async" in name or "asyncpg" in name, "psycopg"
             if "asyncpg" in name:
                 driver = "asyncpg"
             if "sqlite" in name:
-                url = f"sqlite{'+aiosqlite' if asynchronous else ''}:///{place}"
+                url = f"sqlite{'+aiosqlite' if asynchronous else ''}:///{address}"
             else:
-                url = place.replace("postgresql://", f"postgresql+{driver}://")
+                url = address.replace("postgresql://", f"postgresql+{driver}://")
             self.engine = self.source = create_async_engine(url) if asynchronous else create_engine(url)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Any]:
         """A user's session, made the usual way; what it did not commit is lost."""
         if self.name == "sqlite3":
-            connection = sqlite3.connect(self.place)
+            connection = sqlite3.connect(self.address)
             try:
                 yield connection
             finally:
                 connection.close()
         elif self.name == "psycopg":
-            plain = psycopg.connect(self.place)
+            plain = psycopg.connect(self.address)
             try:
                 yield plain
             finally:
                 plain.close()
         elif self.name == "psycopg autocommit":
-            with psycopg.connect(self.place, autocommit=True) as committing:
+            with psycopg.connect(self.address, autocommit=True) as committing:
                 yield committing
         elif self.name == "psycopg async":
-            waiting = await psycopg.AsyncConnection.connect(self.place)
+            waiting = await psycopg.AsyncConnection.connect(self.address)
             try:
                 yield waiting
             finally:
@@ -111,10 +111,10 @@ class Kind:
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """The numbers that another connection sees."""
-        if self.place.startswith("postgresql"):
-            with psycopg.connect(self.place) as connection:
+        if self.address.startswith("postgresql"):
+            with psycopg.connect(self.address) as connection:
                 return connection.execute(sql).fetchall()
-        other = sqlite3.connect(self.place)
+        other = sqlite3.connect(self.address)
         try:
             return other.execute(sql).fetchall()
         finally:
@@ -154,12 +154,12 @@ KINDS = [
 
 def make_kind(name: str, folder: Path, request: pytest.FixtureRequest) -> Kind:
     if "sqlite" in name:
-        place = str(folder / f"{name.replace(' ', '-')}.db")
-        connection = sqlite3.connect(place)
+        address = str(folder / f"{name.replace(' ', '-')}.db")
+        connection = sqlite3.connect(address)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(ORDERS)
         connection.close()
-        return Kind(name, place)
+        return Kind(name, address)
     server: Postgres = request.getfixturevalue("postgres")
     return Kind(name, server.url(server.new()))
 
@@ -170,8 +170,8 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
     found = make_kind(request.param, tmp_path, request)
     yield found
     found.close()
-    if found.place.startswith("postgresql"):
-        request.getfixturevalue("postgres").give_back(found.place)
+    if found.address.startswith("postgresql"):
+        request.getfixturevalue("postgres").give_back(found.address)
 
 
 @pytest.fixture

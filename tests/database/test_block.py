@@ -423,7 +423,7 @@ def test_locked_database_leaves_nothing_pending(
             async with begin(producer, Message("t", b"x"), session):
                 raise AssertionError("it must not come so far")
 
-    with contextlib.closing(sqlite3.connect(kind.place)) as other:
+    with contextlib.closing(sqlite3.connect(kind.address)) as other:
         other.execute("BEGIN IMMEDIATE")
         raised = sqlite3.OperationalError if name == "sqlite3" else SqlAlchemyOperationalError
         with pytest.raises(raised, match="database is locked"):

@@ -1,5 +1,6 @@
-"""Guards cleaning of the table of local transactions: old rows are removed like the log, and a removed row is no
-answer.
+"""Guards cleaning of the table of local transactions: old rows are removed like the log.
+
+The outcome of a removed row is unknown, not guessed.
 """
 
 import logging
@@ -74,7 +75,7 @@ def test_many_rows_are_removed_in_steps_and_young_ones_stay(kind: Kind, database
 @contextmanager
 def _writing(kind: Kind) -> Iterator[Any]:
     connection: Any = (
-        psycopg.connect(kind.place) if kind.place.startswith("postgresql") else sqlite3.connect(kind.place)
+        psycopg.connect(kind.address) if kind.address.startswith("postgresql") else sqlite3.connect(kind.address)
     )
     yield connection.execute
     connection.commit()
@@ -99,7 +100,7 @@ def test_missing_row_of_that_age_is_unknown(kind: Kind, database: Database, brok
 @pytest.mark.parametrize("portable", [False, True])
 def test_migration_creates_the_same_table(kind: Kind, broker: EmbeddedBroker, portable: bool) -> None:
     with _writing(kind) as execute:
-        for statement in DDL if kind.place.startswith("postgresql") or portable else DDL_SQLITE:
+        for statement in DDL if kind.address.startswith("postgresql") or portable else DDL_SQLITE:
             execute(statement)
     for _ in range(2):
         database = Database(kind.source)

@@ -97,15 +97,15 @@ def test_two_concurrent_handlers_wait_for_each_other(
 ) -> None:
     if server == "postgres":
         postgres = request.getfixturevalue("postgres")
-        place = postgres.url(postgres.new())
+        address = postgres.url(postgres.new())
     else:
-        place = str(tmp_path / "a.db")
-    database = Database(place)
+        address = str(tmp_path / "a.db")
+    database = Database(address)
     database.create_table()
     inbox, together, firsts = database.inbox("g"), threading.Barrier(8), list[bool]()
 
     def handle() -> None:
-        connection = psycopg.connect(place) if server == "postgres" else sqlite3.connect(place, timeout=30)
+        connection = psycopg.connect(address) if server == "postgres" else sqlite3.connect(address, timeout=30)
         together.wait()
         with inbox.handle(message, connection) as first:
             firsts.append(first)

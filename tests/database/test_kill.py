@@ -71,11 +71,11 @@ def test_killed_process_leaves_row_and_message_consistent(
     print(f"seed {seed}")
     chance = random.Random(seed)
     kind = make_kind(name, tmp_path, request)
-    database = Database(kind.place)
+    database = Database(kind.address)
     database.create_table()
     left = 0
     for _ in range(max(1, KILLS // 4)):
-        arguments = [name, kind.place, str(tmp_path / "store"), json.dumps(SMALL), str(chance.randrange(1 << 20))]
+        arguments = [name, kind.address, str(tmp_path / "store"), json.dumps(SMALL), str(chance.randrange(1 << 20))]
         with subprocess.Popen(
             [sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
         ) as child:

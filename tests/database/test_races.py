@@ -128,7 +128,7 @@ def test_races_leave_row_and_message_consistent(racing: Kind, tmp_path: Path) ->
         failed: list[BaseException] = []
 
         def work(number: int) -> None:
-            kind = Kind(racing.name, racing.place)
+            kind = Kind(racing.name, racing.address)
             racer = Racer(kind, broker, database, seed + number, fates)
             try:
                 for order in range(number, RACES, THREADS):
@@ -195,11 +195,11 @@ def test_check_waits_for_a_running_local_transaction(tmp_path: Path, request: py
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 def test_stricter_isolation_level_changes_no_answer(level: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     kind = make_kind("sqlalchemy postgres", tmp_path, request)
-    name = kind.place.split("/")[3].split("?")[0]
-    with psycopg.connect(kind.place, autocommit=True) as connection:
+    name = kind.address.split("/")[3].split("?")[0]
+    with psycopg.connect(kind.address, autocommit=True) as connection:
         connection.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = '{level}'")
     with txstore.open(tmp_path / "store", transaction_check_interval=3600, **SMALL) as broker:
-        for source in (kind.source, kind.place):
+        for source in (kind.source, kind.address):
             database = Database(source)
             database.create_table()
             producer = broker.transaction_producer(GROUP, database=database)

@@ -24,7 +24,7 @@ def kind(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Kind]:
     found = make_kind("psycopg", tmp_path, request)
     Database(found.source).create_table()
     yield found
-    request.getfixturevalue("postgres").give_back(found.place)
+    request.getfixturevalue("postgres").give_back(found.address)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def producer(kind: Kind, broker: EmbeddedBroker) -> TransactionProducer:
 
 @pytest.fixture
 def connection(kind: Kind) -> Iterator[Connection]:
-    with contextlib.closing(psycopg.connect(kind.place)) as opened:
+    with contextlib.closing(psycopg.connect(kind.address)) as opened:
         yield opened
 
 

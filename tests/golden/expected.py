@@ -1,7 +1,8 @@
 """What a golden store should show, taken from its manifest alone.
 
-In: a manifest. Out: hosts and units in txstore's spelling; each transaction's outcome. Always: nothing here looks at
-the store, so it is a third voice beside the engine and tests/golden/reader.py.
+In:     a manifest.
+Out:    hosts and units in txstore's spelling; each transaction's outcome.
+Always: nothing here reads the store, so it is independent of the engine and of tests/golden/reader.py.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def committed_twice(manifest: Manifest) -> set[str]:
 
 
 def halves_named_by_ops(manifest: Manifest) -> set[int]:
-    """Half queue offsets that some op message names. Small bodies stand in the manifest as text."""
+    """Half queue offsets that some op message names. The manifest has small bodies as text."""
     bodies = (m["bodyBase64"] for m in manifest["messages"] if m["topic"] == OP_TOPIC and "bodyBase64" in m)
     return {int(text) for body in bodies for text in base64.b64decode(body).decode().split(",") if text}
 

@@ -3,10 +3,11 @@
     git worktree add ../old COMMIT                    # the commit whose engine is to write them; build it there
     python -m tests.golden.make_own ../old/python COMMIT OUT
 
-In: the `python` directory of a built checkout, the commit's name. Out: two archives in OUT, each a store and its
-manifest. The manifest holds what the calls answered, never what was read back. Both stores tell one story: messages
-in several files, transactions of every outcome, delayed messages, a deleted topic, a group that read a part. One is
-closed; the process of the other is killed with SIGKILL.
+In:  the `python` directory of a built checkout, the commit's name.
+Out: two archives in OUT, each a store and its manifest. The manifest holds what the calls answered, never what was read
+     back. Both stores have the same content: messages in several files, transactions of every outcome, delayed
+     messages, a deleted topic, a group that read a part. One is closed; the process of the other is killed with
+     SIGKILL.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ SIZES: dict[str, Any] = {
 
 
 class Listener(txstore.TransactionListener):
-    """Says what the argument names, and afterwards never knows."""
+    """Answers as the argument says, and UNKNOWN to all checks."""
 
     def execute_local_transaction(self, message: TransactionMessage, arg: Any) -> LocalTransactionState:
         return LocalTransactionState[arg]
@@ -62,7 +63,7 @@ def make(topic: str, number: int, **more: Any) -> Message:
 
 
 def send(broker: EmbeddedBroker) -> list[dict[str, Any]]:
-    """Messages of two topics; what the calls answered."""
+    """Sends messages of two topics; returns what the calls answered."""
     producer, sent = broker.producer("plain"), []
     for number in range(300):
         message = make(("orders", "invoices")[number % 2], number)
@@ -83,7 +84,7 @@ def send(broker: EmbeddedBroker) -> list[dict[str, Any]]:
 
 
 def delete(broker: EmbeddedBroker) -> dict[str, Any]:
-    """A topic that is deleted with its messages."""
+    """Creates a topic and deletes it with its messages."""
     with broker.producer("short-lived") as producer:
         for number in range(10):
             producer.send(make("gone", number))
@@ -91,7 +92,7 @@ def delete(broker: EmbeddedBroker) -> dict[str, Any]:
 
 
 def read(broker: EmbeddedBroker) -> dict[str, Any]:
-    """A group that reads a part; how far it has read each queue."""
+    """Lets a group read a part; returns how far it has read each queue."""
     with broker.consumer("readers", "orders") as consumer:
         count = 0
         while count < 60:

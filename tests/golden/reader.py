@@ -1,8 +1,9 @@
 """A second opinion: a small reader of RocketMQ's commit log, written from docs/format.md alone.
 
-In: a store directory. Out: its records in log order, its consume-queue units, and what became of each transaction.
-Always: shares no code with the engine, so where both agree, neither can be wrong alone. Not here: writing, recovery,
-compression (the manifests carry hashes of both the stored and the decompressed body).
+In:     a store directory.
+Out:    its records in log order, its consume-queue units, and the outcome of each transaction.
+Always: shares no code with the engine, so one mistake cannot hide in both. It does not write, recover or decompress
+        (the manifests carry hashes of both the stored and the decompressed body).
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _host(raw: bytes, at: int, ipv6: bool) -> tuple[str, int]:
 
 
 def decode(raw: bytes) -> Record:
-    """The record that `raw` holds exactly; ValueError if it cannot be one."""
+    """The record that `raw` holds exactly. Raises ValueError if it is not one."""
     size, magic, crc, queue_id, flag, queue_offset, physical, sys_flag, born = struct.unpack_from(">iIiiiqqiq", raw)
     born_host, at = _host(raw, 48, bool(sys_flag & 0x10))
     (stored,) = struct.unpack_from(">q", raw, at)
@@ -94,7 +95,7 @@ def decode(raw: bytes) -> Record:
 
 
 def records(store: Path) -> Iterator[Record]:
-    """Every record of the log in order; stops at the first place that holds none."""
+    """Every record of the log in order; stops at the first offset without one."""
     for path in sorted(path for path in (store / "commitlog").iterdir() if re.fullmatch(r"\d{20}", path.name)):
         data, base, at = path.read_bytes(), int(path.name), 0
         while at + 8 <= len(data):
@@ -105,7 +106,7 @@ def records(store: Path) -> Iterator[Record]:
                 return
             record = decode(data[at : at + size])
             if record.physical_offset != base + at:
-                raise ValueError(f"record at {base + at} says it stands at {record.physical_offset}")
+                raise ValueError(f"record at {base + at} names the offset {record.physical_offset}")
             yield record
             at += size
 
@@ -119,7 +120,7 @@ def units(store: Path, topic: str, queue_id: int) -> list[tuple[int, int, int]]:
 
 
 def half_progress(store: Path) -> int:
-    """How far the broker's checks had come in the half queue (its JSON has bare numbers as keys)."""
+    """The progress of the broker's checks in the half queue (its JSON has bare numbers as keys)."""
     path = store / "config" / "consumerOffset.json"
     if not path.exists():
         return 0
@@ -130,7 +131,7 @@ def half_progress(store: Path) -> int:
 
 @dataclass
 class Transaction:
-    """One transaction: its half records, and what the log says became of it."""
+    """One transaction: its half records, and its outcome according to the log."""
 
     key: tuple[str, str, str, int] | None
     halves: list[Record] = field(default_factory=list)
@@ -156,13 +157,13 @@ class Transaction:
 
 
 class _Fold:
-    """A log on its way to transactions, record by record."""
+    """Folds a log into transactions, record by record."""
 
     def __init__(self, minimum: int) -> None:
         self.minimum = minimum
         self.found: list[Transaction] = []
         self.newest: dict[tuple[str, str, str, int], Transaction] = {}
-        self.by_place: dict[int, Transaction] = {}
+        self.by_physical_offset: dict[int, Transaction] = {}
         self.by_queue_offset: dict[int, Transaction] = {}
 
     def half(self, record: Record) -> None:
@@ -179,10 +180,10 @@ class _Fold:
         if not put_back:
             transaction.last_sent = len(transaction.halves)
         transaction.halves.append(record)
-        self.by_place[record.physical_offset] = self.by_queue_offset[record.queue_offset] = transaction
+        self.by_physical_offset[record.physical_offset] = self.by_queue_offset[record.queue_offset] = transaction
 
     def op(self, record: Record) -> None:
-        """An op rolls back (alone) if it names the last sent half or a copy behind it."""
+        """An op rolls back (alone) if it names the last sent half or a copy after it."""
         for queue_offset in map(int, filter(None, record.body.decode().split(","))):
             named = self.by_queue_offset.get(queue_offset)
             if named is not None:
@@ -190,14 +191,14 @@ class _Fold:
                 named.sent_op = named.sent_op or queue_offset >= named.halves[named.last_sent].queue_offset
 
     def owner(self, record: Record, *, newest_will_do: bool) -> Transaction | None:
-        """Whose copy a final or discarded message names."""
-        place = self.by_place.get(record.prepared_transaction_offset)
-        if place is not None and place.key == record.key:
-            return place
+        """The transaction whose copy a final or discarded message names."""
+        found = self.by_physical_offset.get(record.prepared_transaction_offset)
+        if found is not None and found.key == record.key:
+            return found
         return self.newest.get(record.key) if newest_will_do and record.key else None
 
     def end(self, record: Record) -> None:
-        """A broker's discarded copies name no place; a final's half may be gone with the log's front."""
+        """A broker's discarded copies name no offset; a final's half may be gone with the log's front."""
         if record.topic == DISCARD_TOPIC:
             owner = self.owner(record, newest_will_do=True)
             if owner is not None:

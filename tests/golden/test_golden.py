@@ -1,6 +1,6 @@
-"""The story: a store that a real broker left behind is opened, and every byte of it is found as the broker knew it.
+"""Guards stores of a real broker: opened by txstore, every byte is found as the broker knew it.
 
-Each golden store is opened read-only, so its files must be untouched afterwards. Each message, field and queue is
+Each golden store is opened read-only, so its files must be unchanged afterwards. Each message, field and queue is
 compared with the manifest that RocketMQ's code made, each transaction with the manifest's plans and with
 tests/golden/reader.py.
 """
@@ -106,12 +106,12 @@ def test_every_message_of_every_queue(golden: Unpacked, name: str) -> None:
         stat = store.stat()
         assert (stat.min_physical_offset, stat.max_physical_offset) == (manifest["minPhy"], manifest["maxPhyAfterLoad"])
         for queue in manifest["queues"]:
-            place = (queue["topic"], queue["queueId"])
-            assert store.queue_range(*place) == (queue["minOffset"], queue["maxOffset"])
-            messages = read_queue(store, *place)
+            where = (queue["topic"], queue["queueId"])
+            assert store.queue_range(*where) == (queue["minOffset"], queue["maxOffset"])
+            messages = read_queue(store, *where)
             assert [m.queue_offset for m in messages] == list(range(queue["minOffset"], queue["maxOffset"]))
             for message in messages:
-                assert_equal(message, said.pop((*place, message.queue_offset)))
+                assert_equal(message, said.pop((*where, message.queue_offset)))
         ranges = {(q["topic"], q["queueId"]): (q["minOffset"], q["maxOffset"]) for q in manifest["queues"]}
         found = {(topic, queue_id): (first, end) for topic, queue_id, first, end in store.queues() if end > first}
         assert found == ranges
@@ -120,7 +120,7 @@ def test_every_message_of_every_queue(golden: Unpacked, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_record_of_the_log_in_order(golden: Unpacked, name: str) -> None:
-    """Also the records that stand in no queue: the ten of `extras` that are prepared or rolled back."""
+    """Also the records that are in no queue: the ten of `extras` that are prepared or rolled back."""
     log = list(reader.records(golden[name].store))
     with opened(golden[name]) as store:
         at, found = 0, list[StoredMessage]()
@@ -153,7 +153,7 @@ def test_every_key_finds_its_message(golden: Unpacked, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "5.3.3-plain"])
-def test_tags_choose(golden: Unpacked, name: str) -> None:
+def test_tags_filter(golden: Unpacked, name: str) -> None:
     manifest = golden[name].manifest
     with opened(golden[name]) as store:
         for queue in manifest["queues"]:
@@ -166,7 +166,9 @@ def test_tags_choose(golden: Unpacked, name: str) -> None:
 
 @pytest.mark.parametrize("name", TRANSACTIONAL)
 def test_every_transaction(golden: Unpacked, name: str) -> None:
-    """Committed, discarded, rolled back and pending exactly as the manifest tells; where the log says so, too."""
+    """Committed, discarded, rolled back and pending exactly as in the manifest; and as in the log, if it shows
+    that, too.
+    """
     progress = reader.half_progress(golden[name].store)
     folded = reader.transactions(list(reader.records(golden[name].store)))
     named = {half.queue_offset for t in folded for half in t.halves if t.sent_op}
@@ -192,7 +194,7 @@ def test_every_transaction(golden: Unpacked, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TRANSACTIONAL)
-def test_what_the_broker_committed_twice(golden: Unpacked, name: str) -> None:
+def test_messages_that_the_broker_committed_twice(golden: Unpacked, name: str) -> None:
     manifest = golden[name].manifest
     said: dict[str, list[int]] = {}
     for message in manifest["messages"]:

@@ -1,5 +1,5 @@
-"""The story: a store that an earlier txstore left, closed or killed, is opened by this one. Everything is there, and
-the store gets the id that it did not have.
+"""Guards stores of an earlier txstore, closed or killed: all their content is found, and a store without an id gets
+one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def assert_holds(store: Store, facts: Facts) -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_reader_finds_everything_and_changes_nothing(golden: Unpacked, name: str) -> None:
+def test_reader_finds_everything_and_changes_nothing(golden: Unpacked, name: str) -> None:
     before = file_hashes(golden[name].store)
     with closing(Store.open(str(golden[name].store), read_only=True)) as store:
         assert store.open_report.clean == (name == "txstore-closed")
@@ -79,7 +79,7 @@ def test_a_reader_finds_everything_and_changes_nothing(golden: Unpacked, name: s
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_writer_keeps_everything_and_gives_it_an_id(golden: Unpacked, name: str, tmp_path: Path) -> None:
+def test_writer_keeps_everything_and_gives_it_an_id(golden: Unpacked, name: str, tmp_path: Path) -> None:
     facts = golden[name].manifest
     directory = golden[name].copy_to(tmp_path)
     before = log_bytes(directory, facts["log_end"])
@@ -96,7 +96,7 @@ def test_a_writer_keeps_everything_and_gives_it_an_id(golden: Unpacked, name: st
             for half in store.halves_waiting(-1, 100)
         ]
         assert ended == ["committed"] * 6
-        store.append(Message("orders", b"goes on"), 0)
+        store.append(Message("orders", b"sent later"), 0)
     assert _native.log_store_id(directory) == store_id
     assert log_bytes(directory, facts["log_end"]) == before
     found = reader.transactions(list(reader.records(directory)))

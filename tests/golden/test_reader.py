@@ -1,7 +1,7 @@
-"""The story: before the engine is asked, a reader written from the format page alone must agree with the real broker.
+"""Guards the plain reader: written from the format page alone, it agrees with a real broker on every golden store.
 
-It reads every golden store and compares each record, unit and transaction with the manifest that RocketMQ's own code
-made. What it then says about a store is a second opinion on the engine (test_golden.py, test_go_on.py).
+Each record, unit and transaction is compared with the manifest that RocketMQ's own code made. The reader is then a
+second opinion on the engine (test_golden.py, test_continued.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tests.golden.unpack import NAMES, TRANSACTIONAL, Unpacked
 
 pytestmark = pytest.mark.golden
 
-# What the four transactional stores hold; every figure counted from the log and from the manifest.
-FIGURES = {
+# The content of the four transactional stores; every number counted from the log and from the manifest.
+COUNTS = {
     "tx": ({"committed": 155, "rolled_back": 125, "discarded": 20}, 2),
     "tx-crash": ({"committed": 52, "rolled_back": 42, "discarded": 1, "pending": 13}, 2),
     "tx-ipv6": ({"committed": 47, "rolled_back": 37, "discarded": 6}, 4),
@@ -27,7 +27,7 @@ FIGURES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_record_as_the_manifest_says(golden: Unpacked, name: str) -> None:
+def test_every_record_equals_the_manifest(golden: Unpacked, name: str) -> None:
     store, manifest = golden[name].store, golden[name].manifest
     log = {record.physical_offset: record for record in reader.records(store)}
     assert len(log) == (120 if name == "extras" else len(manifest["messages"]))
@@ -61,17 +61,17 @@ def test_every_record_as_the_manifest_says(golden: Unpacked, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_queue_unit_as_the_manifest_says(golden: Unpacked, name: str) -> None:
+def test_every_queue_unit_equals_the_manifest(golden: Unpacked, name: str) -> None:
     store, manifest = golden[name].store, golden[name].manifest
     for queue in manifest["queues"]:
-        place = (queue["topic"], queue["queueId"])
-        mine = [m for m in manifest["messages"] if (m["topic"], m["queueId"]) == place]
+        where = (queue["topic"], queue["queueId"])
+        mine = [m for m in manifest["messages"] if (m["topic"], m["queueId"]) == where]
         assert queue["maxOffset"] - queue["minOffset"] == len(mine)
-        assert reader.units(store, *place) == [(m["cqPos"], m["cqSize"], m["cqTagsCode"]) for m in mine]
+        assert reader.units(store, *where) == [(m["cqPos"], m["cqSize"], m["cqTagsCode"]) for m in mine]
 
 
 @pytest.mark.parametrize("name", TRANSACTIONAL)
-def test_every_outcome_as_the_manifest_says(golden: Unpacked, name: str) -> None:
+def test_every_outcome_equals_the_manifest(golden: Unpacked, name: str) -> None:
     store, manifest = golden[name].store, golden[name].manifest
     progress = reader.half_progress(store)
     folded = reader.transactions(list(reader.records(store)))
@@ -80,7 +80,7 @@ def test_every_outcome_as_the_manifest_says(golden: Unpacked, name: str) -> None
     assert len(states) == len(folded) == len(manifest["plans"])
     assert states == expected.outcomes(manifest, ops_name(golden, name))
     assert twice == expected.committed_twice(manifest)
-    assert (dict(Counter(states.values())), len(twice)) == FIGURES[name]
+    assert (dict(Counter(states.values())), len(twice)) == COUNTS[name]
     if manifest["cleanShutdown"]:
         assert states == {transaction: expected.MEANT[plan] for transaction, plan in manifest["plans"].items()}
 

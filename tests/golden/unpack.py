@@ -1,7 +1,8 @@
-"""Golden stores: unpacked once, checked against their hashes, copied for whoever writes to one.
+"""Golden stores: unpacked once, compared with their hashes, copied for tests that write.
 
-In: an archive's name. Out: its store directory and its manifest, read. Always: an unpacked store is only read; a test
-that writes takes a copy. Not here: what a store should hold (the manifest says it).
+In:     an archive's name.
+Out:    its store directory and its manifest, read.
+Always: an unpacked store is only read; a test that writes takes a copy.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import zstandard
 
 ARCHIVES = Path(__file__).parent / "stores"
-# What an earlier txstore wrote; all others a broker did.
+# What an earlier txstore wrote; a broker wrote all others.
 OWN = ["txstore-closed", "txstore-killed"]
 NAMES = sorted({path.name.removesuffix(".tar.zst") for path in ARCHIVES.glob("*.tar.zst")} - set(OWN))
 # These hold transactions; the other ones only plain messages.
@@ -63,7 +64,7 @@ def file_hashes(store: Path) -> dict[str, str]:
 
 
 class Unpacked:
-    """The golden stores of one test run, each unpacked when first asked for."""
+    """The golden stores of one test run, each unpacked on first use."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

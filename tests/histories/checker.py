@@ -25,7 +25,7 @@ Event: TypeAlias = Mapping[str, Any]
     read   rows                  one poll returned rows of (queue, offset, name)
 """
 
-Place: TypeAlias = tuple[int, int]
+Position: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class History:
     def of(self, *kinds: str) -> Iterator[Event]:
         return (event for client in self.clients for event in client if event["what"] in kinds)
 
-    def places(self) -> dict[str, list[Place]]:
+    def positions(self) -> dict[str, list[Position]]:
         """The queue and offset of each name."""
-        found: defaultdict[str, list[Place]] = defaultdict(list)
+        found: defaultdict[str, list[Position]] = defaultdict(list)
         for queue, names in self.stored.items():
             for offset, name in enumerate(names):
                 found[name].append((queue, offset))
@@ -61,7 +61,7 @@ class History:
     def transactions(self) -> set[str]:
         return {event["name"] for event in self.of("begin") if event["transaction"]}
 
-    def rows(self) -> Iterator[tuple[Place, str]]:
+    def rows(self) -> Iterator[tuple[Position, str]]:
         """All that was read."""
         return (((queue, offset), name) for event in self.of("read") for queue, offset, name in event["rows"])
 
@@ -85,42 +85,42 @@ def anomalies(history: History) -> list[Anomaly]:
 def _lost(history: History) -> Iterator[Anomaly]:
     """Acknowledged or committed or stored, and never read; or at another offset than acknowledged."""
     read = {name for _, name in history.rows()}
-    places = history.places()
+    positions = history.positions()
     for event in history.of("sent"):
-        name, place = event["name"], (event["queue"], event["offset"])
+        name, position = event["name"], (event["queue"], event["offset"])
         if name not in read:
-            yield Anomaly("lost", f"{name} was acknowledged at {place}, never read")
-        elif place not in places.get(name, ()):
-            yield Anomaly("lost", f"{name} was acknowledged at {place}, stored at {places.get(name)}")
+            yield Anomaly("lost", f"{name} was acknowledged at {position}, never read")
+        elif position not in positions.get(name, ()):
+            yield Anomaly("lost", f"{name} was acknowledged at {position}, stored at {positions.get(name)}")
     for event in history.of("told"):
         if event["outcome"] == "committed" and event["name"] not in read:
             yield Anomaly("lost", f"{event['name']} was committed, never read")
-    for name in places.keys() - read:
-        yield Anomaly("lost", f"{name} is stored at {places[name]}, never read")
+    for name in positions.keys() - read:
+        yield Anomaly("lost", f"{name} is stored at {positions[name]}, never read")
 
 
 def _duplicate(history: History) -> Iterator[Anomaly]:
     """A transaction is one message; any other is stored at most as often as it was sent to the server."""
     transactions = history.transactions()
-    for name, places in history.places().items():
+    for name, positions in history.positions().items():
         most = 1 if name in transactions else history.delivered.get(name, 0)
-        if len(places) > most:
-            yield Anomaly("duplicate", f"{name} is stored at {places}, {most} may be")
+        if len(positions) > most:
+            yield Anomaly("duplicate", f"{name} is stored at {positions}, {most} may be")
 
 
 def _rolled_back_but_read(history: History) -> Iterator[Anomaly]:
     """Read or stored, though it was rolled back, or though nobody said COMMIT."""
-    seen = {name for _, name in history.rows()} | history.places().keys()
+    seen = {name for _, name in history.rows()} | history.positions().keys()
     rolled_back = {event["name"] for event in history.of("told") if event["outcome"] == "rolled_back"}
     commits = {event["name"] for event in history.of("says") if event["state"] == "COMMIT"}
     for name in sorted(seen & (rolled_back | (history.transactions() - commits))):
-        yield Anomaly("rolled back but read", f"{name} is in {history.places().get(name)}")
+        yield Anomaly("rolled back but read", f"{name} is in {history.positions().get(name)}")
 
 
 def _phantom(history: History) -> Iterator[Anomaly]:
     """Read or stored, and never sent."""
     sent = {event["name"] for event in history.of("begin")}
-    seen = {name for _, name in history.rows()} | history.places().keys()
+    seen = {name for _, name in history.rows()} | history.positions().keys()
     return (Anomaly("phantom", f"{name} was sent by nobody") for name in sorted(seen - sent))
 
 
@@ -173,10 +173,10 @@ def _two_outcomes(history: History) -> Iterator[Anomaly]:
         said[event["name"]][f"told {event['outcome']}"] += 1
     for name, outcome in history.outcomes.items():
         said[name][f"stored {outcome}"] += 1
-    places = history.places()
+    positions = history.positions()
     for name, words in said.items():
         outcomes = {word.partition(" ")[2] for word in words}
         if len(outcomes) > 1:
             yield Anomaly("two outcomes", f"{name}: {', '.join(sorted(words))}")
-        elif "stored committed" in words and name not in places:
+        elif "stored committed" in words and name not in positions:
             yield Anomaly("two outcomes", f"{name}: committed in the store, but it has no message")

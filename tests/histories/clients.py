@@ -266,7 +266,7 @@ class Tasks:
             await self._here.wait()
             await work(broker, plan)
 
-    async def _goes_on(self, seconds: float) -> bool:
+    async def _continues(self, seconds: float) -> bool:
         try:
             await asyncio.wait_for(self._stop.wait(), seconds)
         except TimeoutError:
@@ -275,7 +275,7 @@ class Tasks:
 
     async def _send(self, broker: txstore.aio.Broker, plan: Plan) -> None:
         producer = broker.producer("senders")
-        while await self._goes_on(plan.pause()):
+        while await self._continues(plan.pause()):
             name, message = plan.message("plain")
             try:
                 plan.sent(name, await producer.send(message))
@@ -284,12 +284,12 @@ class Tasks:
 
     async def _transact(self, broker: txstore.aio.Broker, plan: Plan) -> None:
         async with broker.transaction_producer("payments", plan.listener) as producer:
-            while await self._goes_on(plan.pause()):
+            while await self._continues(plan.pause()):
                 name, message, wanted = plan.transaction()
                 try:
                     async with producer.transaction(message) as tx:
                         plan.write("half", name=name, id=tx.transaction_id)
-                        await self._goes_on(plan.late(name))
+                        await self._continues(plan.late(name))
                         plan.write("says", name=name, state=wanted.name)
                         await (tx.commit() if wanted is COMMIT else tx.rollback())
                         plan.write("told", name=name, outcome=_outcome(wanted))

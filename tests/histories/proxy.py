@@ -56,8 +56,8 @@ class FaultyProxy(Proxy):
             return False
         pieces = [frame]
         if self._strikes(chance, "splits"):
-            place = chance.randrange(1, len(frame))
-            pieces = [frame[:place], frame[place:]]
+            cut_at = chance.randrange(1, len(frame))
+            pieces = [frame[:cut_at], frame[cut_at:]]
         copies = 2 if self._strikes(chance, "doubles") else 1
         for _ in range(copies):
             if not back:

@@ -48,10 +48,10 @@ class Report:
 
     seed: int
     anomalies: list[Anomaly]
-    figures: dict[str, int]
+    statistics: dict[str, int]
 
     def __str__(self) -> str:
-        words = ", ".join(f"{count} {what}" for what, count in self.figures.items())
+        words = ", ".join(f"{count} {what}" for what, count in self.statistics.items())
         kinds = Counter(anomaly.kind for anomaly in self.anomalies)
         return f"seed {self.seed}: {words}; anomalies: {dict(kinds) or 'none'}"
 
@@ -62,8 +62,8 @@ class Server:
     def __init__(self, path: Path, advertised: str, port: int) -> None:
         entry = [sys.executable, "-c", "import sys; from txstore.cli.main import main; sys.exit(main())", "serve"]
         settings = [word for name, value in _SETTINGS.items() for word in ("--set", f"{name}={value}")]
-        places = ["--listen", f"127.0.0.1:{port}", "--name-server", "none", "--advertise", advertised]
-        self._command = [*entry, str(path), *places, *settings]
+        addresses = ["--listen", f"127.0.0.1:{port}", "--name-server", "none", "--advertise", advertised]
+        self._command = [*entry, str(path), *addresses, *settings]
         self._log = path.with_name("server.log")
         self.start()
 
@@ -179,9 +179,9 @@ def run_history(folder: Path, seed: int, seconds: float, clients: int, restarts:
             group.end()
         server.end(kill=False)
     history = _history(store, [group.log for group in groups], proxy.delivered)
-    figures = _figures(history) | dict(sorted(proxy.happened.items())) | {"seconds to settle": round(waited)}
-    figures |= {"MiB at most": memory.peak_bytes >> 20} | _tenths(memory.samples)
-    return Report(seed, anomalies(history), figures)
+    statistics = _statistics(history) | dict(sorted(proxy.happened.items())) | {"seconds to settle": round(waited)}
+    statistics |= {"MiB at most": memory.peak_bytes >> 20} | _tenths(memory.samples)
+    return Report(seed, anomalies(history), statistics)
 
 
 def _commands_of(load: Load, address: str) -> list[list[str]]:
@@ -246,7 +246,7 @@ def _tenths(samples: list[int]) -> dict[str, int]:
     return {f"MiB at least, tenth {at + 1}": min(samples[at * size :][:size], default=0) >> 20 for at in range(10)}
 
 
-def _figures(history: History) -> dict[str, int]:
+def _statistics(history: History) -> dict[str, int]:
     times = sorted(event["ms"] for event in history.of("sent")) or [0.0]
     told = Counter(event["outcome"] for event in history.of("told"))
     return {

@@ -36,11 +36,11 @@ def test_clients_are_told_nothing_untrue(number: int, tmp_path: Path) -> None:
     print(report)
     assert report.anomalies == []
     # Otherwise nothing was tried.
-    assert report.figures["sends acknowledged"] > CLIENTS
-    assert report.figures["committed"] > CLIENTS / 4
-    assert report.figures["rolled_back"] > 0
+    assert report.statistics["sends acknowledged"] > CLIENTS
+    assert report.statistics["committed"] > CLIENTS / 4
+    assert report.statistics["rolled_back"] > 0
     for fault in ("cuts", "delays", "doubles", "splits"):
-        assert report.figures[fault] > 3
+        assert report.statistics[fault] > 3
     shutil.rmtree(tmp_path)
 
 
@@ -54,6 +54,6 @@ def test_clients_are_told_nothing_untrue_while_one_floods(tmp_path: Path) -> Non
     report = run_history(tmp_path / "floods", SEED, HOSTILE_SECONDS, CLIENTS, restarts, load="floods")
     print(report)
     assert report.anomalies == []
-    assert report.figures["sends acknowledged"] > CLIENTS
-    assert 0 < report.figures["MiB at most"] < MEMORY_MIB_MAX
+    assert report.statistics["sends acknowledged"] > CLIENTS
+    assert 0 < report.statistics["MiB at most"] < MEMORY_MIB_MAX
     shutil.rmtree(tmp_path)

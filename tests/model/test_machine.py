@@ -1,7 +1,7 @@
-"""The story: whatever a program does with a store, in any order, reopened or killed between, it holds what lists say.
+"""Guards a store against any order of steps, reopened or killed in between: it always agrees with plain lists.
 
-Hypothesis chooses the steps and shortens a row that fails. `TXSTORE_EXAMPLES` says how many rows are tried; a kill is a
-copy of the files while they are in use, opened in the original's place.
+Hypothesis chooses the steps and shortens a failing sequence. `TXSTORE_EXAMPLES` sets the number of sequences; a kill is
+a copy of the files while they are in use, opened instead of the original.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ends = st.sampled_from([COMMIT, ROLLBACK])
 
 @dataclass
 class Expected:
-    """What should have become of one transaction."""
+    """The expected outcome of one transaction."""
 
     topic: str
     body: bytes
@@ -193,7 +193,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        """A reader beside the writer sees the same."""
+        """A reader next to the writer sees the same."""
         with txstore.open(self.path, read_only=True) as reader:
             self.agrees(reader)
 

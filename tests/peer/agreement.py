@@ -1,7 +1,8 @@
-"""Whether RocketMQ finds in a store what txstore finds, and what the one who wrote it was told.
+"""Compares what RocketMQ finds in a store with what txstore finds, and with what its writer was told.
 
-In: a dump by the real DefaultMessageStore, a store open read-only, what was told. Out: nothing, or an AssertionError
-that names the difference. Always: every field that both sides know is compared. Not here: how a store was made.
+In:     a dump by the real DefaultMessageStore, a store open read-only, what was told.
+Out:    nothing, or an AssertionError that names the difference.
+Always: every field that both sides know is compared.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def host(text: str) -> str:
 
 
 def stored(message: StoredMessage) -> Facts:
-    """What txstore finds, in the words of a dump."""
+    """What txstore finds, with the field names of a dump."""
     body, properties = message.body, message.properties_bytes
     return {
         "topic": message.topic,
@@ -63,7 +64,7 @@ def stored(message: StoredMessage) -> Facts:
 
 
 def dumped(message: Facts) -> Facts:
-    """What RocketMQ found, in the same words; it shows a record's CRC as a property of the message."""
+    """What RocketMQ found, with the same names; it shows a record's CRC as a property of the message."""
     properties = dict(message["properties"])
     has_crc = properties.pop(CRC, None) is not None
     plain = {name: value for name, value in message.items() if not name.startswith("unit_")}
@@ -112,20 +113,20 @@ def assert_same_store(
 ) -> None:
     """RocketMQ has the same queues, messages, units, and answers by key and id as txstore.
 
-    `gaps`: [topic, queue id, queue offset] of what stands for no message, in a store that was repaired.
-    `delays_s`: the seconds of each delay level; several, if brokers with levels of their own have written it, too.
+    `gaps`: [topic, queue id, queue offset] of units without a message, in a store that was repaired. `delays_s`: the
+    seconds of each delay level; several, if brokers with levels of their own have written it, too.
     """
     assert dump["loaded"], dump["refused"]
     theirs = {(q["topic"], q["queue_id"]): (q["first"], q["end"]) for q in dump["queues"] if q["end"] > q["first"]}
     assert theirs == queues(store)
     ours = {(message.topic, message.queue_id, message.queue_offset): message for message in messages(store)}
     for message in dump["messages"]:
-        place = (message["unit_topic"], message["unit_queue_id"], message["unit_queue_offset"])
-        mine = stored(ours.pop(place))
+        where = (message["unit_topic"], message["unit_queue_id"], message["unit_queue_offset"])
+        mine = stored(ours.pop(where))
         theirs_of_it = dumped(message)
         assert set(theirs_of_it) == set(mine)
         differ = {key: (theirs_of_it[key], mine[key]) for key in mine if theirs_of_it[key] != mine[key]}
-        assert differ == {}, f"{place}: {differ}"
+        assert differ == {}, f"{where}: {differ}"
         assert (message["unit_physical_offset"], message["unit_size"]) == (mine["physical_offset"], mine["size"])
         assert message["tags_code"] in {tags_code(mine, levels_s) for levels_s in delays_s}
     assert ours == {}
@@ -138,7 +139,7 @@ def assert_same_store(
 
 
 def tags_code(message: Facts, levels_s: Mapping[int, int]) -> int:
-    """What a queue's entry holds beside the place: in the schedule topic the time of delivery."""
+    """The second value of a queue's entry: in the schedule topic the time of delivery."""
     if message["topic"] == SCHEDULE_TOPIC:
         return int(message["store_timestamp_ms"]) + 1000 * levels_s[message["queue_id"] + 1]
     return java_hash(message["tags"] or "")
@@ -159,7 +160,9 @@ def name_of(message: Facts) -> str:
 
 
 def assert_as_told(dump: Facts, told: Told) -> None:
-    """What was acknowledged stands in RocketMQ's dump as sent, where it was told, once; and nothing else does."""
+    """Acknowledged messages are in RocketMQ's dump as sent, at the acknowledged offset, once; and there are no
+    others.
+    """
     retries = [message for message in dump["messages"] if "ORIGIN_MESSAGE_ID" in message["properties"]]
     assert_retried(retries, told)
     records = [message for message in dump["messages"] if "ORIGIN_MESSAGE_ID" not in message["properties"]]
@@ -168,32 +171,34 @@ def assert_as_told(dump: Facts, told: Told) -> None:
     waiting = {name_of(message): message for message in records if message["topic"] == SCHEDULE_TOPIC}
     by_name = {name_of(message): message for message in real}
     assert len(by_name) == len(real), "a message is there twice"
-    assert {*by_name, *waiting, *map(name_of, halves)} <= set(told.begun), "a message is there that nobody sent"
+    assert {*by_name, *waiting, *map(name_of, halves)} <= set(told.begun), "there is a message that was never sent"
     for name, message in by_name.items():
         assert_content(message, told.begun[name])
-    for name, place in told.sent.items():
-        assert {key: by_name[name][key] for key in place} == place
-    for name, place in told.delayed.items():
-        assert {key: waiting[name][key] for key in place} == place
-        assert_content(waiting[name] | real_place(waiting[name]), told.begun[name])
-    by_place = {half["physical_offset"]: half for half in halves}
-    for name, place in told.prepared.items():
-        half = by_place[place["physical_offset"]]
-        assert {key: half[key] for key in place} == place
+    for name, where in told.sent.items():
+        assert {key: by_name[name][key] for key in where} == where
+    for name, where in told.delayed.items():
+        assert {key: waiting[name][key] for key in where} == where
+        assert_content(waiting[name] | real_queue(waiting[name]), told.begun[name])
+    by_physical_offset = {half["physical_offset"]: half for half in halves}
+    for name, where in told.prepared.items():
+        half = by_physical_offset[where["physical_offset"]]
+        assert {key: half[key] for key in where} == where
         assert half["properties"]["REAL_TOPIC"] == told.begun[name]["topic"]
         possible = {told.states[name], told.in_flight.get(name, told.states[name])}
         assert (name in by_name) in {state == "committed" for state in possible}, (name, possible)
         if name in by_name:
             final = by_name[name]
             assert final["sys_flag"] & TRANSACTION_BITS == COMMIT_BITS
-            assert name_of(by_place[final["prepared_transaction_offset"]]) == name
+            assert name_of(by_physical_offset[final["prepared_transaction_offset"]]) == name
     parked = {name_of(message) for message in records if message["topic"] == DISCARD_TOPIC}
     discarded = {name for name, state in told.states.items() if state == "discarded" and name not in told.in_flight}
     assert discarded <= parked
 
 
 def assert_retried(retries: list[Facts], told: Told) -> None:
-    """What a consumer wanted again waits for its time, once; it may have gone on to the group's retry topic, once."""
+    """A message that a consumer failed to handle waits for its retry, once; it may be in the group's retry topic,
+    once.
+    """
     waiting = [message for message in retries if message["topic"] == SCHEDULE_TOPIC]
     names = Counter(map(name_of, waiting))
     assert set(names.values()) <= {1}
@@ -206,14 +211,14 @@ def assert_retried(retries: list[Facts], told: Told) -> None:
         assert message["body_sha256"] == told.begun[name_of(message)]["body_sha256"]
 
 
-def real_place(message: Facts) -> Facts:
-    """Where a hidden message belongs."""
+def real_queue(message: Facts) -> Facts:
+    """The real topic and queue of a hidden message."""
     properties = message["properties"]
     return {"topic": properties["REAL_TOPIC"], "queue_id": int(properties["REAL_QID"])}
 
 
 def assert_content(message: Facts, sent: Facts) -> None:
-    """A message in its real topic is what was sent."""
+    """A message in its real topic equals the one that was sent."""
     same = ("topic", "queue_id", "body_length", "body_sha256", "tags", "keys", "flag")
     assert {key: message[key] for key in same} == {key: sent[key] for key in same}
     own = {name: value for name, value in message["properties"].items() if name in sent["properties"]}

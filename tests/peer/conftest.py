@@ -13,7 +13,7 @@ from tests.peer import rocketmq as peer  # noqa: E402
 
 @pytest.fixture(scope="session")
 def rocketmq_home(tmp_path_factory: pytest.TempPathFactory) -> peer.Home:
-    """Where processes of the peer start; skips where Java or Maven's packages cannot be had."""
+    """The folder in which peer processes start; skips if Java or Maven's packages are not available."""
     try:
         return peer.Home.build(tmp_path_factory.mktemp("rocketmq"))
     except peer.NoPeerError as problem:
@@ -22,6 +22,6 @@ def rocketmq_home(tmp_path_factory: pytest.TempPathFactory) -> peer.Home:
 
 @pytest.fixture(scope="session")
 def rocketmq(rocketmq_home: peer.Home) -> Iterator[peer.Peer]:
-    """One long-lived process, for whatever need not be killed."""
+    """One long-lived process, for tests that need not kill it."""
     with rocketmq_home.start() as process:
         yield process

@@ -1,10 +1,11 @@
 """The peer: a real Apache RocketMQ in a Java process, driven by JSON lines.
 
-In: commands as typed calls. Out: what RocketMQ found, told and received, as dictionaries in txstore's names. Always:
-everything listens on loopback and writes below the home directory or the store it was given. A refusal of a store is an
-answer; an error of a command is a PeerError with Java's own text. Not here: what is right (the tests say it).
+In:     commands as typed calls.
+Out:    what RocketMQ found, told and received, as dictionaries in txstore's names.
+Always: everything listens on loopback and writes below the home directory or the store it was given. A refused store is
+        an answer; an error of a command is a PeerError with Java's own text.
 
-A `dump` opens a store as a broker does, and so changes its files: who needs them as they are, gives a copy.
+A `dump` opens a store as a broker does, and so changes its files: pass a copy to keep them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ BUILT = ROOT / "target" / "peer"
 MAVEN_TIMEOUT_S = 900
 CALL_TIMEOUT_S = 120
 
-# Small files, so that a few hundred messages meet their ends; the same for txstore in SIZES.
+# Small files, so that a few hundred messages reach their ends; the same for txstore in SIZES.
 SMALL: Facts = {
     "mappedFileSizeCommitLog": 1 << 20,
     "mappedFileSizeConsumeQueue": 20_000,
@@ -61,13 +62,13 @@ SHORT_TIMES: Facts = {
 }
 
 
-# For tests: small, and soon there. For benches: RocketMQ as it is run, and compiled to the end.
+# For tests: small, and started soon. For benches: RocketMQ's own settings, fully compiled.
 QUICK_MACHINE = ("-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 FAST_MACHINE = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC")
 
 
 class NoPeerError(Exception):
-    """Java, Maven or RocketMQ's packages are not to be had here."""
+    """Java, Maven or RocketMQ's packages are not available here."""
 
 
 class PeerError(Exception):
@@ -80,13 +81,14 @@ class PeerGoneError(Exception):
 
 def message(topic: str, body: bytes, **facts: Any) -> Facts:
     """A message to send: `tags`, `keys` (a str), `properties`, `flag`, `delay_level`, `delay_ms`, `queue_id`,
-    `immunity_s`, `name`; for a transaction `answers`: its local answer, then one for each check (COMMIT, ROLLBACK,
-    UNKNOWN, or THROW)."""
+    `immunity_s`, `name`; for a transaction `answers`: its local answer, then one for each check (COMMIT,
+    ROLLBACK, UNKNOWN, or THROW).
+    """
     return {"topic": topic, "body": base64.b64encode(body).decode(), **facts}
 
 
 def signing(account: tuple[str, str] | None) -> Facts:
-    """An account as commands take it."""
+    """An account in the form of commands."""
     return {} if account is None else {"access_key": account[0], "secret_key": account[1]}
 
 
@@ -100,7 +102,7 @@ class Home:
 
     @classmethod
     def build(cls, directory: Path) -> Home:
-        """Brings the packages and compiles, where that was not done for these very sources. Raises NoPeerError."""
+        """Downloads the packages and compiles, unless that was done for these very sources. Raises NoPeerError."""
         java, classpath = java_program(PROJECT)
         return cls(directory, java, classpath)
 
@@ -110,17 +112,17 @@ class Home:
 
 
 def _made(name: str, sources: Sequence[Path], make: Callable[[Path], None]) -> Path:
-    """A directory named by what it was made from; made beside and renamed, so that it is there whole or not at all."""
+    """A directory named by its sources; built under another name and renamed, so that it is complete or absent."""
     digest = sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     wanted = BUILT / f"{name}-{digest}"
     if not wanted.is_dir():
         BUILT.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=BUILT) as directory:
-            beside = Path(directory) / name
-            make(beside)
-            # Whoever made it at the same time made the same.
+            unfinished = Path(directory) / name
+            make(unfinished)
+            # Another process built the same at the same time.
             with suppress(OSError):
-                beside.rename(wanted)
+                unfinished.rename(wanted)
     return wanted
 
 
@@ -136,9 +138,11 @@ def _run(command: Sequence[str], what: str) -> None:
 
 
 def java_program(project: Path) -> tuple[str, str]:
-    """The program `java`, and the class path of a Maven project: its packages, brought, and its sources, compiled.
+    """The program `java`, and the class path of a Maven project: its packages, downloaded, and its sources,
+    compiled.
 
-    Raises NoPeerError."""
+    Raises NoPeerError.
+    """
     java, javac, maven = (shutil.which(name) for name in ("java", "javac", "mvn"))
     if java is None or javac is None:
         raise NoPeerError("the peer needs a Java development kit, version 17 or newer (java, javac)")
@@ -148,12 +152,12 @@ def java_program(project: Path) -> tuple[str, str]:
 
 
 def _bring_packages(maven: str | None, project: Path) -> Path:
-    """What the project needs; offline if Maven has it already."""
+    """Downloads what the project needs; offline if Maven has it already."""
     pom = project / "pom.xml"
 
     def make(target: Path) -> None:
         if maven is None:
-            raise NoPeerError("the peer needs Maven (mvn) to bring its packages")
+            raise NoPeerError("the peer needs Maven (mvn) to download its packages")
         goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={target}"]
         command = [maven, "--quiet", "--batch-mode", "--file", str(pom), *goal]
         try:
@@ -175,7 +179,7 @@ def _compile(javac: str, packages: Path, project: Path) -> Path:
 
 
 class Peer:
-    """One Java process. Commands from several threads run side by side."""
+    """One Java process. Commands from several threads run concurrently."""
 
     def __init__(self, home: Home, machine: Sequence[str] = QUICK_MACHINE) -> None:
         self._next = itertools.count(1)
@@ -203,7 +207,7 @@ class Peer:
             "-Drocketmq.client.rebalance.waitInterval=1000",
             "-Drocketmq.client.rebalance.minInterval=500",
             f"-Duser.home={self._logs}",
-            # RocksDB's library is unpacked there, 60 MB that a killed process leaves behind.
+            # RocksDB's library is unpacked there, 60 MB that a killed process leaves.
             f"-Djava.io.tmpdir={self._temporary}",
             f"-Dpeer.log={self._logs / 'rocketmq.log'}",
             f"-Drmq.logback.configurationFile={resources / 'peer.logback.xml'}",
@@ -281,8 +285,8 @@ class Peer:
         """Opens with the real DefaultMessageStore: `loaded`, else `refused`: why.
 
         `messages`: every queue in order, each with its unit (`unit_…`, `tags_code`); `gaps`: [topic, queue id, offset]
-        of units that stand for no message; `queues`: topic, queue_id, first, end; `by_key`: for each (topic, key) the
-        physical offsets, newest first; `by_offset_id`: of each, or None.
+        of units without a message; `queues`: topic, queue_id, first, end; `by_key`: for each (topic, key) the physical
+        offsets, newest first; `by_offset_id`: of each, or None.
         """
         result = self.call(
             "dump",
@@ -314,8 +318,9 @@ class Peer:
         account: tuple[str, str] | None = None,
     ) -> Producer:
         """A TransactionMQProducer. `checks`: answers to the checks of transactions that it did not send itself, by
-        transaction id; `otherwise`: to those of all others. The last answer is given again and again. `account`: its
-        access key and secret."""
+        transaction id; `otherwise`: to those of all others. The last answer is repeated. `account`: its access
+        key and secret.
+        """
         answers = {transaction: list(said) for transaction, said in (checks or {}).items()}
         facts = self.call(
             "producer.start",
@@ -337,12 +342,12 @@ class Peer:
         return result
 
     def resume(self, names: str, message_id: str) -> bool:
-        """As an operator: takes a discarded transaction up again."""
+        """As an operator: resumes a discarded transaction."""
         return bool(self.call("resume", names=names, message_id=message_id))
 
     @staticmethod
     def free_port() -> int:
-        """A port of the loopback that nobody listens on, and that no other call returns for a while."""
+        """A port of the loopback on which no server listens, and that no other call returns for a while."""
         return ports.free_port()
 
     @property
@@ -382,7 +387,7 @@ class Peer:
 
 @dataclass
 class EmbeddedBroker:
-    """A broker that runs, with its name server at `names`."""
+    """A running broker, with its name server at `names`."""
 
     peer: Peer
     facts: Facts
@@ -411,7 +416,7 @@ class EmbeddedBroker:
 
 @dataclass
 class Producer:
-    """A producer that runs. Each send is answered: `error`, or `status`, `message_id`, `transaction_id`, …"""
+    """A running producer. Each send is answered: `error`, or `status`, `message_id`, `transaction_id`, …"""
 
     peer: Peer
     handle: int

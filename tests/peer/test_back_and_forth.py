@@ -1,8 +1,8 @@
-"""The story: one store goes back and forth between txstore and a real broker, and both work on it.
+"""Guards one store that moves back and forth between txstore and a real broker, and both work on it.
 
-Both send, begin transactions, end what the other left pending, ask about it, give up on it and take it up again. After
-each turn every transaction has the state that it was told; at the end every message stands in its queue once, and a
-consumer that went along got each. TXSTORE_PEER_TURNS says how many turns there are, TXSTORE_PEER_SEED repeats a run.
+Both send, begin transactions, end what the other left pending, check it, discard it and resume it. After each turn
+every transaction has the state that its client was told; at the end every message is in its queue once, and a consumer
+that took part in all turns got each. TXSTORE_PEER_TURNS sets the number of turns, TXSTORE_PEER_SEED repeats a run.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ SENDS, BEGUN = 12, 24
 TURN_TIMEOUT_S = 60.0
 OP_BATCH_S = 0.2
 ANSWER = {"committed": "COMMIT", "rolled_back": "ROLLBACK"}
-# In such a turn whoever asks gives up at once: what pends then is discarded. One is the broker's, one ours.
+# In such a turn the checking side discards at once: what is pending then is discarded. One is the broker's, one ours.
 GIVING_UP = (3, 6)
 FOR_EVER = 10_000
 
 
 @dataclass
 class Transaction:
-    """One transaction, and what is to become of it."""
+    """One transaction, and its intended fate."""
 
     name: str
     due: int
@@ -73,7 +73,7 @@ class Game:
     rocketmq: Peer
     chance: random.Random
     port: int
-    """Both give it as theirs: an operator's tool asks the address that stands in a record."""
+    """The address of both: an operator's tool asks the address in a record."""
     turn: int = 0
     contents: dict[str, bytes] = field(default_factory=dict)
     transactions: dict[str, Transaction] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Game:
     delivered: Counter[str] = field(default_factory=Counter)
 
     @property
-    def gives_up(self) -> bool:
+    def discards(self) -> bool:
         return self.turn in GIVING_UP
 
     def new_content(self) -> str:
@@ -93,7 +93,7 @@ class Game:
         return name
 
     def plan(self) -> Transaction:
-        """Ended at once, in this turn by a check, or in a later turn by whoever has the store then."""
+        """Ended at once, in this turn by a check, or in a later turn by the side that has the store then."""
         at_once = self.chance.random() < 0.3
         due = self.turn if at_once else min(TURNS - 1, self.turn + self.chance.randrange(3))
         outcome = self.chance.choice(["committed", "rolled_back"])
@@ -104,7 +104,7 @@ class Game:
         return Transaction(self.new_content(), due, outcome, at_once)
 
     def due(self) -> list[Transaction]:
-        """What is to be ended in this turn, and is not yet."""
+        """The transactions to be ended in this turn that are not ended yet."""
         return [one for one in self.transactions.values() if one.due == self.turn and one.state == "pending"]
 
     def begun(self, transaction: Transaction, transaction_id: str) -> None:
@@ -114,9 +114,9 @@ class Game:
             transaction.state = transaction.outcome
 
     def to_resume(self) -> list[Transaction]:
-        """Some of what was discarded; it is due in this turn or the next."""
+        """Some of the discarded ones; each is due in this turn or the next."""
         discarded = [one for one in self.transactions.values() if one.state == "discarded"]
-        chosen = [one for one in discarded if not self.gives_up and self.chance.random() < 0.4]
+        chosen = [one for one in discarded if not self.discards and self.chance.random() < 0.4]
         for one in chosen:
             later = self.turn + self.chance.randrange(2)
             one.due = self.turn if later in GIVING_UP else min(TURNS - 1, later)
@@ -129,13 +129,13 @@ class Game:
         before = {one.transaction_id for one in self.transactions.values()}
         (Theirs if self.turn % 2 else Ours)(self).play()
         ended = before - pending - {one.transaction_id for one in self.transactions.values() if one.due >= self.turn}
-        assert self.asked & ended == set(), "asked about what was ended"
+        assert self.asked & ended == set(), "checked a transaction that was ended"
         for one in self.due():
             one.state = one.outcome
         self.compare()
 
     def compare(self) -> None:
-        """Every transaction has the state that it was told, whoever looks."""
+        """Every transaction has the state that its client was told, on both sides."""
         with txstore.open(self.path, read_only=True) as broker:
             assert broker.open_report.clean
             assert broker.open_report.truncated_bytes == 0
@@ -163,7 +163,7 @@ class Ours(TransactionListener):
 
     def play(self) -> None:
         game = self._game
-        checks = 2 if game.gives_up else FOR_EVER
+        checks = 2 if game.discards else FOR_EVER
         times = {"transaction_timeout": 0.1, "transaction_check_interval": 0.1, "transaction_check_max": checks}
         with txstore.open(
             game.path, config=BrokerConfig.from_options({**SIZES, **times, "broker_port": game.port})
@@ -182,7 +182,7 @@ class Ours(TransactionListener):
                 while self._take(consumer, 0.3):
                     pass
                 if game.turn == TURNS - 1:
-                    # What the broker's turns delayed comes at the latest now.
+                    # Messages that the broker's turns delayed come at the latest now.
                     for one in game.due():
                         one.state = one.outcome
                     wait_until(lambda: self._all_taken(consumer))
@@ -230,7 +230,7 @@ class Theirs:
 
     def play(self) -> None:
         game = self._game
-        checks = 2 if game.gives_up else FOR_EVER
+        checks = 2 if game.discards else FOR_EVER
         settings = SHORT_TIMES | {"transactionCheckMax": checks, "listenPort": game.port}
         answers = {one.transaction_id: one.answers(game.turn)[-1:] for one in game.transactions.values()}
         with game.rocketmq.broker(game.path, config=SMALL | SHORT_DELAYS, settings=settings) as broker:
@@ -257,7 +257,7 @@ class Theirs:
                 assert received["body_length"] == len(game.contents[name])
 
     def _done(self, broker: EmbeddedBroker, producer: Producer) -> bool:
-        if self._game.gives_up:
+        if self._game.discards:
             status = broker.status()
             ends = {(topic, queue_id): end for topic, queue_id, _, end in status["queues"]}
             progress = status["offsets"].get(f"{agreement.HALF_TOPIC}@CID_RMQ_SYS_TRANS", {}).get("0", 0)
@@ -284,7 +284,7 @@ class Theirs:
 
 
 def free_port() -> int:
-    """One whose second neighbour below is free as well: a broker's fast lane."""
+    """A port whose second neighbour below is free as well: a broker's fast lane."""
     while True:
         with socket.create_server(("127.0.0.1", 0)) as one, suppress(OSError):
             port: int = one.getsockname()[1]
@@ -295,11 +295,11 @@ def free_port() -> int:
 def wait_until(done: Callable[[], bool]) -> None:
     deadline = time.monotonic() + TURN_TIMEOUT_S
     while not done():
-        assert time.monotonic() < deadline, "the turn does not come to its end"
+        assert time.monotonic() < deadline, "the turn does not end"
         time.sleep(0.05)
 
 
-def test_one_store_goes_back_and_forth(rocketmq: Peer, tmp_path: Path) -> None:
+def test_store_moves_back_and_forth(rocketmq: Peer, tmp_path: Path) -> None:
     print(f"seed {SEED}")
     game = Game(tmp_path / "store", rocketmq, random.Random(SEED), free_port())
     for game.turn in range(TURNS):
@@ -311,7 +311,7 @@ def test_one_store_goes_back_and_forth(rocketmq: Peer, tmp_path: Path) -> None:
         dump = rocketmq.dump(shutil.copytree(game.path, tmp_path / "copy"), keys=keys, offset_ids=ids)
         agreement.assert_same_store(dump, broker.store, keys, ids)
     counts = Counter(one.keys[0] for one in found if one.topic == TOPIC)
-    # A broker that asks again while it is answered is told twice, and commits twice.
+    # A broker that checks again while it is answered gets two answers, and commits twice.
     doubled = {name for name, count in counts.items() if 1 < count <= game.commits_told_to_broker[name]}
     print(f"{len(expected)} messages; the broker committed {len(doubled)} of them twice")
     assert {name: count for name, count in counts.items() if name not in doubled} == dict.fromkeys(
@@ -324,7 +324,7 @@ def test_one_store_goes_back_and_forth(rocketmq: Peer, tmp_path: Path) -> None:
 
 
 def assert_pointed_out(path: Path, doubled: set[str]) -> None:
-    """`txstore store check` finds all well, and tells what the broker doubled."""
+    """`txstore store check` finds no problem, and reports what the broker doubled."""
     command = [sys.executable, "-m", "txstore.cli.main", "store", "check", "--json", str(path)]
     check = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(check.stdout)["counts"].get("transactions_committed_twice", 0) == len(doubled)

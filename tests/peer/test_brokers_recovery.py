@@ -1,12 +1,12 @@
-"""The story: a broker dies, recovers by itself and goes on, and its store is txstore's then, and the broker's again.
+"""Guards stores that a real broker recovered by itself: they become txstore's then, and the broker's again.
 
 A broker is killed in the middle of its writes; on some of the stores the machine loses power, too, and with it pages of
-the log that no sync covered. RocketMQ recovers by moving its end and makes nothing zeros: what it cut is still in its
-files. It goes on, and is stopped or killed. What txstore finds then is what RocketMQ itself serves, read-only without
-a change to any file; txstore goes on, closes, and the broker takes the store back.
+the log that no sync covered. RocketMQ recovers by moving its end and zeroes nothing: what it cut is still in its files.
+It continues, and is stopped or killed. What txstore finds then is what RocketMQ itself serves, read-only without a
+change to any file; txstore continues, closes, and the broker takes the store back.
 
-Seeds are printed; TXSTORE_PEER_SEED sets the first one, TXSTORE_PEER_STORES says how many stores there are,
-TXSTORE_PEER_AT_ONCE how many at a time.
+Seeds are printed; TXSTORE_PEER_SEED sets the first one, TXSTORE_PEER_STORES the number of stores, TXSTORE_PEER_AT_ONCE
+how many at a time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Life:
     stale_units: int = 0
 
 
-def test_what_a_broker_recovered_is_found_as_it_is(rocketmq_home: Home, rocketmq: Peer, tmp_path: Path) -> None:
+def test_store_that_a_broker_recovered_is_read_unchanged(rocketmq_home: Home, rocketmq: Peer, tmp_path: Path) -> None:
     lives: list[Life] = []
 
     def attempt(seed: int) -> None:
@@ -92,7 +92,7 @@ def live(home: Home, rocketmq: Peer, store: Path, life: Life) -> None:
     with closing(Store.open(str(store), read_only=True)) as ours:
         assert_as_served(store, ours, served)
         life.stale_units = stale_units(store, ours)
-        # RocketMQ believes old units when it loads a queue, and serves what they lead to; txstore does not.
+        # RocketMQ trusts old units when it loads a queue, and serves what they lead to; txstore does not.
         if not life.stale_units:
             assert_same(rocketmq, store, ours)
         found = ours.stat().max_physical_offset
@@ -107,7 +107,7 @@ def live(home: Home, rocketmq: Peer, store: Path, life: Life) -> None:
     with closing(Store.open(str(store), read_only=True)) as ours:
         assert ours.open_report.warnings == []
         assert_same(rocketmq, store, ours)
-    # Handed back: the broker goes on from there.
+    # Handed back: the broker continues from there.
     with home.start() as process, process.broker(store, config=SMALL | SHORT_DELAYS) as broker_again:
         producer_again = rocketmq.producer(broker_again.names, theirs.GROUP)
         told = producer_again.send([message(theirs.TOPICS[0], b"handed back", name=f"back-{n}") for n in range(3)])
@@ -118,7 +118,7 @@ def live(home: Home, rocketmq: Peer, store: Path, life: Life) -> None:
 
 
 def whole_records(store: Path) -> list[reader.Record]:
-    """Every record of the log by the small reader, up to the first bytes that are none."""
+    """Every record of the log by the small reader, up to the first bytes that are not a record."""
     found: list[reader.Record] = []
     with suppress(ValueError, IndexError, struct.error):
         for one in reader.records(store):
@@ -150,7 +150,7 @@ def lose(store: Path, chance: random.Random, kind: int) -> str:
             file.seek(start)
             file.write(bytes(chance.choice([len(one.raw), SECTOR, 3 * SECTOR])))
             return f"hole at {one.physical_offset}"
-        # RocketMQ checks the body alone: a record that is torn after it is whole to it, with other properties.
+        # RocketMQ verifies the body alone: a record that is torn after it counts as complete, with other properties.
         torn = min(len(one.raw) // 2, BODY_AT)
         file.seek(one.physical_offset - base + torn)
         file.write(chance.randbytes(len(one.raw) - torn))
@@ -164,7 +164,9 @@ def file_of(store: Path, offset: int) -> tuple[Path, int]:
 
 
 def recover(home: Home, rocketmq: Peer, store: Path, chance: random.Random, life: Life) -> Facts:
-    """The broker finds its end, sends go on or not, and it is stopped, or killed once more. What it served last."""
+    """The broker finds its end, sends continue or not, and it is stopped, or killed again. Returns what it served
+    last.
+    """
     life.end = chance.choice(["stopped", "stopped", "killed"])
     life.sent_after = chance.choice([0, 1, 1, 4, 30])
     with ExitStack() as stack:
@@ -204,7 +206,7 @@ def assert_as_served(store: Path, ours: Store, served: Facts) -> None:
 
 
 def stale_units(store: Path, ours: Store) -> int:
-    """Queues whose file goes on after their end."""
+    """Queues whose file has entries after their end."""
     entries = int(SMALL["mappedFileSizeConsumeQueue"]) // 20
     stale = 0
     for topic, queue_id, _, end in ours.queues():

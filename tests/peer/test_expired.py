@@ -1,6 +1,7 @@
-"""The story: files have gone from the front of a store by retention; a real RocketMQ takes it over as it is.
+"""Guards stores from whose front retention removed files: a real RocketMQ takes them over unchanged.
 
-It finds the same queues from the same first offsets, the same messages, keys and ids, and nothing pends that did not.
+It finds the same queues from the same first offsets, the same messages, keys and ids, and no other pending
+transactions.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from tests.peer.rocketmq import Peer
 pytestmark = pytest.mark.peer
 
 
-def test_a_broker_loads_a_store_whose_front_is_gone(rocketmq: Peer, tmp_path: Path) -> None:
+def test_broker_loads_a_store_whose_first_files_are_removed(rocketmq: Peer, tmp_path: Path) -> None:
     for seed in (3, 4, 5):
         made = workload.options(random.Random(seed)) | {"mapped_file_size_commit_log": 1 << 16}
         path = tmp_path / str(seed)
-        # What is delayed would keep its file.
+        # A delayed message would keep its file.
         steps = workload.plan(random.Random(seed), 120)
         workload.write(path, made, [step for step in steps if step.kind not in ("delayed", "retry")])
         with txstore.open(path, clean_resource_interval=86_400, transaction_check_interval=86_400) as broker:

@@ -1,7 +1,7 @@
-"""The story: two who want to write one store, one of them a real broker. Who comes second is told, and harms nothing.
+"""Guards a store against two writers, one of them a real broker: the second one gets an error and harms nothing.
 
-A broker is kept out by our guard file before it looks at any lock, also after a kill; txstore by the lock that a broker
-holds. A read-only opening goes beside either.
+Our guard file keeps a broker out before it looks at any lock, also after a kill; the lock that a broker holds keeps
+txstore out. A read-only opening works next to either.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 OPTIONS: Facts = dict(SIZES)
-# Its own database a broker makes before it looks at the store. On its way out, also where it refuses, it writes the
-# tables that it has read in config/ again, and takes `abort` away.
+# A broker creates its own database before it looks at the store. At exit, also where it refuses, it writes the
+# tables that it has read in config/ again, and removes `abort`.
 THEIR_OWN = ("rocksdbstore", "compaction", "config", "abort")
 # Live values for readers, ours.
 LIVE = "txstore/published"
@@ -44,7 +44,7 @@ def of_the_store(found: dict[str, str]) -> dict[str, str]:
     return {path: digest for path, digest in found.items() if path.split("/")[0] not in THEIR_OWN and path != LIVE}
 
 
-def test_a_broker_is_kept_out_of_a_store_that_is_open_here(rocketmq_home: Home, tmp_path: Path) -> None:
+def test_broker_cannot_open_a_store_that_is_open_here(rocketmq_home: Home, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with rocketmq_home.start() as peer, txstore.open(store, **OPTIONS) as broker:
         producer = broker.producer("g")
@@ -65,8 +65,8 @@ def test_a_broker_is_kept_out_of_a_store_that_is_open_here(rocketmq_home: Home, 
         assert bodies == {b"before", b"after"}
 
 
-def test_a_broker_is_kept_out_of_a_store_that_a_kill_left(rocketmq_home: Home, tmp_path: Path) -> None:
-    """Nor may it recover what it does not understand; after healing it is welcome."""
+def test_broker_cannot_open_a_store_that_a_kill_left(rocketmq_home: Home, tmp_path: Path) -> None:
+    """Nor may it recover what it does not understand; after healing it may open the store."""
     store = tmp_path / "store"
     killed = subprocess.run([sys.executable, "-c", KILLED, str(store)], check=False)
     assert killed.returncode == -9
@@ -81,8 +81,8 @@ def test_a_broker_is_kept_out_of_a_store_that_a_kill_left(rocketmq_home: Home, t
             assert [end - first for topic, _, first, end in status["queues"] if topic == "Orders" and end] == [1]
 
 
-def test_we_are_kept_out_of_a_store_that_a_broker_has_open(rocketmq: Peer, tmp_path: Path) -> None:
-    """And read beside it: what its clients were told is there, while it goes on."""
+def test_txstore_cannot_open_a_store_that_a_broker_has_open(rocketmq: Peer, tmp_path: Path) -> None:
+    """A reader can, while the broker continues: what the broker's clients were told is there."""
     store = tmp_path / "store"
     with rocketmq.broker(store) as broker, rocketmq.producer(broker.names, "g") as producer:
         told = producer.send([message("Orders", f"one {n}".encode(), keys=f"k-{n}") for n in range(20)])
@@ -95,11 +95,11 @@ def test_we_are_kept_out_of_a_store_that_a_broker_has_open(rocketmq: Peer, tmp_p
             assert sum(end - first for topic, _, first, end in ours.queues() if topic == "Orders") == 20
             for sent in told:
                 assert ours.read_at(int(sent["offset_message_id"][-16:], 16)).message_id == sent["message_id"]
-            (more,) = producer.send([message("Orders", b"beside a reader", queue_id=told[0]["queue_id"])])
+            (more,) = producer.send([message("Orders", b"next to a reader", queue_id=told[0]["queue_id"])])
             at = int(more["offset_message_id"][-16:], 16)
             ours.wait_for_messages(at, 5000)
             found, _ = ours.read("Orders", more["queue_id"], more["queue_offset"])
-            assert [m.body for m in found] == [b"beside a reader"]
+            assert [m.body for m in found] == [b"next to a reader"]
         assert not (store / GUARD).exists()
         assert not (store / "txstore").exists()
         assert {path for path in names if not path.exists()} == set()
@@ -111,7 +111,7 @@ def test_we_are_kept_out_of_a_store_that_a_broker_has_open(rocketmq: Peer, tmp_p
         assert len(dump["messages"]) == 21
 
 
-def test_a_broker_is_not_kept_out_by_a_reader(rocketmq: Peer, tmp_path: Path) -> None:
+def test_reader_does_not_keep_a_broker_out(rocketmq: Peer, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with txstore.open(store, **OPTIONS) as broker:
         broker.producer("g").send(Message("Orders", b"ours"))

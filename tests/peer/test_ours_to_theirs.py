@@ -1,10 +1,11 @@
-"""The story: a store that txstore wrote, closed or killed and healed, is handed to a real RocketMQ.
+"""Guards stores that txstore wrote, closed or killed and healed, and a real RocketMQ takes over.
 
 It finds the same messages in the same queues, and the same by key and id; its consumers get what is visible, once; it
-asks about exactly what pends, and finishes it. Killed and not healed, the store is refused and not touched.
+checks exactly the pending transactions, and finishes them. A store that was killed and not healed is refused and left
+unchanged.
 
-Seeds are printed; TXSTORE_PEER_SEED sets the first one, TXSTORE_PEER_STORES says how many stores there are,
-TXSTORE_PEER_AT_ONCE how many are worked on at a time.
+Seeds are printed; TXSTORE_PEER_SEED sets the first one, TXSTORE_PEER_STORES the number of stores, TXSTORE_PEER_AT_ONCE
+how many are worked on at a time.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ OUTCOMES = {"COMMIT": "committed", "ROLLBACK": "rolled_back", "UNKNOWN": "discar
 
 @settings(max_examples=min(STORES, 20), deadline=None, suppress_health_check=list(HealthCheck))
 @given(chance=st.randoms(use_true_random=False), count=st.integers(0, 60))
-def test_rocketmq_finds_what_we_find(rocketmq: Peer, chance: random.Random, count: int) -> None:
+def test_rocketmq_finds_what_txstore_finds(rocketmq: Peer, chance: random.Random, count: int) -> None:
     """Small stores, so that a difference shrinks."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "store"
@@ -61,7 +62,7 @@ def test_rocketmq_finds_what_we_find(rocketmq: Peer, chance: random.Random, coun
 
 
 def assert_found(rocketmq: Peer, path: Path, made: Facts, told: Told) -> None:
-    """RocketMQ's store finds in a copy what we find, and what was told."""
+    """RocketMQ's store finds in a copy what txstore finds, and what the writer was told."""
     copy = path.with_name(path.name + "-copy")
     shutil.copytree(path, copy)
     with txstore.open(path, read_only=True) as broker:
@@ -73,7 +74,7 @@ def assert_found(rocketmq: Peer, path: Path, made: Facts, told: Told) -> None:
     shutil.rmtree(copy)
 
 
-def test_a_broker_takes_over(rocketmq: Peer, tmp_path: Path) -> None:
+def test_broker_takes_over(rocketmq: Peer, tmp_path: Path) -> None:
     """Every other store is killed. Several at a time: a broker mostly waits."""
     stores = [(seed, "killed" if seed % 2 else "closed") for seed in range(SEED, SEED + STORES)]
     print(f"seeds {SEED} to {SEED + STORES - 1}")
@@ -82,7 +83,9 @@ def test_a_broker_takes_over(rocketmq: Peer, tmp_path: Path) -> None:
 
 
 def test_rocketmq_verifies_the_crc_of_our_records(rocketmq: Peer, tmp_path: Path) -> None:
-    """Told to, it verifies each record's CRC as it builds the queues anew; it cuts the log at the first wrong one."""
+    """If configured, it verifies each record's CRC as it rebuilds the queues; it cuts the log at the first wrong
+    one.
+    """
     chance = random.Random(SEED)
     made = workload.options(chance) | {"enabled_append_prop_crc": True, "mapped_file_size_commit_log": 1 << 20}
     path = tmp_path / "store"
@@ -141,7 +144,7 @@ def killed(rocketmq: Peer, path: Path, seed: int) -> tuple[Facts, Told]:
 
 
 def assert_refused(rocketmq: Peer, path: Path, made: Facts) -> None:
-    """By the store alone and by a whole broker, by the guard file; what the store consists of is not touched."""
+    """The store alone and a whole broker refuse it because of the guard file; the store's own files are unchanged."""
     before, tables = hashes(path), config_tables(path)
     assert not rocketmq.dump(path, config=workload.broker_sizes(made))["loaded"]
     with pytest.raises(PeerError, match="refuses to initialize"):
@@ -152,8 +155,9 @@ def assert_refused(rocketmq: Peer, path: Path, made: Facts) -> None:
 
 
 def hashes(path: Path) -> dict[str, str]:
-    """Every file but a broker's own, and what it does on its way out also where it refuses: it removes `abort`, and
-    writes the tables of config/ again."""
+    """Hashes every file but a broker's own, and what it writes at exit also where it refuses: it removes `abort`,
+    and writes the tables of config/ again.
+    """
     files = [file for file in path.rglob("*") if file.is_file()]
     parts = {file: file.relative_to(path).parts for file in files}
     own = {"rocksdbstore", "compaction", "config", "abort"}
@@ -176,7 +180,9 @@ def config_tables(path: Path) -> dict[tuple[str, str], Any]:
 
 
 def assert_finished_by_a_broker(rocketmq: Peer, path: Path, made: Facts, told: Told) -> None:
-    """A broker asks about what pends and nothing else, ends it as answered, and delivers what is visible, once."""
+    """A broker checks the pending transactions and no other, ends them as answered, and delivers what is visible,
+    once.
+    """
     before = found_by_us(path, told)
     chance = random.Random(str(path))
     answers = {transaction: chance.choice(ANSWERS) for transaction in sorted(before.pending)}
@@ -189,7 +195,7 @@ def assert_finished_by_a_broker(rocketmq: Peer, path: Path, made: Facts, told: T
         settle(broker)
         checks = [event for producer in producers for event in producer.stop() if event["what"] == "check"]
         asked_times = Counter(check["transaction_id"] for check in checks)
-        # A broker counts its rounds before a producer has connected, too, and may give up before it asked so often.
+        # A broker counts its rounds before a producer has connected, too, and may discard before it asked so often.
         told_so = {key: said[-1] if asked_times[key] >= len(said) else "UNKNOWN" for key, said in answers.items()}
         states = before.states | {before.names[key]: OUTCOMES[said] for key, said in told_so.items()}
         expected = agreement.visible(told, states) | before.unacknowledged
@@ -197,17 +203,17 @@ def assert_finished_by_a_broker(rocketmq: Peer, path: Path, made: Facts, told: T
         read_on = rocketmq.consume(broker.names, READERS[0], {TOPICS[0]: "*"})
         second = rocketmq.consume(broker.names, READERS[1], {TOPICS[1]: "*"})
     assert set(asked_times) <= before.pending
-    print(f"{len(before.pending)} pending, {len(before.pending - set(asked_times))} given up unasked")
+    print(f"{len(before.pending)} pending, {len(before.pending - set(asked_times))} discarded without a check")
     counts = Counter(agreement.name_of(one) for one in received)
-    # An answer that crosses with the next check is taken twice by a broker: it asked twice, and was told twice.
+    # A broker takes an answer that crosses with the next check twice: it asked twice, and was answered twice.
     said = Counter(before.names[check["transaction_id"]] for check in checks if check["answer"] == "COMMIT")
     assert set(counts) == expected
     assert {name: count for name, count in counts.items() if count > max(1, said[name])} == {}
     after = found_by_us(path, told)
-    # An answer that crosses with the next put-back is lost: the op names the older copy, and the newer is given up.
-    crossed = {name for name in after.given_up_behind_an_op if states[name] == "rolled_back"}
+    # An answer that crosses with the next put-back is lost: the op names the older copy, and the newer is discarded.
+    crossed = {name for name in after.discarded_after_an_op if states[name] == "rolled_back"}
     states |= dict.fromkeys(crossed, "discarded")
-    print(f"{len(crossed)} rolled back and given up")
+    print(f"{len(crossed)} rolled back and discarded")
     assert told.retried <= set(after.retries)
     again = [agreement.name_of(one) for one in second if one["reconsume_times"] == 1]
     assert sorted(again) == sorted(after.retries[before.retries_read_to :])
@@ -237,13 +243,13 @@ class Found:
     """How far the first reader has acknowledged the first topic, by queue."""
 
     unacknowledged: set[str]
-    """Names of plain messages that are there though a kill came before they were acknowledged."""
+    """Names of plain messages that exist though a kill came before they were acknowledged."""
 
     retries: list[str] = field(default_factory=list)
     """Names in the retry queue of the second reader, in order."""
     retries_read_to: int = 0
 
-    given_up_behind_an_op: set[str] = field(default_factory=set)
+    discarded_after_an_op: set[str] = field(default_factory=set)
     """Names of transactions that a broker discarded after the last check, though an op had named a copy before."""
 
     def read_to(self, queue_id: int) -> int:
@@ -251,7 +257,7 @@ class Found:
 
 
 def found_by_us(path: Path, told: Told) -> Found:
-    """And what was told is so."""
+    """Asserts in addition that what the writer was told is true."""
     with txstore.open(path, read_only=True) as broker:
         assert broker.open_report.clean
         assert (broker.open_report.warnings, broker.open_report.truncated_bytes) == ([], 0)
@@ -264,13 +270,13 @@ def found_by_us(path: Path, told: Told) -> Found:
             name = broker.store.read_at(row.halves[0][1]).keys[0]
             found.names[row.transaction_id], found.states[name] = name, row.state
             if row.checks >= CHECKS_MAX and row.discards and any(op < row.discards[-1] for op in row.ops):
-                found.given_up_behind_an_op.add(name)
+                found.discarded_after_an_op.add(name)
         for topic, group, queue_id, offset in broker.store.consumer_offsets():
             if (topic, group) == (TOPICS[0], READERS[0]):
                 found.offsets[queue_id] = offset
         found.retries = [one.keys[0] for one in broker.store.read(RETRY_TOPIC, 0, 0, 10_000)[0]]
         found.retries_read_to = broker.store.consumer_offset(RETRY_TOPIC, READERS[1], 0) or 0
-    # A half that was not acknowledged pends.
+    # A half message that was not acknowledged is pending.
     found.unacknowledged -= set(found.states)
     return found
 

@@ -1,7 +1,7 @@
-"""The story: a kind of store that txstore cannot continue is refused for writing, by name, before anything is touched.
+"""Guards stores that txstore cannot continue: opening one for writing is refused by name, before any change.
 
-Each is made by a real broker with the setting that leads to it; only half messages in another queue than 0, and
-records of the RocksDB transaction topics, no client can bring about: those directories are made by hand.
+Each is made by a real broker with the setting that leads to it; only half messages in another queue than 0, and records
+of the RocksDB transaction topics, cannot be made by a client: those directories are made by hand.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_a_kind_of_store_is_refused_by_name(rocketmq: Peer, tmp_path: Path, kind: Kind) -> None:
+def test_unsupported_store_of_a_broker_is_refused_by_name(rocketmq: Peer, tmp_path: Path, kind: Kind) -> None:
     store = tmp_path / "store"
     if kind.topics:
         (store / "config").mkdir(parents=True)
@@ -89,11 +89,11 @@ def test_a_kind_of_store_is_refused_by_name(rocketmq: Peer, tmp_path: Path, kind
         kind.act(producer)
     assert_refused(store, kind.names)
     with closing(Store.open(str(store), read_only=True)) as ours:
-        assert sum(end - first for _, _, first, end in ours.queues()) >= 1, "reading goes on"
+        assert sum(end - first for _, _, first, end in ours.queues()) >= 1, "reading still works"
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_a_kind_made_by_hand_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_unsupported_store_made_by_hand_is_refused_by_name(tmp_path: Path, name: str) -> None:
     store = tmp_path / "store"
     directory, names = BY_HAND[name]
     txstore.open(store, mapped_file_size_commit_log=1 << 20).close()
@@ -102,8 +102,8 @@ def test_a_kind_made_by_hand_is_refused_by_name(tmp_path: Path, name: str) -> No
     assert_refused(store, names)
 
 
-def test_a_dledger_store_is_refused_by_name(rocketmq: Peer, tmp_path: Path) -> None:
-    """Its log is elsewhere, so it is not read either."""
+def test_dledger_store_is_refused_by_name(rocketmq: Peer, tmp_path: Path) -> None:
+    """Its log is elsewhere, so it cannot be read either."""
     store = tmp_path / "store"
     config = SMALL | {"enableDLegerCommitLog": True, "dLegerGroup": "peer", "dLegerSelfId": "n0"}
     with rocketmq.broker(store, config=config | {"dLegerPeers": f"n0-127.0.0.1:{rocketmq.free_port()}"}):

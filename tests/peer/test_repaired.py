@@ -1,8 +1,8 @@
-"""The story: a disk has eaten parts of a log, txstore has repaired the store, and a real RocketMQ takes it over.
+"""Guards stores with a damaged log that txstore repaired and a real RocketMQ takes over.
 
-It finds every message that can be read at its queue offset, and where one was lost nothing. It delivers them, goes on
-behind them, and finishes what pends. A store of its own, damaged and repaired by txstore, it takes back as well; and
-one of which a topic and a group were deleted.
+It finds every readable message at its queue offset, and nothing where one was lost. It delivers them, continues after
+them, and finishes pending transactions. It also takes back a store of its own that was damaged and repaired by txstore,
+and one of which a topic and a group were deleted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GROUP = "order-service"
 
 
 def txstore_store(*arguments: object, code: int = 0) -> Any:
-    """A command of `txstore store`: what it tells as JSON."""
+    """Runs a command of `txstore store`; returns its JSON output."""
     command = [sys.executable, "-m", "txstore.cli.main", "store", *map(str, arguments), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
@@ -50,7 +50,7 @@ def flip(file: Path, at: int) -> None:
 
 @dataclass
 class Written:
-    """A closed store with several files of its log, and its transactions by what became of them."""
+    """A closed store with several files of its log, and its transactions by outcome."""
 
     path: Path
     pending: list[str]
@@ -58,8 +58,8 @@ class Written:
     def log_file(self, number: int) -> Path:
         return self.path / "commitlog" / f"{number * LOG_FILE:020}"
 
-    def flip(self, place: int) -> None:
-        flip(self.log_file(place // LOG_FILE), place % LOG_FILE)
+    def flip(self, offset: int) -> None:
+        flip(self.log_file(offset // LOG_FILE), offset % LOG_FILE)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def lost_entries(found: Facts) -> list[list[object]]:
 
 
 def assert_same(rocketmq: Peer, path: Path, config: Facts, gaps: Iterable[list[object]]) -> None:
-    """RocketMQ's store finds in a copy what txstore finds: what can be read, at its offsets, and the gaps."""
+    """RocketMQ's store finds in a copy what txstore finds: readable messages at their offsets, and the gaps."""
     copy = Path(shutil.copytree(path, path.with_name("copy")))
     with txstore.open(path, read_only=True) as broker:
         found = agreement.messages(broker.store)
@@ -106,7 +106,7 @@ def visible(path: Path, topic: str) -> dict[int, str]:
     return {one.physical_offset: one.keys[0] for one in found}
 
 
-def places(path: Path, topic: str) -> list[int]:
+def offsets(path: Path, topic: str) -> list[int]:
     """Physical offsets of every message of a topic."""
     with txstore.open(path, read_only=True) as broker:
         return [one.physical_offset for one in agreement.messages(broker.store) if one.topic == topic]
@@ -117,8 +117,8 @@ def pending(path: Path) -> set[str]:
         return {str(one.transaction_id) for one in broker.transactions()}
 
 
-def goes_on(rocketmq: Peer, broker: EmbeddedBroker, topic: str, pending: set[str]) -> set[str]:
-    """Sends, commits a transaction, answers for what pends; keys of what becomes visible by it."""
+def works_on(rocketmq: Peer, broker: EmbeddedBroker, topic: str, pending: set[str]) -> set[str]:
+    """Sends, commits a transaction, answers for pending ones; returns keys of what becomes visible by it."""
     answers = {transaction: ["COMMIT"] for transaction in pending}
     with rocketmq.producer(broker.names, GROUP, checks=answers) as producer:
         names = [f"after-{number}" for number in range(20)]
@@ -132,32 +132,34 @@ def goes_on(rocketmq: Peer, broker: EmbeddedBroker, topic: str, pending: set[str
 
 
 def assert_once(received: list[Facts], wanted: set[str], finished: int) -> None:
-    """What was wanted came, and `finished` transactions beside; each plain message once."""
+    """The wanted messages came, and `finished` transactions in addition; each plain message once."""
     names = Counter(map(agreement.name_of, received))
     assert wanted <= set(names)
     assert len(names) == len(wanted) + finished
-    # An answer that crosses with a check is taken twice by a broker.
+    # A broker takes an answer that crosses with a check twice.
     assert {name for name, count in names.items() if count > 1 and not name.startswith("t-")} == set()
 
 
-def test_a_broker_goes_on_in_a_repaired_store(rocketmq: Peer, written: Written) -> None:
+def test_broker_continues_a_repaired_store(rocketmq: Peer, written: Written) -> None:
     """A whole file in the middle is gone, and a record of another one is bad."""
     before = visible(written.path, "orders")
-    bad = next(place for place in before if place > 3 * LOG_FILE)
+    bad = next(offset for offset in before if offset > 3 * LOG_FILE)
     written.flip(bad + 200)
     written.log_file(1).unlink()
     assert len(txstore_store("check", "--deep", written.path, code=4)["damages"]) == 2
     done = txstore_store("repair", written.path, "--yes")
     gaps = lost_entries(done)
     assert (
-        sum(place // LOG_FILE == 1 or place == bad for place in before) == sum(one[0] == "orders" for one in gaps) > 1
+        sum(offset // LOG_FILE == 1 or offset == bad for offset in before)
+        == sum(one[0] == "orders" for one in gaps)
+        > 1
     )
     assert_same(rocketmq, written.path, CONFIG, gaps)
     after, waiting = visible(written.path, "orders"), pending(written.path)
-    assert after == {place: key for place, key in before.items() if place // LOG_FILE != 1 and place != bad}
+    assert after == {offset: key for offset, key in before.items() if offset // LOG_FILE != 1 and offset != bad}
     assert waiting < set(written.pending)
     with rocketmq.broker(written.path, config=CONFIG, settings=TIMES) as broker:
-        more = goes_on(rocketmq, broker, "orders", waiting)
+        more = works_on(rocketmq, broker, "orders", waiting)
         wanted = len(after) + len(more) + len(waiting)
         received = rocketmq.consume(broker.names, "fresh", {"orders": "*"}, at_least=wanted)
     assert_once(received, {*after.values(), *more}, len(waiting))
@@ -165,9 +167,7 @@ def test_a_broker_goes_on_in_a_repaired_store(rocketmq: Peer, written: Written) 
     assert txstore_store("check", "--deep", written.path)["damages"] == []
 
 
-def test_a_pull_of_a_broker_passes_over_messages_behind_a_gap_in_the_first_file(
-    rocketmq: Peer, written: Written
-) -> None:
+def test_pull_of_a_broker_skips_messages_after_a_gap_in_the_first_file(rocketmq: Peer, written: Written) -> None:
     """As docs/repair.md says: in the same pull, up to the end of that file, and no further."""
     before = visible(written.path, "orders")
     bad = list(before)[4]
@@ -175,32 +175,32 @@ def test_a_pull_of_a_broker_passes_over_messages_behind_a_gap_in_the_first_file(
     done = txstore_store("repair", written.path, "--yes")
     assert_same(rocketmq, written.path, CONFIG, lost_entries(done))
     after = visible(written.path, "orders")
-    assert after == {place: key for place, key in before.items() if place != bad}
+    assert after == {offset: key for offset, key in before.items() if offset != bad}
     with rocketmq.broker(written.path, config=CONFIG) as broker:
         received = rocketmq.consume(broker.names, "fresh", {"orders": "*"}, at_least=200)
     names = {agreement.name_of(one) for one in received}
-    missed = [place for place, key in after.items() if key not in names]
+    missed = [offset for offset, key in after.items() if key not in names]
     assert missed
-    assert all(bad < place < LOG_FILE for place in missed)
+    assert all(bad < offset < LOG_FILE for offset in missed)
 
 
-def test_a_broker_gets_its_own_store_back_when_it_was_damaged(rocketmq: Peer, tmp_path: Path) -> None:
-    """Lost are a half message and a committed one."""
+def test_broker_takes_back_its_own_damaged_store(rocketmq: Peer, tmp_path: Path) -> None:
+    """A half message and a committed one are lost."""
     store = unpack("tx", tmp_path / "golden").copy_to(tmp_path)
-    before = places(store, "TxA")
+    before = offsets(store, "TxA")
     with txstore.open(store, read_only=True) as broker:
         half = broker.store.half(200).physical_offset
-    # In the second file: docs/repair.md tells of the first one.
-    committed = next(place for place in before if place > SMALL["mappedFileSizeCommitLog"])
-    for place in (half, committed):
-        flip(store / "commitlog" / f"{place // (1 << 20) << 20:020}", place % (1 << 20) + 30)
+    # In the second file: docs/repair.md describes the first one.
+    committed = next(offset for offset in before if offset > SMALL["mappedFileSizeCommitLog"])
+    for offset in (half, committed):
+        flip(store / "commitlog" / f"{offset // (1 << 20) << 20:020}", offset % (1 << 20) + 30)
     done = txstore_store("repair", store, "--yes")
     assert {one["physical_offset"] for one in done["lost"]} == {half, committed}
     assert_same(rocketmq, store, SMALL, lost_entries(done))
-    after = places(store, "TxA")
+    after = offsets(store, "TxA")
     assert set(before) - set(after) == {committed}
     with rocketmq.broker(store) as broker:
-        more = goes_on(rocketmq, broker, "TxA", set())
+        more = works_on(rocketmq, broker, "TxA", set())
         received = rocketmq.consume(broker.names, "fresh", {"TxA": "*"}, at_least=len(after) + len(more))
     found = Counter(one["physical_offset"] for one in received)
     assert set(after) <= set(found)
@@ -209,9 +209,10 @@ def test_a_broker_gets_its_own_store_back_when_it_was_damaged(rocketmq: Peer, tm
     assert txstore_store("check", "--deep", store)["damages"] == []
 
 
-def test_what_a_broker_makes_of_a_deleted_topic_and_a_deleted_group(rocketmq: Peer, tmp_path: Path) -> None:
-    """They are gone from its configuration; a topic made again goes on at its offset, and shows what its last queue
-    file still names, as docs/retention.md says."""
+def test_broker_continues_after_a_topic_and_a_group_were_deleted(rocketmq: Peer, tmp_path: Path) -> None:
+    """They are gone from its configuration; a topic created again continues at its offset, and shows what its last
+    queue file still names, as docs/retention.md says.
+    """
     path = tmp_path / "deleted.store"
     options: dict[str, Any] = SIZES | {"max_message_size": 1 << 14}
     with txstore.open(path, **options) as broker:

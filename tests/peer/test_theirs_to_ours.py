@@ -1,11 +1,11 @@
-"""The story: a store that a real broker wrote, stopped or killed at a random moment, is continued by txstore.
+"""Guards stores that a real broker wrote, stopped or killed at a random moment, and txstore continues.
 
-Opened read-only, no file of it changes; the same messages stand in the same queues as RocketMQ itself finds, look-ups
-agree, and each transaction's outcome is what its producer said. Then txstore goes on: it sends, ends what pends, asks
-the producer's group; and RocketMQ finds the result again.
+Opened read-only, no file changes; the same messages are in the same queues as RocketMQ itself finds, look-ups agree,
+and each transaction's outcome is what its producer said. Then txstore continues: it sends, ends pending transactions,
+asks the producer's group; and RocketMQ finds the result again.
 
-Seeds are printed; TXSTORE_PEER_SEED sets the first one, TXSTORE_PEER_STORES says how many stores there are,
-TXSTORE_PEER_AT_ONCE how many at a time.
+Seeds are printed; TXSTORE_PEER_SEED sets the first one, TXSTORE_PEER_STORES the number of stores, TXSTORE_PEER_AT_ONCE
+how many at a time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STORES = int(os.environ.get("TXSTORE_PEER_STORES", "3"))
 AT_ONCE = int(os.environ.get("TXSTORE_PEER_AT_ONCE", "3"))
 SEED = int(os.environ.get("TXSTORE_PEER_SEED", random.randrange(1 << 30)))
 # What a client said this long before its broker ended may not have arrived, or not have been written: ends go one way,
-# and ops wait for their batch. On a machine at work on other things 3 s were not enough; what is settled has it all.
+# and ops wait for their batch. On a machine with other work 3 s were not enough; a settled store has it all.
 ON_ITS_WAY_MS = 8000
 LEVELS_S = {1: 1, 2: 5, 3: 10, 4: 30, 5: 60, 6: 120}
 SHORT_LEVELS_S = {n: int(level[:-1]) for n, level in enumerate(SHORT_DELAYS["messageDelayLevel"].split(), start=1)}
@@ -46,12 +46,12 @@ ENDED_BY = {"committed": LocalTransactionState.COMMIT, "rolled_back": LocalTrans
 
 
 def works() -> list[Work]:
-    """Every third one settles, every third is killed, the rest is stopped in the middle; some speak IPv6."""
+    """Every third one settles, every third is killed, the rest is stopped in the middle; some use IPv6."""
     kinds = [(False, True), (True, False), (False, False)]
     return [Work(SEED + n, killed=kinds[n % 3][0], settle=kinds[n % 3][1], ipv6=n % 4 == 1) for n in range(STORES)]
 
 
-def test_we_continue_what_a_broker_wrote(rocketmq_home: Home, rocketmq: Peer, tmp_path: Path) -> None:
+def test_txstore_continues_what_a_broker_wrote(rocketmq_home: Home, rocketmq: Peer, tmp_path: Path) -> None:
     def attempt(work: Work) -> None:
         try:
             directory = tmp_path / str(work.seed)
@@ -68,14 +68,14 @@ def test_we_continue_what_a_broker_wrote(rocketmq_home: Home, rocketmq: Peer, tm
 
 
 def take_over(home: Home, rocketmq: Peer, directory: Path, work: Work) -> None:
-    """One store: a broker writes it, txstore finds everything and goes on, RocketMQ finds the result."""
+    """One store: a broker writes it, txstore finds everything and continues, RocketMQ finds the result."""
     store = directory / "store"
     told = theirs.write(home, rocketmq, store, work)
     if work.settle:
         assert_every_fate(store, told)
     states = assert_found(rocketmq, store, told)
     records = {record.physical_offset: record.raw for record in reader.records(store)}
-    states |= go_on(store, random.Random(work.seed))
+    states |= work_on(store, random.Random(work.seed))
     after = {record.physical_offset: record.raw for record in reader.records(store)}
     assert {offset: after.get(offset) for offset in records} == records, "a record of the broker changed"
     with closing(Store.open(str(store), read_only=True)) as ours:
@@ -85,7 +85,7 @@ def take_over(home: Home, rocketmq: Peer, directory: Path, work: Work) -> None:
 
 
 def assert_every_fate(store: Path, told: Told) -> None:
-    """The work shows what it claims to: else a test of it would prove less than it says."""
+    """Asserts that the work has all its kinds: else a test of it would prove less than it claims."""
     log = list(reader.records(store))
     topics = {record.topic for record in log}
     assert {reader.DISCARD_TOPIC, agreement.SCHEDULE_TOPIC, f"%RETRY%{theirs.READER}"} <= topics
@@ -119,7 +119,7 @@ def assert_found(rocketmq: Peer, store: Path, told: Told) -> dict[str, str]:
 
 
 def assert_same(rocketmq: Peer, store: Path, ours: Store) -> Facts:
-    """RocketMQ finds in a copy what txstore finds; its dump."""
+    """RocketMQ finds in a copy what txstore finds; returns its dump."""
     copy = store.with_name("copy")
     shutil.copytree(store, copy)
     found = agreement.messages(ours)
@@ -131,7 +131,7 @@ def assert_same(rocketmq: Peer, store: Path, ours: Store) -> Facts:
 
 
 def assert_sent(told: Told, ours: Store) -> None:
-    """Each message that was acknowledged stands where its client was told, once; a delayed one waits elsewhere."""
+    """Each acknowledged message is at the acknowledged offset, once; a delayed one waits elsewhere."""
     found: dict[str, list[StoredMessage]] = {}
     for message in agreement.messages(ours):
         if message.topic in theirs.TOPICS:
@@ -181,13 +181,13 @@ def assert_outcomes(told: Told, rows: list[TransactionRow]) -> None:
     late = []
     for transaction, word in said(told).items():
         row = newest[transaction]
-        assert count[transaction] == 1 + (transaction in told.resumed) or told.killed, "a resumed one begins anew"
+        assert count[transaction] == 1 + (transaction in told.resumed) or told.killed, "a resumed one begins again"
         if word.outcome is None:
             assert row.state in ("pending", "discarded"), (transaction, row.state)
             assert row.state == "discarded" or not told.settled
         elif (row.state, word.outcome) == ("discarded", "rolled_back") and transaction in checked:
             # On a slow machine RocketMQ parks what was checked often enough while the last answer is on its way, and
-            # takes that, too. A commit would still count.
+            # accepts that, too. A commit would still count.
             pass
         elif row.state != word.outcome:
             assert row.state in ("pending", "discarded"), (transaction, row.state, word)
@@ -198,7 +198,7 @@ def assert_outcomes(told: Told, rows: list[TransactionRow]) -> None:
 
 
 def assert_none_begun_unknown(told: Told, ours: Store, rows: list[TransactionRow]) -> None:
-    """A half whose client heard an error may be there; no other that no local transaction followed."""
+    """A half message whose client got an error may exist; no other without a local transaction."""
     failed = {event["name"] for event in told.log if event["what"] == "told" and "error" in event}
     begun = said(told)
     for row in rows:
@@ -208,7 +208,7 @@ def assert_none_begun_unknown(told: Told, ours: Store, rows: list[TransactionRow
 
 
 def assert_second_opinion(store: Path, rows: list[TransactionRow]) -> None:
-    """The small reader that knows nothing of the engine folds the log to the same transactions."""
+    """The small reader, independent of the engine, folds the log to the same transactions."""
     progress = reader.half_progress(store)
     theirs_too = reader.transactions(list(reader.records(store)))
     assert [(t.halves[0].physical_offset, t.state(progress)) for t in theirs_too] == [
@@ -217,7 +217,7 @@ def assert_second_opinion(store: Path, rows: list[TransactionRow]) -> None:
 
 
 def assert_rebuilt(store: Path, dump: Facts) -> None:
-    """Queues that txstore builds from the log alone have RocketMQ's own units, also those that wait for their time."""
+    """Queues that txstore builds from the log alone have RocketMQ's own units, also those of delayed messages."""
     copy = store.with_name("rebuilt")
     shutil.copytree(store, copy)
     shutil.rmtree(copy / "consumequeue")
@@ -241,8 +241,8 @@ def assert_rebuilt(store: Path, dump: Facts) -> None:
     shutil.rmtree(copy)
 
 
-def go_on(store: Path, chance: random.Random) -> dict[str, str]:
-    """Sends, ends, checks, new transactions; the states of whatever changed."""
+def work_on(store: Path, chance: random.Random) -> dict[str, str]:
+    """Sends, ends, checks, new transactions; returns the states of those that changed."""
     states: dict[str, str] = {}
     plan = [*ENDED_BY, "discarded", "pending"]
     options: Facts = {"transaction_timeout": 0, "transaction_check_interval": 0.05, "transaction_check_max": 1000}

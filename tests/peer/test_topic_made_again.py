@@ -1,7 +1,7 @@
-"""The story: on a real broker an operator deletes a topic and makes it again, while the old records stay in the log.
+"""Guards topics that an operator deleted and created again on a real broker, while the old records stay in the log.
 
-Its message queues begin at 0 again. What the broker serves then is what txstore reads, read-only and writing, and what
-a broker serves again when the store is handed back.
+Their message queues begin at 0 again. What the broker serves then is what txstore reads, read-only and writing, and
+what a broker serves again when the store is handed back.
 """
 
 from __future__ import annotations
@@ -43,11 +43,9 @@ def _read(store: Store) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("new", [2, 12], ids=["fewer", "more"])
-def test_a_topic_that_a_broker_made_again_is_read_as_the_broker_serves_it(
-    rocketmq: Peer, tmp_path: Path, new: int
-) -> None:
+def test_topic_created_again_is_read_as_the_broker_serves_it(rocketmq: Peer, tmp_path: Path, new: int) -> None:
     store = tmp_path / "store"
-    # What a snapshot of ours says of the queues is older than their deletion.
+    # The queues in a snapshot of ours are older than their deletion.
     options: dict[str, Any] = {**SIZES}
     with closing(Store.open(str(store), **options)) as ours:
         for queue_id in range(4):
@@ -72,7 +70,7 @@ def test_a_topic_that_a_broker_made_again_is_read_as_the_broker_serves_it(
         assert all("error" not in one for one in sent), sent
         producer.send([message(OTHER, b"theirs")])
     served = _served(rocketmq, store, tmp_path / "copy")
-    assert {queue_id: len(places) for queue_id, places in served.items()} == {0: new, 1: new, 2: new}
+    assert {queue_id: len(offsets) for queue_id, offsets in served.items()} == {0: new, 1: new, 2: new}
     with closing(Store.open(str(store), read_only=True)) as reader:
         assert _read(reader) == served
     for _ in range(2):

@@ -1,9 +1,10 @@
 """A store that a real broker writes: random work by real clients, until it is stopped or killed.
 
-In: a `random.Random` (seeded). Out: the store directory, and what its clients were told: each send, each local answer,
-each check with its answer, when the broker ended. Always: transactions with every fate that a broker knows, some behind
-several put-backs, some within their immunity time, some discarded and taken up again; messages sent, in batches,
-compressed, delayed, refused by a consumer. Not here: what the store must hold (`test_theirs_to_ours`).
+In:     a `random.Random` (seeded).
+Out:    the store directory, and what its clients were told: each send, each local answer, each check with its answer,
+        when the broker ended.
+Always: transactions with every fate that a broker knows, some after several put-backs, some within their immunity time,
+        some discarded and resumed; messages sent, in batches, compressed, delayed, refused by a consumer.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ PLANS = (
     ["UNKNOWN", "UNKNOWN", "ROLLBACK"],
     ["THROW", "COMMIT"],
     FOR_EVER,
-    # Discarded after three checks; taken up again it is answered.
+    # Discarded after three checks; after a resume it is answered.
     ["UNKNOWN", "UNKNOWN", "UNKNOWN", "UNKNOWN", "COMMIT"],
     ["UNKNOWN", "UNKNOWN", "UNKNOWN", "UNKNOWN", "ROLLBACK"],
 )
@@ -63,7 +64,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Work:
-    """One store's making. `settle`: let every check come to its end; else it ends at a random moment of the work."""
+    """The writing of one store. `settle`: all checks run to their end; else it ends at a random moment of the work."""
 
     seed: int
     killed: bool
@@ -73,7 +74,7 @@ class Work:
 
 
 def write(home: Home, clients: Peer, store: Path, work: Work) -> Told:
-    """Runs a broker on `store` (made, or continued), in a process of its own, and clients against it."""
+    """Runs a broker on `store` (created, or continued), in a process of its own, and clients against it."""
     chance = random.Random(work.seed)
     told = Told(killed=work.killed, settled=work.settle)
     settings = TIMES | ({"brokerIP1": "::1"} if work.ipv6 else {})
@@ -117,7 +118,7 @@ def _message(chance: random.Random, name: str) -> Facts:
 
 @dataclass
 class _Crew:
-    """The clients of one broker, at work side by side."""
+    """The clients of one broker, working concurrently."""
 
     clients: Peer
     broker: EmbeddedBroker
@@ -158,9 +159,9 @@ class _Crew:
     def consume(self, chance: random.Random) -> None:
         """A consumer that refuses a few, so that retries are written."""
         later = {f"s{self.work.seed}-{number}-0": chance.randrange(1, 3) for number in range(0, ROUNDS, 3)}
-        # Where all is to settle, it stays until it has heard most, and the first retries have come.
+        # If all is to settle, it stays until it has received most messages, and the first retries have come.
         most, limit_ms = (30, 40_000) if self.work.settle else (10_000, chance.randrange(3000, 6000))
-        # A consumer whose broker dies beneath it has nothing to tell.
+        # A consumer whose broker is killed has nothing to report.
         with suppress(PeerError):
             self.told.received = self.clients.consume(
                 self.broker.names,
@@ -177,7 +178,7 @@ class _Crew:
         return self.work.settle and not self.told.resumed
 
     def resume(self, chance: random.Random) -> None:
-        """An operator: takes up to three discarded transactions up again, one where all is to settle."""
+        """An operator: resumes up to three discarded transactions, one if all is to settle."""
         end = time.monotonic() + 10
         while (time.monotonic() < end or self._must_resume) and len(self.told.resumed) < 3 and not self.over.wait(0.5):
             checks = [event for event in self.producer.log() if event["what"] == "check" and event["nth"] >= 3]
@@ -190,7 +191,7 @@ class _Crew:
 
 
 def _await_settled(broker: EmbeddedBroker) -> None:
-    """Until the broker has asked about everything, and ended or discarded it."""
+    """Waits until the broker has checked everything, and ended or discarded it."""
     end = time.monotonic() + SETTLED_TIMEOUT_S
     quiet, last = 0, -1
     while quiet < 4 and time.monotonic() < end:
@@ -203,4 +204,4 @@ def _await_settled(broker: EmbeddedBroker) -> None:
         still = ends.get(half, 0) == done.get(half, 0) and ends.get(op, 0) == done.get(op, 0) and at == last
         quiet, last = (quiet + 1 if still else 0), at
     if quiet < 4:
-        raise TimeoutError(f"the broker still has transactions to ask about after {SETTLED_TIMEOUT_S} s")
+        raise TimeoutError(f"the broker still has transactions to check after {SETTLED_TIMEOUT_S} s")

@@ -1,8 +1,9 @@
-"""Random work on a store: a plan of steps, its execution, and what the one who did it was told.
+"""Random work on a store: a plan of steps, its execution, and what its client was told.
 
-In: a `random.Random` (seeded, or hypothesis's, which shrinks). Out: sizes and settings of a store, steps, and lines of
-facts: `begin` before a step, its outcome after it. Always: the same chance makes the same plan; a step is possible when
-it comes; each message has a name of its own, which is its first key. Not here: what a broker makes of the store.
+In:     a `random.Random` (seeded, or hypothesis's, which shrinks).
+Out:    sizes and settings of a store, steps, and lines of facts: `begin` before a step, its outcome after it.
+Always: the same generator makes the same plan; a step is possible when it comes; each message has a name of its own,
+        which is its first key.
 
 As a program it works on a store until it is killed: `python -m tests.peer.workload PATH SEED`.
 """
@@ -38,7 +39,7 @@ WORDS = ("all", "k-1", "k-2", "Schlüssel", "\U0001f511", "x" * 200)
 SEND_KINDS = ("send", "send", "send", "batch", "long", "delayed")
 END_KINDS = ("commit", "commit", "roll_back", "roll_back", "discard")
 DELAY_LEVELS_S = {1: 1, 2: 5, 3: 10}
-# A worker that is to be killed is fast at first; then it leaves time for what comes by itself.
+# A worker that is to be killed is fast at first; then it leaves time for background jobs.
 BURST_STEPS, PAUSE_S = 100, 0.01
 
 
@@ -197,14 +198,14 @@ class Planner:
 
 
 def plan(chance: random.Random, count: int, *, wait: bool = False) -> list[Step]:
-    """`count` steps; `wait`: and time for the first delayed messages to be delivered, and work behind it."""
+    """`count` steps; `wait`: and time for the first delayed messages to be delivered, and work after it."""
     planner = Planner(chance, "m")
     steps = [planner.step() for _ in range(count)]
     return [*steps, Step("wait"), *(planner.step() for _ in range(count // 4))] if wait else steps
 
 
 class Worker:
-    """Does steps on an open store and says what it is about to do, and what it was told."""
+    """Does steps on an open store; writes down each step before it, and its result."""
 
     def __init__(self, broker: txstore.EmbeddedBroker, say: Say) -> None:
         self._broker = broker
@@ -220,12 +221,12 @@ class Worker:
     def _send(self, step: Step) -> None:
         (one,) = step.sendings
         self._say("begin", one.name, one.facts())
-        self._say("sent", one.name, _place(self._broker.append(one.message(), one.queue_id)))
+        self._say("sent", one.name, _position(self._broker.append(one.message(), one.queue_id)))
 
     def _delayed(self, step: Step) -> None:
         (one,) = step.sendings
         self._say("begin", one.name, one.facts())
-        self._say("delayed", one.name, _place(self._broker.append(one.message(), one.queue_id)))
+        self._say("delayed", one.name, _position(self._broker.append(one.message(), one.queue_id)))
 
     def _wait(self, _: Step) -> None:
         """Long enough for the shortest delay."""
@@ -238,14 +239,14 @@ class Worker:
             [one.message() for one in step.sendings], [one.queue_id for one in step.sendings]
         )
         for one, result in zip(step.sendings, results, strict=True):
-            self._say("sent", one.name, _place(result))
+            self._say("sent", one.name, _position(result))
 
     def _prepare(self, step: Step) -> None:
         (one,) = step.sendings
         self._say("begin", one.name, one.facts(step.group))
         half = self._store.prepare(one.message(), one.queue_id, step.group)
         self._halves[step.transaction] = (one, step.group, half)
-        self._say("prepared", one.name, _place(half))
+        self._say("prepared", one.name, _position(half))
 
     def _resend(self, step: Step) -> None:
         one, group, half = self._halves[step.transaction]
@@ -288,7 +289,7 @@ class Worker:
         self._say("ended", one.name, "pending")
 
     def _asked(self, step: Step) -> None:
-        """What a round of checks notes for each check that it really sends."""
+        """Records each check that the round really sends."""
         _, _, half = self._halves[step.transaction]
         for _ in range(step.count):
             assert self._store.look_again(half.queue_offset, 60_000, asked=True)
@@ -296,12 +297,12 @@ class Worker:
     def _acknowledge(self, step: Step) -> None:
         with self._broker.consumer(step.group, TOPICS[0]) as consumer:
             read = consumer.poll(step.count)
-        # Its queues to where it goes on; a kill takes at most the last ones back.
+        # Its queues to the offset where it continues; a kill takes at most the last ones back.
         ends = {str(message.queue_id): message.queue_offset + 1 for message in read}
         self._say("acknowledged", step.group, ends)
 
     def _retry(self, step: Step) -> None:
-        """The second reader could not deal with the next message of the second topic."""
+        """The second reader fails to handle the next message of the second topic."""
         with self._broker.consumer(READERS[1], TOPICS[1]) as consumer:
             for one in consumer.poll(1):
                 if one.reconsume_times == 0:
@@ -319,7 +320,7 @@ class Worker:
         self._store.write_offsets()
 
 
-def _place(result: SendResult) -> Facts:
+def _position(result: SendResult) -> Facts:
     return {
         "message_id": result.message_id,
         "offset_message_id": result.offset_message_id,
@@ -330,26 +331,26 @@ def _place(result: SendResult) -> Facts:
 
 @dataclass
 class Told:
-    """What whoever worked on a store was told: names of messages to facts."""
+    """What the clients of a store were told: names of messages to facts."""
 
     begun: dict[str, Facts] = field(default_factory=dict)
     """Every message that may be there: what was sent."""
     sent: dict[str, Facts] = field(default_factory=dict)
-    """Plain messages that were acknowledged: their places."""
+    """Plain messages that were acknowledged: their queues and offsets."""
     delayed: dict[str, Facts] = field(default_factory=dict)
     """Delayed messages that were acknowledged: where they wait."""
     prepared: dict[str, Facts] = field(default_factory=dict)
-    """Acknowledged halves: their places."""
+    """Acknowledged halves: their queues and offsets."""
     states: dict[str, str] = field(default_factory=dict)
     """Of each acknowledged half the state that it was told last."""
     in_flight: dict[str, str] = field(default_factory=dict)
     """Ends (and resumes) that were not answered: the transaction may have this state."""
     retrying: set[str] = field(default_factory=set)
-    """Messages that the second reader wanted again."""
+    """Messages that the second reader sent back."""
     retried: set[str] = field(default_factory=set)
     """Those of them that were acknowledged."""
     acknowledged: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Group to queue id of the first topic to where it goes on."""
+    """Group to queue id of the first topic to the offset where it continues."""
 
     def hear(self, word: str, name: str, facts: Any) -> None:
         if word == "begin":
@@ -377,7 +378,7 @@ class Told:
 
     @property
     def in_flight_messages(self) -> set[str]:
-        """Messages that were begun and not acknowledged: each may be there, once."""
+        """Messages that were begun and not acknowledged: each may exist, once."""
         return set(self.begun) - set(self.sent) - set(self.delayed) - set(self.prepared)
 
 

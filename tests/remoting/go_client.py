@@ -47,15 +47,15 @@ def build() -> Path:
     if not program.exists():
         BUILT.mkdir(parents=True, exist_ok=True)
         # Built under another name and renamed, so that it is complete or absent.
-        beside = program.with_suffix(f".{os.getpid()}")
-        command = [go, "build", "-mod=readonly", "-trimpath", "-o", str(beside), "."]
+        unfinished = program.with_suffix(f".{os.getpid()}")
+        command = [go, "build", "-mod=readonly", "-trimpath", "-o", str(unfinished), "."]
         try:
             subprocess.run(command, cwd=SOURCES, check=True, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
         except subprocess.CalledProcessError as problem:
             raise NoGoError(f"go build failed: {problem.stderr[-2_000:]}") from problem
         except subprocess.TimeoutExpired as problem:
             raise NoGoError(f"go build took longer than {BUILD_TIMEOUT_S} s") from problem
-        beside.rename(program)
+        unfinished.rename(program)
     return program
 
 

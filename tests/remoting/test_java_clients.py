@@ -67,7 +67,7 @@ def test_transactions_end_as_their_producer_decides(java: peer.Peer, server: Ser
         b"checked": ["UNKNOWN", "UNKNOWN", "COMMIT"],
         b"checked, not": ["UNKNOWN", "ROLLBACK"],
         b"thrown": ["THROW", "COMMIT"],
-        b"given up": ["UNKNOWN"],
+        b"discarded": ["UNKNOWN"],
     }
     with java.producer(names_of(server), "payments") as producer:
         sent = producer.transactions([peer.message("orders", body, answers=plan) for body, plan in plans.items()])
@@ -77,7 +77,7 @@ def test_transactions_end_as_their_producer_decides(java: peer.Peer, server: Ser
     ids = {body: answer["transaction_id"] for body, answer in zip(plans, sent, strict=True)}
     assert sorted(bodies(server, "orders")) == [b"checked", b"committed", b"thrown"]
     states = {body: server.broker.transaction(ids[body]).state for body in plans}
-    assert (states[b"rolled back"], states[b"checked, not"], states[b"given up"]) == (
+    assert (states[b"rolled back"], states[b"checked, not"], states[b"discarded"]) == (
         "rolled_back",
         "rolled_back",
         "discarded",

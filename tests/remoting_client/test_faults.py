@@ -68,7 +68,7 @@ class History:
     def __init__(self, broker: Any, topic: str, seed: int) -> None:
         self.acknowledged: set[bytes] = set()
         self.seen: set[bytes] = set()
-        self.places: defaultdict[str, set[tuple[int, int]]] = defaultdict(set)
+        self.positions: defaultdict[str, set[tuple[int, int]]] = defaultdict(set)
         self.failed = 0
         self.ledger = Ledger(random.Random(seed))
         self._over = threading.Event()
@@ -117,13 +117,13 @@ class History:
                 for message in consumer.poll(32, 0.2):
                     self.seen.add(message.body)
                     if message.transaction_id is not None:
-                        self.places[message.transaction_id].add((message.queue_id, message.queue_offset))
+                        self.positions[message.transaction_id].add((message.queue_id, message.queue_offset))
 
     def _told(self, names: Iterable[str]) -> dict[str, list[str]]:
         return {name: self.ledger.told[name] for name in names}
 
     def _is_whole(self, committed: set[str]) -> bool:
-        return self.acknowledged <= self.seen and committed <= self.places.keys()
+        return self.acknowledged <= self.seen and committed <= self.positions.keys()
 
     def end(self, *, may_ask_again: bool) -> None:
         """Waits until everything sent has arrived, and asserts that it is right."""
@@ -139,9 +139,9 @@ class History:
         self._threads[2].join()
         assert self.problems == []
         assert self.acknowledged - self.seen == set()
-        assert self._told(committed - self.places.keys()) == {}, "what was committed is seen"
-        assert self._told(self.places.keys() - committed) == {}, "nothing that was rolled back is seen"
-        twice = {name for name, places in self.places.items() if len(places) > 1}
+        assert self._told(committed - self.positions.keys()) == {}, "what was committed is seen"
+        assert self._told(self.positions.keys() - committed) == {}, "nothing that was rolled back is seen"
+        twice = {name for name, positions in self.positions.items() if len(positions) > 1}
         # RocketMQ may check a transaction that it committed, and commits it again if the connection has changed by
         # then.
         asked_again = {name for name in twice if any("checked" in what for what in self.ledger.told[name])}

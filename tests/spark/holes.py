@@ -59,7 +59,7 @@ def copy_store(path: Path, copy: Path) -> None:
 def dig(path: Path, name: str, file_size: int) -> Hole | None:
     """Makes the hole; None: such a store has no such page."""
     records = [(one.physical_offset, len(one.raw)) for one in reader.records(path)]
-    start, end = place(records, name, file_size)
+    start, end = zeros(records, name, file_size)
     if start == end:
         return None
     for base in range(start - start % file_size, end, file_size):
@@ -73,7 +73,7 @@ def dig(path: Path, name: str, file_size: int) -> Hole | None:
     return Hole(frozenset(lost), kept, f"{first - first % file_size:020}", first % file_size, after - first)
 
 
-def place(records: list[tuple[int, int]], name: str, file_size: int) -> tuple[int, int]:
+def zeros(records: list[tuple[int, int]], name: str, file_size: int) -> tuple[int, int]:
     """The range of zeros."""
     end = sum(records[-1])
     files = [at for (before, _), (at, _) in pairwise(records) if before // file_size != at // file_size]

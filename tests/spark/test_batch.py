@@ -59,11 +59,11 @@ def test_ranges_lose_no_row_and_show_none_twice(spark: SparkSession, orders: Pat
     for parts in (1, 7, 40):
         frame = load(spark, orders, columns="physical_offset", view="commitlog", minPartitions=parts)
         assert Counter(row.physical_offset for row in frame.collect()) == whole
-    places = sorted(whole)
-    for cut in (places[300], places[300] + 1, places[301] - 1):
+    offsets = sorted(whole)
+    for cut in (offsets[300], offsets[300] + 1, offsets[301] - 1):
         left = load(spark, orders, columns="physical_offset", view="commitlog", endingPhysicalOffset=cut).collect()
         right = load(spark, orders, columns="physical_offset", view="commitlog", startingPhysicalOffset=cut).collect()
-        assert sorted(row.physical_offset for row in left + right) == places
+        assert sorted(row.physical_offset for row in left + right) == offsets
 
 
 def test_options_select_topics_queues_times_and_columns(spark: SparkSession, orders: Path) -> None:
@@ -100,7 +100,7 @@ def test_views_show_halves_ops_and_transactions(spark: SparkSession, orders: Pat
     committed = {row.final_physical_offsets[0]: row for row in rows if row.state == "committed"}
     finals = load(spark, orders, transactionTypes="commit").collect()
     assert {row.physical_offset: row.transaction_id for row in finals} == {
-        place: row.transaction_id for place, row in committed.items()
+        offset: row.transaction_id for offset, row in committed.items()
     }
     for row in finals:
         assert row.prepared_transaction_offset in committed[row.physical_offset].half_physical_offsets

@@ -330,9 +330,9 @@ def test_batch_that_is_archived_again_in_another_time_zone_is_there_once(
             one.unlink()
         assert in_zone(spark, zone, lambda: archive_commit_log.main([str(orders), str(lake)])) == 0
     frame = spark.read.parquet(str(lake))
-    places = frame.selectExpr("count(*)", "count(distinct physical_offset)").first()
-    assert places is not None
-    assert places[0] == places[1] > 1_000
+    counts = frame.selectExpr("count(*)", "count(distinct physical_offset)").first()
+    assert counts is not None
+    assert counts[0] == counts[1] > 1_000
     from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 
     times = [F.expr(f"{name}(unix_millis(store_timestamp)) AS {name}_ms") for name in ("min", "max")]

@@ -31,7 +31,7 @@ JOBS = Path(__file__).resolve().parents[2] / "spark"
 KILLS = int(os.environ.get("TXSTORE_SPARK_KILLS", "5"))
 
 
-def places(spark: SparkSession, store: Path) -> list[int]:
+def offsets(spark: SparkSession, store: Path) -> list[int]:
     frame = spark.read.format("txstore").options(view="commitlog", columns="physical_offset").load(str(store))
     return sorted(row.physical_offset for row in frame.collect())
 
@@ -60,7 +60,7 @@ def test_batch_that_was_written_and_not_noted_is_archived_once(
         .select("physical_offset", "topic", "day", "store_timestamp")
         .collect()
     )
-    assert sorted(row.physical_offset for row in rows) == places(spark, orders)
+    assert sorted(row.physical_offset for row in rows) == offsets(spark, orders)
     assert {row.topic for row in rows} == {
         "orders",
         "payments",
@@ -141,7 +141,7 @@ def test_job_runs_as_it_is_submitted(spark: SparkSession, orders: Path, tmp_path
     if job == "transaction_report.py":
         assert (tmp_path / "report" / "report.html").exists()
     if job == "archive_commit_log.py":
-        assert spark.read.parquet(str(tmp_path / "lake")).count() == len(places(spark, orders))
+        assert spark.read.parquet(str(tmp_path / "lake")).count() == len(offsets(spark, orders))
 
 
 @pytest.mark.torture
@@ -162,4 +162,4 @@ def test_killed_archive_has_each_record_once(spark: SparkSession, orders: Path, 
     assert child.returncode == 0, out
     rows = Counter(row.physical_offset for row in spark.read.parquet(str(lake)).collect())
     assert set(rows.values()) == {1}
-    assert sorted(rows) == places(spark, orders)
+    assert sorted(rows) == offsets(spark, orders)

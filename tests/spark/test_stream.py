@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "orders.store"
 
 
-def places(spark: SparkSession, out: Path) -> list[int]:
+def written(spark: SparkSession, out: Path) -> list[int]:
     return sorted(row.physical_offset for row in spark.read.parquet(str(out)).collect())
 
 
@@ -70,12 +70,12 @@ def test_stream_reads_all_in_batches_and_continues_after_a_stop(
 ) -> None:
     rows = run(spark, store, tmp_path, maxOffsetsPerTrigger=250)
     assert [count for count in rows if count] == [250, 250, 100]
-    assert places(spark, tmp_path / "out") == expected(store)
+    assert written(spark, tmp_path / "out") == expected(store)
     with txstore.open(store) as broker:
         for number in range(50):
             broker.producer(f"more-{number}").send(message(number))
         run(spark, store, tmp_path, maxBytesPerTrigger="20k")
-    assert places(spark, tmp_path / "out") == expected(store)
+    assert written(spark, tmp_path / "out") == expected(store)
     offsets = sorted((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     ends = [json.loads(path.read_text().splitlines()[-1]) for path in offsets]
     assert ends == sorted(ends, key=lambda end: end["phy"])
@@ -86,7 +86,7 @@ def test_stream_reads_all_in_batches_and_continues_after_a_stop(
 
 def test_removed_files_are_an_error_or_a_gap(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     run(spark, store, tmp_path, maxOffsetsPerTrigger=1_000)
-    before = places(spark, tmp_path / "out")
+    before = written(spark, tmp_path / "out")
     with txstore.open(store) as broker:
         producer = broker.producer("more")
         for number in range(600):
@@ -99,9 +99,9 @@ def test_removed_files_are_an_error_or_a_gap(spark: SparkSession, store: Path, t
     with pytest.raises(Exception, match=r"retention removed offset \d+ of the commit log before the stream"):
         run(spark, store, tmp_path)
     run(spark, store, tmp_path, failOnDataLoss="false")
-    left = [place for place in expected(store) if place >= first]
+    left = [offset for offset in expected(store) if offset >= first]
     assert len(left) > 100
-    assert places(spark, tmp_path / "out") == before + left
+    assert written(spark, tmp_path / "out") == before + left
 
 
 def test_foreign_checkpoint_is_named(spark: SparkSession, store: Path, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_foreign_checkpoint_is_named(spark: SparkSession, store: Path, tmp_path:
 def test_stream_begins_at_the_requested_offset(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     every = expected(store)
     run(spark, store, tmp_path / "middle", startingPhysicalOffset=every[400] - 1)
-    assert places(spark, tmp_path / "middle" / "out") == every[400:]
+    assert written(spark, tmp_path / "middle" / "out") == every[400:]
     assert sum(run(spark, store, tmp_path / "latest", startingOffsets="latest")) == 0
     topics = run(spark, store, tmp_path / "payments", subscribe="payments", maxOffsetsPerTrigger=100)
     assert [count for count in topics if count] == [100, 100, 100]
@@ -163,11 +163,11 @@ def test_killed_queries_lose_no_row_and_show_none_twice(spark: SparkSession, tmp
     subprocess.run([*command, str(rows)], check=True, timeout=600)
     frame = spark.read.parquet(str(work / "out"))
     sums = "sum(physical_offset)", "sum(size)"
-    figures = frame.selectExpr("count(*)", "count(distinct physical_offset)", *sums).first()
+    totals = frame.selectExpr("count(*)", "count(distinct physical_offset)", *sums).first()
     scan = spark.read.format("txstore").option("columns", "physical_offset,size").load(str(store))
-    assert figures is not None
-    assert figures[0] == figures[1] == rows
-    assert figures[2:] == scan.selectExpr(*sums).first()
+    assert totals is not None
+    assert totals[0] == totals[1] == rows
+    assert totals[2:] == scan.selectExpr(*sums).first()
     shutil.rmtree(work)
 
 

@@ -3,7 +3,7 @@
 In:     a page, an empty folder, the interpreter that runs what the page says.
 Out:    what the page's program printed, or an assertion that shows the block.
 Always: a block of `python` that begins with `# name.py` is that file; the other blocks form one program, in order. In a
-        block of `console` each line after `$ ` is a command, and its output follows; `…` stands for any text.
+        block of `console` each line after `$ ` is a command, and its output follows; `…` matches any text.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def test_whole_message_is_given_to_a_consumer(operator: Wire, consumer: Wire, br
     assert b"CR_SUCCESS" in operator.read().body
     half = "0" * 16 + struct.pack(">q", 1 << 40).hex()
     assert operator.call(DIRECTLY, asked_of(msgId=half)).code == NOT_FOUND
-    assert operator.call(DIRECTLY, asked_of(msgId="no place")).code == INVALID
+    assert operator.call(DIRECTLY, asked_of(msgId="not an offset")).code == INVALID
 
 
 def test_progress_of_all_consumers_comes_in_one_response(operator: Wire, consumer: Wire, server: Server) -> None:

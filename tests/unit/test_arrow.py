@@ -106,10 +106,10 @@ def test_our_records_equal_the_engines_reading(orders: Path) -> None:
     middle = visible[200]["store_timestamp"]
     assert rows(orders, start_time=middle) == [row for row in visible if row["store_timestamp"] >= middle]
     assert rows(orders, end_time=middle) == [row for row in visible if row["store_timestamp"] < middle]
-    place = visible[200]["physical_offset"]
-    for start in (place, place - 1, visible[199]["physical_offset"] + 1):
+    offset = visible[200]["physical_offset"]
+    for start in (offset, offset - 1, visible[199]["physical_offset"] + 1):
         assert rows(orders, start_physical_offset=start) == visible[200:]
-    assert rows(orders, end_physical_offset=place + 1) == visible[:201]
+    assert rows(orders, end_physical_offset=offset + 1) == visible[:201]
 
 
 def test_batches_are_bounded_and_each_reading_begins_again(orders: Path) -> None:
@@ -221,10 +221,10 @@ def test_damage_is_named_or_skipped(orders: Path, tmp_path: Path) -> None:
     assert (scan.bad_records, scan.bad_bytes) == (1, every[100]["size"])
 
 
-def forged(like: bytes, place: int) -> bytes:
+def forged(like: bytes, offset: int) -> bytes:
     """A record that names the given physical offset, with the right CRC for that."""
     record = bytearray(like)
-    record[28:36] = struct.pack(">q", place)
+    record[28:36] = struct.pack(">q", offset)
     crc = zlib.crc32(record[:-20]) & 0x7FFFFFFF
     record[-20:] = b"__CRC32#\x01" + f"{crc:010}"[::-1].encode() + b"\x02"
     return bytes(record)
@@ -244,8 +244,8 @@ def test_bytes_in_a_body_are_not_a_record(tmp_path: Path, with_queues: bool) -> 
         last = producer.send(Message("orders", b"last")).physical_offset
     if not with_queues:
         shutil.rmtree(path / "consumequeue")
-    for place in (end + 1, bait - 1, bait, bait + 1):
-        assert _native.log_boundary(path, place) == last
+    for offset in (end + 1, bait - 1, bait, bait + 1):
+        assert _native.log_boundary(path, offset) == last
     assert _native.log_boundary(path, end) == end
     assert all(cut in (0, end, last) for cut, _ in _native.log_cut(path, 0, _native.log_range(path)[1], 50))
     assert len(rows(path, start_physical_offset=bait)) == 1

@@ -42,13 +42,13 @@ def serving(path: Path, *options: str, **environment: str) -> Iterator[tuple[sub
     ) as process:
         try:
             assert process.stdout is not None
-            places: dict[str, str] = {}
+            addresses: dict[str, str] = {}
             if "json" in options:
-                places = json.loads(process.stdout.readline())
-            while len(places) < 1 + ("--unix" in options):
+                addresses = json.loads(process.stdout.readline())
+            while len(addresses) < 1 + ("--unix" in options):
                 what, _, where = process.stdout.readline().strip().rpartition(" ")
-                places[what.strip()] = where
-            yield process, places
+                addresses[what.strip()] = where
+            yield process, addresses
         finally:
             process.kill()
 
@@ -59,10 +59,10 @@ def test_serves_until_told_to_stop(tmp_path: Path, number: signal.Signals) -> No
     notified.bind(str(tmp_path / "notify"))
     notified.settimeout(20)
     options = ["--unix", str(tmp_path / "socket"), "--log", "json", "--set", "flush_disk_type=SYNC_FLUSH"]
-    with serving(tmp_path / "store", *options, NOTIFY_SOCKET=str(tmp_path / "notify")) as (process, places):
+    with serving(tmp_path / "store", *options, NOTIFY_SOCKET=str(tmp_path / "notify")) as (process, addresses):
         assert notified.recv(100) == b"READY=1"
-        for place in (places["broker"], places["socket"]):
-            with Wire(place) as wire:
+        for address in (addresses["broker"], addresses["socket"]):
+            with Wire(address) as wire:
                 assert wire.call(SEND_V2, FIELDS, b"x").code == 0
         process.send_signal(number)
         _, log = process.communicate(timeout=20)
@@ -71,7 +71,7 @@ def test_serves_until_told_to_stop(tmp_path: Path, number: signal.Signals) -> No
     notified.close()
     lines = [json.loads(line) for line in log.splitlines()]
     assert [line["message"].split(" ")[0] for line in lines] == ["store", "serving", "no"]
-    assert lines[1]["listen"] == places["broker"]
+    assert lines[1]["listen"] == addresses["broker"]
     with txstore.open(tmp_path / "store") as broker:
         assert broker.open_report.clean
         assert len(broker.read("orders", 0, 0)[0]) == 2
@@ -117,13 +117,13 @@ def test_server_with_stalled_requests_notifies_no_watchdog(
 
 def test_killed_server_keeps_what_it_acknowledged(tmp_path: Path) -> None:
     options = ["--unix", str(tmp_path / "socket")]
-    with serving(tmp_path / "store", *options) as (process, places), Wire(places["broker"]) as wire:
+    with serving(tmp_path / "store", *options) as (process, addresses), Wire(addresses["broker"]) as wire:
         for number in range(50):
             assert wire.call(SEND_V2, FIELDS, b"%d" % number).code == 0
         process.kill()
         assert wire.closed()
     # Its socket file still exists, and does not keep the next server from starting.
-    with serving(tmp_path / "store", *options) as (_, places), Wire(places["socket"]) as wire:
+    with serving(tmp_path / "store", *options) as (_, addresses), Wire(addresses["socket"]) as wire:
         assert wire.call(MAX_OFFSET, {"topic": "orders", "queueId": 0}).fields["offset"] == "50"
 
 
@@ -160,12 +160,12 @@ def test_files_are_read_again_on_sighup(tmp_path: Path) -> None:
     accounts.touch(0o600)
     accounts.write_text('[shop-app]\nsecret_key = "first-secret"\ndefault_topic_perm = "PUB"\n')
     options = ["--tls-cert", str(pair.certificate), "--tls-key", str(pair.key), "--accounts", str(accounts)]
-    with serving(tmp_path / "store", *options) as (process, places):
+    with serving(tmp_path / "store", *options) as (process, addresses):
         assert process.stderr is not None
         tls = ssl.create_default_context(cafile=tmp_path / "authority.pem")
 
         def sends(secret: str) -> int:
-            with Wire(places["broker"], tls=tls, account=("shop-app", secret)) as wire:
+            with Wire(addresses["broker"], tls=tls, account=("shop-app", secret)) as wire:
                 return wire.call(SEND_V2, FIELDS, b"x").code
 
         def told(what: str) -> str:
@@ -199,12 +199,12 @@ def test_connections_leave_file_handles_for_the_store(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            places = json.loads(process.stdout.readline())
-            with ExitStack() as stack, Wire(places["broker"]) as wire:
+            addresses = json.loads(process.stdout.readline())
+            with ExitStack() as stack, Wire(addresses["broker"]) as wire:
                 assert wire.call(SEND_V2, FIELDS, b"x").code == 0
                 for _ in range(250):
-                    stack.enter_context(Wire(places["broker"]))
-                with Wire(places["broker"]) as refused:
+                    stack.enter_context(Wire(addresses["broker"]))
+                with Wire(addresses["broker"]) as refused:
                     assert refused.closed()
                 for number in range(40):
                     sent = wire.call(SEND_V2, FIELDS | {"b": f"orders-{number}"}, b"x" * 60_000)

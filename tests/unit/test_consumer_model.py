@@ -45,7 +45,7 @@ class Member:
 
     def __init__(self, consumer: Any) -> None:
         self.consumer = consumer
-        self.in_hand: list[Any] = []
+        self.unacknowledged: list[Any] = []
         self.asked: dict[int, int] = {}
 
 
@@ -104,10 +104,10 @@ class Consumers(RuleBasedStateMachine):
             assert message.queue_offset == self.position[queue], "skipped, doubled or out of order"
             self.position[queue] += 1
             for other in self.members:
-                assert other is member or queue not in own_queues(other.in_hand), (
+                assert other is member or queue not in own_queues(other.unacknowledged), (
                     "two members have messages of one queue"
                 )
-        member.in_hand = messages
+        member.unacknowledged = messages
 
     @precondition(lambda self: self.members)
     @rule(which=st.integers(0, 3))
@@ -117,14 +117,14 @@ class Consumers(RuleBasedStateMachine):
         self.acknowledged(member)
 
     @precondition(lambda self: self.members)
-    @rule(which=st.integers(0, 3), place=st.integers(0, 40), level=st.sampled_from([1, 1, -1]))
-    def retry(self, which: int, place: int, level: int) -> None:
+    @rule(which=st.integers(0, 3), position=st.integers(0, 40), level=st.sampled_from([1, 1, -1]))
+    def retry(self, which: int, position: int, level: int) -> None:
         member = self.member(which)
-        if member.in_hand:
-            index = place % len(member.in_hand)
+        if member.unacknowledged:
+            index = position % len(member.unacknowledged)
             if self.with_store:
                 level = -1  # No test waits a second here; dead letters are sent again instead.
-            member.in_hand[index].retry(level)
+            member.unacknowledged[index].retry(level)
             member.asked[index] = level
 
     @precondition(lambda self: self.members)
@@ -137,7 +137,7 @@ class Consumers(RuleBasedStateMachine):
                 return  # Iterating would wait for ever.
             for message in consumer:
                 self.acknowledged(member)
-                member.in_hand = [message]
+                member.unacknowledged = [message]
                 break
             self.put_back(member)
             return
@@ -165,9 +165,9 @@ class Consumers(RuleBasedStateMachine):
         self.written = list(self.acked)
         for member in self.members:
             # Unacknowledged messages of it may still be retried, and move no offset.
-            for index, message in enumerate(member.in_hand):
+            for index, message in enumerate(member.unacknowledged):
                 if message.queue_id == queue and "RETRY_TOPIC" not in message.properties:
-                    member.in_hand[index] = Gone(message)
+                    member.unacknowledged[index] = Gone(message)
 
     @rule()
     def send_the_dead_again(self) -> None:
@@ -223,7 +223,7 @@ class Consumers(RuleBasedStateMachine):
         return True
 
     def acknowledged(self, member: Member) -> None:
-        for index, message in enumerate(member.in_hand):
+        for index, message in enumerate(member.unacknowledged):
             body, level = message.body, member.asked.get(index)
             if isinstance(message, Gone):
                 pass
@@ -233,12 +233,12 @@ class Consumers(RuleBasedStateMachine):
                 self.acked[message.queue_id] = message.queue_offset + 1
             if level is not None:
                 (self.dead if level == -1 else self.owed)[body] += 1
-        member.in_hand, member.asked = [], {}
+        member.unacknowledged, member.asked = [], {}
 
     def put_back(self, member: Member) -> None:
-        for queue in own_queues(member.in_hand):
+        for queue in own_queues(member.unacknowledged):
             self.position[queue] = self.acked[queue]
-        member.in_hand, member.asked = [], {}
+        member.unacknowledged, member.asked = [], {}
 
     @invariant()
     def offsets_are_what_was_acknowledged(self) -> None:

@@ -97,10 +97,10 @@ def test_topic_in_use_stays(broker: EmbeddedBroker) -> None:
     with pytest.raises(InUseError, match="1 delayed messages for topic orders are not due yet"):
         broker.delete_topic("orders")
     fill(broker, "paid")
-    pends = broker.prepare(Message("paid", b"x"), 0, "order-service")
+    half = broker.prepare(Message("paid", b"x"), 0, "order-service")
     with pytest.raises(InUseError, match=r"topic paid has pending transactions\nhint: `txstore tx list --topic paid`"):
         broker.delete_topic("paid")
-    broker.end_transaction(pends, LocalTransactionState.ROLLBACK)
+    broker.end_transaction(half, LocalTransactionState.ROLLBACK)
     assert broker.delete_topic("paid") == 5
     assert (len(bodies(broker, "orders")), broker.topics()) == (6, ["another", "orders"])
 

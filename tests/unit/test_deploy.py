@@ -37,7 +37,7 @@ from tests.remoting_requests import (
     heartbeat,
     pulling,
 )
-from tests.unit.test_server_metrics import WITH_FIGURES, Seen
+from tests.unit.test_server_metrics import WITH_METRICS, Seen
 from txstore import EmbeddedBroker, Server
 
 pytest.importorskip("typer")
@@ -67,13 +67,13 @@ def running(command: Sequence[str], **environment: str) -> Iterator[subprocess.P
 
 def addresses_of(process: subprocess.Popen[str]) -> dict[str, str]:
     assert process.stdout is not None
-    places = json.loads(process.stdout.readline())
-    assert isinstance(places, dict)
-    return places
+    addresses = json.loads(process.stdout.readline())
+    assert isinstance(addresses, dict)
+    return addresses
 
 
-def is_ready(place: str) -> bool:
-    with urllib.request.urlopen(f"http://{place}/readyz", timeout=20) as answer:
+def is_ready(address: str) -> bool:
+    with urllib.request.urlopen(f"http://{address}/readyz", timeout=20) as answer:
         return bool(answer.status == 200)
 
 
@@ -113,10 +113,10 @@ def test_program_of_the_unit_reports_ready_reloads_and_stops(tmp_path: Path) -> 
         told.settimeout(60)
         with running([*TXSTORE, *start[1:], *FREE], NOTIFY_SOCKET=f"@{name}") as process:
             assert told.recv(100) == b"READY=1"
-            places = addresses_of(process)
-            assert is_ready(places["metrics"])
+            addresses = addresses_of(process)
+            assert is_ready(addresses["metrics"])
             process.send_signal(signal.SIGHUP)
-            with Wire(places["broker"]) as wire:
+            with Wire(addresses["broker"]) as wire:
                 assert wire.call(SEND_V2, half(), b"tx").code == 0
             process.send_signal(signal.SIGTERM)
             assert told.recv(100) == b"STOPPING=1"
@@ -148,11 +148,11 @@ def check_the_entry(program: Sequence[str], directory: Path) -> None:
     command = [part.replace("/data/", f"{directory}/") for part in entry()[1:]]
     command = [re.sub(r"^0\.0\.0\.0:\d+$", "127.0.0.1:0", part) for part in command]
     with running([*program, *command]) as process:
-        places = addresses_of(process)
-        assert is_ready(places["metrics"])
-        with Wire(places["broker"]) as wire:
+        addresses = addresses_of(process)
+        assert is_ready(addresses["metrics"])
+        with Wire(addresses["broker"]) as wire:
             assert wire.call(SEND_V2, half(), b"tx").code == 0
-        with urllib.request.urlopen(f"http://{places['metrics']}/metrics", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://{addresses['metrics']}/metrics", timeout=20) as answer:
             assert b"rocketmq_half_messages" in answer.read()
         process.send_signal(getattr(signal, dict(dockerfile())["STOPSIGNAL"]))
         _, log = process.communicate(timeout=60)
@@ -212,16 +212,16 @@ def expressions() -> list[str]:
     return [one.replace("$__rate_interval", "5m") for one in found]
 
 
-def lost(mine: Any, theirs: Any, place: str = "") -> Iterator[str]:
+def lost(mine: Any, theirs: Any, path: str = "") -> Iterator[str]:
     """The parts of `mine` that are missing or different in `theirs`."""
     if isinstance(mine, dict) and isinstance(theirs, dict):
         for name, value in mine.items():
-            yield from lost(value, theirs[name], f"{place}.{name}") if name in theirs else [f"{place}.{name}"]
+            yield from lost(value, theirs[name], f"{path}.{name}") if name in theirs else [f"{path}.{name}"]
     elif isinstance(mine, list) and isinstance(theirs, list) and len(mine) == len(theirs):
         for number, (one, other) in enumerate(zip(mine, theirs, strict=True)):
-            yield from lost(one, other, f"{place}[{number}]")
+            yield from lost(one, other, f"{path}[{number}]")
     elif mine != theirs:
-        yield f"{place}: {mine!r} is read as {theirs!r}"
+        yield f"{path}: {mine!r} is read as {theirs!r}"
 
 
 def test_grafana_s_own_types_read_the_whole_dashboard() -> None:
@@ -246,9 +246,9 @@ def test_dashboard_queries_the_selected_prometheus() -> None:
     assert len(ids) == len(set(ids))
     cells = [
         (x, y)
-        for place in (panel["gridPos"] for panel in dashboard()["panels"])
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
+        for area in (panel["gridPos"] for panel in dashboard()["panels"])
+        for x in range(area["x"], area["x"] + area["w"])
+        for y in range(area["y"], area["y"] + area["h"])
     ]
     assert len(cells) == len(set(cells)), "no panel overlaps another"
     assert max(x for x, _ in cells) < 24
@@ -268,7 +268,7 @@ def selectors(expression: Any) -> Iterator[Any]:
 
 def test_every_metric_of_the_dashboard_is_exported_with_its_labels(broker: EmbeddedBroker) -> None:
     promql = pytest.importorskip("promql_parser")
-    with Server(broker, WITH_FIGURES) as server, Wire(str(server.address)) as wire:
+    with Server(broker, WITH_METRICS) as server, Wire(str(server.address)) as wire:
         wire.call(HEARTBEAT, {}, heartbeat("c1", "c", producers=("g",)))
         sent = wire.call(SEND_V2, half(), b"tx")
         assert wire.call(END, ending(sent, COMMIT)).code == 0

@@ -206,8 +206,8 @@ def test_offsets_are_reset_by_offset_and_time(any_broker: Any) -> None:
     fill(any_broker, 8, queues=2)
     now = datetime.now(UTC)
     with any_broker.consumer("c", "t") as consumer:
-        in_hand = consumer.poll(99)
-        assert len(in_hand) == 8
+        polled = consumer.poll(99)
+        assert len(polled) == 8
         assert any_broker.reset_offsets("c", "t", 2, queue_id=0) == {0: 2}
         consumer.acknowledge()
         assert any_broker.consumer_offset("t", "c", 0) == 2, "messages delivered before the reset do not move it"

@@ -428,13 +428,13 @@ def test_client_that_is_listed_twice_counts_once(served: str, monkeypatch: pytes
 def test_broker_that_moves_is_followed_to_its_new_address(answering: Any, broker: EmbeddedBroker) -> None:
     """The same broker listens at two addresses; the name server returns first one, then the other."""
     with txstore.serve(broker, listen="127.0.0.1:0", name_server="127.0.0.1:0") as server:
-        places = [str(server.address), str(server.name_server)]
+        addresses = [str(server.address), str(server.name_server)]
 
         def answer(connection: socket.socket) -> None:
             reader = FrameReader()
             while data := connection.recv(4096):
                 for request in reader.feed(data):
-                    connection.sendall(request.response(0, body=body.replace(b"ADDRESS", places[0].encode())))
+                    connection.sendall(request.response(0, body=body.replace(b"ADDRESS", addresses[0].encode())))
 
         body = (
             b'{"brokerAddrTable":{"txstore":{"brokerName":"txstore","brokerAddrs":{"0":"ADDRESS"}}},'
@@ -444,16 +444,16 @@ def test_broker_that_moves_is_followed_to_its_new_address(answering: Any, broker
         broker.create_topic("t", 4)
         options: dict[str, Any] = {"poll_name_server_interval": 0.1, "rebalance_interval": 0.1}
         with txstore.connect(answering(answer), **options) as remote, remote.consumer("c", "t") as consumer:
-            assert remote._client.addresses() == [places[0]]
-            old = remote._client.connections.live(places[0])
+            assert remote._client.addresses() == [addresses[0]]
+            old = remote._client.connections.live(addresses[0])
             assert old is not None
-            places.reverse()
+            addresses.reverse()
             for _ in range(100):
                 consumer.poll(1, 0.05)
-                if old.lost.is_set() and remote._client.addresses() == [places[0]]:
+                if old.lost.is_set() and remote._client.addresses() == [addresses[0]]:
                     break
             assert old.lost.is_set()
-            assert remote._client.addresses() == [places[0]]
+            assert remote._client.addresses() == [addresses[0]]
             remote.producer("p").send(Message("t", b"17"))
             assert [message.body for message in consumer.poll(1, 5)] == [b"17"]
 

@@ -111,11 +111,11 @@ HALF = "TRAN_MSG\x01true\x02PGROUP\x01g\x02UNIQ_KEY\x01ID1\x02"
 
 
 def ending(sent: Response, how: int = 8) -> dict[str, Any]:
-    place = int(sent.fields["msgId"][-16:], 16)
+    physical_offset = int(sent.fields["msgId"][-16:], 16)
     queue_offset = sent.fields["queueOffset"]
     return {
-        "producerGroup": "g", "tranStateTableOffset": queue_offset, "commitLogOffset": place, "commitOrRollback": how,
-        "msgId": "ID1", "transactionId": "ID1", "topic": "orders",
+        "producerGroup": "g", "tranStateTableOffset": queue_offset, "commitLogOffset": physical_offset,
+        "commitOrRollback": how, "msgId": "ID1", "transactionId": "ID1", "topic": "orders",
     }  # fmt: skip
 
 
@@ -209,8 +209,8 @@ def test_unsolicited_response_does_not_bypass_signatures(server: Server, broker:
 
 
 def test_unix_socket_needs_signatures_too(broker: EmbeddedBroker, accounts: Path, tmp_path: Path) -> None:
-    place = str(tmp_path / "socket")
-    with Server(broker, ServerConfig(None, place, None, accounts=accounts)), Wire(place) as line:
+    path = str(tmp_path / "socket")
+    with Server(broker, ServerConfig(None, path, None, accounts=accounts)), Wire(path) as line:
         assert line.call(SEND_V2, sending(), b"x").code == DENIED
 
 
@@ -317,14 +317,14 @@ def test_end_needs_permission_on_the_topic_of_the_half(server: Server, broker: E
 def test_view_by_offset_needs_permission_on_the_topic(server: Server, broker: EmbeddedBroker) -> None:
     """The topic that the request names is ignored; a message sent back by its offset would reach the caller."""
     broker.create_group("shipping")
-    places = {topic: broker.append(Message(topic, b"x"), 0).physical_offset for topic in ("secret", "orders")}
+    offsets = {topic: broker.append(Message(topic, b"x"), 0).physical_offset for topic in ("secret", "orders")}
     with wire(server, "reader-app") as reader:
         for code, fields in ((VIEW, {}), (BACK, {"group": "shipping", "delayLevel": 1, "originTopic": "orders"})):
-            found = fields | {"offset": places["secret"], "topic": "orders"}
+            found = fields | {"offset": offsets["secret"], "topic": "orders"}
             assert reader.call(code, found).code == DENIED
-            assert reader.call(code, fields | {"offset": places["orders"]}).code == 0
+            assert reader.call(code, fields | {"offset": offsets["orders"]}).code == 0
             assert reader.call(code, fields | {"offset": 2**62}).code == ResponseCode.QUERY_NOT_FOUND
-        own = {"group": "billing", "delayLevel": 1, "offset": places["orders"]}
+        own = {"group": "billing", "delayLevel": 1, "offset": offsets["orders"]}
         assert reader.call(BACK, own).code == DENIED
 
 

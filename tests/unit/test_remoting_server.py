@@ -141,10 +141,10 @@ def test_half_that_is_sent_again_is_the_same_transaction(wire: Wire, broker: Emb
 
 def test_forged_end_changes_nothing(wire: Wire, server: Server, broker: EmbeddedBroker) -> None:
     sent = wire.call(SEND_V2, half(), b"tx")
-    place = int(sent.fields["msgId"][-16:], 16)
+    physical_offset = int(sent.fields["msgId"][-16:], 16)
     forged: list[dict[str, Any]] = [
         {"group": "other"},
-        {"commitLogOffset": place + 1},
+        {"commitLogOffset": physical_offset + 1},
         {"commitLogOffset": 2**63 - 1},
         {"tranStateTableOffset": 7},
         {"tranStateTableOffset": -1},
@@ -279,8 +279,8 @@ def test_messages_sent_back_come_again_and_become_dead_letters(wire: Wire, broke
     sent = wire.call(SEND_V2, sending(), b"x")
     wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
     assert broker.read_queues("%RETRY%c") == (0,)
-    place = int(sent.fields["msgId"][-16:], 16)
-    back = {"offset": place, "group": "c", "delayLevel": 1, "originTopic": "orders", "maxReconsumeTimes": 16}
+    physical_offset = int(sent.fields["msgId"][-16:], 16)
+    back = {"offset": physical_offset, "group": "c", "delayLevel": 1, "originTopic": "orders", "maxReconsumeTimes": 16}
     assert wire.call(BACK, back).code == 0
     eventually(lambda: broker.queue_range("%RETRY%c", 0)[1] == 1)
     pulled = wire.call(PULL, pulling("%RETRY%c"))
@@ -294,8 +294,8 @@ def test_consumed_retries_keep_no_file(wire: Wire, broker: EmbeddedBroker) -> No
     """Retention uses the smallest offset in a queue, under whatever name it is stored."""
     sent = wire.call(SEND_V2, sending(), b"x")
     wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
-    place = int(sent.fields["msgId"][-16:], 16)
-    wire.call(BACK, {"offset": place, "group": "c", "delayLevel": 1, "originTopic": "orders"})
+    physical_offset = int(sent.fields["msgId"][-16:], 16)
+    wire.call(BACK, {"offset": physical_offset, "group": "c", "delayLevel": 1, "originTopic": "orders"})
     eventually(lambda: broker.queue_range("%RETRY%c", 0)[1] == 1)
     assert {offset for topic, _, _, offset in broker.store.consumer_offsets() if topic == "%RETRY%c"} == {0}
     assert (
@@ -498,27 +498,27 @@ def test_requests_of_a_client_that_does_not_read_wait(server: Server, broker: Em
 
 
 def test_unix_socket_is_served(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    place = tmp_path / "socket"
+    unix = tmp_path / "socket"
     for _ in range(2):
-        with Server(broker, ServerConfig(listen=None, name_server=None, unix=place)) as server:
+        with Server(broker, ServerConfig(listen=None, name_server=None, unix=unix)) as server:
             assert server.address is None
-            assert place.stat().st_mode & 0o777 == 0o600
-            with Wire(str(place)) as wire:
+            assert unix.stat().st_mode & 0o777 == 0o600
+            with Wire(str(unix)) as wire:
                 assert wire.call(SEND_V2, sending(), b"x").code == 0
             with pytest.raises(errors.StoreIOError, match="in use by another"):
-                Server(broker, ServerConfig(listen=None, name_server=None, unix=place))
-    assert not place.exists()
-    place.write_text("somebody's notes")
+                Server(broker, ServerConfig(listen=None, name_server=None, unix=unix))
+    assert not unix.exists()
+    unix.write_text("somebody's notes")
     with pytest.raises(errors.StoreIOError, match="is not a socket"):
-        Server(broker, ServerConfig(listen=None, name_server=None, unix=place))
-    assert place.read_text() == "somebody's notes"
+        Server(broker, ServerConfig(listen=None, name_server=None, unix=unix))
+    assert unix.read_text() == "somebody's notes"
 
 
 def test_unix_socket_is_never_open_to_others(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even before its mode is set, and in a process whose umask would allow it."""
-    place, seen, chmod = tmp_path / "socket", list[int](), Path.chmod
+    unix, seen, chmod = tmp_path / "socket", list[int](), Path.chmod
 
     def looked_at(path: Path, mode: int) -> None:
         seen.append(path.stat().st_mode & 0o077)
@@ -527,7 +527,7 @@ def test_unix_socket_is_never_open_to_others(
     monkeypatch.setattr(Path, "chmod", looked_at)
     before = os.umask(0)
     try:
-        Server(broker, ServerConfig(listen=None, name_server=None, unix=place)).close()
+        Server(broker, ServerConfig(listen=None, name_server=None, unix=unix)).close()
         assert os.umask(0) == 0
     finally:
         os.umask(before)
@@ -600,12 +600,12 @@ def test_close_does_not_wait_for_a_client_that_does_not_read(
 
 def test_close_discards_slow_requests_that_wait(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their clients are gone, and there may be a thousand of them. It waits for the running ones only."""
-    running, go_on = threading.Semaphore(0), threading.Event()
+    running, released = threading.Semaphore(0), threading.Event()
     ended: list[str] = []
 
     def by_key(self: Queries, request: Request) -> Reply:
         running.release()
-        assert go_on.wait(60)
+        assert released.wait(60)
         ended.append(request.ext_fields["key"])
         return Reply()
 
@@ -630,7 +630,7 @@ def test_close_discards_slow_requests_that_wait(broker: EmbeddedBroker, monkeypa
         return False
 
     eventually(takes_no_more)
-    go_on.set()
+    released.set()
     closing.join(60)
     assert not closing.is_alive()
     assert sorted(ended) == [str(number) for number in range(threads)]

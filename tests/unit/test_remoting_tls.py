@@ -152,9 +152,9 @@ def test_permissive_warns_where_others_can_listen(authority: Authority, caplog: 
 
 
 def test_unix_socket_stays_plain(broker: EmbeddedBroker, authority: Authority, tmp_path: Path) -> None:
-    place = str(tmp_path / "socket")
-    with serving(broker, authority.pair(), unix=place):
-        assert sends(place, None).code == 0
+    path = str(tmp_path / "socket")
+    with serving(broker, authority.pair(), unix=path):
+        assert sends(path, None).code == 0
 
 
 def test_new_files_are_used_for_new_connections(
@@ -201,8 +201,8 @@ def test_client_sends_nothing_to_an_untrusted_server(
         "its authority as tls=FILE": serving(broker, stranger.pair()),
         "must name the address's host": serving(broker, authority.pair("elsewhere.test")),
     }
-    for hint, place in wrong.items():
-        with place as server:
+    for hint, context in wrong.items():
+        with context as server:
             with pytest.raises(errors.BrokerUnreachableError, match=hint):
                 txstore.connect(str(server.name_server), tls=authority.file)
             eventually(lambda counters=server.counters: counters()["handshakes_failed"] >= 1)  # type: ignore[misc]

@@ -15,7 +15,7 @@ from tests.golden.unpack import NAMES, Golden, file_hashes, unpack
 from tests.unit.conftest import SMALL, Run
 from txstore import LocalTransactionState, Message
 
-Place = tuple[str, int, int]
+Position = tuple[str, int, int]
 _FILE = 1 << 16
 
 
@@ -43,7 +43,7 @@ def ours(tmp_path: Path) -> Path:
     return path
 
 
-def records(path: Path) -> dict[int, tuple[Place, bytes]]:
+def records(path: Path) -> dict[int, tuple[Position, bytes]]:
     """All readable records by physical offset, without the ones that the repair wrote."""
     found = {}
     with txstore.open(path, read_only=True) as broker:
@@ -57,7 +57,7 @@ def records(path: Path) -> dict[int, tuple[Place, bytes]]:
             at = following
 
 
-def queued(path: Path) -> dict[Place, int]:
+def queued(path: Path) -> dict[Position, int]:
     """The physical offset in each entry of each queue."""
     found = {}
     with txstore.open(path, read_only=True) as broker:
@@ -93,7 +93,7 @@ def repaired(run: Run, store: Path, *arguments: object) -> dict[str, Any]:
 def put_back(store: Path, done: dict[str, Any]) -> None:
     """Undoes a repair as docs/repair.md describes."""
     copies = Path(done["copies"])
-    whole = {f"{place:020}" for place in json.loads((copies / "report.json").read_text())["found"]["whole"]}
+    whole = {f"{offset:020}" for offset in json.loads((copies / "report.json").read_text())["found"]["whole"]}
     kept = shutil.copytree(copies, store.parent / "kept")
     copied = set(done["copied"])
     for name in ("consumequeue", "index", "config", "txstore", "checkpoint", "abort", "commitlog"):
@@ -153,21 +153,21 @@ def test_readable_records_are_kept_and_everything_can_be_undone(run: Run, ours: 
     code, out, err = run("store", "check", "--deep", ours)
     assert (code, err) == (0, ""), out
     after = records(ours)
-    kept = {place: record for place, record in after.items() if record[0][0] != "TXSTORE_REPAIR" and place in before}
-    assert all(before[place] == record for place, record in kept.items()), "at its offset, with its bytes"
+    kept = {offset: record for offset, record in after.items() if record[0][0] != "TXSTORE_REPAIR" and offset in before}
+    assert all(before[offset] == record for offset, record in kept.items()), "at its offset, with its bytes"
     gone = before.keys() - kept.keys()
     assert bool(gone) is in_log
     ranges = [(one["from"], one["to"]) for one in found["files"]["damages"]]
-    assert all(any(first <= place < end for first, end in ranges) for place in gone), "only what was unreadable"
+    assert all(any(first <= offset < end for first, end in ranges) for offset in gone), "only what was unreadable"
     lost = {(one["topic"], one["queue_id"], one["queue_offset"]) for one in done["lost"]}
-    assert lost == {before[place][0] for place in gone}, "and it is named"
-    assert {place: at for place, at in queued(ours).items() if at in before} == {
-        place: at for place, at in entries.items() if place not in lost
+    assert lost == {before[offset][0] for offset in gone}, "and it is named"
+    assert {position: at for position, at in queued(ours).items() if at in before} == {
+        position: at for position, at in entries.items() if position not in lost
     }
     assert repaired(run, ours) == {"repaired": False}, "a second repair does nothing"
     with txstore.open(ours) as broker:
-        sent = broker.producer("shop").send(Message("orders", b"goes on"))
-        assert broker.message(sent.message_id).body == b"goes on"
+        sent = broker.producer("shop").send(Message("orders", b"sent later"))
+        assert broker.message(sent.message_id).body == b"sent later"
     put_back(ours, done)
     assert {name: one for name, one in file_hashes(ours).items() if "/repair-" not in name} == damaged
 
@@ -182,7 +182,7 @@ def test_consumer_skips_lost_messages(run: Run, ours: Path) -> None:
         read = []
         while messages := consumer.poll(1000):
             read += [(message.physical_offset, message.body) for message in messages]
-    expected = {at: body for at, (place, body) in before.items() if place[0] == "orders" and at not in lost}
+    expected = {at: body for at, (position, body) in before.items() if position[0] == "orders" and at not in lost}
     assert dict(read) == expected
     assert len(read) == len(expected)
 
@@ -197,8 +197,8 @@ def test_store_of_a_broker_is_repaired(run: Run, golden: Golden, tmp_path: Path,
     elif damage == "the checkpoint flipped":
         flip(store / "checkpoint", 1)
     else:
-        place = sorted(before)[len(before) // 2]
-        flip(log_file(store, 0), place + (2 if damage == "a size" else 100))
+        physical_offset = sorted(before)[len(before) // 2]
+        flip(log_file(store, 0), physical_offset + (2 if damage == "a size" else 100))
     damaged = file_hashes(store)
     code, _, _ = run("store", "check", "--deep", store)
     assert (code == 0) == (damage == "a queue flipped"), "what every opening rebuilds is not a finding"
@@ -236,8 +236,8 @@ def test_store_that_a_program_writes_can_be_checked(run: Run, ours: Path) -> Non
 def test_copies_go_to_another_directory(run: Run, ours: Path, tmp_path: Path) -> None:
     DAMAGES["a body"][0](ours)
     before = file_hashes(ours)
-    for place, what in ((ours / "copies", "is inside the store"), (ours, "is not empty")):
-        code, _, err = run("store", "repair", ours, "--copy-to", place)
+    for folder, what in ((ours / "copies", "is inside the store"), (ours, "is not empty")):
+        code, _, err = run("store", "repair", ours, "--copy-to", folder)
         assert (code, what in err, "hint:" in err) == (2, True, True)
     assert file_hashes(ours) == before
     done = repaired(run, ours, "--copy-to", tmp_path / "copies")

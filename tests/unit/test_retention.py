@@ -156,13 +156,13 @@ def test_4549_pending_transaction_keeps_its_file_and_can_be_committed(
 ) -> None:
     fill(broker, "t", 10)
     producer = broker.transaction_producer("p", scripted())
-    producer.send_in_transaction(Message("orders", b"pends"))
+    producer.send_in_transaction(Message("orders", b"pending"))
     fill(broker, "t", 40)
     (waiting,) = broker.transactions()
     for options in ({}, {"delete_unread": True}, {"store_bytes_max": 2 * FILE}):
         assert expire(broker, **options) == FILE <= waiting.prepared_transaction_offset < 2 * FILE
     broker.end_transaction(waiting.transaction_id or "", LocalTransactionState.COMMIT)
-    assert [message.body for queue in range(4) for message in broker.read("orders", queue, 0)[0]] == [b"pends"]
+    assert [message.body for queue in range(4) for message in broker.read("orders", queue, 0)[0]] == [b"pending"]
     assert expire(broker) > 3 * FILE
 
 
@@ -258,7 +258,7 @@ def test_scan_of_the_log_begins_at_the_first_kept_file(broker: txstore.EmbeddedB
     begins = expire(broker)
     after = pyarrow.table(txstore.scan(broker.path))
     assert after["physical_offset"][0].as_py() == begins
-    assert after.num_rows == sum(place.as_py() >= begins for place in before["physical_offset"])
+    assert after.num_rows == sum(offset.as_py() >= begins for offset in before["physical_offset"])
     with pytest.raises(OffsetTooOldError) as caught:
         pyarrow.table(txstore.scan(broker.path, start_physical_offset=0))
     assert caught.value.minimum == begins

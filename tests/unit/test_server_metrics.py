@@ -39,7 +39,7 @@ from txstore.server import metrics
 
 parser = pytest.importorskip("prometheus_client.parser")
 
-WITH_FIGURES = ServerConfig("127.0.0.1:0", name_server=None, metrics="127.0.0.1:0")
+WITH_METRICS = ServerConfig("127.0.0.1:0", name_server=None, metrics="127.0.0.1:0")
 COMMON = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "txstore"}
 Labels = frozenset[tuple[str, str]]
 
@@ -101,7 +101,7 @@ class Seen:
 
 @pytest.fixture
 def server(broker: EmbeddedBroker) -> Iterator[Server]:
-    with Server(broker, WITH_FIGURES) as server:
+    with Server(broker, WITH_METRICS) as server:
         yield server
 
 
@@ -194,7 +194,7 @@ def test_transactions_are_counted_by_outcome(server: Server, wire: Wire, broker:
 def test_checks_are_counted_by_result(open_store: OpenStore) -> None:
     """One transaction, by a client: unknown, no answer, commit; another: discarded without any answer."""
     broker = open_store(transaction_timeout=0.05, transaction_check_interval=0.05, transaction_check_max=3)
-    with Server(broker, WITH_FIGURES) as server:
+    with Server(broker, WITH_METRICS) as server:
         assert server.address is not None
         with Wire(server.address) as wire:
             sent = wire.call(SEND_V2, half(), b"tx")
@@ -237,12 +237,12 @@ def test_checks_of_the_broker_s_own_producers_are_counted_too(open_store: OpenSt
 def test_pending_transactions_are_counted_after_a_restart(open_store: OpenStore, tmp_path: Path) -> None:
     """Their topics are then read from the log."""
     broker = open_store()
-    with Server(broker, WITH_FIGURES) as server, Wire(str(server.address)) as wire:
+    with Server(broker, WITH_METRICS) as server, Wire(str(server.address)) as wire:
         for number, topic in enumerate(["orders", "orders", "payments"]):
             wire.call(SEND_V2, half(topic, unique_id=f"ID{number}"), b"tx")
     broker.close()
     broker = open_store()
-    with Server(broker, WITH_FIGURES) as server:
+    with Server(broker, WITH_METRICS) as server:
         assert Seen(server).all("rocketmq_half_messages") == {labels(topic="orders"): 2, labels(topic="payments"): 1}
         assert Seen(server).all("rocketmq_commit_messages_total") == {}
 

@@ -150,9 +150,9 @@ def test_waiting_offset_does_not_overwrite_the_offset_of_a_later_pull(
 
 def test_message_is_not_sent_back_to_a_missing_group(wire: Wire, broker: EmbeddedBroker) -> None:
     sent = wire.call(SEND_V2, sending(), b"x")
-    place = int(sent.fields["msgId"][-16:], 16)
+    physical_offset = int(sent.fields["msgId"][-16:], 16)
     for group, code in (("nobody", NO_GROUP), ("no/group", INVALID)):
-        assert wire.call(BACK, {"offset": place, "group": group, "delayLevel": 1}).code == code
+        assert wire.call(BACK, {"offset": physical_offset, "group": group, "delayLevel": 1}).code == code
     assert broker.topics() == ["orders"]
 
 

@@ -47,12 +47,12 @@ def test_half_message_cannot_be_sent_back(wire: Wire, broker: EmbeddedBroker, le
     """Sent back by its offset, a group would read it before it is committed, even if it is rolled back."""
     wire.call(HEARTBEAT, {}, heartbeat("c1", "spy"))
     sent = wire.call(SEND_V2, half(), b"UNCOMMITTED")
-    place = int(sent.fields["msgId"][-16:], 16)
-    assert wire.call(BACK, {"offset": place, "group": "spy", "delayLevel": level}).code == NOT_FOUND
+    physical_offset = int(sent.fields["msgId"][-16:], 16)
+    assert wire.call(BACK, {"offset": physical_offset, "group": "spy", "delayLevel": level}).code == NOT_FOUND
     assert broker.dead_letters("spy") == []
     assert len(broker.store.scan(0, 100)[0]) == 1
     with pytest.raises(errors.MessageNotFoundError):
-        broker.store.append_copy(place, "%RETRY%spy", 0)
+        broker.store.append_copy(physical_offset, "%RETRY%spy", 0)
     assert wire.call(END, ending(sent, ROLLBACK)).code == 0
 
 
@@ -92,15 +92,15 @@ def test_header_values_are_text_or_numbers(wire: Wire) -> None:
     assert (answer.opaque, answer.code, "topic" in (answer.remark or "")) == (5, INVALID, True)
 
 
-@pytest.mark.parametrize("place", ["clientID", "groupName", "topic"])
+@pytest.mark.parametrize("field", ["clientID", "groupName", "topic"])
 def test_half_a_surrogate_pair_is_refused_without_a_traceback(
-    wire: Wire, server: Server, caplog: pytest.LogCaptureFixture, place: str
+    wire: Wire, server: Server, caplog: pytest.LogCaptureFixture, field: str
 ) -> None:
     """JSON can escape half of a surrogate pair, which is not text, so no name can contain it."""
     said = json.loads(heartbeat("c1", "g"))
     consumer = said["consumerDataSet"][0]
-    where = {"clientID": said, "groupName": consumer, "topic": consumer["subscriptionDataSet"][0]}[place]
-    where[place] = "x\ud800"
+    where = {"clientID": said, "groupName": consumer, "topic": consumer["subscriptionDataSet"][0]}[field]
+    where[field] = "x\ud800"
     assert wire.call(HEARTBEAT, {}, json.dumps(said).encode()).code == INVALID
     assert server.counters()["consumers"] == 0
     assert "Traceback" not in caplog.text

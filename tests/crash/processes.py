@@ -40,9 +40,9 @@ class Follower:
         messages, following = self._broker.store.scan(self.at, 10_000)
         assert following >= self.at, f"L1: the log went back from {self.at} to {following}"
         for message in messages:
-            place = (message.topic, message.queue_id)
-            assert message.queue_offset == self._nexts[place], f"L4: {place} has a gap at {message.queue_offset}"
-            self._nexts[place] += 1
+            queue = (message.topic, message.queue_id)
+            assert message.queue_offset == self._nexts[queue], f"L4: {queue} has a gap at {message.queue_offset}"
+            self._nexts[queue] += 1
             if message.topic == TOPIC:
                 assert message.body == body(message.keys[0]), f"L1: another body at {message.physical_offset}"
         self.at, self.seen = following, self.seen + len(messages)

@@ -1,7 +1,8 @@
-"""The story: a broker's store is taken over. What pended is ended, more is sent, and after closing all of it is there.
+"""Guards takeovers of a broker's store: pending transactions are ended, more is sent, and all of it is there after
+closing.
 
 Each test works on a copy. What the engine wrote is read back by the engine and by tests/golden/reader.py, so nothing
-here rests on the engine's own word alone. What the broker wrote must stay as it was, byte for byte.
+here relies on the engine alone. What the broker wrote must stay as it was, byte for byte.
 """
 
 from __future__ import annotations
@@ -46,27 +47,27 @@ def test_open_send_close_reopen(golden: Unpacked, name: str, tmp_path: Path) -> 
         assert (directory / GUARD).exists()
         healed = store.open_report.healed_ops
         sent = [
-            store.append(Message("GoesOn", f"body {i}".encode() * 50, tags="more", keys=[f"k-{i}", "all"]), i % 4)
+            store.append(Message("Continued", f"body {i}".encode() * 50, tags="more", keys=[f"k-{i}", "all"]), i % 4)
             for i in range(300)
         ]
-        assert [m.physical_offset for m in store.query("GoesOn", "k-17")] == [sent[17].physical_offset]
+        assert [m.physical_offset for m in store.query("Continued", "k-17")] == [sent[17].physical_offset]
     assert not (directory / GUARD).exists()
     assert not (directory / "abort").exists()
     after = records_of(directory)
     assert {offset: after[offset].raw for offset in before} == {o: record.raw for o, record in before.items()}
-    mine = [record for offset, record in after.items() if record.topic == "GoesOn"]
+    mine = [record for offset, record in after.items() if record.topic == "Continued"]
     assert [record.physical_offset for record in mine] == [result.physical_offset for result in sent]
     assert [record.queue_offset for record in mine] == [i // 4 for i in range(300)]
-    others = [r for o, r in after.items() if o not in before and r.topic != "GoesOn"]
+    others = [r for o, r in after.items() if o not in before and r.topic != "Continued"]
     assert all(record.topic == reader.OP_TOPIC for record in others)
     assert bool(others) == bool(healed)
     with closing(Store.open(str(directory), read_only=True)) as store:
         assert store.open_report.clean
         assert store.open_report.truncated_bytes == store.open_report.healed_ops == 0
         assert_queues_equal_the_log(store, after)
-        assert len(store.query("GoesOn", "all", 1000)) == 300
+        assert len(store.query("Continued", "all", 1000)) == 300
     for queue_id in range(4):
-        units = reader.units(directory, "GoesOn", queue_id)
+        units = reader.units(directory, "Continued", queue_id)
         assert units == [(r.physical_offset, r.size, java_hash("more")) for r in mine if r.queue_id == queue_id]
 
 
@@ -79,7 +80,7 @@ def java_hash(text: str) -> int:
 
 
 @pytest.mark.parametrize("name", TRANSACTIONAL)
-def test_finish_what_pends_and_begin_more(golden: Unpacked, name: str, tmp_path: Path) -> None:
+def test_finish_pending_transactions_and_begin_more(golden: Unpacked, name: str, tmp_path: Path) -> None:
     directory = golden[name].copy_to(tmp_path)
     progress = reader.half_progress(directory)
     before = reader.transactions(list(reader.records(directory)))
@@ -137,15 +138,15 @@ def assert_final_of(final: reader.Record, transaction: reader.Transaction, *, wr
     assert {name: value for name, value in final.properties.items() if name not in hidden} == kept
 
 
-def test_a_killed_brokers_store_is_healed_once(golden: Unpacked, tmp_path: Path) -> None:
-    """Read-only says what waits; the writer does it; afterwards nothing waits."""
+def test_store_of_a_killed_broker_is_healed_once(golden: Unpacked, tmp_path: Path) -> None:
+    """A read-only opening reports what waits; the writer does it; afterwards nothing waits."""
     directory = golden["tx-crash"].copy_to(tmp_path)
     with closing(Store.open(str(directory), read_only=True)) as store:
         assert not store.open_report.clean
         would = store.open_report.healed_ops
     with closing(Store.open(str(directory))) as store:
         assert store.open_report.healed_ops == would
-        # 13 pend; the lowest of their newest copies is where a broker's checks may go on.
+        # 13 are pending; a broker's checks may continue at the lowest of their newest copies.
         progress = store.consumer_offset(reader.HALF_TOPIC, reader.PROGRESS_GROUP, 0)
         assert progress == min(half.half_queue_offset for half in store.halves_waiting(-1, 100))
     with closing(Store.open(str(directory))) as store:
@@ -172,7 +173,7 @@ def test_small_geometry_is_kept(golden: Unpacked, tmp_path: Path) -> None:
         Store.open(str(directory), mapped_file_size_commit_log=1 << 20)
 
 
-def test_an_index_geometry_that_is_not_one_to_four(tmp_path: Path) -> None:
+def test_index_with_a_geometry_other_than_one_to_four(tmp_path: Path) -> None:
     """An index file's size does not tell its slots from its entries: the store remembers."""
     directory = tmp_path / "odd.store"
     with closing(
