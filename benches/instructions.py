@@ -1,9 +1,10 @@
-"""Instructions: how many the engine takes for each kind of work, counted by callgrind and compared with a baseline.
+"""Counts the engine's instructions for each kind of work by callgrind and compares them with a baseline.
 
-In: `python -m benches.instructions [--write]`. Out: a table in Markdown; exit code 1 where some work takes more than
-its baseline by `TOLERANCE`. Always: the same code gives the same counts within a thousandth, whoever else uses the
-machine, so a change of a hundredth is one of the code, or of the compiler. `--write` makes the counts the baseline,
-for a change that is worth its price. Not here: time; what the kernel does in a call is not counted.
+In:     `python -m benches.instructions [--write]`.
+Out:    a table in Markdown; exit code 1 if some work takes more than its baseline by `TOLERANCE`.
+Always: the same code gives the same counts within a thousandth, whatever else uses the machine, so a change of a
+        hundredth comes from the code, or from the compiler. `--write` makes the counts the baseline, for a change that
+        is worth its cost. Time is not measured, and what the kernel does in a call is not counted.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from pathlib import Path
 
 BASELINE = Path(__file__).with_name("instructions.json")
 TOLERANCE = 0.02
-_COUNTS = {  # What is done so often, and how many of it are in one line of the table.
+_COUNTS = {  # How often the work is done, and how many of it are in one line of the table.
     "append": 2000,
     "append_batch": 4000,
     "prepare": 2000,
@@ -25,9 +26,9 @@ _COUNTS = {  # What is done so often, and how many of it are in one line of the 
     "roll_back": 2000,
     "check": 4000,
     "read": 4096,
-    "recover": 12_000,  # Fewer bytes than a second thread is started for: what it spares depends on who runs when.
+    "recover": 12_000,  # Fewer bytes than a second thread is started for: what it saves depends on the scheduling.
 }
-# rustix asks the kernel's own page for the time, which valgrind has not; by libc it does as valgrind wants.
+# rustix reads the time from the vDSO, which valgrind does not provide; through libc it works.
 _BUILD = "cargo build --locked --quiet --release --features rustix/use-libc --target-dir target/callgrind --example"
 _BINARY = Path("target/callgrind/release/examples/instructions")
 

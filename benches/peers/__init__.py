@@ -1,1 +1,1 @@
-"""Peers: the engine and the server beside what a user would pick instead, in turns in one run."""
+"""Compares the engine and the server with what a user would pick instead, in turns in one run."""

@@ -1,9 +1,10 @@
-"""Beside others: all comparisons in one run, or some of them.
+"""Runs all comparisons in one run, or some of them.
 
-In: `python -m benches.peers [--quick] [--only engine,wire,…] [--out FOLDER]`. Out: each row as it is measured; then in
-the folder `peers.md`, `peers.json` with every turn's figure and the machine's facts, and `peers.svg` and `.png` with
-the ratios; of growth likewise `growth.md`, `.json`, `.svg` and `.png`. Always: what is compared ran in turns; shows,
-never asserts. Not here: what is measured (the parts do that).
+In:     `python -m benches.peers [--quick] [--only engine,wire,…] [--out FOLDER]`.
+Out:    each row as it is measured; then in the folder `peers.md`, `peers.json` with every turn's values and the
+        machine's facts, and `peers.svg` and `.png` with the ratios; of growth likewise `growth.md`, `.json`, `.svg` and
+        `.png`.
+Always: what is compared ran in turns; shows, never asserts.
 """
 
 import argparse
@@ -29,7 +30,7 @@ PARTS = (*_COMPARED, "growth")
 def _parts(words: str) -> list[str]:
     chosen = words.split(",")
     if unknown := [word for word in chosen if word not in PARTS]:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is none of {', '.join(PARTS)}")
+        raise argparse.ArgumentTypeError(f"unknown part {', '.join(unknown)}, expected some of {', '.join(PARTS)}")
     return chosen
 
 
@@ -39,7 +40,7 @@ def _rows_of(part: str) -> Callable[[Scale], Iterator[Row]]:
 
 
 def _compare(parts: Sequence[str], scale: Scale, folder: Path) -> list[str]:
-    """Rows of those parts, written after each; the parts that failed, whose rows up to there are kept."""
+    """Measures those parts, written after each; returns the parts that failed, whose rows up to there are kept."""
     rows: list[Row] = []
     failed: list[str] = []
     start = time.perf_counter()
@@ -82,7 +83,7 @@ def _facts() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benches.peers", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a twentieth of the work, one turn: figures are rough")
+    parser.add_argument("--quick", action="store_true", help="a twentieth of the work, one turn: values are rough")
     parser.add_argument("--large", action="store_true", help="of growth: 100,000,000 messages …; needs 40 GiB")
     parser.add_argument("--only", type=_parts, default=list(PARTS), metavar="PART,…", help=", ".join(PARTS))
     parser.add_argument("--out", type=Path, default=_ROOT / "target" / "bench-peers", metavar="FOLDER")

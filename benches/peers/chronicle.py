@@ -1,7 +1,8 @@
-"""Chronicle: Chronicle Queue in a Java process of its own, one thread.
+"""Chronicle Queue in a Java process of its own, one thread.
 
-In: counts. Out: rates. Always: the process is warm before it is measured; it calls nobody. Not here: what it is
-compared with (`others`).
+In:     counts.
+Out:    rates.
+Always: the process is warm before it is measured; it opens no connection.
 """
 
 import functools
@@ -15,7 +16,7 @@ __all__ = ["append"]
 
 _PROJECT = Path(__file__).resolve().parent / "java"
 _WARM = 300_000
-# What Chronicle asks for on Java 17, and that it tells nobody of its being used.
+# The options that Chronicle needs on Java 17, and the one that turns its usage reports off.
 _MACHINE = """
 --add-exports=java.base/jdk.internal.ref=ALL-UNNAMED --add-exports=java.base/sun.nio.ch=ALL-UNNAMED
 --add-exports=jdk.unsupported/sun.misc=ALL-UNNAMED --add-exports=jdk.compiler/com.sun.tools.javac.file=ALL-UNNAMED

@@ -1,13 +1,15 @@
-"""Durable: transactions that lost power does not take, beside RocketMQ's, and what they cost the sends beside them.
+"""Compares transactions that survive a power failure with RocketMQ's, and measures what they cost concurrent sends.
 
-In: `python -m benches.peers.durable [--quick]`. Out: rows. Always: as in `engine`, RocketMQ's store is called within
-its warm Java process and txstore from Python, and each turn of both writes a new store of its own. Not here: what is
-not synced (`engine`).
+In:     `python -m benches.peers.durable [--quick]`.
+Out:    rows.
+Always: as in `engine`, RocketMQ's store is called within its warm Java process and txstore from Python, and each turn
+        of both writes a new store of its own.
 
-- *half synced*: txstore's default (a check would repeat an end that lost power takes), beside RocketMQ's `SYNC_FLUSH`.
-- *everything synced*: `flush_disk_type="SYNC_FLUSH"`, beside RocketMQ's `SYNC_FLUSH`.
-- *99th percentile of sends*: ordinary sends of one thread beside 64 threads of transactions, whose halves are synced or
-  are not.
+- *half synced*: txstore's default (a check would repeat an end that a power failure loses), compared with RocketMQ's
+`SYNC_FLUSH`.
+- *everything synced*: `flush_disk_type="SYNC_FLUSH"`, compared with RocketMQ's `SYNC_FLUSH`.
+- *99th percentile of sends*: ordinary sends of one thread during transactions of 64 threads, whose halves are synced or
+not.
 """
 
 import threading
@@ -24,18 +26,18 @@ from tests.peer import rocketmq
 from txstore import Message
 
 _SIZE = 1024
-_BESIDE = 64
+_THREADS = 64
 _HALF_SYNCED: dict[str, Any] = {}
 """The default settings."""
 _ALL_SYNCED: dict[str, Any] = {"flush_disk_type": "SYNC_FLUSH"}
 _PAUSE_SECONDS = 0.001
-_BESIDE_PAUSE_SECONDS = 0.05
-"""Of each thread after a transaction: both rows have the same load beside them, which fills no disk."""
+_THREADS_PAUSE_SECONDS = 0.05
+"""Pause of each thread after a transaction: both rows have the same concurrent load, which fills no disk."""
 
 
 def _transactions(theirs: Theirs, scale: Scale) -> Iterator[Row]:
     for what, options in (("half synced", _HALF_SYNCED), ("everything synced", _ALL_SYNCED)):
-        for threads, count in ((1, scale.count(10_000)), (_BESIDE, scale.count(100_000, 6_400))):
+        for threads, count in ((1, scale.count(10_000)), (_THREADS, scale.count(100_000, 6_400))):
             found = in_turns(
                 scale.turns,
                 {
@@ -43,7 +45,7 @@ def _transactions(theirs: Theirs, scale: Scale) -> Iterator[Row]:
                     THEIRS: lambda: theirs.run("transact", count, sync=True, body_bytes=_SIZE, threads=threads),  # noqa: B023
                 },
             )
-            work = f"whole transaction {_SIZE} B, {threads} thread{'s' * (threads > 1)}, {what} beside SYNC_FLUSH"
+            work = f"whole transaction {_SIZE} B, {threads} thread{'s' * (threads > 1)}, {what} against SYNC_FLUSH"
             yield from against("durable", work, found, OURS, [THEIRS])
 
 
@@ -57,10 +59,10 @@ def slow_send_ms(sends: int, **options: Any) -> float:
         def transactions() -> None:
             while not over.is_set():
                 checked.send_in_transaction(Message(TOPIC, body))
-                time.sleep(_BESIDE_PAUSE_SECONDS)
+                time.sleep(_THREADS_PAUSE_SECONDS)
 
-        beside = [threading.Thread(target=transactions) for _ in range(_BESIDE)]
-        for thread in beside:
+        others = [threading.Thread(target=transactions) for _ in range(_THREADS)]
+        for thread in others:
             thread.start()
         times = []
         try:
@@ -71,12 +73,12 @@ def slow_send_ms(sends: int, **options: Any) -> float:
                 time.sleep(_PAUSE_SECONDS)
         finally:
             over.set()
-            for thread in beside:
+            for thread in others:
                 thread.join()
         return sorted(times)[len(times) * 99 // 100] * 1000
 
 
-def _sends_beside(scale: Scale) -> Iterator[Row]:
+def _sends_during(scale: Scale) -> Iterator[Row]:
     sends = scale.count(20_000)
     synced, not_synced = "halves synced", "halves not synced"
     found = in_turns(
@@ -86,16 +88,16 @@ def _sends_beside(scale: Scale) -> Iterator[Row]:
             not_synced: lambda: slow_send_ms(sends, **NOT_SYNCED),
         },
     )
-    work = f"99th percentile of sends beside {_BESIDE} threads of transactions"
+    work = f"99th percentile of sends during {_THREADS} threads of transactions"
     yield from against("durable", work, found, synced, [not_synced], unit="ms", less_is_better=True)
 
 
 def rows(scale: Scale) -> Iterator[Row]:
-    """All of it."""
-    yield from _sends_beside(scale)
+    """Measures all rows."""
+    yield from _sends_during(scale)
     with scratch() as folder, rocketmq.Home.build(folder).start(rocketmq.FAST_MACHINE) as peer:
         theirs = Theirs(peer)
-        for _ in range(scale.turns):  # The compiler sees all of it before anything counts.
+        for _ in range(scale.turns):  # The compiler sees all of it before the measurement.
             theirs.run("transact", 100_000, body_bytes=_SIZE)
         yield from _transactions(theirs, scale)
 

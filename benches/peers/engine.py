@@ -1,8 +1,10 @@
-"""Engine: what txstore does from Python, against what RocketMQ's own store does within its Java process, in turns.
+"""Compares txstore from Python with RocketMQ's own store within its Java process, in turns.
 
-In: `python -m benches.peers.engine [--quick]`. Out: rows. Always: RocketMQ runs as a broker does, with
-its store, its transaction service and its threads, but is called without a network; its process is warmed up first;
-every turn of both writes a new store of its own to the same file system. Not here: clients and servers (`wire`).
+In:     `python -m benches.peers.engine [--quick]`.
+Out:    rows.
+Always: RocketMQ runs as a broker does, with its store, its transaction service and its threads, but is called without a
+        network; its process is warmed up first; every turn of both writes a new store of its own to the same file
+        system.
 """
 
 import time
@@ -16,7 +18,7 @@ import txstore
 from benches.peers.table import Row, against, alone
 from benches.python import rounds, states
 from benches.python.loads import NOT_SYNCED, Commits, in_threads
-from benches.python.measure import Figure, Scale, in_turns, per_second, scratch
+from benches.python.measure import Measured, Scale, in_turns, per_second, scratch
 from tests.peer import rocketmq
 from txstore import Message
 from txstore.config import FlushDisk
@@ -24,12 +26,12 @@ from txstore.config import FlushDisk
 TOPIC, GROUP = "bench", "bench-group"
 OURS, THEIRS = "from Python", "RocketMQ, within Java"
 _CHECKS = 15
-_PEND_EVERY = 10
+_PENDING_EVERY = 10
 _HALF_BYTES = 128
 _GIB = 1 << 30
 
 
-# A broker as it is by default, but for the timer wheel's file of 38 MB, and for rounds of its own, which would check
+# A broker as it is by default, except the timer wheel's file of 38 MB, and rounds of its own, which would check
 # before it is asked to.
 _CONFIG: rocketmq.Facts = {"timerWheelEnable": False}
 _SETTINGS: rocketmq.Facts = {"defaultTopicQueueNums": 1, "transactionCheckInterval": 3_600_000}
@@ -46,19 +48,19 @@ class Theirs:
         with self.broker(sync=sync) as (broker, call):
             if fill:
                 call("append", **facts, count=fill)
-                while broker.status()["dispatch_behind_bytes"]:
+                while broker.status()["undispatched_bytes"]:
                     pass
             result = call(work, **facts, count=count)
         assert not result.get("failed"), result
         return float(result["rate"])
 
-    def check(self, count: int, pend_every: int, check_rounds: int, body_bytes: int) -> rocketmq.Facts:
-        """`check_rounds` over so many halves, each `pend_every`-th pending: seconds awake, bytes, how many to ask."""
+    def check(self, count: int, pending_every: int, check_rounds: int, body_bytes: int) -> rocketmq.Facts:
+        """`check_rounds` over so many halves, each `pending_every`-th pending: seconds awake, bytes, checks to do."""
         with self.broker() as (_, call):
-            call("halves", count=count, pend_every=pend_every, body_bytes=body_bytes)
+            call("halves", count=count, pending_every=pending_every, body_bytes=body_bytes)
             result = call("check", rounds=check_rounds)
         assert isinstance(result, dict)
-        assert result["asked"] == check_rounds * -(-count // pend_every), result
+        assert result["asked"] == check_rounds * -(-count // pending_every), result
         return result
 
     def open(self, store: Path) -> rocketmq.Facts:
@@ -128,7 +130,7 @@ def read(count: int, size: int) -> float:
 
 
 class Unknown(txstore.TransactionListener):
-    """A local transaction of which nobody ever knows."""
+    """A local transaction whose outcome stays unknown."""
 
     def execute_local_transaction(self, message: object, arg: object) -> txstore.LocalTransactionState:
         return txstore.LocalTransactionState.UNKNOWN
@@ -138,7 +140,7 @@ class Unknown(txstore.TransactionListener):
 
 
 def bytes_of_checks(size: int) -> float:
-    """Bytes by which the log grows while one pending transaction is asked about 15 times."""
+    """Bytes by which the log grows while one pending transaction is checked 15 times."""
     soon = timedelta(milliseconds=1)
     options: dict[str, Any] = {"transaction_timeout": soon, "transaction_check_interval": soon}
     with scratch() as folder, txstore.open(folder / "store", transaction_check_max=1_000, **options) as broker:
@@ -194,7 +196,7 @@ def reads(theirs: Theirs, scale: Scale) -> Iterator[Row]:
 def checks(theirs: Theirs, scale: Scale) -> Iterator[Row]:
     """A round over halves of which nine in ten have ended, and what 15 rounds write."""
     halves = scale.count(100_000)
-    pending = halves // _PEND_EVERY
+    pending = halves // _PENDING_EVERY
     with scratch() as folder:
         states.filled(folder / "store", halves=halves, pending=pending)
         with txstore.open(folder / "store", transaction_timeout=timedelta(0)) as broker:
@@ -209,7 +211,7 @@ def checks(theirs: Theirs, scale: Scale) -> Iterator[Row]:
                 {
                     "scan alone": lambda: ours(rounds.scan_seconds),
                     "with Python's decide": lambda: ours(rounds.round_seconds),
-                    THEIRS: lambda: halves / theirs.check(halves, _PEND_EVERY, 1, _HALF_BYTES)["seconds"],
+                    THEIRS: lambda: halves / theirs.check(halves, _PENDING_EVERY, 1, _HALF_BYTES)["seconds"],
                 },
             )
     what = f"check round, {halves:,} halves, 90 % ended, without its sleep"
@@ -223,7 +225,7 @@ def checks(theirs: Theirs, scale: Scale) -> Iterator[Row]:
 
 
 def recovery(home: rocketmq.Home, theirs: Theirs, scale: Scale) -> Iterator[Row]:
-    """Opening what a killed process left."""
+    """Opens a store that a killed process left."""
     total = 2 * _GIB if scale.part == 1 else _GIB // 2
     count = total // 1200 // 100 * 100
     with scratch() as folder:
@@ -231,9 +233,9 @@ def recovery(home: rocketmq.Home, theirs: Theirs, scale: Scale) -> Iterator[Row]
         _killed(home, folder / "theirs", count)
 
         def ours() -> float:
-            with scratch() as beside:
-                states.copied(folder / "ours", beside / "store")
-                opening = states.opened(beside / "store")
+            with scratch() as copies:
+                states.copied(folder / "ours", copies / "store")
+                opening = states.opened(copies / "store")
             assert not opening.clean, opening
             return opening.seconds
 
@@ -262,17 +264,17 @@ def _killed(home: rocketmq.Home, store: Path, count: int) -> None:
 
 
 def _compared(what: str, scale: Scale, works: dict[str, Any], **facts: Any) -> Iterator[Row]:
-    found: dict[str, Figure] = in_turns(scale.turns, works)
+    found: dict[str, Measured] = in_turns(scale.turns, works)
     yield from against("engine", what, found, OURS, [THEIRS], **facts)
 
 
 def rows(scale: Scale) -> Iterator[Row]:
-    """All of it."""
+    """Measures all rows."""
     with scratch() as folder:
         home = rocketmq.Home.build(folder)
         with home.start(rocketmq.FAST_MACHINE) as peer:
             theirs = Theirs(peer)
-            for _ in range(scale.turns):  # The compiler sees all of it before anything counts.
+            for _ in range(scale.turns):  # The compiler sees all of it before the measurement.
                 theirs.run("transact", 100_000, body_bytes=1024)
             for part in (appends, transactions, reads, checks):
                 yield from part(theirs, scale)

@@ -1,11 +1,12 @@
-"""Growth: what one thing costs where a store, what pends in it, its topics or its threads have grown.
+"""Measures what one operation costs when a store, its pending transactions, its topics or its threads have grown.
 
-In: `python -m benches.peers.growth [--quick] [--large] [--only messages,pending,…]`. Out: points: of each measure a
-figure at each size, and how many times as much one thing costs at the last size as at the first. Always: a store grows,
-it is not made anew for each size, where only its size is asked about; each figure is the median of three. Rates and
-rounds are by processor time of the thread that works, kernel included: what one thing costs, whoever else uses the
-machine, without waits for the disk; openings, and sends of many threads, are by the clock. Openings and kills are
-processes of their own. Not here: other stores (`others`).
+In:     `python -m benches.peers.growth [--quick] [--large] [--only messages,pending,…]`.
+Out:    points: the value of each measure at each size, and how many times as much one operation costs at the last size
+        as at the first.
+Always: a store grows, it is not created again for each size, where only its size matters; each value is the median of
+        three. Rates and rounds are by processor time of the working thread, kernel included: what one operation costs,
+        whatever else uses the machine, without waits for the disk; openings, and sends of many threads, are by the
+        clock. Openings and kills are processes of their own.
 """
 
 import argparse
@@ -31,8 +32,8 @@ SWEEPS = ("messages", "pending", "topics", "threads", "recovery")
 _BODY = bytes(128)
 _TIMES = 3
 _DUE = 1_000
-_BEHIND = 20_000
-_MADE = 20  # Topics at the end of each size that are made one by one.
+_AFTER = 20_000
+_MADE = 20  # Topics at the end of each size that are created one by one.
 _MIB = 1 << 20
 _HOUR_MS = 3_600_000
 _PAGE = 50_000
@@ -52,7 +53,7 @@ class Point:
 
     @property
     def cost(self) -> float:
-        """What one thing costs, in whatever unit."""
+        """The cost of one operation, in any unit."""
         return 1 / self.value if self.unit.startswith("/") else self.value
 
     def text(self) -> str:
@@ -90,7 +91,7 @@ def median(work: Callable[[], float]) -> float:
 
 
 def _per_second(count: int, work: Callable[[], object]) -> float:
-    """How many for each second of processor time."""
+    """How many operations for each second of processor time."""
     start = time.thread_time()
     work()
     return count / max(1e-9, time.thread_time() - start)
@@ -135,18 +136,18 @@ def _in_use(broker: txstore.EmbeddedBroker) -> Iterator[tuple[str, float, str]]:
     yield "append, 128 B", median(lambda: _per_second(count, appends)), "/s"
     end = broker.queue_range(TOPIC, 0)[1]
     chance = random.Random(1)
-    places = [chance.randrange(end - 32) for _ in range(500)]
+    offsets = [chance.randrange(end - 32) for _ in range(500)]
 
     def reads(first: Sequence[int]) -> None:
-        for place in first:
-            found, _ = broker.read(TOPIC, 0, place, 32)
+        for offset in first:
+            found, _ = broker.read(TOPIC, 0, offset, 32)
             assert len(found) == 32
             assert len(found[0].body) >= len(_BODY)
 
     rows = range(end - count, end - 31, 32)
     yield "read by 32, the newest", median(lambda: _per_second(32 * len(rows), lambda: reads(rows))), "/s"
-    yield "read by 32, anywhere", median(lambda: _per_second(32 * len(places), lambda: reads(places))), "/s"
-    names = [broker.read(TOPIC, 0, place, 1)[0][0].message_id for place in places]
+    yield "read by 32, anywhere", median(lambda: _per_second(32 * len(offsets), lambda: reads(offsets))), "/s"
+    names = [broker.read(TOPIC, 0, offset, 1)[0][0].message_id for offset in offsets]
 
     def queries() -> None:
         for name in names:
@@ -158,7 +159,7 @@ def _in_use(broker: txstore.EmbeddedBroker) -> Iterator[tuple[str, float, str]]:
 
 
 def _round(broker: txstore.EmbeddedBroker, work: Callable[[txstore.EmbeddedBroker, int], float]) -> float:
-    """Milliseconds of a round in which the first 1,000 of all that pends are due."""
+    """Milliseconds of a round in which the first 1,000 of all pending transactions are due."""
     due = broker.store.halves_waiting(-1, _DUE)
     for waiting in due:
         broker.store.look_again(waiting.half_queue_offset, -1)
@@ -171,22 +172,24 @@ def _round(broker: txstore.EmbeddedBroker, work: Callable[[txstore.EmbeddedBroke
 
 
 def _openings(store: Path) -> Iterator[tuple[str, float]]:
-    """Milliseconds: after a clean close, and behind a kill with as much behind the snapshot at every size."""
+    """Milliseconds: after a clean close, and after a kill with the same number of messages after the snapshot at
+    every size.
+    """
     clean = [states.opened(store) for _ in range(_TIMES)]
     yield "open, closed cleanly", 1e3 * statistics.median(opening.seconds for opening in clean)
     yield "of it processor time", 1e3 * statistics.median(opening.processor_seconds for opening in clean)
-    states.filled(store, messages=_BEHIND, crash=True)
+    states.filled(store, messages=_AFTER, crash=True)
     killed = states.opened(store)
     assert not killed.clean
-    yield f"open after kill -9, {_BEHIND:,} messages behind", 1e3 * killed.seconds
+    yield f"open after kill -9, {_AFTER:,} messages after its snapshot", 1e3 * killed.seconds
     yield "processor time of that", 1e3 * killed.processor_seconds
 
 
-# What pends -----------------------------------------------------------------------------------------------------------
+# Pending transactions -------------------------------------------------------------------------------------------------
 
 
 def pending(sizes: Sequence[int]) -> Iterator[Point]:
-    """More and more transactions that nobody ends."""
+    """More and more transactions without an end."""
 
     def point(measure: str, size: int, value: float, unit: str) -> Point:
         return Point("pending", measure, size, value, unit)
@@ -197,17 +200,17 @@ def pending(sizes: Sequence[int]) -> Iterator[Point]:
         for size in sizes:
             with txstore.open(store, **_ALONE) as broker:
                 rounds.stop_own(broker)
-                last = _pend(broker, size)
-                _put_off(broker)
+                last = _prepare_until(broker, size)
+                _postpone(broker)
                 yield point("prepare, 128 B", size, last, "/s")
-                for measure, value, unit in _beside(broker):
+                for measure, value, unit in _costs(broker):
                     yield point(measure, size, value, unit)
                 yield point("table's own count", size, broker.stat().pending_table_bytes / size, "bytes each")
             yield from (point(measure, size, value, "ms") for measure, value in _openings(store))
 
 
-def _pend(broker: txstore.EmbeddedBroker, size: int) -> float:
-    """Prepares until so many pend; how many a second the last of them were."""
+def _prepare_until(broker: txstore.EmbeddedBroker, size: int) -> float:
+    """Prepares until so many are pending; returns how many a second the last of them were."""
     half, left = Message(TOPIC, _BODY), size - broker.stat().pending_transactions
     last = min(left, 20_000)
 
@@ -219,8 +222,8 @@ def _pend(broker: txstore.EmbeddedBroker, size: int) -> float:
     return _per_second(last, lambda: prepare(last))
 
 
-def _put_off(broker: txstore.EmbeddedBroker) -> None:
-    """None of them is due."""
+def _postpone(broker: txstore.EmbeddedBroker) -> None:
+    """Times with none of them due."""
     after = -1
     while page := broker.store.halves_waiting(after, _PAGE):
         for waiting in page:
@@ -228,7 +231,7 @@ def _put_off(broker: txstore.EmbeddedBroker) -> None:
         after = page[-1].half_queue_offset
 
 
-def _beside(broker: txstore.EmbeddedBroker) -> Iterator[tuple[str, float, str]]:
+def _costs(broker: txstore.EmbeddedBroker) -> Iterator[tuple[str, float, str]]:
     count = 20_000
     message = Message(TOPIC, _BODY)
 
@@ -268,7 +271,7 @@ def topics(sizes: Sequence[int]) -> Iterator[Point]:
                 for name in new[:-_MADE]:
                     broker.store.append(Message(name, _BODY), 0)
             with txstore.open(store) as broker:
-                yield point("make a topic", size, _make(broker, new[-_MADE:]), "/s")
+                yield point("create a topic", size, _make(broker, new[-_MADE:]), "/s")
                 for measure, value in _each_in_turn(broker, names):
                     yield point(measure, size, value, "/s")
             yield point("disk of the queues", size, disk_bytes(store / "consumequeue") / size, "bytes each")
@@ -321,19 +324,19 @@ def threads(sizes: Sequence[int]) -> Iterator[Point]:
 
 
 def recovery(sizes: Sequence[int]) -> Iterator[Point]:
-    """All of a log is behind the snapshot."""
+    """The whole log is after the snapshot."""
     for size in sizes:
         with scratch() as folder:
             store = folder / "store"
             states.filled(store, messages=size * _MIB // record_bytes(), crash=True)
             crashed = states.opened(store)
         assert crashed.scanned_bytes > 0.9 * size * _MIB, crashed
-        yield Point("recovery", "open after kill -9, MiB behind", size, crashed.seconds, "s")
+        yield Point("recovery", "open after kill -9, MiB after its snapshot", size, crashed.seconds, "s")
         yield Point("recovery", "anonymous memory of it", size, crashed.anonymous_bytes / _MIB, "MiB")
 
 
 def points(sizes: Sizes, only: Sequence[str] = SWEEPS) -> Iterator[Point]:
-    """All of it, in the order of SWEEPS."""
+    """Measures all sweeps, in the order of SWEEPS."""
     works = {"messages": messages, "pending": pending, "topics": topics, "threads": threads, "recovery": recovery}
     for name in SWEEPS:
         if name in only:

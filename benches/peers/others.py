@@ -1,8 +1,10 @@
-"""Others: appending 1 KiB beside embedded logs and stores that a user might pick instead, and beside the machine.
+"""Compares appending 1 KiB with embedded logs and stores that a user might pick instead, and with the machine's
+limits.
 
-In: `python -m benches.peers.others [--quick]`. Out: rows: one call each and by 100, each with and without a sync.
-Always: each stores the same bodies under a number of 8 bytes, in one process with one thread, and is told not to do
-more than is compared: no sync where ours waits for none. Not here: what they are for: most look up, change and delete.
+In:     `python -m benches.peers.others [--quick]`.
+Out:    rows: one call each and by 100, each with and without a sync.
+Always: each stores the same bodies under a number of 8 bytes, in one process with one thread, and does not do more than
+        is compared: no sync where ours waits for none.
 
 | name | not synced | synced |
 |---|---|---|
@@ -33,7 +35,7 @@ def _ranges(count: int, batch: int) -> Iterator[range]:
 
 
 def lmdb(count: int, batch: int, sync: bool) -> float:
-    """Puts at the end, `batch` a transaction."""
+    """Puts at the end, in transactions of `batch`."""
     import lmdb
 
     def run(folder: Path) -> float:
@@ -83,7 +85,7 @@ def rocksdict(count: int, batch: int, sync: bool) -> float:
 
 
 def sqlite(count: int, batch: int, sync: bool) -> float:
-    """Inserts, `batch` a transaction."""
+    """Inserts, in transactions of `batch`."""
     with scratch() as folder:
         database = peers.sqlite_table(folder / "messages.db", "FULL" if sync else "NORMAL")
 
@@ -115,7 +117,7 @@ def _works(count: int, batch: int, sync: bool) -> dict[str, Callable[[], float]]
         "LMDB": lambda: lmdb(count, batch, sync),
         "rocksdict": lambda: rocksdict(count, batch, sync),
         f"sqlite3, WAL, {'FULL' if sync else 'NORMAL'}": lambda: sqlite(count, batch, sync),
-        # It has no batches: what is not synced it takes one by one.
+        # It has no batches: unsynced messages are written one by one.
         "Chronicle Queue, in Java": lambda: chronicle.append(count, len(BODY), batch if sync else 0),
     }
     if sync:
@@ -128,7 +130,7 @@ def _works(count: int, batch: int, sync: bool) -> dict[str, Callable[[], float]]
 
 
 def rows(scale: Scale) -> Iterator[Row]:
-    """All of it."""
+    """Measures all rows."""
     for sync, batch, most in ((False, 1, 400_000), (False, BATCH, 400_000), (True, 1, 5_000), (True, BATCH, 100_000)):
         count = scale.count(most) // batch * batch
         works = _works(count, batch, sync)

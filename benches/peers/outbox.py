@@ -1,9 +1,10 @@
-"""Outbox: a business row and its message by `txstore.database`, beside the same row with an outbox row and a relay.
+"""Compares a business row and its message by `txstore.database` with the same row, an outbox row and a relay.
 
-In: `python -m benches.peers.outbox [--quick]`. Out: rows. Always: both sides insert the same row by the same driver,
-one database transaction each; the relay takes 100 at a time, hands them to a list and deletes them, and a rate counts
-to the last one handed over. SQLite: WAL, NORMAL, one thread. PostgreSQL: synced, 64 connections, our store in
-SYNC_FLUSH; no rows of it where it is not installed. Not here: other drivers (`benches.python.database`).
+In:     `python -m benches.peers.outbox [--quick]`.
+Out:    rows.
+Always: both sides insert the same row by the same driver, one database transaction each; the relay takes 100 at a time,
+        appends them to a list and deletes them, and a rate counts to the last one relayed. SQLite: WAL, NORMAL, one
+        thread. PostgreSQL: synced, 64 connections, our store in SYNC_FLUSH; no rows of it if it is not installed.
 """
 
 import sys
@@ -30,7 +31,7 @@ _OURS, _THEIRS, _LIMIT = "row and message", "row and outbox row, with relay", "l
 _ORDERS = "INSERT INTO orders (body) VALUES (%s)"
 _OUTBOX = "INSERT INTO outbox (topic, body) VALUES (%s, %s)"
 _TAKE = f"SELECT id, topic, body FROM outbox ORDER BY id LIMIT {_RELAY}"
-# By id, not by the greatest: of two that write at the same time the later number may commit first.
+# By id, not up to the greatest: of two that write at the same time the later number may commit first.
 _GIVE = "DELETE FROM outbox WHERE id = ANY(%s)"
 
 
@@ -38,18 +39,18 @@ _GIVE = "DELETE FROM outbox WHERE id = ANY(%s)"
 
 
 @contextmanager
-def _core() -> Iterator[bench.Place]:
-    with bench.on_sqlite(True) as place, place.source.connect() as connection:
-        yield bench.Place(connection, place.source, place.folder, "sqlalchemy")
+def _core() -> Iterator[bench.Target]:
+    with bench.on_sqlite(True) as target, target.source.connect() as connection:
+        yield bench.Target(connection, target.source, target.folder, "sqlalchemy")
 
 
 def _on_sqlite(scale: Scale) -> Iterator[Row]:
     count = scale.count(20_000, 2_000)
 
-    def load(work: Callable[[bench.Place, int], float]) -> Callable[[], float]:
+    def load(work: Callable[[bench.Target, int], float]) -> Callable[[], float]:
         def run() -> float:
-            with _core() as place:
-                return work(place, count)
+            with _core() as target:
+                return work(target, count)
 
         return run
 
@@ -171,7 +172,7 @@ def _on_postgres(server: Postgres, scale: Scale) -> Iterator[Row]:
 
 
 def rows(scale: Scale) -> Iterator[Row]:
-    """All of it."""
+    """Measures all rows."""
     yield from _on_sqlite(scale)
     with running_postgres(durable=True) as server:
         if server is None:

@@ -1,9 +1,10 @@
-"""Plot: ratios on one axis, with their spread; what one thing costs against size.
+"""Plots ratios on one axis, with their spread, and what one operation costs against size.
 
-In: rows or points, or `python -m benches.peers.plot FILE.json` for those of a run before. Out: an SVG and a PNG.
+In:     rows or points, or `python -m benches.peers.plot FILE.json` for those of an earlier run.
+Out:    an SVG and a PNG.
 Always: right of the line at 1 ours is better; axes are logarithmic, so that twice and half are equally far from it;
-limits of the machine are drawn hollow, since nobody passes them. Growth: costs are shown as multiples of that at the
-first size; along the dashed line a cost grows as its size does. Not here: figures.
+        limits of the machine are drawn hollow, since no store can exceed them. Growth: costs are shown as multiples of
+        the cost at the first size; along the dashed line a cost grows as its size does.
 """
 
 import argparse
@@ -21,7 +22,7 @@ _COLOURS = {"engine": "#1b6ca8", "wire": "#0a8754", "others": "#b5651d", "outbox
 _GREY = "#777777"
 _TITLES = {
     "messages": "messages in the log",
-    "pending": "transactions that pend",
+    "pending": "pending transactions",
     "topics": "topics",
     "threads": "threads that send",
     "recovery": "MiB of log to recover",
@@ -30,7 +31,7 @@ _DIGITS = (1, 2, 5)  # Of the labels on the axis.
 
 
 def plot_ratios(rows: Sequence[Row], path: Path) -> None:
-    """Writes `path`.svg and `path`.png; nothing where no row has a ratio."""
+    """Writes `path`.svg and `path`.png; nothing if no row has a ratio."""
     shown = [row for row in rows if row.ratio is not None]
     if not shown:
         return
@@ -60,7 +61,7 @@ def plot_ratios(rows: Sequence[Row], path: Path) -> None:
 
 def _save(figure: Any, path: Path) -> None:
     for suffix in ("svg", "png"):
-        # Without a date the same figures make the same file.
+        # Without a date the same measurements make the same file.
         figure.savefig(path.with_suffix(f".{suffix}"), dpi=110, metadata={"Date": None} if suffix == "svg" else None)
 
 

@@ -1,8 +1,9 @@
-"""Table: rows of what was measured in turns, as Markdown and as JSON, and what they were measured on.
+"""Rows of measurements in turns, as Markdown and as JSON, and the machine that they were measured on.
 
-In: figures of ours and of another's. Out: lines, and plain values that json can write. Always: a ratio above 1 says
-that ours is so many times as good, whether more or less of the unit is better; of a single turn there is no spread.
-Facts about the machine name no host, no path and nobody. Not here: measuring (`benches.python.measure`).
+In:     values of ours and of another's.
+Out:    lines, and plain values that json can write.
+Always: a ratio above 1 says that ours is so many times as good, whether more or less of the unit is better; of a single
+        turn there is no spread. Facts about the machine name no host, no path and no person.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benches.python.measure import Figure, Scale
+from benches.python.measure import Measured, Scale
 from benches.python.ratios import DEFAULT, QUICK
 
 __all__ = ["Row", "against", "alone", "as_json", "heading", "machine", "markdown", "scale_of"]
@@ -26,28 +27,28 @@ _PACKAGES = ["sqlalchemy", "psycopg", "lmdb", "rocksdict", "matplotlib"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing done by two, in the same turns; `unit`: of both figures."""
+    """One thing done by two, in the same turns; `unit`: of both values."""
 
     section: str
     work: str
     ours: str
-    ours_figure: Figure
+    ours_measured: Measured
     theirs: str
-    theirs_figure: Figure
+    theirs_measured: Measured
     unit: str = "/s"
     less_is_better: bool = False
 
     @property
-    def ratio(self) -> Figure | None:
-        """How many times as good ours is, turn by turn; None: one of both is nothing."""
-        if 0 in self.ours_figure.values + self.theirs_figure.values:
+    def ratio(self) -> Measured | None:
+        """How many times as good ours is, turn by turn; None: one of both is zero."""
+        if 0 in self.ours_measured.values + self.theirs_measured.values:
             return None
         if self.less_is_better:
-            return self.theirs_figure.over(self.ours_figure)
-        return self.ours_figure.over(self.theirs_figure)
+            return self.theirs_measured.over(self.ours_measured)
+        return self.ours_measured.over(self.theirs_measured)
 
     def line(self) -> str:
-        ours, theirs = (f"{name}: {_number(figure.median)}{self._unit}" for name, figure in self._both)
+        ours, theirs = (f"{name}: {_number(measured.median)}{self._unit}" for name, measured in self._both)
         return f"| {self.work} | {ours} | {theirs} | {_spread(self.ratio)} |"
 
     @property
@@ -55,8 +56,8 @@ class Row:
         return self.unit if self.unit.startswith("/") else f" {self.unit}"
 
     @property
-    def _both(self) -> tuple[tuple[str, Figure], tuple[str, Figure]]:
-        return (self.ours, self.ours_figure), (self.theirs, self.theirs_figure)
+    def _both(self) -> tuple[tuple[str, Measured], tuple[str, Measured]]:
+        return (self.ours, self.ours_measured), (self.theirs, self.theirs_measured)
 
     def plain(self) -> dict[str, Any]:
         """For json."""
@@ -66,29 +67,29 @@ class Row:
             "work": self.work,
             "unit": self.unit,
             "less_is_better": self.less_is_better,
-            "ours": {"name": self.ours, "values": self.ours_figure.values},
-            "theirs": {"name": self.theirs, "values": self.theirs_figure.values},
+            "ours": {"name": self.ours, "values": self.ours_measured.values},
+            "theirs": {"name": self.theirs, "values": self.theirs_measured.values},
             "ratio": None if ratio is None else {"median": ratio.median, "values": ratio.values},
         }
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> "Row":
-        """The row that `plain` told of."""
+        """The row that `plain` described."""
         ours, theirs = plain["ours"], plain["theirs"]
         return cls(
             plain["section"],
             plain["work"],
             ours["name"],
-            Figure(tuple(ours["values"])),
+            Measured(tuple(ours["values"])),
             theirs["name"],
-            Figure(tuple(theirs["values"])),
+            Measured(tuple(theirs["values"])),
             plain["unit"],
             plain["less_is_better"],
         )
 
 
 def against(
-    section: str, work: str, found: dict[str, Figure], ours: str, theirs: Iterable[str], **facts: Any
+    section: str, work: str, found: dict[str, Measured], ours: str, theirs: Iterable[str], **facts: Any
 ) -> Iterator[Row]:
     """A row for each of `theirs` that was measured together with `ours`."""
     for name in theirs:
@@ -99,7 +100,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value == 0 or abs(value) >= 100 else f"{value:.3g}"
 
 
-def _spread(ratio: Figure | None) -> str:
+def _spread(ratio: Measured | None) -> str:
     if ratio is None:
         return "–"
     least, most = min(ratio.values), max(ratio.values)
@@ -107,7 +108,7 @@ def _spread(ratio: Figure | None) -> str:
 
 
 def heading() -> str:
-    return "| work | txstore | beside | ratio |\n|---|---|---|---|"
+    return "| work | txstore | compared with | ratio |\n|---|---|---|---|"
 
 
 def markdown(rows: Iterable[Row]) -> str:
@@ -120,7 +121,7 @@ def as_json(**found: Any) -> str:
 
 
 def machine() -> dict[str, str]:
-    """What the figures depend on."""
+    """What the values depend on."""
     facts = {
         "cores": str(os.cpu_count()),
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
@@ -140,7 +141,7 @@ def machine() -> dict[str, str]:
 
 
 def _told(*command: str) -> str:
-    """What a program says; nothing where it is missing."""
+    """The output of a program; empty if it is missing."""
     try:
         return subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
@@ -155,8 +156,8 @@ def scale_of(quick: bool) -> Scale:
 def alone(name: str, about: str | None, rows: Callable[[Scale], Iterator[Row]]) -> None:
     """One part as a program of its own."""
     parser = argparse.ArgumentParser(prog=f"python -m benches.peers.{name}", description=about)
-    parser.add_argument("--quick", action="store_true", help="a twentieth of the work, one turn: figures are rough")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write each turn's figures there, too")
+    parser.add_argument("--quick", action="store_true", help="a twentieth of the work, one turn: values are rough")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the values of each turn there, too")
     arguments = parser.parse_args()
     found = []
     print(heading(), flush=True)

@@ -1,9 +1,10 @@
-"""Wire: RocketMQ's own Java client against `txstore serve`, and against a real broker, in turns.
+"""Compares `txstore serve` with a real broker in turns, by RocketMQ's own Java client.
 
-In: `python -m benches.peers.wire [--quick]`. Out: rows; rates of the client, which runs in a process of its own, as
-does each server. Always: both servers flush asynchronously, as RocketMQ does by itself; each work is run
-against one, then the other, and again, the first turn only to warm up; what a send or a transaction was acknowledged
-for is counted in the queues afterwards. Not here: what fails (tests/remoting).
+In:     `python -m benches.peers.wire [--quick]`.
+Out:    rows; rates of the client, which runs in a process of its own, as does each server.
+Always: both servers flush asynchronously, as RocketMQ does by default; each work is run against one, then the other,
+        and again, the first turn only to warm up; acknowledged sends and transactions are counted in the queues
+        afterwards.
 """
 
 import subprocess
@@ -23,13 +24,13 @@ from tests.peer import rocketmq
 BODY_BYTES = 1024
 THREADS = (1, 8, 32)
 _OURS, _THEIRS = "txstore serve", "RocketMQ"
-# A broker as it is by default, but for the name server's port and the timer wheel's file of 38 MB.
+# A broker as it is by default, except the name server's port and the timer wheel's file of 38 MB.
 _BROKER: dict[str, Any] = {"timerWheelEnable": False, "flushDiskType": "ASYNC_FLUSH"}
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Who is asked: the address of its name server, and how many messages a topic holds there."""
+    """A server: the address of its name server, and how many messages a topic has there."""
 
     names: str
     held: Callable[[str], int]
@@ -103,7 +104,7 @@ class Bench:
         yield from against("wire", what, found, _OURS, [_THEIRS])
 
     def send(self, server: Server, topic: str, threads: int, *, transactions: bool) -> float:
-        """Messages or transactions a second. Raises AssertionError where one that was acknowledged is missing."""
+        """Messages or transactions a second. Raises AssertionError if one that was acknowledged is missing."""
         before = server.held(topic)
         result = self._client.call(
             "load.send",
@@ -129,7 +130,7 @@ class Bench:
 
 
 def rows(scale: Scale) -> Iterator[Row]:
-    """All of it; quick: a second each instead of five."""
+    """Measures all rows; quick: a second each instead of five."""
     turns, milliseconds, pushed = (scale.turns, 5_000, 200_000) if scale.part == 1 else (scale.turns, 1_000, 20_000)
     with scratch() as folder, ExitStack() as stack:
         home = rocketmq.Home.build(folder)

@@ -1,4 +1,4 @@
-"""Append: messages of 1 KiB one by one, in batches, from two threads, durably; beside what they are compared with.
+"""Measures appends of messages of 1 KiB one by one, in batches, from two threads, durably; with comparisons.
 
 pytest-benchmark shows times of a whole load; within a group the number in brackets is the ratio to the fastest.
 """
@@ -22,7 +22,7 @@ def _fdatasync(count: int) -> float:
     return peers.limit("fdatasync", count, loads.record_bytes())
 
 
-@pytest.mark.benchmark(group=f"append {COUNT:,} messages, ASYNC_FLUSH, store made and closed")
+@pytest.mark.benchmark(group=f"append {COUNT:,} messages, ASYNC_FLUSH, store created and closed")
 @pytest.mark.parametrize(
     "load",
     [
@@ -38,7 +38,7 @@ def bench_append(benchmark: Any, load: Callable[[int], float]) -> None:
     benchmark.extra_info["per_second"] = benchmark.pedantic(load, (COUNT,), rounds=5, warmup_rounds=1)
 
 
-@pytest.mark.benchmark(group=f"append {DURABLE:,} messages, SYNC_FLUSH, store made and closed")
+@pytest.mark.benchmark(group=f"append {DURABLE:,} messages, SYNC_FLUSH, store created and closed")
 @pytest.mark.parametrize(
     "load",
     [

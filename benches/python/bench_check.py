@@ -1,4 +1,4 @@
-"""Check: one round over what pends, and looking at all of it."""
+"""Measures one check round over pending transactions, and listing all of them."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -22,7 +22,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[txstore.Embedde
         yield broker
 
 
-@pytest.mark.benchmark(group=f"{PENDING:,} of {HALVES:,} halves pend")
+@pytest.mark.benchmark(group=f"{PENDING:,} of {HALVES:,} halves pending")
 def bench_round(benchmark: Any, broker: txstore.EmbeddedBroker) -> None:
     def due() -> None:
         rounds.make_due(broker, PENDING)
@@ -30,6 +30,6 @@ def bench_round(benchmark: Any, broker: txstore.EmbeddedBroker) -> None:
     benchmark.pedantic(rounds.round_seconds, (broker, PENDING), setup=due, rounds=20)
 
 
-@pytest.mark.benchmark(group=f"{PENDING:,} of {HALVES:,} halves pend")
+@pytest.mark.benchmark(group=f"{PENDING:,} of {HALVES:,} halves pending")
 def bench_list(benchmark: Any, broker: txstore.EmbeddedBroker) -> None:
     assert len(benchmark.pedantic(broker.transactions, rounds=20)) == PENDING

@@ -1,4 +1,4 @@
-"""Open: clean stores, empty and of 100,000 messages; and one that a killed process left."""
+"""Measures opening: clean stores, empty and of 100,000 messages; and one that a killed process left."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Read: messages of 1 KiB, 32 a call, the body of each, beside SQLite and plain reads."""
+"""Measures reads of messages of 1 KiB, 32 a call, the body of each, compared with SQLite and plain reads."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,6 @@
-"""Transaction: half and commit, with and without the user's own insert, beside an outbox in SQLite with its relay."""
+"""Measures half and commit, with and without the user's own insert, compared with an outbox in SQLite with its
+relay.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +16,7 @@ def _pwrites(count: int) -> float:
     return peers.limit("pwrite", 2 * count, loads.transaction_bytes() // 2) / 2
 
 
-@pytest.mark.benchmark(group=f"{COUNT:,} transactions, ASYNC_FLUSH, store made and closed")
+@pytest.mark.benchmark(group=f"{COUNT:,} transactions, ASYNC_FLUSH, store created and closed")
 @pytest.mark.parametrize(
     "load",
     [

@@ -1,8 +1,9 @@
-"""Databases: a business row and its message by `txstore.database`, side by side with an outbox and its relay.
+"""Compares a business row and its message by `txstore.database` with an outbox and its relay.
 
-In: `python -m benches.python.database [--quick]`. Out: a table of rates and ratios, measured in the same turns. Always:
-both sides insert the same row through the same driver, one database transaction each; the outbox's relay hands over to
-nobody, so its messages are free. SQLite in WAL mode, NORMAL; PostgreSQL synced, where it is installed.
+In:     `python -m benches.python.database [--quick]`.
+Out:    a table of rates and ratios, measured in the same turns.
+Always: both sides insert the same row through the same driver, one database transaction each; the outbox's relay sends
+        to no broker, so its messages cost nothing. SQLite in WAL mode, NORMAL; PostgreSQL synced, if it is installed.
 """
 
 import argparse
@@ -36,8 +37,8 @@ _TAKE = f"SELECT id, topic, body FROM outbox ORDER BY id LIMIT {_RELAY}"
 _GIVE = "DELETE FROM outbox WHERE id <= {}"
 
 
-class Place:
-    """A new database with the user's table and an outbox, and one session on it; gone afterwards."""
+class Target:
+    """A new database with the user's table and an outbox, and one session on it; removed afterwards."""
 
     def __init__(self, session: Any, source: Any, folder: Path, style: str) -> None:
         self.session, self.source, self.folder, self.style = session, source, folder, style
@@ -56,7 +57,7 @@ def _clause(sql: str) -> Any:
 
 
 @contextmanager
-def on_sqlite(sqlalchemy: bool) -> Iterator[Place]:
+def on_sqlite(sqlalchemy: bool) -> Iterator[Target]:
     with scratch() as folder:
         path = folder / "orders.db"
         with sqlite3.connect(path) as connection:
@@ -67,7 +68,7 @@ def on_sqlite(sqlalchemy: bool) -> Iterator[Place]:
         if not sqlalchemy:
             connection = sqlite3.connect(path)
             connection.execute("PRAGMA synchronous = NORMAL")
-            yield Place(connection, path, folder, "?")
+            yield Target(connection, path, folder, "?")
             connection.close()
             return
         engine = create_engine(f"sqlite:///{path}")
@@ -80,7 +81,7 @@ def on_sqlite(sqlalchemy: bool) -> Iterator[Place]:
 
 
 @contextmanager
-def on_postgres(server: Postgres, sqlalchemy: bool) -> Iterator[Place]:
+def on_postgres(server: Postgres, sqlalchemy: bool) -> Iterator[Target]:
     with scratch() as folder:
         url = server.url(server.new())
         with psycopg.connect(url) as connection:
@@ -91,64 +92,64 @@ def on_postgres(server: Postgres, sqlalchemy: bool) -> Iterator[Place]:
             yield from _with_session(create_engine(url.replace("postgresql:", "postgresql+psycopg:")), folder)
         else:
             with psycopg.connect(url) as connection:
-                yield Place(connection, url, folder, "%s")
+                yield Target(connection, url, folder, "%s")
         server.give_back(url)
 
 
-def _with_session(engine: Engine, folder: Path) -> Iterator[Place]:
+def _with_session(engine: Engine, folder: Path) -> Iterator[Target]:
     with Session(engine) as session:
-        yield Place(session, engine, folder, "sqlalchemy")
+        yield Target(session, engine, folder, "sqlalchemy")
     engine.dispose()
 
 
-def block(place: Place, count: int) -> float:
-    """A row and its message, by txstore; as little synced as the row."""
-    database = Database(place.source)
+def block(target: Target, count: int) -> float:
+    """A row and its message, by txstore; synced as little as the row."""
+    database = Database(target.source)
     database.create_table()
-    with txstore.open(place.folder / "store", **NOT_SYNCED) as broker:
+    with txstore.open(target.folder / "store", **NOT_SYNCED) as broker:
         producer = broker.transaction_producer(GROUP, database=database)
 
         def work() -> None:
             for _ in range(count):
-                with producer.transaction(Message(TOPIC, BODY), session=place.session):
-                    place.execute(_ORDERS, BODY)
+                with producer.transaction(Message(TOPIC, BODY), session=target.session):
+                    target.execute(_ORDERS, BODY)
 
         return per_second(count, work)
 
 
-def outbox(place: Place, count: int) -> float:
+def outbox(target: Target, count: int) -> float:
     """A row and an outbox row; each hundred of them are taken out."""
 
     def work() -> None:
         for number in range(1, count + 1):
-            place.execute(_ORDERS, BODY)
-            place.execute(_OUTBOX, TOPIC, BODY)
-            place.session.commit()
+            target.execute(_ORDERS, BODY)
+            target.execute(_OUTBOX, TOPIC, BODY)
+            target.session.commit()
             if number % _RELAY == 0:
-                rows = place.execute(_TAKE).fetchall()
-                place.execute(_GIVE, rows[-1][0])
-                place.session.commit()
+                rows = target.execute(_TAKE).fetchall()
+                target.execute(_GIVE, rows[-1][0])
+                target.session.commit()
 
     return per_second(count, work)
 
 
-def alone(place: Place, count: int) -> float:
-    """The row alone: what both pay anyway."""
+def alone(target: Target, count: int) -> float:
+    """The row alone: what both sides pay anyway."""
 
     def work() -> None:
         for _ in range(count):
-            place.execute(_ORDERS, BODY)
-            place.session.commit()
+            target.execute(_ORDERS, BODY)
+            target.session.commit()
 
     return per_second(count, work)
 
 
-def compared(name: str, scale: Scale, count: int, place: Callable[[], Any]) -> list[Row]:
+def compared(name: str, scale: Scale, count: int, target: Callable[[], Any]) -> list[Row]:
     """One database and driver."""
 
-    def load(work: Callable[[Place, int], float]) -> Callable[[], float]:
+    def load(work: Callable[[Target, int], float]) -> Callable[[], float]:
         def run() -> float:
-            with place() as opened:
+            with target() as opened:
                 return work(opened, scale.count(count, 300))
 
         return run
@@ -163,7 +164,7 @@ def compared(name: str, scale: Scale, count: int, place: Callable[[], Any]) -> l
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benches.python.database", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes; figures are rough")
+    parser.add_argument("--quick", action="store_true", help="small sizes; values are rough")
     scale = QUICK if parser.parse_args().quick else DEFAULT
     start, load = time.perf_counter(), os.getloadavg()[0]
     print(f"1 KiB bodies, one process, {scale.name} sizes, medians of {scale.turns} turns; load before: {load:.1f}\n")

@@ -1,7 +1,8 @@
-"""Loads: what is measured, from a new store to its end; each says how many a second it did.
+"""The loads that are measured, from a new store to its end; each returns its rate per second.
 
-In: counts and settings. Out: rates. Always: a load makes its own store and leaves nothing; making and closing it are
-not counted. Not here: what it is compared with (`peers`).
+In:     counts and settings.
+Out:    rates.
+Always: a load creates its own store and leaves nothing; creating and closing it are not counted.
 """
 
 import sqlite3

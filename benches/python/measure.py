@@ -1,7 +1,9 @@
-"""Measuring: things that run in turns, their medians and spread, and what a process or a folder takes.
+"""Runs things in turns; medians and spread, and what a process or a folder takes.
 
-In: callables that do some work and say how fast it was. Out: figures. Always: who is compared runs in the same turns
-(A B C, A B C, …), since a machine's speed drifts more between runs than within one. Not here: what is measured.
+In:     callables that do some work and return how fast it was.
+Out:    values.
+Always: compared callables run in the same turns (A B C, A B C, …), since a machine's speed drifts more between runs
+        than within one.
 """
 
 import gc
@@ -14,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Figure", "Scale", "anonymous_bytes", "disk_bytes", "in_turns", "per_second", "scratch"]
+__all__ = ["Measured", "Scale", "anonymous_bytes", "disk_bytes", "in_turns", "per_second", "scratch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Measured:
     """What was measured: the value of each turn."""
 
     values: tuple[float, ...]
@@ -39,12 +41,12 @@ class Figure:
     def median(self) -> float:
         return statistics.median(self.values)
 
-    def over(self, other: "Figure") -> "Figure":
+    def over(self, other: "Measured") -> "Measured":
         """The ratio in each turn."""
-        return Figure(tuple(ours / theirs for ours, theirs in zip(self.values, other.values, strict=True)))
+        return Measured(tuple(ours / theirs for ours, theirs in zip(self.values, other.values, strict=True)))
 
 
-def in_turns(turns: int, works: Mapping[str, Callable[[], float]]) -> dict[str, Figure]:
+def in_turns(turns: int, works: Mapping[str, Callable[[], float]]) -> dict[str, Measured]:
     """Runs all of them, then all again, …; from three turns on once before, to warm up, which is not counted."""
     found: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(-1 if turns > 2 else 0, turns):
@@ -53,7 +55,7 @@ def in_turns(turns: int, works: Mapping[str, Callable[[], float]]) -> dict[str, 
             value = work()
             if turn >= 0:
                 found[name].append(value)
-    return {name: Figure(tuple(values)) for name, values in found.items()}
+    return {name: Measured(tuple(values)) for name, values in found.items()}
 
 
 def per_second(count: int, work: Callable[[], object]) -> float:
@@ -74,7 +76,7 @@ def scratch() -> Iterator[Path]:
 
 
 def anonymous_bytes() -> int:
-    """Memory of this process that no file stands behind: mapped files are the page cache's."""
+    """Anonymous memory of this process: mapped files are the page cache's."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Anonymous:"):
             return int(line.split()[1]) * 1024
@@ -82,5 +84,5 @@ def anonymous_bytes() -> int:
 
 
 def disk_bytes(folder: Path) -> int:
-    """What a folder's files really take."""
+    """The disk space that a folder's files really take."""
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*"))

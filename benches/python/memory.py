@@ -1,8 +1,9 @@
-"""Memory of `txstore serve` while very many messages pass through it: sent in batches, consumed beside.
+"""Measures the memory of `txstore serve` while very many messages pass through it, sent in batches and consumed.
 
-In: `python -m benches.python.memory [--messages N] [--folder FOLDER]` (10,000,000; about 400 bytes of disk each). Out:
-at each tenth, what the server holds: its own memory (RssAnon), pages of mapped files (RssFile), threads; and the rate.
-Always: server, sender and consumer are processes of their own; each message is consumed. Not here: speed (peers/wire).
+In:     `python -m benches.python.memory [--messages N] [--folder FOLDER]` (10,000,000; about 400 bytes of disk each).
+Out:    at each tenth, what the server holds: its own memory (RssAnon), pages of mapped files (RssFile), threads; and
+        the rate.
+Always: server, sender and consumer are processes of their own; each message is consumed.
 """
 
 import argparse
@@ -27,7 +28,7 @@ _PATIENT: dict[str, Any] = {"send_msg_timeout": 60, "request_timeout": 60}
 
 @contextmanager
 def served(folder: Path) -> Iterator[tuple[str, int]]:
-    """An address, and the process behind it."""
+    """An address, and the process that serves it."""
     address = f"127.0.0.1:{Peer.free_port()}"
     command = [sys.executable, "-m", "txstore.cli.main", "serve", str(folder / "store")]
     command += ["--listen", address, "--name-server", "none"]
@@ -58,7 +59,7 @@ def held(pid: int) -> dict[str, int]:
 
 
 def consume(address: str, pid: int, messages: int) -> None:
-    """Reads all of it; a row at each tenth."""
+    """Reads all of it; yields a row at each tenth."""
     began, read, step = time.monotonic(), 0, messages // 10
     with (
         txstore.connect(address, pull_batch_size=1_024, pull_threshold_for_queue=8_192) as broker,
@@ -86,7 +87,7 @@ def main() -> None:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--messages", type=int, default=10_000_000)
-    parser.add_argument("--folder", type=Path, help="where the store is made, and removed")
+    parser.add_argument("--folder", type=Path, help="where the store is created, and removed")
     parser.add_argument("--send", metavar="ADDRESS", help="the sender's part alone")
     given = parser.parse_args()
     if given.send is not None:

@@ -1,7 +1,9 @@
-"""Peers: what the loads are compared with: the machine's limits, SQLite, an outbox with its relay.
+"""What the loads are compared with: the machine's limits, SQLite, an outbox with its relay.
 
-In: counts. Out: rates. Always: a peer stores the same bodies and is given every advantage: one connection, prepared
-statements, a relay that hands over to nobody. Not here: the limits' own code (`benches/limits.rs`).
+In:     counts.
+Out:    rates.
+Always: a peer stores the same bodies and gets every advantage: one connection, prepared statements, a relay that sends
+        to no broker.
 """
 
 import functools

@@ -1,8 +1,9 @@
-"""Ratios: how fast, against the machine's limits and against peers, as one table in Markdown.
+"""Compares rates with the machine's limits and with peers, as one table in Markdown.
 
-In: `python -m benches.python.ratios [--quick] [--large] [--only WORD]`. Out: the table; what is compared ran in turns.
-Always: shows, never asserts: figures move with the machine, and with who else uses it. Not here: Criterion's and
-pytest-benchmark's own figures.
+In:     `python -m benches.python.ratios [--quick] [--large] [--only WORD]`.
+Out:    the table; what is compared ran in turns.
+Always: shows, never asserts: values vary with the machine, and with its other load. Criterion and pytest-benchmark
+        report values of their own.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from datetime import timedelta
 
 import txstore
 from benches.python import loads, peers, rounds, states, stops, topics
-from benches.python.measure import Figure, Scale, disk_bytes, in_turns, scratch
+from benches.python.measure import Measured, Scale, disk_bytes, in_turns, scratch
 
 QUICK = Scale("quick", turns=1, part=0.05)
 DEFAULT = Scale("default", turns=3, part=1.0)
@@ -48,7 +49,7 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def against(what: str, ours: Figure, other: str, theirs: Figure, goal: float | None = None) -> Row:
+def against(what: str, ours: Measured, other: str, theirs: Measured, goal: float | None = None) -> Row:
     """A comparison of two rates that were measured in the same turns."""
     ratio = ours.over(theirs)
     spread = f" ({min(ratio.values):.2f}..{max(ratio.values):.2f})" if len(ratio.values) > 1 else ""
@@ -78,7 +79,7 @@ def appends(scale: Scale) -> list[Row]:
         },
     )
     pwrite, sqlite = "Rust, pwrite to fresh pages", "sqlite3 insert, WAL, OFF"
-    synced = "the same, synced each 500 ms beside"
+    synced = "the same, synced each 500 ms meanwhile"
     return [
         against("send, one by one", found["send"], pwrite, found["pwrite"], 0.5),
         against("send, one by one", found["send"], synced, found["synced"]),
@@ -145,7 +146,7 @@ def durable(scale: Scale) -> list[Row]:
 def checks(scale: Scale) -> list[Row]:
     halves = scale.count(1_000_000)
     pending = min(1_000, halves)
-    what = f"{pending:,} of {halves:,} halves pend"
+    what = f"{pending:,} of {halves:,} halves pending"
     with scratch() as folder:
         states.filled(folder / "store", halves=halves, pending=pending)
         with txstore.open(folder / "store", transaction_timeout=timedelta(0)) as broker:
@@ -155,8 +156,8 @@ def checks(scale: Scale) -> list[Row]:
                 rounds.make_due(broker, pending)
                 return rounds.round_seconds(broker, pending)
 
-            figure = in_turns(max(3, scale.turns), {"round": one_round})["round"]
-    rows = [below(f"check round, {what}", figure.median * 1e3, "ms", 10)]
+            measured = in_turns(max(3, scale.turns), {"round": one_round})["round"]
+    rows = [below(f"check round, {what}", measured.median * 1e3, "ms", 10)]
     with scratch() as folder:
         store = folder / "store"
         states.filled(store, halves=halves, pending=halves, crash=True)
@@ -182,13 +183,18 @@ def opening(scale: Scale, *, large: bool) -> list[Row]:
         states.filled(store, messages=total // loads.record_bytes(), crash=True)
         crashed = states.opened(store)
         opens = [states.opened(store) for _ in range(max(3, scale.turns))]
-        clean = Figure(tuple(found.seconds for found in opens))
+        clean = Measured(tuple(found.seconds for found in opens))
         size = f"{number(total / _GIB)} GiB" if total >= _GIB else f"{number(total / _MIB)} MiB"
-        behind = crashed.seconds / (crashed.scanned_bytes / _GIB)
+        per_gib = crashed.seconds / (crashed.scanned_bytes / _GIB)
         rows = [
             below(f"open a clean store of {size}", clean.median, "s", 1),
             below(f"anonymous memory of it, {size}, clean", opens[0].anonymous_bytes / _MIB, "MiB", 200),
-            below(f"open after kill -9, {number(crashed.scanned_bytes / _MIB)} MiB behind", behind, "s/GiB", 1),
+            below(
+                f"open after kill -9, {number(crashed.scanned_bytes / _MIB)} MiB after its snapshot",
+                per_gib,
+                "s/GiB",
+                1,
+            ),
             below("anonymous memory of it, after kill -9", crashed.anonymous_bytes / _MIB, "MiB", 200),
         ]
     with scratch() as folder:
@@ -254,7 +260,7 @@ def stopped(scale: Scale) -> list[Row]:
     pending = scale.count(1_000_000)
     with scratch() as folder:
         found = stops.longest_sends_ms(folder, pending)
-    what = f"longest send with {pending:,} pending, beside"
+    what = f"longest send with {pending:,} pending, during"
     return [below(f"{what} {work}", longest_ms, "ms", 20) for work, longest_ms in found.items()]
 
 
@@ -303,7 +309,7 @@ def spark(scale: Scale) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benches.python.ratios", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes, under a minute; figures are rough")
+    parser.add_argument("--quick", action="store_true", help="small sizes, under a minute; values are rough")
     parser.add_argument(
         "--large",
         action="store_true",

@@ -1,7 +1,8 @@
-"""Rounds: one check round over what pends, as the housekeeping does it, without the listeners' own time.
+"""One check round over pending transactions, as the housekeeping does it, without the listeners' own time.
 
-In: a broker with pending transactions. Out: seconds. Always: every pending one is due, is decided about, and is put off
-again. Not here: asking (that costs what the user's listener costs).
+In:     a broker with pending transactions.
+Out:    seconds.
+Always: every pending one is due, is decided about, and is postponed again.
 """
 
 import time
@@ -16,18 +17,18 @@ _BATCH = 256
 
 
 def stop_own(broker: txstore.EmbeddedBroker) -> None:
-    """Stops the broker's own rounds, which would put off what is measured."""
+    """Stops the broker's own rounds, which would postpone what is measured."""
     broker._parts.housekeeping.stop(60)
 
 
 def make_due(broker: txstore.EmbeddedBroker, pending: int) -> None:
-    """All that pends is due again."""
+    """Makes all pending transactions due again."""
     for waiting in broker.store.halves_waiting(-1, 2 * pending):
         broker.store.look_again(waiting.half_queue_offset, -1)
 
 
 def round_seconds(broker: txstore.EmbeddedBroker, pending: int) -> float:
-    """Time of a round: take what is due, decide, say when to look again."""
+    """Time of a round: take what is due, decide, set when to look again."""
     store, rules, asked = broker.store, CheckRules.of(broker.config), 0
     start = time.perf_counter()
     while due := store.halves_due(_BATCH):

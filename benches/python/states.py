@@ -1,8 +1,8 @@
-"""States: stores as a service leaves them, made and opened in processes of their own.
+"""Stores as a service leaves them, created and opened in processes of their own.
 
-In: `python -m benches.python.states fill PATH …` and `… open PATH`, or the functions that start these. Out: one line of
-JSON with seconds and memory. Always: each opening is a new process, so its memory is the opening's alone; a crash is
-SIGKILL. Not here: which state is interesting.
+In:     `python -m benches.python.states fill PATH …` and `… open PATH`, or the functions that start these.
+Out:    one line of JSON with seconds and memory.
+Always: each opening is a new process, so its memory is the opening's alone; a crash is SIGKILL.
 """
 
 import argparse
@@ -41,7 +41,7 @@ class Opening:
 
 
 def filled(path: Path, *, messages: int = 0, halves: int = 0, pending: int = 0, crash: bool = False) -> None:
-    """Makes a store in a child; `pending` of its `halves` stay open. `crash`: it ends by SIGKILL."""
+    """Creates a store in a child; `pending` of its `halves` stay open. `crash`: it ends by SIGKILL."""
     numbers = [f"--messages={messages}", f"--halves={halves}", f"--pending={pending}"]
     command = [sys.executable, "-m", "benches.python.states", "fill", str(path), *numbers]
     run = subprocess.run([*command, *(["--crash"] if crash else [])], cwd=_ROOT, check=False)
@@ -59,8 +59,9 @@ def opened(path: Path, *, crash: bool = False) -> Opening:
 
 
 def copied(store: Path, to: Path) -> None:
-    """A copy with its holes: most of a store's files are sparse. It is on disk, as what a process wrote before it was
-    killed: else who syncs at opening would wait for the copy's bytes."""
+    """A copy with its holes: most of a store's files are sparse. It is synced, as the files of a process that was
+    killed some time ago: else a sync while opening would wait for the copy's bytes.
+    """
     subprocess.run(["cp", "-r", "--sparse=always", store, to], check=True)
     subprocess.run(["sync", *(path for path in to.rglob("*") if path.is_file())], check=True)
 
@@ -87,7 +88,7 @@ def _open(path: str) -> None:
     broker = txstore.open(path, transaction_timeout=timedelta(days=1))
     seconds, processor = time.perf_counter() - start, time.process_time() - processor
     anonymous, stat, report = anonymous_bytes() - before, broker.stat(), broker.open_report
-    figures = {
+    facts = {
         "seconds": seconds,
         "processor_seconds": processor,
         "anonymous_bytes": anonymous,
@@ -96,7 +97,7 @@ def _open(path: str) -> None:
         "pending_table_bytes": stat.pending_table_bytes,
         "clean": report.clean,
     }
-    print(json.dumps(figures), flush=True)
+    print(json.dumps(facts), flush=True)
     _leave(broker)
 
 

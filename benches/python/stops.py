@@ -1,7 +1,8 @@
-"""Stops: how long a send waits at most while something else works on a store with many pending transactions.
+"""Measures how long a send waits at most while something else works on a store with many pending transactions.
 
-In: how many transactions are pending. Out: milliseconds, by what worked beside the sends. Always: one thread sends all
-the time; what works beside it has the machine's other processor.
+In:     how many transactions are pending.
+Out:    milliseconds, by what ran concurrently with the sends.
+Always: one thread sends all the time; the concurrent work has the machine's other processor.
 """
 
 import threading
@@ -15,7 +16,7 @@ _PAUSE_SECONDS = 0.0002
 
 
 class Sender:
-    """Sends without end, and knows its longest send."""
+    """Sends without end, and records its longest send."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._done, self._longest = store, False, 0.0
@@ -37,9 +38,9 @@ class Sender:
             self._longest = max(self._longest, time.perf_counter() - start)
             time.sleep(_PAUSE_SECONDS)
 
-    def longest_ms_beside(self, work: Callable[[], object]) -> float:
+    def longest_ms_during(self, work: Callable[[], object]) -> float:
         """The longest send while `work` runs."""
-        time.sleep(1)  # What worked before has an end, and buffers are written.
+        time.sleep(1)  # Earlier work has ended, and buffers are written.
         self._longest = 0.0
         work()
         time.sleep(0.05)
@@ -47,8 +48,8 @@ class Sender:
 
 
 def longest_sends_ms(folder: Path, pending: int) -> Mapping[str, float]:
-    """The longest send beside each kind of work, in milliseconds."""
-    # No sync: what is measured is who holds the put lock.
+    """The longest send during each kind of work, in milliseconds."""
+    # No sync: the measurement is about the holder of the put lock.
     path, flush = str(folder / "store"), "ASYNC_FLUSH"
     store = Store.open(path, pending_transactions_max=2 * pending, transaction_flush_disk_type=flush)
     half = Message("orders", b"x" * 200)
@@ -64,6 +65,6 @@ def longest_sends_ms(folder: Path, pending: int) -> Mapping[str, float]:
         "retention's look": lambda: store.log_files(16),
     }
     with Sender(store) as sender:
-        found = {name: max(sender.longest_ms_beside(work) for _ in range(2)) for name, work in works.items()}
+        found = {name: max(sender.longest_ms_during(work) for _ in range(2)) for name, work in works.items()}
     store.close()
     return found

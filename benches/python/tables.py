@@ -1,7 +1,8 @@
-"""Tables: the log read as a table, by Arrow in this process and by Spark beside Parquet.
+"""Reads the log as a table, by Arrow in this process and by Spark compared with Parquet.
 
-In: a store of messages with random bodies of 1 KiB, which no format can shorten. Out: rates. Always: what is compared
-reads the same rows. Not here: what is compared.
+In:     a store of messages with random bodies of 1 KiB, which no format can compress.
+Out:    rates.
+Always: what is compared reads the same rows.
 """
 
 import json
@@ -26,7 +27,7 @@ TWO = ["topic", "size"]
 
 
 def filled(store: Path, count: int) -> int:
-    """A closed store; gives the bytes of its log."""
+    """A closed store; yields the bytes of its log."""
     chance = random.Random(1)
     with txstore.open(store) as broker:
         producer = broker.producer(loads.GROUP)
@@ -37,7 +38,7 @@ def filled(store: Path, count: int) -> int:
 
 
 def scan(store: Path, columns: list[str] | None, count: int) -> float:
-    """Rows a second of processor time: one core's worth, whoever else uses the machine."""
+    """Rows a second of processor time: the rate of one core, whatever else uses the machine."""
     start, rows = time.process_time(), 0
     for batch in pa.RecordBatchReader.from_stream(txstore.scan(store, columns=columns)):
         rows += batch.num_rows
@@ -46,7 +47,7 @@ def scan(store: Path, columns: list[str] | None, count: int) -> float:
 
 
 def spark_session() -> SparkSession:
-    """Two cores, little memory, nothing but loopback."""
+    """Two cores, little memory, only the loopback network."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     return (

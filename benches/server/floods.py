@@ -1,11 +1,11 @@
-"""Floods: what hostile clients do to an honest one, and to the memory of `txstore serve`.
+"""Measures what hostile clients do to an honest one, and to the memory of `txstore serve`.
 
 In:     `python -m benches.server.floods [--seconds N] [--only WORD] [--crowd CONNECTIONS]`.
 Out:    for each flood the times of an honest client's sends and pulls, its refused requests, and the server's memory
         and open files.
 Always: server, honest client and flood run in processes of their own, each flood against a new server.
 
-`--crowd` has so many connections do one thing each instead, for the memory alone. "unsigned" floods a server with
+`--crowd` lets so many connections do one thing each instead, for the memory alone. "unsigned" floods a server with
 accounts without one; "signed" by an account that may do little.
 """
 
@@ -52,7 +52,7 @@ _PAUSE_SECONDS = 0.002
 
 @dataclass
 class Seen:
-    """What an honest client met; times in seconds."""
+    """What an honest client experienced; times in seconds."""
 
     sends: list[float] = field(default_factory=list)
     pulls: list[float] = field(default_factory=list)

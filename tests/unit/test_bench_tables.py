@@ -6,11 +6,11 @@ import json
 
 from benches.peers.growth import Point, markdown
 from benches.peers.table import Row
-from benches.python.measure import Figure
+from benches.python.measure import Measured
 
 
 def row(ours: float, theirs: float, unit: str, *, less_is_better: bool) -> Row:
-    return Row("engine", "work", "us", Figure((ours,)), "them", Figure((theirs,)), unit, less_is_better)
+    return Row("engine", "work", "us", Measured((ours,)), "them", Measured((theirs,)), unit, less_is_better)
 
 
 def test_ratio_above_one_means_that_ours_is_better() -> None:

@@ -114,7 +114,7 @@ final class Broker implements Peer.Handled {
             .fluentPut("queues", queues)
             .fluentPut("offsets", new TreeMap<>(broker.getConsumerOffsetManager().getOffsetTable()))
             .fluentPut("max_physical_offset", store.getMaxPhyOffset())
-            .fluentPut("dispatch_behind_bytes", store.dispatchBehindBytes());
+            .fluentPut("undispatched_bytes", store.dispatchBehindBytes());
     }
 
     /** For what goes on within the process. */

@@ -19,15 +19,15 @@ final class Checks {
     private Checks() {
     }
 
-    /** Half messages, of which each `pend_every`-th stays pending; the others are rolled back. Returns when all ops are written. */
+    /** Half messages, of which each `pending_every`-th stays pending; the others are rolled back. Returns when all ops are written. */
     static Object halves(BrokerController broker, JSONObject arguments) throws Exception {
         Engine engine = new Engine(broker, arguments);
         int count = arguments.getIntValue("count");
-        int pendEvery = arguments.getIntValue("pend_every", 1);
+        int pendingEvery = arguments.getIntValue("pending_every", 1);
         long pending = 0;
         for (int number = 0; number < count; number++) {
             PutMessageResult put = engine.prepare();
-            if (number % pendEvery == 0) {
+            if (number % pendingEvery == 0) {
                 pending++;
             } else {
                 engine.rollBack(put);
